@@ -141,7 +141,7 @@ step "The queues and the handlers at the end."
 version=$(sha256sum <plugins/testing/echo-v2.wasm | cut -d ' ' -f 1)
 wait_until "the host tells of the new version" "\"version\":\"$version\"" tq plugins --json
 show queues && echo && show plugins
-left='"queued":0,"running":0,"delayed":0,"dead"'
+left='"queued":0,"running":0,"delayed":0,"held_tasks":0,"dead"'
 expect "queues with nothing left to do" "$(tq queues --json | grep -oF "$left" | wc -l)" 7
 kill -TERM "$host_pid" && wait "$host_pid" || fail "the host ended with $?"
 all=$((${#ids[@]} + 1 + 1 + 5 + sent)) && step "Done"

@@ -66,6 +66,7 @@ impl Sources {
                 ("queued", census.queued),
                 ("running", census.running),
                 ("delayed", census.delayed),
+                ("held", census.held_tasks),
                 ("dead", census.dead),
             ]
             .map(|(state, tasks)| ([("state", state)], ConstGauge::new(tasks)))

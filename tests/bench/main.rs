@@ -23,6 +23,7 @@ mod instances;
 mod languages;
 mod page;
 mod swaps;
+mod turns;
 
 use std::fs;
 use std::str::FromStr;
@@ -43,7 +44,7 @@ const PEERS: &str = "peers";
 fn main() {
     // `cargo bench` adds arguments for its own harness, which are ignored.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 16] = [
+    let sections: [(&str, fn()); 17] = [
         ("throughput", throughput),
         ("instances", instances::calls),
         ("busy", busy::slots),
@@ -59,6 +60,7 @@ fn main() {
         ("effects", effects::costs),
         ("connections", connections::costs),
         ("http-call", http_call::throughput),
+        ("turns", turns::costs),
         (PEERS, comparison::peers),
     ];
     for (name, section) in sections {

@@ -226,6 +226,7 @@ fn queues_count_what_is_where() {
         "queued",
         "running",
         "delayed",
+        "held_tasks",
         "dead",
         "oldest_ms",
         "paused",

@@ -85,7 +85,7 @@ fn a_healthy_queue_is_well_in_every_state() {
     let report = is_well(&bench);
     assert_eq!(
         report["places"],
-        serde_json::json!({ "queued": 2, "running": 0, "delayed": 1, "dead": 0, "ended": 0 })
+        serde_json::json!({ "queued": 2, "running": 0, "delayed": 1, "held": 0, "dead": 0, "ended": 0 })
     );
     assert_eq!(report["warnings"][0]["kind"], "no-host", "{report:#}");
     let text = bench.tqhost(&["doctor", "work"]).ok().stdout;

@@ -12,4 +12,5 @@ mod network;
 mod other_versions;
 mod redis;
 mod suspects;
+mod turns;
 mod worker;

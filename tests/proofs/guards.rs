@@ -25,7 +25,7 @@ const CASES: &[Case] = &[
         what: "only the first settlement of an attempt commits its effects",
         scenario: effects_are_committed_once,
         mutations: &[&[
-            ("if not pending_of(entry) and not is_kept(status, entry) then return 0 end", ""),
+            ("if not is_ours and not is_kept(status, entry) then return 0 end", ""),
             ("redis.call('XACK', stream, group, entry) == 1", "true"),
         ]],
     },
@@ -37,7 +37,7 @@ const CASES: &[Case] = &[
     Case {
         what: "who does not hold the entry is told so before the effects are looked at",
         scenario: a_stranger_is_not_told_of_a_refusal,
-        mutations: &[&[("if not pending_of(entry) and not is_kept(status, entry) then return 0 end", "")]],
+        mutations: &[&[("if not is_ours and not is_kept(status, entry) then return 0 end", "")]],
     },
     Case {
         what: "effects that cannot be committed leave nothing",
@@ -70,9 +70,9 @@ const CASES: &[Case] = &[
         mutations: &[
             &[("redis.pcall('SETRANGE', KEYS[5], 0, '')", "nil")],
             &[(
-                "if setters > 0 or ARGV[at] == 'X' or ARGV[at] == 'N' then\n  local asked",
+                "if setters > 0 or has_effects[ARGV[at]] then\n  local asked",
                 "if plain > 0 then complete_plain(0, plain, with, 11) end\n\
-                 if setters > 0 or ARGV[at] == 'X' or ARGV[at] == 'N' then\n  local asked",
+                 if setters > 0 or has_effects[ARGV[at]] then\n  local asked",
             )],
             &[("if setters > 0 and not refused then", "if setters > 0 then")],
         ],
@@ -187,7 +187,10 @@ const CASES: &[Case] = &[
         mutations: &[
             &[("redis.call('DEL', flow)\n", "")],
             &[("fields = cmsgpack.unpack(redis.call('HGET', flow, 'fields'))", "")],
-            &[("if has_flow and not found and not known_entry and status then", "if false then")],
+            &[(
+                "if has_flow and not found and not runs and not known_entry and status then",
+                "if false then",
+            )],
         ],
     },
     Case {
@@ -213,7 +216,7 @@ const CASES: &[Case] = &[
         mutations: &[
             &[("if told[how] then tell(status, id, how, attempt, changes, source, letter) end", "")],
             &[
-                ("if not pending_of(entry) and not is_kept(status, entry) then return 0 end", ""),
+                ("if not is_ours and not is_kept(status, entry) then return 0 end", ""),
                 ("redis.call('XACK', stream, group, entry) == 1", "true"),
             ],
             &[("if last and tonumber(last[1]) >= tonumber(ARGV[5])", "if false")],

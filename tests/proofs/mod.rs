@@ -8,3 +8,4 @@ mod guards;
 mod model;
 mod property;
 mod soak;
+mod turns;

@@ -9,7 +9,7 @@
 //! operation (`model.rs`).
 
 mod look;
-mod mutants;
+pub mod mutants;
 mod reference;
 mod world;
 

@@ -18,4 +18,5 @@ mod report_queue;
 mod schedules;
 mod settlements;
 mod tasks;
+mod turns;
 mod upkeep;

@@ -33,6 +33,8 @@ pub(crate) enum FetchState {
     WaitingForPlugin,
     /// A queue that its tasks enqueue to is full.
     WaitingForRoom,
+    /// As many of its tasks run, in all hosts together, as may.
+    WaitingForTurn,
     Paused,
     /// Something that its tasks need is down.
     Held,

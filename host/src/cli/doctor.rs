@@ -15,7 +15,7 @@ use super::output::{Align, Out, Paint, TextTable, Tone};
 use super::text;
 use crate::config::Config;
 use crate::doctor::{self, DoctorReport, FaultKind, Finding};
-use crate::queue::{Queue, hosts};
+use crate::queue::{Census, Queue, hosts};
 
 /// A report as JSON. The names are stable.
 #[derive(Debug, Serialize)]
@@ -35,6 +35,7 @@ struct PlacesView {
     queued: u64,
     running: u64,
     delayed: u64,
+    held: u64,
     dead: u64,
     /// Ended tasks whose status is still kept.
     ended: u64,
@@ -58,7 +59,7 @@ struct WarningView<'a> {
 impl<'a> ReportView<'a> {
     fn new(queue: &'a str, report: &'a DoctorReport) -> ReportView<'a> {
         let census = &report.census;
-        let (queued, running, delayed, dead) = (census.queued, census.running, census.delayed, census.dead);
+        let Census { queued, running, delayed, held_tasks: held, dead, .. } = *census;
         let finding = |finding: &'a Finding| FindingView {
             kind: finding.kind,
             task: finding.task.as_deref(),
@@ -68,7 +69,7 @@ impl<'a> ReportView<'a> {
         };
         ReportView {
             queue,
-            places: PlacesView { queued, running, delayed, dead, ended: report.ended },
+            places: PlacesView { queued, running, delayed, held, dead, ended: report.ended },
             findings: report.findings.iter().map(finding).collect(),
             more: report.more.iter().map(|(kind, count)| (kind.into_str(), *count)).collect(),
             warnings: report
@@ -107,6 +108,7 @@ fn render(queue: &str, report: &DoctorReport, fix: bool, paint: Paint) -> String
         right("QUEUED"),
         right("RUNNING"),
         right("DELAYED"),
+        right("HELD"),
         right("DEAD"),
         right("ENDED"),
     ]);
@@ -115,6 +117,7 @@ fn render(queue: &str, report: &DoctorReport, fix: bool, paint: Paint) -> String
         census.queued.into(),
         census.running.into(),
         census.delayed.into(),
+        census.held_tasks.into(),
         census.dead.into(),
         report.ended.into(),
     ]);
@@ -174,6 +177,9 @@ fn remedy(kind: FaultKind) -> &'static str {
         FaultKind::UnreleasedChildren => "--fix enqueues them; if their flow is gone, it deletes them",
         FaultKind::UnjoinedFlow => "--fix enqueues the task that joins the flow",
         FaultKind::FlowWithoutTask => "--fix writes the status of the task that joins the flow again",
+        FaultKind::TurnWithoutTask => "--fix passes its turn on; a running host does so within minutes",
+        FaultKind::TrackWithoutTurn => "--fix gives it the turn; a running host does so within minutes",
+        FaultKind::BrokenTrack => "--fix makes them match again; a running host does so within minutes",
         FaultKind::StuckClaim => "look into the logs of the hosts, or restart them",
         FaultKind::StuckDelayed => "look into the logs of the hosts: Redis may refuse to take more",
     }
@@ -199,7 +205,6 @@ fn verdict(report: &DoctorReport, fix: bool, paint: Paint) -> String {
 mod tests {
     use super::*;
     use crate::doctor::Warning;
-    use crate::queue::Census;
 
     fn report() -> DoctorReport {
         let finding = |kind, task: Option<&str>, what: &str, fixed| Finding {

@@ -31,6 +31,13 @@ const BATCH_BYTES: usize = 4 << 20;
 pub(super) async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<(), CommandError> {
     let rules = rules(config, &args.queue)?.clone();
     let delay = args.delay.unwrap_or_default();
+    if rules.turns.are_strict() && !delay.is_zero() {
+        return Err(CommandError::Usage(format!(
+            "--delay: the queue {} runs its tasks in a strict order (order = \"strict\"), so none can wait \
+             while later ones run: enqueue it when it is due",
+            rules.name
+        )));
+    }
     let start = Instant::now();
     let sender = match &args.jsonl {
         None => {

@@ -21,7 +21,7 @@ use crate::queue::hosts::{HostInfo, HostQueue};
 use crate::queue::{Census, Queue, hosts};
 
 /// The states of a queue on a host, the worst first.
-const STATES: [&str; 8] = [
+const STATES: [&str; 9] = [
     "stalled",
     "starting",
     "waiting-for-plugin",
@@ -29,6 +29,7 @@ const STATES: [&str; 8] = [
     "held",
     "waiting-for-room",
     "waiting-for-permit",
+    "waiting-for-turn",
     "reading",
 ];
 /// The state of a queue that no host has.
@@ -50,6 +51,8 @@ struct QueueView<'a> {
     queued: u64,
     running: u64,
     delayed: u64,
+    /// Waiting for the turn of their key.
+    held_tasks: u64,
     dead: u64,
     oldest_ms: Option<u64>,
     /// Tasks completed per second over the last minute, by all hosts together.
@@ -98,6 +101,7 @@ impl<'a> QueueView<'a> {
             queued: census.queued,
             running: census.running,
             delayed: census.delayed,
+            held_tasks: census.held_tasks,
             dead: census.dead,
             oldest_ms: census.oldest.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
             // `sum` of nothing would be -0.0.
@@ -139,7 +143,7 @@ fn held(hold: &QueueHold) -> String {
 fn state(state: &str, plugin: &str) -> (String, Tone) {
     match state {
         "reading" => ("ready".into(), Tone::Good),
-        "waiting-for-permit" => ("busy".into(), Tone::Active),
+        "waiting-for-permit" | "waiting-for-turn" => ("busy".into(), Tone::Active),
         "waiting-for-plugin" => (format!("waits for plugin {plugin}"), Tone::Warning),
         "stalled" => ("stalled".into(), Tone::Bad),
         NO_HOST => ("no host".into(), Tone::Warning),
@@ -207,6 +211,7 @@ fn table(views: &[QueueView], paint: Paint) -> String {
         right("QUEUED"),
         right("RUNNING"),
         right("DELAYED"),
+        right("HELD"),
         right("DEAD"),
         right("OLDEST"),
         right("RATE/S"),
@@ -220,6 +225,7 @@ fn table(views: &[QueueView], paint: Paint) -> String {
             view.queued.into(),
             view.running.into(),
             view.delayed.into(),
+            view.held_tasks.into(),
             dead,
             view.oldest().into(),
             format!("{:.1}", view.rate).into(),
@@ -244,6 +250,7 @@ fn detail(view: &QueueView, paint: Paint) -> String {
         ("queued", view.queued.to_string()),
         ("running", view.running.to_string()),
         ("delayed", view.delayed.to_string()),
+        ("held", view.held_tasks.to_string()),
         ("dead", view.dead.to_string()),
         ("oldest", view.oldest()),
         ("rate", format!("{:.1}/s", view.rate)),
@@ -323,6 +330,7 @@ mod tests {
             queued: 12,
             running: 4,
             delayed: 1,
+            held_tasks: 2,
             dead: 3,
             paused: false,
             held: None,

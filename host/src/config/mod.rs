@@ -41,6 +41,7 @@ mod targets;
 #[cfg(test)]
 mod testing;
 pub mod times;
+mod turns;
 pub(crate) mod units;
 mod value;
 
@@ -164,6 +165,7 @@ config = { api_key = { env = "MISSING" } }
             ("### `backoff`", &backoff::KEYS),
             ("### `schedule`", &schedule::KEYS),
             ("### `hold`", &hold::KEYS),
+            ("### `serial`", &turns::SERIAL_KEYS),
             ("### `on_end`", &targets::ON_END_KEYS),
             ("### `list`", &list::KEYS),
             ("## `[plugins.NAME]`", &plugin::KEYS),

@@ -83,6 +83,8 @@ pub struct QueueRules {
     pub rate_limit: Option<Rate>,
     /// When the queue waits because something outside is down.
     pub hold: Option<HoldRules>,
+    /// Which tasks may run beside each other, in all hosts together.
+    pub turns: RunLimits,
     /// The rule by which tasks count as one task, and how long it holds after its end.
     pub idempotency: Idempotency,
     /// The place of the name under which clients find a task, beside its own id.
@@ -121,6 +123,35 @@ impl OnEnd {
     }
 }
 
+/// Which tasks of a queue may run beside each other, in all hosts together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunLimits {
+    /// The most tasks that run; none: only the hosts' own limits count.
+    pub max_running: Option<u32>,
+    pub tracks: Option<Tracks>,
+}
+
+impl RunLimits {
+    /// Whether hosts must ask before they claim a task, and must still own it when they complete it.
+    pub fn are_limited(&self) -> bool {
+        self.max_running.is_some() || self.tracks.is_some()
+    }
+
+    /// Whether each task begins when the one before it has ended.
+    pub fn are_strict(&self) -> bool {
+        self.tracks.as_ref().is_some_and(|tracks| tracks.field.is_none())
+    }
+}
+
+/// The tracks of a queue: tasks of one track begin in their order, and at most `limit` of them have begun and
+/// not ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tracks {
+    /// The field whose value names a task's track; none: all tasks are in one track.
+    pub field: Option<String>,
+    pub limit: u32,
+}
+
 /// The rules of a queue that another queue needs to send tasks there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetQueue {
@@ -134,6 +165,8 @@ pub struct TargetQueue {
     /// The place of the name under which clients find a task.
     pub id: Option<ValueAt>,
     pub retention: Duration,
+    /// Its tasks run in a strict order, so it takes none with a delay.
+    pub is_strict: bool,
     /// Whether its own tasks may lead back to the queue that sends tasks to it. Then neither waits until the
     /// other one has room: both could wait for ever.
     pub leads_back: bool,

@@ -17,7 +17,7 @@ use super::reader::{Item, Keys, Table};
 use super::schedule;
 use super::targets::Sends;
 use super::units::parse_rate;
-use super::{backoff, hold, idempotency, list, targets, value};
+use super::{backoff, hold, idempotency, list, targets, turns, value};
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -36,6 +36,9 @@ pub(super) const KEYS: Keys = Keys {
         "max_backlog",
         "rate_limit",
         "hold",
+        "max_running",
+        "order",
+        "serial",
         "idempotency",
         "id",
         "expire_after",
@@ -70,6 +73,7 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "max_backlog",
         "rate_limit",
         "hold",
+        "max_running",
         "idempotency",
         "id",
         "expire_after",
@@ -80,6 +84,8 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
     ],
     later: &[],
     elsewhere: &[
+        ("order", "makes no sense as a default: write it in each [queues.NAME] that needs it"),
+        ("serial", "makes no sense as a default: write it in each [queues.NAME] that needs it"),
         ("delays", "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }"),
         ("stream", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
         ("list", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
@@ -124,6 +130,7 @@ struct Rules {
     max_backlog: u32,
     rate_limit: Option<Rate>,
     hold: Option<HoldRules>,
+    max_running: Option<u32>,
     idempotency: Idempotency,
     id: Option<ValueAt>,
     expire_after: Option<Duration>,
@@ -149,6 +156,7 @@ impl Default for Rules {
             max_backlog: 100_000,
             rate_limit: None,
             hold: None,
+            max_running: None,
             idempotency: Idempotency::default(),
             id: None,
             expire_after: None,
@@ -219,6 +227,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<(QueueRules, 
         max_backlog: rules.max_backlog,
         rate_limit: rules.rate_limit,
         hold: rules.hold,
+        turns: turns::read(&table, rules.max_running),
         idempotency: rules.idempotency,
         id: rules.id,
         expire_after: rules.expire_after,
@@ -261,6 +270,7 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
             .and_then(|item| item.checked(|text| parse_rate(text).map(drop)))
             .map_or(base.rate_limit, |text| parse_rate(&text).ok()),
         hold: table.get("hold").map_or(base.hold, |item| hold::read(&item, base.hold)),
+        max_running: integer("max_running", turns::MAX_RUNNING).or(base.max_running),
         idempotency: table
             .get("idempotency")
             .map_or_else(|| base.idempotency.clone(), |item| idempotency::read(&item, &base.idempotency)),
@@ -360,6 +370,7 @@ fn check_lists<'q>(queues: &'q [(QueueRules, Item)], mut owners: BTreeMap<&'q st
 
 #[cfg(test)]
 mod tests {
+    use super::super::model::RunLimits;
     use super::super::testing::{parse, problem};
     use super::*;
 
@@ -383,6 +394,7 @@ mod tests {
             max_backlog: 100_000,
             rate_limit: None,
             hold: None,
+            turns: RunLimits::default(),
             idempotency: Idempotency::default(),
             id: None,
             expire_after: None,

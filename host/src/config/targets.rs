@@ -102,6 +102,7 @@ fn target(queue: &QueueRules) -> TargetQueue {
         key: queue.idempotency.key.clone(),
         id: queue.id.clone(),
         retention: queue.retention,
+        is_strict: queue.turns.are_strict(),
         leads_back: false,
     }
 }

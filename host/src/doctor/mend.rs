@@ -46,6 +46,9 @@ pub enum FaultKind {
     UnreleasedChildren,
     UnjoinedFlow,
     FlowWithoutTask,
+    TurnWithoutTask,
+    TrackWithoutTurn,
+    BrokenTrack,
     StuckClaim,
     StuckDelayed,
 }

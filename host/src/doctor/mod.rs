@@ -119,6 +119,7 @@ pub(crate) async fn examine(
         examination.delayed().await?;
         examination.dead().await?;
         examination.keys().await?;
+        examination.tracks().await?;
         examination.standing(claims, hosts).await?;
     }
     Ok(examination.report)
@@ -134,6 +135,8 @@ impl Examination<'_> {
             (&keys.delayed, "zset"),
             (&keys.parked, "hash"),
             (&keys.history, "hash"),
+            (&keys.owners, "hash"),
+            (&keys.tracks, "zset"),
             (&keys.dead, "stream"),
         ];
         expected.extend(self.queue.rules.list.as_ref().map(|list| (&list.key, "list")));
@@ -312,6 +315,32 @@ impl Examination<'_> {
         Ok(())
     }
 
+    /// Looks at the tracks of the queue, after lost tasks have given their turns back.
+    async fn tracks(&mut self) -> Result<(), QueueError> {
+        for fault in self.queue.look_at_tracks(self.mend, Duration::ZERO).await? {
+            let (kind, what) = match fault.kind.as_str() {
+                "turn-without-task" => (
+                    FaultKind::TurnWithoutTask,
+                    "it has the turn of its key, and is in no place any more".to_owned(),
+                ),
+                "track-without-turn" => (
+                    FaultKind::TrackWithoutTurn,
+                    format!("{} is held, and no task of its key has its turn", fault.subject),
+                ),
+                _ => (
+                    FaultKind::BrokenTrack,
+                    format!(
+                        "the turns of a key and the tasks that are held for it do not match: {}",
+                        fault.subject
+                    ),
+                ),
+            };
+            let task = (kind == FaultKind::TurnWithoutTask).then_some(fault.subject);
+            self.add(Finding { kind, task, key: self.queue.keys.tracks.clone(), what, fixed: self.mend });
+        }
+        Ok(())
+    }
+
     async fn decide_keys(&mut self, mut found: KeySuspects) -> Result<(), QueueError> {
         self.report.ended += found.ended;
         for key in std::mem::take(&mut found.wrong_type) {
@@ -351,7 +380,7 @@ impl Examination<'_> {
             .map(|queue| queue.state.as_str())
             .collect();
         let census = &self.report.census;
-        let waiting = census.queued + census.delayed + abandoned;
+        let waiting = census.queued + census.delayed + census.held_tasks + abandoned;
         if states.is_empty() && waiting > 0 {
             let what = format!("no host of this queue runs; {waiting} tasks wait for one");
             self.report.warnings.push(Warning { kind: "no-host", what });

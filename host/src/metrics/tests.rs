@@ -121,7 +121,7 @@ fn every_outcome_and_every_state_starts_at_zero() {
     for outcome in SettledAs::VARIANTS.iter().map(SettledAs::into_str) {
         assert_lines(&text, &[&format!("tqhost_tasks_total{{queue=\"mail\",outcome=\"{outcome}\"}} 0")]);
     }
-    for state in ["queued", "running", "delayed", "dead"] {
+    for state in ["queued", "running", "delayed", "held", "dead"] {
         assert_lines(&text, &[&format!("tqhost_queue_tasks{{queue=\"mail\",state=\"{state}\"}} 0")]);
     }
     for result in ["ok", "failed", "rolled-back"] {
@@ -149,7 +149,8 @@ fn what_a_queue_counts_is_shown() {
     mail.duration.observe(0.003);
     mail.wait.observe(601.0);
     let oldest = Some(Duration::from_millis(1500));
-    *mail.census() = Census { queued: 5, running: 6, delayed: 7, dead: 8, oldest, ..Census::default() };
+    *mail.census() =
+        Census { queued: 5, running: 6, delayed: 7, held_tasks: 9, dead: 8, oldest, ..Census::default() };
     host.board.queue("other");
     assert_eq!(mail.dead(), 7);
     assert_lines(
@@ -166,6 +167,7 @@ fn what_a_queue_counts_is_shown() {
             "tqhost_queue_tasks{queue=\"mail\",state=\"queued\"} 5",
             "tqhost_queue_tasks{queue=\"mail\",state=\"running\"} 6",
             "tqhost_queue_tasks{queue=\"mail\",state=\"delayed\"} 7",
+            "tqhost_queue_tasks{queue=\"mail\",state=\"held\"} 9",
             "tqhost_queue_tasks{queue=\"mail\",state=\"dead\"} 8",
             "tqhost_queue_oldest_seconds{queue=\"mail\"} 1.5",
             "tqhost_lost_entries_total{queue=\"mail\"} 2",

@@ -20,7 +20,10 @@ pub struct Census {
     pub queued: u64,
     /// Pending in the group.
     pub running: u64,
+    /// Waiting for their time.
     pub delayed: u64,
+    /// Waiting for the turn of their track.
+    pub held_tasks: u64,
     pub dead: u64,
     pub paused: bool,
     /// While something outside is down.
@@ -44,7 +47,7 @@ impl Queue {
     pub async fn census(&self) -> Result<Census, QueueError> {
         const WHAT: &str = "count tasks";
         let keys = &self.keys;
-        let mut commands = vec![
+        let mut asked = vec![
             redis::cmd("TIME"),
             redis::cmd("XLEN").arg(&keys.stream).to_owned(),
             redis::cmd("ZCARD").arg(&keys.delayed).to_owned(),
@@ -54,8 +57,13 @@ impl Queue {
             self.ask_consumers(),
             redis::cmd("HGET").arg(&keys.history).arg(&self.rules.group).to_owned(),
         ];
-        commands.extend(self.rules.hold.map(|_| redis::cmd("GET").arg(&keys.hold).to_owned()));
-        let mut replies = self.link.pipeline(WHAT, &commands).await?;
+        asked.extend(self.rules.hold.map(|_| redis::cmd("GET").arg(&keys.hold).to_owned()));
+        asked.extend(self.ask_held());
+        let mut replies = self.link.pipeline(WHAT, &asked).await?;
+        let held_tasks = match self.ask_held().and_then(|_| replies.pop()) {
+            Some(tasks) => self.shaped(WHAT, reply::count(&tasks?))?,
+            None => 0,
+        };
         let held = match self.rules.hold.zip(replies.pop_if(|_| self.rules.hold.is_some())) {
             Some((rules, value)) => hold::found(&value?, &rules).hold,
             None => None,
@@ -83,7 +91,8 @@ impl Queue {
         Ok(Census {
             queued: queued(length, running, lag, first.is_empty(), noted.as_deref()),
             running,
-            delayed: self.shaped(WHAT, reply::count(&delayed?))?,
+            delayed: self.shaped(WHAT, reply::count(&delayed?))?.saturating_sub(held_tasks),
+            held_tasks,
             dead: self.shaped(WHAT, reply::count(&dead?))?,
             paused: self.shaped(WHAT, reply::count(&paused?))? > 0,
             held,

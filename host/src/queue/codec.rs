@@ -95,6 +95,8 @@ pub enum Malformed {
     BadId,
     #[error("{0} is not a number")]
     NotANumber(&'static str),
+    #[error("{DELAY}: the queue runs its tasks in a strict order, and takes none with a delay")]
+    DelayInOrder,
     /// Names the position of the fault, and shows nothing of the text there.
     #[error("the field data is not JSON: {0}")]
     NotJson(String),
@@ -177,6 +179,9 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
 
 /// Whether the queue can run this task.
 pub fn check(task: &Task, rules: &config::QueueRules) -> Result<(), Malformed> {
+    if task.delay.is_some() && rules.turns.are_strict() {
+        return Err(Malformed::DelayInOrder);
+    }
     if rules.list.as_ref().is_some_and(|list| list.items == Items::Json) {
         for item in task.fields.iter().filter(|field| field.name == ITEM) {
             check_json(&item.value)?;

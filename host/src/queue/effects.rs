@@ -184,8 +184,12 @@ pub(crate) fn new_task(
     delay: Duration,
     key: Option<String>,
 ) -> Result<OutboxTask, EffectError> {
-    if !rules.enqueue_to.iter().any(|target| target.name == queue) {
+    let Some(target) = rules.enqueue_to.iter().find(|target| target.name == queue) else {
         let why = format!("queue `{queue}` is not in `enqueue_to` of queue `{}`", rules.name);
+        return Err(EffectError::NotPermitted(why));
+    };
+    if target.is_strict && !delay.is_zero() {
+        let why = format!("queue `{queue}` runs its tasks in a strict order, and takes none with a delay");
         return Err(EffectError::NotPermitted(why));
     }
     let refused = |why: produce::NotATask| EffectError::NotPermitted(why.to_string());

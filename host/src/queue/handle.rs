@@ -21,7 +21,7 @@ pub struct Queue {
     pub rules: Arc<config::QueueRules>,
     pub(crate) keys: Arc<QueueKeys>,
     pub(crate) link: Link,
-    /// The streams that are told of the ends of this queue's tasks.
+    /// The streams that are told of the ends of this queue's tasks, and its tracks.
     pub(super) told: Arc<Told>,
 }
 
@@ -67,27 +67,28 @@ pub(super) fn window(rules: &Idempotency) -> String {
 
 fn told(rules: &config::QueueRules, keys: &QueueKeys) -> Told {
     let on_end = &rules.on_end;
-    if *on_end == OnEnd::default() && rules.events == 0 {
-        return Told { keys: Vec::new(), args: vec![Vec::new(), rules.name.clone().into()] };
-    }
+    let is_told = *on_end != OnEnd::default() || rules.events > 0;
     let none = keys.stream.as_bytes();
     let stream = |target: &Option<TargetQueue>| {
         target.as_ref().map_or(none, |target| target.stream.as_bytes()).to_vec()
     };
     let events = if rules.events > 0 { keys.events.as_bytes() } else { none };
-    Told {
-        keys: vec![
-            stream(&on_end.completed),
-            stream(&on_end.dead),
-            stream(&on_end.cancelled),
-            events.to_vec(),
-        ],
-        args: vec![
-            told_fields(on_end.fields.as_deref()),
-            rules.events.to_string().into(),
-            rules.name.clone().into(),
-        ],
+    let mut told = Told::default();
+    if is_told {
+        told.keys =
+            vec![stream(&on_end.completed), stream(&on_end.dead), stream(&on_end.cancelled), events.to_vec()];
+        told.args.push(told_fields(on_end.fields.as_deref()));
     }
+    let mut kept = if is_told { rules.events.to_string() } else { String::new() };
+    if rules.turns.are_limited() {
+        let limit = rules.turns.tracks.as_ref().map_or_else(String::new, |tracks| tracks.limit.to_string());
+        told.keys
+            .extend([&keys.owners, &keys.tracks, &keys.delayed, &keys.parked].map(|key| key.clone().into()));
+        told.args.extend([limit.into(), keys.task("").into()]);
+        kept.insert(0, '+');
+    }
+    told.args.extend([kept.into(), rules.name.clone().into()]);
+    told
 }
 
 /// The fields that are told, as lib.lua takes them: the names of a JSON object. None: all fields.

@@ -2,12 +2,14 @@
 //!
 //! | key | type | holds | written by |
 //! |---|---|---|---|
-//! | `S` | stream | queued and running tasks, one group | producers, enqueue, fire, settle, promote, requeue, mend |
-//! | `tq:{S}:delayed` | zset | parked members by due time (ms) | settle, enqueue, promote, mend |
-//! | `tq:{S}:parked` | hash | member → the fields of the delayed task (MessagePack) | settle, enqueue, promote |
+//! | `S` | stream | queued and running tasks, one group | producers, enqueue, fire, settle, promote, requeue, mend, and claim and all that end tasks in queues with tracks |
+//! | `tq:{S}:delayed` | zset | parked members by due time (ms); held ones by a time that never comes | settle, enqueue, promote, mend, claim |
+//! | `tq:{S}:parked` | hash | member → the fields of the delayed task (MessagePack) | settle, enqueue, promote, claim |
 //! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters | settle, requeue, purge |
 //! | `tq:{S}:key:<key>` | string | the id of the task with this key, for its life and the window | enqueue, begin, settle, cancel, mend, examine |
 //! | `tq:{S}:alias:<alias>` | zset | the ids of the newest tasks with this alias, by the time of enqueueing (ms); expires | alias |
+//! | `tq:{S}:owners` | hash | id of a task that has its turn → its track and its entry | claim, and all that end tasks |
+//! | `tq:{S}:tracks` | zset | the tasks of all tracks that have their turn or are held, by name | claim, cancel, and all that end tasks |
 //! | `tq:{S}:rate` | string | the time up to which places are taken (µs); expires | rate |
 //! | `tq:{S}:hold` | string | failures in a row for a cause outside, or the hold, as JSON; expires | hold, resume |
 //! | `tq:{S}:paused` | string | when the queue was paused (ms); exists during the pause | pause, resume |
@@ -64,6 +66,8 @@ pub(crate) struct QueueKeys {
     pub adopted: String,
     pub dead_list: String,
     pub events: String,
+    pub owners: String,
+    pub tracks: String,
     /// A glob pattern for all keys of the queue except the stream and a dead letter key with its own name.
     pub all: String,
     /// The common prefix of all these keys except the stream.
@@ -104,6 +108,8 @@ impl QueueKeys {
             adopted: format!("{base}:adopted"),
             dead_list: format!("{base}:dead-list"),
             events: format!("{base}:events"),
+            owners: format!("{base}:owners"),
+            tracks: format!("{base}:tracks"),
             all: format!("{}:*", literal(&base)),
             task_prefix: format!("{base}:task:"),
             settled_prefix: format!("{base}:settled:"),

@@ -34,6 +34,7 @@ pub(crate) mod server;
 pub(crate) mod settle;
 pub(crate) mod stand;
 pub(crate) mod status;
+pub(crate) mod turns;
 pub(crate) mod upkeep;
 mod value;
 pub(crate) mod wait;

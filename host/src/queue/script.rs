@@ -1,4 +1,5 @@
-//! The Lua scripts: each is a file in `scripts/` with its own header, and follows the shared `lib.lua`.
+//! The Lua scripts: each is a file in `scripts/` with its own header, and follows the shared `lib.lua` and
+//! `turns.lua`.
 //!
 //! Not here: sending them (`link`), the meaning of their replies (`settle`, `claim`, `produce`, `dead`), the
 //! doctor's scripts (`doctor`).
@@ -50,12 +51,15 @@ scripts! {
     pub UNSTAGE = "unstage",
     pub ALIAS = "alias",
     pub STAND = "stand",
+    pub CLAIM = "claim",
+    pub TRACKS = "tracks",
 }
 
 impl Script {
-    /// `body` may use the functions of `lib.lua`.
+    /// `body` may use the functions of `lib.lua` and `turns.lua`.
     pub(crate) fn new(name: &'static str, body: &str) -> Script {
-        let source = format!("{}\n{body}", include_str!("scripts/lib.lua"));
+        let shared = [include_str!("scripts/lib.lua"), include_str!("scripts/turns.lua")];
+        let source = format!("{}\n{body}", shared.join("\n"));
         let sha1 = redis::Script::new(&source).get_hash().to_owned();
         Script { name, source, sha1 }
     }
@@ -83,7 +87,7 @@ pub struct ScriptCall {
     last: Arc<Told>,
 }
 
-/// The streams that are told of ends, as `take_told` of lib.lua takes them.
+/// The streams that are told of ends, and the tracks, as `take_told` of lib.lua takes them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
     pub(crate) keys: Vec<Vec<u8>>,

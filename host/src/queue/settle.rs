@@ -419,6 +419,8 @@ impl Queue {
         match (settlement, subject) {
             (Settlement::Complete { result, effects }, EndingSubject::Task(task)) => {
                 let what = match effects {
+                    None if self.rules.turns.are_limited() => "O",
+                    Some(_) if self.rules.turns.are_limited() => "Y",
                     None => "C",
                     Some(_) if ending.is_plain() => "N",
                     Some(_) => "X",

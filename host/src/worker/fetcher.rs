@@ -30,6 +30,7 @@ use crate::admin::{FetchPulse, FetchState};
 use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::rate::Places;
+use crate::queue::turns::ClaimStop;
 use crate::queue::wait::{self, StreamPosition};
 use crate::queue::{Link, QueueError, Redis, StreamEntry};
 
@@ -49,6 +50,8 @@ const KEEP: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(2);
 /// How often it looks whether the queues that its tasks enqueue to have room.
 const ROOM: Duration = Duration::from_secs(1);
+/// How often it looks whether tasks of other hosts have ended, while as many run as may.
+const TURN: Duration = Duration::from_secs(1);
 
 pub(crate) struct Fetcher {
     shared: Arc<SharedQueue>,
@@ -99,6 +102,8 @@ enum Read {
     Busy,
     /// There is nothing more for now.
     Drained,
+    /// As many tasks of the queue run, in all hosts together, as may.
+    AtLimit,
 }
 
 impl Fetcher {
@@ -140,6 +145,10 @@ impl Fetcher {
                     Ok(())
                 }
                 Ok(Read::Drained) => self.rest(&stop).await,
+                Ok(Read::AtLimit) => {
+                    self.wait_for_turn(&stop).await;
+                    Ok(())
+                }
                 Err(error) => Err(error),
             };
             match claimed {
@@ -212,12 +221,17 @@ impl Fetcher {
                 return Ok(Read::Busy);
             }
         };
-        // A queue that shares the host's capacity must hold no permit while its stream is empty.
-        let block = (waits && !shared.capacity.is_shared()).then_some(BLOCK);
+        let block = (waits && shared.may_block_in_read()).then_some(BLOCK);
         let since = Instant::now();
-        let read = shared.queue.read(link, &shared.consumer, places, block).await;
+        let mut stopped_by = ClaimStop::Empty;
         // On an error the places are not given back. The rate limit frees them with time.
-        let entries = read?;
+        let entries = if shared.queue.rules.turns.are_limited() {
+            let claimed = shared.queue.claim(link, &shared.consumer, places).await?;
+            stopped_by = claimed.stopped_by;
+            claimed.entries
+        } else {
+            shared.queue.read(link, &shared.consumer, places, block).await?
+        };
         self.pulse.beat(if probe.is_some() { FetchState::Held } else { FetchState::Reading });
         let (unused, found) = (places - entries.len().min(places), entries.len());
         self.sizes.saw(&entries);
@@ -231,6 +245,14 @@ impl Fetcher {
             probe.give_back().await;
         }
         shared.queue.give_places_back(unused).await?;
+        match stopped_by {
+            ClaimStop::Limit => return Ok(Read::AtLimit),
+            ClaimStop::Enough => {
+                self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
+                return Ok(Read::Busy);
+            }
+            ClaimStop::Empty => {}
+        }
         if rests {
             // Blocking reads suit a queue that is woken often, or that still has its connection. They get the
             // next entries sooner, and end at once when the stream is deleted.
@@ -240,8 +262,8 @@ impl Fetcher {
         // The next reads block, on this connection.
         self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
         self.quiet = if found == 0 && waits { self.quiet + 1 } else { 0 };
-        // A queue that shares capacity may not block in a read, so the waiter waits for it at once.
-        let is_quiet = self.quiet >= if shared.capacity.is_shared() { 1 } else { QUIET };
+        // For a queue that may not block in a read, the waiter waits at once.
+        let is_quiet = self.quiet >= if shared.may_block_in_read() { QUIET } else { 1 };
         Ok(if is_quiet { Read::Drained } else { Read::Busy })
     }
 
@@ -256,9 +278,11 @@ impl Fetcher {
         }
         let Some((seat, position)) = &mut self.seat else { return Ok(()) };
         if !seat.is_waited_for() {
-            // A blocking read would hold permits, so a queue that shares capacity waits without claiming.
-            if let Some(own) = self.own.as_ref().filter(|_| shared.capacity.is_shared()) {
-                wait::wait_for_any(own, std::slice::from_ref(position), BLOCK).await?;
+            // A queue that may not block in a read waits without claiming.
+            if let Some(own) = self.own.as_ref().filter(|_| !shared.may_block_in_read()) {
+                // The next wait is for what comes after an entry that another host has claimed.
+                let found = wait::wait_for_any(own, std::slice::from_ref(position), BLOCK).await?;
+                *position = found.into_iter().next_back().unwrap_or_else(|| position.clone());
             }
             return Ok(());
         }
@@ -289,6 +313,18 @@ impl Fetcher {
             Wake::Ended => self.wake(),
         }
         Ok(())
+    }
+
+    /// Waits until a place may be free. A task of this host that ends frees one at once, and gives its
+    /// permit back before; the ends of tasks of other hosts are looked for.
+    async fn wait_for_turn(&mut self, stop: &CancellationToken) {
+        self.leave();
+        self.pulse.beat(FetchState::WaitingForTurn);
+        tokio::select! {
+            () = self.shared.settled.notified() => {}
+            () = tokio::time::sleep(TURN) => {}
+            () = stop.cancelled() => {}
+        }
     }
 
     /// Gives up the seat at the waiter.

@@ -53,7 +53,21 @@ impl Heartbeat {
                 self.shared.holding.keep_probe().await;
             }
         };
-        stop.run_until_cancelled(looks).await;
+        let guard = self.give_up_what_is_late();
+        let both = async { tokio::join!(looks, guard) };
+        stop.run_until_cancelled(both).await;
+    }
+
+    /// Where few tasks may run beside each other, stops attempts before another host can take over their
+    /// tasks, also while Redis does not answer.
+    async fn give_up_what_is_late(&self) {
+        if !self.shared.queue.rules.turns.are_limited() {
+            return;
+        }
+        loop {
+            self.shared.give_up_late_attempts();
+            tokio::time::sleep(self.shared.queue.rules.lease / 20).await;
+        }
     }
 
     async fn beat(&self, beats: &[HeartbeatReport], pace: &mut Pace) {
@@ -72,6 +86,9 @@ impl Heartbeat {
                             if self.shared.inflight.mark_lost(&beat.entry) && !known {
                                 self.shared.metrics.lease_lost.inc();
                             }
+                        }
+                        Lease::Cancelled if self.shared.queue.rules.turns.are_limited() => {
+                            self.shared.inflight.cancel(&beat.entry);
                         }
                         Lease::Cancelled if self.shared.inflight.mark_lost(&beat.entry) => {
                             tracing::info!(

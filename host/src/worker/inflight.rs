@@ -4,7 +4,7 @@
 //! entry, so no entry stays by mistake. The permit is freed when the attempt has run.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,6 +60,8 @@ pub(crate) struct HeldEntry {
     /// When it was claimed.
     pub since: Instant,
     phase: AtomicU8,
+    /// The task was cancelled while it ran, and this host has to settle it.
+    cancelled: AtomicBool,
     stop: CancellationToken,
     progress: Progress,
 }
@@ -102,6 +104,7 @@ impl Inflight {
             enqueued_at_ms: claim.enqueued_at_ms,
             since: claim.since,
             phase: AtomicU8::new(HoldPhase::Running as u8),
+            cancelled: AtomicBool::new(false),
             stop: CancellationToken::new(),
             progress: Progress::default(),
         });
@@ -211,6 +214,23 @@ impl Inflight {
         running
     }
 
+    /// Stops the attempt of a task that was cancelled, and that this host still has to settle.
+    pub(crate) fn cancel(&self, entry: &str) {
+        if let Some(LeaseState { entry, .. }) = self.lock().leases.get(entry) {
+            entry.cancelled.store(true, Ordering::Release);
+            entry.stop.cancel();
+        }
+    }
+
+    /// Notes that the leases that were not renewed for `longest` are lost, and stops these attempts. Gives
+    /// how many they are. It asks nobody: another host may own their tasks soon.
+    pub(crate) fn expire(&self, longest: Duration, now: Instant) -> usize {
+        let old = |lease: &&LeaseState| now.saturating_duration_since(lease.renewed) >= longest;
+        let expired: Vec<Arc<str>> =
+            self.lock().leases.values().filter(old).map(|lease| lease.entry.id.clone()).collect();
+        expired.into_iter().filter(|entry| self.mark_lost(entry)).count()
+    }
+
     /// Stops every attempt, including attempts that begin later.
     pub(crate) fn stop_all(&self) {
         let mut table = self.lock();
@@ -240,6 +260,11 @@ impl Hold {
     /// Whether this host has lost the lease.
     pub(crate) fn is_lost(&self) -> bool {
         self.entry.is(HoldPhase::Lost)
+    }
+
+    /// Whether the task was cancelled, and this host has to settle it.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.entry.cancelled.load(Ordering::Acquire)
     }
 
     /// The time since the entry was claimed.
@@ -332,6 +357,17 @@ pub(crate) mod tests {
         assert!(table.mark_lost("1-0") && !table.mark_lost("2-0") && !table.mark_lost("3-0"));
         assert!(running.is_lost() && running.stop().is_cancelled());
         assert!(!ended.is_lost() && !ended.stop().is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_was_not_renewed_is_lost_without_asking() {
+        let (table, [old, renewed]) = held(["1-0", "2-0"]);
+        let lease = Duration::from_secs(3);
+        let later = Instant::now() + lease;
+        table.mark_renewed("2-0", later);
+        assert_eq!(table.expire(lease, later), 1);
+        assert!(old.is_lost() && old.stop().is_cancelled() && !renewed.is_lost());
+        assert_eq!(table.expire(lease, later), 0, "it is counted once");
     }
 
     #[tokio::test]

@@ -143,5 +143,8 @@ fn is_plain(shared: &SharedQueue, task: &Task, hold: &Hold, delivery: Delivery) 
     // If the reply took half a lease, another host may have taken the task over.
     let is_fresh =
         matches!(delivery, Delivery::First { since } if since.elapsed() < shared.queue.rules.lease / 2);
-    is_fresh && task.origin != Origin::Other && task.crashes == 0 && hold.key().is_none()
+    // Where few tasks may run beside each other, each passes the gate: it has a status then, which a
+    // cancellation marks.
+    let is_limited = shared.queue.rules.turns.are_limited();
+    is_fresh && !is_limited && task.origin != Origin::Other && task.crashes == 0 && hold.key().is_none()
 }

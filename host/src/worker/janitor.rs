@@ -1,8 +1,9 @@
 //! Cleans up the queues whose duties this host has.
 //!
-//! It removes the consumers of hosts that are dead for good, and finds tasks and idempotency keys that
-//! deletions by other clients orphaned. One walk through all keys of Redis finds the orphans of all queues.
-//! It goes in small pieces and slowly, because a shared Redis may hold millions of foreign keys.
+//! It removes the consumers of hosts that are dead for good, passes on turns that nobody uses, and finds
+//! tasks and idempotency keys that deletions by other clients orphaned. One walk through all keys of Redis
+//! finds the orphans of all queues. It goes in small pieces and slowly, because a shared Redis may hold
+//! millions of foreign keys.
 //!
 //! Not here: what an orphan is (`doctor::mend`), and the check of a whole queue at once (`tqhost doctor`).
 
@@ -28,6 +29,8 @@ const EVERY: Duration = Duration::from_secs(60);
 const GONE: Duration = Duration::from_secs(3600);
 /// Names removed by one call of the script.
 const MAX_BATCH: usize = 1000;
+/// The time between two parts of a queue's tracks.
+const TRACKS_APART: Duration = Duration::from_millis(20);
 /// Keys of the whole Redis in one part.
 const KEYS: usize = 2000;
 /// The average number of statuses and markers per second whose expiry is read.
@@ -93,6 +96,10 @@ impl Janitor {
         let removed = queue.queue.sweep_consumers(gone, MAX_BATCH).await?;
         if removed > 0 {
             tracing::info!(queue = queue.name.as_ref(), removed, "removed consumers of hosts that are gone");
+        }
+        let faults = queue.queue.look_at_tracks(true, TRACKS_APART).await?;
+        if !faults.is_empty() {
+            tracing::warn!(queue = queue.name.as_ref(), ?faults, "turns that nobody used were passed on");
         }
         let groups = queue.queue.other_groups().await?;
         if !groups.is_empty() {

@@ -90,6 +90,7 @@ impl Worker {
             capacity,
             unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),
+            settled: Notify::new(),
             begun: Notify::new(),
             idle: IdleState::default(),
             unseen: AtomicBool::new(false),

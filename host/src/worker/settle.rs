@@ -123,6 +123,12 @@ pub fn release(task: &Task) -> Decision {
     park(Duration::ZERO, task.attempt, task.deferrals, "", SettledAs::Released)
 }
 
+/// Settles a task that was cancelled, after its handler was stopped. Its status says that it was, so that the
+/// script ends it.
+pub fn cancelled(task: &Task) -> Decision {
+    Decision { label: SettledAs::Cancelled, ..release(task) }
+}
+
 /// Gives a task back after an attempt whose failure the version may have caused: no attempt is used.
 pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Decision {
     let error = match outcome {

@@ -224,6 +224,7 @@ impl Settler {
                 }),
             }
         }
+        self.shared.settled.notify_one();
         Ok(refused)
     }
 

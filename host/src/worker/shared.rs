@@ -7,6 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::capacity::QueueCapacity;
@@ -45,6 +46,8 @@ pub(crate) struct SharedQueue {
     pub unsettled: std::sync::Mutex<Option<String>>,
     /// Notified when this host parks a task, and when the lookout finds delayed tasks.
     pub parked: Notify,
+    /// Notified when settlements of this host are known.
+    pub settled: Notify,
     pub idle: IdleState,
     /// Whether something outside is down.
     pub holding: Arc<Holding>,
@@ -75,7 +78,8 @@ impl SharedQueue {
         decision: Decision,
         hold: Hold,
     ) {
-        let is_known = hold.settling();
+        // Where few tasks may run beside each other, only the owner completes one, and none is plain.
+        let is_known = hold.settling() || self.queue.rules.turns.are_limited();
         if let (EndingSubject::Task(task), Settlement::Park { delay, .. }) = (&subject, &decision.settlement)
             && self.queue.needs_its_alias_kept(*delay)
             // In a box, so that the futures of all other tasks stay small.
@@ -89,6 +93,27 @@ impl SharedQueue {
         if let Some(job) = self.room.job(ending, decision.label, hold).await {
             // The settler outlives the runners. If it has given up, the task stays pending and is reclaimed.
             let _ = self.jobs.send(job);
+        }
+    }
+
+    /// Whether a read may wait for entries in Redis. A queue that shares the host's capacity must hold no
+    /// permit while its stream is empty, and one with limits of its own reads by a script, which cannot wait.
+    pub(crate) fn may_block_in_read(&self) -> bool {
+        !self.capacity.is_shared() && !self.queue.rules.turns.are_limited()
+    }
+
+    /// Stops the attempts whose leases end soon and could not be renewed. The rest of the lease is for the
+    /// handler to stop.
+    pub(crate) fn give_up_late_attempts(&self) {
+        let longest = self.queue.rules.lease.mul_f64(0.9);
+        let late = self.inflight.expire(longest, Instant::now());
+        if late > 0 {
+            self.metrics.lease_lost.inc_by(late as u64);
+            tracing::warn!(
+                queue = self.name.as_ref(),
+                attempts = late,
+                "stopped: their leases could not be renewed, and another host may run their tasks soon"
+            );
         }
     }
 

@@ -49,14 +49,14 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle buries without looking for the owner",
         scripts: &[&script::SETTLE],
-        text: "(completes or owned(entry, consumer))",
-        instead: "(completes or buries or owned(entry, consumer))",
+        text: "(is_free or owned(entry, consumer))",
+        instead: "(is_free or buries or owned(entry, consumer))",
         found: "Overtaken",
     },
     Mutation {
         what: "settle parks without looking for the owner",
         scripts: &[&script::SETTLE],
-        text: "(completes or owned(entry, consumer))",
+        text: "(is_free or owned(entry, consumer))",
         instead: "(not buries or owned(entry, consumer))",
         found: "Overtaken",
     },
@@ -84,7 +84,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle commits the effects of an attempt that others have settled",
         scripts: &[&script::SETTLE],
-        text: "if not pending_of(entry) and not is_kept(status, entry) then return 0 end",
+        text: "if not is_ours and not is_kept(status, entry) then return 0 end",
         instead: "for _, one in ipairs(all) do one.kind.commit(one) end",
         found: "what attempts have counted",
     },
@@ -239,7 +239,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle overlooks that another task has the id",
         scripts: &[&script::SETTLE],
-        text: "if not completes and is_elsewhere(status, entry) then return 1 end",
+        text: "if not completes and is_elsewhere(status, entry) then return give_up(id, entry) end",
         instead: "",
         found: DIFFERS,
     },
@@ -291,6 +291,66 @@ pub const MUTATIONS: &[Mutation] = &[
         text: "math.max(0, math.min(want, math.floor((time + ahead * step - due) / step)))",
         instead: "want",
         found: "starts within",
+    },
+];
+
+/// The guards of queues that limit which tasks run beside each other, for `proofs::turns`.
+pub const OF_TURNS: &[Mutation] = &[
+    Mutation {
+        what: "claim reads more than may run",
+        scripts: &[&script::CLAIM],
+        text: "most and most - running - #entries or want",
+        instead: "want",
+        found: "are pending",
+    },
+    Mutation {
+        what: "a task takes a turn that another one has",
+        scripts: &[&script::CLAIM],
+        text: "if count_in(track) < turns.limit and not first_held(track) then",
+        instead: "if true then",
+        found: "not the first",
+    },
+    Mutation {
+        what: "a retry gives its turn up",
+        scripts: &[&script::CLAIM],
+        text: "    if track then\n      -- It comes back",
+        instead: "    if false then\n      -- It comes back",
+        found: "never ended",
+    },
+    Mutation {
+        what: "the end of a task does not pass its turn on",
+        scripts: &[&script::SETTLE],
+        text: "if turns.limit and not turns.are_kept then",
+        instead: "if false then",
+        found: "turn-without-task",
+    },
+    Mutation {
+        what: "more tasks than may have the turn",
+        scripts: &[&script::SETTLE],
+        text: "local member = count_in(track) < turns.limit and first_held(track)",
+        instead: "local member = first_held(track)",
+        found: "",
+    },
+    Mutation {
+        what: "a worker that lost its lease completes a task",
+        scripts: &[&script::SETTLE],
+        text: "local is_free = completes and what ~= 'O' and what ~= 'Y'",
+        instead: "local is_free = completes",
+        found: "and owns it: false",
+    },
+    Mutation {
+        what: "a task that is cancelled while it runs ends at once",
+        scripts: &[&script::CANCEL],
+        text: "runs = turns.are_limited and pending_of(entry) ~= nil",
+        instead: "runs = false",
+        found: "",
+    },
+    Mutation {
+        what: "a held task that is cancelled stays in its track",
+        scripts: &[&script::CANCEL],
+        text: "if turns.limit then redis.call('ZREM', turns.tracks, member) end",
+        instead: "",
+        found: "broken-track",
     },
 ];
 

@@ -49,6 +49,7 @@ local function begin(
   end
   if is_elsewhere(status, entry) then
     drop(entry)
+    if turns.limit then tracks().free(id, entry) end
     return 3
   end
   local noted, last = unpack(redis.pcall('HMGET', status, 'alone', 'fence'))

@@ -12,13 +12,28 @@ local stream, group, retention, window = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 -- which of its own fields a task tells.
 local told = {}
 
+-- The limits on which tasks of the queue run beside each other; empty in most queues. `are_limited` is true
+-- where there are some; `limit` is how many tasks of one track may run (nil without tracks), and the rest are
+-- the keys for turns.lua. A script that sets `are_kept` lets tasks keep their turns when it ends them.
+local turns = {}
+
 -- Takes what a script that may end tasks gets behind its own keys and arguments:
 -- KEYS  the streams that are told of completed, dead and cancelled tasks, and the events (this stream: none)
--- ARGV  the names of the fields that are told, as the names of a JSON object (empty: all) · how many events
---       are kept (empty: nobody is told, and neither the names nor these keys are given) · the queue's name
+--       · in a queue with such limits: owners, tracks, delayed, parked
+-- ARGV  the names of the fields that are told, as the names of a JSON object (empty: all) · how many tasks of
+--       one track may run (empty: no tracks) · the prefix of the keys of statuses · how many events are kept
+--       (empty: nobody is told, and neither the names nor the first keys are given), with a plus in front in
+--       a queue with such limits, whose keys and arguments are not given otherwise · the queue's name
 local function take_told()
   told.queue = table.remove(ARGV)
   told.kept = table.remove(ARGV)
+  if string.sub(told.kept, 1, 1) == '+' then
+    told.kept = string.sub(told.kept, 2)
+    turns.are_limited = true
+    turns.statuses = table.remove(ARGV)
+    turns.limit = tonumber(table.remove(ARGV))
+    for _, what in ipairs({ 'parked', 'delayed', 'tracks', 'owners' }) do turns[what] = table.remove(KEYS) end
+  end
   if told.kept == '' then return end
   told.fields = table.remove(ARGV)
   for _, what in ipairs({ 'events', 'CANCELLED', 'FAILED', 'COMPLETED' }) do
@@ -290,6 +305,9 @@ local function flows()
   return flow_functions
 end
 
+-- The functions for tracks, which turns.lua makes at their first use.
+local tracks
+
 -- Why a task cannot end now: it is a child of a flow that cannot note its end. An error reply, or nil. What
 -- ends a child asks before its first write, so that no child ends without its flow.
 local function join_refusal(status)
@@ -307,9 +325,9 @@ end
 -- is told of this end); `letter` is the content of the dead letter; `is_new` is true for a task that can have
 -- no status yet; `lives` is how long (ms) the idempotency key lives, if not as long as the queue keeps it.
 --
--- The order is: the dead letter, the status and its retention, the idempotency key, the flow, those who are
--- told of the end. The caller has acknowledged the entry before, or the first write here is an HDEL, so Redis
--- does not refuse the rest when its memory is full.
+-- The order is: the dead letter, the status and its retention, the idempotency key, the track, the flow,
+-- those who are told of the end. The caller has acknowledged the entry before, or the first write here is an
+-- HDEL, so Redis does not refuse the rest when its memory is full.
 local function end_task(status, marker, id, how, changes, source, letter, is_new, lives)
   local attempt
   if source ~= false and (told[how] or told.events) then
@@ -347,6 +365,7 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   if marker ~= stream and first_task(marker) == id then
     redis.call('PEXPIRE', marker, lives or window_after(how))
   end
+  if turns.limit and not turns.are_kept then tracks().free(id or source) end
   if flow then flows().join(flow, id, how, changes, told.queue) end
   if joins then flows().leave(joins, dead) end
   if attempt ~= nil then

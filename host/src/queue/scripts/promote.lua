@@ -7,6 +7,8 @@
 --   already), and a list of those that are due: member, id of its task or ''. A member that is not due any
 --   more stays where it is, so the script is safe to run again.
 --
+-- A held task (turns.lua) is not due before its turn comes.
+--
 -- XADD is the first write: when the memory of Redis is full (maxmemory), it refuses the whole step. Fields
 -- that cannot be read would block everything behind them. They go into the stream as the value of one field,
 -- with an invalid attempt, so that their delivery buries them as malformed.
@@ -67,7 +69,8 @@ end
 
 local function move(member, status)
   local due = redis.call('ZSCORE', KEYS[2], member)
-  if not due or tonumber(due) > now then return end
+  local is_due = due and tonumber(due) <= now or due == HELD and not turns.limit
+  if not is_due then return end
   local packed = redis.call('HGET', KEYS[3], member)
   if packed then
     local fields = parked_fields(packed)
@@ -95,11 +98,20 @@ for i = 2, #ARGV do move(ARGV[i], KEYS[i + 2]) end
 
 -- About 1 MiB of fields at a time, for any number of members.
 local due, size = {}, 0
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, tonumber(ARGV[1]))) do
-  if size > 1048576 then break end
-  local packed = redis.call('HGET', KEYS[3], member) or ''
-  size = size + #packed
-  append(due, member, value_in(parked_fields(packed) or {}, 'tq-id') or '')
+local function list(from, to)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], from, to, 'LIMIT', 0, tonumber(ARGV[1]))) do
+    if size > 1048576 then break end
+    local packed = redis.call('HGET', KEYS[3], member) or ''
+    size = size + #packed
+    append(due, member, value_in(parked_fields(packed) or {}, 'tq-id') or '')
+  end
 end
+list('-inf', now)
 local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
-return { moved, lost, first and math.max(0, math.ceil(first - now)) or -1, due }
+-- A queue that has no tracks any more holds no task: those that it held are due once all others have gone.
+if first == HELD and not turns.limit then
+  list(HELD, HELD)
+  first = now_text
+end
+local is_held = not first or first == HELD
+return { moved, lost, is_held and -1 or math.max(0, math.ceil(first - now)), due }

@@ -16,9 +16,10 @@
 --       it ran (empty: it did not) · task id · error (empty: none) · delay ms · how many values follow
 --       · names and values · with effects: how many, and for each its kind and what this kind reads
 -- `what` is C (complete: the values are the result, if there is one, and other fields of the status), X
--- (complete, with effects), N (like X, and the attempt is plain but for its effects), B (bury: the dead
--- letter's fields), P (park: the fields for the next delivery), or E (park, and the delay counts from the
--- enqueueing). Attempts with effects come before the other ones that are not plain.
+-- (complete, with effects), N (like X, and the attempt is plain but for its effects), O and Y (like C and X,
+-- but only if this consumer owns the task), B (bury: the dead letter's fields), P (park: the fields for the
+-- next delivery), or E (park, and the delay counts from the enqueueing). Attempts with effects come before
+-- the other ones that are not plain.
 --
 -- An attempt is plain when it is the first one of its task and completed it, the task cannot have a status
 -- yet, and its host has held it for less than half a lease, so that no other host can own it. Of all effects
@@ -28,8 +29,9 @@
 -- text of an error: nothing was written. It begins with TQEFFECT when the effects can never be committed.
 --
 -- XACK is the guard of each attempt, and the script's first write. The result of a worker that lost its lease
--- counts, if it comes first; only the owner may bury or park. A repeated call gets the first reply. A call
--- that was delayed on its way and arrives after a later one does nothing.
+-- counts, if it comes first, except in a queue that limits which tasks run beside each other; only the owner
+-- may bury or park. A repeated call gets the first reply. A call that was delayed on its way and arrives
+-- after a later one does nothing.
 take_told()
 local last = redis.call('GET', KEYS[5])
 last = last and cmsgpack.unpack(last)
@@ -129,6 +131,9 @@ local function complete_setters()
     return type(written) == 'table' and written.err
   end)
 end
+
+-- The names of attempts with effects.
+local has_effects = { X = true, N = true, Y = true }
 
 -- The next argument of an attempt that is not plain.
 local at = 12 + 3 * (plain + setters) + with + set_with + setters + values
@@ -312,16 +317,24 @@ local function make_settle_next()
     note(id, 'PENDING', 'attempt', attempt, 'due_at', due)
   end
 
+  -- Leaves the task of another entry as it is, and its track too if this entry has no turn there.
+  local function give_up(id, entry)
+    if turns.limit then tracks().free(id, entry) end
+    return 1
+  end
+
   -- Settles an attempt that is not plain. If a key that it has to write has another type, it fails before the
   -- first write.
   local function settle(
     status, marker, fields, all, what, entry, attempt, plugin, enqueued_at, ran, id, message, delay
   )
-    local completes, buries, is_new = what == 'C' or all, what == 'B', what == 'N'
+    local completes, buries, is_new = what == 'C' or what == 'O' or all, what == 'B', what == 'N'
+    local is_free = completes and what ~= 'O' and what ~= 'Y'
     local dropped
     if all then
       -- The checks come before the first write, and so does the question who owns the entry.
-      if not pending_of(entry) and not is_kept(status, entry) then return 0 end
+      local is_ours = is_free and pending_of(entry) or owned(entry, consumer)
+      if not is_ours and not is_kept(status, entry) then return 0 end
       if not is_new and is_marked(status) then dropped, all = all, {} end
       local refusal = refusal_of(all)
       if refusal then return refusal end
@@ -330,11 +343,11 @@ local function make_settle_next()
       or not completes and not buries and wrong_type(KEYS[2], 'zset', KEYS[3], 'hash')
       or not is_new and (completes or buries or is_marked(status)) and join_refusal(status)
     if bad then return bad.err end
-    local is_acked = (completes or owned(entry, consumer)) and redis.call('XACK', stream, group, entry) == 1
+    local is_acked = (is_free or owned(entry, consumer)) and redis.call('XACK', stream, group, entry) == 1
     if not is_acked and not is_kept(status, entry) then return 0 end
     -- If the id belongs to another entry, this is a duplicate that never passed begin.lua, and the status
     -- stays with the other entry.
-    if not completes and is_elsewhere(status, entry) then return 1 end
+    if not completes and is_elsewhere(status, entry) then return give_up(id, entry) end
     if not is_new and is_marked(status) then
       for _, one in ipairs(dropped or {}) do
         if one.kind.take_back then one.kind.take_back(one) end
@@ -367,7 +380,7 @@ local function make_settle_next()
     local status, marker, args = next_key(), next_key(), { unpack(ARGV, at, at + 8) }
     at = at + 9
     local fields = next_list()
-    local all = (args[1] == 'X' or args[1] == 'N') and next_effects()
+    local all = has_effects[args[1]] and next_effects()
     local result = all and refused or try(settle, status, marker, fields, all, unpack(args))
     if result == 1 then append(settled, args[2]) end
     attempts = attempts + 1
@@ -381,12 +394,12 @@ local settle_next = at <= #ARGV and make_settle_next()
 
 -- When its memory is full, Redis refuses only the first write of a script. So the attempts with effects come
 -- before all others, and before them a write that changes nothing: no attempt is committed by half.
-if setters > 0 or ARGV[at] == 'X' or ARGV[at] == 'N' then
+if setters > 0 or has_effects[ARGV[at]] then
   local asked = redis.pcall('SETRANGE', KEYS[5], 0, '')
   local refused = type(asked) == 'table' and asked.err
   if setters > 0 and not refused then complete_setters() end
   for i = 1, refused and setters or 0 do out[plain + i] = refused end
-  while ARGV[at] == 'X' or ARGV[at] == 'N' do settle_next(refused) end
+  while has_effects[ARGV[at]] do settle_next(refused) end
 end
 if plain > 0 then complete_plain(0, plain, with, 11) end
 while at <= #ARGV do settle_next() end

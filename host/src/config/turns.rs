@@ -1,0 +1,108 @@
+//! `max_running`, `order` and `serial`: which tasks of a queue may run beside each other, in all hosts
+//! together.
+//!
+//! In: the table of a queue, and `max_running` with its default. Out: the [`RunLimits`].
+
+use std::ops::RangeInclusive;
+
+use super::model::{RunLimits, Tracks};
+use super::names::check_key;
+use super::reader::{Item, Keys, Table};
+
+pub(super) const MAX_RUNNING: RangeInclusive<u32> = 1..=100_000;
+const LIMIT: RangeInclusive<u32> = 1..=10_000;
+
+pub(super) const SERIAL_KEYS: Keys = Keys { known: &["field", "limit"], later: &[], elsewhere: &[] };
+
+/// Reports its problems, and keeps the values that are right.
+pub(super) fn read(queue: &Table, max_running: Option<u32>) -> RunLimits {
+    let serial = queue.get("serial").and_then(|item| read_serial(&item));
+    let strict = queue.get("order").filter(is_strict);
+    if let Some(order) = &strict {
+        if max_running != Some(1) {
+            order.problem("\"strict\" needs max_running = 1 in the same queue: one task after the other");
+        }
+        if queue.get("serial").is_some() {
+            order.problem(
+                "\"strict\" puts all tasks in one order, and serial those of one key: keep one of the two",
+            );
+        }
+        if let Some(batch) = queue.get("batch") {
+            batch.problem("a queue with order = \"strict\" runs one task at a time: take batch out");
+        }
+    }
+    let tracks = if strict.is_some() { Some(Tracks { field: None, limit: 1 }) } else { serial };
+    RunLimits { max_running, tracks }
+}
+
+fn is_strict(item: &Item) -> bool {
+    let known = |text: &str| match text {
+        "strict" => Ok(()),
+        _ => Err("is not an order: write \"strict\", or take order out".to_owned()),
+    };
+    item.checked(known).is_some()
+}
+
+fn read_serial(item: &Item) -> Option<Tracks> {
+    let table = item.table(&SERIAL_KEYS)?;
+    let limit = table.get("limit").map_or(Some(1), |item| item.integer(LIMIT));
+    let Some(field) = table.get("field") else {
+        item.problem("has no field: write serial = { field = \"sessionId\" }");
+        return None;
+    };
+    Some(Tracks { field: Some(field.checked(check_key)?), limit: limit? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, problem};
+    use super::*;
+
+    #[test]
+    fn good_turns() {
+        let tracks = |field: Option<&str>, limit| Some(Tracks { field: field.map(str::to_owned), limit });
+        let table = [
+            ("max_running = 3", Some(3), None),
+            ("max_running = 1\norder = \"strict\"", Some(1), tracks(None, 1)),
+            ("serial = { field = \"sessionId\" }", None, tracks(Some("sessionId"), 1)),
+            ("max_running = 9\nserial = { field = \"s\", limit = 4 }", Some(9), tracks(Some("s"), 4)),
+        ];
+        for (text, max_running, tracks) in table {
+            let queue = parse(&format!("[queues.a]\n{text}\n")).expect(text).queues.remove(0);
+            assert_eq!(queue.turns, RunLimits { max_running, tracks }, "{text}");
+        }
+        let text = "[defaults]\nmax_running = 1\n[queues.a]\norder = \"strict\"\n[queues.b]\nmax_running = 2";
+        let queues = parse(text).expect(text).queues;
+        assert!(queues[0].turns.are_strict() && !queues[1].turns.are_strict());
+        assert!(queues.iter().all(|queue| queue.turns.are_limited()));
+    }
+
+    #[test]
+    fn bad_turns() {
+        let table = [
+            ("max_running = 0", "queues.a.max_running: 0 is out of bounds: write 1 to 100000"),
+            (
+                "order = \"fifo\"\nmax_running = 1",
+                "queues.a.order: \"fifo\" is not an order: write \"strict\"",
+            ),
+            ("order = \"strict\"", "queues.a.order: \"strict\" needs max_running = 1 in the same queue"),
+            (
+                "order = \"strict\"\nmax_running = 1\nserial = { field = \"s\" }",
+                "queues.a.order: \"strict\" puts all tasks in one order",
+            ),
+            (
+                "order = \"strict\"\nmax_running = 1\nbatch = { max_tasks = 5 }",
+                "queues.a.batch: a queue with order = \"strict\" runs one task at a time: take batch out",
+            ),
+            ("serial = { limit = 1 }", "queues.a.serial: has no field: write serial = { field"),
+            ("serial = { field = \"\" }", "queues.a.serial.field: "),
+            ("serial = { field = \"s\", limit = 0 }", "queues.a.serial.limit: 0 is out of bounds"),
+        ];
+        for (text, why) in table {
+            let told = problem(&format!("[queues.a]\n{text}\n"));
+            assert!(told.contains(why), "{text}: {told}");
+        }
+        let told = problem("[defaults]\norder = \"strict\"\n[queues.a]\n");
+        assert!(told.contains("defaults.order: makes no sense as a default"), "{told}");
+    }
+}

@@ -1,0 +1,39 @@
+-- Gives a consumer new entries of a queue that limits which tasks run beside each other.
+--
+-- KEYS  1 stream
+-- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 how many entries at most
+--       6 the most entries that may be pending for all consumers together (empty: any number)
+--       7 the field that names a task's track (empty: all tasks are in one); of no meaning without tracks
+-- Gives what stopped it, and the entries as { id, fields }. It stops because
+--   0: there are no more entries
+--   1: so many are pending as may be
+--   2: it gave all that it was asked for, or looked at enough
+--
+-- The pending entries are what runs, so there is no second account that could be wrong: a dead host's entries
+-- stay pending until they are taken over, and taking over makes them no more. Entries whose track is busy are
+-- held in the same step. The keys of their statuses are made here, from a prefix, since nobody knows the ids
+-- of tasks before they are read. If the reply is lost, recover.lua finds the entries.
+take_told()
+local consumer, want, most, field = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+
+-- Entries, and bytes of held ones, that one call looks at.
+local LOOK, BYTES = 200, 4194304
+
+local running = redis.call('XPENDING', stream, group)[1]
+local entries, looked, size = {}, 0, 0
+while true do
+  if most and running + #entries >= most then return { 1, entries } end
+  local count = math.min(want - #entries, LOOK - looked, most and most - running - #entries or want)
+  if count <= 0 or size > BYTES then return { 2, entries } end
+  local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', stream, '>')
+  local found = read and read[1][2] or {}
+  for _, entry in ipairs(found) do
+    if not turns.limit or tracks().take(entry[1], entry[2], field) then
+      append(entries, entry)
+    else
+      size = size + size_of(entry[2])
+    end
+  end
+  looked = looked + #found
+  if #found < count then return { 0, entries } end
+end

@@ -1,0 +1,58 @@
+-- Looks at a page of the tracks of a queue for turns that nobody uses, and mends them if asked to.
+--
+-- KEYS  1 stream · 2 delayed
+-- ARGV  1 group · 2 retention ms · 3 window ms · 4 cursor ('0' at first) · 5 about how many to look at
+--       6 owners: looks at the tasks that have their turn, tracks: at the members of all tracks · 7 1: mend
+-- Gives the next cursor ('0' when done), and for each fault a kind and the task's id or the member:
+--   turn-without-task: the task has its turn, and is in no place any more
+--   track-without-turn: tasks are held, and none of their track has its turn
+--   broken-track: a turn is noted in one of two places, or a held task is not among the delayed ones
+--
+-- Every script leaves the tracks whole, so one look at one moment is enough. Safe to run again.
+take_told()
+local out, mends = {}, ARGV[7] == '1'
+
+-- A task that was never begun may have no status. Its turn names its entry.
+local function is_somewhere(id, entry)
+  local is, known_entry, member, _, kept_until = place_of(turns.statuses .. id)
+  return exists(entry) or is_live(is) and has_place(known_entry, member, kept_until)
+end
+
+local function look_at_owner(id)
+  local track, entry = tracks().turn_of(id)
+  if track and not is_somewhere(id, entry) then
+    append(out, 'turn-without-task', id)
+    if mends then tracks().free(id) end
+  elseif not track or not redis.call('ZSCORE', turns.tracks, track .. '/b/' .. id) then
+    append(out, 'broken-track', id)
+    if mends and track then tracks().give(track, id, entry) end
+    if mends and not track then redis.call('HDEL', turns.owners, id) end
+  end
+end
+
+local function look_at_member(member)
+  local track, kind, rest = string.match(member, '^(%w+)/(%w)/(.*)$')
+  if kind == 'b' then
+    if tracks().turn_of(rest) == track then return end
+    append(out, 'broken-track', rest)
+    if mends then
+      redis.call('ZREM', turns.tracks, member)
+      tracks().pass_on(track)
+    end
+  elseif not redis.call('ZSCORE', turns.delayed, member) then
+    append(out, 'broken-track', member)
+    -- Fields without a due time are a fault of their own, which puts them back into the stream.
+    if mends then redis.call('ZREM', turns.tracks, member) end
+  elseif tracks().count_in(track) == 0 then
+    append(out, 'track-without-turn', member)
+    if mends then tracks().pass_on(track) end
+  end
+end
+
+local is_of_owners = ARGV[6] == 'owners'
+local page = redis.call(is_of_owners and 'HSCAN' or 'ZSCAN', is_of_owners and turns.owners or turns.tracks,
+  ARGV[4], 'COUNT', ARGV[5])
+for i = 1, #page[2], 2 do
+  if is_of_owners then look_at_owner(page[2][i]) else look_at_member(page[2][i]) end
+end
+return { page[1], out }

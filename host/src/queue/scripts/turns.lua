@@ -1,0 +1,160 @@
+-- The functions for tracks: the tasks of one track begin in their order, and at most `turns.limit` of them
+-- have begun and not ended. A task *has its turn* from the step that delivers it until its end. This file
+-- stands behind lib.lua, in front of every script. Queues without tracks have no `turns.limit`, and use
+-- nothing of it.
+--
+-- `turns.owners` is a hash: the id of a task that has its turn → its track, and the entry under which it was
+-- delivered last. `turns.tracks` is a sorted set whose members have one score, so that those of a track are
+-- found by their names: `<track>/b/<id>` for each task that has its turn, and `<track>/h/<number>/<entry>`
+-- for each that is held. A track without tasks leaves nothing behind.
+--
+-- A task that waits for its turn is *held*: the member is also a delayed task without an end (HELD), and its
+-- fields are parked. So whatever asks for delayed tasks knows it, and it counts for max_backlog.
+
+-- Later than every due time, and a number that Lua keeps whole.
+local HELD = '9007199254740991'
+
+local track_functions
+tracks = function()
+  if track_functions then return track_functions end
+  local owners, members = turns.owners, turns.tracks
+
+  -- The bounds of the members of a track: those with their turn (b), or those that are held (h).
+  local function range(track, kind)
+    local from = track .. '/' .. kind
+    return '[' .. from .. '/', '(' .. from .. '0'
+  end
+
+  -- How many tasks of a track have their turn.
+  local function count_in(track)
+    return redis.call('ZLEXCOUNT', members, range(track, 'b'))
+  end
+
+  local function first_held(track)
+    local from, to = range(track, 'h')
+    return redis.call('ZRANGEBYLEX', members, from, to, 'LIMIT', 0, 1)[1]
+  end
+
+  -- The track of a task that has its turn, and its entry.
+  local function turn_of(id)
+    local noted = redis.call('HGET', owners, id)
+    if noted then return string.match(noted, '^(%S+) (%S+)$') end
+  end
+
+  -- Notes that a task has its turn, and under which entry.
+  local function give(track, id, entry)
+    redis.call('HSET', owners, id, track .. ' ' .. entry)
+    redis.call('ZADD', members, 0, track .. '/b/' .. id)
+  end
+
+  -- Puts a held task back into the stream, and gives it its turn. A task that cannot be read has none: its
+  -- delivery buries it.
+  local function call_up(track, member)
+    local packed = redis.call('HGET', turns.parked, member)
+    redis.call('ZREM', members, member)
+    redis.call('ZREM', turns.delayed, member)
+    redis.call('HDEL', turns.parked, member)
+    -- Somebody deleted its fields.
+    if not packed then return end
+    local fields = parked_fields(packed)
+    local id = fields and value_in(fields, 'tq-id')
+    if not id then
+      redis.call('XADD', stream, '*', 'member', member, 'unreadable', packed, 'tq-attempt', 'unreadable')
+      return
+    end
+    local entry = redis.call('XADD', stream, '*', unpack(fields))
+    give(track, id, entry)
+    local status = turns.statuses .. id
+    local is, _, parked_as = place_of(status)
+    if is == 'PENDING' and parked_as == member then
+      redis.call('HSET', status, 'entry', entry)
+      redis.call('HDEL', status, 'parked_as', 'note')
+    end
+  end
+
+  -- Gives the free places of a track to tasks that are held.
+  local function pass_on(track)
+    -- Members without fields take no place. So many are looked at in one call.
+    for _ = 1, 100 do
+      local member = count_in(track) < turns.limit and first_held(track)
+      if not member then return end
+      call_up(track, member)
+    end
+  end
+
+  -- Takes the turn from a task that has ended, and passes it on. With `entry`, only if the task has its turn
+  -- under this entry: another task may have its id.
+  local function free(id, entry)
+    local track, under = turn_of(id)
+    if not track or entry and entry ~= under then return end
+    redis.call('HDEL', owners, id)
+    redis.call('ZREM', members, track .. '/b/' .. id)
+    pass_on(track)
+  end
+
+  -- The track of a task, or nil: it runs beside all others. `field` is the field that names it (empty: all
+  -- tasks are in one track). A task that waits for its time joins its track when it is due. A task whose flow
+  -- has failed does not run, nor does one that is malformed.
+  local function track_of(fields, field)
+    local id = value_in(fields, 'tq-id')
+    local is_malformed = #fields > 7000 or id and (id == '' or #id > 256)
+    local is_later = value_in(fields, 'tq-delay-ms') or value_in(fields, 'tq-flow-failed')
+    if is_malformed or is_later then return nil end
+    if field == '' then return 'all' end
+    local key = value_in(fields, field)
+    return key and key ~= '' and string.sub(redis.sha1hex(key), 1, 16) or nil
+  end
+
+  -- Puts a task that was just delivered aside, behind those of its track.
+  local function hold(track, id, entry, fields)
+    local from, to = range(track, 'h')
+    local last = redis.call('ZREVRANGEBYLEX', members, to, from, 'LIMIT', 0, 1)[1]
+    local number = last and tonumber(string.match(last, '/h/(%d+)/')) + 1 or 1
+    local member = track .. '/h/' .. string.format('%016.0f', number) .. '/' .. entry
+    local has_id, enqueued_at = value_in(fields, 'tq-id'), value_in(fields, 'tq-enqueued-at')
+    if not enqueued_at then
+      enqueued_at = string.match(entry, '^%d+')
+      append(fields, 'tq-enqueued-at', enqueued_at)
+      -- Its producer gave it the id, and may give it to another task. A host would give one only once.
+      if has_id and not value_in(fields, 'tq-attempt') then append(fields, 'tq-attempt', '1') end
+    end
+    if not has_id then append(fields, 'tq-id', id) end
+    redis.call('ZADD', members, 0, member)
+    redis.call('ZADD', turns.delayed, HELD, member)
+    redis.call('HSET', turns.parked, member, cmsgpack.pack(fields))
+    local status = turns.statuses .. id
+    if not is_marked(status) and not is_elsewhere(status, entry) then
+      redis.pcall('HDEL', status, 'entry', 'due_at', 'progress')
+      set_status(status, 'status', 'PENDING', 'attempt', value_in(fields, 'tq-attempt') or '1',
+        'enqueued_at', enqueued_at, 'parked_as', member, 'note', 'waits for its turn')
+    end
+    redis.call('XACK', stream, group, entry)
+    redis.call('XDEL', stream, entry)
+  end
+
+  -- Whether a task that was just delivered may run. If not, it is held.
+  local function take(entry, fields, field)
+    local id = value_in(fields, 'tq-id') or entry
+    local track = turn_of(id)
+    if track then
+      -- It comes back: after a retry, or because it was held. Another task with its id does not run.
+      if not is_elsewhere(turns.statuses .. id, entry) then give(track, id, entry) end
+      return true
+    end
+    track = track_of(fields, field)
+    if not track then return true end
+    if count_in(track) < turns.limit and not first_held(track) then
+      give(track, id, entry)
+      return true
+    end
+    hold(track, id, entry, fields)
+    -- There is room although tasks are held if the limit was raised, or somebody deleted something.
+    pass_on(track)
+    return false
+  end
+
+  track_functions = {
+    take = take, give = give, free = free, pass_on = pass_on, count_in = count_in, turn_of = turn_of,
+  }
+  return track_functions
+end

@@ -238,7 +238,7 @@ fn a_hold_is_given_changed_and_taken_away_while_the_host_runs() {
     outage.change(&host, &format!("{retries}hold = {{ after = 2, for = \"1h\" }}\n"));
     outage.until_held();
     let held = outage.web.requests();
-    // The same hold, by a shorter rule.
+    // A shorter rule applies to the hold that is there.
     outage.change(&host, &format!("{retries}hold = {{ after = 2, for = \"1s\" }}\n"));
     outage.until_asked(2);
     assert!(outage.web.requests() > held);

@@ -64,7 +64,7 @@ pub fn queues() -> String {
 pub struct Seen {
     /// The ids of the tasks that Redis accepted, with the times of the request and of its reply.
     pub accepted: Vec<(String, (u64, u64))>,
-    /// The same of the tasks that set values.
+    /// The accepted tasks that set values, with these times.
     values: Vec<(String, (u64, u64))>,
     /// Records that no commit can have left.
     wrong: Vec<String>,

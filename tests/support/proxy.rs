@@ -3,6 +3,9 @@
 //! In: bytes to look for in requests ([`Proxy::lose_replies`], [`Proxy::hold`]), or a state of the whole
 //! network ([`Proxy::part`], [`Proxy::forget_connections`], [`Proxy::delay`], [`Proxy::lead_to`]). Out: the
 //! traffic, with these faults and otherwise unchanged. Not here: which faults a test plans, and when.
+//!
+//! Proxies for tests such as Toxiproxy cut or delay connections at a time. A test here has to lose the reply
+//! to one certain request, so the proxy looks into requests.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

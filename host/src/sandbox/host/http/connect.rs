@@ -4,6 +4,9 @@
 //! checked address itself is used, so a name cannot change its address after the check. No proxy is ever
 //! used.
 //!
+//! The connector of hyper-util could be given this lookup. Its errors, however, do not tell a failed lookup
+//! from a refused connection, and wasi:http asks for that.
+//!
 //! ```text
 //! name ─▶ lookup ─▶ address::check of each ─▶ TCP ─▶ TLS with the name that was asked for
 //! ```

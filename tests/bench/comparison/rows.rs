@@ -110,7 +110,7 @@ const fn tqhost(
     Row { name, what, worker, tasks, progress: &TQHOST, statuses: None, latency: false, newer_redis: false }
 }
 
-pub static ROWS: [Row; 21] = [
+pub static ROWS: [Row; 19] = [
     Row { latency: true, ..bare("bare", "bare loop", &[], None, 1_000_000) },
     Row {
         latency: true,
@@ -148,24 +148,10 @@ pub static ROWS: [Row; 21] = [
     },
     tqhost("tqhost-empty-0s-10", "tqhost, `empty`, 0s, 10 at once", "empty", "0s", 10),
     tqhost("tqhost-echo-10", "tqhost, `echo`, 24h, 10 at once", "echo", "24h", 10),
-    bare(
-        "sandboxed-javascript",
-        "sandboxed loop with a status, `in-javascript`",
-        &["status"],
-        Some("in-javascript"),
-        10_000,
-    ),
     Row {
         tasks: 10_000,
         ..tqhost("tqhost-javascript", "tqhost, `in-javascript`, 24h, 10 at once", "in-javascript", "24h", 10)
     },
-    bare(
-        "sandboxed-python",
-        "sandboxed loop with a status, `in-python`",
-        &["status"],
-        Some("in-python"),
-        3_000,
-    ),
     Row {
         tasks: 3_000,
         ..tqhost("tqhost-python", "tqhost, `in-python`, 24h, 10 at once", "in-python", "24h", 10)
@@ -209,13 +195,11 @@ const fn ratio(of: &'static str, to: &'static str, what: &'static str, figure: F
     Ratio { what, of, to, figure }
 }
 
-pub static RATIOS: [Ratio; 21] = [
+pub static RATIOS: [Ratio; 19] = [
     ratio("tqhost-empty", "sandboxed-status", "tasks/s", Figure::Rate),
     ratio("tqhost-empty-0s", "sandboxed", "tasks/s", Figure::Rate),
     ratio("tqhost-echo", "sandboxed-echo", "tasks/s", Figure::Rate),
     ratio("tqhost-echo", "sandboxed-status", "tasks/s", Figure::Rate),
-    ratio("tqhost-javascript", "sandboxed-javascript", "tasks/s", Figure::Rate),
-    ratio("tqhost-python", "sandboxed-python", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bare-status", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bare", "tasks/s", Figure::Rate),
     ratio("tqhost-empty-10", "tqhost-empty", "tasks/s", Figure::Rate),

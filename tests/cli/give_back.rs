@@ -132,3 +132,61 @@ fn what_goes_out_can_come_in_again() {
     assert_eq!(report["findings"], serde_json::json!([]), "{report:#}");
     host.stop();
 }
+
+/// A queue with a strict order in which one task waits for its retry, and three wait behind it.
+fn strict(more: &str) -> Bench {
+    let mut bench = Bench::new(&format!(
+        "[queues.work]\nplugin = \"as-told\"\nmax_running = 1\norder = \"strict\"\n\
+         backoff = {{ delays = [\"1h\"] }}\n{more}"
+    ));
+    bench.install("as-told", "as-told");
+    for n in 1..=4 {
+        match more {
+            "" => drop(bench.xadd("work", &[("data", &item(n))])),
+            _ => drop(bench.redis::<u64>("LPUSH", ("report:queue", item(n)))),
+        }
+    }
+    bench
+}
+
+/// The first one fails once.
+fn item(n: u64) -> String {
+    format!("{{\"n\":\"{n}\",\"ms\":0,\"retries\":{},\"end\":\"ok\"}}", u64::from(n == 1))
+}
+
+#[test]
+fn a_list_gets_a_strict_order_back() {
+    let mut bench = strict("list = \"report:queue\"\n");
+    let host = bench.host();
+    eventually("three wait behind a retry", || (bench.places("work").delayed == 4).then_some(()));
+    bench.tqhost(&["pause", "work"]).ok();
+    for n in 5..=6 {
+        let _: u64 = bench.redis("LPUSH", ("report:queue", item(n)));
+    }
+    eventually("they are tasks", || (!bench.redis::<bool>("EXISTS", "report:queue")).then_some(()));
+    host.stop();
+    let told = kinds(&out(&bench, &[]).ok().json());
+    let count = |kind| told.get(kind).copied().unwrap_or(0);
+    // The host may have read the last ones before it knew of the pause.
+    assert_eq!((count("delayed"), count("held") + count("waiting"), count("timed")), (1, 5, 0), "{told:?}");
+    out(&bench, &["--yes"]).ok();
+    let items: Vec<String> = bench.redis("LRANGE", ("report:queue", 0, -1));
+    assert_eq!(items, (1..=6).rev().map(item).collect::<Vec<_>>(), "BRPOP takes the first one first");
+    let keys: Vec<String> = bench.redis("KEYS", "tq:{work}:*");
+    assert_eq!(keys, [""; 0]);
+}
+
+#[test]
+fn held_tasks_come_back_behind_the_one_that_they_waited_for() {
+    let mut bench = strict("");
+    let host = bench.host();
+    eventually("three wait behind a retry", || (bench.places("work").delayed == 4).then_some(()));
+    host.stop();
+    let told = kinds(&out(&bench, &["--yes"]).ok().json());
+    assert_eq!((told["delayed"], told["held"], told.get("timed")), (1, 3, None), "{told:?}");
+    let items: Vec<String> =
+        consume(&mut bench).into_iter().map(|mut fields| fields.remove("data").expect("data")).collect();
+    assert_eq!(items, (1..=4).map(item).collect::<Vec<_>>());
+    let keys: Vec<String> = bench.redis("KEYS", "tq:{work}:*");
+    assert_eq!(keys, [""; 0]);
+}

@@ -159,6 +159,7 @@ pub(crate) enum AdoptKind {
     // The way back.
     Host,
     Delayed,
+    Held,
     Timed,
     Flow,
     Reserved,

@@ -1,6 +1,9 @@
 //! Gives a queue back to a plain consumer: tells what that takes, and does what is safe.
 //!
-//!     hosts are gone? ─▶ delayed, running (and with a list, all waiting) tasks ─▶ stream or list ─▶ keys
+//!     hosts are gone? ─▶ delayed, held, running (with a list, all waiting) tasks ─▶ stream or list ─▶ keys
+//!
+//! A list gets its items in such an order that the consumer takes them as hosts would have run them. What
+//! goes to a stream comes behind what waits there.
 //!
 //! In: a queue that no host serves, and what the operator decided. Out: an [`AdoptReport`]. It may be
 //! interrupted and repeated. Dead letters stay, and statuses of ended tasks until they expire.
@@ -16,6 +19,7 @@ use super::walk::{FIRST, START};
 use crate::queue::hosts::{HostInfo, is_host};
 use crate::queue::reply::{self, Shaped, UnexpectedShape, optional};
 use crate::queue::script::{ScriptCall, scripts};
+use crate::queue::turns::HELD;
 use crate::queue::{Queue, QueueError, Status};
 
 scripts! {
@@ -41,6 +45,8 @@ struct Holdings {
     /// Delayed by their producer, and not due.
     timed: u64,
     latest_due_ms: u64,
+    /// They wait for the turn of their key.
+    held_tasks: u64,
     /// Delayed for a flow.
     flows: u64,
     dead: u64,
@@ -67,9 +73,7 @@ pub(crate) async fn give_back(
     if !act || report.is_blocked() {
         return Ok(report);
     }
-    let (mut given, mut left) = queue.return_delayed(early).await?;
-    let entries = queue.return_entries().await?;
-    (given, left) = (given + entries.0, left + entries.1);
+    let (given, left) = queue.return_all(early).await?;
     let removed = queue.remove_keys().await?;
     for item in report.items.iter_mut().filter(|item| item.step.is_some()) {
         item.done = true;
@@ -118,6 +122,11 @@ fn plan(queue: &Queue, held: &Holdings, serving: &[&str], now_ms: u64, early: bo
             AdoptItem::told(K::Delayed, held.retried, what).with_step(&format!("they go to {place}, now")),
         );
     }
+    if held.held_tasks > 0 {
+        let what = "tasks wait for their turn, behind others that have not ended".to_owned();
+        let step = format!("they go to {place}, in their order");
+        items.push(AdoptItem::told(K::Held, held.held_tasks, what).with_step(&step));
+    }
     if held.timed > 0 {
         let what = format!(
             "tasks were delayed by their producer, the last one for another {}",
@@ -140,7 +149,11 @@ fn plan(queue: &Queue, held: &Holdings, serving: &[&str], now_ms: u64, early: bo
         items.push(AdoptItem::told(K::Flow, held.flows, what.to_owned()));
     }
     if held.dead > 0 {
-        let what = format!("dead letters stay in the stream {}", keys.dead);
+        let rest = match &rules.list {
+            Some(_) => ". A consumer that writes its own to a list of this name needs the key: rename it",
+            None => "",
+        };
+        let what = format!("dead letters stay in the stream {}{rest}", keys.dead);
         items.push(AdoptItem::told(K::Dead, held.dead, what));
     }
     let what = format!(
@@ -175,11 +188,13 @@ impl Queue {
         loop {
             let call = ScriptCall::new(&DELAYS).key(&self.keys.delayed).key(&self.keys.parked);
             let reply = self.link.script(&call.arg(&cursor).arg(PAGE)).await?;
-            let [next, retried, timed, flows, latest] = self.shaped("delays", reply::tuple(reply))?;
+            let [next, retried, timed, flows, latest, in_line] =
+                self.shaped("delays", reply::tuple(reply))?;
             let count = |value: &Value| self.shaped("delays", reply::count(value));
             held.retried += count(&retried)?;
             held.timed += count(&timed)?;
             held.flows += count(&flows)?;
+            held.held_tasks += count(&in_line)?;
             held.latest_due_ms = held.latest_due_ms.max(count(&latest)?);
             cursor = self.shaped("delays", reply::text(next))?;
             if cursor == START {
@@ -188,18 +203,41 @@ impl Queue {
         }
     }
 
-    /// Gives back delayed tasks. Gives how many were given and how many were left.
-    async fn return_delayed(&self, early: bool) -> Result<(u64, u64), QueueError> {
+    /// Gives back everything. Gives how many were given and how many were left.
+    ///
+    /// A consumer reads first what comes to a list last. So a list gets first what was added last, and last
+    /// what has begun, which may be a retry in front of tasks that are held for it.
+    async fn return_all(&self, early: bool) -> Result<(u64, u64), QueueError> {
+        // A step passes over what a later one takes. Only the last step of a place counts what is left.
+        let (begun, delayed, entries);
+        if self.rules.list.is_some() {
+            begun = self.return_entries("unread").await?.0 + self.return_held().await?;
+            delayed = self.return_delayed(early, true).await?;
+            entries = self.return_entries("all").await?;
+        } else {
+            entries = self.return_entries("pending").await?;
+            begun = self.return_delayed(early, false).await?.0 + self.return_held().await?;
+            delayed = self.return_delayed(early, true).await?;
+        }
+        Ok((begun + delayed.0 + entries.0, delayed.1 + entries.1))
+    }
+
+    /// Gives back delayed tasks, without those that are held or `with_held`. Gives how many were given and
+    /// how many were left.
+    async fn return_delayed(&self, early: bool, with_held: bool) -> Result<(u64, u64), QueueError> {
         const WHAT: &str = "look through the delayed tasks";
         let (mut cursor, mut all) = (START.to_owned(), (0, 0));
         loop {
             let scan =
                 redis::cmd("ZSCAN").arg(&self.keys.delayed).arg(&cursor).arg("COUNT").arg(PAGE).to_owned();
             let [next, found] = self.shaped(WHAT, reply::tuple(self.link.command(WHAT, &scan).await?))?;
-            let members: Vec<Vec<u8>> =
-                self.shaped(WHAT, reply::pairs(found))?.into_iter().map(|(member, _)| member).collect();
+            let found = self.shaped(WHAT, reply::pairs(found))?.into_iter();
+            let members: Vec<Vec<u8>> = found
+                .filter(|(_, due)| with_held || due != HELD.as_bytes())
+                .map(|(member, _)| member)
+                .collect();
             for some in members.chunks(PAGE) {
-                let (done, left) = self.return_these(some, false, early).await?;
+                let (done, left) = self.return_these(some, "pending", early).await?;
                 all = (all.0 + done, all.1 + left);
             }
             cursor = self.shaped(WHAT, reply::text(next))?;
@@ -209,9 +247,30 @@ impl Queue {
         }
     }
 
-    /// Gives back what is pending at hosts, and with a list everything in the stream: the newest first, so
-    /// that the oldest is read first. Gives how many were given and how many were left.
-    async fn return_entries(&self) -> Result<(u64, u64), QueueError> {
+    /// Gives back held tasks, those of each key in their order. Gives how many.
+    async fn return_held(&self) -> Result<u64, QueueError> {
+        const WHAT: &str = "look through the held tasks";
+        let (command, first, last) = match self.rules.list {
+            Some(_) => ("ZREVRANGEBYLEX", "+", "-"),
+            None => ("ZRANGEBYLEX", "-", "+"),
+        };
+        let (mut from, mut given) = (first.as_bytes().to_vec(), 0);
+        loop {
+            let mut look = redis::cmd(command);
+            look.arg(&self.keys.tracks).arg(&from).arg(last).arg("LIMIT").arg(0).arg(PAGE);
+            let found = reply::array(self.link.command(WHAT, &look).await?)
+                .and_then(|members| members.into_iter().map(reply::bytes).collect::<Shaped<Vec<_>>>());
+            let members = self.shaped(WHAT, found)?;
+            let Some(end) = members.last() else { return Ok(given) };
+            from = [b"(", end.as_slice()].concat();
+            // Members of tasks that have their turn are no delayed tasks: nothing is done about them here.
+            given += self.return_these(&members, "pending", false).await?.0;
+        }
+    }
+
+    /// Gives back entries of the stream, `which` as return.lua says: with a list the newest first, so that
+    /// the oldest is read first. Gives how many were given and how many were left.
+    async fn return_entries(&self, which: &str) -> Result<(u64, u64), QueueError> {
         const WHAT: &str = "look through the stream";
         let to_list = self.rules.list.is_some();
         let (mut from, mut all) = (if to_list { "+".to_owned() } else { FIRST.to_owned() }, (0, 0));
@@ -238,22 +297,23 @@ impl Queue {
             let Some((last, _)) = rows.last() else { return Ok(all) };
             from = format!("({}", String::from_utf8_lossy(last));
             let ids: Vec<Vec<u8>> = rows.into_iter().filter(|(_, ours)| *ours).map(|(id, _)| id).collect();
-            let (done, left) = self.return_these(&ids, to_list, true).await?;
+            let (done, left) = self.return_these(&ids, which, true).await?;
             all = (all.0 + done, all.1 + left);
         }
     }
 
     async fn return_these(
         &self,
-        which: &[Vec<u8>],
-        unread_too: bool,
+        these: &[Vec<u8>],
+        which: &str,
         early: bool,
     ) -> Result<(u64, u64), QueueError> {
         let keys = &self.keys;
         let list = self.rules.list.as_ref().map_or(&keys.stream, |list| &list.key);
         let call = ScriptCall::new(&RETURN).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(list);
-        let call = call.arg(&self.rules.group).arg(u8::from(unread_too)).arg(u8::from(early));
-        let reply = self.link.script(&which.iter().fold(call, |call, one| call.arg(one))).await?;
+        let call = call.key(&keys.owners).key(&keys.tracks);
+        let call = call.arg(&self.rules.group).arg(which).arg(u8::from(early));
+        let reply = self.link.script(&these.iter().fold(call, |call, one| call.arg(one))).await?;
         let [done, left] = self.shaped("return", reply::tuple(reply))?;
         Ok((self.shaped("return", reply::count(&done))?, self.shaped("return", reply::count(&left))?))
     }

@@ -8,8 +8,8 @@
 //! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters | settle, requeue, purge |
 //! | `tq:{S}:key:<key>` | string | the id of the task with this key, for its life and the window | enqueue, begin, settle, cancel, mend, examine |
 //! | `tq:{S}:alias:<alias>` | zset | the ids of the newest tasks with this alias, by the time of enqueueing (ms); expires | alias |
-//! | `tq:{S}:owners` | hash | id of a task that has its turn → its track and its entry | claim, and all that end tasks |
-//! | `tq:{S}:tracks` | zset | the tasks of all tracks that have their turn or are held, by name | claim, cancel, and all that end tasks |
+//! | `tq:{S}:owners` | hash | id of a task that has its turn → its track and its entry | claim, return, and all that end tasks |
+//! | `tq:{S}:tracks` | zset | the tasks of all tracks that have their turn or are held, by name | claim, cancel, return, and all that end tasks |
 //! | `tq:{S}:rate` | string | the time up to which places are taken (µs); expires | rate |
 //! | `tq:{S}:hold` | string | failures in a row for a cause outside, or the hold, as JSON; expires | hold, resume |
 //! | `tq:{S}:paused` | string | when the queue was paused (ms); exists during the pause | pause, resume |

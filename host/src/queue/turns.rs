@@ -18,7 +18,7 @@ use super::reply::{self, Shaped, UnexpectedShape};
 use super::script;
 
 /// The time at which held tasks are due (`scripts/turns.lua`).
-const HELD: &str = "9007199254740991";
+pub(crate) const HELD: &str = "9007199254740991";
 
 /// The result of one claim.
 #[derive(Debug, PartialEq, Eq)]

@@ -282,6 +282,48 @@ fn a_failed_attempt_adds_one_to_the_count_and_keeps_id_and_enqueue_time() {
     });
 }
 
+/// Like the configuration in docs/configuration.md, with short delays. Each item says how it ends.
+const STRICT: &str = r#"
+[queues.reports]
+list = { key = "report:queue", items = "json" }
+plugin = "as-told"
+max_running = 1
+order = "strict"
+backoff = { delays = ["5ms", "10ms"] }
+"#;
+
+#[test]
+fn each_report_has_all_its_attempts_before_the_next_one_begins() {
+    // How many attempts fail, and whether the next one completes.
+    let ends = prop::collection::vec((0..6u64, any::<bool>()), 1..8);
+    check(Reports::start(STRICT, &["as-told"]), 20, ends, |reports, ends| {
+        let item = |(n, (retries, is_good)): (usize, &(u64, bool))| {
+            let end = if *is_good { "ok" } else { "reject" };
+            json!({ "n": n.to_string(), "retries": retries, "end": end }).to_string()
+        };
+        reports.push("report:queue", &ends.iter().enumerate().map(item).collect::<Vec<_>>());
+        let completed = ends.iter().filter(|(retries, is_good)| *retries <= 3 && *is_good).count();
+        let dead = (ends.len() - completed) as u64;
+        eventually("the others are dead", || (reports.bench.places("reports").dead == dead).then_some(()));
+        let number = |value: &Value| value["n"].as_str().and_then(|n| n.parse().ok()).expect("a number");
+        let results = reports.results("reports", completed);
+        let mut numbers: HashMap<String, usize> =
+            results.into_iter().map(|(id, result)| (id, number(&result))).collect();
+        for letter in reports.dead("reports") {
+            let data: Value = serde_json::from_str(&letter["data"]).expect("JSON");
+            numbers.insert(letter["tq-id"].clone(), number(&data));
+        }
+        let attempts = |(n, (retries, _)): (usize, &(u64, bool))| {
+            (1..=(*retries).min(3) + 1).map(move |attempt| (n, attempt)).collect::<Vec<_>>()
+        };
+        let expected: Vec<(usize, u64)> = ends.iter().enumerate().flat_map(attempts).collect();
+        let ran = reports.attempts(expected.len()).into_iter();
+        prop_assert_eq!(ran.map(|(id, attempt)| (numbers[&id], attempt)).collect::<Vec<_>>(), expected);
+        let _: u64 = reports.bench.redis("DEL", "tq:{reports}:dead");
+        Ok(())
+    });
+}
+
 /// The task says how it ends. One of two places is taken by a task that never ends.
 const MANY_ENDS: &str = r#"
 shutdown_grace = "0s"
@@ -504,7 +546,8 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
 const DOCUMENTED: &str = r#"
 [queues.reports]
 list = { key = "report:queue", items = "json" }
-concurrency = 1
+max_running = 1
+order = "strict"
 backoff = { delays = ["10s", "30s", "60s"] }
 dead_letter = "report:queue:dead"
 plugin = "always-fails"

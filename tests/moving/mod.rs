@@ -3,6 +3,7 @@
 //! In: the configurations and payloads of `examples`, and the old consumers beside this file, which are
 //! programs in Python. Out: counts: each task has one end. Not here: what `tqhost adopt` finds (`cli`).
 
+mod report_download;
 mod report_list;
 mod user_activity;
 

@@ -1,4 +1,5 @@
-//! An application that takes tasks from `http-call`, and answers as a test says.
+//! An application that takes tasks from `http-call`, or has pages for other handlers, and answers as a test
+//! says.
 //!
 //! In: a function from a call to a reply. Out: the calls so far, in their order. A connection stays open
 //! after a page. Not here: applications in other languages (`receiver`), pages that have nothing to do with
@@ -76,6 +77,12 @@ impl Call {
     pub fn header(&self, name: &str) -> &str {
         let mut lines = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
         lines.find(|(known, _)| known.eq_ignore_ascii_case(name)).map_or("", |(_, value)| value)
+    }
+
+    /// The path, without a query.
+    pub fn path(&self) -> &str {
+        let target = self.head.split(' ').nth(1).unwrap_or_default();
+        target.split('?').next().unwrap_or_default()
     }
 
     pub fn id(&self) -> &str {
@@ -161,7 +168,8 @@ fn serve(stream: &mut BufReader<TcpStream>, seen: &Seen, answer: &dyn Fn(&Call) 
         stream.read_line(&mut head).ok().filter(|read| *read > 0)?;
     }
     let mut call = Call { head, body: Vec::new(), before: 0 };
-    call.body = vec![0; call.header("content-length").parse().ok()?];
+    // A GET has no body.
+    call.body = vec![0; call.header("content-length").parse().unwrap_or(0)];
     stream.read_exact(&mut call.body).ok()?;
     {
         let mut calls = seen.calls.lock().expect("the calls");

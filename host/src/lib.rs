@@ -36,14 +36,14 @@ pub use cli::main;
 #[doc(hidden)]
 pub mod testing {
     pub mod config {
-        pub use crate::config::model::{Batch, Idempotency, Rate, TargetQueue};
+        pub use crate::config::model::{Batch, Idempotency, Items, List, Rate, TargetQueue};
         pub use crate::config::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm, times};
     }
     pub mod doctor {
         pub use crate::doctor::mend;
     }
     pub mod effects {
-        pub use crate::effects::{Effects, OutboxTask};
+        pub use crate::effects::{Effects, OutboxTask, StateChange};
     }
     pub mod queue {
         pub use crate::queue::dead::DeadChoice;

@@ -1,4 +1,5 @@
-//! The guards of effects, flows and told ends: each is taken out of the scripts in turn, and a short scenario
+//! The guards that need rare orders of calls: those of effects, flows and told ends, of deliveries, of keys
+//! of another type, and of what hosts share. Each is taken out of the scripts in turn, and a short scenario
 //! must notice that.
 //!
 //! The scenarios call the scripts as hosts do, in orders that hosts seldom produce: two consumers settle one
@@ -6,14 +7,18 @@
 //! (`property/mutants.rs`), effects of real handlers (`tests/effects`).
 
 mod flows;
+mod gate;
+mod queues;
 mod staging;
 mod store;
+mod tracks;
 
 use store::{Attempt, Effect, JOIN, Mutation, PART, Step, Store, TOLD, WORK, same};
 
 use crate::support::RedisServer;
 
 /// A scenario, the guards that it needs, each as a text of the scripts and its replacement.
+#[derive(Clone, Copy)]
 struct Case {
     what: &'static str,
     scenario: fn(&mut Store) -> Step,
@@ -573,11 +578,12 @@ fn every_end_is_told_once(store: &mut Store) -> Step {
 }
 
 #[test]
-fn every_guard_of_effects_and_flows_is_missed() {
+fn every_guard_that_needs_a_rare_order_is_missed() {
     let dir = tempfile::tempdir().expect("create a folder");
     let redis = RedisServer::start(dir.path(), &[]);
     let mut not_missed = Vec::new();
-    for case in CASES.iter().chain(flows::CASES).chain(staging::CASES) {
+    let others = [flows::CASES, staging::CASES, gate::CASES, queues::CASES, tracks::CASES].concat();
+    for case in CASES.iter().chain(&others) {
         let play = |mutation| {
             let mut store = Store::new(&redis, mutation);
             store.empty().and_then(|()| (case.scenario)(&mut store))

@@ -1,13 +1,15 @@
 //! Random operations and crashes against a real Redis, compared with a reference after every step.
 //!
 //! `property/reference.rs` says where each task must be. `property/world.rs` carries the same operation out
-//! through `queue::Queue`. `property/look.rs` reads where each task is. No operation waits: the test itself
+//! through `queue::Queue`, and `property/attempts.rs` ends attempts. `property/look.rs` reads where each task
+//! is. No operation waits: the test itself
 //! ends leases and delays. `property/mutants.rs` has scripts that each lack one guard; the test must find
 //! every one of them.
 //!
 //! `TQHOST_PROPTEST_CASES` sets the number of cases. Not here: hosts (`faults`), interleavings within an
 //! operation (`model.rs`).
 
+mod attempts;
 mod look;
 pub mod mutants;
 mod reference;
@@ -32,6 +34,8 @@ const CASES_WITHOUT_A_MUTANT: u32 = 30;
 
 /// Consumers that live at the same time.
 pub const CONSUMERS: usize = 3;
+/// The values of the state that attempts set.
+pub const VALUES: usize = 3;
 
 /// Numbers choose among what is there, so every sequence makes sense, also a shortened one.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +67,15 @@ pub enum Op {
         wanted: usize,
         used: usize,
     },
+    /// A producer's LPUSH to the list.
+    Push,
+    /// Moves items of the list into the queue. A repeated call follows one whose reply was lost.
+    Move {
+        limit: usize,
+        is_repeated: bool,
+    },
+    /// Redis refuses the tasks of items that are moved.
+    MoveRefused,
     /// The previous call was carried out, but its reply was lost, so it is sent again.
     EnqueueAgain {
         nth: usize,
@@ -92,6 +105,11 @@ pub enum Op {
         consumer: usize,
         nth: usize,
         end: End,
+    },
+    /// Settles all that the consumer holds, in one call. The tasks end in these two ways in turn.
+    SettleAll {
+        consumer: usize,
+        ends: [End; 2],
     },
     SettleAgain {
         nth: usize,
@@ -146,6 +164,12 @@ pub enum End {
         delayed: bool,
         key: Option<usize>,
     },
+    /// Completes, and sets `count` values of the state, from the value `first` on.
+    Values {
+        first: usize,
+        count: usize,
+        has_result: bool,
+    },
     Retry,
     Defer,
     Reject,
@@ -157,14 +181,24 @@ fn op() -> impl Strategy<Value = Op> {
     let nth = || 0..100usize;
     // There are few keys, so that some tasks share one.
     let key = || prop_oneof![2 => Just(None), 1 => (0..3usize).prop_map(Some)];
-    let end = prop_oneof![
-        3 => Just(End::Complete),
-        2 => (any::<bool>(), key()).prop_map(|(delayed, key)| End::Effects { delayed, key }),
-        3 => Just(End::Retry),
-        1 => Just(End::Defer),
-        2 => Just(End::Reject),
-        2 => Just(End::Release),
-    ];
+    let values = || {
+        (0..VALUES, any::<usize>(), any::<bool>()).prop_map(|(first, count, has_result)| End::Values {
+            first,
+            count: 1 + count % (VALUES - first),
+            has_result,
+        })
+    };
+    let end = || {
+        prop_oneof![
+            3 => Just(End::Complete),
+            2 => (any::<bool>(), key()).prop_map(|(delayed, key)| End::Effects { delayed, key }),
+            3 => values(),
+            3 => Just(End::Retry),
+            1 => Just(End::Defer),
+            2 => Just(End::Reject),
+            2 => Just(End::Release),
+        ]
+    };
     prop_oneof![
         6 => (any::<bool>(), key()).prop_map(|(delayed, key)| Op::Enqueue { delayed, key }),
         6 => (any::<bool>(), key()).prop_map(|(has_id, key)| Op::Add { has_id, key }),
@@ -173,12 +207,16 @@ fn op() -> impl Strategy<Value = Op> {
         2 => nth().prop_map(|nth| Op::Delete { nth }),
         2 => (0..6usize, prop::bool::weighted(0.2)).prop_map(|(nth, is_late)| Op::Fire { nth, is_late }),
         2 => (1..5usize, 0..5usize).prop_map(|(wanted, used)| Op::Start { wanted, used }),
+        3 => Just(Op::Push),
+        3 => (1..4usize, any::<bool>()).prop_map(|(limit, is_repeated)| Op::Move { limit, is_repeated }),
+        1 => Just(Op::MoveRefused),
         10 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Read { consumer, count }),
         1 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::ReadUnheard { consumer, count }),
         2 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Recover { consumer, count }),
         6 => (consumer(), any::<bool>()).prop_map(|(consumer, alone)| Op::Begin { consumer, alone }),
         4 => consumer().prop_map(|consumer| Op::Beat { consumer }),
-        14 => (consumer(), nth(), end).prop_map(|(consumer, nth, end)| Op::Settle { consumer, nth, end }),
+        14 => (consumer(), nth(), end()).prop_map(|(consumer, nth, end)| Op::Settle { consumer, nth, end }),
+        3 => (consumer(), [end(), end()]).prop_map(|(consumer, ends)| Op::SettleAll { consumer, ends }),
         4 => nth().prop_map(|nth| Op::SettleAgain { nth }),
         6 => (consumer(), 1..4usize, any::<bool>())
             .prop_map(|(consumer, count, died)| Op::Reclaim { consumer, count, died }),
@@ -202,9 +240,11 @@ fn op() -> impl Strategy<Value = Op> {
 /// nevertheless. Most guards are about this sequence, and random operations seldom produce it.
 fn overtaken() -> impl Strategy<Value = Vec<Op>> {
     let effects = End::Effects { delayed: false, key: Some(0) };
+    let values = End::Values { first: 0, count: 1, has_result: true };
     let end = prop_oneof![
         Just(End::Complete),
         Just(effects),
+        Just(values),
         Just(End::Retry),
         Just(End::Reject),
         Just(End::Release)
@@ -238,9 +278,30 @@ fn brought_down() -> impl Strategy<Value = Vec<Op>> {
     })
 }
 
+/// One of several tasks is cancelled while they run, and then all of them set values in one call.
+fn cancelled_meanwhile() -> impl Strategy<Value = Vec<Op>> {
+    let values = || {
+        (0..VALUES, any::<bool>()).prop_map(|(first, has_result)| End::Values {
+            first,
+            count: VALUES - first,
+            has_result,
+        })
+    };
+    (0..CONSUMERS, 0..100usize, [values(), values()]).prop_map(|(consumer, nth, ends)| {
+        let add = Op::Add { has_id: false, key: None };
+        let read = Op::Read { consumer, count: 4 };
+        vec![add, add, add, read, Op::Cancel { nth }, Op::SettleAll { consumer, ends }]
+    })
+}
+
 /// A case: whether the statuses of ended tasks are kept, and the operations.
 fn case() -> impl Strategy<Value = (bool, Vec<Op>)> {
-    let some = prop_oneof![30 => op().prop_map(|op| vec![op]), 1 => overtaken(), 1 => brought_down()];
+    let some = prop_oneof![
+        30 => op().prop_map(|op| vec![op]),
+        1 => overtaken(),
+        1 => brought_down(),
+        1 => cancelled_meanwhile(),
+    ];
     let ops = prop::collection::vec(some, 1..STEPS).prop_map(|ops| ops.concat());
     (prop_oneof![3 => Just(true), 1 => Just(false)], ops)
 }

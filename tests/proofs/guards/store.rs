@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 
 use redis::{Connection, FromRedisValue};
-use tqhost::testing::queue::script;
+use tqhost::testing::queue::script::{self, Script};
 
 use crate::support::RedisServer;
 
@@ -92,6 +92,7 @@ pub struct Attempt {
     /// The fields of the dead letter.
     fields: Vec<String>,
     effects: Vec<Effect>,
+    delay: &'static str,
 }
 
 impl Attempt {
@@ -107,7 +108,7 @@ impl Attempt {
 
     pub fn completed(entry: &str) -> Attempt {
         let (entry, id) = (entry.to_owned(), entry.to_owned());
-        Attempt { what: "C", entry, id, fields: Vec::new(), effects: Vec::new() }
+        Attempt { what: "C", entry, id, fields: Vec::new(), effects: Vec::new(), delay: "0" }
     }
 
     /// An attempt of a task with an id of its own.
@@ -137,6 +138,16 @@ impl Attempt {
         Attempt { what: "P", ..self }
     }
 
+    /// The task comes back after a minute.
+    pub fn delayed(self) -> Attempt {
+        Attempt { what: "P", delay: "60000", ..self }
+    }
+
+    /// The task completes, in a queue that limits which tasks run beside each other.
+    pub fn owned(self) -> Attempt {
+        Attempt { what: "O", ..self }
+    }
+
     pub fn buried(self) -> Attempt {
         Attempt { what: "B", ..self }
     }
@@ -159,7 +170,28 @@ pub struct Store {
     pub retention_there: &'static str,
     /// The value of the only field that is each child's own.
     pub payload: String,
+    /// The delivery that the gate is asked about.
+    pub gate: Gate,
+    /// Whether the tasks of a queue follow each other in one track.
+    pub has_turns: bool,
 }
+
+/// A delivery, as the gate takes it: how long (ms) ago it was, the crashes, whether the task runs alone, its
+/// fence, and whether another host may have run it.
+#[derive(Debug, Clone, Copy)]
+pub struct Gate {
+    pub held: &'static str,
+    pub crashes: &'static str,
+    pub alone: &'static str,
+    pub fence: &'static str,
+    pub again: &'static str,
+}
+
+/// A first delivery, just now.
+pub const FIRST: Gate = Gate { held: "0", crashes: "0", alone: "0", fence: "1", again: "0" };
+
+/// The reply of a reclaim: where it goes on, entries with their fields and deliveries, and deleted ones.
+pub type Reclaimed = (String, Vec<(String, Vec<String>, u64)>, Vec<String>);
 
 impl Store {
     pub fn new(redis: &RedisServer, mutation: Option<Mutation>) -> Store {
@@ -169,6 +201,17 @@ impl Store {
             &script::CANCEL,
             &script::REQUEUE,
             &script::BEGIN,
+            &script::HEARTBEAT,
+            &script::RECLAIM,
+            &script::ENQUEUE,
+            &script::FIRE,
+            &script::MOVE,
+            &script::GROUP,
+            &script::HOLD,
+            &script::DUTIES,
+            &script::RATE,
+            &script::ALIAS,
+            &script::CLAIM,
             &script::END_DELETED,
             &script::STAGE,
             &script::UNSTAGE,
@@ -184,6 +227,8 @@ impl Store {
             retention: HOUR_MS,
             retention_there: HOUR_MS,
             payload: "1".to_owned(),
+            gate: FIRST,
+            has_turns: false,
         }
     }
 
@@ -219,8 +264,18 @@ impl Store {
         args: Vec<String>,
     ) -> Step<T> {
         keys.extend(owned(&[TOLD, TOLD, TOLD, queue]));
-        let all = [owned(&[GROUP, self.retention, HOUR_MS]), args, owned(&["", "0", queue])].concat();
+        let mut last = owned(&["", "0", queue]);
+        if self.has_turns {
+            keys.extend(["owners", "tracks", "delayed", "parked"].map(|what| key(queue, what)));
+            last = owned(&["", "1", &key(queue, "task:"), "+0", queue]);
+        }
+        let all = [owned(&[GROUP, self.retention, HOUR_MS]), args, last].concat();
         self.call(source, &keys, &all)
+    }
+
+    /// Calls a script with these keys and arguments.
+    pub fn script<T: FromRedisValue>(&mut self, script: &Script, keys: &[&str], args: &[&str]) -> Step<T> {
+        self.call(&script.source, &owned(keys), &owned(args))
     }
 
     pub fn status(&self, queue: &str, id: &str) -> String {
@@ -317,9 +372,9 @@ impl Store {
         }
         args.extend(setters.iter().map(|_| "1".to_owned()));
         args.extend(setters.iter().map(|attempt| attempt.effects[0].values[1].clone()));
-        for Attempt { what, entry, id, fields, effects } in other {
+        for Attempt { what, entry, id, fields, effects, delay } in other {
             keys.extend([self.status(queue, id), queue.to_owned()]);
-            args.extend(owned(&[what, entry, "1", "p", "1", "0", id, "", "0"]));
+            args.extend(owned(&[what, entry, "1", "p", "1", "0", id, "", delay]));
             let joins = fields.chunks(2).find(|pair| pair[0] == "tq-joins");
             let fields = match (*what, joins) {
                 ("B" | "P", _) => fields.clone(),
@@ -413,6 +468,14 @@ impl Store {
         Ok((moved, due.into_iter().step_by(2).collect()))
     }
 
+    /// Parks a delayed task under this name, with packed fields.
+    pub fn park(&mut self, queue: &str, member: &str, due: &str, packed: &[u8]) -> Step {
+        self.run::<()>("ZADD", &[&key(queue, "delayed"), due, member])?;
+        let mut set = redis::cmd("HSET");
+        set.arg(key(queue, "parked")).arg(member).arg(packed);
+        set.exec(&mut self.db).map_err(|error| format!("HSET: {error}"))
+    }
+
     /// How long (ms) until the next delayed task of a queue is due. None: there is none.
     pub fn due_in(&mut self, queue: &str) -> Step<Option<f64>> {
         let first: Vec<(String, f64)> =
@@ -469,11 +532,62 @@ impl Store {
         entry: &str,
         marker: &str,
     ) -> Step<u64> {
+        let replies: Vec<u64> = self.ask_gate(queue, consumer, id, entry, marker)?;
+        Ok(replies.first().copied().unwrap_or_default())
+    }
+
+    /// The gate's reply for a task of [`WORK`] that gets a higher fence than it was asked with.
+    pub fn begin_again(&mut self, consumer: &str, id: &str, entry: &str) -> Step<u64> {
+        let replies: Vec<(u64, u64)> = self.ask_gate(WORK, consumer, id, entry, WORK)?;
+        Ok(replies.first().map(|(_, fence)| *fence).unwrap_or_default())
+    }
+
+    fn ask_gate<T: FromRedisValue>(
+        &mut self,
+        queue: &str,
+        consumer: &str,
+        id: &str,
+        entry: &str,
+        marker: &str,
+    ) -> Step<T> {
         let keys = vec![queue.to_owned(), key(queue, "delayed"), self.status(queue, id)];
         let keys = [keys, owned(&[marker, queue])].concat();
-        let args = owned(&[consumer, "p", "10000", "3", entry, "1", "1", id, "0", "0", "0", "1", "0"]);
-        let replies: Vec<u64> = self.ending(&script::BEGIN.source, queue, keys, args)?;
+        let Gate { held, crashes, alone, fence, again } = self.gate;
+        let delivery = owned(&[consumer, "p", "10000", "3", entry, "1", "1", id]);
+        let args = [delivery, owned(&[held, crashes, alone, fence, again])].concat();
+        self.ending(&script::BEGIN.source, queue, keys, args)
+    }
+
+    /// The reply of a heartbeat for one task of [`WORK`].
+    pub fn beat(&mut self, consumer: &str, id: &str, entry: &str) -> Step<u64> {
+        let keys = vec![WORK.to_owned(), self.status(WORK, id), WORK.to_owned()];
+        let args = owned(&[consumer, "10000", entry, id, "", ""]);
+        let replies: Vec<u64> = self.ending(&script::HEARTBEAT.source, WORK, keys, args)?;
         Ok(replies.first().copied().unwrap_or_default())
+    }
+
+    /// Takes over entries of [`WORK`] that had no heartbeat for a second. Their owners died if they gave no
+    /// sign of life for an hour.
+    pub fn reclaim(&mut self, consumer: &str, bytes: &str) -> Step<Reclaimed> {
+        let keys = [WORK, "tq:{work}:history"];
+        let args = [GROUP, consumer, "1000", "-", "100", bytes, HOUR_MS];
+        self.script(&script::RECLAIM, &keys, &args)
+    }
+
+    /// Claims entries of [`WORK`], a queue whose tasks follow each other.
+    pub fn claim(&mut self, consumer: &str) -> Step<Vec<String>> {
+        let args = owned(&[consumer, "10", "", ""]);
+        let (_, entries): (u64, Vec<(String, Vec<String>)>) =
+            self.ending(&script::CLAIM.source, WORK, vec![WORK.to_owned()], args)?;
+        Ok(entries.into_iter().map(|(entry, _)| entry).collect())
+    }
+
+    /// Enqueues a task of [`WORK`], and gives the reply.
+    pub fn enqueue(&mut self, id: &str, delay: &str) -> Step<i64> {
+        let mut keys = vec![WORK.to_owned()];
+        keys.extend(["delayed", "parked", &format!("task:{id}")].map(|what| key(WORK, what)));
+        keys.extend(owned(&[WORK, WORK]));
+        self.ending(&script::ENQUEUE.source, WORK, keys, owned(&[delay, id, "100", "n", "1", "tq-id", id]))
     }
 
     /// Ends a task whose entry was deleted. Its status names this entry.

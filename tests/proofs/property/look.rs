@@ -10,8 +10,9 @@ use proptest::{prop_assert, prop_assert_eq};
 
 use tqhost::testing::queue::Status;
 
+use super::VALUES;
 use super::reference::Place;
-use super::world::{GROUP, RECORD, STREAM, Step, World, failed};
+use super::world::{GROUP, LIST, RECORD, STREAM, Step, World, failed};
 
 /// A Lua script that lists the delayed tasks: each member, then the task's name from its fields, else its id.
 pub const PARKED: &str = "local out = {}
@@ -19,7 +20,7 @@ pub const PARKED: &str = "local out = {}
       if i % 2 == 1 then out[#out + 1] = value else
         local fields, name, id = cmsgpack.unpack(value), nil, nil
         for n = 1, #fields, 2 do
-          if fields[n] == 'n' then name = fields[n + 1]
+          if fields[n] == 'n' or fields[n] == 'data' then name = fields[n + 1]
           elseif fields[n] == 'tq-id' then id = fields[n + 1] end
         end
         out[#out + 1] = name or id
@@ -32,7 +33,9 @@ impl World {
     pub fn compare(&mut self) -> Step {
         let mut found: BTreeMap<String, Vec<Place>> = BTreeMap::new();
         let mut order = Vec::new();
-        let Places { pending, entries, mut members, parked, letters, paused } = self.places()?;
+        let Places { pending, entries, mut members, parked, letters, paused, mut items } = self.places()?;
+        items.reverse();
+        prop_assert_eq!(&self.reference.list, &items, "the list");
         let mut pending: HashMap<String, (String, u32)> = pending
             .into_iter()
             .map(|(entry, consumer, _, deliveries)| (entry, (consumer, deliveries)))
@@ -101,6 +104,12 @@ impl World {
         effects.cmd("GET").arg(format!("tq:{{{STREAM}}}:state:{STREAM}:count")).cmd("HLEN").arg(RECORD);
         let (count, record): (Option<u64>, u64) = effects.query(&mut self.db).map_err(failed)?;
         prop_assert_eq!((count.unwrap_or(0), record), (counted, counted), "what attempts have counted");
+        let keys: Vec<String> = (0..VALUES).map(|n| format!("v{n}")).collect();
+        let state = keys.iter().map(|key| ("GET", format!("tq:{{{STREAM}}}:state:{STREAM}:{key}")));
+        let found: Vec<Option<String>> = all(&mut self.db, state)?;
+        let expected: Vec<Option<String>> =
+            keys.iter().map(|key| self.reference.values.get(key).cloned()).collect();
+        prop_assert_eq!(found, expected, "the values that attempts have set");
         Ok(())
     }
 
@@ -114,9 +123,10 @@ impl World {
         pipe.cmd("EVAL").arg(PARKED).arg(1).arg(key("parked"));
         pipe.cmd("XRANGE").arg(key("dead")).arg("-").arg("+");
         pipe.cmd("EXISTS").arg(key("paused"));
-        let (pending, entries, members, parked, letters, paused) =
+        pipe.cmd("LRANGE").arg(LIST).arg(0).arg(-1);
+        let (pending, entries, members, parked, letters, paused, items) =
             pipe.query(&mut self.db).map_err(failed)?;
-        Ok(Places { pending, entries, members, parked, letters, paused })
+        Ok(Places { pending, entries, members, parked, letters, paused, items })
     }
 }
 
@@ -131,6 +141,8 @@ struct Places {
     parked: Vec<(String, String)>,
     letters: Entries,
     paused: bool,
+    /// The list, newest first.
+    items: Vec<String>,
 }
 
 /// The replies to commands, sent in one pipeline.
@@ -145,7 +157,8 @@ fn all<T: redis::FromRedisValue>(
     if pipe.is_empty() { Ok(Vec::new()) } else { pipe.query(db).map_err(failed) }
 }
 
-/// The name of a task, from its fields. For a task of a schedule, it is the id.
+/// The name of a task, from its fields. For a task of the list, it is the item, and for one of a schedule the
+/// id.
 pub fn name_of<'f, N: AsRef<[u8]> + 'f, V: AsRef<[u8]> + 'f>(
     fields: impl IntoIterator<Item = (&'f N, &'f V)>,
     id: &str,
@@ -155,7 +168,7 @@ pub fn name_of<'f, N: AsRef<[u8]> + 'f, V: AsRef<[u8]> + 'f>(
     let value = |name: &[u8]| {
         fields.iter().find(|field| field.0 == name).map(|field| String::from_utf8_lossy(field.1).into_owned())
     };
-    value(b"n").or_else(|| value(b"tq-id")).unwrap_or_else(|| id.to_owned())
+    value(b"n").or_else(|| value(b"data")).or_else(|| value(b"tq-id")).unwrap_or_else(|| id.to_owned())
 }
 
 pub fn pairs(fields: &[(Vec<u8>, Vec<u8>)]) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {

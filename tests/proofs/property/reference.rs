@@ -64,6 +64,15 @@ pub struct NewFromOutbox {
     pub key: Option<usize>,
 }
 
+/// The effects of an attempt.
+#[derive(Debug, Clone)]
+pub enum NewEffects {
+    /// A task of the outbox. Such an attempt also counts, and writes to the record.
+    Task(NewFromOutbox),
+    /// Values of the state, by their keys.
+    Values(BTreeMap<String, String>),
+}
+
 /// The status of an id.
 #[derive(Debug, Default)]
 pub struct Said {
@@ -91,8 +100,12 @@ pub struct Reference {
     /// Whether the statuses of ended tasks are kept.
     keeps: bool,
     ripened: u64,
-    /// How many attempts committed effects.
+    /// How many attempts committed a count.
     pub counted: u64,
+    /// The values of the state.
+    pub values: BTreeMap<String, String>,
+    /// The items of the list, oldest first.
+    pub list: VecDeque<String>,
 }
 
 impl Reference {
@@ -115,6 +128,8 @@ impl Reference {
             keeps,
             ripened: 0,
             counted: 0,
+            values: BTreeMap::new(),
+            list: VecDeque::new(),
         }
     }
 
@@ -360,14 +375,13 @@ impl Reference {
 
     /// Settles an attempt, and gives whether it is carried out. `crashes` are those that the consumer knew
     /// of.
-    /// `new` is the task of the attempt's outbox.
     pub fn settle(
         &mut self,
         consumer: &str,
         entry: &str,
         settlement: &Settlement,
         crashes: u32,
-        new: Option<&NewFromOutbox>,
+        effects: Option<&NewEffects>,
     ) -> bool {
         let kept = self.kept(consumer, entry);
         let is_kept = kept.is_some();
@@ -386,9 +400,13 @@ impl Reference {
                 assert!(!is_second, "two tasks of one id at the same time: {name}: {self:?}");
                 self.task(&name).commits += 1;
                 // The effects come before the end: until then, the task has its key.
-                if let Some(new) = new {
-                    self.counted += 1;
-                    self.enqueue_from_outbox(new);
+                match effects {
+                    Some(NewEffects::Task(new)) => {
+                        self.counted += 1;
+                        self.enqueue_from_outbox(new);
+                    }
+                    Some(NewEffects::Values(values)) => self.values.extend(values.clone()),
+                    None => {}
                 }
                 self.end(&name, Place::Nowhere, Status::Completed);
             }

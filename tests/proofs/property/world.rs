@@ -1,7 +1,8 @@
 //! Carries out operations on Redis, by the library, and on the reference, and compares the replies.
 //!
-//! In: operations. Out: an error when a reply or a state differs. Not here: the rules (`reference`), the
-//! comparison of states (`look`), the choice of operations (`tests/proofs/property.rs`).
+//! In: operations. Out: an error when a reply or a state differs. Not here: the rules (`reference`), how
+//! attempts end (`attempts`), the comparison of states (`look`), the choice of operations
+//! (`tests/proofs/property.rs`).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,24 +12,24 @@ use std::time::Duration;
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 use tqhost::testing::config::{self, times};
-use tqhost::testing::effects::{Effects, OutboxTask};
 use tqhost::testing::queue::DeadChoice;
 use tqhost::testing::queue::Places as Starts;
 use tqhost::testing::queue::codec;
 use tqhost::testing::queue::{
-    Begun, DeadFilter, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask, Queue, Redis,
-    SettleCall, Settled, Settlement, Start, Status, StreamEntry,
+    Begun, DeadFilter, Enqueued, HeartbeatReport, Lease, Link, NewTask, Queue, Redis, Start, Status,
+    StreamEntry,
 };
-use tqhost::testing::task::{Field, Origin, Outcome, Task};
+use tqhost::testing::task::{Field, Origin};
 use tqhost::testing::worker::settle;
 
+use super::attempts::{Call, Held};
 use super::look::{Entries, PARKED, name_of, pairs};
-use super::reference::{Known, NewFromOutbox, Place, Reference};
+use super::reference::{Known, Place, Reference};
 use super::{CONSUMERS, End, Op};
 use crate::support::RedisServer;
 
-const HOUR: Duration = Duration::from_secs(3600);
-const MAX_BACKLOG: usize = 12;
+pub const HOUR: Duration = Duration::from_secs(3600);
+const MAX_BACKLOG: usize = 8;
 /// Starts per second.
 const RATE: u32 = 20;
 /// Starts that may be taken ahead of time: those of a tenth of a second.
@@ -38,49 +39,34 @@ pub const STREAM: &str = "work";
 pub const GROUP: &str = "tqhost";
 /// The record that effects write to.
 pub const RECORD: &str = "record";
+/// The list whose items become tasks.
+pub const LIST: &str = "items";
+/// The most items that the list has.
+const MAX_ITEMS: usize = 5;
 
 pub type Step = Result<(), TestCaseError>;
 
 /// A consumer, and the tasks that it believes to own.
-struct Consumer {
-    name: String,
-    held: Vec<Held>,
-}
-
-struct Held {
-    task: Task,
-    /// It may run: it passed the gate, or is a plain task. A task that may not run can only be released, or
-    /// buried as crashed.
-    begun: bool,
-    /// It may have a status.
-    known: bool,
-    /// The gate said that its consumer died while it ran alone.
-    crashed: bool,
-}
-
-/// A call that settled one attempt.
-#[derive(Clone)]
-struct Call {
-    consumer: String,
-    number: u64,
-    ending: Ending,
-    settled: Settled,
+pub struct Consumer {
+    pub name: String,
+    pub held: Vec<Held>,
 }
 
 pub struct World {
     pub reference: Reference,
-    queue: Queue,
+    pub queue: Queue,
     link: Link,
     pub db: redis::Connection,
-    consumers: Vec<Consumer>,
+    pub consumers: Vec<Consumer>,
     started: usize,
     added: usize,
     enqueued: Vec<NewTask>,
-    settled: Vec<Call>,
+    /// The calls that settled attempts.
+    pub settled: Vec<Call>,
     /// The number of each consumer's last call.
-    numbers: HashMap<String, u64>,
+    pub numbers: HashMap<String, u64>,
     /// How many calls there were.
-    calls: u64,
+    pub calls: u64,
     schedule: config::Schedule,
     /// Redis's clock (µs) before and after places for starts were taken, and how many places were used.
     starts: Vec<(u64, u64, u64)>,
@@ -115,7 +101,7 @@ impl World {
             id: None,
             expire_after: None,
             retention: if keeps { HOUR } else { Duration::ZERO },
-            list: None,
+            list: Some(config::List { key: LIST.into(), items: config::Items::Bytes }),
             schedule: None,
             dead_letter: None,
             // Tasks of the outbox go to the queue itself.
@@ -202,6 +188,21 @@ impl World {
                 prop_assert_eq!(fired, self.reference.fire(time, is_late, is_full));
             }
             Op::Start { wanted, used } => self.start(wanted, used).await?,
+            Op::Push => {
+                if self.reference.list.len() < MAX_ITEMS {
+                    let item = self.number();
+                    self.redis::<u64>("LPUSH", (LIST, &item))?;
+                    self.reference.list.push_back(item);
+                }
+            }
+            Op::Move { limit, is_repeated } => {
+                self.move_items(limit).await?;
+                // A host whose reply was lost calls again.
+                if is_repeated {
+                    self.move_items(limit).await?;
+                }
+            }
+            Op::MoveRefused => self.move_refused().await?,
             Op::EnqueueAgain { nth } => {
                 if let Some(task) = chosen(&self.enqueued, nth) {
                     prop_assert_eq!(self.enqueue(&task).await?, Enqueued::Accepted);
@@ -230,47 +231,18 @@ impl World {
             Op::Begin { consumer, alone } => self.begin(consumer, alone).await?,
             Op::Beat { consumer } => self.beat(consumer).await?,
             Op::Settle { consumer, nth, end } => {
-                let number = matches!(end, End::Effects { .. }).then(|| self.field());
-                let Consumer { name, held } = &mut self.consumers[consumer];
-                if !held.is_empty() {
-                    let mut held = held.remove(nth % held.len());
-                    // Once the lease is over, another host may have begun the task and written its status.
-                    held.known |= !self.reference.owned(name, &held.task.entry);
-                    let (consumer, ending) = (name.clone(), ending(held, end, number, &self.queue.rules));
-                    self.calls += 1;
-                    self.numbers.insert(consumer.clone(), self.calls);
-                    let call = Call { consumer, number: self.calls, ending, settled: Settled::Done };
-                    let settled = self.settle(&call).await?;
-                    self.settled.push(Call { settled, ..call });
+                let held = self.consumers[consumer].held.len();
+                if let Some(one) = nth.checked_rem(held) {
+                    self.end(consumer, one..one + 1, [end; 2]).await?;
                 }
             }
-            Op::SettleAgain { nth } => {
-                if let Some(call) = chosen(&self.settled, nth) {
-                    match self.numbers.get(&call.consumer) {
-                        // The same call again: its reply was lost, or it was delayed and arrives after a
-                        // later one.
-                        Some(last) if nth % 2 == 0 || *last == call.number => {
-                            let is_last = *last == call.number;
-                            let again = SettleCall { lane: 0, number: call.number };
-                            let mut replies = self
-                                .queue
-                                .settle(&call.consumer, again, &[&call.ending])
-                                .await
-                                .map_err(failed)?;
-                            let settled = replies.remove(0).map_err(failed)?;
-                            prop_assert!(!is_last || settled == call.settled, "the reply that was lost");
-                        }
-                        // A new call settles the same attempt again.
-                        _ => {
-                            self.calls += 1;
-                            let call = Call { number: self.calls, ..call };
-                            self.numbers.insert(call.consumer.clone(), call.number);
-                            let settled = self.settle(&call).await?;
-                            self.settled.push(Call { settled, ..call });
-                        }
-                    }
+            Op::SettleAll { consumer, ends } => {
+                let held = self.consumers[consumer].held.len();
+                if held > 0 {
+                    self.end(consumer, 0..held, ends).await?;
                 }
             }
+            Op::SettleAgain { nth } => self.settle_again(nth).await?,
             Op::Reclaim { consumer, count, died } => {
                 let entries = self.reclaim(consumer, count, died).await?;
                 self.admit(consumer, entries, false)?;
@@ -382,7 +354,7 @@ impl World {
             self.step(Op::Crash { consumer }).await?;
         }
         let mut rounds = 0;
-        while self.reference.backlog() > 0 {
+        while self.reference.backlog() > 0 || !self.reference.list.is_empty() {
             prop_assert!(rounds < 20, "something is stuck: {:?}", self.reference);
             rounds += 1;
             for _ in 0..MAX_BACKLOG {
@@ -391,6 +363,7 @@ impl World {
             }
             let count = MAX_BACKLOG;
             for op in [
+                Op::Move { limit: count, is_repeated: false },
                 Op::Promote { limit: count },
                 Op::Reclaim { consumer: 0, count, died: true },
                 Op::Read { consumer: 0, count },
@@ -424,6 +397,33 @@ impl World {
             let entry: String = add.query(&mut self.db).map_err(failed)?;
             self.reference.add(&self.name(), &id.unwrap_or(entry), key);
         }
+        Ok(())
+    }
+
+    /// Moves items of the list into the queue. A reply that was lost makes no difference, so each call is
+    /// compared.
+    async fn move_items(&mut self, limit: usize) -> Step {
+        let room = MAX_BACKLOG.saturating_sub(self.reference.backlog());
+        let expected = limit.min(room).min(self.reference.list.len());
+        prop_assert_eq!(self.queue.move_items(LIST, limit).await.map_err(failed)?, expected as u64);
+        let newest: Entries = self.redis("XREVRANGE", (STREAM, "+", "-", "COUNT", expected.max(1)))?;
+        for (entry, fields) in newest.iter().take(expected).rev() {
+            // The oldest item is the first one. The comparison of places shows whether it is this one.
+            let item = self.reference.list.pop_front().unwrap_or_default();
+            prop_assert_eq!(fields.get("data"), Some(&item));
+            self.reference.add(&item, entry, None);
+        }
+        Ok(())
+    }
+
+    /// Redis refuses the tasks of items, so the items stay where they are.
+    async fn move_refused(&mut self) -> Step {
+        let is_moved =
+            self.reference.list.len().min(MAX_BACKLOG.saturating_sub(self.reference.backlog())) > 0;
+        self.redis::<()>("ACL", ("SETUSER", "default", "-xadd"))?;
+        let moved = self.queue.move_items(LIST, 1).await;
+        self.redis::<()>("ACL", ("SETUSER", "default", "+xadd"))?;
+        prop_assert_eq!(moved.is_err(), is_moved, "{:?}", moved);
         Ok(())
     }
 
@@ -502,10 +502,15 @@ impl World {
         self.added.to_string()
     }
 
-    /// A field with a number that no other task has.
-    fn field(&mut self) -> Field {
+    /// A number that no other task has.
+    fn number(&mut self) -> String {
         self.added += 1;
-        Field { name: "n".into(), value: self.added.to_string().into() }
+        self.name()
+    }
+
+    /// A field with a number that no other task has.
+    pub fn field(&mut self) -> Field {
+        Field { name: "n".into(), value: self.number().into() }
     }
 
     async fn enqueue(&self, task: &NewTask) -> Result<Enqueued, TestCaseError> {
@@ -648,21 +653,6 @@ impl World {
         Ok(())
     }
 
-    async fn settle(&mut self, call: &Call) -> Result<Settled, TestCaseError> {
-        let Call { consumer, number, ending, .. } = call;
-        let EndingSubject::Task(task) = ending.subject() else {
-            return Err(TestCaseError::fail("only tasks are settled"));
-        };
-        let call = SettleCall { lane: 0, number: *number };
-        let settled =
-            self.queue.settle(consumer, call, &[ending]).await.map_err(failed)?.remove(0).map_err(failed)?;
-        let new = from_outbox(ending.settlement());
-        let is_done =
-            self.reference.settle(consumer, &task.entry, ending.settlement(), task.crashes, new.as_ref());
-        prop_assert_eq!(settled, if is_done { Settled::Done } else { Settled::Overtaken });
-        Ok(settled)
-    }
-
     fn redis<T: redis::FromRedisValue>(
         &mut self,
         name: &str,
@@ -675,62 +665,7 @@ impl World {
     }
 }
 
-/// The effects of an attempt that counts, adds to the record, and enqueues a task with the field `number`.
-fn effects(number: Field, delayed: bool, key: Option<usize>) -> Effects {
-    let mut effects = Effects::default();
-    let name = String::from_utf8_lossy(&number.value).into_owned();
-    let task = OutboxTask {
-        id: format!("outbox-{name}"),
-        queue: STREAM.into(),
-        fields: vec![number],
-        delay: if delayed { HOUR } else { Duration::ZERO },
-        key: key.map(|key| format!("k{key}")),
-    };
-    effects.increment("count".into(), 1, None).expect("a counter");
-    effects.put_record(RECORD.into(), vec![Field { name, value: b"1".to_vec() }]).expect("a record");
-    effects.enqueue(task).expect("a task");
-    effects
-}
-
-/// The task of the outbox that a settlement commits.
-fn from_outbox(settlement: &Settlement) -> Option<NewFromOutbox> {
-    let Settlement::Complete { effects: Some(effects), .. } = settlement else { return None };
-    let task = effects.tasks().first()?;
-    let name = name_of(task.fields.iter().map(|field| (&field.name, &field.value)), &task.id);
-    let key = task.key.as_ref().and_then(|key| key.strip_prefix('k')?.parse().ok());
-    Some(NewFromOutbox { name, id: task.id.clone(), delayed: !task.delay.is_zero(), key })
-}
-
-/// The settlement of an attempt, from the function that the host uses. `number` is the field of the task that
-/// it enqueues.
-fn ending(held: Held, end: End, number: Option<Field>, rules: &config::QueueRules) -> Ending {
-    let Held { task, begun, known, crashed } = held;
-    let decide = |outcome| settle::decide(outcome, &task, rules, 0.0);
-    let verdict = match end {
-        _ if crashed => settle::crashed(&task),
-        _ if !begun => settle::release(&task),
-        End::Effects { delayed, key } => {
-            let effects = number.map(|number| Box::new(effects(number, delayed, key)));
-            decide(Outcome::Completed { result: Some(b"done".into()), effects })
-        }
-        End::Complete => decide(Outcome::Completed { result: Some(b"done".into()), effects: None }),
-        End::Retry => decide(Outcome::Retry { message: "busy".into(), after: None }),
-        End::Defer => decide(Outcome::Defer { message: "not yet".into(), after: HOUR }),
-        End::Reject => decide(Outcome::Reject { message: "no".into() }),
-        End::Release => settle::release(&task),
-    };
-    let key = codec::idempotency_key(&task, rules).map(Cow::into_owned);
-    Ending::new(
-        EndingSubject::Task(Box::new(task)),
-        verdict.settlement,
-        "plugin".into(),
-        Some(Duration::ZERO),
-        known,
-        key,
-    )
-}
-
-fn chosen<T: Clone>(all: &[T], nth: usize) -> Option<T> {
+pub fn chosen<T: Clone>(all: &[T], nth: usize) -> Option<T> {
     if all.is_empty() { None } else { Some(all[nth % all.len()].clone()) }
 }
 

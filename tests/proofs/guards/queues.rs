@@ -1,0 +1,214 @@
+//! The guards of the scripts that let tasks in, move them, and lend what hosts share: each is called as hosts
+//! seldom call it, in the wrong order, again, or with keys of another type.
+
+use tqhost::testing::queue::script;
+
+use super::Case;
+use super::store::{JOIN, Step, Store, WORK, same};
+
+pub const CASES: &[Case] = &[
+    Case {
+        what: "keys of another type are told before anything is written",
+        scenario: keys_of_another_type_are_told,
+        mutations: &[
+            &[(
+                "if bad then return bad end\nif redis.call('EXISTS', status)",
+                "if redis.call('EXISTS', status)",
+            )],
+            &[("if bad then return bad end\nlocal time", "local time")],
+            &[("if bad then return bad end\nlocal most", "local most")],
+            &[("if bad then return bad end\n\nlocal last", "local last")],
+        ],
+    },
+    Case {
+        what: "two schedules that share a time enqueue one task",
+        scenario: one_task_for_each_time,
+        mutations: &[&[("if redis.call('EXISTS', KEYS[4]) == 1 then", "if false then")]],
+    },
+    Case {
+        what: "a dead letter is requeued once",
+        scenario: a_dead_letter_is_requeued_once,
+        mutations: &[&[("if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end", "")]],
+    },
+    Case {
+        what: "a delayed task is promoted once, and not before its time",
+        scenario: delayed_tasks_are_promoted_once,
+        mutations: &[&[("if not is_due then return end", "")]],
+    },
+    Case {
+        what: "a task is not cancelled in the place of another whose id looks like its entry",
+        scenario: a_cancellation_finds_its_own_task,
+        mutations: &[&[(
+            "if there and (value_in(there[2], 'tq-id') or entry) == ARGV[4] then",
+            "if there then",
+        )]],
+    },
+    Case {
+        what: "no group is made beside one that nobody has confirmed, and the history is noted once",
+        scenario: groups_of_others,
+        mutations: &[
+            &[("if #others > 0 then return", "if false then return")],
+            &[("redis.call('HSETNX', KEYS[5], group, last)", "redis.call('HSET', KEYS[5], group, last)")],
+        ],
+    },
+    Case {
+        what: "a hold begins after so many failures, lends one probe, and ends when the probe gets through",
+        scenario: holds,
+        mutations: &[
+            &[("if not is_known then append(hold.entries, entry) end", "append(hold.entries, entry)")],
+            &[("if left > 0 then return { 1, left } end", "")],
+            &[("if hold.since and wait() == 0 then", "if hold.since then")],
+            &[("if not hold.since or ARGV[5] == '1' then", "if true then")],
+            &[("elseif hold.since and hold.prober == consumer then", "elseif hold.since then")],
+        ],
+    },
+    Case {
+        what: "a duty has one host, and a lease from before the clock went back is ignored",
+        scenario: duties_have_one_host,
+        mutations: &[
+            &[("local is_taken = alive[holder] and holder ~= host", "local is_taken = false")],
+            &[("now, now + 2 * lease)", "now, '+inf')")],
+        ],
+    },
+    Case {
+        what: "a rate begins again when the clock went back",
+        scenario: a_rate_after_the_clock_went_back,
+        mutations: &[&[("if due < time or due > time + step * (ahead + 1) * 2 then", "if due < time then")]],
+    },
+    Case {
+        what: "an alias keeps the newest tasks, for as long as the longest asks",
+        scenario: aliases_are_bounded,
+        mutations: &[
+            &[("redis.call('ZREMRANGEBYRANK', alias, 0, -ARGV[1] - 1)", "")],
+            &[("math.max(left, tonumber(ARGV[at + 2]))", "tonumber(ARGV[at + 2])")],
+        ],
+    },
+];
+
+/// Whether a call was refused because of the type of a key.
+fn is_refused<T>(called: Step<T>) -> bool {
+    called.is_err_and(|why| why.contains("TQTYPE"))
+}
+
+const FIRE: [&str; 4] = [WORK, "tq:{work}:delayed", "tq:{work}:schedule", "tq:{work}:task:t"];
+
+/// A time of the schedule of this name. All of them have the same task.
+fn fire(store: &mut Store, schedule: &str, time: &str) -> Step<i64> {
+    store.script(&script::FIRE, &FIRE, &[schedule, time, "t", "100", "-1", "tq-id", "t"])
+}
+
+fn keys_of_another_type_are_told(store: &mut Store) -> Step {
+    store.run::<()>("SET", &["tq:{work}:parked", "text"])?;
+    same("enqueue", is_refused(store.enqueue("t", "60000")), true)?;
+    same("delayed", store.run::<u64>("EXISTS", &["tq:{work}:delayed"])?, 0)?;
+    store.run::<()>("SET", &["tq:{work}:schedule", "text"])?;
+    same("fire", is_refused(fire(store, "s", "1000")), true)?;
+    same("enqueued", store.length(WORK)?, 0)?;
+    store.run::<()>("SET", &["items", "text"])?;
+    let keys = [WORK, "tq:{work}:delayed", "items"];
+    same("move", is_refused(store.script::<u64>(&script::MOVE, &keys, &["10", "10"])), true)?;
+    store.run::<u64>("XGROUP", &["DESTROY", WORK, "tqhost"])?;
+    same("group", is_refused(group(store)), true)?;
+    let groups: Vec<redis::Value> = store.run("XINFO", &["GROUPS", WORK])?;
+    same("groups", groups.len(), 0)
+}
+
+fn one_task_for_each_time(store: &mut Store) -> Step {
+    same("the first", fire(store, "a", "1000")?, 1)?;
+    same("the second", fire(store, "b", "1000")?, 0)?;
+    same("enqueued", store.length(WORK)?, 1)
+}
+
+fn a_dead_letter_is_requeued_once(store: &mut Store) -> Step {
+    let letter: String = store.run("XADD", &["tq:{work}:dead", "*", "n", "1"])?;
+    let fields = ["n", "1", "tq-id", "t"].map(str::to_owned);
+    same("requeued", store.requeue(WORK, "t", &letter, &fields)?, 1)?;
+    same("again", store.requeue(WORK, "t", &letter, &fields)?, 0)?;
+    same("enqueued", store.length(WORK)?, 1)
+}
+
+fn delayed_tasks_are_promoted_once(store: &mut Store) -> Step {
+    let packed: Vec<u8> = store.run("EVAL", &["return cmsgpack.pack({ 'n', '1', 'tq-id', 't' })", "0"])?;
+    store.park(JOIN, "m", "99999999999999", &packed)?;
+    same("before its time", store.promote_due(&["m"])?.0, 0)?;
+    store.run::<u64>("ZADD", &["tq:{join}:delayed", "1", "m"])?;
+    same("it is due", store.promote_due(&["m"])?.0, 1)?;
+    same("again", store.promote_due(&["m"])?.0, 0)?;
+    same("enqueued", store.length(JOIN)?, 1)
+}
+
+fn a_cancellation_finds_its_own_task(store: &mut Store) -> Step {
+    let entry: String = store.run("XADD", &[WORK, "*", "n", "1", "tq-id", "t"])?;
+    same("not known", store.cancel(WORK, &entry)?, "")?;
+    same("waiting", store.length(WORK)?, 1)?;
+    let entry: String = store.run("XADD", &[WORK, "*", "n", "1"])?;
+    same("cancelled", store.cancel(WORK, &entry)?, "PENDING")?;
+    same("waiting", store.length(WORK)?, 1)
+}
+
+/// Prepares the group of [`WORK`], and gives whether it was made.
+fn group(store: &mut Store) -> Step<u64> {
+    let names = ["delayed", "parked", "dead", "history", "adopted"].map(|name| format!("tq:{{work}}:{name}"));
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    store.script(&script::GROUP, &[&[WORK][..], names.as_slice(), &[WORK]].concat(), &["tqhost"])
+}
+
+fn groups_of_others(store: &mut Store) -> Step {
+    let entry = store.work("c1")?;
+    same("it is there", group(store)?, 0)?;
+    store.work("c1")?;
+    same("it is there", group(store)?, 0)?;
+    let noted: String = store.run("HGET", &["tq:{work}:history", "tqhost"])?;
+    same("the history", noted, entry)?;
+    store.run::<u64>("XGROUP", &["DESTROY", WORK, "tqhost"])?;
+    store.run::<()>("XGROUP", &["CREATE", WORK, "other", "0"])?;
+    let refused = group(store).is_err_and(|why| why.contains("TQGROUP"));
+    same("refused", refused, true)?;
+    let groups: Vec<redis::Value> = store.run("XINFO", &["GROUPS", WORK])?;
+    same("groups", groups.len(), 1)
+}
+
+fn holds(store: &mut Store) -> Step {
+    let call = |store: &mut Store, pause: &str, args: [&str; 6]| -> Step<i64> {
+        let [what, consumer, rest @ ..] = args;
+        let args = [&[what, "2", pause, consumer][..], &rest[..]].concat();
+        store.script(&script::HOLD, &["hold"], &args).map(|(state, _): (i64, i64)| state)
+    };
+    let failed = |entry| ["failed", "c1", "0", entry, "0", "refused"];
+    let ask = |consumer| ["ask", consumer, "1000", "", "", ""];
+    same("the first failure", call(store, "60000", failed("1-0"))?, 0)?;
+    same("the call is repeated", call(store, "60000", failed("1-0"))?, 0)?;
+    same("the second failure", call(store, "60000", failed("2-0"))?, 1)?;
+    same("nobody may try yet", call(store, "60000", ask("c1"))?, 1)?;
+    same("the probe", call(store, "0", ask("c1"))?, 2)?;
+    same("another one asks", call(store, "0", ask("c2"))?, 1)?;
+    same("another one gives it back", call(store, "0", ["keep", "c2", "0", "", "", ""])?, 1)?;
+    same("another one asks again", call(store, "0", ask("c2"))?, 1)?;
+    same("another attempt gets through", call(store, "0", ["through", "c2", "0", "", "", ""])?, 1)?;
+    same("the probe gets through", call(store, "0", ["through", "c1", "1", "", "", ""])?, 0)
+}
+
+fn duties_have_one_host(store: &mut Store) -> Step {
+    let ask = |store: &mut Store, host: &str| -> Step<(u64, Vec<u64>)> {
+        store.script(&script::DUTIES, &["duties", "leases"], &[host, "10000", "d"])
+    };
+    same("the first", ask(store, "a")?, (1, vec![1]))?;
+    same("the second", ask(store, "b")?, (2, vec![0]))?;
+    store.run::<()>("ZADD", &["leases", "99999999999999", "a"])?;
+    same("after the clock went back", ask(store, "b")?, (1, vec![1]))
+}
+
+fn a_rate_after_the_clock_went_back(store: &mut Store) -> Step {
+    store.run::<()>("SET", &["rate", "9000000000000000"])?;
+    let (taken, _): (u64, u64) = store.script(&script::RATE, &["rate"], &["100000", "1", "1"])?;
+    same("taken", taken, 1)
+}
+
+fn aliases_are_bounded(store: &mut Store) -> Step {
+    for (id, lives) in [("a", "600000"), ("b", "60000"), ("c", "60000")] {
+        let noted: u64 = store.script(&script::ALIAS, &[WORK, "alias"], &["2", id, "", lives])?;
+        same("noted", noted, 1)?;
+    }
+    same("kept", store.run::<u64>("ZCARD", &["alias"])?, 2)?;
+    same("it lives", store.run::<i64>("PTTL", &["alias"])? > 300_000, true)
+}

@@ -1,0 +1,97 @@
+//! The guards of turns that need two tasks with one id, a mark, or fields that somebody deleted. Random steps
+//! find the others (`proofs::turns`).
+
+use super::Case;
+use super::store::{Attempt, Step, Store, WORK, same};
+
+pub const CASES: &[Case] = &[
+    Case {
+        what: "another task with the id of one that has its turn neither takes nor frees that turn",
+        scenario: a_turn_belongs_to_one_entry,
+        mutations: &[
+            &[("if not track or entry and entry ~= under then return end", "if not track then return end")],
+            &[(
+                "if not is_elsewhere(turns.statuses .. id, entry) then give(track, id, entry) end",
+                "give(track, id, entry)",
+            )],
+        ],
+    },
+    Case {
+        what: "a task that is held leaves the status of another one with its id as it is",
+        scenario: a_held_task_leaves_the_status_of_another,
+        mutations: &[&[(
+            "if not is_marked(status) and not is_elsewhere(status, entry) then\n      redis.pcall('HDEL'",
+            "if true then\n      redis.pcall('HDEL'",
+        )]],
+    },
+    Case {
+        what: "a held task whose fields somebody deleted takes no place",
+        scenario: held_tasks_without_fields_take_no_place,
+        mutations: &[&[("if not packed then return end", "")]],
+    },
+    Case {
+        what: "the heartbeat of a task that is cancelled while it has its turn says so",
+        scenario: the_heartbeat_sees_the_mark,
+        mutations: &[&[("if turns.are_limited and is_marked(status) then return 2 end", "")]],
+    },
+];
+
+/// Adds a task with this id to the queue, whose tasks follow each other.
+fn add(store: &mut Store, id: &str) -> Step<String> {
+    store.has_turns = true;
+    store.run("XADD", &[WORK, "*", "n", "1", "tq-id", id])
+}
+
+fn claim(store: &mut Store, expected: &[&str]) -> Step {
+    same("claimed", store.claim("c1")?, expected)
+}
+
+fn end(store: &mut Store, entry: &str, id: &str) -> Step {
+    same("settled", store.settle("c1", &[&Attempt::named(entry, id).owned()])?, ["1"])
+}
+
+fn a_turn_belongs_to_one_entry(store: &mut Store) -> Step {
+    let first = add(store, "t")?;
+    claim(store, &[&first])?;
+    same("begun", store.begin("c1", "t", &first)?, 1)?;
+    let (second, _) = (add(store, "t")?, add(store, "u")?);
+    // The second task is delivered, so that the gate finds the duplicate. The third one is held.
+    claim(store, &[&second])?;
+    same("a duplicate", store.begin("c1", "t", &second)?, 3)?;
+    same("only the first one is there", store.length(WORK)?, 1)?;
+    end(store, &first, "t")?;
+    same("the next one has its turn", store.length(WORK)?, 1)
+}
+
+fn a_held_task_leaves_the_status_of_another(store: &mut Store) -> Step {
+    let first = add(store, "t")?;
+    claim(store, &[&first])?;
+    same("begun", store.begin("c1", "t", &first)?, 1)?;
+    end(store, &first, "t")?;
+    let other = add(store, "u")?;
+    claim(store, &[&other])?;
+    add(store, "t")?;
+    claim(store, &[])?;
+    same("status", store.said(WORK, "t")?, "COMPLETED")
+}
+
+fn held_tasks_without_fields_take_no_place(store: &mut Store) -> Step {
+    let first = add(store, "t")?;
+    claim(store, &[&first])?;
+    add(store, "u")?;
+    claim(store, &[])?;
+    store.run::<u64>("DEL", &["tq:{work}:parked"])?;
+    add(store, "v")?;
+    claim(store, &[])?;
+    end(store, &first, "t")?;
+    same("the next one has its turn", store.length(WORK)?, 1)?;
+    same("nothing is held", store.run::<u64>("ZCARD", &["tq:{work}:delayed"])?, 0)
+}
+
+fn the_heartbeat_sees_the_mark(store: &mut Store) -> Step {
+    let first = add(store, "t")?;
+    claim(store, &[&first])?;
+    same("begun", store.begin("c1", "t", &first)?, 1)?;
+    same("cancelled", store.cancel(WORK, "t")?, "PROCESSING")?;
+    same("heartbeat", store.beat("c1", "t", &first)?, 2)
+}

@@ -1,11 +1,18 @@
 //! Queues in which nothing happens: what they cost, and that the host notices every event in them at once.
+//!
+//! The cost is a count of commands, over spans of Redis's own clock. On a busy machine hosts have fewer
+//! commands, not more.
 
-use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::{Bench, Host, eventually};
 
-const QUEUES: usize = 50;
+/// Queues of the test that counts commands.
+const QUEUES: usize = 500;
+/// The most commands per second of a host with [`QUEUES`] queues that are all at rest.
+const MOST: u64 = 100;
+/// The time over which commands are counted.
+const SPAN: Duration = Duration::from_secs(5);
 
 /// Queues `q0`, `q1`, … with one plugin.
 fn queues(count: usize, more: &str) -> String {
@@ -13,32 +20,28 @@ fn queues(count: usize, more: &str) -> String {
     (0..count).fold(head, |text, n| text + &format!("[queues.q{n}]\n"))
 }
 
-/// Commands that Redis has carried out so far, including those within scripts.
+/// The commands that Redis carries out in [`SPAN`] of its own time, including those within scripts, and
+/// without those of this test.
 fn commands(bench: &mut Bench) -> u64 {
-    let stats: String = bench.redis("INFO", "commandstats");
-    let calls =
-        stats.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok());
-    calls.sum()
-}
-
-/// Waits until at most `limit` commands are carried out in five seconds.
-fn until_quiet(bench: &mut Bench, limit: u64) {
-    const WINDOW: Duration = Duration::from_secs(5);
-    let mut seen: VecDeque<(Instant, u64)> = VecDeque::new();
-    eventually(&format!("at most {limit} commands in five seconds"), || {
-        let now = (Instant::now(), commands(bench));
-        seen.push_back(now);
-        // The last count that is at least as old as the window. A longer window has more commands.
-        while seen.get(1).is_some_and(|next| now.0 - next.0 >= WINDOW) {
-            seen.pop_front();
-        }
-        let (at, before) = seen[0];
-        // The questions of the test itself are commands too.
-        let found = (now.1 - before).saturating_sub(seen.len() as u64);
+    let ask = |bench: &mut Bench| -> (u64, u64) {
+        let text: String = bench.redis("INFO", ("server", "commandstats"));
+        let calls = text
+            .lines()
+            .filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok());
+        let time = text.lines().find_map(|line| line.strip_prefix("server_time_usec:")?.parse().ok());
+        (time.expect("Redis's time"), calls.sum())
+    };
+    let first = ask(bench);
+    let mut asked = 1;
+    eventually("the span is over", || {
         // The test measures a rate, so it sleeps.
-        std::thread::sleep(Duration::from_millis(200));
-        (now.0 - at >= WINDOW && found <= limit).then(|| println!("{found} commands in five seconds"))
-    });
+        std::thread::sleep(SPAN / 5);
+        let now = ask(bench);
+        let ends = now.0 - first.0 >= SPAN.as_micros() as u64;
+        let found = now.1 - first.1 - asked;
+        asked += 1;
+        ends.then(|| println!("{found} commands in {} ms", (now.0 - first.0) / 1000)).map(|()| found)
+    })
 }
 
 /// Waits until each host waits for this many streams in one read, and reads from none of them separately.
@@ -76,17 +79,24 @@ fn idle_queues_cost_few_commands_and_four_hosts_less_than_double() {
     let mut bench = Bench::new(&queues(QUEUES, ""));
     bench.install("echo", "echo");
     let mut hosts = vec![bench.host()];
-    // If each loop looked at each queue once a second, the count would be about a thousand.
-    until_quiet(&mut bench, 150);
-    hosts.extend((0..3).map(|_| bench.host()));
-    // The tasks find all hosts at rest. The commands of four hosts are counted once, after the tasks.
     until_all_rest(&mut bench, hosts.len());
-    for n in 0..QUEUES {
+    // Once a minute a host looks at a part of all keys. So one span says little, and the least of some spans
+    // is what rest costs.
+    let one = (0..3).map(|_| commands(&mut bench)).min().expect("some spans");
+    let most = MOST * SPAN.as_secs();
+    assert!(one < most, "one host has {one} commands in {SPAN:?}, {most} are too many");
+    hosts.extend((0..3).map(|_| bench.host()));
+    until_all_rest(&mut bench, hosts.len());
+    // The tasks find all hosts at rest.
+    for n in 0..QUEUES / 10 {
         let queue = format!("q{n}");
         let id = bench.xadd(&queue, &[("n", "1")]);
         bench.until(&queue, &id, "COMPLETED");
     }
-    until_quiet(&mut bench, 300);
+    until_all_rest(&mut bench, hosts.len());
+    eventually(&format!("four hosts have less than twice the {one} commands of one"), || {
+        (commands(&mut bench) < 2 * one).then_some(())
+    });
     Host::stop_all(hosts);
 }
 

@@ -1,0 +1,73 @@
+//! Rate limits when hosts die and replies are lost: a task that is taken over or recovered starts again, and
+//! counts again.
+//!
+//! The times are from Redis's clock. A start may be late, never early, so a test asks only for the time that
+//! all starts together take at least. Not here: hosts that work (`control`).
+
+use tqhost::testing::queue::script;
+
+use crate::support::proxy::Proxy;
+use crate::support::{Bench, Held, eventually};
+
+/// When the tasks began to run, in ms of Redis's clock, by task.
+fn starts(bench: &mut Bench, ids: &[String]) -> Vec<u64> {
+    ids.iter().map(|id| bench.status("work", id, "started_at").parse().expect("a time")).collect()
+}
+
+/// The time (ms) between the first and the last start.
+fn span(starts: &[u64]) -> u64 {
+    starts.iter().max().expect("a start") - starts.iter().min().expect("a start")
+}
+
+#[test]
+fn tasks_that_are_taken_over_from_a_dead_host_count_for_the_rate() {
+    let held = Held::new();
+    let mut bench = held.bench(
+        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 50\nlease = \"1s\"\nmax_crashes = 100\n\
+         rate_limit = \"4/s\"\n",
+    );
+    let ids: Vec<String> = (0..12).map(|_| bench.xadd("work", &held.task())).collect();
+    let first = bench.host();
+    bench.until_running("work", ids.len());
+    let before = starts(&mut bench, &ids);
+    first.kill();
+    let second = bench.host();
+    let after = eventually("all run again", || {
+        let now = starts(&mut bench, &ids);
+        now.iter().zip(&before).all(|(now, before)| now > before).then_some(now)
+    });
+    // Eleven starts after the first one, less the one that may come early, take 2.5 seconds. Without the
+    // limit, one step takes all tasks over.
+    for (what, starts) in [("of the first host", &before), ("of the second host", &after)] {
+        assert!(span(starts) >= 1500, "the starts {what} took {} ms: {starts:?}", span(starts));
+    }
+    held.end();
+    bench.until_drained("work");
+    second.until_count("tqhost_reclaimed_total", "work", ids.len() as u64);
+    second.stop();
+}
+
+#[test]
+fn tasks_that_are_recovered_after_a_lost_reply_count_for_the_rate() {
+    let held = Held::new();
+    let queues = "[queues.work]\nplugin = \"fetches\"\nconcurrency = 50\nrate_limit = \"1/s\"\n";
+    let mut bench = held.bench(queues);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(&held.queues(queues), proxy.port);
+    let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &held.task())).collect();
+    // The text of the script names the command, too.
+    let _: String = bench.redis("SCRIPT", ("LOAD", &script::GROUP.source));
+    // Each of these reads delivers one task, since one may start at a time.
+    proxy.lose_replies("XREADGROUP", ids.len());
+    let host = bench.host();
+    bench.until_running("work", ids.len());
+    assert_eq!(proxy.hits(), ids.len());
+    // Four starts after the first one, less the one that may come early, take three seconds. The pauses after
+    // errors are shorter.
+    let starts = starts(&mut bench, &ids);
+    assert!(span(&starts) >= 2000, "the starts took {} ms: {starts:?}", span(&starts));
+    held.end();
+    bench.until_drained("work");
+    host.log("found tasks that were delivered in a reply that was lost");
+    host.stop();
+}

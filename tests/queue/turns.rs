@@ -91,6 +91,35 @@ fn tasks_of_one_key_run_in_their_order_and_others_beside_them() {
 }
 
 #[test]
+fn tasks_that_are_held_keep_no_promoter_busy() {
+    let runs = Runs::start();
+    let mut bench = runs.bench(SERIAL);
+    let host = bench.host();
+    let ids: Vec<String> = (0..3).map(|n| runs.add(&mut bench, "track", "k", n, 600_000)).collect();
+    eventually("two are held", || (held(&mut bench, "track") == 2).then_some(()));
+    // Looks for delayed tasks count what is not held, and only promoters ask for what is due first.
+    let calls = |bench: &mut Bench| {
+        let text: String = bench.redis("INFO", "commandstats");
+        ["zcount", "zrange"].map(|name| -> u64 {
+            let calls = format!("cmdstat_{name}:calls=");
+            let line = text.lines().find_map(|line| line.strip_prefix(&calls));
+            line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+        })
+    };
+    eventually("some looks wake no promoter", || {
+        let before = calls(&mut bench);
+        let after =
+            eventually("some looks", || Some(calls(&mut bench)).filter(|now| now[0] >= before[0] + 4));
+        (after[1] == before[1]).then_some(())
+    });
+    for id in &ids {
+        bench.tqhost(&["cancel", "track", id]).ok();
+    }
+    bench.until_drained("track");
+    host.stop();
+}
+
+#[test]
 fn a_busy_key_starves_no_other_one() {
     let runs = Runs::start();
     let mut bench = runs.bench(SERIAL);

@@ -65,6 +65,12 @@ impl Queue {
         Some(redis::cmd("ZCOUNT").arg(&self.keys.delayed).arg(HELD).arg(HELD).to_owned())
     }
 
+    /// Counts the delayed tasks that are not held. None: the queue holds none.
+    pub(super) fn ask_not_held(&self) -> Option<Cmd> {
+        self.rules.turns.tracks.as_ref()?;
+        Some(redis::cmd("ZCOUNT").arg(&self.keys.delayed).arg("-inf").arg(format!("({HELD}")).to_owned())
+    }
+
     /// Looks for turns that nobody uses, and mends them if `mend`. It goes in parts, which are `apart`.
     pub async fn look_at_tracks(&self, mend: bool, apart: Duration) -> Result<Vec<TrackFault>, QueueError> {
         const PART: usize = 500;

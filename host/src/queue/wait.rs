@@ -116,8 +116,8 @@ pub(crate) async fn stops(link: &Link, queues: &[&Queue]) -> Result<Vec<Stops>, 
     Ok(stops.collect())
 }
 
-/// Finds the queues that have delayed tasks, by their position in the list. It takes one command if there are
-/// none, and a few more for each that has some.
+/// Finds the queues that have delayed tasks which are due at some time, by their position in the list. It
+/// takes one command if there are none, and a few more for each that has some.
 pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
     const WHAT: &str = "look for delayed tasks";
     let mut found = Vec::new();
@@ -135,7 +135,23 @@ pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<u
             parts.extend([part.start..middle, middle..part.end]);
         }
     }
-    Ok(found)
+    let mut due = Vec::new();
+    for place in found {
+        // Nobody has to look for tasks that are held: the end of another task calls them up.
+        let has_due = match queues[place].ask_not_held() {
+            None => true,
+            Some(ask) => match link.command(WHAT, &ask).await {
+                Ok(count) => shaped(link, WHAT, reply::count(&count))? > 0,
+                Err(error) if error.is_connection() => return Err(error),
+                // The promoter says what is wrong.
+                Err(_) => true,
+            },
+        };
+        if has_due {
+            due.push(place);
+        }
+    }
+    Ok(due)
 }
 
 /// Signals all hosts to look now instead of a moment later: at pauses, delayed tasks, duties without a host.

@@ -1,5 +1,5 @@
-//! Section `effects`: what a task costs that enqueues another, keeps a value or writes a record, and what
-//! a flow's child costs, next to a plain task.
+//! Section `effects`: what a task costs that enqueues another, keeps a value, counts or writes a record, and
+//! what a flow's child costs, next to a plain task.
 //!
 //! Every repetition runs all cases once, in a random order, each with a new Redis. All cases run the same
 //! guest on tasks of the same size, so a difference between them is the cost of the effect. The tasks are
@@ -41,10 +41,12 @@ const QUEUES: &str = "[defaults]\nmax_backlog = 1000000\n\
      [plugins.work]\nrecords = [\"kb:*\"]\n";
 
 /// The cases, each with its description in the table. The first one is what the others are compared to.
-const CASES: [(Case, &str); 6] = [
+const CASES: [(Case, &str); 8] = [
     (Case::Plain, "a plain task"),
     (Case::Outbox, "one task in the outbox"),
     (Case::State, "one state write"),
+    (Case::Expiring, "one state write with a ttl"),
+    (Case::Counter, "one count in the state"),
     (Case::Record, "one record of one field"),
     (Case::Child, "a flow's child"),
     (Case::Events, "a plain task, with `events`"),
@@ -55,6 +57,8 @@ enum Case {
     Plain,
     Outbox,
     State,
+    Expiring,
+    Counter,
     Record,
     Child,
     Events,
@@ -67,6 +71,8 @@ impl Case {
             Case::Plain | Case::Child | Case::Events => json!([]),
             Case::Outbox => json!([["enqueue", { "queue": "sink", "fields": { "n": n } }]]),
             Case::State => json!([["set", format!("key-{n}"), "value", 0]]),
+            Case::Expiring => json!([["set", format!("key-{n}"), "value", 3_600_000]]),
+            Case::Counter => json!([["add", "sum", 1]]),
             Case::Record => json!([["put", format!("kb:{n}"), { "n": n }]]),
         }
     }
@@ -106,7 +112,7 @@ pub fn costs() {
             let (case, what) = CASES[at];
             let cost = measure(case, tasks);
             println!(
-                "  {} of {reps}  {what:24} {:>9} tasks/s  {:5.1} µs of Redis",
+                "  {} of {reps}  {what:28} {:>9} tasks/s  {:5.1} µs of Redis",
                 rep + 1,
                 grouped(cost.rate),
                 cost.redis
@@ -195,7 +201,8 @@ fn assert_all_happened(bench: &mut Bench, case: Case, tasks: usize) {
         }
         Case::Outbox => bench.redis("XLEN", "sink"),
         Case::Child => bench.redis::<usize>("XLEN", "join") * CHILDREN,
-        Case::State | Case::Record => {
+        Case::Counter => bench.redis("GET", "tq:{work}:state:work:sum"),
+        Case::State | Case::Expiring | Case::Record => {
             // There is also a status for each task.
             let keys: usize = redis::cmd("DBSIZE").query(&mut bench.db).expect("DBSIZE");
             assert!(keys < 2 * tasks + 100, "{keys} keys");

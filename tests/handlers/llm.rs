@@ -23,6 +23,7 @@ pub struct Asked {
     pub at: Instant,
     /// Its first line and its headers.
     pub head: String,
+    /// Null, if it has none.
     pub body: Value,
 }
 
@@ -93,10 +94,10 @@ fn answer(tcp: TcpStream, asked: &Mutex<Vec<Asked>>, says: &[Said]) -> Option<()
     }
     let size = head
         .lines()
-        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok())?;
-    let mut body = vec![0; size];
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    let mut body = vec![0; size.unwrap_or(0)];
     stream.read_exact(&mut body).ok()?;
-    let body = serde_json::from_slice(&body).ok()?;
+    let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).ok()? };
     let number = {
         let mut asked = asked.lock().expect("the requests");
         asked.push(Asked { at: Instant::now(), head, body });

@@ -103,6 +103,34 @@ fn who_cancels_the_last_task_of_a_flow_that_has_failed_cancels_the_rest_of_the_f
 }
 
 #[test]
+fn a_dead_last_task_is_cancelled_by_its_own_name_although_its_queue_keeps_no_statuses() {
+    let queues = QUEUES
+        .replace("[queues.part]", "[queues.part]\nmax_backlog = 2")
+        .replace("[queues.join]", "[queues.join]\nretention = \"0s\"\nid = { field = \"report\" }");
+    let mut bench = bench(&queues);
+    let host = bench.host();
+    let child = |calls: Value| json!({ "queue": "part", "fields": { "do": calls } });
+    let children = [vec![child(json!([["reject"]]))], vec![child(json!([["sleep", 60_000]])); 20]].concat();
+    let then = json!({ "queue": "join", "fields": { "do": [["results"]], "report": "r7" } });
+    let id = done(&mut bench, "work", json!([["fan-out", children, then]]))[0].as_str().unwrap().to_owned();
+    eventually("the last task is dead", || (bench.dead("join").len() == 1).then_some(()));
+    bench.until_pending("part", 2);
+    let ran = bench.tqhost(&["cancel", "join", "r7"]).ok();
+    assert!(ran.stdout.contains("stays FAILED; this cancelled 2 tasks of its flow"), "{ran:?}");
+    eventually("the rest of the flow is gone", || {
+        (bench.places("join").delayed == 0 && bench.places("part").length == 0).then_some(())
+    });
+    assert_eq!(bench.redis::<u64>("EXISTS", format!("tq:{{join}}:flow:{id}:children")), 0);
+    let again = bench.tqhost(&["cancel", "join", "r7", "--json"]).ok().json();
+    assert_eq!([&again["status"], &again["children"]], [&json!("FAILED"), &json!(0)]);
+    assert_eq!(bench.dead("join").len(), 1, "the dead letter stays");
+    for queue in ["work", "part", "join"] {
+        bench.tqhost(&["doctor", queue]).ok();
+    }
+    host.stop();
+}
+
+#[test]
 fn a_last_task_that_failed_by_itself_cannot_be_cancelled() {
     let mut bench = bench(QUEUES);
     let host = bench.host();

@@ -7,6 +7,7 @@ mod data;
 mod ends;
 mod hosts;
 mod killed;
+mod known_again;
 mod lost_replies;
 mod network;
 mod other_versions;

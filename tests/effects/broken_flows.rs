@@ -146,8 +146,11 @@ fn the_doctor_finds_a_child_that_was_deleted_with_its_status() {
 #[test]
 fn the_doctor_finds_children_that_the_flow_has_forgotten() {
     let (mut bench, host, id, _) = waiting(1);
+    // Without a host, nobody but the doctor can find that the child is lost.
+    host.stop();
     let _: u64 = bench.redis("DEL", ("part", flow(&id) + ":results"));
     found_and_mended(&bench, &format!("lost-child {id}#0"));
+    let host = bench.host();
     bench.until("join", &id, "FAILED");
     host.stop();
 }
@@ -171,6 +174,28 @@ fn the_doctor_finds_a_child_whose_end_is_not_counted() {
         assert_eq!(results(&mut bench, "join", &id), json!([[["part", "[1]"]]]));
         host.stop();
     }
+}
+
+#[test]
+fn the_doctor_finds_a_child_whose_settlement_was_refused_in_its_middle() {
+    let (mut bench, host, id, children) = waiting(1);
+    // A child is counted after it was acknowledged. Somebody takes this command from a host that works.
+    let _: () = bench.redis("ACL", ("SETUSER", "default", "-hincrby"));
+    bench.tqhost(&["resume", "part"]).ok();
+    eventually("the settlement is refused", || {
+        let says = |line: &Value| line["error"].to_string().contains("can't run this command");
+        host.logged("a call to Redis failed").iter().any(says).then_some(())
+    });
+    let _: () = bench.redis("ACL", ("SETUSER", "default", "+hincrby"));
+    eventually("the child was acknowledged", || (bench.places("part").pending == 0).then_some(()));
+    found_and_mended(&bench, &format!("unjoined-flow {id}"));
+    assert_eq!(results(&mut bench, "join", &id), json!([[["part", "[1]"]]]));
+    // The entry of the child is in the stream, and nobody will read it.
+    let report = bench.tqhost(&["doctor", "part", "--fix", "--json"]).json();
+    assert_eq!(report["findings"][0]["task"], json!(children[0]), "{report:#}");
+    eventually("the entry is gone", || (bench.places("part").length == 0).then_some(()));
+    assert_eq!(bench.status("part", &children[0], "status"), "COMPLETED");
+    host.stop();
 }
 
 #[test]

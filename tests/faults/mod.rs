@@ -12,6 +12,7 @@ mod lost_replies;
 mod network;
 mod other_versions;
 mod redis;
+mod rights;
 mod suspects;
 mod turns;
 mod worker;

@@ -52,12 +52,16 @@ impl QueueError {
         self.source.code() == Some("WRONGTYPE")
     }
 
-    /// Why a queue cannot be served by a host: a key has another type, or other groups need its entries. The
-    /// text names the way out. `queue` is the queue's name.
+    /// Why a queue cannot be served by a host: the user lacks rights, a key has another type, or other groups
+    /// need its entries. The text names the way out. `queue` is the queue's name.
     pub(crate) fn unfit(&self, queue: &str) -> Option<String> {
         let detail = self.source.detail().unwrap_or_default();
         match self.source.code()? {
             "TQTYPE" => Some(format!("{detail}: `tqhost adopt {queue}` says what can be done")),
+            "TQRIGHTS" => Some(format!(
+                "the user of redis.url may not run these commands, which tqhost needs: {detail}. Allow them \
+                 with ACL SETUSER; the page on operations has a rule for a user of its own"
+            )),
             "TQGROUP" => Some(format!(
                 "the stream has other consumer groups ({detail}). tqhost deletes each entry when its task \
                  has ended, also if they have not read it. Remove them, or confirm it with \

@@ -125,3 +125,31 @@ impl ScriptCall {
 pub(super) fn with_fields(call: ScriptCall, fields: RawFields) -> ScriptCall {
     fields.into_iter().fold(call, |call, (name, value)| call.arg(name).arg(value))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    /// The commands that a script runs, as it names them in its calls.
+    fn commands(source: &str) -> impl Iterator<Item = &str> {
+        let after_call = source.split("call('").skip(1);
+        after_call.filter_map(|rest| rest.split('\'').next())
+    }
+
+    #[test]
+    fn a_host_asks_for_the_right_to_every_command_of_the_scripts() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/queue/scripts");
+        let group = fs::read_to_string(dir.join("group.lua")).expect("group.lua");
+        let list = group.split("[[").nth(1).and_then(|rest| rest.split("]]").next()).expect("the list");
+        let listed: BTreeSet<&str> =
+            list.split_whitespace().filter_map(|name| name.split('|').next()).collect();
+        let scripts = fs::read_dir(dir).expect("the scripts").map(|entry| entry.expect("a script").path());
+        let sources: Vec<String> = scripts.map(|path| fs::read_to_string(path).expect("a script")).collect();
+        let mut run: BTreeSet<&str> = sources.iter().flat_map(|source| commands(source)).collect();
+        // tracks.lua names its command by an expression.
+        run.extend(["HSCAN", "ZSCAN"]);
+        assert_eq!(listed, run);
+    }
+}

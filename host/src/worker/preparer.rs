@@ -1,8 +1,9 @@
 //! Checks the keys of one queue before any task is taken from it, and creates its group.
 //!
 //! In: a queue. Out: nothing, once the queue can be served: until then no loop that claims or moves tasks
-//! runs. While a key has another type, or the stream has a group that nobody has confirmed, this loop says so
-//! in the log and to the health, and looks again. So the queue goes on by itself when the cause is mended.
+//! runs. While the user of Redis lacks rights, a key has another type, or the stream has a group that nobody
+//! has confirmed, this loop says so in the log and to the health, and looks again. So the queue goes on by
+//! itself when the cause is mended.
 //!
 //! Not here: the check itself (`queue/scripts/group.lua`).
 

@@ -6,10 +6,31 @@
 --       6 adopted: another group → when an operator confirmed that its entries may be deleted
 --       7 list (the stream: the queue has none)
 -- ARGV  1 group
--- Gives 1 when it created the group, 0 when the group existed. Gives an error, and writes nothing, if a key
---   has another type (TQTYPE), or the stream has groups that nobody has confirmed (TQGROUP, and their names).
+-- Gives 1 when it created the group, 0 when the group existed. Gives an error, and writes nothing, if the
+--   user may not run all commands (TQRIGHTS, and their names), a key has another type (TQTYPE), or the stream
+--   has groups that nobody has confirmed (TQGROUP, and their names).
 --
 -- A group that is created again is given every entry again, so none of them is history. Safe to run again.
+
+-- The commands of all scripts. A script that is refused one of them after its first write leaves its task
+-- half settled, so a host asks for all of them before it takes a task.
+local COMMANDS = [[
+  XACK XADD XCLAIM XDEL XGROUP|CREATE XGROUP|DELCONSUMER XGROUP|SETID XINFO|CONSUMERS XINFO|GROUPS
+  XINFO|STREAM XLEN XPENDING XRANGE XREADGROUP
+  DEL EXISTS GET HDEL HEXISTS HGET HGETALL HINCRBY HMGET HSCAN HSET HSETNX INCRBY LINDEX LLEN LPOP MSET
+  PERSIST PEXPIRE PTTL RPOP RPUSH SET SETRANGE TIME TYPE UNLINK ZADD ZCARD ZLEXCOUNT ZRANGE ZRANGEBYLEX
+  ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGEBYLEX ZSCAN ZSCORE
+]]
+local denied = {}
+for name in string.gmatch(redis.acl_check_cmd and COMMANDS or '', '%S+') do
+  local command, part = string.match(name, '^(%w+)|?(%w*)$')
+  local args = { string.sub(command, 1, 1) == 'X' and stream or KEYS[2] }
+  if part ~= '' then table.insert(args, 1, part) end
+  if command == 'XREADGROUP' then args = { 'GROUP', group, 'consumer', 'STREAMS', stream, '>' } end
+  if not redis.acl_check_cmd(command, unpack(args)) then append(denied, name) end
+end
+if #denied > 0 then return redis.error_reply('TQRIGHTS ' .. table.concat(denied, ', ')) end
+
 local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[4], 'stream', KEYS[5], 'hash',
   KEYS[6], 'hash') or KEYS[7] ~= stream and wrong_type(KEYS[7], 'list')
 if bad then return bad end

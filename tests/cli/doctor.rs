@@ -467,12 +467,12 @@ fn what_stands_still_beside_a_host_that_is_ready_is_told() {
     let claimed = bench.xadd("work", &[("n", "1")]);
     read(&mut bench, 1);
     let delayed = enqueue(&bench, &["--delay", "1h"]);
-    // The host may neither reclaim nor promote.
+    let host = bench.host();
+    host.until_ready();
+    // From now on the host may neither reclaim nor promote.
     let _: () = bench.redis("ACL", ("SETUSER", "test", "on", "nopass", "~*", "+@all"));
     let _: () = bench.redis("AUTH", ("test", ""));
     let _: () = bench.redis("ACL", ("SETUSER", "default", "-xclaim", "-xadd"));
-    let host = bench.host();
-    host.until_ready();
     is_well(&bench);
     let _: redis::Value =
         bench.redis("XCLAIM", ("work", "tqhost", "foreign", 0, &claimed, "IDLE", 60_000, "JUSTID"));

@@ -143,7 +143,7 @@ pub const MUTATIONS: &[Mutation] = &[
         scripts: &[&script::BEGIN],
         text: "if not owned(entry, consumer) then",
         instead: "if false then",
-        found: "Lost",
+        found: "Some(Owned",
     },
     Mutation {
         what: "begin overlooks that another task has the key",

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::support::{Bench, Ran, eventually};
+use crate::support::web::Service;
+use crate::support::{Bench, Ran, Web, eventually};
 
 const QUEUE: &str = "[queues.work]\nplugin = \"fails-twice\"\nlease = \"1s\"\n\
                      backoff = { delays = [\"1h\"] }\n";
@@ -131,6 +132,40 @@ fn what_goes_out_can_come_in_again() {
     let report = bench.tqhost(&["doctor", "work", "--json"]).ok().json();
     assert_eq!(report["findings"], serde_json::json!([]), "{report:#}");
     host.stop();
+}
+
+#[test]
+fn tasks_that_found_a_service_down_or_wait_for_their_turn_go_back_too() {
+    let web = Web::start();
+    web.set_service(Service::Answers("429 Too Many Requests", "retry-after: 1000\r\n"));
+    let url = format!("{}/service", web.origin());
+    let asks = format!("[plugins.asks-a-service]\nallowed_hosts = [\"{}\"]\n", web.origin());
+    let held = "hold = { after = 1, for = \"1h\" }";
+    let serial = "serial = { field = \"key\" }";
+    for (plugin, more, value) in [("asks-a-service", held, &*url), ("fails-twice", serial, "1")] {
+        let backoff = "backoff = { delays = [\"1h\"] }";
+        let queue = format!("[queues.work]\nplugin = \"{plugin}\"\n{backoff}\n{more}\n");
+        let mut bench = Bench::new(&if more == held { queue + &asks } else { queue });
+        bench.install(plugin, plugin);
+        let host = bench.host();
+        for n in ["a", "b", "c"] {
+            bench.xadd("work", &[("n", n), ("key", "1"), ("url", value)]);
+            // The first one fails, and is not charged or has the turn of its key.
+            eventually("the first one waits", || (bench.places("work").delayed > 0).then_some(()));
+        }
+        if more == serial {
+            eventually("the others are held", || (bench.places("work").delayed == 3).then_some(()));
+        }
+        host.stop();
+        let told = out(&bench, &["--yes"]).ok().json();
+        assert!(!kinds(&told).contains_key("timed"), "no producer delayed them: {told:#}");
+        let mut names: Vec<String> =
+            consume(&mut bench).into_iter().map(|mut fields| fields.remove("n").expect("a name")).collect();
+        names.sort();
+        assert_eq!(names, ["a", "b", "c"], "{told:#}");
+        let keys: Vec<String> = bench.redis("KEYS", "tq:{work}:*");
+        assert_eq!(keys, [""; 0], "{told:#}");
+    }
 }
 
 /// A queue with a strict order in which one task waits for its retry, and three wait behind it.

@@ -117,10 +117,9 @@ fn plan(queue: &Queue, held: &Holdings, serving: &[&str], now_ms: u64, early: bo
         items.push(AdoptItem::told(K::Running, held.running, what).with_step(&format!("they go to {place}")));
     }
     if held.retried > 0 {
-        let what = "tasks are due, or wait for another attempt: a plain consumer cannot see them".to_owned();
-        items.push(
-            AdoptItem::told(K::Delayed, held.retried, what).with_step(&format!("they go to {place}, now")),
-        );
+        let what = "tasks are due, or wait for another attempt: a plain consumer cannot see them";
+        let item = AdoptItem::told(K::Delayed, held.retried, what.to_owned());
+        items.push(item.with_step(&format!("they go to {place}, now")));
     }
     if held.held_tasks > 0 {
         let what = "tasks wait for their turn, behind others that have not ended".to_owned();
@@ -330,6 +329,12 @@ impl Queue {
             .collect();
         for reply in self.link.scripts(WHAT, &calls).await? {
             removed += self.shaped(WHAT, reply::count(&reply?))?;
+        }
+        // Nobody waits for a turn any more. Turns are left whose tasks somebody has deleted.
+        let count = redis::cmd("ZCARD").arg(&self.keys.delayed).to_owned();
+        if self.shaped(WHAT, reply::count(&self.link.command(WHAT, &count).await?))? == 0 {
+            let turns = redis::cmd("UNLINK").arg(&self.keys.owners).arg(&self.keys.tracks).to_owned();
+            removed += self.shaped(WHAT, reply::count(&self.link.command(WHAT, &turns).await?))?;
         }
         // A marker is judged by the status of its task, so statuses are removed first.
         for markers in [false, true] {

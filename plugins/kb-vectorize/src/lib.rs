@@ -1,7 +1,8 @@
 //! Splits a document of a knowledge base into chunks, and writes each with its vector as a Redis hash.
 //!
-//! In: a task with the fields `knowledgeBaseId`, `documentId`, `content` (Markdown or plain text), and
-//! optionally `title`. Out: the records of `store`, which replace those of an earlier run of the document.
+//! In: a task with the fields `knowledgeBaseId`, `documentId` (the configuration may name others), `content`
+//! (Markdown or plain text), and optionally `title`. Out: the records of `store`, which replace those of an
+//! earlier run of the document.
 //!
 //! A document whose chunks fit into one commit is written by its own task. A larger one is divided: its task
 //! keeps the parts in the plugin's state, and starts a flow of tasks for its own queue. All chunks get a new
@@ -38,7 +39,7 @@ use embed::Method;
 use model_server::{setting, wrong};
 use parts::Part;
 use split::{Chunk, Sizes};
-use store::{Document, Generation, Keys};
+use store::{Document, Generation, Keys, Names};
 
 /// The field that the handler's own tasks have instead of `content`.
 const STEP: &str = "vectorizeStep";
@@ -57,6 +58,8 @@ const PART_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The plugin's configuration.
 pub struct Settings {
     prefix: String,
+    /// The fields of producers' tasks. The handler's own tasks have those of `Names::default`.
+    names: Names,
     sizes: Sizes,
     method: Method,
 }
@@ -80,7 +83,12 @@ impl Settings {
         }
         let must = "a whole number, at most half of `chunk_characters`";
         let overlap = number("overlap_characters", (chunk / 2).min(120), chunk / 2, must)?;
-        Ok(Settings { prefix, sizes: Sizes { chunk, overlap }, method: Method::read(get)? })
+        let Names { kb, document } = Names::default();
+        let names = Names {
+            kb: setting(&get, "knowledge_base_field")?.unwrap_or(kb),
+            document: setting(&get, "document_field")?.unwrap_or(document),
+        };
+        Ok(Settings { prefix, names, sizes: Sizes { chunk, overlap }, method: Method::read(get)? })
     }
 }
 
@@ -150,10 +158,12 @@ pub fn vectorize_with(
     settings: &Settings,
     send: impl FnMut(&Request) -> Result<Response, Error>,
 ) -> Result<Report, Failure> {
-    let keys = Keys::of(task, &settings.prefix)?;
+    let step = task.text_opt(STEP)?;
+    let names = step.map_or_else(|| settings.names.clone(), |_| Names::default());
+    let keys = Keys::of(task, &settings.prefix, &names)?;
     let now_ms = model_server::now_ms(task);
-    let mut work = Work { task, settings, keys, now_ms, send };
-    match task.text_opt(STEP)? {
+    let mut work = Work { task, settings, names, keys, now_ms, send };
+    match step {
         None => work.start(),
         Some(_) => match task.json(STEP)? {
             Step::Part { part, run } => work.part(part, &run),
@@ -171,6 +181,7 @@ pub fn vectorize_with(
 struct Work<'a, S> {
     task: &'a Task,
     settings: &'a Settings,
+    names: Names,
     keys: Keys,
     now_ms: u64,
     send: S,
@@ -324,7 +335,7 @@ impl<S: FnMut(&Request) -> Result<Response, Error>> Work<'_, S> {
         vectors: &[Vec<f32>],
         run: &Run,
     ) -> Result<(), Failure> {
-        let (kb, document) = (self.task.text("knowledgeBaseId")?, self.task.text("documentId")?);
+        let (kb, document) = (self.task.text(&self.names.kb)?, self.task.text(&self.names.document)?);
         for ((n, chunk), vector) in (first..).zip(chunks).zip(vectors) {
             let position = n.to_string();
             let fields: [(&str, &[u8]); 9] = [
@@ -345,21 +356,24 @@ impl<S: FnMut(&Request) -> Result<Response, Error>> Work<'_, S> {
 
     /// A task for this queue.
     fn step(&self, step: &Step) -> NewTask {
-        let ids = ["knowledgeBaseId", "documentId"];
-        let ids = self.task.fields.iter().filter(|field| ids.contains(&field.name.as_str())).cloned();
+        let own = Names::default();
         let step = serde_json::to_string(step).unwrap_or_default();
-        NewTask::new(&self.task.queue).fields(ids).field(STEP, step)
+        let task = NewTask::new(&self.task.queue).field(own.kb, self.id(&self.names.kb));
+        task.field(own.document, self.id(&self.names.document)).field(STEP, step)
+    }
+
+    fn id(&self, field: &str) -> String {
+        self.task.text(field).unwrap_or_default().to_owned()
     }
 
     fn report(&self, outcome: Outcome, run: Option<&Run>) -> Report {
-        let id = |field: &str| self.task.text(field).unwrap_or_default().to_owned();
         let chunks = match outcome {
             Outcome::Superseded | Outcome::Swept => 0,
             _ => run.map_or(0, |run| run.generation.chunks),
         };
         Report {
-            knowledge_base_id: id("knowledgeBaseId"),
-            document_id: id("documentId"),
+            knowledge_base_id: self.id(&self.names.kb),
+            document_id: self.id(&self.names.document),
             outcome,
             generation: run.map(|run| run.generation.id.clone()),
             method: self.settings.method.label(),

@@ -19,6 +19,19 @@ use tqhost_handler::{Failure, FieldError, Task};
 /// The most bytes of an id. A key has room for two of them and the rest.
 const MAX_ID: usize = 150;
 
+/// The names of the fields that hold the ids.
+#[derive(Clone, Debug)]
+pub struct Names {
+    pub kb: String,
+    pub document: String,
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        Names { kb: "knowledgeBaseId".to_owned(), document: "documentId".to_owned() }
+    }
+}
+
 /// The keys of one document.
 pub struct Keys {
     /// The prefix and the knowledge base.
@@ -27,9 +40,9 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub fn of(task: &Task, prefix: &str) -> Result<Keys, FieldError> {
-        let kb = id(task, "knowledgeBaseId")?;
-        Ok(Keys { base: format!("{prefix}:{kb}"), document: id(task, "documentId")? })
+    pub fn of(task: &Task, prefix: &str, names: &Names) -> Result<Keys, FieldError> {
+        let kb = id(task, &names.kb)?;
+        Ok(Keys { base: format!("{prefix}:{kb}"), document: id(task, &names.document)? })
     }
 
     pub fn document(&self) -> String {
@@ -168,7 +181,8 @@ mod tests {
     }
 
     fn keys(kb: &str, document: &str) -> Keys {
-        Keys::of(&Task::sample([("knowledgeBaseId", kb), ("documentId", document)]), "kb:{kb}").unwrap()
+        let task = Task::sample([("knowledgeBaseId", kb), ("documentId", document)]);
+        Keys::of(&task, "kb:{kb}", &Names::default()).unwrap()
     }
 
     #[test]
@@ -182,7 +196,7 @@ mod tests {
         let long = "x".repeat(151);
         for (kb, document) in [("", "a"), ("a", " \t"), ("a", &*long)] {
             let task = Task::sample([("knowledgeBaseId", kb), ("documentId", document)]);
-            assert!(Keys::of(&task, "kb").is_err());
+            assert!(Keys::of(&task, "kb", &Names::default()).is_err());
         }
     }
 

@@ -220,6 +220,24 @@ fn parts_of_two_methods_are_not_mixed() {
 }
 
 #[test]
+fn producers_may_call_the_ids_otherwise() {
+    let settings = settings(&[("knowledge_base_field", "kbId"), ("document_field", "kbId")]);
+    let content = sentences(30_000, "roses");
+    let task = Task::sample([("kbId", "9"), ("content", &*content)]);
+    let reports = all(&task, &settings);
+    assert_eq!((reports[0].outcome, reports.len() > 3), (Outcome::Started, true), "{reports:?}");
+    let last = reports.last().expect("a report");
+    assert_eq!(last.outcome, Outcome::Live);
+    for report in &reports {
+        assert_eq!((&*report.knowledge_base_id, &*report.document_id), ("9", "9"), "{report:?}");
+    }
+    let live = &records::all()["kb:{kb}:9:document:9"];
+    assert_eq!(Some(String::from_utf8_lossy(&live["generation"]).into_owned()), last.generation);
+    let missing = attempt(&Task::sample([("knowledgeBaseId", "9"), ("content", "a")]), &settings, no_server);
+    assert!(matches!(missing, Err(Failure::Reject(why)) if why.contains("`kbId` is missing")));
+}
+
+#[test]
 fn a_task_that_can_never_work_is_rejected() {
     let settings = settings(&[]);
     let long = "x".repeat(4_000_001);

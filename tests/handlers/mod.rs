@@ -22,5 +22,5 @@ mod languages;
 mod llm;
 mod published;
 mod reports;
-mod resume_model;
+pub mod resume_model;
 mod stock;

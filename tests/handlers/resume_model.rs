@@ -33,7 +33,8 @@ fn start(bench: &Bench) -> Host {
     host
 }
 
-fn good() -> Value {
+/// A model's answer that the handler takes.
+pub fn good() -> Value {
     let part = |score: u32| json!({ "score": score, "why": "so it is" });
     json!({
         "isResume": true,

@@ -1,8 +1,11 @@
 //! Systems that move in: an old consumer leaves its keys, and tqhost takes them over.
 //!
 //! In: the configurations and payloads of `examples`, and the old consumers beside this file, which are
-//! programs in Python. Out: counts: each task has one end. Not here: what `tqhost adopt` finds (`cli`).
+//! programs in Python or for Node.js. Out: counts: each task has one end. Not here: what `tqhost adopt` finds
+//! (`cli`).
 
+mod interview_platform;
+mod production_consumer;
 mod report_download;
 mod report_list;
 mod user_activity;
@@ -14,6 +17,20 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
+use crate::support::Host;
+
+/// Asserts that a host has every series that a page names.
+#[track_caller]
+fn has_the_series_of(page: &str, host: &Host) {
+    let metrics = host.get("/metrics").body;
+    let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+    let names: Vec<&str> = page.split(|c| !is_name(c)).filter(|word| word.starts_with("tqhost_")).collect();
+    assert!(names.len() > 3, "{names:?}");
+    for name in names {
+        assert!(metrics.contains(&format!("\n{name}{{")), "{name}");
+    }
+}
+
 /// An old consumer, in a process of its own. Killed when it is dropped.
 struct OldConsumer {
     child: Child,
@@ -24,15 +41,16 @@ impl OldConsumer {
     /// Starts a program of this folder for the Redis at this port.
     fn start(program: &str, port: u16, name: &str, env: &[(&str, &str)]) -> OldConsumer {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/moving");
-        let mut child = Command::new("python3")
-            .arg("-B")
+        let interpreter: &[&str] = if program.ends_with(".mjs") { &["node"] } else { &["python3", "-B"] };
+        let mut child = Command::new(interpreter[0])
+            .args(&interpreter[1..])
             .arg(folder.join(program))
             .args([&port.to_string(), name])
             .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("start python3");
+            .expect("start the old consumer");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept: Arc<Mutex<Vec<Value>>> = lines.clone();

@@ -1,9 +1,9 @@
-//! An application that takes tasks from `http-call`, or has pages for other handlers, and answers as a test
-//! says.
+//! An application that takes tasks from `http-call`, and answers as a test says.
 //!
 //! In: a function from a call to a reply. Out: the calls so far, in their order. A connection stays open
-//! after a page. Not here: applications in other languages (`receiver`), pages that have nothing to do with
-//! tasks (`web`).
+//! after a page. It also answers other requests, such as those of handlers and old consumers.
+//!
+//! Not here: applications in other languages (`receiver`), pages that have nothing to do with tasks (`web`).
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -15,6 +15,7 @@ mod busy;
 mod comparison;
 mod compilation;
 mod connections;
+mod edits;
 mod effects;
 mod http_call;
 mod hundred;
@@ -44,11 +45,12 @@ const PEERS: &str = "peers";
 fn main() {
     // `cargo bench` adds arguments for its own harness, which are ignored.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 17] = [
+    let sections: [(&str, fn()); 18] = [
         ("throughput", throughput),
         ("instances", instances::calls),
         ("busy", busy::slots),
         ("languages", languages::costs),
+        ("edits", edits::times),
         ("start", start),
         ("idle", idle::hosts),
         ("backlog", backlog::queued),

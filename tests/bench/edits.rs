@@ -1,0 +1,109 @@
+//! Section `edits`: how long an author waits from saving a file to the result of the task.
+//!
+//! Out: for each language of `tqhost new`, the seconds of `make watch` between a change of the handler and
+//! the line that the changed handler logs. The tools and packages of the project are there before.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::page::{Spread, machine, replace};
+use super::support::within;
+use crate::from_env;
+
+/// The languages of `tqhost new`, and the file that the author changes.
+const LANGUAGES: [(&str, &str); 5] = [
+    ("rust", "src/lib.rs"),
+    ("go", "handler.go"),
+    ("javascript", "handler.js"),
+    ("typescript", "handler.ts"),
+    ("python", "app.py"),
+];
+/// The word that each template logs.
+const LOGGED: &str = "counted";
+/// The longest wait for a build. The first one may load packages.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+pub fn times() {
+    let reps = from_env("REPS", 5usize);
+    println!("edits: from saving to the result, {reps} changes of each handler");
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let mut table =
+        format!("{}\n\n| language | seconds | least to most |\n|---|---:|---:|\n", machine(reps as u64));
+    for (language, file) in LANGUAGES {
+        let spread = Spread::of(changes(folder.path(), language, file, reps)).expect("a change");
+        let Spread { median, least, most } = spread;
+        println!("  {language:12} {median:5.1} s ({least:.1} to {most:.1})");
+        table += &format!("| `{language}` | {median:.1} | {least:.1} to {most:.1} |\n");
+    }
+    if from_env("WRITE", 0) == 1 {
+        replace("edits", &table);
+    }
+}
+
+/// The seconds that each change took.
+fn changes(folder: &Path, language: &str, file: &str, reps: usize) -> Vec<f64> {
+    let tqhost = env!("CARGO_BIN_EXE_tqhost");
+    let made = Command::new(tqhost).args(["new", language, "--lang", language]).current_dir(folder).output();
+    let made = made.expect("start tqhost");
+    assert!(made.status.success(), "{made:?}");
+    let project = folder.join(language);
+    let file = project.join(file);
+    let text = fs::read_to_string(&file).expect("the handler");
+    let watch = Watch::start(&project, tqhost);
+    watch.until(LOGGED);
+    let mut seconds = Vec::new();
+    for rep in 0..reps {
+        let words = format!("recounted-{rep}");
+        fs::write(&file, text.replace(LOGGED, &words)).expect("write");
+        let saved = Instant::now();
+        watch.until(&words);
+        seconds.push(saved.elapsed().as_secs_f64());
+    }
+    seconds
+}
+
+/// `make watch`. It is ended when it is dropped.
+struct Watch {
+    make: Child,
+    lines: Receiver<String>,
+}
+
+impl Watch {
+    fn start(project: &Path, tqhost: &str) -> Watch {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/build-languages.sh");
+        let mut command = Command::new(fs::canonicalize(script).expect("the script"));
+        command.args(["--run", "make", "watch"]).current_dir(project).stdin(Stdio::null());
+        command.env("TQHOST", tqhost).env_remove("CARGO_TARGET_DIR").process_group(0);
+        let mut make = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start make");
+        let (sender, lines) = channel();
+        let outputs: [Box<dyn Read + Send>; 2] =
+            [Box::new(make.stdout.take().expect("a pipe")), Box::new(make.stderr.take().expect("a pipe"))];
+        for output in outputs {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                BufReader::new(output).lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
+            });
+        }
+        Watch { make, lines }
+    }
+
+    fn until(&self, words: &str) {
+        within(PATIENCE, words, || self.lines.try_iter().find(|line| line.contains(words)));
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let group = Pid::from_raw(self.make.id().try_into().expect("a process"));
+        let _ = killpg(group, Signal::SIGTERM);
+        let _ = self.make.wait();
+    }
+}

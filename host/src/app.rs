@@ -22,6 +22,7 @@ use crate::queue::{self, Link, Queue, Redis};
 use crate::reload::{self, ConfigReloads, FileWatch, Reloader};
 use crate::sandbox::{self, Compiler, Sandbox, SandboxOptions};
 use crate::shutdown::{Loops, Signals, Stop};
+use crate::supervisor;
 use crate::worker::capacity::Capacity;
 use crate::worker::janitor::Janitor;
 use crate::worker::lifecycle::Common;
@@ -51,6 +52,7 @@ struct Host {
     /// The loops that watch the files of plugins.
     watchers: Loops,
     capacity: Capacity,
+    health: Health,
     workers: Workers,
     reloads: ConfigReloads,
     /// All other loops of the host.
@@ -86,7 +88,7 @@ impl Host {
         };
         let redis = open_redis(&config)?;
         let link = redis.link();
-        let redis_version = queue::server::check(&link).await?;
+        let redis_version = queue::server::wait_for(&link, config.redis_wait).await?;
         for danger in queue::upkeep::dangers(&link).await {
             tracing::warn!(redis = redis.address(), "{danger}");
         }
@@ -117,7 +119,7 @@ impl Host {
         );
         let sources = Sources {
             board: workers.board(),
-            health,
+            health: health.clone(),
             reloads: reloads.clone(),
             redis: redis.clone(),
             plugins: plugins.clone(),
@@ -132,6 +134,8 @@ impl Host {
             queues = config.queues.len(),
             "tqhost is running"
         );
+        supervisor::ready();
+        servants.tracker.spawn(servants.over.clone().run_until_cancelled_owned(supervisor::signs_of_life()));
         Ok(Host {
             config,
             signals,
@@ -141,6 +145,7 @@ impl Host {
             plugins,
             watchers,
             capacity,
+            health,
             workers,
             reloads,
             servants,
@@ -184,6 +189,8 @@ impl Host {
             "stopping: no new tasks; waiting for those that run"
         );
         // 1. Nothing new.
+        self.health.stops();
+        supervisor::stopping();
         self.stop.claiming.cancel();
         // 2. What runs, which has until the end of the grace period or a second signal; then its settlements.
         self.stop.bound(grace, self.signals, self.workers.stop()).await;

@@ -24,6 +24,7 @@ mod queue;
 mod reload;
 mod sandbox;
 mod shutdown;
+mod supervisor;
 mod task;
 mod tls;
 mod watch;

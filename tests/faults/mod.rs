@@ -13,6 +13,7 @@ mod network;
 mod other_versions;
 mod redis;
 mod rights;
+mod start;
 mod suspects;
 mod turns;
 mod worker;

@@ -3,7 +3,9 @@
 //!
 //! Not here: the end-to-end tests, which need no network (`tests/main.rs`).
 
+mod alerts;
 mod blobs;
+mod deploy;
 mod java;
 mod s3_server;
 mod search;

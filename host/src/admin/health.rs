@@ -1,11 +1,11 @@
 //! Decides whether this host is ready, by the last sign of life of each fetch loop.
 //!
 //! In: a [`FetchPulse`] for each fetch loop, which beats at every turn; one call of [`Health::started`]; the
-//! reason if something failed for good ([`Health::fail`]). Out: [`Health::ready`], and the [`QueueReport`]s
-//! that `/readyz` answers with.
+//! reason if something failed for good ([`Health::fail`]); that the host stops ([`Health::stops`]). Out:
+//! [`Health::ready`], and the [`QueueReport`]s that `/readyz` answers with.
 //!
 //!     never beaten ─┐
-//!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready ◀─ failed
+//!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready ◀─ failed, stopping
 //!     last event is a fault ─┘
 //!
 //! A loop that waits for its plugin is ok: it is alive, and the report says what it waits for.
@@ -48,6 +48,7 @@ pub(crate) struct Health(Arc<HealthState>);
 struct HealthState {
     stall_after: Duration,
     started: AtomicBool,
+    stopping: AtomicBool,
     failed: OnceLock<&'static str>,
     /// One for each queue, in the order in which the queues were added.
     pulses: Mutex<Vec<FetchPulse>>,
@@ -59,6 +60,8 @@ pub(crate) struct Readiness {
     pub ready: bool,
     /// The first scan of the plugins is done.
     pub started: bool,
+    /// It claims no more tasks, and ends when those that run are settled.
+    pub stopping: bool,
     /// A part that the host needs, and that has ended. Only a restart of the host brings it back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<&'static str>,
@@ -83,6 +86,7 @@ impl Health {
         Health(Arc::new(HealthState {
             stall_after,
             started: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
             failed: OnceLock::new(),
             pulses: Mutex::default(),
         }))
@@ -91,6 +95,11 @@ impl Health {
     /// Notes that the first scan of the plugins is done.
     pub(crate) fn started(&self) {
         self.0.started.store(true, Ordering::Release);
+    }
+
+    /// Notes that the host stops: from now on it is not ready.
+    pub(crate) fn stops(&self) {
+        self.0.stopping.store(true, Ordering::Release);
     }
 
     /// Notes that a part that the host needs has ended: the host is not ready until it is restarted.
@@ -127,10 +136,12 @@ impl Health {
         let started = self.0.started.load(Ordering::Acquire);
         let queues: Vec<QueueReport> =
             lock(&self.0.pulses).iter().map(|pulse| pulse.report(now, self.0.stall_after)).collect();
+        let stopping = self.0.stopping.load(Ordering::Acquire);
         let failed = self.0.failed.get().copied();
         Readiness {
-            ready: started && failed.is_none() && queues.iter().all(|queue| queue.ok),
+            ready: started && !stopping && failed.is_none() && queues.iter().all(|queue| queue.ok),
             started,
+            stopping,
             failed,
             queues,
         }
@@ -318,7 +329,8 @@ mod tests {
                 ok: *ok,
                 reason: reason.map(str::to_owned),
             };
-            assert_eq!(report, Readiness { ready: *ok, started: true, failed: None, queues: vec![row] });
+            let (started, stopping, failed, queues) = (true, false, None, vec![row]);
+            assert_eq!(report, Readiness { ready: *ok, started, stopping, failed, queues });
         }
     }
 

@@ -107,7 +107,7 @@ async fn readyz_follows_the_health_and_reports_it() {
         "ok": true,
         "reason": "its plugin has no working version",
     });
-    assert_eq!(body, json!({"ready": true, "started": true, "queues": [queue]}));
+    assert_eq!(body, json!({"ready": true, "started": true, "stopping": false, "queues": [queue]}));
 
     pulse.fault("connection refused".to_owned());
     let answer = server.request("GET /readyz", "").await;

@@ -51,6 +51,7 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
         cx.warnings.borrow_mut().push(why.to_owned());
     }
     let data_dir = folder("data_dir", ".tqhost");
+    let (redis, redis_wait) = redis_url::read(root.get("redis"));
     Config {
         path: path.to_owned(),
         plugins_dir: folder("plugins_dir", "plugins"),
@@ -59,7 +60,8 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
         concurrency,
         memory: root.get("memory").and_then(|item| item.size(MEMORY)),
         shutdown_grace: grace.unwrap_or(DEFAULT_SHUTDOWN_GRACE),
-        redis: redis_url::read(root.get("redis")),
+        redis,
+        redis_wait,
         admin: admin::read(root.get("admin")),
         plugins: plugin::read(root.get("plugins"), &queues),
         queues,

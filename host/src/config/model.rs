@@ -31,6 +31,8 @@ pub struct Config {
     /// Bytes of memory of all handlers together. None: a share of the machine's memory.
     pub memory: Option<u64>,
     pub redis: RedisServer,
+    /// How long a host that starts waits for a Redis that cannot be reached.
+    pub redis_wait: Duration,
     pub admin: Admin,
     /// Where handlers keep files.
     pub blobs: BlobSettings,

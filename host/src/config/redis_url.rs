@@ -3,6 +3,7 @@
 //! The url may hold a password, so no message shows any part of it.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use toml::de::DeValue;
 
@@ -11,13 +12,20 @@ use super::reader::{Item, Keys, NOT_YET};
 use super::secret::Secret;
 use super::source::secret;
 
-pub(super) const KEYS: Keys = Keys { known: &["url"], later: &["sentinel"], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys { known: &["url", "wait"], later: &["sentinel"], elsewhere: &[] };
 
+/// How long a host that starts waits for Redis, by default and at most.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+const WAIT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
 const PORTS: RangeInclusive<u32> = 1..=65535;
 
-pub(super) fn read(item: Option<Item>) -> RedisServer {
-    let url = item.and_then(|item| item.table(&KEYS)).and_then(|table| table.get("url"));
-    url.and_then(|url| read_url(&url)).map_or(RedisServer::Embedded, RedisServer::Url)
+/// The server, and how long a host that starts waits for it.
+pub(super) fn read(item: Option<Item>) -> (RedisServer, Duration) {
+    let table = item.and_then(|item| item.table(&KEYS));
+    let get = |key| table.as_ref().and_then(|table| table.get(key));
+    let wait = get("wait").and_then(|wait| wait.duration(WAIT)).unwrap_or(DEFAULT_WAIT);
+    let server = get("url").and_then(|url| read_url(&url)).map_or(RedisServer::Embedded, RedisServer::Url);
+    (server, wait)
 }
 
 fn read_url(item: &Item) -> Option<Secret> {

@@ -83,7 +83,7 @@ impl QueueError {
     }
 
     /// The same call may succeed later: Redis is away, starts, changes its roles or is full.
-    pub(super) fn may_pass(&self) -> bool {
+    pub(crate) fn may_pass(&self) -> bool {
         use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly, TryAgain};
         let passes = match self.source.kind() {
             ErrorKind::Server(kind) => {

@@ -1,14 +1,23 @@
 //! Checks the configured Redis before anything uses it.
 //!
-//! In: a connection. Out: the server's version; or why the server cannot be used.
+//! In: a connection, and how long a server that cannot be reached may take to come. Out: the server's
+//! version; or why the server cannot be used.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 
 use super::error::QueueError;
 use super::link::Link;
 use super::reply;
+use crate::chain::chain;
 
 /// Streams of older servers lack what the scripts need: an XCLAIM that drops deleted entries, TIME before
 /// writes.
 const OLDEST: (u32, u32) = (7, 0);
+
+/// The time between two tries to reach a server.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// Why a server cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +31,32 @@ pub(crate) enum Unusable {
          set redis.url to a primary that is in no cluster"
     )]
     Cluster { address: String },
+}
+
+/// Connects and checks, again and again for this long while the server cannot be reached or is not ready.
+pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<String, Unusable> {
+    let end = Instant::now() + patience;
+    let mut is_told = false;
+    loop {
+        let error = match check(link).await {
+            Err(Unusable::Redis(error)) if error.may_pass() && !error.is_authentication() => error,
+            checked => return checked,
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(error.into());
+        }
+        if !is_told {
+            tracing::warn!(
+                redis = link.address(),
+                seconds = patience.as_secs(),
+                error = chain(&error),
+                "Redis cannot be used yet; the host waits for it (redis.wait)"
+            );
+            is_told = true;
+        }
+        sleep(AGAIN.min(left)).await;
+    }
 }
 
 /// Connects, and checks the version and the mode. Gives the version, or an empty text if the server does not

@@ -1,0 +1,80 @@
+//! How a host starts and ends beside what else the machine starts: Redis, and a service manager.
+
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::{Bench, Held, Host, Places, eventually};
+
+const QUEUE: &str = "[queues.work]\nplugin = \"echo\"\n";
+
+/// Writes a configuration with `wait`.
+fn configure(bench: &Bench, wait: &str) {
+    let url = bench.redis.url();
+    bench.configure(&format!(
+        "{QUEUE}[redis]\nurl = \"{url}\"\nwait = \"{wait}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
+    ));
+}
+
+#[test]
+fn a_host_waits_for_a_redis_that_starts_after_it() {
+    let mut bench = Bench::new("");
+    configure(&bench, "10m");
+    bench.install("echo", "echo");
+    bench.redis.stop();
+    let host = bench.host_that_may_fail();
+    let told = host.log("the host waits for it (redis.wait)");
+    assert!(told["error"].as_str().is_some_and(|why| why.contains("did not answer")), "{told}");
+    bench.redis.start_again();
+    host.log("tqhost is running");
+    bench.db = bench.redis.connection();
+    let id = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    let log = host.stop_for_log();
+    assert_eq!(log.logged("(redis.wait)").len(), 1, "it is told once");
+}
+
+#[test]
+fn a_host_that_waited_long_enough_ends_and_says_why() {
+    let mut bench = Bench::new("");
+    configure(&bench, "700ms");
+    bench.redis.stop();
+    let mut host = bench.host_that_may_fail();
+    assert_eq!(host.ended(), 1);
+    assert!(host.raw().contains("did not answer"), "{}", host.raw());
+    assert_eq!(host.logged("(redis.wait)").len(), 1);
+}
+
+#[test]
+fn a_service_manager_is_told_that_a_host_is_ready_lives_and_stops() {
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\n");
+    let path = bench.dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    let next = || {
+        let mut text = [0; 256];
+        let length = socket.recv(&mut text).expect("the host tells something");
+        String::from_utf8_lossy(&text[..length]).trim().to_owned()
+    };
+    let mut command = Host::command(&bench.config());
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "300000");
+    let mut host = Host::spawn(command);
+    assert_eq!(next(), "READY=1");
+    assert_eq!([next(), next()], ["WATCHDOG=1", "WATCHDOG=1"]);
+    bench.xadd("work", &held.task());
+    bench.until_running("work", 1);
+    host.signal(Signal::SIGTERM);
+    while next() != "STOPPING=1" {}
+    let answer = eventually("it is not ready", || {
+        let answer = host.get("/readyz");
+        (answer.status == 503).then_some(answer)
+    });
+    let report: Value = serde_json::from_str(&answer.body).expect("JSON");
+    assert_eq!(report["stopping"], true, "{report}");
+    held.end();
+    assert_eq!(host.ended(), 0);
+    assert_eq!(bench.places("work"), Places::default());
+}

@@ -1,0 +1,193 @@
+//! The rules and the dashboard in `deploy`, by promtool and by a real Prometheus beside real hosts.
+//!
+//! In: `deploy/alerts.yaml` as it stands, but with seconds in place of its minutes. Out: which alerts fire.
+//! `scripts/prometheus.sh` fetches Prometheus.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::support::{Bench, Held, Host, eventually};
+
+const RULES: &str = include_str!("../../deploy/alerts.yaml");
+const DASHBOARD: &str = include_str!("../../deploy/grafana.json");
+/// The times of the rules, and what stands in their place here.
+const TIMES: [(&str, &str); 4] = [("15m", "8s"), ("5m", "4s"), ("2m", "2s"), ("1m", "1s")];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// A program of Prometheus.
+fn program(name: &str) -> Command {
+    let mut script = Command::new(root().join("scripts/prometheus.sh"));
+    let output = script.stdin(Stdio::null()).output().expect("run scripts/prometheus.sh");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Command::new(Path::new(String::from_utf8(output.stdout).expect("UTF-8").trim_end()).join(name))
+}
+
+/// A Prometheus that looks at some hosts, five times a second. Killed when it is dropped.
+struct Prometheus {
+    child: Child,
+    address: String,
+}
+
+impl Prometheus {
+    fn start(dir: &Path, hosts: &[&Host]) -> Prometheus {
+        let rules = TIMES.iter().fold(RULES.to_owned(), |rules, (minutes, seconds)| {
+            rules
+                .replace(&format!("[{minutes}]"), &format!("[{seconds}]"))
+                .replace(&format!("for: {minutes}\n"), &format!("for: {seconds}\n"))
+        });
+        std::fs::write(dir.join("alerts.yaml"), rules).expect("write the rules");
+        let admin = |host: &&Host| host.log("tqhost is running")["admin"].to_string();
+        let targets: Vec<String> = hosts.iter().map(admin).collect();
+        let config = format!(
+            "global: {{ scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms }}\n\
+             rule_files: [alerts.yaml]\n\
+             scrape_configs: [{{ job_name: tqhost, static_configs: [{{ targets: [{}] }}] }}]\n",
+            targets.join(", ")
+        );
+        std::fs::write(dir.join("prometheus.yaml"), config).expect("write the configuration");
+        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = free.local_addr().expect("its address").to_string();
+        drop(free);
+        let mut command = program("prometheus");
+        command
+            .arg("--config.file=prometheus.yaml")
+            .arg("--storage.tsdb.path=series")
+            .arg(format!("--web.listen-address={address}"))
+            .current_dir(dir);
+        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("start prometheus");
+        let prometheus = Prometheus { child, address };
+        eventually("Prometheus is ready", || {
+            prometheus.ask("/-/ready").is_some_and(|said| said.contains("Ready")).then_some(())
+        });
+        prometheus
+    }
+
+    /// The body of its answer, if it answers yet. With HTTP/1.0 it comes in one piece.
+    fn ask(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(&self.address).ok()?;
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
+    }
+
+    /// The names of the alerts that fire.
+    fn fires(&self) -> BTreeSet<String> {
+        let answer = self.ask("/api/v1/alerts").expect("an answer");
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        let alerts = answer["data"]["alerts"].as_array().expect("alerts");
+        let firing = alerts.iter().filter(|alert| alert["state"] == "firing");
+        firing.map(|alert| alert["labels"]["alertname"].as_str().expect("a name").to_owned()).collect()
+    }
+
+    #[track_caller]
+    fn until_fires(&self, names: &[&str]) {
+        eventually(&format!("{names:?} fire"), || {
+            let firing = self.fires();
+            names.iter().all(|name| firing.contains(*name)).then_some(())
+        });
+    }
+
+    /// Waits until the rules were looked at this many times more, and asserts each time that none fires.
+    #[track_caller]
+    fn stays_silent(&self, times: u64) {
+        let looks = || -> u64 {
+            let body = self.ask("/metrics").expect("an answer");
+            let line = body.lines().find(|line| line.starts_with("prometheus_rule_group_iterations_total{"));
+            line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_default()
+        };
+        let end = looks() + times;
+        eventually("the rules are looked at", || {
+            assert_eq!(self.fires(), BTreeSet::new());
+            (looks() >= end).then_some(())
+        });
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_the_rules() {
+    for args in [["check", "rules", "alerts.yaml"], ["test", "rules", "alerts-test.yaml"]] {
+        let output = program("promtool").args(args).current_dir(root().join("deploy")).output();
+        let output = output.expect("run promtool");
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        assert!(output.status.success(), "{args:?}: {}", text.concat());
+    }
+}
+
+#[test]
+fn every_series_of_the_rules_and_the_dashboard_exists() {
+    let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    host.until_ready();
+    let series = host.get("/metrics").body;
+    let mut seen = BTreeSet::new();
+    for text in [RULES, DASHBOARD] {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        seen.extend(text.split(|c| !is_name(c)).filter(|word| word.starts_with("tqhost_")));
+    }
+    for name in &seen {
+        let is_there = series
+            .lines()
+            .any(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])));
+        assert!(is_there, "there is no series {name} in\n{series}");
+    }
+    assert!(seen.len() > 10, "{seen:?}");
+    host.stop();
+}
+
+#[test]
+fn an_incident_is_told_of_and_a_graceful_stop_is_not() {
+    let held = Held::new();
+    let mut bench = held.bench(
+        "[queues.work]\nplugin = \"fetches\"\n[queues.bad]\nplugin = \"always-fails\"\nmax_retries = 0\n",
+    );
+    bench.install("always-fails", "always-fails");
+    let (mut first, second) = (bench.host(), bench.host());
+    first.until_ready();
+    second.until_ready();
+    let prometheus = Prometheus::start(bench.dir.path(), &[&first, &second]);
+    prometheus.stays_silent(10);
+
+    // A host stops, and waits for a task that runs. It is still there.
+    bench.xadd("work", &held.task());
+    bench.until_running("work", 1);
+    first.signal(Signal::SIGTERM);
+    first.log("stopping");
+    second.signal(Signal::SIGTERM);
+    second.log("stopping");
+    prometheus.stays_silent(10);
+    held.end();
+    assert_eq!(first.ended(), 0);
+    drop(prometheus);
+    second.stop();
+
+    // Tasks die, and then the host does.
+    let host = bench.host();
+    host.until_ready();
+    let folder = tempfile::tempdir().expect("a folder");
+    let prometheus = Prometheus::start(folder.path(), &[&host]);
+    prometheus.stays_silent(5);
+    for _ in 0..40 {
+        bench.xadd("bad", &[("a", "1")]);
+    }
+    prometheus.until_fires(&["DeadLettersGrow", "TasksFail"]);
+    host.kill();
+    prometheus.until_fires(&["HostDown", "NoHost"]);
+}

@@ -9,6 +9,7 @@
 
 mod support;
 
+mod api;
 mod cli;
 mod config;
 mod effects;

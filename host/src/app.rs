@@ -9,10 +9,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::Router;
 use prometheus_client::registry::Registry;
 
+use crate::admin::tokens::Tokens;
 use crate::admin::{self, AdminState, Health};
 use crate::announcer::Announcer;
+use crate::api::{self, Api, ApiLimits, ApiParts};
 use crate::blobs::Blobs;
 use crate::config::{self, Config};
 use crate::embedded::{self, Embedded};
@@ -80,7 +83,7 @@ impl Host {
         let health = Health::new(STALL_AFTER);
         // 1. The admin address first: it tells another process on it at once, and whether this one lives
         // while the rest takes its time.
-        let (admin_address, metrics) = serve_admin(&config, &health, &servants).await?;
+        let served = serve_admin(&config, &health, &servants).await?;
         // 2. Redis.
         let embedded = match config.redis {
             config::RedisServer::Embedded => Some(Embedded::start(&config.data_dir).await?),
@@ -109,6 +112,18 @@ impl Host {
         });
         // 5. What others see of it.
         let reloads = ConfigReloads::default();
+        reloads.set_queues(&config.queues);
+        let api = Api::new(ApiParts {
+            reloads: reloads.clone(),
+            link: redis.link(),
+            plugins: plugins.clone(),
+            host: Arc::clone(&host_id),
+            tokens: Tokens::of(&config.admin),
+            listen: served.address,
+            stop: servants.over.clone(),
+            limits: ApiLimits::default(),
+        });
+        let _ = served.api.set(api::router(api));
         let announcer = Announcer::new(
             host_id.clone(),
             link.clone(),
@@ -124,13 +139,13 @@ impl Host {
             redis: redis.clone(),
             plugins: plugins.clone(),
         };
-        let _ = metrics.set(sources.registry());
+        let _ = served.metrics.set(sources.registry());
         servants.tracker.spawn(announcer.run(servants.over.clone()));
         tracing::info!(
             host = host_id.as_ref(),
             redis = redis.address(),
             redis_version,
-            admin = %admin_address,
+            admin = %served.address,
             queues = config.queues.len(),
             "tqhost is running"
         );
@@ -207,19 +222,26 @@ impl Host {
     }
 }
 
-/// Serves the admin address. Gives the place for the metrics, which are set later: there are no queues yet.
-async fn serve_admin(
-    config: &Config,
-    health: &Health,
-    servants: &Loops,
-) -> anyhow::Result<(SocketAddr, Arc<OnceLock<Registry>>)> {
+/// The places for what the admin server shows later, as there are no queues yet.
+struct Served {
+    address: SocketAddr,
+    metrics: Arc<OnceLock<Registry>>,
+    api: Arc<OnceLock<Router>>,
+}
+
+/// Serves the admin address.
+async fn serve_admin(config: &Config, health: &Health, servants: &Loops) -> anyhow::Result<Served> {
     let listener = admin::bind(config.admin.listen).await?;
     let address = listener.local_addr().context("cannot read the admin address")?;
-    let metrics = Arc::<OnceLock<Registry>>::default();
-    let state =
-        AdminState { metrics: metrics.clone(), health: health.clone(), token: config.admin.token.clone() };
+    let served = Served { address, metrics: Arc::default(), api: Arc::default() };
+    let state = AdminState {
+        metrics: served.metrics.clone(),
+        health: health.clone(),
+        tokens: Tokens::of(&config.admin),
+        api: served.api.clone(),
+    };
     servants.tracker.spawn(admin::serve(listener, state, servants.over.clone()));
-    Ok((address, metrics))
+    Ok(served)
 }
 
 async fn start_plugins(config: &Config, watchers: &Loops) -> anyhow::Result<(Plugins, SandboxSize)> {

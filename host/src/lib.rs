@@ -7,6 +7,7 @@
 
 mod admin;
 mod announcer;
+mod api;
 mod app;
 mod blobs;
 mod chain;
@@ -19,6 +20,7 @@ mod field;
 mod file;
 mod logging;
 mod metrics;
+mod operations;
 mod plugins;
 mod queue;
 mod reload;
@@ -47,12 +49,12 @@ pub mod testing {
         pub use crate::effects::{Effects, OutboxTask, StateChange};
     }
     pub mod queue {
-        pub use crate::queue::dead::DeadChoice;
         pub use crate::queue::rate::Places;
+        pub use crate::queue::redrive::DeadChoice;
         pub use crate::queue::{
-            Begun, DeadFilter, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask,
-            NoEffects, Queue, Redis, SettleCall, Settled, Settlement, Start, Status, StreamEntry, codec,
-            order_of, schedule, script,
+            Begun, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask, NoEffects, Queue,
+            Redis, SettleCall, Settled, Settlement, Start, Status, StreamEntry, TaskFilter, codec, order_of,
+            schedule, script,
         };
     }
     pub mod sandbox {

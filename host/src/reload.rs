@@ -22,7 +22,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::chain::chain;
-use crate::config::{self, BlobStore, Config};
+use crate::config::{self, BlobStore, Config, QueueRules};
 use crate::file::{self, Found, SETTLE, Stamp};
 use crate::plugins::Plugins;
 use crate::queue::{Link, Queue};
@@ -30,18 +30,28 @@ use crate::watch::{FolderWatch, RESCAN};
 use crate::worker::capacity::Capacity;
 use crate::worker::workers::{Applied, Workers};
 
-/// The changes of the file that were taken and refused. Clones share it.
+/// The changes of the file that were taken and refused, and what the host runs by. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ConfigReloads {
     pub taken: Counter,
     pub refused: Counter,
     refusal: Arc<Mutex<Option<String>>>,
+    queues: Arc<Mutex<Arc<[QueueRules]>>>,
 }
 
 impl ConfigReloads {
     /// All problems of the file as it is now; `None` while the host runs by the file.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The queues that the host runs by now.
+    pub(crate) fn queues(&self) -> Arc<[QueueRules]> {
+        Arc::clone(&self.queues.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_queues(&self, queues: &[QueueRules]) {
+        *self.queues.lock().unwrap_or_else(PoisonError::into_inner) = queues.into();
     }
 
     fn set_refusal(&self, why: Option<String>) {
@@ -203,6 +213,7 @@ impl Reloader<'_> {
                 );
             }
         }
+        self.reloads.set_queues(&new.queues);
         self.plugins.update(grants(&new));
         self.capacity.resize(new.concurrency);
         let applied = self.workers.apply(queues);

@@ -411,9 +411,14 @@ impl Host {
 
     /// Sends a GET request to the admin address.
     pub fn get(&self, path: &str) -> Response {
+        http::get(self.admin(), path)
+    }
+
+    /// The address of its API.
+    pub fn admin(&self) -> &str {
         // A log may have megabytes, and a test may ask a thousand times: the log is searched once.
         let said = || self.log("tqhost is running")["admin"].as_str().expect("the admin address").to_owned();
-        http::get(self.admin.get_or_init(said), path)
+        self.admin.get_or_init(said)
     }
 
     /// Waits until `/readyz` says that the host is ready.

@@ -2,39 +2,41 @@
 //!
 //!     GET /livez    200 "ok" as long as the runtime answers
 //!     GET /readyz   200 or 503, with the report of `health` as JSON
-//!     GET /metrics  a scrape of the metrics as OpenMetrics text; 401 without the bearer token, if one is set
+//!     GET /metrics  a scrape of the metrics as OpenMetrics text; 401 without a bearer token, if one is set
+//!     /v1/…         the HTTP API, once the host has made it; 503 before
 //!     else          404
 //!
 //! Errors are `application/problem+json`. In: a bound listener, the [`AdminState`], a token that stops the
 //! server. Out: answers over HTTP.
 //!
-//! Not here: what is in a scrape (`metrics`), the loops that beat (`worker`), limits on connections
-//! (`listener`).
+//! Not here: what is in a scrape (`metrics`), the API (`api`), the loops that beat (`worker`), limits on
+//! connections (`listener`).
 
 pub(crate) mod health;
 mod listener;
+pub(crate) mod problem;
+pub(crate) mod tokens;
 
 use std::future::IntoFuture;
-use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::extract::{Request, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
-use serde::Serialize;
-use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tower_service::Service;
 
-use crate::config::Secret;
 pub(crate) use health::{FetchPulse, FetchState, Health};
 pub(crate) use listener::bind;
+use problem::{ApiProblem, ProblemCode};
+use tokens::Tokens;
 
 /// How long the answers that have begun may take after `stop`.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
@@ -47,8 +49,10 @@ pub(crate) struct AdminState {
     /// Empty until the host has made the parts that have figures. A scrape of it must not block.
     pub metrics: Arc<OnceLock<Registry>>,
     pub health: Health,
-    /// The bearer token that `/metrics` asks for.
-    pub token: Option<Secret>,
+    /// The bearer tokens, of which `/metrics` asks for any.
+    pub tokens: Tokens,
+    /// The HTTP API. Empty until the host has made the parts that it acts on.
+    pub api: Arc<OnceLock<Router>>,
 }
 
 /// Answers until `stop`. After that it takes no new connections, and waits up to 5 seconds for the answers
@@ -72,8 +76,8 @@ fn routes(state: AdminState) -> Router {
         .route("/livez", get(async || "ok"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(scrape))
-        .fallback(not_found)
-        .method_not_allowed_fallback(not_found)
+        .fallback(others)
+        .method_not_allowed_fallback(no_such_method)
         .with_state(state)
 }
 
@@ -84,11 +88,9 @@ async fn readyz(State(state): State<AdminState>) -> Response {
 }
 
 async fn scrape(State(state): State<AdminState>, headers: HeaderMap) -> Response {
-    if let Some(token) = &state.token
-        && !bearer(&headers).is_some_and(|given| same(given, token.expose().as_bytes()))
-    {
-        let detail = "this endpoint asks for the token of [admin]: Authorization: Bearer …";
-        return ([(WWW_AUTHENTICATE, "Bearer")], problem(StatusCode::UNAUTHORIZED, detail)).into_response();
+    if state.tokens.caller(&headers).is_none() {
+        let detail = "this endpoint asks for a token of [admin]: Authorization: Bearer …";
+        return ApiProblem::new(ProblemCode::Unauthorized, detail).into_response();
     }
     let mut body = String::new();
     let written = match state.metrics.get() {
@@ -102,36 +104,24 @@ async fn scrape(State(state): State<AdminState>, headers: HeaderMap) -> Response
     ([(CONTENT_TYPE, OPENMETRICS), (CACHE_CONTROL, "no-store")], body).into_response()
 }
 
-async fn not_found() -> Response {
-    problem(StatusCode::NOT_FOUND, "there are GET /livez, GET /readyz and GET /metrics")
-}
-
-/// An error as RFC 9457 describes it.
-fn problem(status: StatusCode, detail: &'static str) -> Response {
-    #[derive(Serialize)]
-    struct ProblemBody {
-        r#type: &'static str,
-        title: &'static str,
-        status: u16,
-        detail: &'static str,
+/// Everything else: the API, if it is meant and there.
+async fn others(State(state): State<AdminState>, request: Request) -> Response {
+    if !request.uri().path().starts_with("/v1/") {
+        let detail = "there are GET /livez, GET /readyz, GET /metrics, and the API below /v1/";
+        return ApiProblem::new(ProblemCode::NotFound, detail).into_response();
     }
-    let title = status.canonical_reason().unwrap_or("Error");
-    let body = ProblemBody { r#type: "about:blank", title, status: status.as_u16(), detail };
-    // This status and this type replace those of `Json`.
-    (status, [(CONTENT_TYPE, "application/problem+json")], Json(body)).into_response()
+    match state.api.get() {
+        // A router is always ready, and has no error.
+        Some(api) => api.clone().call(request).await.into_response(),
+        None => {
+            let detail = "the host is starting, or Redis is away: see /readyz";
+            ApiProblem::new(ProblemCode::Starting, detail).into_response()
+        }
+    }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked("Bearer ".len())?;
-    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
-}
-
-/// Compares in constant time: it compares all bytes of the two digests, so the time does not tell where the
-/// tokens differ.
-fn same(given: &[u8], expected: &[u8]) -> bool {
-    let (given, expected) = (Sha256::digest(given), Sha256::digest(expected));
-    let differing = given.iter().zip(expected).fold(0, |all, (a, b)| black_box(all | (a ^ b)));
-    differing == 0
+async fn no_such_method() -> ApiProblem {
+    ApiProblem::new(ProblemCode::MethodNotAllowed, "this path is only read: send a GET request")
 }
 
 #[cfg(test)]

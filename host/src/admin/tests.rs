@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::listener::Limited;
+use super::tokens::Tokens;
 use super::{AdminState, FetchState, Health, bind, serve_limited};
 use crate::config::Secret;
 
@@ -32,8 +33,12 @@ impl Server {
         let addr = listener.local_addr().unwrap();
         let health = Health::new(Duration::from_secs(600));
         let metrics = Arc::<OnceLock<Registry>>::default();
-        let state =
-            AdminState { metrics: metrics.clone(), health: health.clone(), token: token.map(Secret::new) };
+        let state = AdminState {
+            metrics: metrics.clone(),
+            health: health.clone(),
+            tokens: Tokens { token: token.map(Secret::new), read_token: None },
+            api: Arc::default(),
+        };
         let stop = CancellationToken::new();
         let serving = tokio::spawn(serve_limited(Limited::with(listener, places, idle), state, stop.clone()));
         Server { addr, health, metrics, stop, serving }
@@ -162,9 +167,16 @@ async fn metrics_ask_for_the_token() {
 #[tokio::test]
 async fn everything_else_is_not_found() {
     let server = Server::plain().await;
-    for line in ["GET /", "GET /metrics/", "GET /v1/queues", "POST /livez", "DELETE /metrics"] {
+    for line in ["GET /", "GET /metrics/", "GET /v1", "POST /"] {
         server.request(line, "").await.assert_problem(404, "Not Found");
     }
+    for line in ["POST /livez", "DELETE /metrics"] {
+        server.request(line, "").await.assert_problem(405, "Method Not Allowed");
+    }
+    let answer = server.request("GET /v1/queues", "").await;
+    answer.assert_problem(503, "Service Unavailable");
+    assert_eq!(answer.json()["code"], "starting", "there is no API yet");
+    assert!(answer.head.contains("\r\nretry-after: 1"), "{}", answer.head);
 }
 
 #[tokio::test]

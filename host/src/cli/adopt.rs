@@ -7,13 +7,14 @@
 use serde::Serialize;
 
 use super::args::AdoptArgs;
-use super::context::{open, patiently};
+use super::context::open;
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone};
 use super::text;
 use crate::config::Config;
 use crate::doctor::adopt::{self, AdoptItem, AdoptKind, AdoptOrders, AdoptReport};
 use crate::doctor::give_back;
+use crate::operations::patiently;
 use crate::queue::hosts;
 
 /// A report as JSON. The names are stable.

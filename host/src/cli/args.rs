@@ -18,6 +18,7 @@ use crate::doctor::dead_format::parse_pair;
 use crate::logging::LogFormat;
 use crate::queue::Reason;
 use crate::queue::dead::FOREIGN;
+use crate::queue::listing::ListedState;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -55,13 +56,10 @@ pub(super) enum Command {
     Enqueue(EnqueueArgs),
     /// Show what became of a task
     Status(StatusArgs),
-    /// Cancel a task: queued, delayed or running (its handler is stopped within seconds)
-    Cancel {
-        /// The queue's name in the configuration
-        queue: String,
-        /// The task's id, as enqueue printed it; or the name that the queue's `id` gives to it
-        id: String,
-    },
+    /// List the tasks of a queue by state
+    Tasks(TasksArgs),
+    /// Cancel tasks: queued, delayed or running (their handlers are stopped within seconds)
+    Cancel(CancelArgs),
     /// Let all hosts stop claiming tasks of a queue; what runs goes on
     Pause {
         /// The queue's name in the configuration
@@ -272,6 +270,73 @@ pub(super) struct StatusArgs {
     pub watch: bool,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct TasksArgs {
+    /// The queue's name in the configuration
+    pub queue: String,
+    /// The state of the tasks; ended tasks are those of the queue's `events`
+    #[arg(long, default_value = "queued", value_parser = PossibleValuesParser::new(ListedState::VARIANTS))]
+    pub state: String,
+    #[command(flatten)]
+    pub filter: TaskFilterArgs,
+    /// List no more than this
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    pub limit: usize,
+    /// Go on where a list ended that had this as `next`
+    #[arg(long, value_name = "NEXT")]
+    pub cursor: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CancelArgs {
+    /// The queue's name in the configuration
+    pub queue: String,
+    /// The task's id, as enqueue printed it; or the name that the queue's `id` gives to it
+    #[arg(conflicts_with = "all", required_unless_present = "all")]
+    pub id: Option<String>,
+    /// All that have not ended, or those of them that match the filters
+    #[arg(long)]
+    pub all: bool,
+    /// With --all: only those in this state
+    #[arg(
+        long,
+        requires = "all",
+        conflicts_with = "id",
+        value_parser = PossibleValuesParser::new(["queued", "delayed", "held", "running"])
+    )]
+    pub state: Option<String>,
+    #[command(flatten)]
+    pub filter: TaskFilterArgs,
+    /// With --all: count only, and change nothing
+    #[arg(long, requires = "all", conflicts_with = "id")]
+    pub dry_run: bool,
+    /// With --all: do not ask before cancelling
+    #[arg(long, requires = "all", conflicts_with = "id")]
+    pub yes: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct TaskFilterArgs {
+    /// Only those with this text in their id, their error or the value of a field
+    #[arg(long = "match", value_name = "TEXT")]
+    pub text: Option<String>,
+    /// Only those with this text in their latest error
+    #[arg(long, value_name = "TEXT")]
+    pub error: Option<String>,
+    /// Only those that a version with this text in name@digest ran last
+    #[arg(long = "plugin", value_name = "TEXT")]
+    pub version: Option<String>,
+    /// Only those of hosts with this text in their name
+    #[arg(long, value_name = "TEXT")]
+    pub host: Option<String>,
+    /// Only those in their state for at least this long, like 30m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub older_than: Option<Duration>,
+    /// Only those in their state for less than this long, like 30m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub newer_than: Option<Duration>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum DeadCommand {
     /// List dead letters, the oldest first
@@ -342,6 +407,9 @@ pub(super) struct RedriveArgs {
     /// All that are there now, or those of them that match the filters
     #[arg(long)]
     pub all: bool,
+    /// Count only, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
     /// With --all: only those that are dead for this reason
     #[arg(
         long,
@@ -427,6 +495,11 @@ mod tests {
         assert_eq!(refused("tqhost dead requeue q 1-0 --all"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost dead requeue q --reason rejected"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost dead requeue q 1-0 --reason rejected"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost cancel q"), ErrorKind::MissingRequiredArgument);
+        assert_eq!(refused("tqhost cancel q 1-0 --all"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost cancel q 1-0 --dry-run"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost cancel q --all --state dead"), ErrorKind::InvalidValue);
+        assert_eq!(refused("tqhost tasks q --state resting"), ErrorKind::InvalidValue);
         assert_eq!(refused("tqhost dead list q --reason tired"), ErrorKind::InvalidValue);
         assert_eq!(refused("tqhost try h.wasm"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost try h.wasm t.json --attempt 0"), ErrorKind::ValueValidation);

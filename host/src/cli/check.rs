@@ -12,11 +12,11 @@ use serde::Serialize;
 use super::exit::CommandError;
 use super::files::{self, PluginFile, short};
 use super::output::{Out, Paint, Tone, sheet};
-use super::schedule::ScheduleView;
-use super::text;
+use super::{schedule, text};
 use crate::blobs::Blobs;
 use crate::chain::chain;
 use crate::config::{self, Config};
+use crate::operations::ScheduleView;
 use crate::queue::Redis;
 use crate::sandbox::{Compiler, Sandbox, SandboxOptions};
 
@@ -39,6 +39,9 @@ struct CheckedQueue {
     stream: String,
     plugin: String,
     schedule: Option<ScheduleView>,
+    /// The schedule in words.
+    #[serde(skip)]
+    schedule_words: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -262,6 +265,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
         stream: queue.stream.clone(),
         plugin: queue.plugin.clone(),
         schedule: queue.schedule.as_ref().map(|schedule| ScheduleView::new(schedule, now_ms)),
+        schedule_words: queue.schedule.as_ref().map(|schedule| schedule::words(schedule, now_ms)),
     };
     let view = CheckView {
         config: config.path.display().to_string(),
@@ -326,10 +330,8 @@ fn render(view: &CheckView, paint: Paint) -> String {
     let with_stream = |queue: &CheckedQueue| {
         let stream =
             if queue.stream == queue.queue { String::new() } else { format!(" (stream {})", queue.stream) };
-        let schedule = queue
-            .schedule
-            .as_ref()
-            .map_or_else(String::new, |schedule| format!("\n  schedule {}", schedule.words));
+        let words = queue.schedule_words.as_ref();
+        let schedule = words.map_or_else(String::new, |words| format!("\n  schedule {words}"));
         format!("{}{stream} → plugin {}{schedule}", queue.queue, queue.plugin)
     };
     let queues: Vec<String> = view.queues.iter().map(with_stream).collect();
@@ -420,8 +422,13 @@ mod tests {
         for plugin in &mut plugins {
             plugin.file = plugin.file.replace(&folder.display().to_string(), "/srv");
         }
-        let queues =
-            vec![CheckedQueue { queue: "a".into(), stream: "a".into(), plugin: "p".into(), schedule: None }];
+        let queues = vec![CheckedQueue {
+            queue: "a".into(),
+            stream: "a".into(),
+            plugin: "p".into(),
+            schedule: None,
+            schedule_words: None,
+        }];
         CheckView {
             config: "/srv/tqhost.toml".into(),
             redis: "redis://localhost".into(),

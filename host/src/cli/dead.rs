@@ -3,76 +3,29 @@
 //! In: a queue, and which of its dead letters the command is for. Out: a table, one dead letter with its
 //! fields, or how many were requeued or purged. Not here: how they are found and moved (`queue::dead`).
 
-use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use jiff::tz::TimeZone;
-use serde::Serialize;
-use serde_json::Value;
 
 use super::args::{DeadCommand, FilterArgs, RedriveArgs};
-use super::context::{open, patiently};
+use super::confirm::{can_ask, confirm};
+use super::context::open;
 use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
 use super::task_file::ExportedTask;
 use super::{text, value};
 use crate::config::Config;
-use crate::queue::dead::DeadChoice;
-use crate::queue::{DeadFilter, DeadLetter, Queue, RedriveError, Redriven};
+use crate::operations::{DeadView, patiently};
+use crate::queue::redrive::{DeadChoice, Redrive};
+use crate::queue::{DeadLetter, Queue, RedriveError, Redriven, TaskFilter};
 
 /// The most columns of an error in the list.
 const ERROR_WIDTH: usize = 80;
+/// The message of a purge that has to ask.
+const ALONE: &str = "purge --all deletes for good: add --yes where nobody can be asked";
 /// The most characters of a field's value in `show`.
 const VALUE_WIDTH: usize = 2000;
-
-/// A dead letter as JSON. The names are stable. Times are milliseconds since the Unix epoch.
-#[derive(Debug, Serialize)]
-struct DeadView<'a> {
-    id: &'a str,
-    /// The id of the dead letter's own entry.
-    entry: &'a str,
-    queue: &'a str,
-    reason: &'a str,
-    error: &'a str,
-    attempts: u32,
-    enqueued_at: u64,
-    failed_at: u64,
-    consumer: &'a str,
-    plugin: &'a str,
-    /// Not in the list: fields may be large.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fields: Option<Vec<FieldView>>,
-}
-
-/// One field. Fields are a list, since two may have the same name.
-#[derive(Debug, Serialize)]
-struct FieldView {
-    name: Value,
-    value: Value,
-}
-
-impl<'a> DeadView<'a> {
-    fn new(letter: &'a DeadLetter, with_fields: bool) -> DeadView<'a> {
-        let pair = |(name, value): &(Vec<u8>, Vec<u8>)| FieldView {
-            name: value::text_json(name),
-            value: value::text_json(value),
-        };
-        DeadView {
-            id: &letter.id,
-            entry: &letter.entry,
-            queue: &letter.queue,
-            reason: &letter.reason,
-            error: &letter.error,
-            attempts: letter.attempts,
-            enqueued_at: letter.enqueued_at,
-            failed_at: letter.failed_at,
-            consumer: &letter.consumer,
-            plugin: &letter.plugin,
-            fields: with_fields.then(|| letter.fields.iter().map(pair).collect()),
-        }
-    }
-}
 
 pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> Result<(), CommandError> {
     match command {
@@ -85,6 +38,10 @@ pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) ->
         }
         DeadCommand::Requeue { chosen: args, rate } => {
             let queue = open(config, &args.queue).await?;
+            if args.dry_run {
+                print(count(&queue, &args, Redrive::Count(true)).await?, "would be requeued", out);
+                return Ok(());
+            }
             let done =
                 queue.requeue(&choice(&args), rate).await.map_err(|error| interrupted(error, "requeued"))?;
             print(done, "requeued", out);
@@ -92,10 +49,17 @@ pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) ->
         }
         DeadCommand::Purge { chosen: args, yes } => {
             super::context::rules(config, &args.queue)?;
-            if args.all && !yes {
-                confirm(&args)?;
+            if args.all && !yes && !args.dry_run && !can_ask() {
+                return Err(CommandError::Usage(ALONE.into()));
             }
             let queue = open(config, &args.queue).await?;
+            if args.dry_run {
+                print(count(&queue, &args, Redrive::Count(false)).await?, "would be deleted", out);
+                return Ok(());
+            }
+            if args.all && !yes {
+                ask(&queue, &args).await?;
+            }
             let done = queue.purge(&choice(&args)).await.map_err(|error| interrupted(error, "deleted"))?;
             print(done, "deleted", out);
             Ok(())
@@ -112,7 +76,7 @@ async fn list(
 ) -> Result<(), CommandError> {
     let queue = open(config, name).await?;
     let FilterArgs { reason, text, older_than, newer_than } = filter;
-    let filter = DeadFilter { reason, text, older_than, newer_than };
+    let filter = TaskFilter { reason, text, older_than, newer_than, ..TaskFilter::default() };
     let is_filtered = !filter.is_empty();
     let letters = patiently(|| queue.dead_letters(&filter, limit)).await?;
     if out.json {
@@ -225,9 +189,9 @@ fn render(letter: &DeadLetter, now_ms: u64, zone: &TimeZone, paint: Paint) -> St
     format!("{}\n\n{}\n{}", sheet(paint, &lines), paint.tone(Tone::Title, "FIELDS"), sheet(paint, &fields))
 }
 
-fn filter(args: &RedriveArgs) -> DeadFilter {
+fn filter(args: &RedriveArgs) -> TaskFilter {
     let RedriveArgs { reason, text, older_than, newer_than, .. } = args.clone();
-    DeadFilter { reason, text, older_than, newer_than }
+    TaskFilter { reason, text, older_than, newer_than, ..TaskFilter::default() }
 }
 
 fn choice(args: &RedriveArgs) -> DeadChoice {
@@ -265,7 +229,7 @@ fn print(done: Redriven, what: &str, out: &mut Out) {
 }
 
 fn sentence(Redriven { succeeded, skipped, without_flow }: Redriven, what: &str) -> String {
-    let why = if what == "requeued" { "not dead, or they can never run" } else { "not dead" };
+    let why = if what.ends_with("requeued") { "not dead, or they can never run" } else { "not dead" };
     let skipped =
         if skipped == 0 { ", 0 skipped".to_owned() } else { format!(", {skipped} skipped ({why})") };
     let flows = match without_flow {
@@ -278,22 +242,17 @@ fn sentence(Redriven { succeeded, skipped, without_flow }: Redriven, what: &str)
 }
 
 /// Asks before all of a queue's dead letters are deleted. Where stdin is no terminal, `--yes` is required.
-fn confirm(args: &RedriveArgs) -> Result<(), CommandError> {
-    if !io::stdin().is_terminal() {
-        return Err(CommandError::Usage(
-            "purge --all deletes for good: add --yes where nobody can be asked".into(),
-        ));
-    }
-    let which = if filter(args).is_empty() { "" } else { "that match " };
-    let mut stderr = io::stderr();
-    let _ = write!(stderr, "Delete all dead letters {which}of {} for good? [y/N] ", args.queue);
-    let _ = stderr.flush();
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer).context("cannot read the answer")?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(anyhow!("nothing was deleted").into()),
-    }
+/// Asks before all that match are deleted, and tells how many they are.
+async fn ask(queue: &Queue, args: &RedriveArgs) -> Result<(), CommandError> {
+    let which = if filter(args).is_empty() { "" } else { " that match" };
+    let count = count(queue, args, Redrive::Count(false)).await?.succeeded;
+    let question =
+        format!("Delete {}{which} of {} for good?", text::plural(count, "dead letter"), args.queue);
+    confirm(&question, ALONE, "nothing was deleted")
+}
+
+async fn count(queue: &Queue, args: &RedriveArgs, what: Redrive) -> Result<Redriven, CommandError> {
+    queue.redrive(&choice(args), what).await.map_err(|error| error.cause.into())
 }
 
 #[cfg(test)]

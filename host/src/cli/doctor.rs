@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::context::{open, patiently};
+use super::context::open;
 use super::exit::CommandError;
 use super::output::{Align, Out, Paint, TextTable, Tone};
 use super::text;
 use crate::config::Config;
 use crate::doctor::{self, DoctorReport, FaultKind, Finding};
+use crate::operations::patiently;
 use crate::queue::{Census, Queue, hosts};
 
 /// A report as JSON. The names are stable.

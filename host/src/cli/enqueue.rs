@@ -13,14 +13,15 @@ use anyhow::{Context, anyhow};
 use serde_json::json;
 
 use super::args::EnqueueArgs;
-use super::context::{connect, patiently, rules};
+use super::context::{connect, rules};
 use super::exit::CommandError;
 use super::input::{self, JsonLines};
 use super::output::{Out, note};
-use super::status::{TaskView, tone};
+use super::status::tone;
 use super::{text, value, wait};
 use crate::config::Config;
 use crate::config::units::show_duration;
+use crate::operations::{TaskView, check_delay, full, patiently};
 use crate::queue::{Enqueued, Link, NewTask, Queue, Status, TaskStatus, hosts};
 
 /// The most tasks in a batch.
@@ -31,13 +32,7 @@ const BATCH_BYTES: usize = 4 << 20;
 pub(super) async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<(), CommandError> {
     let rules = rules(config, &args.queue)?.clone();
     let delay = args.delay.unwrap_or_default();
-    if rules.turns.are_strict() && !delay.is_zero() {
-        return Err(CommandError::Usage(format!(
-            "--delay: the queue {} runs its tasks in a strict order (order = \"strict\"), so none can wait \
-             while later ones run: enqueue it when it is due",
-            rules.name
-        )));
-    }
+    check_delay(&rules, delay)?;
     let start = Instant::now();
     let sender = match &args.jsonl {
         None => {
@@ -144,7 +139,7 @@ impl Sender {
             match reply {
                 Ok(Enqueued::Accepted) => self.accepted(task.id(), line.is_some(), out),
                 Ok(Enqueued::Duplicate(first)) => self.duplicate(&first, line.is_some(), out),
-                Ok(Enqueued::Full) => refused = refused.or(Some((*line, self.full()))),
+                Ok(Enqueued::Full) => refused = refused.or(Some((*line, anyhow!(full(&self.queue.rules))))),
                 Err(error) => refused = refused.or(Some((*line, error.into()))),
             }
         }
@@ -169,15 +164,6 @@ impl Sender {
         if self.wait {
             self.ids.push(first.to_owned());
         }
-    }
-
-    fn full(&self) -> anyhow::Error {
-        let rules = &self.queue.rules;
-        anyhow!(
-            "queue {} is full: {} tasks or more wait or run (max_backlog); try again later, or raise it",
-            rules.name,
-            rules.max_backlog
-        )
     }
 
     fn accepted(&mut self, id: &str, is_line: bool, out: &mut Out) {

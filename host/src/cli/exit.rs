@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::text;
 use crate::chain::chain;
+use crate::operations::OperationError;
 use crate::queue::QueueError;
 use crate::queue::server::Unusable;
 
@@ -72,6 +73,22 @@ impl From<anyhow::Error> for CommandError {
 impl From<QueueError> for CommandError {
     fn from(error: QueueError) -> Self {
         CommandError::Failed(error.into())
+    }
+}
+
+impl From<OperationError> for CommandError {
+    fn from(error: OperationError) -> Self {
+        match error {
+            OperationError::UnknownQueue(_) | OperationError::Invalid(_) => {
+                CommandError::Usage(error.to_string())
+            }
+            OperationError::Redis(error) => error.into(),
+            OperationError::Interrupted(error) => error.cause.into(),
+            OperationError::UnknownTask(_)
+            | OperationError::HasEnded(_)
+            | OperationError::NoEvents(_)
+            | OperationError::OutOfReach(_) => CommandError::Failed(error.into()),
+        }
     }
 }
 

@@ -4,12 +4,13 @@
 //!                                  └─ CommandError ─▶ exit::report (stderr)
 //!
 //! In: the arguments of the process. Out: text or JSON, and an exit code. Each command has a file; the second
-//! half of the list below is what they share. Commands print what `queue` and `doctor` give them, and decide
-//! nothing.
+//! half of the list below is what they share. Commands print what `operations`, `queue` and `doctor` give
+//! them, and decide nothing.
 
 mod args;
 
 mod adopt;
+mod cancel;
 mod check;
 mod control;
 mod dead;
@@ -20,9 +21,11 @@ mod plugins;
 mod queues;
 mod run;
 mod status;
+mod tasks;
 mod trial;
 mod trial_log;
 
+mod confirm;
 mod context;
 pub(crate) mod exit;
 mod files;
@@ -32,7 +35,6 @@ mod schedule;
 mod task_file;
 mod templates;
 mod text;
-mod tree;
 mod value;
 mod wait;
 
@@ -123,7 +125,8 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
             Command::Check => check::run(&config, &mut out),
             Command::Enqueue(args) => enqueue::run(&config, args, &mut out).await,
             Command::Status(args) => status::run(&config, args, &mut out).await,
-            Command::Cancel { queue, id } => control::cancel(&config, &queue, &id, &mut out).await,
+            Command::Tasks(args) => tasks::run(&config, args, &mut out).await,
+            Command::Cancel(args) => cancel::run(&config, args, &mut out).await,
             Command::Pause { queue } => control::pause(&config, &queue, &mut out).await,
             Command::Resume { queue } => control::resume(&config, &queue, &mut out).await,
             Command::Queues { queue } => queues::run(&config, queue.as_deref(), &mut out).await,

@@ -15,24 +15,17 @@ use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
 use super::text;
 use crate::config::{self, Config};
 use crate::embedded;
-use crate::queue::hosts::{self, HostInfo, HostPlugin};
+use crate::operations::{PluginView, plugin_rows};
+use crate::queue::hosts;
 
 /// The whole output as JSON. The names are stable.
 #[derive(Debug, Serialize)]
-struct PluginsView<'a> {
+struct PluginsView {
     hosts: usize,
-    plugins: Vec<PluginView<'a>>,
+    plugins: Vec<PluginView>,
     /// Only when no host runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     files: Option<Vec<FileView>>,
-}
-
-/// A plugin on one host.
-#[derive(Debug, Serialize)]
-struct PluginView<'a> {
-    host: &'a str,
-    #[serde(flatten)]
-    plugin: &'a HostPlugin,
 }
 
 #[derive(Debug, Serialize)]
@@ -56,7 +49,7 @@ pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> R
     let hosts = if is_down { Vec::new() } else { hosts::list(&connect(config).await?).await? };
     let view = PluginsView {
         hosts: hosts.len(),
-        plugins: rows(&hosts)
+        plugins: plugin_rows(&hosts)
             .into_iter()
             .filter(|row| only.is_none_or(|only| row.plugin.name == only))
             .collect(),
@@ -76,16 +69,6 @@ pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> R
         }
     }
     Ok(())
-}
-
-/// The rows by plugin, then in the order of the hosts.
-fn rows(hosts: &[HostInfo]) -> Vec<PluginView<'_>> {
-    let mut rows: Vec<_> = hosts
-        .iter()
-        .flat_map(|host| host.plugins.iter().map(|plugin| PluginView { host: &host.id, plugin }))
-        .collect();
-    rows.sort_by(|a, b| a.plugin.name.cmp(&b.plugin.name));
-    rows
 }
 
 fn file(config: &Config, name: &str) -> FileView {
@@ -182,7 +165,7 @@ fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     let none = || text::NONE.to_owned();
     let mut changes: Vec<_> = rows
         .iter()
-        .flat_map(|row| row.plugin.history.iter().rev().map(move |change| (row.host, change)))
+        .flat_map(|row| row.plugin.history.iter().rev().map(move |change| (row.host.as_str(), change)))
         .collect();
     changes.sort_by_key(|(_, change)| std::cmp::Reverse(change.at));
     for (host, change) in changes {
@@ -224,7 +207,7 @@ fn render_files(files: &[FileView], paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::hosts::HostChange;
+    use crate::queue::hosts::{HostChange, HostInfo, HostPlugin};
 
     const PLAIN: Paint = Paint { colour: false };
 
@@ -284,9 +267,10 @@ mod tests {
     #[test]
     fn plugins_of_a_host() {
         let hosts = [host()];
-        insta::assert_snapshot!(render(&rows(&hosts), 1_700_000_192_000, PLAIN));
-        insta::assert_snapshot!(render_history(&rows(&hosts)[1..], 1_700_000_192_000, PLAIN));
-        let view = PluginsView { hosts: 1, plugins: rows(&hosts).into_iter().take(1).collect(), files: None };
+        insta::assert_snapshot!(render(&plugin_rows(&hosts), 1_700_000_192_000, PLAIN));
+        insta::assert_snapshot!(render_history(&plugin_rows(&hosts)[1..], 1_700_000_192_000, PLAIN));
+        let view =
+            PluginsView { hosts: 1, plugins: plugin_rows(&hosts).into_iter().take(1).collect(), files: None };
         insta::assert_json_snapshot!(view);
     }
 

@@ -6,131 +6,33 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use serde::Serialize;
-
 use super::context::{connect, rules};
 use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
-use super::schedule::ScheduleView;
-use super::text;
+use super::{schedule, text};
 use crate::config::{self, Config};
-use crate::queue::census::Consumer;
+use crate::operations::{NO_HOST, QueueOnHost, QueueView, queue_views};
 use crate::queue::hold::QueueHold;
-use crate::queue::hosts::{HostInfo, HostQueue};
-use crate::queue::{Census, Queue, hosts};
+use crate::queue::hosts::{self, HostInfo};
 
-/// The states of a queue on a host, the worst first.
-const STATES: [&str; 9] = [
-    "stalled",
-    "starting",
-    "waiting-for-plugin",
-    "paused",
-    "held",
-    "waiting-for-room",
-    "waiting-for-permit",
-    "waiting-for-turn",
-    "reading",
-];
-/// The state of a queue that no host has.
-const NO_HOST: &str = "no-host";
-
-/// A queue as JSON. The names are stable.
-#[derive(Debug, Serialize)]
-struct QueueView<'a> {
-    queue: &'a str,
-    stream: &'a str,
-    group: &'a str,
-    plugin: &'a str,
-    /// The worst of its states on the hosts.
-    state: String,
-    /// Whether `tqhost pause` paused it, in all hosts.
-    paused: bool,
-    /// Why it waits, while something outside is down.
-    held: Option<&'a QueueHold>,
-    queued: u64,
-    running: u64,
-    delayed: u64,
-    /// Waiting for the turn of their key.
-    held_tasks: u64,
-    dead: u64,
-    oldest_ms: Option<u64>,
-    /// Tasks completed per second over the last minute, by all hosts together.
-    rate: f64,
-    schedule: Option<ScheduleView>,
-    hosts: Vec<HostView<'a>>,
-    consumers: &'a [Consumer],
+fn oldest(view: &QueueView) -> String {
+    view.oldest_ms.map_or_else(|| text::NONE.to_owned(), |ms| text::age(Duration::from_millis(ms)))
 }
 
-#[derive(Debug, Serialize)]
-struct HostView<'a> {
-    host: &'a str,
-    #[serde(flatten)]
-    queue: &'a HostQueue,
-    /// Why the host still runs an earlier configuration.
-    config_error: Option<&'a str>,
-}
-
-impl<'a> QueueView<'a> {
-    fn new(
-        rules: &'a config::QueueRules,
-        census: &'a Census,
-        hosts: &'a [HostInfo],
-        now_ms: u64,
-    ) -> QueueView<'a> {
-        let on = |host: &'a HostInfo| {
-            let queue = host.queues.iter().find(|queue| queue.name == rules.name)?;
-            Some(HostView { host: &host.id, queue, config_error: host.config_error.as_deref() })
-        };
-        let hosts: Vec<HostView> = hosts.iter().filter_map(on).collect();
-        // A state that this version does not know comes last.
-        let badness = |view: &&HostView| {
-            STATES.iter().position(|state| *state == view.queue.state).unwrap_or(STATES.len())
-        };
-        QueueView {
-            queue: &rules.name,
-            stream: &rules.stream,
-            group: &rules.group,
-            plugin: &rules.plugin,
-            state: hosts
-                .iter()
-                .min_by_key(badness)
-                .map_or(NO_HOST.to_owned(), |view| view.queue.state.clone()),
-            paused: census.paused,
-            held: census.held.as_ref(),
-            queued: census.queued,
-            running: census.running,
-            delayed: census.delayed,
-            held_tasks: census.held_tasks,
-            dead: census.dead,
-            oldest_ms: census.oldest.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
-            // `sum` of nothing would be -0.0.
-            rate: hosts.iter().fold(0.0, |sum, view| sum + view.queue.rate),
-            schedule: rules.schedule.as_ref().map(|schedule| ScheduleView::new(schedule, now_ms)),
-            hosts,
-            consumers: &census.consumers,
-        }
+/// The state of a queue in words.
+fn state_cell(view: &QueueView) -> Cell {
+    if view.paused {
+        return Cell::tone("paused", Tone::Warning);
     }
-
-    fn oldest(&self) -> String {
-        self.oldest_ms.map_or_else(|| text::NONE.to_owned(), |ms| text::age(Duration::from_millis(ms)))
+    if let Some(hold) = &view.held {
+        return Cell::tone(held(hold), Tone::Warning);
     }
-
-    /// The state in words.
-    fn state(&self) -> Cell {
-        if self.paused {
-            return Cell::tone("paused", Tone::Warning);
-        }
-        if let Some(hold) = self.held {
-            return Cell::tone(held(hold), Tone::Warning);
-        }
-        let (text, tone) = state(&self.state, self.plugin);
-        let in_it = self.hosts.iter().filter(|view| view.queue.state == self.state).count();
-        if in_it == self.hosts.len() {
-            Cell::tone(text, tone)
-        } else {
-            Cell::tone(format!("{text} ({in_it} of {} hosts)", self.hosts.len()), tone)
-        }
+    let (text, tone) = state(&view.state, &view.plugin);
+    let in_it = view.hosts.iter().filter(|on| on.queue.state == view.state).count();
+    if in_it == view.hosts.len() {
+        Cell::tone(text, tone)
+    } else {
+        Cell::tone(format!("{text} ({in_it} of {} hosts)", view.hosts.len()), tone)
     }
 }
 
@@ -158,29 +60,26 @@ pub(super) async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> R
     };
     let link = connect(config).await?;
     let hosts = hosts::list(&link).await?;
-    let count = async |rules: config::QueueRules| {
-        let census = Queue::new(rules.clone(), link.clone()).census().await;
-        (rules, census)
-    };
-    let (mut counted, mut failed) = (Vec::new(), None);
-    for (rules, census) in join_all(chosen.into_iter().map(count)).await {
-        match census {
-            Ok(census) => counted.push((rules, census)),
+    let now_ms = text::now_ms();
+    let (mut views, mut failed) = (Vec::new(), None);
+    for (name, view) in queue_views(&chosen, &link, &hosts, now_ms).await {
+        match view {
+            Ok(view) => views.push(view),
             Err(error) => {
-                failed = failed
-                    .or_else(|| Some(anyhow::Error::new(error).context(format!("queue {}", rules.name))));
+                failed = failed.or_else(|| Some(anyhow::Error::new(error).context(format!("queue {name}"))));
             }
         }
     }
-    if let Some(error) = failed.take_if(|_| counted.is_empty()) {
+    if let Some(error) = failed.take_if(|_| views.is_empty()) {
         return Err(error.into());
     }
-    let now_ms = text::now_ms();
-    let views: Vec<QueueView> =
-        counted.iter().map(|(rules, census)| QueueView::new(rules, census, &hosts, now_ms)).collect();
     match (name, out.json, views.first()) {
         (Some(_), true, Some(view)) => out.json(view),
-        (Some(_), false, Some(view)) => out.line(detail(view, out.paint)),
+        (Some(_), false, Some(view)) => {
+            let schedule = chosen.first().and_then(|rules| rules.schedule.as_ref());
+            let schedule = schedule.map(|schedule| schedule::words(schedule, now_ms));
+            out.line(detail(view, schedule, out.paint));
+        }
         (Some(_), _, None) => {}
         (None, true, _) => out.json(&views),
         (None, false, None) => out.line("No queue is configured."),
@@ -221,41 +120,41 @@ fn table(views: &[QueueView], paint: Paint) -> String {
     for view in views {
         let dead = Cell::tone(view.dead.to_string(), if view.dead > 0 { Tone::Bad } else { Tone::Plain });
         table.row([
-            view.queue.into(),
+            view.queue.as_str().into(),
             view.queued.into(),
             view.running.into(),
             view.delayed.into(),
             view.held_tasks.into(),
             dead,
-            view.oldest().into(),
+            oldest(view).into(),
             format!("{:.1}", view.rate).into(),
             view.hosts.len().into(),
-            view.state(),
+            state_cell(view),
         ]);
     }
     table.render(paint)
 }
 
-fn detail(view: &QueueView, paint: Paint) -> String {
-    let (words, tone) = match view.held {
+fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
+    let (words, tone) = match &view.held {
         Some(hold) if !view.paused => (held(hold), Tone::Warning),
-        _ => state(if view.paused { "paused" } else { &view.state }, view.plugin),
+        _ => state(if view.paused { "paused" } else { &view.state }, &view.plugin),
     };
     let mut lines = vec![
-        ("queue", view.queue.to_owned()),
-        ("stream", view.stream.to_owned()),
-        ("group", view.group.to_owned()),
-        ("plugin", view.plugin.to_owned()),
+        ("queue", view.queue.clone()),
+        ("stream", view.stream.clone()),
+        ("group", view.group.clone()),
+        ("plugin", view.plugin.clone()),
         ("state", paint.tone(tone, &words)),
         ("queued", view.queued.to_string()),
         ("running", view.running.to_string()),
         ("delayed", view.delayed.to_string()),
         ("held", view.held_tasks.to_string()),
         ("dead", view.dead.to_string()),
-        ("oldest", view.oldest()),
+        ("oldest", oldest(view)),
         ("rate", format!("{:.1}/s", view.rate)),
     ];
-    lines.extend(view.schedule.as_ref().map(|schedule| ("schedule", schedule.words.clone())));
+    lines.extend(schedule.map(|schedule| ("schedule", schedule)));
     let mut parts = vec![sheet(paint, &lines)];
     if !view.hosts.is_empty() {
         let right = |title| (title, Align::Right);
@@ -268,8 +167,8 @@ fn detail(view: &QueueView, paint: Paint) -> String {
             right("RATE/S"),
             ("STATE", Align::Left),
         ]);
-        for HostView { host, queue, .. } in &view.hosts {
-            let (words, tone) = state(&queue.state, view.plugin);
+        for QueueOnHost { host, queue, .. } in &view.hosts {
+            let (words, tone) = state(&queue.state, &view.plugin);
             let rate = format!("{:.1}", queue.rate);
             let figures = [queue.running, queue.completed, queue.retried, queue.dead].map(Cell::from);
             table.row(
@@ -284,7 +183,7 @@ fn detail(view: &QueueView, paint: Paint) -> String {
     if !view.consumers.is_empty() {
         let mut table =
             TextTable::new(&[("CONSUMER", Align::Left), ("PENDING", Align::Right), ("IDLE", Align::Right)]);
-        for consumer in view.consumers {
+        for consumer in &view.consumers {
             table.row([
                 text::escape(&consumer.name).into(),
                 consumer.pending.into(),
@@ -300,6 +199,9 @@ fn detail(view: &QueueView, paint: Paint) -> String {
 mod tests {
     use super::super::status::tests::rules;
     use super::*;
+    use crate::queue::Census;
+    use crate::queue::census::Consumer;
+    use crate::queue::hosts::HostQueue;
 
     const PLAIN: Paint = Paint { colour: false };
 
@@ -353,7 +255,7 @@ mod tests {
     fn one_queue_has_hosts_and_consumers() {
         let (rules, census, hosts) = (rules(), census(), [host("box-1", "reading")]);
         let view = QueueView::new(&rules, &census, &hosts, 0);
-        insta::assert_snapshot!(detail(&view, PLAIN));
+        insta::assert_snapshot!(detail(&view, None, PLAIN));
         insta::assert_json_snapshot!(view);
     }
 
@@ -364,7 +266,8 @@ mod tests {
             .expect("a configuration");
         let census = Census::default();
         let view = QueueView::new(&config.queues[0], &census, &[], 1_700_000_000_000);
-        let detail = detail(&view, PLAIN);
+        let schedule = config.queues[0].schedule.as_ref().expect("a schedule");
+        let detail = detail(&view, Some(schedule::words(schedule, 1_700_000_000_000)), PLAIN);
         assert!(
             detail.ends_with("schedule  0 3 * * * (Europe/Berlin), next 2023-11-15 03:00:00 (in 3h 46m)"),
             "{detail}"

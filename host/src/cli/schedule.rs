@@ -1,37 +1,18 @@
 //! A queue's schedule, as the commands show it.
 //!
-//! In: the configuration's schedule, and the time by this machine's clock. Out: JSON, or a line. Not here:
-//! when hosts enqueue (`worker::scheduler`, by the clock of Redis).
-
-use serde::Serialize;
+//! In: the configuration's schedule, and the time by this machine's clock. Out: a line. Not here: when hosts
+//! enqueue (`worker::scheduler`, by the clock of Redis), the same as JSON (`operations::queues`).
 
 use super::text;
 use crate::config::Schedule;
 
-/// A schedule as JSON. The names are stable.
-#[derive(Debug, Serialize)]
-pub(super) struct ScheduleView {
-    pub cron: Vec<String>,
-    pub timezone: String,
-    pub next_ms: Option<u64>,
-    /// The expressions, the time zone, and the next time in that zone.
-    #[serde(skip)]
-    pub words: String,
-}
-
-impl ScheduleView {
-    pub(super) fn new(schedule: &Schedule, now_ms: u64) -> ScheduleView {
-        let times = &schedule.times;
-        let next_ms = times.next(now_ms);
-        let next = next_ms
-            .map_or_else(|| text::NONE.to_owned(), |next_ms| text::when(next_ms, now_ms, times.zone()));
-        ScheduleView {
-            cron: times.expressions().to_vec(),
-            timezone: times.zone_name().to_owned(),
-            next_ms,
-            words: format!("{} ({}), next {next}", times.expressions().join(" and "), times.zone_name()),
-        }
-    }
+/// The expressions, the time zone, and the next time in that zone.
+pub(super) fn words(schedule: &Schedule, now_ms: u64) -> String {
+    let times = &schedule.times;
+    let next = times.next(now_ms);
+    let next =
+        next.map_or_else(|| text::NONE.to_owned(), |next_ms| text::when(next_ms, now_ms, times.zone()));
+    format!("{} ({}), next {next}", times.expressions().join(" and "), times.zone_name())
 }
 
 #[cfg(test)]
@@ -39,6 +20,7 @@ mod tests {
     use super::*;
     use crate::config::Missed;
     use crate::config::times::{ScheduleTimes, parse_cron, parse_zone};
+    use crate::operations::ScheduleView;
 
     #[test]
     fn the_next_time_is_told_in_its_zone() {
@@ -47,11 +29,10 @@ mod tests {
         let schedule = Schedule { times, missed: Missed::Once, fields: Vec::new() };
         // 2023-11-14 22:13:20 in UTC.
         let now_ms = 1_700_000_000_000;
-        let view = ScheduleView::new(&schedule, now_ms);
         assert_eq!(
-            view.words,
+            words(&schedule, now_ms),
             "0 3 * * * and 0 12 * * MON (Europe/Berlin), next 2023-11-15 03:00:00 (in 3h 46m)"
         );
-        assert_eq!(view.next_ms, Some(1_700_013_600_000));
+        assert_eq!(ScheduleView::new(&schedule, now_ms).next_ms, Some(1_700_013_600_000));
     }
 }

@@ -1,132 +1,27 @@
 //! `tqhost status`: shows a task, once or until its end.
 //!
-//! In: a queue's name and a task's id or alias. Out: a sheet for people, or [`TaskView`] as JSON; with
+//! In: a queue's name and a task's id or alias. Out: a sheet for people, or a view as JSON; with
 //! `--watch`, one of them or a line for every change. Not here: what Redis keeps of a task (`queue::status`).
 
 use std::time::Duration;
 
 use anyhow::anyhow;
 use jiff::tz::TimeZone;
-use serde::Serialize;
-use serde_json::Value;
 use tokio::time::sleep;
 
 use super::args::StatusArgs;
-use super::context::{open, patiently};
+use super::context::open;
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone, sheet};
-use super::tree::{Family, TreeTask, family};
 use super::{text, value, wait};
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
+use crate::operations::tree::{Family, TreeTask, family};
+use crate::operations::{TaskView, patiently, unknown_task};
 use crate::queue::{FlowProgress, Meant, Status, TaskName, TaskStatus};
 
 /// Columns of the bar that shows progress.
 const BAR: usize = 20;
-
-/// A task as JSON. The names are stable; an unknown value is null. Times are milliseconds since the Unix
-/// epoch.
-#[derive(Debug, Serialize)]
-pub(super) struct TaskView<'a> {
-    id: &'a str,
-    queue: &'a str,
-    status: Status,
-    attempt: u32,
-    error: Option<&'a str>,
-    result: Option<Value>,
-    progress: Option<u8>,
-    note: Option<&'a str>,
-    plugin: Option<&'a str>,
-    consumer: Option<&'a str>,
-    enqueued_at: Option<u64>,
-    started_at: Option<u64>,
-    finished_at: Option<u64>,
-    due_at: Option<u64>,
-    duplicate_of: Option<&'a str>,
-    children: Option<u64>,
-    children_completed: Option<u64>,
-    /// The first children that have not completed or started a flow that goes on, if they are enqueued.
-    open_children: Option<Vec<BranchView<'a>>>,
-    child_of: Option<Joining<'a>>,
-    /// The tasks that join the flows which it started.
-    flows: Option<Vec<BranchView<'a>>>,
-}
-
-/// A task that joins a flow.
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Joining<'a> {
-    queue: &'a str,
-    id: &'a str,
-}
-
-/// A task below another one in the tree.
-#[derive(Debug, Serialize)]
-struct BranchView<'a> {
-    queue: &'a str,
-    id: &'a str,
-    status: Status,
-    progress: Option<u8>,
-    note: Option<&'a str>,
-    error: Option<&'a str>,
-    children: Option<u64>,
-    children_completed: Option<u64>,
-    open_children: Option<Vec<BranchView<'a>>>,
-    flows: Vec<BranchView<'a>>,
-}
-
-impl<'a> BranchView<'a> {
-    fn all(tasks: &'a [TreeTask]) -> Vec<BranchView<'a>> {
-        let view = |TreeTask { queue, task, below }: &'a TreeTask| BranchView {
-            queue,
-            id: &task.id,
-            status: task.status,
-            progress: task.progress,
-            note: task.note.as_deref(),
-            error: task.error.as_deref(),
-            children: task.flow.map(|flow| flow.children),
-            children_completed: task.flow.map(|flow| flow.completed),
-            open_children: task.flow.map(|_| BranchView::all(&below.children)),
-            flows: BranchView::all(&below.flows),
-        };
-        tasks.iter().map(view).collect()
-    }
-}
-
-impl<'a> TaskView<'a> {
-    pub(super) fn new(queue: &'a str, task: &'a TaskStatus) -> TaskView<'a> {
-        TaskView {
-            id: &task.id,
-            queue,
-            status: task.status,
-            attempt: task.attempt,
-            error: task.error.as_deref(),
-            result: task.result.as_deref().map(value::result_json),
-            progress: task.progress,
-            note: task.note.as_deref(),
-            plugin: task.plugin.as_deref(),
-            consumer: task.consumer.as_deref(),
-            enqueued_at: task.enqueued_at,
-            started_at: task.started_at,
-            finished_at: task.finished_at,
-            due_at: task.due_at,
-            duplicate_of: task.duplicate_of.as_deref(),
-            children: task.flow.map(|flow| flow.children),
-            children_completed: task.flow.map(|flow| flow.completed),
-            open_children: None,
-            child_of: None,
-            flows: None,
-        }
-    }
-
-    fn with(self, family: &'a Family) -> TaskView<'a> {
-        TaskView {
-            open_children: self.children.map(|_| BranchView::all(&family.below.children)),
-            child_of: family.child_of.as_ref().map(|TaskName { queue, id }| Joining { queue, id }),
-            flows: Some(BranchView::all(&family.below.flows)),
-            ..self
-        }
-    }
-}
 
 pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, &args.queue).await?;
@@ -134,7 +29,7 @@ pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Res
     let mut pause = wait::PAUSE.0;
     let mut last: Option<TaskStatus> = None;
     let Some(id) = patiently(|| queue.find(&args.id, Meant::Newest)).await? else {
-        return Err(anyhow!(unknown(&queue.rules, &args.id)).into());
+        return Err(anyhow!(unknown_task(&queue.rules, &args.id)).into());
     };
     loop {
         let Some(task) = patiently(|| queue.status(&id)).await? else {
@@ -145,13 +40,13 @@ pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Res
                         show_duration(queue.rules.retention)
                     )
                 }
-                None => anyhow!(unknown(&queue.rules, &args.id)),
+                None => anyhow!(unknown_task(&queue.rules, &args.id)),
             }
             .into());
         };
         let is_end = task.status.is_end();
         if !args.watch {
-            let family = family(config, &queue, &task).await?;
+            let family = family(&config.queues, &queue, &task).await?;
             match out.json {
                 true => out.json(&TaskView::new(&args.queue, &task).with(&family)),
                 false => out.line(render(&queue.rules, &task, &family, text::now_ms(), &zone, out.paint)),
@@ -178,21 +73,6 @@ pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Res
         last = Some(task);
         sleep(pause).await;
     }
-}
-
-fn unknown(rules: &config::QueueRules, id: &str) -> String {
-    let queue = &rules.name;
-    if rules.retention == Duration::ZERO {
-        return format!(
-            "queue {queue} knows no task {id:?}: it was never there, or it ended \
-             (the queue keeps no results: retention 0s)"
-        );
-    }
-    let retention = show_duration(rules.retention);
-    format!(
-        "queue {queue} knows no task {id:?}: it was never there, or it ended more than {retention} ago \
-         (the queue's retention)"
-    )
 }
 
 /// The colour of a status.
@@ -343,8 +223,8 @@ fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> Stri
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::tree::Branches;
     use super::*;
+    use crate::operations::tree::Branches;
 
     const NOW: u64 = 1_700_000_100_000;
     const PLAIN: Paint = Paint { colour: false };
@@ -438,7 +318,7 @@ pub(super) mod tests {
 
     #[test]
     fn an_unknown_task_has_its_reasons() {
-        let told = unknown(&rules(), "x");
+        let told = unknown_task(&rules(), "x");
         assert_eq!(
             told,
             "queue resume-analyze knows no task \"x\": it was never there, or it ended more than 1d ago \

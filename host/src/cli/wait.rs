@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::{Instant, sleep};
 
-use super::context::patiently;
+use crate::operations::patiently;
 use crate::queue::{Queue, QueueError, TaskStatus};
 
 /// The first and the longest pause between two polls.

@@ -1,4 +1,4 @@
-//! `[admin]`: the address of the HTTP API, and the token that it asks for.
+//! `[admin]`: the address of the HTTP API, and the tokens that it asks for.
 //!
 //! In: the table. Out: an [`Admin`]. Without the table, the server listens on a loopback address only.
 
@@ -10,14 +10,14 @@ use super::secret::Secret;
 use super::source::secret;
 use super::units::show_text;
 
-pub(super) const KEYS: Keys = Keys { known: &["listen", "token"], later: &[], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys { known: &["listen", "token", "read_token"], later: &[], elsewhere: &[] };
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
 
 pub(super) fn read(item: Option<Item>) -> Admin {
     match item.and_then(|item| item.table(&KEYS)) {
         Some(table) => read_table(&table),
-        None => Admin { listen: DEFAULT_LISTEN, token: None },
+        None => Admin { listen: DEFAULT_LISTEN, token: None, read_token: None },
     }
 }
 
@@ -34,7 +34,17 @@ fn read_table(table: &Table) -> Admin {
         );
         item.named_as(table.key_of("token")).problem(why);
     }
-    Admin { listen, token: token_item.as_ref().and_then(read_token) }
+    let token = token_item.as_ref().and_then(token_of);
+    let read_item = table.get("read_token");
+    let read_token = read_item.as_ref().and_then(token_of);
+    if let Some(item) = &read_item {
+        if token_item.is_none() {
+            item.problem("needs token beside it: with read_token alone nobody could change anything");
+        } else if token.is_some() && token == read_token {
+            item.problem("is the same as token: write another one, which is for reading only");
+        }
+    }
+    Admin { listen, token, read_token }
 }
 
 fn read_listen(item: &Item) -> Option<SocketAddr> {
@@ -48,7 +58,7 @@ fn read_listen(item: &Item) -> Option<SocketAddr> {
     text.parse().map_err(|_| wrong()).ok()
 }
 
-fn read_token(item: &Item) -> Option<Secret> {
+fn token_of(item: &Item) -> Option<Secret> {
     let token = secret(item)?;
     if token.expose().is_empty() {
         item.problem("is empty: write a long random text, or { env = \"TQHOST_ADMIN_TOKEN\" }");
@@ -94,6 +104,9 @@ mod tests {
             ("token = \"a b\"", "has spaces"),
             ("listen = \"0.0.0.0:80\"\ntoken = { env = \"MISSING\" }", "\"MISSING\" is not set"),
             ("tokn = \"x\"", "did you mean `token`"),
+            ("read_token = \"x\"", "admin.read_token: needs token beside it"),
+            ("token = \"x\"\nread_token = \"x\"", "admin.read_token: is the same as token"),
+            ("token = \"x\"\nread_token = \"\"", "admin.read_token: is empty"),
         ];
         for (text, why) in table {
             let problem = problem(&format!("[queues.a]\n[admin]\n{text}"));

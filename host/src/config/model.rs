@@ -58,6 +58,8 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// Always set when `listen` is not a loopback address.
     pub token: Option<Secret>,
+    /// The token with which everything can be read and nothing changed. Only set beside `token`.
+    pub read_token: Option<Secret>,
 }
 
 /// One queue and its rules.

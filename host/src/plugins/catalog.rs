@@ -110,6 +110,16 @@ impl Plugins {
         self.0.updated.notify_one();
     }
 
+    /// Lets the watcher look at the plugin's file now, and try again what failed. False: no queue uses the
+    /// plugin.
+    pub(crate) fn reload(&self, name: &str) -> bool {
+        let Some(plugin) = self.plugins().get(name).cloned() else { return false };
+        // A content that failed is tried again as with other grants, which these are not.
+        drop(plugin.tell(LifeEvent::Granted, Brought::Nothing));
+        self.0.updated.notify_one();
+        true
+    }
+
     fn plugins(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<PluginEntry>>> {
         self.0.plugins.read().unwrap_or_else(PoisonError::into_inner)
     }

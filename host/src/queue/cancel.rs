@@ -4,8 +4,10 @@
 //!
 //! Not here: stopping the handler of a running task (`worker::heartbeat` learns of the cancellation).
 
+use super::codec;
 use super::error::QueueError;
 use super::handle::Queue;
+use super::listing::FoundTask;
 use super::reply;
 use super::script;
 use super::status::Status;
@@ -15,8 +17,30 @@ impl Queue {
     /// A task that has ended stays as it is, but no further child of the flow that it joins is released. A
     /// call may be repeated: the second one gives CANCELLED.
     pub async fn cancel(&self, id: &str) -> Result<Option<Status>, QueueError> {
-        let keys = &self.keys;
         self.note_queued_alias(id).await?;
+        match self.cancel_in(id, "").await? {
+            Some(before) => Ok(Some(before)),
+            None => {
+                // Without an entry the task has ended meanwhile, and has a status now, or it was never there.
+                let entry = self.find_queued(id).await?.map(|entry| entry.id).unwrap_or_default();
+                self.cancel_in(id, &entry).await
+            }
+        }
+    }
+
+    /// Like [`Queue::cancel`], for a task that a list has just found.
+    pub(crate) async fn cancel_found(&self, task: &FoundTask) -> Result<Option<Status>, QueueError> {
+        let (id, entry) = (&task.status.id, task.entry.as_deref().unwrap_or_default());
+        // A task that a host has seen, or parked, has its alias already.
+        let unseen = Some(entry).filter(|entry| !entry.is_empty() && !task.has_status);
+        let named = unseen.and_then(|entry| self.waiting(id, &task.fields, codec::entry_time_ms(entry)));
+        self.note(&self.keys, named.as_slice()).await?;
+        self.cancel_in(id, entry).await
+    }
+
+    /// `entry`: the one in which the task was found, or none.
+    async fn cancel_in(&self, id: &str, entry: &str) -> Result<Option<Status>, QueueError> {
+        let keys = &self.keys;
         // Only the status of the task names its marker.
         let marker = self.link.command("cancel", redis::cmd("HGET").arg(keys.task(id)).arg("marker")).await?;
         let marker = match marker {
@@ -24,17 +48,9 @@ impl Queue {
             marker => self.shaped("cancel", reply::bytes(marker))?,
         };
         let flow = keys.flow(id);
-        let call = |entry: &str| {
-            let call = self.ending_call(&script::CANCEL).key(&keys.delayed).key(&keys.parked);
-            let call = call.key(keys.task(id)).key(&marker).key(&flow.about).key(&flow.children);
-            call.arg(id).arg(entry)
-        };
-        let mut before = self.shaped("cancel", reply::bytes(self.link.script(&call("")).await?))?;
-        if before.is_empty() {
-            // Without an entry the task has ended meanwhile, and has a status now, or it was never there.
-            let entry = self.find_queued(id).await?.map(|entry| entry.id).unwrap_or_default();
-            before = self.shaped("cancel", reply::bytes(self.link.script(&call(&entry)).await?))?;
-        }
-        Ok(Status::parse(&before))
+        let call = self.ending_call(&script::CANCEL).key(&keys.delayed).key(&keys.parked);
+        let call = call.key(keys.task(id)).key(&marker).key(&flow.about).key(&flow.children);
+        let before = self.link.script(&call.arg(id).arg(entry)).await?;
+        Ok(Status::parse(&self.shaped("cancel", reply::bytes(before))?))
     }
 }

@@ -34,7 +34,7 @@ pub struct Census {
 }
 
 /// A member of the group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Consumer {
     pub name: String,
     pub pending: u64,

@@ -1,25 +1,25 @@
-//! Dead letters: list, show, requeue, purge. Everything happens in bounded pages, oldest first.
+//! Dead letters: list, show, find by id. Everything is read in bounded pages, oldest first.
 //!
-//! In: filters, ids and rates. Out: [`DeadLetter`]s and counts. Not here: the burial of a task (`settle`).
+//! In: filters and ids. Out: [`DeadLetter`]s. Not here: the burial of a task (`settle`), requeue and purge
+//! (`redrive`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::Cmd;
 
 use super::codec::{self, RawFields, StreamEntry};
 use super::error::QueueError;
+use super::filter::{TaskFilter, Traits};
 use super::handle::Queue;
 use super::reply;
-use super::script::{self, ScriptCall, with_fields};
-use crate::config::model::Rate;
 use crate::task::Task;
 
 /// Dead letters read, requeued or purged in one step.
-const PAGE: usize = 200;
-/// The reply of requeue.lua for a task whose flow is not known any more.
-const REQUEUED_WITHOUT_FLOW: u64 = 2;
+pub(super) const PAGE: usize = 200;
+/// A dead letter of which no status is kept is looked for among so many of the newest ones.
+const SEARCHED: usize = 10_000;
+const SEARCH_PAGE: usize = 500;
 
 /// A task that will not be tried again. Times are milliseconds since the Unix epoch, by Redis's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct DeadLetter {
 pub(crate) const FOREIGN: &str = "foreign";
 
 impl DeadLetter {
-    fn read(entry: StreamEntry) -> DeadLetter {
+    pub(super) fn read(entry: StreamEntry) -> DeadLetter {
         // The host's own fields come last; a malformed task may have fields of these names before them.
         let text = |name: &str| {
             let found = entry.fields.iter().rev().find(|(known, _)| known == name.as_bytes());
@@ -87,109 +87,46 @@ impl DeadLetter {
         Ok(Task { attempt: self.attempts.max(1), fence: task.fence.saturating_sub(1).max(1), ..task })
     }
 
+    /// Its approximate size in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.raw.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
+    /// The properties that filters look at.
+    pub(crate) fn traits(&self) -> Traits<'_> {
+        Traits {
+            id: &self.id,
+            reason: &self.reason,
+            error: &self.error,
+            plugin: &self.plugin,
+            consumer: &self.consumer,
+            at_ms: self.failed_at,
+            fields: &self.fields,
+        }
+    }
+
     /// Whether another program wrote it, and nothing was noted about it.
     pub(crate) fn is_unread(&self) -> bool {
         !self.raw.iter().any(|(name, _)| name == b"tq-reason")
     }
 
     /// Whether it had too many fields to keep them one by one: such a task can never run.
-    fn is_packed(&self) -> bool {
+    pub(super) fn is_packed(&self) -> bool {
         self.raw.iter().any(|(name, _)| name == b"tq-packed")
     }
 
-    fn is_named(&self, ids: &HashSet<&str>) -> bool {
+    pub(super) fn is_named(&self, ids: &HashSet<&str>) -> bool {
         // The new id is not the entry id of the dead letter. That has the form of a task's id, and where many
         // tasks die at once another task soon has the same one.
         ids.contains(self.id.as_str())
     }
 }
 
-/// A filter for dead letters. An empty one takes all.
-#[derive(Debug, Clone, Default)]
-pub struct DeadFilter {
-    /// The value of `tq-reason`.
-    pub reason: Option<String>,
-    /// Text that occurs in the error, in the id or in a field's value.
-    pub text: Option<String>,
-    /// Dead for at least this long, by Redis's clock.
-    pub older_than: Option<Duration>,
-    /// Dead for less than this long, by Redis's clock.
-    pub newer_than: Option<Duration>,
-}
-
-impl DeadFilter {
-    /// Whether the filter is empty and takes all.
-    pub fn is_empty(&self) -> bool {
-        self.reason.is_none() && self.text.is_none() && self.older_than.is_none() && self.newer_than.is_none()
-    }
-
-    fn takes(&self, letter: &DeadLetter, now_ms: u64) -> bool {
-        let age = Duration::from_millis(now_ms.saturating_sub(letter.failed_at));
-        let has = |text: &str| {
-            let in_fields =
-                || letter.fields.iter().any(|(_, value)| String::from_utf8_lossy(value).contains(text));
-            letter.error.contains(text) || letter.id.contains(text) || in_fields()
-        };
-        self.reason.as_ref().is_none_or(|reason| *reason == letter.reason)
-            && self.text.as_deref().is_none_or(has)
-            && self.older_than.is_none_or(|least| age >= least)
-            && self.newer_than.is_none_or(|most| age < most)
-    }
-}
-
-/// The dead letters that an operation applies to.
-#[derive(Debug, Clone)]
-pub enum DeadChoice {
-    /// By task id, or by alias: then the newest task with this alias.
-    Ids(Vec<String>),
-    /// All that exist now and pass the filter.
-    All(DeadFilter),
-}
-
-/// The result of a requeue or purge. Both numbers together are the number of dead letters asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub struct Redriven {
-    pub succeeded: u64,
-    /// Is not dead (any more), or can never run.
-    pub skipped: u64,
-    /// So many of the succeeded ones belong to a flow that is not known any more.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub without_flow: u64,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
-/// Why a requeue or purge ended too early, and how far it came. It may be repeated.
-#[derive(Debug)]
-pub struct RedriveError {
-    pub cause: QueueError,
-    /// The dead letters that were requeued or purged for certain.
-    pub succeeded: u64,
-    /// Whether Redis may have carried out the last step, since its reply did not come.
-    pub in_doubt: bool,
-}
-
-#[derive(Default)]
-struct RedriveProgress {
-    succeeded: u64,
-    without_flow: u64,
-    is_writing: bool,
-}
-
-#[derive(Clone, Copy)]
-enum RedriveStep {
-    /// At most at this rate.
-    Requeue(Option<Rate>),
-    Purge,
-}
-
 impl Queue {
     /// Up to `limit` dead letters that pass the filter, oldest first.
     pub async fn dead_letters(
         &self,
-        filter: &DeadFilter,
+        filter: &TaskFilter,
         limit: usize,
     ) -> Result<Vec<DeadLetter>, QueueError> {
         let now_ms = self.now_ms().await?;
@@ -197,7 +134,9 @@ impl Queue {
         let mut pages = Pages::new(None);
         while let Some(page) = pages.next(self).await? {
             out.extend(
-                page.into_iter().filter(|letter| filter.takes(letter, now_ms)).take(limit - out.len()),
+                page.into_iter()
+                    .filter(|letter| filter.takes(&letter.traits(), now_ms))
+                    .take(limit - out.len()),
             );
             if out.len() >= limit {
                 break;
@@ -226,7 +165,11 @@ impl Queue {
 
     /// The dead letters that are meant by these names, as with [`Queue::dead_letter`], up to the entry
     /// `last`. Gives their entries.
-    async fn dead_entries(&self, names: &[String], last: &str) -> Result<HashSet<String>, QueueError> {
+    pub(super) async fn dead_entries(
+        &self,
+        names: &[String],
+        last: &str,
+    ) -> Result<HashSet<String>, QueueError> {
         let ids: HashSet<&str> = names.iter().map(String::as_str).collect();
         let aliases: HashMap<Vec<u8>, &str> = ids.iter().map(|name| (self.alias_key(name), *name)).collect();
         let (mut by_id, mut by_alias) = (HashMap::new(), HashMap::new());
@@ -245,138 +188,46 @@ impl Queue {
         Ok(ids.into_iter().filter_map(|name| by_id.remove(name).or_else(|| by_alias.remove(name))).collect())
     }
 
-    /// Brings dead letters back into the queue, as tasks on their first attempt. `rate` keeps tasks that
-    /// failed from all coming back at once. May be interrupted and repeated.
-    pub async fn requeue(&self, choice: &DeadChoice, rate: Option<Rate>) -> Result<Redriven, RedriveError> {
-        self.redrive(choice, RedriveStep::Requeue(rate)).await
-    }
-
-    /// Deletes dead letters for good. May be interrupted and repeated.
-    pub async fn purge(&self, choice: &DeadChoice) -> Result<Redriven, RedriveError> {
-        self.redrive(choice, RedriveStep::Purge).await
-    }
-
-    async fn redrive(&self, choice: &DeadChoice, step: RedriveStep) -> Result<Redriven, RedriveError> {
-        let mut progress = RedriveProgress::default();
-        let asked_for = self.redrive_pages(choice, step, &mut progress).await;
-        let RedriveProgress { succeeded, without_flow, is_writing } = progress;
-        match asked_for {
-            Ok(asked_for) => Ok(Redriven { succeeded, skipped: asked_for - succeeded, without_flow }),
-            Err(cause) => {
-                Err(RedriveError { succeeded, in_doubt: is_writing && cause.is_connection(), cause })
+    /// The dead letters of the tasks with these names, without a look at all of them: by the status of each
+    /// task, or else among the 10,000 newest dead letters. A name is an id, or an alias.
+    pub(crate) async fn dead_named(&self, names: &[String]) -> Result<Vec<DeadLetter>, QueueError> {
+        const WHAT: &str = "find dead letters";
+        let mut open: HashSet<&str> = names.iter().map(String::as_str).collect();
+        let mut found = Vec::new();
+        let noted = |name: &&str| redis::cmd("HGET").arg(self.keys.task(name)).arg("dead").to_owned();
+        let asked: Vec<&str> = open.iter().copied().collect();
+        let replies = self.link.pipeline(WHAT, &asked.iter().map(noted).collect::<Vec<_>>()).await?;
+        for (name, reply) in asked.iter().zip(replies) {
+            // A key of another type in the place of the status tells nothing.
+            let Ok(reply) = reply else { continue };
+            let Some(entry) = self.shaped(WHAT, reply::optional(reply))? else { continue };
+            let letter = self.range(&self.keys.dead, &entry, &entry, 1).await?.pop().map(DeadLetter::read);
+            if let Some(letter) = letter.filter(|letter| letter.id == **name) {
+                open.remove(name);
+                found.push(letter);
             }
         }
-    }
-
-    /// Gives how many dead letters were asked for.
-    async fn redrive_pages(
-        &self,
-        choice: &DeadChoice,
-        step: RedriveStep,
-        progress: &mut RedriveProgress,
-    ) -> Result<u64, QueueError> {
-        // Tasks that die during this call are left for the next one. Otherwise the call might never end.
-        let last = self.last_dead().await?;
-        let mut pages = Pages::new(Some(last.clone()));
-        let now_ms = self.now_ms().await?;
-        match choice {
-            DeadChoice::All(filter) => {
-                let mut asked_for = 0;
-                while let Some(page) = pages.next(self).await? {
-                    let chosen: Vec<_> =
-                        page.into_iter().filter(|letter| filter.takes(letter, now_ms)).collect();
-                    asked_for += chosen.len() as u64;
-                    self.redrive_page(&chosen, step, progress).await?;
-                }
-                Ok(asked_for)
+        let mut to = "+".to_owned();
+        for _ in 0..SEARCHED / SEARCH_PAGE {
+            if open.is_empty() {
+                break;
             }
-            // A task may be named by its alias, and only a look at all of them tells which one is the newest.
-            DeadChoice::Ids(names) if self.rules.id.is_some() => {
-                let mut entries = self.dead_entries(names, &last).await?;
-                while !entries.is_empty()
-                    && let Some(page) = pages.next(self).await?
-                {
-                    let chosen: Vec<_> =
-                        page.into_iter().filter(|letter| entries.remove(&letter.entry)).collect();
-                    self.redrive_page(&chosen, step, progress).await?;
+            let page = self.range_back(&self.keys.dead, &to, SEARCH_PAGE).await?;
+            let next = page.last().filter(|_| page.len() == SEARCH_PAGE).map(|last| format!("({}", last.id));
+            for letter in page.into_iter().map(DeadLetter::read) {
+                let name = open.iter().copied().find(|name| letter.id == *name).or_else(|| {
+                    self.rules.id.as_ref()?;
+                    open.iter().copied().find(|name| self.is_alias(name, &letter.fields))
+                });
+                if let Some(name) = name {
+                    open.remove(name);
+                    found.push(letter);
                 }
-                Ok(names.len() as u64)
             }
-            DeadChoice::Ids(ids) => {
-                let mut open: HashSet<&str> = ids.iter().map(String::as_str).collect();
-                while !open.is_empty()
-                    && let Some(page) = pages.next(self).await?
-                {
-                    let mut chosen = Vec::new();
-                    for letter in page.into_iter().filter(|letter| letter.is_named(&open)).collect::<Vec<_>>()
-                    {
-                        if open.remove(letter.id.as_str()) {
-                            chosen.push(letter);
-                        }
-                    }
-                    self.redrive_page(&chosen, step, progress).await?;
-                }
-                Ok(ids.len() as u64)
-            }
+            let Some(next) = next else { break };
+            to = next;
         }
-    }
-
-    async fn redrive_page(
-        &self,
-        letters: &[DeadLetter],
-        step: RedriveStep,
-        progress: &mut RedriveProgress,
-    ) -> Result<(), QueueError> {
-        match step {
-            RedriveStep::Requeue(rate) => {
-                let able: Vec<&DeadLetter> = letters.iter().filter(|letter| !letter.is_packed()).collect();
-                for some in able.chunks(rate.map_or(PAGE, at_once)) {
-                    let calls: Vec<ScriptCall> =
-                        some.iter().map(|letter| self.requeue_call(letter)).collect();
-                    progress.is_writing = true;
-                    let replies = self.link.scripts("requeue", &calls).await?;
-                    let counts: Vec<Result<u64, QueueError>> = replies
-                        .into_iter()
-                        .map(|reply| self.shaped("requeue", reply::count(&reply?)))
-                        .collect();
-                    let of_kind =
-                        |is: fn(&u64) -> bool| counts.iter().flatten().filter(|n| is(n)).count() as u64;
-                    progress.succeeded += of_kind(|n| *n > 0);
-                    progress.without_flow += of_kind(|n| *n == REQUEUED_WITHOUT_FLOW);
-                    counts.into_iter().collect::<Result<Vec<u64>, QueueError>>()?;
-                    progress.is_writing = false;
-                    let named: Vec<_> = some
-                        .iter()
-                        .filter_map(|letter| self.waiting(&letter.id, &letter.fields, letter.enqueued_at))
-                        .collect();
-                    self.note(&self.keys, &named).await?;
-                    if let Some(rate) = rate {
-                        tokio::time::sleep(rate.per.mul_f64(some.len() as f64 / f64::from(rate.count))).await;
-                    }
-                }
-            }
-            RedriveStep::Purge if letters.is_empty() => {}
-            RedriveStep::Purge => {
-                let mut delete = redis::cmd("XDEL");
-                delete
-                    .arg(&self.keys.dead)
-                    .arg(letters.iter().map(|letter| &letter.entry).collect::<Vec<_>>());
-                progress.is_writing = true;
-                let reply = self.link.command("purge", &delete).await?;
-                progress.succeeded += self.shaped("purge", reply::count(&reply))?;
-                progress.is_writing = false;
-            }
-        }
-        Ok(())
-    }
-
-    fn requeue_call(&self, letter: &DeadLetter) -> ScriptCall {
-        let call = ScriptCall::new(&script::REQUEUE)
-            .key(&self.keys.stream)
-            .key(&self.keys.dead)
-            .key(self.keys.task(&letter.id))
-            .telling(Arc::clone(&self.told));
-        with_fields(call.arg(&letter.entry).arg(letter.enqueued_at), codec::revived(&letter.id, &letter.raw))
+        Ok(found)
     }
 
     /// Redis's clock, in milliseconds since the Unix epoch.
@@ -399,12 +250,6 @@ impl Queue {
     }
 }
 
-/// How many dead letters one step requeues: those of a tenth of a second, at least one.
-fn at_once(rate: Rate) -> usize {
-    let tenth = f64::from(rate.count) / rate.per.as_secs_f64() / 10.0;
-    (tenth as usize).clamp(1, PAGE)
-}
-
 /// Reads the dead letters page by page. Deleting entries that were read does not disturb it.
 pub(crate) struct Pages {
     from: Option<String>,
@@ -415,6 +260,16 @@ impl Pages {
     /// The last entry to read; none: the end of the stream.
     pub(crate) fn new(to: Option<String>) -> Pages {
         Pages { from: Some("-".to_owned()), to: to.unwrap_or_else(|| "+".to_owned()) }
+    }
+
+    /// From an entry, as XRANGE takes it, to the entry `to`.
+    pub(super) fn between(from: String, to: String) -> Pages {
+        Pages { from: Some(from), to }
+    }
+
+    /// Whether the last page may not have been the end.
+    pub(super) fn has_more(&self) -> bool {
+        self.from.is_some()
     }
 
     pub(crate) async fn next(&mut self, queue: &Queue) -> Result<Option<Vec<DeadLetter>>, QueueError> {

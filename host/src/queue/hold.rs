@@ -26,7 +26,7 @@ const LONGEST_ASKED: Duration = Duration::from_secs(600);
 const MAX_CAUSE_CHARS: usize = 200;
 
 /// The hold of a queue that is held.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct QueueHold {
     /// When it began, and until when nobody tries a task, in milliseconds since the Unix epoch.
     pub since_ms: u64,

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::error::QueueError;
 use super::keys;
@@ -21,7 +22,7 @@ pub(crate) const EVERY: Duration = Duration::from_secs(3);
 const MAX_HOSTS: usize = 1000;
 
 /// One running host.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, ToSchema)]
 pub(crate) struct HostInfo {
     /// Its consumer name, unique for each start.
     pub id: String,
@@ -37,7 +38,7 @@ pub(crate) struct HostInfo {
 }
 
 /// The work of one host for one queue since its start.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, ToSchema)]
 pub(crate) struct HostQueue {
     pub name: String,
     /// The state of the fetch loop, or `stalled`.
@@ -51,7 +52,7 @@ pub(crate) struct HostQueue {
 }
 
 /// The state of one plugin in one host.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, ToSchema)]
 pub(crate) struct HostPlugin {
     pub name: String,
     /// `active`, `failed`, `quarantined` or `missing`.
@@ -83,7 +84,7 @@ pub(crate) struct HostPlugin {
 }
 
 /// An event in the life of a plugin version.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, ToSchema)]
 pub(crate) struct HostChange {
     /// Milliseconds since the Unix epoch, by the host's clock.
     pub at: u64,

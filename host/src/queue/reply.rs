@@ -2,6 +2,8 @@
 
 use redis::Value;
 
+use super::codec::StreamEntry;
+
 /// The reply has an unexpected shape.
 #[derive(Debug)]
 pub(crate) struct UnexpectedShape;
@@ -75,6 +77,15 @@ pub(crate) fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
         out.push((bytes(name)?, bytes(value)?));
     }
     Ok(out)
+}
+
+/// The entries of a reply of XRANGE or XREVRANGE.
+pub(super) fn stream_entries(reply: Value) -> Shaped<Vec<StreamEntry>> {
+    let entry = |item| {
+        let [id, fields] = tuple(item)?;
+        Ok(StreamEntry { id: text(id)?, fields: pairs(fields)?, deliveries: 1 })
+    };
+    array(reply)?.into_iter().map(entry).collect()
 }
 
 /// Reads one of `meanings` for each subject of a call: a script gives its index in that list.

@@ -1,8 +1,8 @@
 //! The Lua scripts: each is a file in `scripts/` with its own header, and follows the shared `lib.lua` and
 //! `turns.lua`.
 //!
-//! Not here: sending them (`link`), the meaning of their replies (`settle`, `claim`, `produce`, `dead`), the
-//! doctor's scripts (`doctor`).
+//! Not here: sending them (`link`), the meaning of their replies (`settle`, `claim`, `produce`, `redrive`),
+//! the doctor's scripts (`doctor`).
 
 use std::sync::{Arc, LazyLock};
 
@@ -53,6 +53,7 @@ scripts! {
     pub STAND = "stand",
     pub CLAIM = "claim",
     pub TRACKS = "tracks",
+    pub LISTED = "listed",
 }
 
 impl Script {

@@ -134,7 +134,7 @@ impl TaskStatus {
         }
     }
 
-    fn read(id: &str, fields: codec::RawFields) -> Option<TaskStatus> {
+    pub(super) fn read(id: &str, fields: codec::RawFields) -> Option<TaskStatus> {
         let status =
             fields.iter().find(|(name, _)| name == b"status").and_then(|(_, value)| Status::parse(value))?;
         let mut task = TaskStatus::new(id, status);
@@ -166,7 +166,8 @@ impl Queue {
     /// The state of the task `id`; none when it never existed, or ended so long ago that its status expired.
     ///
     /// A task from a plain producer has no status key before its first attempt. This call then looks in the
-    /// stream (the first 10,000 entries, if the task has an id of its own) and among the dead letters.
+    /// stream (the first 10,000 entries, if the task has an id of its own) and among the dead letters (the
+    /// last 10,000).
     pub async fn status(&self, id: &str) -> Result<Option<TaskStatus>, QueueError> {
         if let Some(kept) = self.kept_status(id).await? {
             return Ok(Some(kept));
@@ -174,7 +175,8 @@ impl Queue {
         if self.find_queued(id).await?.is_some() {
             return Ok(Some(TaskStatus::new(id, Status::Pending)));
         }
-        if let Some(letter) = self.dead_letter(id).await?.filter(|letter| letter.id == id) {
+        let dead = self.dead_named(&[id.to_owned()]).await?.pop();
+        if let Some(letter) = dead.filter(|letter| letter.id == id) {
             return Ok(Some(TaskStatus {
                 attempt: letter.attempts,
                 error: Some(letter.error),
@@ -234,10 +236,6 @@ impl Queue {
             .link
             .command(what, redis::cmd("XRANGE").arg(stream).arg(first).arg(last).arg("COUNT").arg(count))
             .await?;
-        let entry = |item| {
-            let [id, fields] = reply::tuple(item)?;
-            Ok(codec::StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
-        };
-        self.shaped(what, reply::array(reply).and_then(|items| items.into_iter().map(entry).collect()))
+        self.shaped(what, reply::stream_entries(reply))
     }
 }

@@ -16,8 +16,8 @@ use tqhost::testing::queue::DeadChoice;
 use tqhost::testing::queue::Places as Starts;
 use tqhost::testing::queue::codec;
 use tqhost::testing::queue::{
-    Begun, DeadFilter, Enqueued, HeartbeatReport, Lease, Link, NewTask, Queue, Redis, Start, Status,
-    StreamEntry,
+    Begun, Enqueued, HeartbeatReport, Lease, Link, NewTask, Queue, Redis, Start, Status, StreamEntry,
+    TaskFilter,
 };
 use tqhost::testing::task::{Field, Origin};
 use tqhost::testing::worker::settle;
@@ -295,10 +295,10 @@ impl World {
                 }
             }
             Op::RequeueAll => {
-                let letters = self.queue.dead_letters(&DeadFilter::default(), 1000).await.map_err(failed)?;
+                let letters = self.queue.dead_letters(&TaskFilter::default(), 1000).await.map_err(failed)?;
                 let done = self
                     .queue
-                    .requeue(&DeadChoice::All(DeadFilter::default()), None)
+                    .requeue(&DeadChoice::All(TaskFilter::default()), None)
                     .await
                     .map_err(failed)?;
                 prop_assert_eq!((done.succeeded, done.skipped), (letters.len() as u64, 0));

@@ -13,6 +13,7 @@ use super::super::output::{Out, Tone};
 use super::super::trial_log::LogLine;
 use super::super::{text, value};
 use crate::config;
+use crate::operations::result_json;
 use crate::plugins::Single;
 use crate::sandbox::{AttemptReport, Ended};
 use crate::task::{Outcome, Task};
@@ -176,7 +177,7 @@ impl EndView {
         let mut view = EndView::named("completed");
         let after_ms = |after: Duration| u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
         match outcome {
-            Outcome::Completed { result, .. } => view.result = result.as_deref().map(value::result_json),
+            Outcome::Completed { result, .. } => view.result = result.as_deref().map(result_json),
             Outcome::Retry { message, after } => {
                 (view.outcome, view.message, view.after_ms) =
                     ("retry", Some(message.clone()), after.map(after_ms));

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::{ECHO, Folder, QUICK, checks_the_clock, from, handler, result};
+use crate::admin::tokens::Tokens;
 use crate::admin::{self, AdminState, Health};
 use crate::app::tell_when_ready;
 use crate::file::{Found, Stamp};
@@ -48,7 +49,12 @@ async fn readyz_tells(plugins: &Plugins) {
     let health = Health::new(Duration::from_secs(600));
     let listener = admin::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let state = AdminState { metrics: Arc::default(), health: health.clone(), token: None };
+    let state = AdminState {
+        metrics: Arc::default(),
+        health: health.clone(),
+        tokens: Tokens::default(),
+        api: Arc::default(),
+    };
     tokio::spawn(admin::serve(listener, state, CancellationToken::new()));
     let told = tell_when_ready(plugins.clone(), health);
     tokio::time::timeout(Duration::from_secs(20), told).await.expect("nobody is told");

@@ -8,11 +8,9 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use anyhow::anyhow;
-
-use super::context::patiently;
-use super::exit::CommandError;
-use crate::config::Config;
+use super::error::OperationError;
+use super::patience::patiently;
+use crate::config::QueueRules;
 use crate::queue::{FlowChild, Queue, Status, TaskName, TaskStatus};
 
 /// The levels of a tree that are shown, below the task itself.
@@ -24,7 +22,7 @@ const LOOKS: usize = 400;
 
 /// The relatives of a task.
 #[derive(Debug, Default)]
-pub(super) struct Family {
+pub(crate) struct Family {
     /// The task that joins the flow of which the task is a child.
     pub child_of: Option<TaskName>,
     pub below: Branches,
@@ -32,7 +30,7 @@ pub(super) struct Family {
 
 /// The tasks and flows below a task.
 #[derive(Debug, Default)]
-pub(super) struct Branches {
+pub(crate) struct Branches {
     /// The first children of the flow that it joins which have not completed, or started a flow that goes on.
     pub children: Vec<TreeTask>,
     /// The tasks that join the flows which it started.
@@ -41,7 +39,7 @@ pub(super) struct Branches {
 
 /// A task of a tree.
 #[derive(Debug)]
-pub(super) struct TreeTask {
+pub(crate) struct TreeTask {
     /// The name of its queue.
     pub queue: String,
     pub task: TaskStatus,
@@ -57,29 +55,29 @@ impl TreeTask {
 }
 
 /// Looks up the relatives of a task in all queues of the configuration.
-pub(super) async fn family(
-    config: &Config,
+pub(crate) async fn family(
+    queues: &[QueueRules],
     queue: &Queue,
     task: &TaskStatus,
-) -> Result<Family, CommandError> {
+) -> Result<Family, OperationError> {
     let joined = |queue: Queue| {
         queue.joined_by(task).map(|id| TaskName { queue: queue.rules.name.clone(), id: id.to_owned() })
     };
-    let mut walk = Walk { queues: Queues { config, first: queue }, shown: SHOWN, looks: LOOKS };
-    let child_of = config.queues.iter().find_map(|rules| joined(walk.queues.find(&rules.name)?));
+    let mut walk = Walk { queues: Queues { all: queues, first: queue }, shown: SHOWN, looks: LOOKS };
+    let child_of = queues.iter().find_map(|rules| joined(walk.queues.find(&rules.name)?));
     Ok(Family { child_of, below: walk.below(queue, task, 0).await? })
 }
 
 /// The queues of a configuration, on the connection of one of them.
 #[derive(Clone, Copy)]
 struct Queues<'c> {
-    config: &'c Config,
+    all: &'c [QueueRules],
     first: &'c Queue,
 }
 
 impl Queues<'_> {
     fn find(self, name: &str) -> Option<Queue> {
-        let rules = self.config.queues.iter().find(|rules| rules.name == name)?;
+        let rules = self.all.iter().find(|rules| rules.name == name)?;
         Some(Queue::new(rules.clone(), self.first.link.clone()))
     }
 }
@@ -93,7 +91,7 @@ struct Walk<'c> {
     looks: usize,
 }
 
-type Walked<'w, T> = Pin<Box<dyn Future<Output = Result<T, CommandError>> + 'w>>;
+type Walked<'w, T> = Pin<Box<dyn Future<Output = Result<T, OperationError>> + Send + 'w>>;
 
 impl Walk<'_> {
     /// The tasks and flows below a task that is `depth` levels below the first one.
@@ -122,7 +120,7 @@ impl Walk<'_> {
         queue: &Queue,
         id: &str,
         depth: usize,
-    ) -> Result<Vec<TreeTask>, CommandError> {
+    ) -> Result<Vec<TreeTask>, OperationError> {
         let mut open = Vec::new();
         for page in 0.. {
             let children = patiently(|| queue.children(id, page)).await?;
@@ -145,7 +143,7 @@ impl Walk<'_> {
         name: &TaskName,
         child: Option<&FlowChild>,
         depth: usize,
-    ) -> Result<Option<TreeTask>, CommandError> {
+    ) -> Result<Option<TreeTask>, OperationError> {
         if self.shown == 0 || self.looks == 0 {
             return Ok(None);
         }
@@ -170,12 +168,18 @@ impl Walk<'_> {
 
 /// Cancels what is below a task that was to join a flow: its children, the flows that they started, and what
 /// is below those. Gives how many tasks had not ended.
-pub(super) async fn cancel_below(config: &Config, queue: &Queue, id: &str) -> Result<u64, CommandError> {
-    let queues = Queues { config, first: queue };
+pub(crate) async fn cancel_below(
+    queues: &[QueueRules],
+    queue: &Queue,
+    id: &str,
+) -> Result<u64, OperationError> {
+    let queues = Queues { all: queues, first: queue };
     let find = |name: &TaskName| {
         queues.find(&name.queue).ok_or_else(|| {
             let TaskName { queue, id } = name;
-            anyhow!("the task {id:?} of the flow is in queue {queue}, which this configuration does not have")
+            OperationError::OutOfReach(format!(
+                "the task {id:?} of the flow is in queue {queue}, which this configuration does not have"
+            ))
         })
     };
     let mut cancelled = 0;
@@ -209,7 +213,7 @@ pub(super) async fn cancel_below(config: &Config, queue: &Queue, id: &str) -> Re
 }
 
 /// Cancels one task. Gives whether it had not ended, and the flows that it started if it had completed.
-async fn cancel_one(queue: &Queue, id: &str) -> Result<(bool, Vec<TaskName>), CommandError> {
+async fn cancel_one(queue: &Queue, id: &str) -> Result<(bool, Vec<TaskName>), OperationError> {
     match patiently(|| queue.cancel(id)).await? {
         Some(Status::Completed) => {
             let status = patiently(|| queue.status(id)).await?;

@@ -1,0 +1,72 @@
+//! The audit: one line in the log for every request that changes something, also where it was refused.
+//!
+//! In: who asked, what for, and an [`AuditNote`] that the endpoint has left in its response. Out: a line of
+//! the target `tqhost::audit`, at INFO. docs/operations.md describes its fields.
+
+use axum::http::Method;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::admin::problem::ProblemCode;
+
+/// The most ids in a line.
+const MAX_IDS: usize = 10;
+
+/// The subject of a change, and its result. Fields that do not apply are left out of the line.
+#[derive(Debug, Clone, Default)]
+pub(super) struct AuditNote {
+    pub queue: Option<String>,
+    pub plugin: Option<String>,
+    /// The tasks that were named.
+    pub ids: Vec<String>,
+    /// The filter, as JSON, of a change of all tasks that match.
+    pub filter: Option<String>,
+    pub dry_run: bool,
+    pub succeeded: Option<u64>,
+    pub skipped: Option<u64>,
+}
+
+impl AuditNote {
+    pub(super) fn queue(name: &str) -> AuditNote {
+        AuditNote { queue: Some(name.to_owned()), ..AuditNote::default() }
+    }
+
+    pub(super) fn with_filter(self, filter: &impl Serialize) -> AuditNote {
+        AuditNote { filter: serde_json::to_string(filter).ok(), ..self }
+    }
+
+    /// Leaves the note in the response of the endpoint.
+    pub(super) fn on(self, response: impl IntoResponse) -> Response {
+        let mut response = response.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Writes the line for a request that was answered.
+pub(super) fn write(who: &str, method: &Method, path: &str, request_id: &str, response: &Response) {
+    let empty = AuditNote::default();
+    let note = response.extensions().get::<AuditNote>().unwrap_or(&empty);
+    let code: Option<&'static str> = response.extensions().get::<ProblemCode>().map(|code| code.into_str());
+    let AuditNote { queue, plugin, ids, filter, dry_run, succeeded, skipped } = note;
+    let named = (!ids.is_empty()).then_some(ids.len());
+    let first = ids.iter().take(MAX_IDS).map(String::as_str).collect::<Vec<_>>().join(" ");
+    tracing::info!(
+        target: "tqhost::audit",
+        who,
+        method = method.as_str(),
+        path,
+        request_id,
+        status = response.status().as_u16(),
+        code,
+        queue = queue.as_deref(),
+        plugin = plugin.as_deref(),
+        ids = named.map(|_| first),
+        named,
+        filter = filter.as_deref(),
+        dry_run = dry_run.then_some(true),
+        succeeded,
+        skipped,
+        "audit: a change was asked for"
+    );
+}

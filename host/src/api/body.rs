@@ -1,0 +1,309 @@
+//! Checks what clients send: queries of lists, and bodies of operations on many tasks.
+//!
+//! In: parameters and JSON, as serde has read them. Out: filters and choices, checked. Not here: reading
+//! requests (`extract`).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::extract::TimeMs;
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::config::model::Rate;
+use crate::config::units::{parse_duration, parse_rate};
+use crate::queue::TaskFilter;
+use crate::queue::listing::ListedState;
+
+/// The most ids in one request.
+const MAX_IDS: usize = 1_000;
+/// Tasks in a list, where the client does not say, and at most.
+const LIMIT: (usize, usize) = (50, 500);
+
+/// The query of a list of tasks.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TasksQuery {
+    /// `queued`, `running`, `delayed`, `held`, `dead` or `ended`
+    pub state: String,
+    /// The most tasks in the answer: 1 to 500
+    #[param(minimum = 1, maximum = 500, default = 50)]
+    limit: Option<usize>,
+    /// `next` of the answer before, with the same state and filters
+    pub cursor: Option<String>,
+    /// Whether the answer has the fields of the tasks
+    #[serde(default)]
+    pub fields: bool,
+    /// Only dead letters with this reason
+    reason: Option<String>,
+    /// Only tasks with this text in their id, their error or the value of a field
+    text: Option<String>,
+    /// Only tasks with this text in their latest error
+    error: Option<String>,
+    /// Only tasks with this text in the version that ran them last (`name@digest`)
+    version: Option<String>,
+    /// Only tasks with this text in the name of their host
+    host: Option<String>,
+    /// Only the task with this id
+    id: Option<String>,
+    /// Only since this time: milliseconds since the Unix epoch, or RFC 3339
+    #[param(value_type = Option<String>)]
+    from: Option<TimeMs>,
+    /// Only up to this time
+    #[param(value_type = Option<String>)]
+    to: Option<TimeMs>,
+    /// Only in their state for at least this long, like `30m`
+    older_than: Option<String>,
+    /// Only in their state for less than this long
+    newer_than: Option<String>,
+}
+
+/// The query of a list of dead letters.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DeadQuery {
+    /// The most dead letters in the answer: 1 to 500
+    #[param(minimum = 1, maximum = 500, default = 50)]
+    limit: Option<usize>,
+    /// `next` of the answer before, with the same filters
+    pub cursor: Option<String>,
+    /// Whether the answer has the fields of the tasks
+    #[serde(default)]
+    pub fields: bool,
+    /// Only those that are dead for this reason
+    reason: Option<String>,
+    /// Only those with this text in their id, their error or the value of a field
+    text: Option<String>,
+    /// Only those with this text in their error
+    error: Option<String>,
+    /// Only those with this text in the version that ran them last (`name@digest`)
+    version: Option<String>,
+    /// Only those with this text in the name of their host
+    host: Option<String>,
+    /// Only those of the task with this id
+    id: Option<String>,
+    /// Only those that died since this time: milliseconds since the Unix epoch, or RFC 3339
+    #[param(value_type = Option<String>)]
+    from: Option<TimeMs>,
+    /// Only those that died up to this time
+    #[param(value_type = Option<String>)]
+    to: Option<TimeMs>,
+    /// Only those that died at least this long ago, like `30m`
+    older_than: Option<String>,
+    /// Only those that died less than this long ago
+    newer_than: Option<String>,
+}
+
+/// Which tasks an operation is for: `ids`, or `all` that match the filters.
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ManyBody {
+    /// Ids of tasks, at most 1,000, or names that the queue's `id` gives to tasks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<String>>,
+    /// All that match the filters.
+    #[serde(skip_serializing_if = "is_false")]
+    pub all: bool,
+    /// Count only, and change nothing.
+    #[serde(skip_serializing_if = "is_false")]
+    pub dry_run: bool,
+    /// `next` of the answer before, with the same filters. It goes with `all`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// Only tasks in this state: `queued`, `delayed`, `held` or `running`. For cancelling.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// No faster than this, like `50/s`. For requeueing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<String>,
+    /// Only those that are dead for this reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// Only those with this text in their id, their error or the value of a field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    /// Only those with this text in their error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// Only those with this text in the version that ran them last (`name@digest`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    /// Only those with this text in the name of their host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    /// Only the task with this id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    /// Only since this time: milliseconds since the Unix epoch, or RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    from: Option<TimeMs>,
+    /// Only up to this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    to: Option<TimeMs>,
+    /// Only in their state for at least this long, like `30m`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    older_than: Option<String>,
+    /// Only in their state for less than this long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    newer_than: Option<String>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// Which tasks an operation is for, checked.
+#[derive(Debug)]
+pub(super) enum Many<'m> {
+    Ids(&'m [String]),
+    All(Box<TaskFilter>),
+}
+
+impl TasksQuery {
+    pub(super) fn state(&self) -> Result<ListedState, ApiProblem> {
+        parse_state(&self.state)
+    }
+
+    pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
+        checked_limit(self.limit)
+    }
+
+    pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
+        let TasksQuery { reason, text, error, version, host, id, .. } = self;
+        Ok(TaskFilter {
+            reason: reason.clone(),
+            text: text.clone(),
+            error: error.clone(),
+            version: version.clone(),
+            host: host.clone(),
+            id: id.clone(),
+            from_ms: self.from.map(|TimeMs(ms)| ms),
+            to_ms: self.to.map(|TimeMs(ms)| ms),
+            older_than: age("older_than", self.older_than.as_deref())?,
+            newer_than: age("newer_than", self.newer_than.as_deref())?,
+        })
+    }
+}
+
+impl DeadQuery {
+    pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
+        checked_limit(self.limit)
+    }
+
+    pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
+        let DeadQuery { reason, text, error, version, host, id, .. } = self;
+        Ok(TaskFilter {
+            reason: reason.clone(),
+            text: text.clone(),
+            error: error.clone(),
+            version: version.clone(),
+            host: host.clone(),
+            id: id.clone(),
+            from_ms: self.from.map(|TimeMs(ms)| ms),
+            to_ms: self.to.map(|TimeMs(ms)| ms),
+            older_than: age("older_than", self.older_than.as_deref())?,
+            newer_than: age("newer_than", self.newer_than.as_deref())?,
+        })
+    }
+}
+
+impl ManyBody {
+    /// Checks which tasks are meant: a mistake must not become "all".
+    pub(super) fn many(&self) -> Result<Many<'_>, ApiProblem> {
+        let ManyBody { reason, text, error, version, host, id, .. } = self;
+        let filter = TaskFilter {
+            reason: reason.clone(),
+            text: text.clone(),
+            error: error.clone(),
+            version: version.clone(),
+            host: host.clone(),
+            id: id.clone(),
+            from_ms: self.from.map(|TimeMs(ms)| ms),
+            to_ms: self.to.map(|TimeMs(ms)| ms),
+            older_than: age("older_than", self.older_than.as_deref())?,
+            newer_than: age("newer_than", self.newer_than.as_deref())?,
+        };
+        match (&self.ids, self.all) {
+            (Some(_), true) => Err(invalid("ids and all exclude each other: send one of them")),
+            (None, false) => Err(invalid("send ids, or all: true, with filters if you like")),
+            (Some(ids), false) if ids.is_empty() || ids.len() > MAX_IDS => {
+                Err(invalid(format!("ids: {} of them are not 1 to {MAX_IDS}", ids.len())))
+            }
+            (Some(_), false) if !filter.is_empty() || self.cursor.is_some() || self.state.is_some() => {
+                Err(invalid("filters, state and cursor go with all, not with ids"))
+            }
+            (Some(ids), false) => Ok(Many::Ids(ids)),
+            (None, true) => Ok(Many::All(Box::new(filter))),
+        }
+    }
+
+    pub(super) fn rate(&self) -> Result<Option<Rate>, ApiProblem> {
+        let rate = self.rate.as_deref().map(parse_rate).transpose();
+        rate.map_err(|why| invalid(format!("rate: {why}")))
+    }
+
+    /// The state of the tasks that are to be cancelled; none: any.
+    pub(super) fn state(&self) -> Result<Option<ListedState>, ApiProblem> {
+        match self.state.as_deref().map(parse_state).transpose()? {
+            Some(ListedState::Dead | ListedState::Ended) => Err(invalid(
+                "state: what has ended cannot be cancelled: send queued, delayed, held or running",
+            )),
+            state => Ok(state),
+        }
+    }
+
+    /// Refuses a key that this operation does not take.
+    pub(super) fn takes_no(&self, key: &str, is_there: bool) -> Result<(), ApiProblem> {
+        if is_there { Err(invalid(format!("{key}: this operation does not take it"))) } else { Ok(()) }
+    }
+}
+
+fn parse_state(text: &str) -> Result<ListedState, ApiProblem> {
+    let names = <ListedState as strum::VariantNames>::VARIANTS.join(", ");
+    text.parse().map_err(|_| invalid(format!("state: {text:?} is none of {names}")))
+}
+
+fn checked_limit(limit: Option<usize>) -> Result<usize, ApiProblem> {
+    match limit.unwrap_or(LIMIT.0) {
+        limit if (1..=LIMIT.1).contains(&limit) => Ok(limit),
+        limit => Err(invalid(format!("limit: {limit} is not 1 to {}", LIMIT.1))),
+    }
+}
+
+fn age(key: &str, text: Option<&str>) -> Result<Option<Duration>, ApiProblem> {
+    let age = text.map(parse_duration).transpose();
+    age.map_err(|why| invalid(format!("{key}: {why}")))
+}
+
+/// A value is wrong.
+pub(super) fn invalid(detail: impl Into<String>) -> ApiProblem {
+    ApiProblem::new(ProblemCode::Invalid, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(json: &str) -> String {
+        let body: ManyBody = serde_json::from_str(json).expect(json);
+        body.many().map(drop).expect_err(json).detail
+    }
+
+    #[test]
+    fn a_mistake_does_not_become_all() {
+        assert!(refused("{}").starts_with("send ids, or all"));
+        assert!(refused("{\"ids\": [], \"all\": true}").starts_with("ids and all exclude"));
+        assert!(refused("{\"ids\": []}").starts_with("ids: 0 of them"));
+        assert!(refused("{\"reason\": \"rejected\"}").starts_with("send ids, or all"));
+        assert!(refused("{\"ids\": [\"1\"], \"text\": \"a\"}").starts_with("filters, state and cursor"));
+        assert!(refused("{\"all\": true, \"older_than\": \"5\"}").starts_with("older_than: "));
+        assert!(serde_json::from_str::<ManyBody>("{\"all\": true, \"resaon\": \"x\"}").is_err());
+        let body: ManyBody = serde_json::from_str("{\"all\": true, \"from\": 5}").expect("a body");
+        let Ok(Many::All(filter)) = body.many() else { panic!("all") };
+        assert_eq!(filter.from_ms, Some(5));
+    }
+}

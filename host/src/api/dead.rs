@@ -1,0 +1,95 @@
+//! Endpoints: dead letters. List, requeue, purge.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+
+use super::audit::AuditNote;
+use super::body::{DeadQuery, Many, ManyBody};
+use super::extract::{JsonBody, PathOf, QueryOf};
+use super::state::Api;
+use crate::admin::problem::ApiProblem;
+use crate::operations::{DeadList, DeadPart, RedrivenPart, dead_list, redrive_ids, redrive_part};
+use crate::queue::redrive::Redrive;
+
+/// Dead letters, the newest first, with filters
+///
+/// A list looks at 5,000 dead letters at most, and says how many it looked at. `next` is the cursor of the
+/// rest, also where nothing matched so far.
+#[utoipa::path(
+    get,
+    path = "/v1/queues/{queue}/dead",
+    params(("queue" = String, Path, description = "the queue's name in the configuration"), DeadQuery),
+    responses((status = 200, body = DeadList))
+)]
+pub(super) async fn list_dead(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    QueryOf(query): QueryOf<DeadQuery>,
+) -> Result<Json<DeadList>, ApiProblem> {
+    let (filter, limit) = (query.filter()?, query.limit()?);
+    let queue = api.queue(&name).await?;
+    Ok(Json(dead_list(&queue, &filter, query.cursor.as_deref(), limit, query.fields).await?))
+}
+
+/// Brings dead letters back into the queue, as tasks on their first attempt
+///
+/// With `all`, one request looks at 10,000 dead letters, or for 10 seconds; `next` is the cursor of the rest.
+/// Tasks that die during the operation are left out.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/dead/requeue",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    request_body = ManyBody,
+    responses((status = 200, body = RedrivenPart))
+)]
+pub(super) async fn requeue_dead(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    JsonBody(body): JsonBody<ManyBody>,
+) -> Result<Response, ApiProblem> {
+    let rate = body.rate()?;
+    let what = if body.dry_run { Redrive::Count(true) } else { Redrive::Requeue(rate) };
+    redrive(&api, &name, &body, what).await
+}
+
+/// Deletes dead letters for good
+///
+/// With `all`, one request looks at 10,000 dead letters, or for 10 seconds; `next` is the cursor of the rest.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/dead/purge",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    request_body = ManyBody,
+    responses((status = 200, body = RedrivenPart))
+)]
+pub(super) async fn purge_dead(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    JsonBody(body): JsonBody<ManyBody>,
+) -> Result<Response, ApiProblem> {
+    body.takes_no("rate", body.rate.is_some())?;
+    let what = if body.dry_run { Redrive::Count(false) } else { Redrive::Purge };
+    redrive(&api, &name, &body, what).await
+}
+
+async fn redrive(api: &Api, name: &str, body: &ManyBody, what: Redrive) -> Result<Response, ApiProblem> {
+    body.takes_no("state", body.state.is_some())?;
+    let many = body.many()?;
+    let queue = api.queue(name).await?;
+    let note = AuditNote { dry_run: body.dry_run, ..AuditNote::queue(name) };
+    let (note, done) = match many {
+        Many::Ids(ids) => (AuditNote { ids: ids.to_vec(), ..note }, redrive_ids(&queue, ids, what).await),
+        Many::All(filter) => {
+            let part = DeadPart { filter: &filter, what, cursor: body.cursor.as_deref() };
+            (note.with_filter(body), redrive_part(&queue, part).await)
+        }
+    };
+    Ok(match done {
+        Ok(done) => {
+            let RedrivenPart { succeeded, skipped, .. } = done;
+            AuditNote { succeeded: Some(succeeded), skipped: Some(skipped), ..note }.on(Json(done))
+        }
+        Err(error) => note.on(ApiProblem::from(error)),
+    })
+}

@@ -1,0 +1,369 @@
+//! Endpoints: streams of events (SSE) of a task, a queue and the host.
+//!
+//! In: the event that the client had last (`Last-Event-ID`). Out: what came after it, as long as the client
+//! listens. A stream ends with the host, and that of a task with the task. It looks at Redis again and again,
+//! as Redis announces nothing.
+//!
+//! Not here: what Redis keeps (`queue::events`). Where it keeps no more what a client has missed, the stream
+//! says so with the event `gap`.
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{Event, KeepAlive};
+use axum::response::{IntoResponse, Response, Sse};
+use futures_util::stream::{self, StreamExt};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::body::invalid;
+use super::extract::PathOf;
+use super::state::{Api, STREAMS};
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::operations::{OperationError, TaskView, now_ms, unknown_task};
+use crate::plugins::Change;
+use crate::queue::codec::{entry_time_ms, is_entry_id};
+use crate::queue::events::TaskEvent;
+use crate::queue::{Meant, Queue};
+
+/// The time between two looks.
+const LOOK: Duration = Duration::from_millis(300);
+/// The longest time between two looks at a task that does not change.
+const SLOW_LOOK: Duration = Duration::from_secs(1);
+/// A comment goes out this often: the listener closes connections to which nothing is written.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Events of one queue in one look.
+const PAGE: usize = 200;
+/// A client of the host's stream gets what happened in this time before its last event again: queues are not
+/// read at one moment.
+const OVERLAP_MS: u64 = 1_000;
+/// Queues that are looked at at once.
+const QUEUES_AT_ONCE: usize = 32;
+
+/// An event of a task, as JSON.
+#[derive(Serialize)]
+struct TaskEventView<'e> {
+    queue: &'e str,
+    id: &'e str,
+    status: crate::queue::Status,
+    attempt: u32,
+    due_at: Option<u64>,
+    /// When it happened, in milliseconds since the Unix epoch, by Redis's clock.
+    at: u64,
+}
+
+/// A change of a plugin's versions in this host, as JSON.
+#[derive(Serialize)]
+struct PluginEventView<'e> {
+    plugin: &'e str,
+    what: &'static str,
+    version: Option<&'e str>,
+    reason: Option<&'e str>,
+    /// When it happened, by the host's clock.
+    at: u64,
+}
+
+/// The changes of a task, until it has ended
+///
+/// Each event `task` has the task as `GET …/tasks/{id}` shows it, without relatives. A client that had the
+/// end already gets 204, at which browsers stop to ask.
+#[utoipa::path(
+    get,
+    path = "/v1/queues/{queue}/tasks/{id}/events",
+    params(
+        ("queue" = String, Path, description = "the queue's name in the configuration"),
+        ("id" = String, Path, description = "the task's id, or the name that the queue's `id` gives to it"),
+        ("Last-Event-ID" = Option<String>, Header, description = "the id of the last event"),
+    ),
+    responses(
+        (status = 200, description = "events", body = String, content_type = "text/event-stream"),
+        (status = 204, description = "the task has ended, and the client knows it"),
+    )
+)]
+pub(super) async fn task_events(
+    State(api): State<Api>,
+    PathOf((name, id)): PathOf<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, ApiProblem> {
+    let (permit, known) = (place(&api)?, last_event_id(&headers)?);
+    let queue = api.queue(&name).await?;
+    let unknown = || OperationError::UnknownTask(unknown_task(&queue.rules, &id));
+    let id = queue.find(&id, Meant::Newest).await?.ok_or_else(unknown)?;
+    let now = queue.status(&id).await?.ok_or_else(unknown)?;
+    let (_, mark) = task_event(&queue, &now);
+    if known.as_ref() == Some(&mark) && now.status.is_end() {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let tail = TaskTail { queue, id, known, pause: Duration::ZERO, is_over: false };
+    Ok(events(api, permit, tail))
+}
+
+/// The ends and moves of a queue's tasks, where the queue keeps `events`
+///
+/// Without `Last-Event-ID` the stream begins with what happens from now on.
+#[utoipa::path(
+    get,
+    path = "/v1/queues/{queue}/events",
+    params(
+        ("queue" = String, Path, description = "the queue's name in the configuration"),
+        ("Last-Event-ID" = Option<String>, Header, description = "the id of the last event"),
+    ),
+    responses((status = 200, description = "events", body = String, content_type = "text/event-stream"))
+)]
+pub(super) async fn queue_events(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    headers: HeaderMap,
+) -> Result<Response, ApiProblem> {
+    let (permit, known) = (place(&api)?, last_event_id(&headers)?);
+    let queue = api.queue(&name).await?;
+    if queue.rules.events == 0 {
+        return Err(OperationError::NoEvents(name).into());
+    }
+    let mut first = VecDeque::new();
+    let after = match known {
+        None => queue.last_event().await?,
+        Some(known) if !is_entry_id(&known) => return Err(not_ours(&known)),
+        Some(known) => {
+            if !queue.has_event(&known).await? {
+                first.push_back(gap());
+            }
+            known
+        }
+    };
+    Ok(events(api, permit, QueueTail { queue, after, ready: first, pause: Duration::ZERO }))
+}
+
+/// The events of all queues that keep some, and of the plugins of this host
+///
+/// The id of an event is its time. After `Last-Event-ID` the stream repeats the second before it.
+#[utoipa::path(
+    get,
+    path = "/v1/events",
+    params(("Last-Event-ID" = Option<String>, Header, description = "the id of the last event")),
+    responses((status = 200, description = "events", body = String, content_type = "text/event-stream"))
+)]
+pub(super) async fn host_events(State(api): State<Api>, headers: HeaderMap) -> Result<Response, ApiProblem> {
+    let (permit, known) = (place(&api)?, last_event_id(&headers)?);
+    let since = match known {
+        None => None,
+        Some(known) => Some(known.parse::<u64>().map_err(|_| not_ours(&known))?.saturating_sub(OVERLAP_MS)),
+    };
+    api.link().await?;
+    let tail = HostTail {
+        api: api.clone(),
+        since,
+        places: HashMap::new(),
+        plugins_since: since.unwrap_or_else(now_ms),
+        ready: VecDeque::new(),
+        pause: Duration::ZERO,
+    };
+    Ok(events(api, permit, tail))
+}
+
+/// Something that gives one event after the other.
+trait Tail: Send + 'static {
+    /// The next event; none at the end.
+    fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
+}
+
+fn events(api: Api, permit: OwnedSemaphorePermit, tail: impl Tail) -> Response {
+    let stop = api.0.stop.clone();
+    // The place is free again when the stream is dropped.
+    let events = stream::unfold((tail, permit), |(mut tail, permit)| async move {
+        let event = tail.next().await?;
+        Some((Ok::<Event, Infallible>(event), (tail, permit)))
+    });
+    let events = events.take_until(stop.cancelled_owned());
+    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+}
+
+/// A place among the streams.
+fn place(api: &Api) -> Result<OwnedSemaphorePermit, ApiProblem> {
+    api.0.limits.streams.clone().try_acquire_owned().map_err(|_| {
+        let detail = format!("{STREAMS} streams of events are open at present, which is the most");
+        ApiProblem::new(ProblemCode::Busy, detail)
+    })
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, ApiProblem> {
+    let id = headers.get("last-event-id").map(|id| id.to_str().map(str::to_owned));
+    id.transpose().map_err(|_| not_ours("…")).map(|id| id.filter(|id| !id.is_empty()))
+}
+
+fn not_ours(id: &str) -> ApiProblem {
+    invalid(format!("Last-Event-ID: {id:?} is not the id of an event of this stream"))
+}
+
+/// Events may be missing here.
+fn gap() -> Event {
+    Event::default().event("gap").data("{}")
+}
+
+/// The changes of one task.
+struct TaskTail {
+    queue: Queue,
+    id: String,
+    /// The id of the event that the client had last.
+    known: Option<String>,
+    pause: Duration,
+    is_over: bool,
+}
+
+/// The event with what is known of a task, and its id.
+fn task_event(queue: &Queue, task: &crate::queue::TaskStatus) -> (Event, String) {
+    let json = serde_json::to_string(&TaskView::new(&queue.rules.name, task)).unwrap_or_default();
+    let mark: String = Sha256::digest(&json).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    (Event::default().event("task").id(&mark).data(json), mark)
+}
+
+impl Tail for TaskTail {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if self.is_over {
+                return None;
+            }
+            tokio::time::sleep(self.pause).await;
+            self.pause = (self.pause * 3 / 2).clamp(LOOK, SLOW_LOOK);
+            match self.queue.status(&self.id).await {
+                Ok(Some(task)) => {
+                    self.is_over = task.status.is_end();
+                    let (event, mark) = task_event(&self.queue, &task);
+                    if self.known.as_ref() != Some(&mark) {
+                        (self.known, self.pause) = (Some(mark), LOOK);
+                        return Some(event);
+                    }
+                }
+                // It ended, and nothing of it is kept.
+                Ok(None) => return None,
+                // The client learns it when Redis is back.
+                Err(_) => self.pause = SLOW_LOOK,
+            }
+        }
+    }
+}
+
+/// The events of one queue.
+struct QueueTail {
+    queue: Queue,
+    after: String,
+    ready: VecDeque<Event>,
+    pause: Duration,
+}
+
+fn view(queue: &Queue, event: &TaskEvent) -> String {
+    let TaskEvent { entry, id, status, attempt, due_at } = event;
+    let view = TaskEventView {
+        queue: &queue.rules.name,
+        id,
+        status: *status,
+        attempt: *attempt,
+        due_at: *due_at,
+        at: entry_time_ms(entry),
+    };
+    serde_json::to_string(&view).unwrap_or_default()
+}
+
+impl Tail for QueueTail {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            tokio::time::sleep(self.pause).await;
+            self.pause = LOOK;
+            let Ok((found, last)) = self.queue.events_after(&self.after, PAGE).await else { continue };
+            if found.len() == PAGE {
+                self.pause = Duration::ZERO;
+            }
+            self.after = last;
+            let event = |found: &TaskEvent| {
+                Event::default().event("task").id(&found.entry).data(view(&self.queue, found))
+            };
+            self.ready.extend(found.iter().map(event));
+        }
+    }
+}
+
+/// The events of all queues, and of the plugins.
+struct HostTail {
+    api: Api,
+    /// From when on a client wants what has happened.
+    since: Option<u64>,
+    /// The entry of the last event of each queue.
+    places: HashMap<String, String>,
+    plugins_since: u64,
+    ready: VecDeque<Event>,
+    pause: Duration,
+}
+
+impl HostTail {
+    async fn look(&mut self) {
+        let queues = self.api.queues();
+        let watched = queues.iter().filter(|rules| rules.events > 0);
+        let watched: Vec<(Queue, Option<String>)> = watched
+            .map(|rules| {
+                let place = self.places.get(&rules.name).cloned();
+                (Queue::new(rules.clone(), self.api.0.link.clone()), place)
+            })
+            .collect();
+        let since = self.since;
+        let looks = watched.into_iter().map(|(queue, place)| async move {
+            let after = match (place, since) {
+                (Some(place), _) => place,
+                (None, Some(since)) => format!("{since}-0"),
+                (None, None) => queue.last_event().await.ok()?,
+            };
+            let (found, last) = queue.events_after(&after, PAGE).await.ok()?;
+            Some((queue, found, last))
+        });
+        let looks: Vec<_> = stream::iter(looks).buffered(QUEUES_AT_ONCE).collect().await;
+        let mut found: Vec<(u64, &str, String)> = Vec::new();
+        for (queue, events, last) in looks.into_iter().flatten() {
+            if events.len() == PAGE {
+                self.pause = Duration::ZERO;
+            }
+            found.extend(
+                events.iter().map(|event| (entry_time_ms(&event.entry), "task", view(&queue, event))),
+            );
+            self.places.insert(queue.rules.name.clone(), last);
+        }
+        let plugins_since = self.plugins_since;
+        for plugin in self.api.0.plugins.status() {
+            let new = plugin.history.iter().filter(|change| change.at_ms > plugins_since);
+            for Change { at_ms, what, digest, reason, .. } in new {
+                self.plugins_since = self.plugins_since.max(*at_ms);
+                let view = PluginEventView {
+                    plugin: &plugin.name,
+                    what: what.into_str(),
+                    version: digest.as_deref(),
+                    reason: reason.as_deref(),
+                    at: *at_ms,
+                };
+                found.push((*at_ms, "plugin", serde_json::to_string(&view).unwrap_or_default()));
+            }
+        }
+        found.sort_by_key(|(at, ..)| *at);
+        let event = |(at, kind, data): (u64, &str, String)| {
+            Event::default().event(kind).id(at.to_string()).data(data)
+        };
+        self.ready.extend(found.into_iter().map(event));
+    }
+}
+
+impl Tail for HostTail {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            tokio::time::sleep(self.pause).await;
+            self.pause = LOOK;
+            self.look().await;
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Reads requests: path, query and JSON body. What cannot be read is a [`ApiProblem`] that names the place.
+//!
+//! Not here: what the parts mean (the endpoints).
+
+use std::fmt;
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use serde::de::{DeserializeOwned, Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::state::MAX_BODY;
+use crate::admin::problem::{ApiProblem, ProblemCode};
+
+/// A JSON body.
+pub(super) struct JsonBody<T>(pub T);
+
+/// The parameters of the query.
+pub(super) struct QueryOf<T>(pub T);
+
+/// The parameters of the path.
+pub(super) struct PathOf<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+    type Rejection = ApiProblem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiProblem> {
+        match <Json<T> as FromRequest<S>>::from_request(request, state).await {
+            Ok(Json(body)) => Ok(JsonBody(body)),
+            Err(rejection) => Err(bad_body(&rejection)),
+        }
+    }
+}
+
+fn bad_body(rejection: &JsonRejection) -> ApiProblem {
+    let (code, detail) = match rejection {
+        JsonRejection::JsonDataError(error) => (ProblemCode::Invalid, error.body_text()),
+        JsonRejection::JsonSyntaxError(error) => (ProblemCode::BadRequest, error.body_text()),
+        JsonRejection::MissingJsonContentType(_) => (
+            ProblemCode::UnsupportedMediaType,
+            "the body is JSON: send it with content-type: application/json".to_owned(),
+        ),
+        other if other.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            (ProblemCode::TooLarge, format!("the body is larger than {} MiB", MAX_BODY >> 20))
+        }
+        other => (ProblemCode::BadRequest, other.body_text()),
+    };
+    ApiProblem::new(code, detail)
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiProblem> {
+        let bad = |rejection: QueryRejection| ApiProblem::new(ProblemCode::Invalid, rejection.body_text());
+        let Query(query) = Query::from_request_parts(parts, state).await.map_err(bad)?;
+        Ok(QueryOf(query))
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<T> {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiProblem> {
+        let bad = |rejection: PathRejection| ApiProblem::new(ProblemCode::BadRequest, rejection.body_text());
+        let Path(path) = Path::from_request_parts(parts, state).await.map_err(bad)?;
+        Ok(PathOf(path))
+    }
+}
+
+/// A time in milliseconds since the Unix epoch: a number, or text with a number or an RFC 3339 time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct TimeMs(pub u64);
+
+impl<'de> Deserialize<'de> for TimeMs {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<TimeMs, D::Error> {
+        struct TimeReader;
+        impl Visitor<'_> for TimeReader {
+            type Value = TimeMs;
+
+            fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
+                to.write_str("milliseconds since the Unix epoch, or a time like 2026-11-25T03:00:00Z")
+            }
+
+            fn visit_u64<E: Error>(self, ms: u64) -> Result<TimeMs, E> {
+                Ok(TimeMs(ms))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<TimeMs, E> {
+                let wrong = || E::invalid_value(serde::de::Unexpected::Str(text), &self);
+                if let Ok(ms) = text.parse() {
+                    return Ok(TimeMs(ms));
+                }
+                let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
+                time.as_millisecond().try_into().map(TimeMs).map_err(|_| wrong())
+            }
+        }
+        from.deserialize_any(TimeReader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_numbers_or_rfc_3339() {
+        let read = |json: &str| serde_json::from_str(json).ok().map(|TimeMs(ms)| ms);
+        assert_eq!(read("1700000000000"), Some(1_700_000_000_000));
+        assert_eq!(read("\"1700000000000\""), Some(1_700_000_000_000));
+        assert_eq!(read("\"2023-11-14T22:13:20Z\""), Some(1_700_000_000_000));
+        for bad in ["-1", "\"yesterday\"", "\"1960-01-01T00:00:00Z\"", "true"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

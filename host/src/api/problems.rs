@@ -1,0 +1,87 @@
+//! Which error has which code, and the errors in the OpenAPI document.
+
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
+
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::chain::chain;
+use crate::operations::OperationError;
+use crate::queue::{QueueError, RedriveError};
+
+impl From<QueueError> for ApiProblem {
+    fn from(error: QueueError) -> ApiProblem {
+        if let Some(why) = error.unfit("QUEUE") {
+            return ApiProblem::new(ProblemCode::QueueUnfit, why);
+        }
+        let code = if error.is_connection() {
+            ProblemCode::RedisUnavailable
+        } else if error.is_wrong_type() {
+            ProblemCode::QueueUnfit
+        } else {
+            ProblemCode::RedisRefused
+        };
+        ApiProblem::new(code, chain(&error))
+    }
+}
+
+impl From<OperationError> for ApiProblem {
+    fn from(error: OperationError) -> ApiProblem {
+        let code = match error {
+            OperationError::Redis(error) => return error.into(),
+            OperationError::Interrupted(error) => return interrupted(error),
+            OperationError::UnknownQueue(_) => ProblemCode::UnknownQueue,
+            OperationError::UnknownTask(_) => ProblemCode::UnknownTask,
+            OperationError::HasEnded(_) => ProblemCode::TaskEnded,
+            OperationError::Invalid(_) => ProblemCode::Invalid,
+            OperationError::NoEvents(_) => ProblemCode::NoEvents,
+            OperationError::OutOfReach(_) => ProblemCode::UnknownQueue,
+        };
+        ApiProblem::new(code, error.to_string())
+    }
+}
+
+/// An operation ended early: its client learns how far it came.
+fn interrupted(error: RedriveError) -> ApiProblem {
+    let RedriveError { cause, succeeded, in_doubt } = error;
+    let doubt = if in_doubt { ", and perhaps those of the last step" } else { "" };
+    let problem = ApiProblem::from(cause);
+    let detail = format!(
+        "{}; {succeeded} were done before{doubt}. The request may be repeated: it skips what is done",
+        problem.detail
+    );
+    ApiProblem { detail, ..problem }
+}
+
+/// Adds to every operation the problems that any of them can have.
+pub(super) fn document(document: &mut OpenApi) {
+    for item in document.paths.paths.values_mut() {
+        let read = [&mut item.get];
+        read.into_iter().flatten().for_each(|operation| add(operation, false));
+        let change = [&mut item.post, &mut item.delete];
+        change.into_iter().flatten().for_each(|operation| add(operation, true));
+    }
+}
+
+fn add(operation: &mut Operation, changes: bool) {
+    let mut kinds = vec![
+        ("400", "the request cannot be read"),
+        ("401", "the token is missing or wrong"),
+        ("403", "the token is for reading only, or the request comes from a foreign page"),
+        ("404", "there is no such path, queue, task or plugin"),
+        ("409", "the queue or task does not allow it"),
+        ("422", "a value in the request is wrong"),
+        ("500", "a fault of tqhost"),
+        ("503", "too many requests at once, or Redis is away or refuses; Retry-After says when to try again"),
+    ];
+    if changes {
+        kinds.push(("413", "the body is larger than 4 MiB"));
+        kinds.push(("415", "the body is not application/json"));
+    }
+    for (status, description) in kinds {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("ProblemBody"))).build();
+        let response =
+            ResponseBuilder::new().description(description).content("application/problem+json", content);
+        let responses = &mut operation.responses.responses;
+        responses.entry(status.to_owned()).or_insert_with(|| response.build().into());
+    }
+}

@@ -1,0 +1,103 @@
+//! Endpoints: queues, pause and resume.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::audit::AuditNote;
+use super::extract::PathOf;
+use super::state::Api;
+use crate::admin::problem::ApiProblem;
+use crate::chain::chain;
+use crate::operations::{QueueView, now_ms, queue_views};
+use crate::queue::hosts;
+
+/// All queues of the configuration.
+#[derive(Serialize, ToSchema)]
+pub(super) struct QueueList {
+    queues: Vec<QueueView>,
+    /// The queues that cannot be counted.
+    failed: Vec<UncountedQueue>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(super) struct UncountedQueue {
+    queue: String,
+    error: String,
+}
+
+/// A queue that was paused or resumed.
+#[derive(Serialize, ToSchema)]
+pub(super) struct PausedView {
+    queue: String,
+    paused: bool,
+    /// False: it was so before.
+    changed: bool,
+}
+
+/// All queues, with how many tasks are in each place
+#[utoipa::path(get, path = "/v1/queues", responses((status = 200, body = QueueList)))]
+pub(super) async fn list_queues(State(api): State<Api>) -> Result<Json<QueueList>, ApiProblem> {
+    let link = api.link().await?;
+    let hosts = hosts::list(link).await?;
+    let mut list = QueueList { queues: Vec::new(), failed: Vec::new() };
+    for (queue, view) in queue_views(&api.queues(), link, &hosts, now_ms()).await {
+        match view {
+            Ok(view) => list.queues.push(view),
+            Err(error) if error.is_connection() => return Err(error.into()),
+            Err(error) => list.failed.push(UncountedQueue { queue, error: chain(&error) }),
+        }
+    }
+    Ok(Json(list))
+}
+
+/// One queue, with its hosts and consumers
+#[utoipa::path(
+    get,
+    path = "/v1/queues/{queue}",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    responses((status = 200, body = QueueView))
+)]
+pub(super) async fn get_queue(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+) -> Result<Json<QueueView>, ApiProblem> {
+    let queue = api.queue(&name).await?;
+    let hosts = hosts::list(&queue.link).await?;
+    let census = queue.census().await?;
+    Ok(Json(QueueView::new(&queue.rules, &census, &hosts, now_ms())))
+}
+
+/// Lets all hosts stop claiming tasks of a queue; what runs goes on
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/pause",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    responses((status = 200, body = PausedView))
+)]
+pub(super) async fn pause_queue(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+) -> Result<Response, ApiProblem> {
+    let queue = api.queue(&name).await?;
+    let changed = queue.pause().await?;
+    Ok(AuditNote::queue(&name).on(Json(PausedView { queue: name, paused: true, changed })))
+}
+
+/// Lets all hosts claim tasks of a paused or held queue again
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/resume",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    responses((status = 200, body = PausedView))
+)]
+pub(super) async fn resume_queue(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+) -> Result<Response, ApiProblem> {
+    let queue = api.queue(&name).await?;
+    let changed = queue.resume().await?;
+    Ok(AuditNote::queue(&name).on(Json(PausedView { queue: name, paused: false, changed })))
+}

@@ -1,0 +1,90 @@
+//! Holds the parts of the host that the endpoints act on, and the limits on requests.
+//!
+//! In: the parts of the host that the API needs. Out: the queues of the configuration as it is now, on a
+//! connection to Redis that answers. Not here: the endpoints, and who may ask (`guard`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::tokens::Tokens;
+use crate::config::QueueRules;
+use crate::operations::find_queue;
+use crate::plugins::Plugins;
+use crate::queue::{Link, Queue};
+use crate::reload::ConfigReloads;
+
+/// The most bytes of a request's body.
+pub(super) const MAX_BODY: usize = 4 << 20;
+/// The most requests that are answered at once, streams aside.
+pub(super) const AT_ONCE: usize = 16;
+/// The most streams of events at once. They take connections, of which the listener has 64.
+pub(super) const STREAMS: usize = 24;
+/// How long a request waits for a first sign of Redis.
+const REDIS_ANSWERS: Duration = Duration::from_secs(2);
+
+/// The parts of the host that the endpoints act on. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Api(pub(super) Arc<ApiParts>);
+
+pub(crate) struct ApiParts {
+    /// The queues of the configuration as it is now.
+    pub reloads: ConfigReloads,
+    /// A connection that nothing else uses.
+    pub link: Link,
+    /// The plugins of this host.
+    pub plugins: Plugins,
+    /// The id of this host.
+    pub host: Arc<str>,
+    pub tokens: Tokens,
+    /// The address of the listener.
+    pub listen: SocketAddr,
+    /// Ends the streams.
+    pub stop: CancellationToken,
+    pub limits: ApiLimits,
+}
+
+/// How many requests are answered at once.
+pub(crate) struct ApiLimits {
+    pub(super) requests: Arc<Semaphore>,
+    pub(super) streams: Arc<Semaphore>,
+}
+
+impl Default for ApiLimits {
+    fn default() -> ApiLimits {
+        ApiLimits { requests: Arc::new(Semaphore::new(AT_ONCE)), streams: Arc::new(Semaphore::new(STREAMS)) }
+    }
+}
+
+impl Api {
+    pub(crate) fn new(parts: ApiParts) -> Api {
+        Api(Arc::new(parts))
+    }
+
+    pub(super) fn queues(&self) -> Arc<[QueueRules]> {
+        self.0.reloads.queues()
+    }
+
+    /// The connection to Redis, which answers at present.
+    pub(super) async fn link(&self) -> Result<&Link, ApiProblem> {
+        match tokio::time::timeout(REDIS_ANSWERS, self.0.link.ping()).await {
+            Ok(Ok(())) => Ok(&self.0.link),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => {
+                let why = format!("Redis at {} does not answer", self.0.link.address());
+                Err(ApiProblem::new(ProblemCode::RedisUnavailable, why))
+            }
+        }
+    }
+
+    /// The queue `name`, if it is configured, and Redis answers.
+    pub(super) async fn queue(&self, name: &str) -> Result<Queue, ApiProblem> {
+        let queue = find_queue(&self.queues(), name, &self.0.link)?;
+        self.link().await?;
+        Ok(queue)
+    }
+}

@@ -1,0 +1,254 @@
+//! Endpoints: tasks. List, enqueue, show, cancel one, cancel many.
+
+use std::fmt;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::audit::AuditNote;
+use super::body::{Many, ManyBody, TasksQuery, invalid};
+use super::extract::{JsonBody, PathOf, QueryOf};
+use super::state::Api;
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::config::units::parse_duration;
+use crate::operations::{
+    self, BulkCancel, BulkCancelled, Cancelled, ListRequest, TaskList, TaskView, fields_of_json,
+};
+use crate::queue::{Enqueued, NewTask};
+
+/// The header with a task's idempotency key.
+const KEY_HEADER: &str = "idempotency-key";
+
+/// A new task.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewTaskBody {
+    /// The task's fields. A string becomes its text, `{"base64": …}` the bytes; any other value becomes its
+    /// JSON text.
+    #[schema(value_type = std::collections::HashMap<String, serde_json::Value>)]
+    fields: NewFields,
+    /// Start it only after this time, like `10s` or `1h30m`.
+    delay: Option<String>,
+    /// The idempotency key; the header `Idempotency-Key` says the same.
+    key: Option<String>,
+}
+
+/// The members of an object, in their order, each with its source.
+struct NewFields(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for NewFields {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<NewFields, D::Error> {
+        struct FieldsReader;
+        impl<'de> Visitor<'de> for FieldsReader {
+            type Value = NewFields;
+
+            fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
+                to.write_str("an object with the task's fields")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<NewFields, M::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(NewFields(members))
+            }
+        }
+        from.deserialize_map(FieldsReader)
+    }
+}
+
+/// A task that is in the queue.
+#[derive(Serialize, ToSchema)]
+pub(super) struct EnqueuedView {
+    id: String,
+    /// Whether another task with this key was there before; `id` is that of the other one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    duplicate: bool,
+}
+
+/// Tasks of one state, with filters
+///
+/// A list looks at 5,000 tasks at most, and says how many it looked at. `next` is the cursor of the rest,
+/// also where nothing matched so far.
+#[utoipa::path(
+    get,
+    path = "/v1/queues/{queue}/tasks",
+    params(("queue" = String, Path, description = "the queue's name in the configuration"), TasksQuery),
+    responses((status = 200, body = TaskList))
+)]
+pub(super) async fn list_tasks(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    QueryOf(query): QueryOf<TasksQuery>,
+) -> Result<Json<TaskList>, ApiProblem> {
+    let request = ListRequest {
+        state: query.state()?,
+        filter: query.filter()?,
+        limit: query.limit()?,
+        with_fields: query.fields,
+        cursor: query.cursor,
+    };
+    Ok(Json(operations::list(&api.queue(&name).await?, &request).await?))
+}
+
+/// Enqueues a task
+///
+/// A repeated request with the same key gives the id of the first task. A request without a key that got no
+/// answer may have enqueued its task.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/tasks",
+    params(
+        ("queue" = String, Path, description = "the queue's name in the configuration"),
+        ("Idempotency-Key" = Option<String>, Header, description = "the task's idempotency key"),
+    ),
+    request_body = NewTaskBody,
+    responses(
+        (status = 202, description = "the task is in the queue", body = EnqueuedView),
+        (status = 200, description = "a task with this key is or was there", body = EnqueuedView),
+        (
+            status = 429,
+            description = "the queue has as many tasks as max_backlog allows",
+            body = crate::admin::problem::ProblemBody,
+            content_type = "application/problem+json"
+        ),
+    )
+)]
+pub(super) async fn enqueue_task(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<NewTaskBody>,
+) -> Result<Response, ApiProblem> {
+    let key = key(&headers, body.key)?;
+    let delay = body.delay.as_deref().map(parse_duration).transpose();
+    let delay = delay.map_err(|why| invalid(format!("delay: {why}")))?.unwrap_or(Duration::ZERO);
+    let fields = fields_of_json(&body.fields.0)?;
+    let wrong = |error: crate::queue::produce::NotATask| invalid(error.to_string());
+    let mut task = NewTask::new(fields, delay).map_err(wrong)?;
+    if let Some(key) = key {
+        task = task.with_key(key).map_err(wrong)?;
+    }
+    let queue = api.queue(&name).await?;
+    operations::check_delay(&queue.rules, delay)?;
+    let note = |id: &str| AuditNote { ids: vec![id.to_owned()], ..AuditNote::queue(&name) };
+    match operations::enqueue(&queue, &task).await? {
+        Enqueued::Accepted => {
+            let id = task.id().to_owned();
+            let part = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+            let location = format!("/v1/queues/{}/tasks/{}", part(&name), part(&id));
+            let note = note(&id);
+            let view = Json(EnqueuedView { id, duplicate: false });
+            Ok(note.on((StatusCode::ACCEPTED, [(LOCATION, location)], view)))
+        }
+        Enqueued::Duplicate(first) => {
+            let note = note(&first);
+            Ok(note.on(Json(EnqueuedView { id: first, duplicate: true })))
+        }
+        Enqueued::Full => {
+            let problem = ApiProblem::new(ProblemCode::QueueFull, operations::full(&queue.rules));
+            Ok(AuditNote::queue(&name).on(problem.into_response()))
+        }
+    }
+}
+
+/// The key of the header and of the body, which must not differ.
+fn key(headers: &HeaderMap, of_body: Option<String>) -> Result<Option<String>, ApiProblem> {
+    let Some(of_header) = headers.get(KEY_HEADER) else { return Ok(of_body) };
+    let of_header = std::str::from_utf8(of_header.as_bytes())
+        .map_err(|_| invalid("Idempotency-Key: it is not UTF-8"))?
+        .to_owned();
+    match of_body {
+        Some(key) if key != of_header => Err(invalid("Idempotency-Key and key of the body differ")),
+        _ => Ok(Some(of_header)),
+    }
+}
+
+/// One task, with its relatives
+#[utoipa::path(
+    get,
+    path = "/v1/queues/{queue}/tasks/{id}",
+    params(
+        ("queue" = String, Path, description = "the queue's name in the configuration"),
+        ("id" = String, Path, description = "the task's id, or the name that the queue's `id` gives to it"),
+    ),
+    responses((status = 200, body = TaskView))
+)]
+pub(super) async fn get_task(
+    State(api): State<Api>,
+    PathOf((name, id)): PathOf<(String, String)>,
+) -> Result<Json<TaskView>, ApiProblem> {
+    let queue = api.queue(&name).await?;
+    Ok(Json(operations::task_view(&api.queues(), &queue, &id).await?))
+}
+
+/// Cancels a task: queued, delayed or running (its handler is stopped within seconds)
+#[utoipa::path(
+    delete,
+    path = "/v1/queues/{queue}/tasks/{id}",
+    params(
+        ("queue" = String, Path, description = "the queue's name in the configuration"),
+        ("id" = String, Path, description = "the task's id, or the name that the queue's `id` gives to it"),
+    ),
+    responses((status = 200, body = Cancelled))
+)]
+pub(super) async fn cancel_task(
+    State(api): State<Api>,
+    PathOf((name, id)): PathOf<(String, String)>,
+) -> Result<Response, ApiProblem> {
+    let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
+    let queue = api.queue(&name).await?;
+    match operations::cancel(&api.queues(), &queue, &id).await {
+        Ok(cancelled) => Ok(note.on(Json(cancelled))),
+        Err(error) => Ok(note.on(ApiProblem::from(error))),
+    }
+}
+
+/// Cancels many tasks: those with these ids, or all that match
+///
+/// With `all`, one request looks at 5,000 tasks, or for 10 seconds; `next` is the cursor of the rest.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/tasks/cancel",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    request_body = ManyBody,
+    responses((status = 200, body = BulkCancelled))
+)]
+pub(super) async fn cancel_tasks(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    JsonBody(body): JsonBody<ManyBody>,
+) -> Result<Response, ApiProblem> {
+    body.takes_no("rate", body.rate.is_some())?;
+    let (many, state) = (body.many()?, body.state()?);
+    let queue = api.queue(&name).await?;
+    let note = AuditNote { dry_run: body.dry_run, ..AuditNote::queue(&name) };
+    let (note, done) = match many {
+        Many::Ids(ids) => (
+            AuditNote { ids: ids.to_vec(), ..note },
+            operations::cancel_ids(&api.queues(), &queue, ids, body.dry_run).await,
+        ),
+        Many::All(filter) => {
+            let cursor = body.cursor.as_deref();
+            let bulk = BulkCancel { state, filter: &filter, cursor, dry_run: body.dry_run };
+            (note.with_filter(&body), operations::cancel_all(&api.queues(), &queue, &bulk).await)
+        }
+    };
+    Ok(match done {
+        Ok(done) => {
+            let (succeeded, skipped) = (Some(done.succeeded), Some(done.skipped));
+            AuditNote { succeeded, skipped, ..note }.on(Json(done))
+        }
+        Err(error) => note.on(ApiProblem::from(error)),
+    })
+}

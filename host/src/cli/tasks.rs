@@ -1,0 +1,82 @@
+//! `tqhost tasks`: lists the tasks of a queue by state.
+//!
+//! In: a queue's name, a state, filters. Out: a table, or the list as JSON, with the cursor of the rest. Not
+//! here: how they are found (`operations::list`).
+
+use std::time::Duration;
+
+use super::args::TasksArgs;
+use super::cancel::filter_of;
+use super::context::open;
+use super::exit::CommandError;
+use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
+use super::status::tone;
+use super::text;
+use crate::config::Config;
+use crate::operations::{self, ListRequest, ListedTask};
+use crate::queue::listing::ListedState;
+
+/// The most columns of an error in the list.
+const ERROR_WIDTH: usize = 60;
+
+pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Result<(), CommandError> {
+    let TasksArgs { queue: name, state, filter, limit, cursor } = args;
+    let queue = open(config, &name).await?;
+    // clap takes no other states.
+    let state = state.parse().unwrap_or(ListedState::Queued);
+    let filter = filter_of(filter);
+    let mut request = ListRequest { state, filter, cursor, limit: limit.max(1), with_fields: false };
+    let mut list = operations::list(&queue, &request).await?;
+    // One call looks at a bounded number of tasks; the command goes on until it has enough.
+    while list.tasks.len() < limit
+        && let Some(next) = list.next.take()
+    {
+        (request.cursor, request.limit) = (Some(next), limit - list.tasks.len());
+        let more = operations::list(&queue, &request).await?;
+        list.tasks.extend(more.tasks);
+        list.examined += more.examined;
+        list.next = more.next;
+    }
+    if out.json {
+        out.json(&list);
+        return Ok(());
+    }
+    let word = state.into_str();
+    if list.tasks.is_empty() {
+        let of = if request.filter.is_empty() { "" } else { " that match" };
+        out.line(format!("Queue {name} has no {word} tasks{of}."));
+        return Ok(());
+    }
+    out.line(table(&list.tasks, text::now_ms(), out.paint));
+    if let Some(next) = &list.next {
+        let more = format!("There are more; --limit shows more, and --cursor {next} goes on.");
+        out.line(out.paint.tone(Tone::Faint, &more));
+    }
+    Ok(())
+}
+
+fn table(tasks: &[ListedTask], now_ms: u64, paint: Paint) -> String {
+    let mut table = TextTable::new(&[
+        ("ID", Align::Left),
+        ("STATUS", Align::Left),
+        ("ATTEMPT", Align::Right),
+        ("WHEN", Align::Right),
+        ("HOST", Align::Left),
+        ("ERROR", Align::Left),
+    ]);
+    for task in tasks {
+        let ago = |ms: u64| format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(ms))));
+        let due = task.due_at.filter(|due| *due > now_ms);
+        let due = due.map(|due| format!("in {}", text::age(Duration::from_millis(due - now_ms))));
+        let when = || task.finished_at.or(task.started_at).or(task.enqueued_at).map(ago);
+        table.row([
+            text::escape(&task.id).into(),
+            Cell::tone(task.status.into_str(), tone(task.status)),
+            task.attempt.into(),
+            due.or_else(when).unwrap_or_else(|| text::NONE.to_owned()).into(),
+            task.consumer.as_deref().map_or_else(|| text::NONE.to_owned(), text::escape).into(),
+            text::cut(&text::escape(task.error.as_deref().unwrap_or_default()), ERROR_WIDTH).into(),
+        ]);
+    }
+    table.render(paint)
+}

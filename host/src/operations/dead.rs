@@ -1,0 +1,181 @@
+//! Dead letters: lists of them, the newest first; requeue and purge in steps.
+//!
+//! In: filters or ids, what becomes of the dead letters, a cursor. Out: views, or counts and the cursor where
+//! the operation goes on. Not here: how Redis carries a step out (`queue::redrive`).
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+use utoipa::ToSchema;
+
+use super::cursor::{self, BadCursor};
+use super::error::OperationError;
+use super::json::FieldView;
+use super::patience::patiently;
+use crate::queue::redrive::{DeadWalk, Redrive, StepBudget};
+use crate::queue::{DeadLetter, Queue, Redriven, TaskFilter};
+
+/// The most dead letters that one list looks at, and for how long.
+const LOOKS: usize = 5_000;
+const LIST_TIME: Duration = Duration::from_secs(3);
+/// Dead letters in one read of a list, at first and at most.
+const PAGE: (usize, usize) = (20, 200);
+const PAGE_BYTES: usize = 2 << 20;
+/// The most dead letters that one step of an operation looks at, and for how long.
+const STEP: u64 = 10_000;
+const STEP_TIME: Duration = Duration::from_secs(10);
+const LIST_KIND: &str = "dead-letters";
+const STEP_KIND: &str = "redrive";
+
+/// A dead letter. The names are stable. Times are milliseconds since the Unix epoch.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DeadView {
+    pub id: String,
+    /// The id of the dead letter's own entry.
+    pub entry: String,
+    pub queue: String,
+    pub reason: String,
+    pub error: String,
+    pub attempts: u32,
+    pub enqueued_at: u64,
+    pub failed_at: u64,
+    pub consumer: String,
+    pub plugin: String,
+    /// Only where it was asked for: fields may be large.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fields: Option<Vec<FieldView>>,
+}
+
+impl DeadView {
+    pub(crate) fn new(letter: &DeadLetter, with_fields: bool) -> DeadView {
+        DeadView {
+            id: letter.id.clone(),
+            entry: letter.entry.clone(),
+            queue: letter.queue.clone(),
+            reason: letter.reason.clone(),
+            error: letter.error.clone(),
+            attempts: letter.attempts,
+            enqueued_at: letter.enqueued_at,
+            failed_at: letter.failed_at,
+            consumer: letter.consumer.clone(),
+            plugin: letter.plugin.clone(),
+            fields: with_fields.then(|| FieldView::all(&letter.fields)),
+        }
+    }
+}
+
+/// Dead letters, the newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DeadList {
+    pub dead: Vec<DeadView>,
+    /// How many dead letters were looked at.
+    pub examined: usize,
+    /// The cursor with which the list goes on; null at its end.
+    pub next: Option<String>,
+}
+
+/// Lists dead letters that match, the newest first.
+pub(crate) async fn dead_list(
+    queue: &Queue,
+    filter: &TaskFilter,
+    cursor: Option<&str>,
+    limit: usize,
+    with_fields: bool,
+) -> Result<DeadList, OperationError> {
+    let mut after = cursor.map(list_position).transpose()?;
+    let now_ms = patiently(|| queue.now_ms()).await?;
+    let mut list = DeadList { dead: Vec::new(), examined: 0, next: None };
+    let (mut count, end) = (limit.clamp(1, PAGE.0), Instant::now() + LIST_TIME);
+    let write = |entry: &str| Some(cursor::write(LIST_KIND, &[entry]));
+    loop {
+        let page = patiently(|| queue.newest_dead(after.as_deref(), count)).await?;
+        let Some(last) = page.last().map(|last| last.entry.clone()) else { return Ok(list) };
+        let is_over = page.len() < count;
+        let bytes: usize = page.iter().map(DeadLetter::bytes).sum();
+        for letter in &page {
+            list.examined += 1;
+            if filter.takes(&letter.traits(), now_ms) {
+                list.dead.push(DeadView::new(letter, with_fields));
+                if list.dead.len() >= limit {
+                    list.next = write(&letter.entry);
+                    return Ok(list);
+                }
+            }
+        }
+        if is_over {
+            return Ok(list);
+        }
+        if list.examined >= LOOKS || Instant::now() >= end {
+            list.next = write(&last);
+            return Ok(list);
+        }
+        count = if bytes > PAGE_BYTES { count / 2 } else { count * 2 }.clamp(1, PAGE.1);
+        after = Some(last);
+    }
+}
+
+fn list_position(cursor: &str) -> Result<String, OperationError> {
+    let [entry] = cursor::read(LIST_KIND, cursor)?;
+    if crate::queue::codec::is_entry_id(&entry) { Ok(entry) } else { Err(BadCursor.into()) }
+}
+
+/// The result of one step of a requeue or purge of all that match.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RedrivenPart {
+    /// Requeued or deleted; with `dry_run`: would be.
+    pub succeeded: u64,
+    /// Asked for, and not dead (any more), or can never run.
+    pub skipped: u64,
+    /// So many of the succeeded ones belong to a flow that is not known any more.
+    pub without_flow: u64,
+    /// How many dead letters were looked at.
+    pub examined: u64,
+    /// The cursor with which the operation goes on; null when nothing is left.
+    pub next: Option<String>,
+}
+
+impl RedrivenPart {
+    fn new(done: Redriven, examined: u64, next: Option<String>) -> RedrivenPart {
+        let Redriven { succeeded, skipped, without_flow } = done;
+        RedrivenPart { succeeded, skipped, without_flow, examined, next }
+    }
+}
+
+/// One step of an operation on all dead letters that match.
+#[derive(Debug)]
+pub(crate) struct DeadPart<'p> {
+    pub filter: &'p TaskFilter,
+    pub what: Redrive,
+    pub cursor: Option<&'p str>,
+}
+
+/// Takes one step: 10,000 dead letters are looked at, or 10 seconds pass.
+pub(crate) async fn redrive_part(queue: &Queue, part: DeadPart<'_>) -> Result<RedrivenPart, OperationError> {
+    let walk = part.cursor.map(walk).transpose()?;
+    let budget = StepBudget { entries: STEP, until: Instant::now() + STEP_TIME };
+    let step = queue.redrive_step(part.filter, part.what, walk, budget).await;
+    let step = step.map_err(OperationError::Interrupted)?;
+    let next = step.next.map(|walk| cursor::write(STEP_KIND, &[&walk.from, &walk.last]));
+    Ok(RedrivenPart::new(step.done, step.examined, next))
+}
+
+/// Requeues, purges or counts the dead letters of these tasks: those of which a status is kept, and those
+/// among the 10,000 newest dead letters.
+pub(crate) async fn redrive_ids(
+    queue: &Queue,
+    ids: &[String],
+    what: Redrive,
+) -> Result<RedrivenPart, OperationError> {
+    let done = queue.redrive_named(ids, what).await.map_err(OperationError::Interrupted)?;
+    Ok(RedrivenPart::new(done, done.succeeded, None))
+}
+
+fn walk(cursor: &str) -> Result<DeadWalk, OperationError> {
+    let [from, last] = cursor::read(STEP_KIND, cursor)?;
+    if cursor::is_place(&from) && crate::queue::codec::is_entry_id(&last) {
+        Ok(DeadWalk { from, last })
+    } else {
+        Err(BadCursor.into())
+    }
+}

@@ -1,0 +1,39 @@
+//! Enqueues one task.
+//!
+//! Not here: reading its fields (`fields`, and `cli::input`), many tasks at once (`cli::enqueue`).
+
+use std::time::Duration;
+
+use super::error::OperationError;
+use super::patience::patiently;
+use crate::config::QueueRules;
+use crate::queue::{Enqueued, NewTask, Queue};
+
+/// Refuses a delay in a queue that runs its tasks in a strict order.
+pub(crate) fn check_delay(rules: &QueueRules, delay: Duration) -> Result<(), OperationError> {
+    if rules.turns.are_strict() && !delay.is_zero() {
+        return Err(OperationError::Invalid(format!(
+            "delay: the queue {} runs its tasks in a strict order (order = \"strict\"), so none can wait \
+             while later ones run: enqueue it when it is due",
+            rules.name
+        )));
+    }
+    Ok(())
+}
+
+/// Enqueues a task. It may be repeated after an error: a task that was accepted is not accepted again.
+pub(crate) async fn enqueue(queue: &Queue, task: &NewTask) -> Result<Enqueued, OperationError> {
+    let mut replies = patiently(|| queue.enqueue(std::slice::from_ref(task))).await?;
+    match replies.pop() {
+        Some(reply) => Ok(reply?),
+        None => Err(OperationError::Invalid("no task was given".into())),
+    }
+}
+
+/// The message for a queue that has no room.
+pub(crate) fn full(rules: &QueueRules) -> String {
+    format!(
+        "queue {} is full: {} tasks or more wait or run (max_backlog); try again later, or raise it",
+        rules.name, rules.max_backlog
+    )
+}

@@ -1,0 +1,35 @@
+//! Why an operation did not do what it was asked.
+//!
+//! Each kind is one that callers treat differently: the commands by their exit code, the HTTP API by its
+//! status and code.
+
+use crate::queue::{QueueError, RedriveError};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OperationError {
+    /// The configuration has no such queue.
+    #[error("{0}")]
+    UnknownQueue(String),
+    #[error("{0}")]
+    UnknownTask(String),
+    /// The task has ended, so it cannot be cancelled.
+    #[error("{0}")]
+    HasEnded(String),
+    /// The request contradicts the queue's rules, or itself.
+    #[error("{0}")]
+    Invalid(String),
+    /// The queue keeps no events.
+    #[error(
+        "queue {0} keeps no events, so nobody knows which of its tasks ended lately: set `events` of \
+         [queues.{0}], for example to 1000"
+    )]
+    NoEvents(String),
+    #[error(transparent)]
+    Redis(#[from] QueueError),
+    /// A requeue or purge ended early; the error says how far it came.
+    #[error("{}", .0.cause)]
+    Interrupted(RedriveError),
+    /// A part of a task's tree is out of reach.
+    #[error("{0}")]
+    OutOfReach(String),
+}

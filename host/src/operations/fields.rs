@@ -1,0 +1,56 @@
+//! Reads the fields of a new task from a JSON object.
+//!
+//! In: the members of the object, each with its source. Out: fields. A string becomes its text, and
+//! `{"base64": …}` the bytes. Any other value becomes its JSON source, so that a number keeps all its digits.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::error::OperationError;
+use crate::task::Field;
+
+/// An object with one member, as bytes are written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Base64Bytes {
+    base64: String,
+}
+
+/// The fields of a task.
+pub(crate) fn fields_of_json(members: &[(String, Box<RawValue>)]) -> Result<Vec<Field>, OperationError> {
+    members
+        .iter()
+        .map(|(name, value)| Ok(Field { name: name.clone(), value: bytes(name, value.get())? }))
+        .collect()
+}
+
+fn bytes(name: &str, source: &str) -> Result<Vec<u8>, OperationError> {
+    if let Ok(text) = serde_json::from_str::<String>(source) {
+        return Ok(text.into_bytes());
+    }
+    match serde_json::from_str::<Base64Bytes>(source) {
+        Ok(bytes) => STANDARD.decode(&bytes.base64).map_err(|error| {
+            OperationError::Invalid(format!("field {name:?}: base64 cannot be read: {error}"))
+        }),
+        Err(_) => Ok(source.as_bytes().to_vec()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_become_bytes() {
+        let read = |source: &str| bytes("f", source).map_err(|error| error.to_string());
+        assert_eq!(read("\"a\\nb\""), Ok(b"a\nb".to_vec()));
+        assert_eq!(read("{\"base64\": \"/w==\"}"), Ok(vec![0xff]));
+        assert_eq!(read("12345678901234567890.10"), Ok(b"12345678901234567890.10".to_vec()));
+        assert_eq!(read("{\"base64\": 1}"), Ok(b"{\"base64\": 1}".to_vec()));
+        assert_eq!(read("[1,  2]"), Ok(b"[1,  2]".to_vec()));
+        let bad = read("{\"base64\": \"/w=\"}").unwrap_err();
+        assert!(bad.starts_with("field \"f\": base64 cannot be read: "), "{bad}");
+    }
+}

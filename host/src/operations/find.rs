@@ -1,0 +1,48 @@
+//! Finds the queue that was named.
+
+use super::error::OperationError;
+use crate::config::{QueueRules, edits};
+use crate::queue::{Link, Queue};
+
+/// The rules of the queue `name`.
+pub(crate) fn rules<'c>(queues: &'c [QueueRules], name: &str) -> Result<&'c QueueRules, OperationError> {
+    queues.iter().find(|queue| queue.name == name).ok_or_else(|| {
+        let names: Vec<&str> = queues.iter().map(|queue| queue.name.as_str()).collect();
+        OperationError::UnknownQueue(unknown_queue(name, &names))
+    })
+}
+
+/// The queue `name`, on this connection.
+pub(crate) fn find_queue(queues: &[QueueRules], name: &str, link: &Link) -> Result<Queue, OperationError> {
+    Ok(Queue::new(rules(queues, name)?.clone(), link.clone()))
+}
+
+fn unknown_queue(name: &str, names: &[&str]) -> String {
+    let allowed = (name.len() / 3).clamp(1, 3);
+    let nearest =
+        if name.len() > 64 { None } else { names.iter().map(|known| (edits(name, known), *known)).min() };
+    let meant =
+        nearest.filter(|(edits, _)| *edits <= allowed).map(|(_, known)| format!("; did you mean {known}?"));
+    format!(
+        "no queue {name:?} is configured{} Configured: {}",
+        meant.as_deref().unwrap_or("."),
+        names.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_queue_names_the_known_ones() {
+        let names = ["resume-analyze", "reports"];
+        let expected = "no queue \"resume_analyse\" is configured; did you mean resume-analyze? \
+                        Configured: resume-analyze, reports";
+        assert_eq!(unknown_queue("resume_analyse", &names), expected);
+        assert_eq!(
+            unknown_queue("mail", &names),
+            "no queue \"mail\" is configured. Configured: resume-analyze, reports"
+        );
+    }
+}

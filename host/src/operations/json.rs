@@ -1,0 +1,54 @@
+//! Bytes of tasks as JSON.
+//!
+//! In: the bytes of results and fields, which may be JSON, text or neither. Out: JSON values. Not here: the
+//! way back (`fields`).
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::queue::codec::RawFields;
+
+/// One field. Fields are a list, since two may have the same name. Text stands as a string, other bytes as
+/// `{"base64": …}`.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FieldView {
+    name: Value,
+    value: Value,
+}
+
+impl FieldView {
+    pub(crate) fn all(fields: &RawFields) -> Vec<FieldView> {
+        let view =
+            |(name, value): &(Vec<u8>, Vec<u8>)| FieldView { name: text_json(name), value: text_json(value) };
+        fields.iter().map(view).collect()
+    }
+}
+
+/// The JSON value that the bytes are, else their text, else `{"base64": …}`.
+pub(crate) fn result_json(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap_or_else(|_| text_json(bytes))
+}
+
+/// Without parsing the bytes as JSON: their text, else `{"base64": …}`.
+fn text_json(bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Value::from(text),
+        Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_what_they_can_be() {
+        assert_eq!(result_json(br#"{"b": 1, "a": [2]}"#).to_string(), r#"{"b":1,"a":[2]}"#);
+        assert_eq!(result_json(b"done"), json!("done"));
+        assert_eq!(text_json(b"1"), json!("1"));
+        assert_eq!(result_json(&[0xff]), json!({ "base64": "/w==" }));
+    }
+}

@@ -1,0 +1,183 @@
+//! Lists tasks by state, with filters.
+//!
+//! In: a state, a filter, and where to begin. Out: the tasks that match, how many places were looked at, and
+//! a cursor where the list goes on. A list looks at a bounded number of tasks for a bounded time, so a filter
+//! that few tasks match may give an empty list with a cursor.
+//!
+//! Not here: reading a page (`queue::listing`).
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+use utoipa::ToSchema;
+
+use super::cursor::{self, BadCursor};
+use super::error::OperationError;
+use super::json::FieldView;
+use super::patience::patiently;
+use crate::queue::listing::{FoundTask, ListedPage, ListedState};
+use crate::queue::{Queue, Status, TaskFilter};
+
+/// The most tasks that one call looks at.
+const LOOKS: usize = 5_000;
+/// For how long it looks at most.
+const TIME: Duration = Duration::from_secs(3);
+/// Tasks in one read, at first and at most.
+const PAGE: (usize, usize) = (20, 200);
+/// A read with more bytes makes the next one smaller.
+const PAGE_BYTES: usize = 2 << 20;
+
+/// The order for a list.
+#[derive(Debug, Clone)]
+pub(crate) struct ListRequest {
+    pub state: ListedState,
+    pub filter: TaskFilter,
+    pub cursor: Option<String>,
+    pub limit: usize,
+    /// Whether the producer's fields are shown. They may be large.
+    pub with_fields: bool,
+}
+
+/// Tasks of one state.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TaskList {
+    pub tasks: Vec<ListedTask>,
+    /// How many places were looked at.
+    pub examined: usize,
+    /// The cursor with which the list goes on; null at its end.
+    pub next: Option<String>,
+}
+
+/// A task in a list. An unknown value is null. Times are milliseconds since the Unix epoch, by Redis's clock.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ListedTask {
+    pub id: String,
+    /// PENDING, PROCESSING, COMPLETED, FAILED or CANCELLED.
+    #[schema(value_type = String)]
+    pub status: Status,
+    /// Its entry in the stream or among the dead letters.
+    pub entry: Option<String>,
+    pub attempt: u32,
+    /// Why it is dead.
+    pub reason: Option<String>,
+    /// The latest error.
+    pub error: Option<String>,
+    /// `name@digest` of the version that ran last.
+    pub plugin: Option<String>,
+    /// The host that runs it, or ran it last.
+    pub consumer: Option<String>,
+    pub progress: Option<u8>,
+    pub note: Option<String>,
+    pub enqueued_at: Option<u64>,
+    pub started_at: Option<u64>,
+    pub finished_at: Option<u64>,
+    pub due_at: Option<u64>,
+    /// Milliseconds since the host that runs it was last heard of.
+    pub idle_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fields: Option<Vec<FieldView>>,
+}
+
+impl ListedTask {
+    fn new(task: FoundTask, with_fields: bool) -> ListedTask {
+        let FoundTask { entry, status, reason, idle_ms, fields, .. } = task;
+        ListedTask {
+            id: status.id,
+            status: status.status,
+            entry,
+            attempt: status.attempt,
+            reason,
+            error: status.error.filter(|error| !error.is_empty()),
+            plugin: status.plugin,
+            consumer: status.consumer,
+            progress: status.progress,
+            note: status.note,
+            enqueued_at: status.enqueued_at,
+            started_at: status.started_at,
+            finished_at: status.finished_at,
+            due_at: status.due_at,
+            idle_ms,
+            fields: with_fields.then(|| FieldView::all(&fields)),
+        }
+    }
+}
+
+/// Lists the tasks of a queue.
+pub(crate) async fn list(queue: &Queue, request: &ListRequest) -> Result<TaskList, OperationError> {
+    let state = request.state;
+    if state == ListedState::Ended && queue.rules.events == 0 {
+        return Err(OperationError::NoEvents(queue.rules.name.clone()));
+    }
+    let kind: &str = state.into_str();
+    let begin = request.cursor.as_deref().map(|cursor| position(state, cursor)).transpose()?;
+    let mut walk = TaskWalk::new(state, begin, request.limit);
+    let now_ms = patiently(|| queue.now_ms()).await?;
+    let mut list = TaskList { tasks: Vec::new(), examined: 0, next: None };
+    let end = Instant::now() + TIME;
+    while let Some(page) = walk.page(queue).await? {
+        list.examined += page.examined;
+        for task in page.tasks {
+            if !request.filter.takes(&task.traits(), now_ms) {
+                continue;
+            }
+            let position = task.position.clone();
+            list.tasks.push(ListedTask::new(task, request.with_fields));
+            if list.tasks.len() >= request.limit {
+                list.next = Some(cursor::write(kind, &[&position]));
+                return Ok(list);
+            }
+        }
+        if list.examined >= LOOKS || Instant::now() >= end {
+            list.next = walk.position().map(|position| cursor::write(kind, &[position]));
+            break;
+        }
+    }
+    Ok(list)
+}
+
+/// The position in a cursor of a list of this state.
+pub(super) fn position(state: ListedState, cursor: &str) -> Result<String, OperationError> {
+    let [position] = cursor::read(state.into_str(), cursor)?;
+    let is_good = match state {
+        ListedState::Delayed | ListedState::Held => {
+            position.split_once(' ').is_some_and(|(due, _)| due.parse::<f64>().is_ok_and(f64::is_finite))
+        }
+        _ => cursor::is_place(&position) && position.as_bytes().first().is_some_and(u8::is_ascii_digit),
+    };
+    if is_good { Ok(position) } else { Err(BadCursor.into()) }
+}
+
+/// Reads the tasks of one state page by page. A page is smaller where the tasks are large.
+pub(super) struct TaskWalk {
+    state: ListedState,
+    /// The position behind which the next page begins. None: at the beginning.
+    after: Option<String>,
+    is_over: bool,
+    count: usize,
+}
+
+impl TaskWalk {
+    /// `wanted` tasks are enough.
+    pub(super) fn new(state: ListedState, after: Option<String>, wanted: usize) -> TaskWalk {
+        TaskWalk { state, after, is_over: false, count: wanted.clamp(1, PAGE.0) }
+    }
+
+    /// The next page; none when there is no other one.
+    pub(super) async fn page(&mut self, queue: &Queue) -> Result<Option<ListedPage>, OperationError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let mut page = patiently(|| queue.listed(self.state, self.after.as_deref(), self.count)).await?;
+        let bytes: usize = page.tasks.iter().map(FoundTask::bytes).sum();
+        self.count = if bytes > PAGE_BYTES { self.count / 2 } else { self.count * 2 }.clamp(1, PAGE.1);
+        self.is_over = page.next.is_none();
+        self.after = page.next.take().or_else(|| self.after.take());
+        Ok(Some(page))
+    }
+
+    /// Where the next page begins; none when there is no other one.
+    pub(super) fn position(&self) -> Option<&str> {
+        self.after.as_deref().filter(|_| !self.is_over)
+    }
+}

@@ -1,0 +1,37 @@
+//! Shows queues to an operator and changes them, for whoever asks: the command line, the HTTP API.
+//!
+//! In: the rules of queues and a connection to Redis. Out: views, whose names as JSON are stable; results of
+//! changes; or an [`OperationError`], which every caller shows in its own way.
+//!
+//!     cli, api ─▶ operations ─▶ queue ─▶ Redis
+//!
+//! Everything that can grow with a queue is read in bounded steps, and a step can be taken up again with the
+//! cursor that it gave. Not here: words and tables for people (`cli`), HTTP (`api`).
+
+mod cancel;
+mod cursor;
+mod dead;
+mod enqueue;
+mod error;
+mod fields;
+mod find;
+mod json;
+mod list;
+mod patience;
+mod plugins;
+mod queues;
+mod task;
+pub(crate) mod tree;
+
+pub(crate) use cancel::{BulkCancel, BulkCancelled, Cancelled, cancel, cancel_all, cancel_ids};
+pub(crate) use dead::{DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part};
+pub(crate) use enqueue::{check_delay, enqueue, full};
+pub(crate) use error::OperationError;
+pub(crate) use fields::fields_of_json;
+pub(crate) use find::{find_queue, rules};
+pub(crate) use json::result_json;
+pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
+pub(crate) use patience::patiently;
+pub(crate) use plugins::{PluginView, plugin_rows};
+pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, now_ms, queue_views};
+pub(crate) use task::{TaskView, task_view, unknown_task};

@@ -1,0 +1,152 @@
+//! Queues: how many tasks are in each place, how old they are, which hosts work on them.
+//!
+//! In: each queue's census from Redis, and what the running hosts publish about themselves. Out: views. Not
+//! here: counting (`queue::census`), tables (`cli::queues`).
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use futures_util::{StreamExt, stream};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::config::{QueueRules, Schedule};
+use crate::queue::census::Consumer;
+use crate::queue::hold::QueueHold;
+use crate::queue::hosts::{HostInfo, HostQueue};
+use crate::queue::{Census, Link, Queue, QueueError};
+
+/// The states of a queue on a host, the worst first.
+const STATES: [&str; 9] = [
+    "stalled",
+    "starting",
+    "waiting-for-plugin",
+    "paused",
+    "held",
+    "waiting-for-room",
+    "waiting-for-permit",
+    "waiting-for-turn",
+    "reading",
+];
+/// The state of a queue that no host has.
+pub(crate) const NO_HOST: &str = "no-host";
+/// Queues that are counted at once.
+const AT_ONCE: usize = 64;
+
+/// A queue. The names are stable.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct QueueView {
+    pub queue: String,
+    pub stream: String,
+    pub group: String,
+    pub plugin: String,
+    /// The worst of its states on the hosts.
+    pub state: String,
+    /// Whether it was paused, in all hosts.
+    pub paused: bool,
+    /// Why it waits, while something outside is down.
+    pub held: Option<QueueHold>,
+    pub queued: u64,
+    pub running: u64,
+    pub delayed: u64,
+    /// Waiting for the turn of their key.
+    pub held_tasks: u64,
+    pub dead: u64,
+    /// How long the first queued task has been in the stream.
+    pub oldest_ms: Option<u64>,
+    /// Tasks completed per second over the last minute, by all hosts together.
+    pub rate: f64,
+    pub schedule: Option<ScheduleView>,
+    pub hosts: Vec<QueueOnHost>,
+    pub consumers: Vec<Consumer>,
+}
+
+/// A queue on one host.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct QueueOnHost {
+    pub host: String,
+    #[serde(flatten)]
+    pub queue: HostQueue,
+    /// Why the host still runs an earlier configuration.
+    pub config_error: Option<String>,
+}
+
+/// A queue's schedule. The names are stable.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ScheduleView {
+    pub cron: Vec<String>,
+    pub timezone: String,
+    pub next_ms: Option<u64>,
+}
+
+impl ScheduleView {
+    /// `now_ms` is by this machine's clock.
+    pub(crate) fn new(schedule: &Schedule, now_ms: u64) -> ScheduleView {
+        let times = &schedule.times;
+        ScheduleView {
+            cron: times.expressions().to_vec(),
+            timezone: times.zone_name().to_owned(),
+            next_ms: times.next(now_ms),
+        }
+    }
+}
+
+impl QueueView {
+    pub(crate) fn new(rules: &QueueRules, census: &Census, hosts: &[HostInfo], now_ms: u64) -> QueueView {
+        let on = |host: &HostInfo| {
+            let queue = host.queues.iter().find(|queue| queue.name == rules.name)?;
+            let (host, config_error) = (host.id.clone(), host.config_error.clone());
+            Some(QueueOnHost { host, queue: queue.clone(), config_error })
+        };
+        let hosts: Vec<QueueOnHost> = hosts.iter().filter_map(on).collect();
+        // A state that this version does not know comes last.
+        let badness = |view: &&QueueOnHost| {
+            STATES.iter().position(|state| *state == view.queue.state).unwrap_or(STATES.len())
+        };
+        QueueView {
+            queue: rules.name.clone(),
+            stream: rules.stream.clone(),
+            group: rules.group.clone(),
+            plugin: rules.plugin.clone(),
+            state: hosts
+                .iter()
+                .min_by_key(badness)
+                .map_or(NO_HOST.to_owned(), |view| view.queue.state.clone()),
+            paused: census.paused,
+            held: census.held.clone(),
+            queued: census.queued,
+            running: census.running,
+            delayed: census.delayed,
+            held_tasks: census.held_tasks,
+            dead: census.dead,
+            oldest_ms: census.oldest.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+            // `sum` of nothing would be -0.0.
+            rate: hosts.iter().fold(0.0, |sum, view| sum + view.queue.rate),
+            schedule: rules.schedule.as_ref().map(|schedule| ScheduleView::new(schedule, now_ms)),
+            hosts,
+            consumers: census.consumers.clone(),
+        }
+    }
+}
+
+/// The time by this machine's clock, in milliseconds since the Unix epoch.
+pub(crate) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Counts each of these queues. If one cannot be counted (its key has another type), the others are there all
+/// the same. `now_ms` is by this machine's clock.
+pub(crate) async fn queue_views(
+    chosen: &[QueueRules],
+    link: &Link,
+    hosts: &[HostInfo],
+    now_ms: u64,
+) -> Vec<(String, Result<QueueView, QueueError>)> {
+    let count = |rules: QueueRules| async move {
+        let census = Queue::new(rules.clone(), link.clone()).census().await;
+        let view = census.map(|census| QueueView::new(&rules, &census, hosts, now_ms));
+        (rules.name, view)
+    };
+    // `buffered` keeps the order.
+    stream::iter(chosen.to_vec()).map(count).buffered(AT_ONCE).collect().await
+}

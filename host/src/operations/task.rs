@@ -1,0 +1,160 @@
+//! One task, with its relatives.
+//!
+//! Not here: what Redis keeps of a task (`queue::status`), sheets for people (`cli::status`).
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::error::OperationError;
+use super::json;
+use super::patience::patiently;
+use super::tree::{Family, TreeTask, family};
+use crate::config::QueueRules;
+use crate::config::units::show_duration;
+use crate::queue::{Meant, Queue, Status, TaskName, TaskStatus};
+
+/// A task. The names are stable; an unknown value is null. Times are milliseconds since the Unix epoch.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TaskView {
+    pub id: String,
+    pub queue: String,
+    /// PENDING, PROCESSING, COMPLETED, FAILED or CANCELLED.
+    #[schema(value_type = String)]
+    pub status: Status,
+    pub attempt: u32,
+    pub error: Option<String>,
+    /// The JSON value that the handler gave, else its text, else `{"base64": …}`.
+    pub result: Option<Value>,
+    /// Percent, as the handler last reported.
+    pub progress: Option<u8>,
+    pub note: Option<String>,
+    /// `name@digest` of the version that ran last.
+    pub plugin: Option<String>,
+    pub consumer: Option<String>,
+    pub enqueued_at: Option<u64>,
+    pub started_at: Option<u64>,
+    pub finished_at: Option<u64>,
+    pub due_at: Option<u64>,
+    /// The task with the same idempotency key. Because of it, this one did not run.
+    pub duplicate_of: Option<String>,
+    pub children: Option<u64>,
+    pub children_completed: Option<u64>,
+    /// The first children that have not completed or started a flow that goes on, if they are enqueued.
+    pub open_children: Option<Vec<BranchView>>,
+    pub child_of: Option<JoiningTask>,
+    /// The tasks that join the flows which it started.
+    pub flows: Option<Vec<BranchView>>,
+}
+
+/// A task that joins a flow.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct JoiningTask {
+    queue: String,
+    id: String,
+}
+
+/// A task below another one in the tree.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct BranchView {
+    queue: String,
+    id: String,
+    #[schema(value_type = String)]
+    status: Status,
+    progress: Option<u8>,
+    note: Option<String>,
+    error: Option<String>,
+    children: Option<u64>,
+    children_completed: Option<u64>,
+    #[schema(no_recursion)]
+    open_children: Option<Vec<BranchView>>,
+    #[schema(no_recursion)]
+    flows: Vec<BranchView>,
+}
+
+impl BranchView {
+    fn all(tasks: &[TreeTask]) -> Vec<BranchView> {
+        let view = |TreeTask { queue, task, below }: &TreeTask| BranchView {
+            queue: queue.clone(),
+            id: task.id.clone(),
+            status: task.status,
+            progress: task.progress,
+            note: task.note.clone(),
+            error: task.error.clone(),
+            children: task.flow.map(|flow| flow.children),
+            children_completed: task.flow.map(|flow| flow.completed),
+            open_children: task.flow.map(|_| BranchView::all(&below.children)),
+            flows: BranchView::all(&below.flows),
+        };
+        tasks.iter().map(view).collect()
+    }
+}
+
+impl TaskView {
+    pub(crate) fn new(queue: &str, task: &TaskStatus) -> TaskView {
+        TaskView {
+            id: task.id.clone(),
+            queue: queue.to_owned(),
+            status: task.status,
+            attempt: task.attempt,
+            error: task.error.clone(),
+            result: task.result.as_deref().map(json::result_json),
+            progress: task.progress,
+            note: task.note.clone(),
+            plugin: task.plugin.clone(),
+            consumer: task.consumer.clone(),
+            enqueued_at: task.enqueued_at,
+            started_at: task.started_at,
+            finished_at: task.finished_at,
+            due_at: task.due_at,
+            duplicate_of: task.duplicate_of.clone(),
+            children: task.flow.map(|flow| flow.children),
+            children_completed: task.flow.map(|flow| flow.completed),
+            open_children: None,
+            child_of: None,
+            flows: None,
+        }
+    }
+
+    pub(crate) fn with(self, family: &Family) -> TaskView {
+        let joining =
+            |TaskName { queue, id }: &TaskName| JoiningTask { queue: queue.clone(), id: id.clone() };
+        TaskView {
+            open_children: self.children.map(|_| BranchView::all(&family.below.children)),
+            child_of: family.child_of.as_ref().map(joining),
+            flows: Some(BranchView::all(&family.below.flows)),
+            ..self
+        }
+    }
+}
+
+/// The task that `name` means, with its relatives. `name` is an id or an alias.
+pub(crate) async fn task_view(
+    queues: &[QueueRules],
+    queue: &Queue,
+    name: &str,
+) -> Result<TaskView, OperationError> {
+    let unknown = || OperationError::UnknownTask(unknown_task(&queue.rules, name));
+    let id = patiently(|| queue.find(name, Meant::Newest)).await?.ok_or_else(unknown)?;
+    let task = patiently(|| queue.status(&id)).await?.ok_or_else(unknown)?;
+    let family = family(queues, queue, &task).await?;
+    Ok(TaskView::new(&queue.rules.name, &task).with(&family))
+}
+
+/// The message for a task of which nothing is known.
+pub(crate) fn unknown_task(rules: &QueueRules, id: &str) -> String {
+    let queue = &rules.name;
+    if rules.retention == Duration::ZERO {
+        return format!(
+            "queue {queue} knows no task {id:?}: it was never there, or it ended \
+             (the queue keeps no results: retention 0s)"
+        );
+    }
+    let retention = show_duration(rules.retention);
+    format!(
+        "queue {queue} knows no task {id:?}: it was never there, or it ended more than {retention} ago \
+         (the queue's retention)"
+    )
+}

@@ -1,0 +1,123 @@
+//! Decides which tasks an operation applies to.
+//!
+//! In: a [`TaskFilter`] and what is known of a task. Out: whether the filter takes it. Not here: finding the
+//! tasks (`listing`, `dead`).
+
+use std::time::Duration;
+
+use super::codec::RawFields;
+
+/// A filter for tasks of one state. An empty one takes all. What is not known of a task matches no filter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskFilter {
+    /// The value of `tq-reason` of a dead letter.
+    pub reason: Option<String>,
+    /// Text that occurs in the error, in the id or in a field's value.
+    pub text: Option<String>,
+    /// Text that occurs in the error.
+    pub error: Option<String>,
+    /// Text that occurs in `name@digest` of the plugin's version.
+    pub version: Option<String>,
+    /// Text that occurs in the name of the host.
+    pub host: Option<String>,
+    /// The task's id.
+    pub id: Option<String>,
+    /// The earliest and the latest time (ms since the Unix epoch, by Redis's clock), each inclusive.
+    pub from_ms: Option<u64>,
+    pub to_ms: Option<u64>,
+    /// In its state for at least this long, by Redis's clock.
+    pub older_than: Option<Duration>,
+    /// In its state for less than this long, by Redis's clock.
+    pub newer_than: Option<Duration>,
+}
+
+/// The properties of a task that filters look at. Empty text: not known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Traits<'t> {
+    pub id: &'t str,
+    pub reason: &'t str,
+    pub error: &'t str,
+    pub plugin: &'t str,
+    pub consumer: &'t str,
+    /// The time that belongs to the state, for example when the task died.
+    pub at_ms: u64,
+    pub fields: &'t RawFields,
+}
+
+impl TaskFilter {
+    /// Whether the filter is empty and takes all.
+    pub fn is_empty(&self) -> bool {
+        *self == TaskFilter::default()
+    }
+
+    pub(crate) fn takes(&self, task: &Traits, now_ms: u64) -> bool {
+        let age = Duration::from_millis(now_ms.saturating_sub(task.at_ms));
+        let has = |text: &str| {
+            let in_fields =
+                || task.fields.iter().any(|(_, value)| String::from_utf8_lossy(value).contains(text));
+            task.error.contains(text) || task.id.contains(text) || in_fields()
+        };
+        let within = |wanted: &Option<String>, known: &str| {
+            wanted.as_deref().is_none_or(|wanted| known.contains(wanted))
+        };
+        let is =
+            |wanted: &Option<String>, known: &str| wanted.as_deref().is_none_or(|wanted| wanted == known);
+        is(&self.reason, task.reason)
+            && is(&self.id, task.id)
+            && within(&self.error, task.error)
+            && within(&self.version, task.plugin)
+            && within(&self.host, task.consumer)
+            && self.from_ms.is_none_or(|from| task.at_ms >= from)
+            && self.to_ms.is_none_or(|to| task.at_ms <= to)
+            && self.older_than.is_none_or(|least| age >= least)
+            && self.newer_than.is_none_or(|most| age < most)
+            && self.text.as_deref().is_none_or(has)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_a_filter_can_refuse_a_task() {
+        let fields = vec![(b"name".to_vec(), b"Ada".to_vec())];
+        let task = Traits {
+            id: "7",
+            reason: "rejected",
+            error: "no such page",
+            plugin: "echo@ab12",
+            consumer: "box-1",
+            at_ms: 5_000,
+            fields: &fields,
+        };
+        let text = |text: &str| Some(text.to_owned());
+        let none = TaskFilter::default;
+        let table = [
+            (
+                TaskFilter { reason: text("rejected"), ..none() },
+                TaskFilter { reason: text("crashed"), ..none() },
+            ),
+            (TaskFilter { text: text("Ada"), ..none() }, TaskFilter { text: text("Bob"), ..none() }),
+            (TaskFilter { error: text("page"), ..none() }, TaskFilter { error: text("Ada"), ..none() }),
+            (TaskFilter { version: text("@ab"), ..none() }, TaskFilter { version: text("@cd"), ..none() }),
+            (TaskFilter { host: text("box-1"), ..none() }, TaskFilter { host: text("box-2"), ..none() }),
+            (TaskFilter { id: text("7"), ..none() }, TaskFilter { id: text("77"), ..none() }),
+            (TaskFilter { from_ms: Some(5_000), ..none() }, TaskFilter { from_ms: Some(5_001), ..none() }),
+            (TaskFilter { to_ms: Some(5_000), ..none() }, TaskFilter { to_ms: Some(4_999), ..none() }),
+            (
+                TaskFilter { older_than: Some(Duration::from_secs(2)), ..none() },
+                TaskFilter { older_than: Some(Duration::from_secs(3)), ..none() },
+            ),
+            (
+                TaskFilter { newer_than: Some(Duration::from_secs(3)), ..none() },
+                TaskFilter { newer_than: Some(Duration::from_secs(2)), ..none() },
+            ),
+        ];
+        assert!(none().is_empty() && none().takes(&task, 7_000));
+        for (taking, refusing) in table {
+            assert!(taking.takes(&task, 7_000) && !taking.is_empty(), "{taking:?}");
+            assert!(!refusing.takes(&task, 7_000), "{refusing:?}");
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Lists the tasks of a queue by state, a page at a time, from the structures that hold them.
+//!
+//! | state | read from | in the order of |
+//! |---|---|---|
+//! | queued | the stream behind the last delivered entry | entries |
+//! | running | the group's pending entries | entries |
+//! | delayed, held | the delayed tasks | due times |
+//! | dead | the dead letters | entries, the newest first |
+//! | ended | the events, if the queue keeps some | events, the newest first |
+//!
+//! In: a state, and the position behind which the page begins. Out: tasks, each with its position. Nothing
+//! here reads more than the page. Not here: filters over many pages (`operations`).
+
+use std::cmp::Reverse;
+
+use redis::{Cmd, Value};
+use strum::{EnumString, IntoStaticStr, VariantNames};
+
+use super::census::find_group;
+use super::codec::{self, RawFields, StreamEntry};
+use super::dead::DeadLetter;
+use super::error::QueueError;
+use super::events::TaskEvent;
+use super::filter::Traits;
+use super::handle::Queue;
+use super::reply::{self, Shaped};
+use super::script::{self, ScriptCall};
+use super::status::{Status, TaskStatus};
+
+/// The state of the tasks in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "lowercase", const_into_str)]
+pub(crate) enum ListedState {
+    Queued,
+    Running,
+    Delayed,
+    /// Waiting for the turn of their key.
+    Held,
+    Dead,
+    /// Ended lately, however they ended.
+    Ended,
+}
+
+/// The fields of a status that a list shows.
+const SHOWN: [&str; 11] = [
+    "status",
+    "attempt",
+    "error",
+    "progress",
+    "note",
+    "plugin",
+    "consumer",
+    "enqueued_at",
+    "started_at",
+    "finished_at",
+    "due_at",
+];
+
+/// A task in a list. Times are milliseconds since the Unix epoch, by Redis's clock.
+#[derive(Debug, Clone)]
+pub(crate) struct FoundTask {
+    /// Where the list goes on behind it.
+    pub position: String,
+    /// Its entry in the stream or among the dead letters.
+    pub entry: Option<String>,
+    pub status: TaskStatus,
+    /// Why it is dead.
+    pub reason: Option<String>,
+    /// The time that belongs to the state: queued, delivered to a host, due, died or ended.
+    pub at_ms: u64,
+    /// Milliseconds since the host that runs it was last heard of.
+    pub idle_ms: Option<u64>,
+    /// Whether Redis keeps a status of it.
+    pub has_status: bool,
+    /// The producer's fields.
+    pub fields: RawFields,
+}
+
+impl FoundTask {
+    /// The properties that filters look at.
+    pub(crate) fn traits(&self) -> Traits<'_> {
+        fn text(text: &Option<String>) -> &str {
+            text.as_deref().unwrap_or_default()
+        }
+        Traits {
+            id: &self.status.id,
+            reason: text(&self.reason),
+            error: text(&self.status.error),
+            plugin: text(&self.status.plugin),
+            consumer: text(&self.status.consumer),
+            at_ms: self.at_ms,
+            fields: &self.fields,
+        }
+    }
+
+    /// The approximate size of its fields in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.fields.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+}
+
+/// A page of a list.
+#[derive(Debug, Default)]
+pub(crate) struct ListedPage {
+    pub tasks: Vec<FoundTask>,
+    /// How many places it looked at; some of them may hold no task of this state.
+    pub examined: usize,
+    /// Where the next page begins. None: this was the last one.
+    pub next: Option<String>,
+}
+
+impl Queue {
+    /// Up to `count` tasks of a state, behind this position.
+    pub(crate) async fn listed(
+        &self,
+        state: ListedState,
+        after: Option<&str>,
+        count: usize,
+    ) -> Result<ListedPage, QueueError> {
+        match state {
+            ListedState::Queued => self.listed_queued(after, count).await,
+            ListedState::Running => self.listed_running(after, count).await,
+            ListedState::Delayed => self.listed_delayed(false, after, count).await,
+            ListedState::Held => self.listed_delayed(true, after, count).await,
+            ListedState::Dead => self.listed_dead(after, count).await,
+            ListedState::Ended => self.listed_ended(after, count).await,
+        }
+    }
+
+    async fn listed_queued(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
+        const WHAT: &str = "list queued tasks";
+        let groups = redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream).to_owned();
+        let delivered = match self.link.command(WHAT, &groups).await {
+            Ok(groups) => self.shaped(WHAT, find_group(groups, &self.rules.group))?,
+            Err(error) if error.is_no_group() => None,
+            Err(error) => return Err(error),
+        };
+        let delivered = delivered.unwrap_or_default().last_delivered;
+        let after = after.map_or(delivered.as_str(), |after| later(after, &delivered)).to_owned();
+        let entries = self.range(&self.keys.stream, &format!("({after}"), "+", count).await?;
+        let (examined, next) = (entries.len(), last_of(&entries, count));
+        let queued = |entry: StreamEntry| {
+            let at_ms = codec::entry_time_ms(&entry.id);
+            found(entry, Status::Pending, at_ms)
+        };
+        let tasks = self.with_statuses(entries.into_iter().map(queued).collect()).await?;
+        Ok(ListedPage { tasks, examined, next })
+    }
+
+    async fn listed_running(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
+        const WHAT: &str = "list running tasks";
+        let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
+        let keys = &self.keys;
+        let asked = [
+            redis::cmd("TIME"),
+            redis::cmd("XPENDING")
+                .arg(&keys.stream)
+                .arg(&self.rules.group)
+                .arg(from)
+                .arg("+")
+                .arg(count)
+                .to_owned(),
+        ];
+        let replies = self.link.pipeline(WHAT, &asked).await?;
+        let [time, pending] =
+            replies.try_into().map_err(|_| QueueError::unexpected(WHAT, self.link.address()))?;
+        let now_ms = self.shaped(WHAT, super::census::time_ms(time?))?;
+        let pending = match pending {
+            Ok(pending) => self.shaped(WHAT, pending_entries(pending))?,
+            Err(error) if error.is_no_group() => return Ok(ListedPage::default()),
+            Err(error) => return Err(error),
+        };
+        let ask = |(entry, ..): &(String, String, u64)| {
+            redis::cmd("XRANGE").arg(&keys.stream).arg(entry).arg(entry).to_owned()
+        };
+        let replies = self.link.pipeline(WHAT, &pending.iter().map(ask).collect::<Vec<Cmd>>()).await?;
+        let (examined, next) = (pending.len(), pending.last().filter(|_| pending.len() == count));
+        let next = next.map(|(entry, ..)| entry.clone());
+        let mut tasks = Vec::new();
+        for ((entry, consumer, idle_ms), reply) in pending.into_iter().zip(replies) {
+            let fields = self.shaped(WHAT, first_fields(reply?))?;
+            let entry = StreamEntry { id: entry, fields, deliveries: 1 };
+            let mut task = found(entry, Status::Processing, now_ms.saturating_sub(idle_ms));
+            task.idle_ms = Some(idle_ms);
+            task.status.consumer = Some(consumer);
+            tasks.push(task);
+        }
+        let mut tasks = self.with_statuses(tasks).await?;
+        for task in &mut tasks {
+            task.at_ms = task.status.started_at.unwrap_or(task.at_ms);
+        }
+        Ok(ListedPage { tasks, examined, next })
+    }
+
+    async fn listed_delayed(
+        &self,
+        held: bool,
+        after: Option<&str>,
+        count: usize,
+    ) -> Result<ListedPage, QueueError> {
+        let (due, member) = after.and_then(|after| after.split_once(' ')).unwrap_or_default();
+        let call = ScriptCall::new(&script::LISTED).key(&self.keys.delayed).key(&self.keys.parked);
+        let call = call.arg(u8::from(held)).arg(due).arg(member).arg(count);
+        let parked = |item| {
+            let [member, due, fields] = reply::tuple(item)?;
+            Ok((reply::text(member)?, reply::text(due)?, reply::pairs(fields)?))
+        };
+        let items = reply::array(self.link.script(&call).await?)
+            .and_then(|items| items.into_iter().map(parked).collect::<Shaped<Vec<_>>>());
+        let items = self.shaped("list delayed tasks", items)?;
+        let position = |member: &str, due: &str| format!("{due} {member}");
+        let next =
+            items.last().filter(|_| items.len() == count).map(|(member, due, _)| position(member, due));
+        let delayed = |(member, due, fields): (String, String, RawFields)| {
+            let at_ms = if held { 0 } else { due.parse::<f64>().map_or(0, |ms| ms as u64) };
+            // A parked task has its id among its fields; what cannot be read is shown by its member.
+            let entry = StreamEntry { id: member.clone(), fields, deliveries: 1 };
+            let mut task = found(entry, Status::Pending, at_ms);
+            task.entry = None;
+            task.position = position(&member, &due);
+            task.status.due_at = (!held).then_some(at_ms);
+            task
+        };
+        let examined = items.len();
+        let mut tasks = self.with_statuses(items.into_iter().map(delayed).collect()).await?;
+        for task in &mut tasks {
+            task.status.due_at = (!held).then_some(task.at_ms);
+        }
+        Ok(ListedPage { tasks, examined, next })
+    }
+
+    async fn listed_dead(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
+        let letters = self.newest_dead(after, count).await?;
+        let next = letters.last().filter(|_| letters.len() == count).map(|last| last.entry.clone());
+        let examined = letters.len();
+        Ok(ListedPage { tasks: letters.into_iter().map(dead).collect(), examined, next })
+    }
+
+    /// Up to `count` dead letters, the newest first, behind this entry.
+    pub(crate) async fn newest_dead(
+        &self,
+        after: Option<&str>,
+        count: usize,
+    ) -> Result<Vec<DeadLetter>, QueueError> {
+        let from = after.map_or_else(|| "+".to_owned(), |after| format!("({after}"));
+        let page = self.range_back(&self.keys.dead, &from, count).await?;
+        Ok(page.into_iter().map(DeadLetter::read).collect())
+    }
+
+    async fn listed_ended(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
+        let from = after.map_or_else(|| "+".to_owned(), |after| format!("({after}"));
+        let events = self.range_back(&self.keys.events, &from, count).await?;
+        let (examined, next) = (events.len(), last_of(&events, count));
+        let ended = |entry: StreamEntry| {
+            let TaskEvent { entry, id, status, attempt, .. } = TaskEvent::read(entry)?;
+            let at_ms = codec::entry_time_ms(&entry);
+            let status = TaskStatus { attempt, finished_at: Some(at_ms), ..TaskStatus::new(&id, status) };
+            let task = FoundTask {
+                position: entry,
+                entry: None,
+                status,
+                reason: None,
+                at_ms,
+                idle_ms: None,
+                has_status: false,
+                fields: Vec::new(),
+            };
+            task.status.status.is_end().then_some(task)
+        };
+        let tasks = self.with_statuses(events.into_iter().filter_map(ended).collect()).await?;
+        Ok(ListedPage { tasks, examined, next })
+    }
+
+    /// Adds what the statuses of these tasks tell. The list knows the state itself: a task may have moved on
+    /// since it was read.
+    async fn with_statuses(&self, mut tasks: Vec<FoundTask>) -> Result<Vec<FoundTask>, QueueError> {
+        const WHAT: &str = "read tasks' statuses";
+        let ask = |task: &FoundTask| {
+            redis::cmd("HMGET").arg(self.keys.task(&task.status.id)).arg(&SHOWN).to_owned()
+        };
+        let replies = self.link.pipeline(WHAT, &tasks.iter().map(ask).collect::<Vec<Cmd>>()).await?;
+        for (task, reply) in tasks.iter_mut().zip(replies) {
+            // A key of another type in the place of a status tells nothing.
+            let Ok(reply) = reply else { continue };
+            let values = self.shaped(WHAT, reply::array(reply).and_then(optional_values))?;
+            let known = SHOWN.iter().zip(values);
+            let fields = known.filter_map(|(name, value)| Some((name.as_bytes().to_vec(), value?))).collect();
+            let Some(known) = TaskStatus::read(&task.status.id, fields) else { continue };
+            let TaskStatus { status, consumer, finished_at, attempt, .. } = task.status.clone();
+            let runs = status == Status::Processing;
+            task.has_status = true;
+            task.status = TaskStatus {
+                status,
+                consumer: if runs { consumer } else { known.consumer },
+                finished_at,
+                attempt: if status.is_end() { attempt } else { known.attempt },
+                ..known
+            };
+        }
+        Ok(tasks)
+    }
+}
+
+/// A task in its stream.
+fn found(entry: StreamEntry, status: Status, at_ms: u64) -> FoundTask {
+    let text = |name: &str| {
+        let value = entry.fields.iter().find(|(known, _)| known == name.as_bytes());
+        value.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse::<u64>().ok())
+    };
+    let mut task = TaskStatus::new(&codec::id_of(&entry), status);
+    task.attempt = text("tq-attempt").and_then(|attempt| attempt.try_into().ok()).unwrap_or(1);
+    task.enqueued_at = text("tq-enqueued-at").or_else(|| Some(codec::entry_time_ms(&entry.id)));
+    FoundTask {
+        position: entry.id.clone(),
+        entry: Some(entry.id),
+        status: task,
+        reason: None,
+        at_ms,
+        idle_ms: None,
+        has_status: false,
+        fields: own(entry.fields),
+    }
+}
+
+fn dead(letter: DeadLetter) -> FoundTask {
+    let some = |text: String| Some(text).filter(|text| !text.is_empty());
+    let time = |ms: u64| Some(ms).filter(|ms| *ms > 0);
+    let status = TaskStatus {
+        attempt: letter.attempts,
+        error: some(letter.error),
+        plugin: some(letter.plugin),
+        consumer: some(letter.consumer),
+        enqueued_at: time(letter.enqueued_at),
+        finished_at: time(letter.failed_at),
+        ..TaskStatus::new(&letter.id, Status::Failed)
+    };
+    FoundTask {
+        position: letter.entry.clone(),
+        entry: Some(letter.entry),
+        status,
+        reason: some(letter.reason),
+        at_ms: letter.failed_at,
+        idle_ms: None,
+        has_status: false,
+        fields: letter.fields,
+    }
+}
+
+/// The producer's fields.
+fn own(fields: RawFields) -> RawFields {
+    let is_own = |(name, _): &(Vec<u8>, Vec<u8>)| !std::str::from_utf8(name).is_ok_and(codec::is_of_host);
+    fields.into_iter().filter(is_own).collect()
+}
+
+fn last_of(entries: &[StreamEntry], count: usize) -> Option<String> {
+    entries.last().filter(|_| entries.len() == count).map(|last| last.id.clone())
+}
+
+/// The later one of two entry ids.
+fn later<'a>(a: &'a str, b: &'a str) -> &'a str {
+    let number = |id: &str| -> (u64, u64) {
+        let (ms, sequence) = id.split_once('-').unwrap_or((id, "0"));
+        (ms.parse().unwrap_or(0), sequence.parse().unwrap_or(0))
+    };
+    [a, b].into_iter().min_by_key(|id| Reverse(number(id))).unwrap_or(a)
+}
+
+/// Entry, consumer and idle time of each item of a reply of XPENDING.
+fn pending_entries(reply: Value) -> Shaped<Vec<(String, String, u64)>> {
+    let pending = |item| {
+        let [entry, consumer, idle, _] = reply::tuple(item)?;
+        Ok((reply::text(entry)?, reply::text(consumer)?, reply::count(&idle)?))
+    };
+    reply::array(reply)?.into_iter().map(pending).collect()
+}
+
+/// The fields of the first entry; none where the entry was deleted.
+fn first_fields(reply: Value) -> Shaped<RawFields> {
+    Ok(reply::stream_entries(reply)?.into_iter().next().map_or_else(Vec::new, |entry| entry.fields))
+}
+
+fn optional_values(values: Vec<Value>) -> Shaped<Vec<Option<Vec<u8>>>> {
+    let optional = |value| match value {
+        Value::Nil => Ok(None),
+        value => reply::bytes(value).map(Some),
+    };
+    values.into_iter().map(optional).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_ids_are_compared_as_numbers() {
+        assert_eq!(later("9-0", "10-0"), "10-0");
+        assert_eq!(later("10-2", "10-11"), "10-11");
+        assert_eq!(later("10-2", "0-0"), "10-2");
+    }
+}

@@ -1,0 +1,190 @@
+//! Access: tokens, foreign pages, request ids, and that no path is left open.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{ask, good, post_with, problem};
+use crate::support::http::{Response, send};
+use crate::support::{Bench, Host};
+
+const TOKEN: (&str, &str) = ("authorization", "Bearer s3cret");
+const READ: (&str, &str) = ("authorization", "Bearer peek");
+
+/// A host that asks for a token.
+fn guarded() -> (Bench, Host) {
+    let bench = Bench::new("");
+    let redis = bench.redis.port;
+    std::fs::write(bench.dir.path().join("read"), "peek\n").expect("write");
+    bench.configure(&format!(
+        "[queues.work]\nplugin = \"missing\"\nevents = 10\n[redis]\nurl = \"redis://127.0.0.1:{redis}\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"s3cret\"\nread_token = {{ file = \"read\" }}\n"
+    ));
+    let host = bench.host();
+    (bench, host)
+}
+
+/// Every path with its methods, as the OpenAPI document has them.
+fn operations(document: &Value) -> Vec<(String, String)> {
+    let paths = document["paths"].as_object().expect("paths");
+    let methods = |path: &str, item: &Value| -> Vec<(String, String)> {
+        item.as_object()
+            .expect("an item")
+            .keys()
+            .map(|method| (method.to_uppercase(), path.to_owned()))
+            .collect()
+    };
+    paths.iter().flat_map(|(path, item)| methods(path, item)).collect()
+}
+
+#[test]
+fn every_path_that_changes_something_refuses_without_the_token() {
+    let (mut bench, host) = guarded();
+    let document = good(&send(host.admin(), "GET", "/v1/openapi.json", &[READ], None), 200);
+    let all = operations(&document);
+    assert_eq!(document["security"], json!([{ "token": [] }]));
+    // The paths that clients rely on.
+    let expected = [
+        ("GET", "/v1/queues"),
+        ("GET", "/v1/queues/{queue}"),
+        ("POST", "/v1/queues/{queue}/pause"),
+        ("POST", "/v1/queues/{queue}/resume"),
+        ("GET", "/v1/queues/{queue}/tasks"),
+        ("POST", "/v1/queues/{queue}/tasks"),
+        ("POST", "/v1/queues/{queue}/tasks/cancel"),
+        ("GET", "/v1/queues/{queue}/tasks/{id}"),
+        ("DELETE", "/v1/queues/{queue}/tasks/{id}"),
+        ("GET", "/v1/queues/{queue}/tasks/{id}/events"),
+        ("GET", "/v1/queues/{queue}/dead"),
+        ("POST", "/v1/queues/{queue}/dead/requeue"),
+        ("POST", "/v1/queues/{queue}/dead/purge"),
+        ("GET", "/v1/queues/{queue}/events"),
+        ("GET", "/v1/plugins"),
+        ("POST", "/v1/plugins/{plugin}/reload"),
+        ("GET", "/v1/events"),
+    ];
+    let found: BTreeSet<(&str, &str)> =
+        all.iter().map(|(method, path)| (method.as_str(), path.as_str())).collect();
+    assert_eq!(found, expected.into_iter().collect());
+    let (id, before) = (bench.xadd("work", &[("a", "1")]), bench.redis::<Vec<String>>("KEYS", "*"));
+    for (method, path) in &all {
+        let path = path.replace("{queue}", "work").replace("{id}", &id).replace("{plugin}", "missing");
+        let body = Some("{\"all\": true, \"fields\": {\"a\": \"1\"}}").filter(|_| method == "POST");
+        let asked = |headers: &[(&str, &str)]| -> Response {
+            let headers = [&[("content-type", "application/json")], headers].concat();
+            send(host.admin(), method, &path, &headers, body)
+        };
+        for wrong in [&[][..], &[("authorization", "Bearer wrong")], &[("authorization", "Basic s3cret")]] {
+            let answer = asked(wrong);
+            problem(&answer, 401, "unauthorized");
+            assert_eq!(answer.header("www-authenticate"), Some("bearer"), "{method} {path}");
+        }
+        if method != "GET" {
+            problem(&asked(&[READ]), 403, "read-only");
+            problem(&asked(&[TOKEN, ("origin", "http://evil.example")]), 403, "foreign-origin");
+        }
+    }
+    assert_eq!(bench.redis::<Vec<String>>("KEYS", "*").len(), before.len(), "nothing was changed");
+    assert_eq!(bench.redis::<u64>("XLEN", "work"), 1);
+    // The right token does what the others were refused.
+    let answer = send(host.admin(), "POST", "/v1/queues/work/pause", &[TOKEN], None);
+    assert_eq!(good(&answer, 200)["changed"], true);
+    assert_eq!(
+        good(&send(host.admin(), "GET", "/v1/queues", &[READ], None), 200)["queues"][0]["paused"],
+        true
+    );
+    assert_eq!(send(host.admin(), "GET", "/metrics", &[READ], None).status, 200);
+    assert_eq!(host.get("/metrics").status, 401);
+    assert_eq!(host.get("/livez").status, 200);
+    let log = host.stop_for_log().raw();
+    assert!(!log.contains("s3cret") && !log.contains("peek"), "no token is in the log");
+    let audit: Vec<&str> =
+        log.lines().filter(|line| line.contains("audit: a change was asked for")).collect();
+    let changes = all.iter().filter(|(method, _)| method != "GET").count();
+    assert_eq!(audit.len(), changes * 5 + 1, "each refused change has a line, too");
+    let of = |who: &str, status: u16| {
+        let (who, status) = (format!("\"who\":\"{who}\""), format!("\"status\":{status}"));
+        audit.iter().filter(|line| line.contains(&who) && line.contains(&status)).count()
+    };
+    assert_eq!((of("nobody", 401), of("read_token", 403)), (changes * 3, changes));
+    assert_eq!((of("token", 403), of("token", 200)), (changes, 1));
+}
+
+#[test]
+fn without_a_token_only_this_machine_may_ask_and_no_foreign_page() {
+    let bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let port = host.admin().rsplit(':').next().expect("a port").to_owned();
+    let asked = |method: &str, headers: &[(&str, &str)]| {
+        let path = if method == "GET" { "/v1/queues" } else { "/v1/queues/work/pause" };
+        send(host.admin(), method, path, headers, None)
+    };
+    for name in ["localhost", "127.0.0.1", "[::1]"] {
+        good(&asked("GET", &[("host", &format!("{name}:{port}"))]), 200);
+    }
+    let document = good(&ask(&host, "GET", "/v1/openapi.json"), 200);
+    assert_eq!(document["security"], Value::Null, "it asks for no token");
+    // DNS rebinding: the page's own name leads to this address.
+    for foreign in ["evil.example", "localhost.evil.example", "10.0.0.1"] {
+        let name = format!("{foreign}:{port}");
+        let origin = format!("http://{name}");
+        for method in ["GET", "POST"] {
+            problem(&asked(method, &[("host", &name)]), 403, "foreign-host");
+            problem(&asked(method, &[("host", &name), ("origin", &origin)]), 403, "foreign-host");
+        }
+    }
+    // Forms and scripts of other pages.
+    let (own, other) = (format!("http://{}", host.admin()), format!("http://localhost:{port}"));
+    for origin in ["http://evil.example", "null", &other] {
+        problem(&asked("POST", &[("origin", origin)]), 403, "foreign-origin");
+    }
+    problem(&asked("POST", &[("sec-fetch-site", "cross-site")]), 403, "foreign-origin");
+    assert_eq!(
+        good(&asked("POST", &[("origin", &own), ("sec-fetch-site", "same-origin")]), 200)["changed"],
+        true
+    );
+    // A script of another page asks first, and no answer lets it go on.
+    let asks = [("origin", "http://evil.example"), ("access-control-request-method", "DELETE")];
+    let answer = asked("OPTIONS", &asks);
+    assert!(!answer.head.contains("access-control-"), "{answer:?}");
+    problem(&answer, 405, "method-not-allowed");
+    host.stop();
+}
+
+#[test]
+fn a_request_has_an_id_in_its_answer_and_in_the_audit() {
+    let bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let body = json!({ "all": true });
+    let path = "/v1/queues/work/dead/purge";
+    let answer = post_with(&host, path, &body, &[("x-request-id", "mine-7")]);
+    assert_eq!((answer.status, answer.header("x-request-id")), (200, Some("mine-7")));
+    let line = host.log("audit: a change was asked for");
+    let told = ["request_id", "method", "path", "queue", "who"].map(|name| line[name].as_str());
+    assert_eq!(told, ["mine-7", "POST", path, "work", "anybody"].map(Some));
+    assert_eq!(
+        (&line["status"], &line["succeeded"], &line["target"]),
+        (&json!(200), &json!(0), &json!("tqhost::audit"))
+    );
+    let long = "x".repeat(129);
+    for given in [&[][..], &[("x-request-id", long.as_str())], &[("x-request-id", "with a space")]] {
+        let answer = send(host.admin(), "GET", "/v1/nothing", given, None);
+        let id = answer.header("x-request-id").expect("an id");
+        assert_eq!(id.len(), 36, "{answer:?}");
+    }
+    assert_eq!(host.logged("audit: a change was asked for").len(), 1, "reads have no line");
+    assert_eq!(ask(&host, "GET", "/v1/queues").status, 200);
+    host.stop();
+}
+
+#[test]
+fn a_listener_that_others_reach_needs_a_token() {
+    let bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let (redis, url) = ("[queues.work]\nplugin = \"missing\"\n[redis]\n", "url = \"redis://127.0.0.1:1\"\n");
+    bench.configure(&format!("{redis}{url}[admin]\nlisten = \"0.0.0.0:0\"\nread_token = \"peek\"\n"));
+    let ran = bench.tqhost(&["check"]);
+    assert_eq!(ran.code, 78, "{ran:?}");
+    for why in ["admin.token: is required", "admin.read_token: needs token beside it"] {
+        assert!(ran.stderr.contains(why), "{ran:?}");
+    }
+}

@@ -1,0 +1,170 @@
+//! Dead letters: lists, filters, requeue and purge; bounded however many there are.
+
+use serde_json::{Value, json};
+
+use super::{ask, good, post, problem, texts};
+use crate::support::{Bench, Host, eventually};
+
+const DEAD: &str = "/v1/queues/work/dead";
+
+/// Adds dead letters as hosts write them, with these numbers in their errors.
+fn add(bench: &mut Bench, numbers: std::ops::Range<usize>) {
+    let mut pipe = redis::pipe();
+    for n in numbers {
+        let reason = if n % 2 == 0 { "rejected" } else { "retries-exhausted" };
+        let (id, error) = (format!("id-{n}"), format!("cause {}", n % 4));
+        let fields = [
+            ("n", n.to_string()),
+            ("tq-id", id),
+            ("tq-queue", "work".into()),
+            ("tq-reason", reason.into()),
+            ("tq-error", error),
+            ("tq-attempts", "1".into()),
+            ("tq-enqueued-at", "1700000000000".into()),
+            ("tq-failed-at", (1_700_000_000_000 + n).to_string()),
+            ("tq-consumer", "box-1".into()),
+            ("tq-plugin", "echo@ab12".into()),
+        ];
+        pipe.cmd("XADD").arg("tq:{work}:dead").arg("*").arg(&fields).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("add dead letters");
+}
+
+fn bench(letters: usize) -> (Bench, Host) {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    add(&mut bench, 0..letters);
+    let host = bench.host();
+    (bench, host)
+}
+
+fn counts(done: &Value) -> [u64; 2] {
+    ["succeeded", "skipped"].map(|name| done[name].as_u64().unwrap_or_else(|| panic!("a count: {done}")))
+}
+
+#[test]
+fn dead_letters_are_listed_newest_first_with_filters() {
+    let (bench, host) = bench(8);
+    let list = |query: &str| good(&ask(&host, "GET", &format!("{DEAD}?{query}")), 200);
+    let all = list("");
+    assert_eq!(texts(&all["dead"], "id"), (0..8).rev().map(|n| format!("id-{n}")).collect::<Vec<_>>());
+    assert_eq!((&all["examined"], &all["next"]), (&json!(8), &Value::Null));
+    let mut letter = bench.tqhost(&["dead", "show", "work", "id-7", "--json"]).ok().json();
+    letter.as_object_mut().expect("an object").remove("fields");
+    assert_eq!(all["dead"][0], letter, "the command shows the same");
+    assert_eq!(list("fields=true&limit=1")["dead"][0]["fields"], json!([{ "name": "n", "value": "7" }]));
+    let table = [
+        ("reason=rejected", 4),
+        ("reason=rejected&error=cause+2", 2),
+        ("error=cause", 8),
+        ("text=id-3", 1),
+        ("id=id-3", 1),
+        ("id=id", 0),
+        ("version=ab12", 8),
+        ("version=ffff", 0),
+        ("host=box-1", 8),
+        ("host=box-2", 0),
+        ("from=1700000000002&to=1700000000004", 3),
+        ("to=2023-11-14T22:13:20Z", 1),
+        ("newer_than=1h", 0),
+        ("older_than=1h", 8),
+    ];
+    for (query, expected) in table {
+        assert_eq!(list(query)["dead"].as_array().map(Vec::len), Some(expected), "{query}");
+    }
+    let first = list("limit=3");
+    let rest = list(&format!("limit=500&cursor={}", first["next"].as_str().expect("a cursor")));
+    let both = [texts(&first["dead"], "id"), texts(&rest["dead"], "id")].concat();
+    assert_eq!((both, &rest["next"]), (texts(&all["dead"], "id"), &Value::Null));
+    host.stop();
+}
+
+#[test]
+fn requeue_and_purge_add_up() {
+    let (mut bench, host) = bench(12);
+    let dead = |bench: &mut Bench| bench.redis::<u64>("XLEN", "tq:{work}:dead");
+    let act = |what: &str, body: Value| good(&post(&host, &format!("{DEAD}/{what}"), &body), 200);
+    let some = json!({ "all": true, "reason": "rejected", "error": "cause 2", "dry_run": true });
+    assert_eq!(counts(&act("requeue", some)), [3, 0]);
+    assert_eq!(counts(&act("purge", json!({ "ids": ["id-1", "nobody"], "dry_run": true }))), [1, 1]);
+    assert_eq!(dead(&mut bench), 12, "a dry run changes nothing");
+    let done = act("requeue", json!({ "ids": ["id-0", "id-1", "nobody"], "rate": "100/s" }));
+    assert_eq!((counts(&done), dead(&mut bench), bench.redis::<u64>("XLEN", "work")), ([2, 1], 10, 2));
+    assert_eq!(counts(&act("requeue", json!({ "ids": ["id-0"] }))), [0, 1], "it is not dead any more");
+    let done = act("purge", json!({ "all": true, "reason": "rejected" }));
+    assert_eq!((counts(&done), &done["next"], dead(&mut bench)), ([5, 0], &Value::Null, 5));
+    let done = act("requeue", json!({ "all": true }));
+    assert_eq!((counts(&done), dead(&mut bench), bench.redis::<u64>("XLEN", "work")), ([5, 0], 0, 7));
+    let audit = host.until_logged("audit: a change was asked for", 6);
+    let line = &audit[2];
+    let named = (&line["ids"], &line["named"], &line["succeeded"], &line["skipped"]);
+    assert_eq!(named, (&json!("id-0 id-1 nobody"), &json!(3), &json!(2), &json!(1)));
+    assert_eq!(audit[4]["filter"], "{\"all\":true,\"reason\":\"rejected\"}");
+    assert_eq!((&audit[0]["dry_run"], &audit[4]["dry_run"]), (&json!(true), &Value::Null));
+    host.stop();
+}
+
+#[test]
+fn twenty_thousand_dead_letters_are_walked_in_bounded_pages() {
+    const ALL: usize = 20_000;
+    let (mut bench, host) = bench(ALL);
+    // Nothing matches: each page looks at a bounded number, and says where it goes on.
+    let (mut cursor, mut examined, mut pages) = (String::new(), 0, 0);
+    loop {
+        let list = good(&ask(&host, "GET", &format!("{DEAD}?text=nothing+like+this{cursor}")), 200);
+        let looked_at = list["examined"].as_u64().expect("a count");
+        assert!(looked_at <= 5_200, "{list}");
+        (examined, pages) = (examined + looked_at, pages + 1);
+        match list["next"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!((examined, pages >= 4), (ALL as u64, true), "{pages} pages");
+    // A task of which nothing is known is not looked for among all of them.
+    let asked = |bench: &mut Bench| -> u64 {
+        let stats: String = bench.redis("INFO", "commandstats");
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xrevrange:calls="));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+    };
+    let before = asked(&mut bench);
+    problem(&ask(&host, "GET", "/v1/queues/work/tasks/nobody"), 404, "unknown-task");
+    let reads = asked(&mut bench) - before;
+    assert!(reads <= 20, "10,000 dead letters in pages of 500: {reads} reads");
+    // Tasks that die meanwhile are left for the next operation.
+    let (mut cursor, mut done, mut steps) = (Value::Null, [0, 0], 0);
+    loop {
+        let mut body = json!({ "all": true, "reason": "rejected" });
+        if !cursor.is_null() {
+            body["cursor"] = cursor;
+        }
+        let part = good(&post(&host, &format!("{DEAD}/purge"), &body), 200);
+        assert!(part["examined"].as_u64().expect("a count") <= 10_200, "{part}");
+        let [succeeded, skipped] = counts(&part);
+        done = [done[0] + succeeded, done[1] + skipped];
+        if steps == 0 {
+            add(&mut bench, ALL..ALL + 2);
+        }
+        (cursor, steps) = (part["next"].clone(), steps + 1);
+        if cursor.is_null() {
+            break;
+        }
+    }
+    assert_eq!((done, steps >= 2), ([ALL as u64 / 2, 0], true), "{steps} steps");
+    assert_eq!(bench.redis::<usize>("XLEN", "tq:{work}:dead"), ALL / 2 + 2);
+    host.stop();
+}
+
+#[test]
+fn a_requeue_at_a_rate_ends_its_step_in_time() {
+    let (mut bench, host) = bench(30);
+    // 30 tasks at this rate take half a minute, and a step 10 seconds.
+    let body = json!({ "all": true, "rate": "1/s" });
+    let part = good(&post(&host, &format!("{DEAD}/requeue"), &body), 200);
+    let [succeeded, skipped] = counts(&part);
+    assert!((1..30).contains(&succeeded) && skipped == 0, "{part}");
+    let next = part["next"].as_str().expect("a cursor");
+    let rest = good(&post(&host, &format!("{DEAD}/requeue"), &json!({ "all": true, "cursor": next })), 200);
+    assert_eq!((counts(&rest), &rest["next"]), ([30 - succeeded, 0], &Value::Null));
+    eventually("all are back", || (bench.redis::<u64>("XLEN", "work") == 30).then_some(()));
+    host.stop();
+}

@@ -1,0 +1,115 @@
+//! Streams of events: of a task, a queue and the host, taken up again by the id of the last event.
+
+use serde_json::{Value, json};
+
+use super::{ask, good, post, problem};
+use crate::support::http::{Event, Events};
+use crate::support::{Bench, Held};
+
+/// The task and its status in each event.
+fn moves(events: &[Event]) -> Vec<(String, String)> {
+    let text = |event: &Event, name: &str| event.data[name].as_str().expect("text").to_owned();
+    events.iter().map(|event| (text(event, "id"), text(event, "status"))).collect()
+}
+
+#[test]
+fn the_changes_of_a_task_are_told_until_its_end() {
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\n");
+    let host = bench.host();
+    let id = bench.xadd("work", &held.task());
+    bench.until("work", &id, "PROCESSING");
+    let path = format!("/v1/queues/work/tasks/{id}/events");
+    let mut events = Events::open(host.admin(), &path, &[]);
+    assert_eq!(events.status, 200);
+    let first = events.next().expect("the first event");
+    assert_eq!((first.kind.as_str(), &first.data["status"]), ("task", &json!("PROCESSING")));
+    held.end();
+    let rest: Vec<Event> = events.collect();
+    let last = rest.last().expect("the end");
+    assert_eq!((&last.data["status"], &last.data["id"]), (&json!("COMPLETED"), &json!(id)));
+    let again = Events::open(host.admin(), &path, &[("last-event-id", &last.id)]);
+    assert_eq!(again.status, 204, "the client knows the end");
+    let late: Vec<Event> = Events::open(host.admin(), &path, &[("last-event-id", &first.id)]).collect();
+    assert_eq!((late.len(), late.first()), (1, Some(last)));
+    problem(&ask(&host, "GET", "/v1/queues/work/tasks/nobody/events"), 404, "unknown-task");
+    host.stop();
+}
+
+#[test]
+fn the_events_of_a_queue_are_taken_up_again() {
+    let mut bench =
+        Bench::new("[queues.work]\nplugin = \"echo\"\nevents = 1000\n[queues.quiet]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    let path = "/v1/queues/work/events";
+    let mut events = Events::open(host.admin(), path, &[]);
+    let done: Vec<String> = (0..3).map(|_| bench.xadd("work", &[("a", "1")])).collect();
+    let seen: Vec<Event> = events.by_ref().take(3).collect();
+    let ids = |events: &[Event]| {
+        let mut ids: Vec<String> = moves(events).into_iter().map(|(id, _)| id).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(ids(&seen), done);
+    assert!(seen.iter().all(|event| event.kind == "task" && event.data["status"] == "COMPLETED"), "{seen:?}");
+    let more = bench.xadd("work", &[("a", "1")]);
+    let rest: Vec<Event> =
+        Events::open(host.admin(), path, &[("last-event-id", &seen[0].id)]).take(3).collect();
+    assert_eq!(rest[..2], seen[1..]);
+    assert_eq!(rest[2].data["id"], more);
+    // The event that the client had last is kept no more.
+    let gap: Vec<Event> = Events::open(host.admin(), path, &[("last-event-id", "5-0")]).take(2).collect();
+    assert_eq!((gap[0].kind.as_str(), gap[1].kind.as_str()), ("gap", "task"));
+    problem(&ask(&host, "GET", "/v1/queues/quiet/events"), 409, "no-events");
+    let wrong = crate::support::http::send(host.admin(), "GET", path, &[("last-event-id", "x")], None);
+    problem(&wrong, 422, "invalid");
+    // A stream ends with its host, and does not hold it up.
+    host.stop();
+    assert_eq!(events.next().map(|event| event.data["id"].clone()), Some(json!(more)));
+    assert_eq!(events.next(), None);
+}
+
+#[test]
+fn the_host_tells_of_all_queues_and_of_plugins() {
+    let mut bench = Bench::new(
+        "[queues.a]\nplugin = \"echo\"\nevents = 10\n[queues.b]\nplugin = \"echo\"\nevents = 10\n",
+    );
+    bench.install("echo", "echo");
+    let host = bench.host();
+    host.until_ready();
+    let mut events = Events::open(host.admin(), "/v1/events", &[("last-event-id", "1000")]);
+    let loaded = events.next().expect("the plugin was loaded");
+    assert_eq!(
+        (loaded.kind.as_str(), &loaded.data["plugin"], &loaded.data["what"]),
+        ("plugin", &json!("echo"), &json!("loaded"))
+    );
+    for queue in ["a", "b"] {
+        let id = bench.xadd(queue, &[("n", "1")]);
+        let event = events.next().expect("an event");
+        assert_eq!(
+            (&event.data["queue"], &event.data["id"], &event.data["status"]),
+            (&json!(queue), &json!(id), &json!("COMPLETED"))
+        );
+        assert_eq!(event.id, event.data["at"].to_string());
+    }
+    bench.install("echo-v2", "echo");
+    let change = events.next().expect("a change");
+    assert_eq!((change.kind.as_str(), &change.data["what"]), ("plugin", &json!("loaded")));
+    host.stop();
+}
+
+#[test]
+fn the_number_of_streams_is_bounded() {
+    let bench = Bench::new("[queues.work]\nplugin = \"missing\"\nevents = 10\n");
+    let host = bench.host();
+    let open: Vec<Events> =
+        (0..24).map(|_| Events::open(host.admin(), "/v1/queues/work/events", &[])).collect();
+    assert!(open.iter().all(|events| events.status == 200));
+    problem(&ask(&host, "GET", "/v1/events"), 503, "busy");
+    assert_eq!(good(&ask(&host, "GET", "/v1/queues"), 200)["failed"], Value::Array(Vec::new()));
+    let task = json!({ "fields": { "a": "1" } });
+    good(&post(&host, "/v1/queues/work/tasks", &task), 202);
+    drop(open);
+    host.stop();
+}

@@ -1,0 +1,54 @@
+//! The HTTP API: real hosts, requests over real connections.
+//!
+//! Not here: the endpoints that need no API (`admin` in the crate, `cli::commands`).
+
+mod access;
+mod bad_requests;
+mod dead;
+mod events;
+mod queues;
+mod tasks;
+
+use serde_json::Value;
+
+use crate::support::Host;
+use crate::support::http::{self, Response};
+
+/// Sends a request without a body.
+fn ask(host: &Host, method: &str, path: &str) -> Response {
+    http::send(host.admin(), method, path, &[], None)
+}
+
+/// Sends a POST request with a JSON body.
+fn post(host: &Host, path: &str, body: &Value) -> Response {
+    post_with(host, path, body, &[])
+}
+
+fn post_with(host: &Host, path: &str, body: &Value, headers: &[(&str, &str)]) -> Response {
+    let headers: Vec<_> = [("content-type", "application/json")].iter().chain(headers).copied().collect();
+    http::send(host.admin(), "POST", path, &headers, Some(&body.to_string()))
+}
+
+/// The JSON of an answer with this status.
+#[track_caller]
+fn good(answer: &Response, status: u16) -> Value {
+    assert_eq!(answer.status, status, "{answer:?}");
+    answer.json()
+}
+
+/// The answer must be a problem with this status and code. Gives its text for people.
+#[track_caller]
+fn problem(answer: &Response, status: u16, code: &str) -> String {
+    assert_eq!(answer.status, status, "{answer:?}");
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{answer:?}");
+    let body = answer.json();
+    assert_eq!((&body["code"], &body["status"]), (&code.into(), &status.into()), "{body}");
+    assert_eq!(body["type"], format!("urn:tqhost:problem:{code}"));
+    body["detail"].as_str().expect("a text").to_owned()
+}
+
+/// The texts under `name` of each item.
+fn texts(list: &Value, name: &str) -> Vec<String> {
+    let items = list.as_array().unwrap_or_else(|| panic!("a list: {list}"));
+    items.iter().map(|item| item[name].as_str().unwrap_or_default().to_owned()).collect()
+}

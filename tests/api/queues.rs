@@ -1,0 +1,127 @@
+//! Queues and plugins: what they show, pause and resume, reload; the queues of the configuration as it is
+//! now.
+
+use serde_json::{Value, json};
+
+use super::{ask, good, post, problem, texts};
+use crate::support::{Bench, eventually};
+
+#[test]
+fn queues_are_shown_paused_and_resumed() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n[queues.other]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    host.until_ready();
+    let list = eventually("the host has announced itself", || {
+        let list = good(&ask(&host, "GET", "/v1/queues"), 200);
+        (list["queues"][0]["hosts"].as_array()?.len() == 1).then_some(list)
+    });
+    assert_eq!(
+        (texts(&list["queues"], "queue"), &list["failed"]),
+        (vec!["work".into(), "other".into()], &json!([]))
+    );
+    let paused = good(&ask(&host, "POST", "/v1/queues/work/pause"), 200);
+    assert_eq!(paused, json!({ "queue": "work", "paused": true, "changed": true }));
+    let again = good(&ask(&host, "POST", "/v1/queues/work/pause"), 200);
+    assert_eq!(again["changed"], false);
+    eventually("the fetch loop has seen the pause", || {
+        host.get("/readyz").body.contains("\"paused\"").then_some(())
+    });
+    bench.xadd("work", &[("a", "1")]);
+    let work = good(&ask(&host, "GET", "/v1/queues/work"), 200);
+    assert_eq!(
+        (&work["paused"], &work["queued"], &work["plugin"]),
+        (&json!(true), &json!(1), &json!("echo"))
+    );
+    // The command line shows the same.
+    let shown = bench.tqhost(&["queues", "work", "--json"]).ok().json();
+    let without = |mut view: Value| {
+        for name in ["oldest_ms", "consumers", "hosts", "state"] {
+            view[name] = Value::Null;
+        }
+        view
+    };
+    assert_eq!(without(shown), without(work));
+    let resumed = good(&ask(&host, "POST", "/v1/queues/work/resume"), 200);
+    assert_eq!(resumed, json!({ "queue": "work", "paused": false, "changed": true }));
+    bench.until_drained("work");
+    let why = problem(&ask(&host, "GET", "/v1/queues/wrk"), 404, "unknown-queue");
+    assert!(why.contains("did you mean work?"), "{why}");
+    problem(&ask(&host, "POST", "/v1/queues/wrk/pause"), 404, "unknown-queue");
+    host.stop();
+}
+
+#[test]
+fn a_queue_that_cannot_be_counted_hides_no_other() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n[queues.bad]\nplugin = \"echo\"\n");
+    bench.redis::<()>("SET", ("bad", "text"));
+    let host = bench.host();
+    let list = good(&ask(&host, "GET", "/v1/queues"), 200);
+    assert_eq!(
+        (texts(&list["queues"], "queue"), texts(&list["failed"], "queue")),
+        (vec!["work".into()], vec!["bad".into()])
+    );
+    problem(&ask(&host, "GET", "/v1/queues/bad"), 409, "queue-unfit");
+    host.stop();
+}
+
+#[test]
+fn the_api_follows_the_configuration() {
+    let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    let host = bench.host();
+    good(&ask(&host, "GET", "/v1/queues/work"), 200);
+    problem(&ask(&host, "GET", "/v1/queues/more"), 404, "unknown-queue");
+    bench.configure_for("[queues.more]\nplugin = \"echo\"\n", bench.redis.port);
+    eventually("the new queue is there", || {
+        (ask(&host, "GET", "/v1/queues/more").status == 200).then_some(())
+    });
+    problem(&ask(&host, "GET", "/v1/queues/work"), 404, "unknown-queue");
+    host.stop();
+}
+
+#[test]
+fn plugins_are_shown_and_a_failed_one_is_tried_again() {
+    let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("wrong-world", "echo");
+    let host = bench.host();
+    let state = |state: &str| {
+        eventually(&format!("the plugin is {state}"), || {
+            let list = good(&ask(&host, "GET", "/v1/plugins"), 200);
+            (list["plugins"][0]["state"] == state).then_some(list)
+        })
+    };
+    let list = state("failed");
+    assert_eq!((&list["hosts"], &list["plugins"][0]["name"]), (&json!(1), &json!("echo")));
+    let tried = host.logged("plugin").len();
+    let answer = good(&ask(&host, "POST", "/v1/plugins/echo/reload"), 202);
+    assert_eq!((&answer["plugin"], &answer["host"]), (&json!("echo"), &list["plugins"][0]["host"]));
+    eventually("it is tried again", || (host.logged("plugin").len() > tried).then_some(()));
+    bench.install("echo", "echo");
+    good(&ask(&host, "POST", "/v1/plugins/echo/reload"), 202);
+    state("active");
+    problem(&ask(&host, "POST", "/v1/plugins/nothing/reload"), 404, "unknown-plugin");
+    let audit = host.until_logged("audit: a change was asked for", 3);
+    assert_eq!(audit.iter().map(|line| line["status"].clone()).collect::<Vec<_>>(), [202, 202, 404]);
+    host.stop();
+}
+
+#[test]
+fn without_redis_there_is_a_503_that_says_when_to_try_again() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    let host = bench.host();
+    good(&ask(&host, "GET", "/v1/queues"), 200);
+    bench.redis.stop();
+    let body = json!({ "fields": { "a": "1" } });
+    for answer in [
+        ask(&host, "GET", "/v1/queues"),
+        ask(&host, "GET", "/v1/queues/work/tasks?state=queued"),
+        ask(&host, "POST", "/v1/queues/work/pause"),
+        post(&host, "/v1/queues/work/tasks", &body),
+    ] {
+        problem(&answer, 503, "redis-unavailable");
+        assert_eq!(answer.header("retry-after"), Some("2"), "{answer:?}");
+    }
+    bench.redis.start_again();
+    eventually("Redis is back", || (ask(&host, "GET", "/v1/queues").status == 200).then_some(()));
+    host.stop();
+}

@@ -1,0 +1,244 @@
+//! Tasks: enqueue, show, list by state, cancel one and many.
+
+use serde_json::{Value, json};
+
+use super::{ask, good, post, post_with, problem, texts};
+use crate::support::{Bench, Held, Host, eventually};
+
+const TASKS: &str = "/v1/queues/work/tasks";
+
+#[test]
+fn a_task_from_enqueue_to_its_end() {
+    let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    let fields = json!({ "text": "é", "number": 12.50, "bytes": { "base64": "aGk=" }, "list": [1, 2] });
+    let answer = post(&host, TASKS, &json!({ "fields": fields }));
+    let id = good(&answer, 202)["id"].as_str().expect("an id").to_owned();
+    let place = answer.header("location").expect("a place").to_owned();
+    let task = eventually("it ends", || {
+        Some(good(&ask(&host, "GET", &place), 200)).filter(|task| task["status"] == "COMPLETED")
+    });
+    let expected = json!({ "text": "é", "number": "12.5", "bytes": "hi", "list": "[1,2]" });
+    assert_eq!((&task["id"], &task["result"]["fields"]), (&json!(id), &expected));
+    assert_eq!(
+        task,
+        bench.tqhost(&["status", "work", &id, "--json"]).ok().json(),
+        "the command shows the same"
+    );
+    problem(&ask(&host, "GET", "/v1/queues/work/tasks/nobody"), 404, "unknown-task");
+    host.stop();
+}
+
+#[test]
+fn a_repeated_key_gives_the_first_task() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let body = json!({ "fields": { "a": "1" } });
+    let key = [("idempotency-key", "k 1")];
+    let first = good(&post_with(&host, TASKS, &body, &key), 202);
+    let again = good(&post_with(&host, TASKS, &body, &key), 200);
+    assert_eq!(again, json!({ "id": first["id"], "duplicate": true }));
+    let of_body = good(&post(&host, TASKS, &json!({ "fields": { "a": "1" }, "key": "k 1" })), 200);
+    assert_eq!(of_body, again);
+    let both = json!({ "fields": { "a": "1" }, "key": "k 2" });
+    problem(&post_with(&host, TASKS, &both, &key), 422, "invalid");
+    assert_eq!(bench.redis::<u64>("XLEN", "work"), 1);
+    host.stop();
+}
+
+#[test]
+fn a_full_queue_refuses() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\nmax_backlog = 2\n");
+    let host = bench.host();
+    let body = json!({ "fields": { "a": "1" }, "delay": "1h" });
+    for _ in 0..2 {
+        good(&post(&host, TASKS, &body), 202);
+    }
+    let answer = post(&host, TASKS, &body);
+    let why = problem(&answer, 429, "queue-full");
+    assert!(why.contains("max_backlog") && answer.header("retry-after").is_some(), "{answer:?}");
+    assert_eq!(bench.redis::<u64>("ZCARD", "tq:{work}:delayed"), 2);
+    host.stop();
+}
+
+/// A host whose queue `work` runs one task and has two more queued, two delayed, one dead and one ended.
+fn busy() -> (Held, Bench, Host) {
+    let held = Held::new();
+    let queues = "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nevents = 100\n";
+    let mut bench = held.bench(queues);
+    let host = bench.host();
+    // It has no url, and is rejected.
+    let dead = bench.xadd("work", &[("name", "dead one")]);
+    bench.until("work", &dead, "FAILED");
+    let [task] = held.task();
+    bench.xadd("work", &[task, ("name", "runs")]);
+    bench.until_running("work", 1);
+    bench.xadd("work", &[task, ("name", "first")]);
+    bench.xadd("work", &[task, ("name", "second")]);
+    for (name, delay) in [("later", "2h"), ("late", "1h")] {
+        good(&post(&host, TASKS, &json!({ "fields": { "name": name }, "delay": delay })), 202);
+    }
+    (held, bench, host)
+}
+
+/// The value of the field `name` of each task.
+fn names(list: &Value) -> Vec<String> {
+    let tasks = list["tasks"].as_array().expect("tasks").iter();
+    let name = |task: &Value| {
+        let fields = task["fields"].as_array().expect("fields");
+        let field = fields.iter().find(|field| field["name"] == "name").expect("the field");
+        field["value"].as_str().expect("text").to_owned()
+    };
+    tasks.map(name).collect()
+}
+
+#[test]
+fn tasks_are_listed_by_state() {
+    let (held, bench, host) = busy();
+    let list = |query: &str| good(&ask(&host, "GET", &format!("{TASKS}?fields=true&state={query}")), 200);
+    assert_eq!(names(&list("queued")), ["first", "second"]);
+    assert_eq!(names(&list("delayed")), ["late", "later"], "by the time when they are due");
+    assert_eq!(names(&list("dead")), ["dead one"]);
+    let running = list("running");
+    assert_eq!(names(&running), ["runs"]);
+    let task = &running["tasks"][0];
+    assert!(
+        task["consumer"].is_string() && task["idle_ms"].is_u64() && task["status"] == "PROCESSING",
+        "{task}"
+    );
+    let dead = &list("dead")["tasks"][0];
+    assert_eq!((&dead["reason"], &dead["status"]), (&json!("rejected"), &json!("FAILED")));
+    let ended = good(&ask(&host, "GET", &format!("{TASKS}?state=ended")), 200);
+    assert_eq!(
+        (texts(&ended["tasks"], "id"), texts(&ended["tasks"], "status")),
+        (vec![dead["id"].as_str().expect("an id").to_owned()], vec!["FAILED".to_owned()])
+    );
+    assert_eq!(list("held")["tasks"], json!([]));
+    // Filters, and pages of one.
+    assert_eq!(names(&list("queued&text=second")), ["second"]);
+    assert_eq!(names(&list("queued&text=nothing")), Vec::<String>::new());
+    assert_eq!(
+        names(&list("delayed&from=2000-01-01T00:00:00Z&to=2001-01-01T00:00:00Z")),
+        Vec::<String>::new()
+    );
+    let host_name = task["consumer"].as_str().expect("a host");
+    assert_eq!(names(&list(&format!("running&host={host_name}"))), ["runs"]);
+    assert_eq!(names(&list("dead&error=nothing+like+this")), Vec::<String>::new());
+    let version = dead["plugin"].as_str().expect("a version");
+    assert_eq!(names(&list(&format!("dead&version={version}"))), ["dead one"]);
+    for state in ["queued", "delayed"] {
+        let first = list(&format!("{state}&limit=1"));
+        let next = first["next"].as_str().expect("a cursor");
+        let second = list(&format!("{state}&limit=1&cursor={next}"));
+        let all = names(&list(state));
+        assert_eq!([names(&first), names(&second)].concat(), all, "{state}");
+        problem(&ask(&host, "GET", &format!("{TASKS}?state=dead&cursor={next}")), 422, "invalid");
+    }
+    // The command line lists the same.
+    let shown = bench.tqhost(&["tasks", "work", "--state", "queued", "--json"]).ok().json();
+    let mut listed = good(&ask(&host, "GET", &format!("{TASKS}?state=queued")), 200);
+    assert_eq!(shown["tasks"], listed["tasks"].take());
+    let table = bench.tqhost(&["tasks", "work", "--state", "running"]).ok().stdout;
+    assert!(table.contains(task["id"].as_str().expect("an id")), "{table}");
+    held.end();
+    host.stop();
+}
+
+#[test]
+fn ended_tasks_need_events() {
+    let bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let why = problem(&ask(&host, "GET", &format!("{TASKS}?state=ended")), 409, "no-events");
+    assert!(why.contains("`events`"), "{why}");
+    host.stop();
+}
+
+#[test]
+fn one_task_is_cancelled() {
+    let (held, mut bench, host) = busy();
+    let list = good(&ask(&host, "GET", &format!("{TASKS}?state=running")), 200);
+    let id = list["tasks"][0]["id"].as_str().expect("an id").to_owned();
+    let cancelled = good(&ask(&host, "DELETE", &format!("{TASKS}/{id}")), 200);
+    let expected = json!({ "id": id, "before": "PROCESSING", "status": "CANCELLED", "children": 0 });
+    assert_eq!(cancelled, expected);
+    bench.until("work", &id, "CANCELLED");
+    assert_eq!(good(&ask(&host, "DELETE", &format!("{TASKS}/{id}")), 200)["before"], "CANCELLED");
+    let dead = good(&ask(&host, "GET", &format!("{TASKS}?state=dead")), 200);
+    let dead = dead["tasks"][0]["id"].as_str().expect("an id");
+    problem(&ask(&host, "DELETE", &format!("{TASKS}/{dead}")), 409, "task-ended");
+    problem(&ask(&host, "DELETE", &format!("{TASKS}/nobody")), 404, "unknown-task");
+    held.end();
+    host.stop();
+}
+
+#[test]
+fn many_tasks_are_cancelled_by_ids_and_by_filter() {
+    let (held, mut bench, host) = busy();
+    let cancel = |body: Value| good(&post(&host, &format!("{TASKS}/cancel"), &body), 200);
+    let counts =
+        |done: &Value| [done["succeeded"].as_u64(), done["skipped"].as_u64()].map(|n| n.expect("a count"));
+    let queued = good(&ask(&host, "GET", &format!("{TASKS}?state=queued")), 200);
+    let ids = texts(&queued["tasks"], "id");
+    let ids: Vec<&str> = ids.iter().map(String::as_str).chain(["nobody"]).collect();
+    assert_eq!(counts(&cancel(json!({ "ids": ids, "dry_run": true }))), [2, 1]);
+    assert_eq!(bench.places("work").length, 3, "a dry run changes nothing");
+    assert_eq!(counts(&cancel(json!({ "ids": ids }))), [2, 1]);
+    assert_eq!(counts(&cancel(json!({ "ids": ids }))), [0, 3], "they are cancelled already");
+    assert_eq!(counts(&cancel(json!({ "all": true, "text": "nothing" }))), [0, 0]);
+    assert_eq!(counts(&cancel(json!({ "all": true, "dry_run": true }))), [3, 0]);
+    assert_eq!(counts(&cancel(json!({ "all": true, "state": "delayed", "text": "later" }))), [1, 0]);
+    // The command line does the same.
+    let dry =
+        bench.tqhost(&["cancel", "work", "--all", "--state", "running", "--dry-run", "--json"]).ok().json();
+    assert_eq!(counts(&dry), [1, 0]);
+    let dry = bench.tqhost(&["dead", "purge", "work", "--all", "--dry-run"]).ok().stdout;
+    assert!(dry.starts_with("1 dead letter would be deleted, 0 skipped"), "{dry}");
+    let asked = bench.tqhost(&["cancel", "work", "--all"]);
+    assert!(asked.code == 2 && asked.stderr.contains("--yes"), "nobody can be asked: {asked:?}");
+    let some =
+        bench.tqhost(&["cancel", "work", "--all", "--match", "nothing like this", "--yes"]).ok().stdout;
+    assert!(some.starts_with("0 tasks cancelled"), "{some}");
+    let done = cancel(json!({ "all": true }));
+    assert_eq!((counts(&done), &done["next"]), ([2, 0], &Value::Null));
+    bench.until_drained("work");
+    let audit = host.until_logged("audit: a change was asked for", 2 + 7);
+    let last = audit.last().expect("a line");
+    assert_eq!(
+        (&last["queue"], &last["succeeded"], &last["who"]),
+        (&json!("work"), &json!(2), &json!("anybody"))
+    );
+    assert_eq!(last["filter"], "{\"all\":true}");
+    held.end();
+    host.stop();
+}
+
+#[test]
+fn cancelling_many_is_taken_up_where_it_ended() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let mut pipe = redis::pipe();
+    for n in 0..12_000 {
+        pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("add tasks");
+    let (mut cursor, mut succeeded, mut steps) = (Value::Null, 0, 0);
+    loop {
+        let mut body = json!({ "all": true, "dry_run": true, "text": "1" });
+        if !cursor.is_null() {
+            body["cursor"] = cursor;
+        }
+        let done = good(&post(&host, &format!("{TASKS}/cancel"), &body), 200);
+        assert!(done["examined"].as_u64().expect("a count") < 6_000, "{done}");
+        succeeded += done["succeeded"].as_u64().expect("a count");
+        (cursor, steps) = (done["next"].clone(), steps + 1);
+        if cursor.is_null() {
+            break;
+        }
+    }
+    let expected = (0..12_000).filter(|n| n.to_string().contains('1')).count() as u64;
+    assert!(steps >= 2, "it came in {steps} steps");
+    // The text may also stand in an entry's id.
+    assert!(succeeded >= expected, "{succeeded} of at least {expected}");
+    host.stop();
+}

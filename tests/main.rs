@@ -12,6 +12,7 @@ mod support;
 mod api;
 mod cli;
 mod config;
+mod dashboard;
 mod effects;
 mod faults;
 mod handlers;

@@ -759,7 +759,13 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The text files of the repository that somebody wrote.
+/// The text of a file. A picture has none, but documents show it.
+fn text_of(path: &Path) -> Option<String> {
+    let is_picture = path.extension().is_some_and(|extension| extension == "png");
+    if is_picture { Some(String::new()) } else { std::fs::read_to_string(path).ok() }
+}
+
+/// The text files of the repository that somebody wrote, and the pictures.
 fn repository() -> Files {
     let mut files = Files::new();
     let mut folders = vec![root()];
@@ -773,7 +779,7 @@ fn repository() -> Files {
             {
                 folders.push(path);
             } else if path.is_file()
-                && let Ok(text) = std::fs::read_to_string(&path)
+                && let Some(text) = text_of(&path)
             {
                 files.push((path.strip_prefix(root()).expect("within").to_string_lossy().into_owned(), text));
             }

@@ -18,6 +18,7 @@ use crate::announcer::Announcer;
 use crate::api::{self, Api, ApiLimits, ApiParts};
 use crate::blobs::Blobs;
 use crate::config::{self, Config};
+use crate::dashboard::{self, Dashboard};
 use crate::embedded::{self, Embedded};
 use crate::metrics::Sources;
 use crate::plugins::{Plugins, Source, UNWATCHED};
@@ -123,6 +124,7 @@ impl Host {
             stop: servants.over.clone(),
             limits: ApiLimits::default(),
         });
+        let _ = served.pages.set(dashboard::router(Dashboard::new(api.clone())));
         let _ = served.api.set(api::router(api));
         let announcer = Announcer::new(
             host_id.clone(),
@@ -227,18 +229,20 @@ struct Served {
     address: SocketAddr,
     metrics: Arc<OnceLock<Registry>>,
     api: Arc<OnceLock<Router>>,
+    pages: Arc<OnceLock<Router>>,
 }
 
 /// Serves the admin address.
 async fn serve_admin(config: &Config, health: &Health, servants: &Loops) -> anyhow::Result<Served> {
     let listener = admin::bind(config.admin.listen).await?;
     let address = listener.local_addr().context("cannot read the admin address")?;
-    let served = Served { address, metrics: Arc::default(), api: Arc::default() };
+    let served = Served { address, metrics: Arc::default(), api: Arc::default(), pages: Arc::default() };
     let state = AdminState {
         metrics: served.metrics.clone(),
         health: health.clone(),
         tokens: Tokens::of(&config.admin),
         api: served.api.clone(),
+        pages: served.pages.clone(),
     };
     servants.tracker.spawn(admin::serve(listener, state, servants.over.clone()));
     Ok(served)

@@ -13,6 +13,7 @@ mod blobs;
 mod chain;
 mod cli;
 mod config;
+mod dashboard;
 mod doctor;
 mod effects;
 mod embedded;

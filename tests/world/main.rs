@@ -5,6 +5,7 @@
 
 mod alerts;
 mod blobs;
+mod browser;
 mod deploy;
 mod java;
 mod s3_server;

@@ -4,6 +4,7 @@
 //!     GET /readyz   200 or 503, with the report of `health` as JSON
 //!     GET /metrics  a scrape of the metrics as OpenMetrics text; 401 without a bearer token, if one is set
 //!     /v1/…         the HTTP API, once the host has made it; 503 before
+//!     /, /queues/…  the dashboard, once the host has made it; 503 before
 //!     else          404
 //!
 //! Errors are `application/problem+json`. In: a bound listener, the [`AdminState`], a token that stops the
@@ -53,6 +54,8 @@ pub(crate) struct AdminState {
     pub tokens: Tokens,
     /// The HTTP API. Empty until the host has made the parts that it acts on.
     pub api: Arc<OnceLock<Router>>,
+    /// The dashboard. Empty for as long as the API is.
+    pub pages: Arc<OnceLock<Router>>,
 }
 
 /// Answers until `stop`. After that it takes no new connections, and waits up to 5 seconds for the answers
@@ -104,15 +107,27 @@ async fn scrape(State(state): State<AdminState>, headers: HeaderMap) -> Response
     ([(CONTENT_TYPE, OPENMETRICS), (CACHE_CONTROL, "no-store")], body).into_response()
 }
 
-/// Everything else: the API, if it is meant and there.
+/// Whether a path belongs to the dashboard.
+pub(crate) fn is_page(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    matches!(first, "" | "queues" | "plugins" | "login" | "logout" | "dashboard.css" | "dashboard.js")
+}
+
+/// Everything else: the API or the dashboard, if it is meant and there.
 async fn others(State(state): State<AdminState>, request: Request) -> Response {
-    if !request.uri().path().starts_with("/v1/") {
-        let detail = "there are GET /livez, GET /readyz, GET /metrics, and the API below /v1/";
-        return ApiProblem::new(ProblemCode::NotFound, detail).into_response();
-    }
-    match state.api.get() {
+    let path = request.uri().path();
+    let router = match path {
+        _ if path.starts_with("/v1/") => &state.api,
+        _ if is_page(path) => &state.pages,
+        _ => {
+            let detail = "there are GET /livez, GET /readyz, GET /metrics, the API below /v1/, and the \
+                          dashboard at /";
+            return ApiProblem::new(ProblemCode::NotFound, detail).into_response();
+        }
+    };
+    match router.get() {
         // A router is always ready, and has no error.
-        Some(api) => api.clone().call(request).await.into_response(),
+        Some(router) => router.clone().call(request).await.into_response(),
         None => {
             let detail = "the host is starting, or Redis is away: see /readyz";
             ApiProblem::new(ProblemCode::Starting, detail).into_response()

@@ -38,6 +38,7 @@ impl Server {
             health: health.clone(),
             tokens: Tokens { token: token.map(Secret::new), read_token: None },
             api: Arc::default(),
+            pages: Arc::default(),
         };
         let stop = CancellationToken::new();
         let serving = tokio::spawn(serve_limited(Limited::with(listener, places, idle), state, stop.clone()));
@@ -167,16 +168,18 @@ async fn metrics_ask_for_the_token() {
 #[tokio::test]
 async fn everything_else_is_not_found() {
     let server = Server::plain().await;
-    for line in ["GET /", "GET /metrics/", "GET /v1", "POST /"] {
+    for line in ["GET /metrics/", "GET /v1", "POST /queue", "GET /login.html"] {
         server.request(line, "").await.assert_problem(404, "Not Found");
     }
     for line in ["POST /livez", "DELETE /metrics"] {
         server.request(line, "").await.assert_problem(405, "Method Not Allowed");
     }
-    let answer = server.request("GET /v1/queues", "").await;
-    answer.assert_problem(503, "Service Unavailable");
-    assert_eq!(answer.json()["code"], "starting", "there is no API yet");
-    assert!(answer.head.contains("\r\nretry-after: 1"), "{}", answer.head);
+    for line in ["GET /v1/queues", "GET /", "POST /queues/a/pause", "GET /login"] {
+        let answer = server.request(line, "").await;
+        answer.assert_problem(503, "Service Unavailable");
+        assert_eq!(answer.json()["code"], "starting", "there is no API yet");
+        assert!(answer.head.contains("\r\nretry-after: 1"), "{}", answer.head);
+    }
 }
 
 #[tokio::test]

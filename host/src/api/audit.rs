@@ -14,7 +14,7 @@ const MAX_IDS: usize = 10;
 
 /// The subject of a change, and its result. Fields that do not apply are left out of the line.
 #[derive(Debug, Clone, Default)]
-pub(super) struct AuditNote {
+pub(crate) struct AuditNote {
     pub queue: Option<String>,
     pub plugin: Option<String>,
     /// The tasks that were named.
@@ -27,16 +27,16 @@ pub(super) struct AuditNote {
 }
 
 impl AuditNote {
-    pub(super) fn queue(name: &str) -> AuditNote {
+    pub(crate) fn queue(name: &str) -> AuditNote {
         AuditNote { queue: Some(name.to_owned()), ..AuditNote::default() }
     }
 
-    pub(super) fn with_filter(self, filter: &impl Serialize) -> AuditNote {
+    pub(crate) fn with_filter(self, filter: &impl Serialize) -> AuditNote {
         AuditNote { filter: serde_json::to_string(filter).ok(), ..self }
     }
 
     /// Leaves the note in the response of the endpoint.
-    pub(super) fn on(self, response: impl IntoResponse) -> Response {
+    pub(crate) fn on(self, response: impl IntoResponse) -> Response {
         let mut response = response.into_response();
         response.extensions_mut().insert(self);
         response
@@ -44,7 +44,7 @@ impl AuditNote {
 }
 
 /// Writes the line for a request that was answered.
-pub(super) fn write(who: &str, method: &Method, path: &str, request_id: &str, response: &Response) {
+pub(crate) fn write(who: &str, method: &Method, path: &str, request_id: &str, response: &Response) {
     let empty = AuditNote::default();
     let note = response.extensions().get::<AuditNote>().unwrap_or(&empty);
     let code: Option<&'static str> = response.extensions().get::<ProblemCode>().map(|code| code.into_str());

@@ -22,8 +22,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::body::invalid;
 use super::extract::PathOf;
-use super::state::{Api, STREAMS};
-use crate::admin::problem::{ApiProblem, ProblemCode};
+use super::state::Api;
+use crate::admin::problem::ApiProblem;
 use crate::operations::{OperationError, TaskView, now_ms, unknown_task};
 use crate::plugins::Change;
 use crate::queue::codec::{entry_time_ms, is_entry_id};
@@ -89,7 +89,7 @@ pub(super) async fn task_events(
     PathOf((name, id)): PathOf<(String, String)>,
     headers: HeaderMap,
 ) -> Result<Response, ApiProblem> {
-    let (permit, known) = (place(&api)?, last_event_id(&headers)?);
+    let (permit, known) = (api.stream_place()?, last_event_id(&headers)?);
     let queue = api.queue(&name).await?;
     let unknown = || OperationError::UnknownTask(unknown_task(&queue.rules, &id));
     let id = queue.find(&id, Meant::Newest).await?.ok_or_else(unknown)?;
@@ -119,7 +119,7 @@ pub(super) async fn queue_events(
     PathOf(name): PathOf<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiProblem> {
-    let (permit, known) = (place(&api)?, last_event_id(&headers)?);
+    let (permit, known) = (api.stream_place()?, last_event_id(&headers)?);
     let queue = api.queue(&name).await?;
     if queue.rules.events == 0 {
         return Err(OperationError::NoEvents(name).into());
@@ -148,7 +148,7 @@ pub(super) async fn queue_events(
     responses((status = 200, description = "events", body = String, content_type = "text/event-stream"))
 )]
 pub(super) async fn host_events(State(api): State<Api>, headers: HeaderMap) -> Result<Response, ApiProblem> {
-    let (permit, known) = (place(&api)?, last_event_id(&headers)?);
+    let (permit, known) = (api.stream_place()?, last_event_id(&headers)?);
     let since = match known {
         None => None,
         Some(known) => Some(known.parse::<u64>().map_err(|_| not_ours(&known))?.saturating_sub(OVERLAP_MS)),
@@ -180,14 +180,6 @@ fn events(api: Api, permit: OwnedSemaphorePermit, tail: impl Tail) -> Response {
     });
     let events = events.take_until(stop.cancelled_owned());
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
-}
-
-/// A place among the streams.
-fn place(api: &Api) -> Result<OwnedSemaphorePermit, ApiProblem> {
-    api.0.limits.streams.clone().try_acquire_owned().map_err(|_| {
-        let detail = format!("{STREAMS} streams of events are open at present, which is the most");
-        ApiProblem::new(ProblemCode::Busy, detail)
-    })
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, ApiProblem> {

@@ -22,17 +22,17 @@ use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
 
 use super::audit;
-use super::state::{AT_ONCE, Api};
+use super::state::Api;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::tokens::Caller;
 
 /// How long an answer may take. A step of an operation ends by itself after 10 seconds.
-const TIME: Duration = Duration::from_secs(25);
+pub(crate) const TIME: Duration = Duration::from_secs(25);
 /// The longest id of a request that is taken from the client.
 const MAX_REQUEST_ID: usize = 128;
 
-static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 pub(super) async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
     let request_id = request_id(request.headers());
@@ -66,17 +66,19 @@ async fn change(api: Api, request: Request, next: Next, request_id: String) -> R
 
 /// Answers, unless too many others are being answered, or it takes too long.
 async fn limited(api: &Api, request: Request, next: Next) -> Response {
-    let Ok(_permit) = api.0.limits.requests.try_acquire() else {
-        let detail = format!("{AT_ONCE} requests are being answered at present, which is the most");
-        return ApiProblem::new(ProblemCode::Busy, detail).into_response();
+    let _permit = match api.place() {
+        Ok(permit) => permit,
+        Err(problem) => return problem.into_response(),
     };
     match tokio::time::timeout(TIME, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => {
-            let detail = format!("there was no answer within {} s; what it did so far stays", TIME.as_secs());
-            ApiProblem::new(ProblemCode::TimedOut, detail).into_response()
-        }
+        Err(_) => timed_out().into_response(),
     }
+}
+
+pub(crate) fn timed_out() -> ApiProblem {
+    let detail = format!("there was no answer within {} s; what it did so far stays", TIME.as_secs());
+    ApiProblem::new(ProblemCode::TimedOut, detail)
 }
 
 /// Gives the caller, if the request may go on; else the name of the caller that was refused, and why.
@@ -107,12 +109,12 @@ fn admit(api: &Api, method: &Method, headers: &HeaderMap) -> Result<Caller, (&'s
     Ok(caller)
 }
 
-fn is_change(method: &Method) -> bool {
+pub(crate) fn is_change(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 /// Whether this `Host` is a name that always leads to this machine, or the address that is listened on.
-fn is_loopback_name(host: &str, listen: SocketAddr) -> bool {
+pub(crate) fn is_loopback_name(host: &str, listen: SocketAddr) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let name = authority.host();
     let address: Option<IpAddr> = name.trim_matches(['[', ']']).parse().ok();
@@ -121,7 +123,7 @@ fn is_loopback_name(host: &str, listen: SocketAddr) -> bool {
 }
 
 /// Whether no browser sent the request for a page of another origin.
-fn is_own_origin(headers: &HeaderMap, host: Option<&str>) -> bool {
+pub(crate) fn is_own_origin(headers: &HeaderMap, host: Option<&str>) -> bool {
     let site = headers.get(&FETCH_SITE).map(HeaderValue::as_bytes);
     if !matches!(site, None | Some(b"same-origin" | b"none")) {
         return false;
@@ -132,7 +134,7 @@ fn is_own_origin(headers: &HeaderMap, host: Option<&str>) -> bool {
 }
 
 /// The id that the client gave to its request, or a new one.
-fn request_id(headers: &HeaderMap) -> String {
+pub(crate) fn request_id(headers: &HeaderMap) -> String {
     let given = headers.get(&REQUEST_ID).and_then(|id| id.to_str().ok());
     let is_good = |id: &&str| {
         (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())

@@ -10,12 +10,12 @@
 //! Not here: connections and health (`admin`), what is shown and done (`operations`), the rules of access
 //! (`guard`). docs/api.md describes the API for its users.
 
-mod audit;
+pub(crate) mod audit;
 mod body;
 mod dead;
 mod events;
 mod extract;
-mod guard;
+pub(crate) mod guard;
 mod plugins;
 mod problems;
 mod queues;

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::problem::{ApiProblem, ProblemCode};
@@ -21,9 +21,9 @@ use crate::reload::ConfigReloads;
 /// The most bytes of a request's body.
 pub(super) const MAX_BODY: usize = 4 << 20;
 /// The most requests that are answered at once, streams aside.
-pub(super) const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 16;
 /// The most streams of events at once. They take connections, of which the listener has 64.
-pub(super) const STREAMS: usize = 24;
+const STREAMS: usize = 24;
 /// How long a request waits for a first sign of Redis.
 const REDIS_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -50,8 +50,8 @@ pub(crate) struct ApiParts {
 
 /// How many requests are answered at once.
 pub(crate) struct ApiLimits {
-    pub(super) requests: Arc<Semaphore>,
-    pub(super) streams: Arc<Semaphore>,
+    requests: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
 }
 
 impl Default for ApiLimits {
@@ -65,12 +65,32 @@ impl Api {
         Api(Arc::new(parts))
     }
 
-    pub(super) fn queues(&self) -> Arc<[QueueRules]> {
+    pub(crate) fn queues(&self) -> Arc<[QueueRules]> {
         self.0.reloads.queues()
     }
 
+    pub(crate) fn parts(&self) -> &ApiParts {
+        &self.0
+    }
+
+    /// A place among the requests that are answered at once.
+    pub(crate) fn place(&self) -> Result<SemaphorePermit<'_>, ApiProblem> {
+        self.0.limits.requests.try_acquire().map_err(|_| {
+            let detail = format!("{AT_ONCE} requests are being answered at present, which is the most");
+            ApiProblem::new(ProblemCode::Busy, detail)
+        })
+    }
+
+    /// A place among the streams.
+    pub(crate) fn stream_place(&self) -> Result<OwnedSemaphorePermit, ApiProblem> {
+        self.0.limits.streams.clone().try_acquire_owned().map_err(|_| {
+            let detail = format!("{STREAMS} streams of events are open at present, which is the most");
+            ApiProblem::new(ProblemCode::Busy, detail)
+        })
+    }
+
     /// The connection to Redis, which answers at present.
-    pub(super) async fn link(&self) -> Result<&Link, ApiProblem> {
+    pub(crate) async fn link(&self) -> Result<&Link, ApiProblem> {
         match tokio::time::timeout(REDIS_ANSWERS, self.0.link.ping()).await {
             Ok(Ok(())) => Ok(&self.0.link),
             Ok(Err(error)) => Err(error.into()),
@@ -82,7 +102,7 @@ impl Api {
     }
 
     /// The queue `name`, if it is configured, and Redis answers.
-    pub(super) async fn queue(&self, name: &str) -> Result<Queue, ApiProblem> {
+    pub(crate) async fn queue(&self, name: &str) -> Result<Queue, ApiProblem> {
         let queue = find_queue(&self.queues(), name, &self.0.link)?;
         self.link().await?;
         Ok(queue)

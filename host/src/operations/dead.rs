@@ -160,6 +160,12 @@ pub(crate) async fn redrive_part(queue: &Queue, part: DeadPart<'_>) -> Result<Re
     Ok(RedrivenPart::new(step.done, step.examined, next))
 }
 
+/// The cursor of an operation that has not begun: on those that are dead now, and on none that die later.
+pub(crate) async fn redrive_walk(queue: &Queue) -> Result<String, OperationError> {
+    let last = patiently(|| queue.last_dead()).await?;
+    Ok(cursor::write(STEP_KIND, &["-", &last]))
+}
+
 /// Requeues, purges or counts the dead letters of these tasks: those of which a status is kept, and those
 /// among the 10,000 newest dead letters.
 pub(crate) async fn redrive_ids(

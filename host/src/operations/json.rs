@@ -15,8 +15,8 @@ use crate::queue::codec::RawFields;
 /// `{"base64": …}`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FieldView {
-    name: Value,
-    value: Value,
+    pub name: Value,
+    pub value: Value,
 }
 
 impl FieldView {

@@ -8,6 +8,7 @@
 //! Everything that can grow with a queue is read in bounded steps, and a step can be taken up again with the
 //! cursor that it gave. Not here: words and tables for people (`cli`), HTTP (`api`).
 
+pub(crate) mod alarms;
 mod cancel;
 mod cursor;
 mod dead;
@@ -15,6 +16,7 @@ mod enqueue;
 mod error;
 mod fields;
 mod find;
+mod groups;
 mod json;
 mod list;
 mod patience;
@@ -24,14 +26,17 @@ mod task;
 pub(crate) mod tree;
 
 pub(crate) use cancel::{BulkCancel, BulkCancelled, Cancelled, cancel, cancel_all, cancel_ids};
-pub(crate) use dead::{DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part};
+pub(crate) use dead::{
+    DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part, redrive_walk,
+};
 pub(crate) use enqueue::{check_delay, enqueue, full};
 pub(crate) use error::OperationError;
 pub(crate) use fields::fields_of_json;
 pub(crate) use find::{find_queue, rules};
-pub(crate) use json::result_json;
+pub(crate) use groups::{DeadGroup, DeadGroups, dead_groups};
+pub(crate) use json::{FieldView, result_json};
 pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
 pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, now_ms, queue_views};
-pub(crate) use task::{TaskView, task_view, unknown_task};
+pub(crate) use task::{BranchView, TaskView, task_view, unknown_task};

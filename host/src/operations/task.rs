@@ -52,26 +52,26 @@ pub(crate) struct TaskView {
 /// A task that joins a flow.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct JoiningTask {
-    queue: String,
-    id: String,
+    pub queue: String,
+    pub id: String,
 }
 
 /// A task below another one in the tree.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct BranchView {
-    queue: String,
-    id: String,
+    pub queue: String,
+    pub id: String,
     #[schema(value_type = String)]
-    status: Status,
-    progress: Option<u8>,
-    note: Option<String>,
-    error: Option<String>,
-    children: Option<u64>,
-    children_completed: Option<u64>,
+    pub status: Status,
+    pub progress: Option<u8>,
+    pub note: Option<String>,
+    pub error: Option<String>,
+    pub children: Option<u64>,
+    pub children_completed: Option<u64>,
     #[schema(no_recursion)]
-    open_children: Option<Vec<BranchView>>,
+    pub open_children: Option<Vec<BranchView>>,
     #[schema(no_recursion)]
-    flows: Vec<BranchView>,
+    pub flows: Vec<BranchView>,
 }
 
 impl BranchView {

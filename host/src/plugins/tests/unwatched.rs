@@ -54,6 +54,7 @@ async fn readyz_tells(plugins: &Plugins) {
         health: health.clone(),
         tokens: Tokens::default(),
         api: Arc::default(),
+        pages: Arc::default(),
     };
     tokio::spawn(admin::serve(listener, state, CancellationToken::new()));
     let told = tell_when_ready(plugins.clone(), health);

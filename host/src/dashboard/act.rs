@@ -1,0 +1,216 @@
+//! Requeue and purge of the dead letters that match: a page that counts and asks, and the steps.
+//!
+//! The page begins the walk: its cursor says which dead letter is the last one, so those that die after the
+//! count are left alone. A step is bounded; where more is left, its page has a form that goes on.
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use serde_json::{Map, Value};
+
+use super::layout::{form_token, page};
+use super::problem::PageProblem;
+use super::queue::invalid;
+use super::session::Visitor;
+use super::state::Dashboard;
+use super::text::{data, plural};
+use super::values::{Values, dead_path, link};
+use crate::admin::problem::ApiProblem;
+use crate::api::audit::AuditNote;
+use crate::config::model::Rate;
+use crate::config::units::parse_rate;
+use crate::operations::{DeadPart, redrive_part, redrive_walk};
+use crate::queue::redrive::Redrive;
+
+/// How many steps of a count are made for a page.
+const COUNTED_STEPS: usize = 5;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    Requeue,
+    Purge,
+}
+
+impl Deed {
+    fn verb(self) -> &'static str {
+        match self {
+            Deed::Requeue => "requeue",
+            Deed::Purge => "purge",
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Deed::Requeue => "Requeue",
+            Deed::Purge => "Purge",
+        }
+    }
+
+    fn done(self) -> &'static str {
+        match self {
+            Deed::Requeue => "requeued",
+            Deed::Purge => "deleted",
+        }
+    }
+}
+
+/// Counts, and asks.
+pub(super) async fn confirm(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let deed = match values.get("what") {
+        Some("requeue") => Deed::Requeue,
+        Some("purge") => Deed::Purge,
+        _ => return Err(invalid("what: it is neither requeue nor purge").into()),
+    };
+    let (filter, rate) = (values.filter()?, rate(&values)?);
+    let queue = dashboard.api.queue(&name).await?;
+    let begin = redrive_walk(&queue).await?;
+    let (mut count, mut examined, mut cursor) = (0, 0, Some(begin.clone()));
+    for _ in 0..COUNTED_STEPS {
+        let Some(at) = cursor.as_deref() else { break };
+        let what = Redrive::Count(deed == Deed::Requeue);
+        let part = redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(at) }).await?;
+        count += part.succeeded;
+        examined += part.examined;
+        cursor = part.next;
+    }
+    let path = dead_path(&name);
+    let many = plural(count, "dead letter");
+    let title = format!("{} dead letters of {name}", deed.label());
+    let main = html! {
+        p.trail { a href=(link(&path, &values.filter_pairs())) { "Dead letters of " (data(&name)) } }
+        h1 { (deed.label()) " dead letters" }
+        p.count {
+            @if cursor.is_some() { "At least " }
+            strong { (many) } " of queue " (data(&name))
+            @if filter.is_empty() { ": all of them." } @else { " match." }
+            " " (examined) " were looked at" @if cursor.is_some() { ", and there are more" } "."
+        }
+        (filter_words(&values))
+        @if deed == Deed::Purge { p.error { "What is purged is deleted for good. Export it before." } }
+        p { a href=(link(&format!("{path}/export"), &values.filter_pairs())) { "Export as JSON lines" } }
+        @if !visitor.may_change() {
+            p { "This session may only read." }
+        } @else if count == 0 && cursor.is_none() {
+            p { "There is nothing to do." }
+        } @else {
+            @let label = confirm_label(deed, &many, rate);
+            (step_form(&visitor, &path, deed, &values, &begin, [0, 0], &label, false))
+        }
+        p { a href=(link(&path, &values.filter_pairs())) { "Back, without a change" } }
+    };
+    Ok(page(&visitor, &title, &main))
+}
+
+fn confirm_label(deed: Deed, many: &str, rate: Option<Rate>) -> String {
+    let pace =
+        rate.map(|rate| format!(", {} every {}", rate.count, crate::config::units::show_duration(rate.per)));
+    format!("{} {many}{}", deed.label(), pace.unwrap_or_default())
+}
+
+fn filter_words(values: &Values) -> Markup {
+    html! {
+        @let pairs = values.filter_pairs();
+        @if !pairs.is_empty() {
+            dl.facts { @for (name, value) in pairs { dt { (name) } dd { (data(value)) } } }
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "these are the fields of one form")]
+fn step_form(
+    visitor: &Visitor,
+    path: &str,
+    deed: Deed,
+    values: &Values,
+    cursor: &str,
+    so_far: [u64; 2],
+    label: &str,
+    goes_on: bool,
+) -> Markup {
+    html! {
+        form method="post" action={ (path) "/" (deed.verb()) } data-continue[goes_on] {
+            (form_token(visitor))
+            (values.hidden_filter())
+            @if let Some(rate) = values.get("rate") { input type="hidden" name="rate" value=(rate); }
+            input type="hidden" name="cursor" value=(cursor);
+            input type="hidden" name="succeeded" value=(so_far[0]);
+            input type="hidden" name="skipped" value=(so_far[1]);
+            button class=[(deed == Deed::Purge).then_some("danger")] { (label) }
+        }
+    }
+}
+
+pub(super) async fn requeue(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let what = Redrive::Requeue(rate(&values)?);
+    step(&dashboard, &visitor, &name, &values, Deed::Requeue, what).await
+}
+
+pub(super) async fn purge(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    step(&dashboard, &visitor, &name, &values, Deed::Purge, Redrive::Purge).await
+}
+
+async fn step(
+    dashboard: &Dashboard,
+    visitor: &Visitor,
+    name: &str,
+    values: &Values,
+    deed: Deed,
+    what: Redrive,
+) -> Result<Response, PageProblem> {
+    let filter = values.filter()?;
+    // Without a cursor it would be another set than the one that was counted.
+    let cursor = values.get("cursor").ok_or_else(|| invalid("cursor: begin at the page that counts"))?;
+    let queue = dashboard.api.queue(name).await?;
+    let chosen: Map<String, Value> =
+        values.filter_pairs().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+    let note = AuditNote::queue(name).with_filter(&chosen);
+    let part = match redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(cursor) }).await {
+        Ok(part) => part,
+        Err(error) => return Ok(note.on(PageProblem::from(error).into_response())),
+    };
+    let note = AuditNote { succeeded: Some(part.succeeded), skipped: Some(part.skipped), ..note };
+    let before = |name: &str| values.get(name).and_then(|count| count.parse().ok()).unwrap_or(0);
+    let so_far: [u64; 2] = [before("succeeded") + part.succeeded, before("skipped") + part.skipped];
+    let path = dead_path(name);
+    let main = html! {
+        p.trail { a href=(path) { "Dead letters of " (data(name)) } }
+        h1 { (deed.label()) " dead letters" }
+        p.done role="status" {
+            (plural(so_far[0], "dead letter")) " "
+            @if so_far[0] == 1 { "is " } @else { "are " } (deed.done())
+            @if so_far[1] > 0 { ", " (so_far[1]) " skipped: they are not dead any more, or can never run" }
+            @if part.next.is_some() { "; more are left." } @else { ", and none is left that was counted." }
+        }
+        @if part.without_flow > 0 {
+            p.note { (part.without_flow) " of this step belong to a flow that is not known any more." }
+        }
+        @if let Some(next) = &part.next {
+            p.note { "With JavaScript this page goes on by itself; leave it to stop." }
+            (step_form(visitor, &path, deed, values, next, so_far, "Go on", true))
+        }
+        p { a href=(super::values::queue_path(name)) { "Watch queue " (data(name)) } }
+        p { a href=(path) { "To the dead letters" } }
+    };
+    Ok(note.on(page(visitor, deed.label(), &main)))
+}
+
+fn rate(values: &Values) -> Result<Option<Rate>, ApiProblem> {
+    let rate = values.get("rate").map(|text| parse_rate(text.trim())).transpose();
+    rate.map_err(|why| invalid(format!("rate: {why}")))
+}

@@ -1,0 +1,77 @@
+// Looks at the page again every few seconds, and puts in place what has changed. Everything works without it.
+"use strict";
+(() => {
+  const EVERY_MS = 3000;
+  const PAUSED = "tqhost-paused";
+  const place = document.getElementById("live");
+  const parts = () => [...document.querySelectorAll("[data-live]")];
+
+  // A requeue or purge that has more to do goes on by itself.
+  const more = document.querySelector("form[data-continue]");
+  if (more) {
+    setTimeout(() => more.requestSubmit(), 500);
+    return;
+  }
+  if (!place || parts().length === 0) return;
+
+  const button = document.createElement("button");
+  button.type = "button";
+  const told = document.createElement("span");
+  told.className = "note";
+  place.append(button, " ", told);
+
+  let isPaused = sessionStorage.getItem(PAUSED) === "yes";
+  let isAsking = false;
+  const show = (text) => {
+    button.textContent = isPaused ? "Resume updates" : "Pause updates";
+    told.textContent = isPaused ? "as of " + new Date().toLocaleTimeString() : text;
+  };
+
+  // What somebody uses at present stays as it is: a field, a text that is selected, a box that is scrolled.
+  const isInUse = (part) => {
+    const at = getSelection();
+    const isSelected = at && !at.isCollapsed && at.anchorNode && part.contains(at.anchorNode);
+    return isSelected || (part.contains(document.activeElement) && document.activeElement !== part);
+  };
+
+  const look = async () => {
+    if (isPaused || isAsking || document.hidden) return;
+    isAsking = true;
+    try {
+      const url = new URL(location.href);
+      url.searchParams.delete("done");
+      const answer = await fetch(url, { cache: "no-store", credentials: "same-origin" });
+      if (answer.redirected) {
+        isPaused = true;
+        show("");
+        told.textContent = "The session is over: load the page again.";
+        return;
+      }
+      if (!answer.ok) throw new Error(answer.statusText);
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (isPaused) return;
+      for (const part of parts()) {
+        const fresh = page.querySelector('[data-live="' + part.dataset.live + '"]');
+        if (!fresh || isInUse(part) || fresh.isEqualNode(part)) continue;
+        const scrolled = [...part.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
+        part.replaceWith(document.importNode(fresh, true));
+        const now = document.querySelector('[data-live="' + fresh.dataset.live + '"]');
+        now.querySelectorAll(".scroll").forEach((box, at) => { box.scrollLeft = scrolled[at] || 0; });
+      }
+      show("live, " + new Date().toLocaleTimeString());
+    } catch (error) {
+      told.textContent = "No answer since " + new Date().toLocaleTimeString() + "; still trying.";
+    } finally {
+      isAsking = false;
+    }
+  };
+
+  button.addEventListener("click", () => {
+    isPaused = !isPaused;
+    sessionStorage.setItem(PAUSED, isPaused ? "yes" : "no");
+    show("live");
+    look();
+  });
+  show("live");
+  setInterval(look, EVERY_MS);
+})();

@@ -1,0 +1,157 @@
+//! The dead letters of a queue: in groups, as a list, and what can be done with those that match.
+//!
+//! Not here: doing it (`act`), the download (`export`).
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use maud::{Markup, html};
+
+use super::layout::{done, page, table};
+use super::problem::PageProblem;
+use super::queue::next;
+use super::session::Visitor;
+use super::state::Dashboard;
+use super::text::{NONE, data, data_or_none, moment, plural, version};
+use super::values::{Values, dead_path, link, queue_path, task_path};
+use crate::operations::{DeadGroup, DeadGroups, DeadList, dead_groups, dead_list, now_ms};
+use crate::queue::Reason;
+
+/// Dead letters on a page.
+const LETTERS: usize = 25;
+
+pub(super) async fn show(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let filter = values.filter()?;
+    let queue = dashboard.api.queue(&name).await?;
+    let groups = dead_groups(&queue, &filter).await?;
+    let list = dead_list(&queue, &filter, values.get("cursor"), LETTERS, false).await?;
+    let path = dead_path(&name);
+    let main = html! {
+        p.trail { a href=(queue_path(&name)) { "Queue " (data(&name)) } }
+        h1 { "Dead letters of " (data(&name)) }
+        (done(&values))
+        (filter_form(&path, &values))
+        section aria-labelledby="groups" {
+            h2 id="groups" { "Causes" }
+            (group_table(&path, &groups, &values))
+        }
+        section aria-labelledby="act" {
+            h2 id="act" { @if filter.is_empty() { "Act on all of them" } @else { "Act on those that match" } }
+            (actions(&visitor, &path, &values))
+        }
+        section aria-labelledby="list" {
+            h2 id="list" { "The newest ones" }
+            (letters(&name, &list))
+            (next(&path, list.next.as_deref(), list.examined, &values, "", "list"))
+        }
+    };
+    Ok(page(&visitor, &format!("Dead letters of {name}"), &main))
+}
+
+fn filter_form(path: &str, values: &Values) -> Markup {
+    let value = |name: &str| values.get(name).unwrap_or_default().to_owned();
+    let reasons = <Reason as strum::VariantArray>::VARIANTS.iter().map(|reason| reason.into_str());
+    let chosen = values.get("reason");
+    html! {
+        form.filter method="get" action=(path) role="search" aria-label="Filter of dead letters" {
+            label { "Reason "
+                select name="reason" {
+                    option value="" { "any" }
+                    @for reason in reasons.chain(["foreign"]) {
+                        option value=(reason) selected[chosen == Some(reason)] { (reason) }
+                    }
+                }
+            }
+            label { "Text in id, error or field " input name="text" value=(value("text")); }
+            label { "Text in the error " input name="error" value=(value("error")); }
+            label { "Version " input name="version" value=(value("version")); }
+            label { "Died less than … ago "
+                input name="newer_than" placeholder="1h" value=(value("newer_than")); }
+            button { "Filter" }
+            @if !values.filter_pairs().is_empty() { a href=(path) { "Show all" } }
+        }
+    }
+}
+
+fn group_table(path: &str, groups: &DeadGroups, values: &Values) -> Markup {
+    let now = now_ms();
+    // A group is chosen in addition to what is filtered already.
+    let narrowed = |group: &DeadGroup| {
+        let mut pairs: Vec<(&str, &str)> = values.filter_pairs();
+        pairs.retain(|(name, _)| !["reason", "version", "error"].contains(name));
+        let error =
+            if group.error.is_empty() { values.get("error").unwrap_or_default() } else { &group.error };
+        pairs.extend([("reason", &*group.reason), ("version", &group.version), ("error", error)]);
+        link(path, &pairs)
+    };
+    let rows = html! {
+        @for group in &groups.groups {
+            tr {
+                th scope="row" { a href=(narrowed(group)) { (data(&group.reason)) } }
+                td { (version(Some(&group.version))) }
+                td { @if group.error.is_empty() { (NONE) } @else { (data(&group.error)) "…" } }
+                td.number { (group.count) }
+                td { (moment(Some(group.first_ms), now)) }
+                td { (moment(Some(group.last_ms), now)) }
+            }
+        }
+    };
+    html! {
+        p.note {
+            (plural(groups.matching, "dead letter")) " of the " (groups.examined)
+            @if groups.are_all { " that there are." }
+            @else { " newest ones that were looked at; there are more." }
+        }
+        @if !groups.groups.is_empty() {
+            (table("Causes", &["Reason", "Version", "Error begins with", "#Count", "First", "Last"], &rows))
+        }
+        @if groups.more > 0 { p.note { "There are " (groups.more) " smaller groups." } }
+    }
+}
+
+fn actions(visitor: &Visitor, path: &str, values: &Values) -> Markup {
+    html! {
+        p { a href=(link(&format!("{path}/export"), &values.filter_pairs())) { "Export as JSON lines" } }
+        @if visitor.may_change() {
+            form.stacked method="get" action={ (path) "/confirm" } {
+                (values.hidden_filter())
+                label for="rate" { "Requeue no faster than" }
+                input id="rate" name="rate" placeholder="50/s" aria-describedby="rate-note";
+                p.note id="rate-note" { "Empty: as fast as it goes." }
+                div.actions {
+                    button name="what" value="requeue" { "Requeue…" }
+                    button name="what" value="purge" { "Purge…" }
+                }
+                p.note { "The next page counts them, and asks." }
+            }
+        }
+    }
+}
+
+fn letters(queue: &str, list: &DeadList) -> Markup {
+    let now = now_ms();
+    let rows = html! {
+        @for letter in &list.dead {
+            tr {
+                th scope="row" { a href=(task_path(queue, &letter.id)) { (data(&letter.id)) } }
+                td { (data(&letter.reason)) }
+                td.number { (letter.attempts) }
+                td { (moment(Some(letter.failed_at), now)) }
+                td { (version(Some(&letter.plugin))) }
+                td { (data_or_none(Some(&letter.error))) }
+            }
+        }
+    };
+    html! {
+        @if list.dead.is_empty() {
+            p.quiet { "None among the " (list.examined) " that were looked at." }
+        } @else {
+            (table("Dead letters", &["Id", "Reason", "#Attempts", "Died", "Version", "Error"], &rows))
+        }
+    }
+}

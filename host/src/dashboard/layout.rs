@@ -1,0 +1,155 @@
+//! The frame of every page, and the parts that several pages have.
+//!
+//! Not here: colours and sizes (`dashboard.css`), looking again by itself (`dashboard.js`).
+
+use axum::response::{Html, IntoResponse, Response};
+use maud::{DOCTYPE, Markup, html};
+
+use super::session::{FORM_TOKEN, Visitor};
+use super::text::data;
+use super::values::{Values, dead_path, queue_path};
+use crate::operations::alarms::{Alarm, AlarmSubject};
+
+/// The most alarms on a page.
+const ALARMS: usize = 30;
+
+/// A page that a visitor sees.
+pub(super) fn page(visitor: &Visitor, title: &str, main: &Markup) -> Response {
+    Html(frame(Some(visitor), title, main).into_string()).into_response()
+}
+
+pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " – tqhost" }
+                link rel="icon" href="data:,";
+                link rel="stylesheet" href="/dashboard.css";
+                script src="/dashboard.js" defer {}
+            }
+            body {
+                a.skip href="#main" { "Skip to the content" }
+                header {
+                    nav aria-label="Main" {
+                        span.name { "tqhost" }
+                        a href="/" { "Overview" }
+                        a href="/plugins" { "Plugins" }
+                    }
+                    @if let Some(visitor) = visitor { (who(visitor)) }
+                }
+                main id="main" tabindex="-1" { (main) }
+            }
+        }
+    }
+}
+
+fn who(visitor: &Visitor) -> Markup {
+    html! {
+        div.who {
+            // The script puts its switch here.
+            span id="live" {}
+            @if visitor.has_session {
+                @if !visitor.may_change() { span.note { "reading only" } }
+                form method="post" action="/logout" { (form_token(visitor)) button { "Log out" } }
+            }
+        }
+    }
+}
+
+/// The field that each form with a change has.
+pub(super) fn form_token(visitor: &Visitor) -> Markup {
+    html! { input type="hidden" name=(FORM_TOKEN) value=(visitor.form_token); }
+}
+
+/// A form with a button and nothing else. Nothing for visitors who may not change anything.
+pub(super) fn button(visitor: &Visitor, action: &str, label: &str) -> Markup {
+    html! {
+        @if visitor.may_change() {
+            form.inline method="post" action=(action) { (form_token(visitor)) button { (label) } }
+        }
+    }
+}
+
+/// A table that scrolls by itself where the screen is narrow. The name of a column with figures begins with
+/// `#`, which is not shown.
+pub(super) fn table(caption: &str, columns: &[&str], rows: &Markup) -> Markup {
+    html! {
+        div.scroll role="region" aria-label=(caption) tabindex="0" {
+            table {
+                caption.unseen { (caption) }
+                thead { tr { @for column in columns { (heading(column)) } } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+fn heading(column: &str) -> Markup {
+    match column.strip_prefix('#') {
+        Some(figures) => html! { th.number scope="col" { (figures) } },
+        None => html! { th scope="col" { (column) } },
+    }
+}
+
+/// A state in words, with a colour that says no more than the words.
+pub(super) fn state(text: &str) -> Markup {
+    let kind = match text {
+        "reading" | "waiting-for-permit" | "waiting-for-turn" | "active" | "COMPLETED" => "good",
+        "stalled" | "no-host" | "missing" | "failed" | "quarantined" | "FAILED" => "bad",
+        "paused" | "held" | "waiting-for-plugin" | "CANCELLED" => "odd",
+        _ => "plain",
+    };
+    html! { span class={ "state " (kind) } { (text) } }
+}
+
+pub(super) fn alarm_list(alarms: &[Alarm], empty: &str) -> Markup {
+    html! {
+        @if alarms.is_empty() {
+            p.quiet { (empty) }
+        } @else {
+            ul.alarms {
+                @for alarm in alarms.iter().take(ALARMS) {
+                    li class=[alarm.is_urgent.then_some("urgent")] {
+                        strong { @if alarm.is_urgent { "Act now: " } @else { "Look: " } }
+                        (subject(&alarm.about)) " "
+                        (data(&alarm.what)) " " span.way-out { (alarm.way_out) }
+                    }
+                }
+            }
+            @if alarms.len() > ALARMS { p.note { "There are " (alarms.len() - ALARMS) " more." } }
+        }
+    }
+}
+
+fn subject(about: &AlarmSubject) -> Markup {
+    html! {
+        @match about {
+            AlarmSubject::Queue(name) => a href=(queue_path(name)) { "queue " (data(name)) },
+            AlarmSubject::Dead(name) => a href=(dead_path(name)) { "dead letters of " (data(name)) },
+            AlarmSubject::Plugin(name) => a href="/plugins" { "plugin " (data(name)) },
+            AlarmSubject::Hosts => "hosts",
+        }
+        ":"
+    }
+}
+
+/// Tells what the change has done that led to this page. Only these words are shown, whatever the address
+/// says.
+pub(super) fn done(values: &Values) -> Markup {
+    let text = match values.get("done") {
+        Some("paused") => "The queue is paused in all hosts.",
+        Some("resumed") => "The queue is resumed in all hosts.",
+        Some("enqueued") => "The task is in the queue.",
+        Some("duplicate") => "There was a task with this key before: this one.",
+        Some("cancelled") => "The task is cancelled.",
+        Some("requeued") => "The task is in the queue again.",
+        Some("reloading") => "This host looks at the file of the plugin now.",
+        Some("logged-out") => "You are logged out.",
+        _ => return html! {},
+    };
+    html! { p.done role="status" { (text) } }
+}

@@ -1,0 +1,111 @@
+//! Login with a token of `[admin]`, and logout.
+//!
+//! Not here: sessions (`session`), what needs one (`guard`).
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::header::{AUTHORIZATION, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::html;
+
+use super::guard::{cookie_name, session_of};
+use super::layout::{done, form_token, page};
+use super::problem::PageProblem;
+use super::session::{LIFE, Visitor};
+use super::state::Dashboard;
+use super::values::Values;
+use crate::admin::problem::ProblemCode;
+
+pub(super) async fn show(visitor: Extension<Visitor>, values: Values) -> Response {
+    form(&visitor, &values, None)
+}
+
+fn form(visitor: &Visitor, values: &Values, error: Option<&str>) -> Response {
+    page(
+        visitor,
+        "Log in",
+        &html! {
+            h1 { "Log in" }
+            (done(values))
+            @if let Some(error) = error { p.error id="wrong" role="alert" { (error) } }
+            form.stacked method="post" action="/login" {
+                (form_token(visitor))
+                input type="hidden" name="next" value=(values.get("next").unwrap_or("/"));
+                label for="token" { "Token" }
+                input id="token" name="token" type="password" required autocomplete="current-password"
+                    aria-describedby=[error.map(|_| "wrong")];
+                p.note { "The value of token or read_token of [admin] in the configuration of this host." }
+                button { "Log in" }
+            }
+        },
+    )
+}
+
+pub(super) async fn login(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    headers: HeaderMap,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let bearer = HeaderValue::from_str(&format!("Bearer {}", values.get("token").unwrap_or_default()));
+    let given: HeaderMap = bearer.ok().map(|bearer| (AUTHORIZATION, bearer)).into_iter().collect();
+    let Some(caller) = dashboard.api.parts().tokens.caller(&given) else {
+        let mut response = form(&visitor, &values, Some("No token of [admin] is like this one."));
+        *response.status_mut() = StatusCode::UNAUTHORIZED;
+        response.extensions_mut().insert(ProblemCode::Unauthorized);
+        return Ok(response);
+    };
+    let secret = dashboard.sessions.begin(caller);
+    let to = values.get("next").filter(|page| is_own_page(page)).unwrap_or("/");
+    Ok(with_cookie(&dashboard, &headers, &secret, LIFE.as_secs(), Redirect::to(to)))
+}
+
+pub(super) async fn logout(
+    State(dashboard): State<Dashboard>,
+    headers: HeaderMap,
+) -> Result<Response, PageProblem> {
+    if let Some(secret) = session_of(&dashboard, &headers) {
+        dashboard.sessions.end(secret);
+    }
+    Ok(with_cookie(&dashboard, &headers, "", 0, Redirect::to("/login?done=logged-out")))
+}
+
+/// Whether a redirect to it stays at this address: `//name` and `/\name` would lead to another one.
+fn is_own_page(page: &str) -> bool {
+    let is_plain = page.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    is_plain && page.starts_with('/') && !page.starts_with("//")
+}
+
+fn with_cookie(
+    dashboard: &Dashboard,
+    headers: &HeaderMap,
+    value: &str,
+    seconds: u64,
+    to: Redirect,
+) -> Response {
+    let mut response = to.into_response();
+    let is_encrypted = headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https");
+    let secure = if is_encrypted { "; Secure" } else { "" };
+    let cookie = format!(
+        "{}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}",
+        cookie_name(dashboard)
+    );
+    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+        response.headers_mut().insert(SET_COOKIE, cookie);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_own_page;
+
+    #[test]
+    fn a_login_leads_to_a_page_of_this_address_only() {
+        assert!(is_own_page("/") && is_own_page("/queues/a?state=dead"));
+        for bad in ["", "//evil.example", "/\\evil.example", "https://evil.example", "/a\r\nb", "/a b"] {
+            assert!(!is_own_page(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The dashboard: pages for people, at the admin address.
+//!
+//!     request ─▶ guard: session, origin, form token ─▶ page ─▶ operations ─▶ queue ─▶ Redis
+//!
+//! In: the parts of the HTTP API, whose functions, connection and limits it shares. Out: a router that gives
+//! HTML. Every page reads and acts without JavaScript; the script only looks again by itself.
+//!
+//!     GET  /                                overview, with alarms
+//!     GET  /queues/{q}                      a queue: figures, tasks by state, hosts
+//!     GET  /queues/{q}/tasks/{id}           a task
+//!     GET  /queues/{q}/dead                 dead letters, in groups and as a list
+//!     GET  /queues/{q}/dead/confirm         how many a requeue or purge is for
+//!     GET  /queues/{q}/dead/export          JSON lines
+//!     GET  /plugins                         versions and states on each host
+//!     GET  /login  POST /login, /logout     a session for a token
+//!     POST …                                the changes: see `router`
+//!
+//! Not here: what is shown and done (`operations`), the API for programs (`api`).
+
+mod act;
+mod dead;
+mod export;
+mod flow;
+mod guard;
+mod layout;
+mod login;
+mod overview;
+mod plugins;
+mod problem;
+mod queue;
+mod session;
+mod state;
+mod task;
+mod text;
+mod values;
+
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use axum::{Router, middleware};
+
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use problem::PageProblem;
+pub(crate) use state::Dashboard;
+
+/// Answers the paths of [`crate::admin::is_page`].
+pub(crate) fn router(dashboard: Dashboard) -> Router {
+    Router::new()
+        .route("/", get(overview::show))
+        .route("/plugins", get(plugins::show))
+        .route("/plugins/{plugin}/reload", post(plugins::reload))
+        .route("/queues/{queue}", get(queue::show))
+        .route("/queues/{queue}/pause", post(queue::pause))
+        .route("/queues/{queue}/resume", post(queue::resume))
+        .route("/queues/{queue}/tasks", post(queue::enqueue))
+        .route("/queues/{queue}/tasks/{id}", get(task::show))
+        .route("/queues/{queue}/tasks/{id}/cancel", post(task::cancel))
+        .route("/queues/{queue}/tasks/{id}/requeue", post(task::requeue))
+        .route("/queues/{queue}/dead", get(dead::show))
+        .route("/queues/{queue}/dead/confirm", get(act::confirm))
+        .route("/queues/{queue}/dead/export", get(export::export))
+        .route("/queues/{queue}/dead/requeue", post(act::requeue))
+        .route("/queues/{queue}/dead/purge", post(act::purge))
+        .route("/login", get(login::show).post(login::login))
+        .route("/logout", post(login::logout))
+        .route("/dashboard.css", get(async || asset("text/css", include_str!("dashboard.css"))))
+        .route("/dashboard.js", get(async || asset("text/javascript", include_str!("dashboard.js"))))
+        .fallback(no_such_page)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(middleware::from_fn_with_state(dashboard.clone(), guard::guard))
+        .with_state(dashboard)
+}
+
+fn asset(kind: &'static str, text: &'static str) -> impl IntoResponse {
+    ([(CONTENT_TYPE, format!("{kind}; charset=utf-8")), (CACHE_CONTROL, "no-cache".to_owned())], text)
+}
+
+async fn no_such_page() -> PageProblem {
+    ApiProblem::new(ProblemCode::NotFound, "there is no such page").into()
+}
+
+async fn no_such_method() -> PageProblem {
+    ApiProblem::new(ProblemCode::MethodNotAllowed, "this page does not take this method").into()
+}

@@ -1,0 +1,134 @@
+//! Plugins: their versions and states on each host, what happened to them lately; reload.
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::response::{Redirect, Response};
+use maud::{Markup, html};
+
+use super::layout::{button, done, page, state, table};
+use super::problem::PageProblem;
+use super::session::Visitor;
+use super::state::Dashboard;
+use super::text::{NONE, data, data_or_none, moment, size};
+use super::values::{Values, part};
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::api::audit::AuditNote;
+use crate::operations::{PluginView, now_ms, plugin_rows};
+use crate::queue::hosts;
+use crate::queue::hosts::HostPlugin;
+
+/// Changes of a plugin that are shown.
+const CHANGES: usize = 10;
+
+const COLUMNS: [&str; 10] = [
+    "Plugin",
+    "Host",
+    "State",
+    "Version",
+    "Why",
+    "Loaded",
+    "#Attempts",
+    "#Spoiled",
+    "#Peak memory",
+    "#Rolled back",
+];
+
+pub(super) async fn show(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let hosts = hosts::list(dashboard.api.link().await?).await?;
+    let rows = plugin_rows(&hosts);
+    let own: Vec<&PluginView> = rows.iter().filter(|row| *row.host == *dashboard.api.parts().host).collect();
+    let main = html! {
+        h1 { "Plugins" }
+        (done(&values))
+        section aria-labelledby="versions" data-live="versions" {
+            h2 id="versions" { "Versions on each host" }
+            @if rows.is_empty() {
+                p.quiet { "No host has announced its plugins in the last 15 seconds." }
+            } @else {
+                (table("Plugins", &COLUMNS, &html! { @for row in &rows { (line(row)) } }))
+            }
+        }
+        @if visitor.may_change() && !own.is_empty() {
+            section aria-labelledby="reload" {
+                h2 id="reload" { "Reload on this host" }
+                p.note {
+                    "This host looks at the file now. A changed file is taken, and one that failed is tried \
+                     again. A content in quarantine stays there until its file changes."
+                }
+                div.actions {
+                    @for row in &own {
+                        @let name = &row.plugin.name;
+                        @let path = format!("/plugins/{}/reload", part(name));
+                        (button(&visitor, &path, &format!("Reload {name}")))
+                    }
+                }
+            }
+        }
+        section aria-labelledby="history" data-live="history" {
+            h2 id="history" { "What happened to them" }
+            @for row in &rows { (history(row)) }
+        }
+    };
+    Ok(page(&visitor, "Plugins", &main))
+}
+
+fn line(PluginView { host, plugin }: &PluginView) -> Markup {
+    html! {
+        tr {
+            th scope="row" { (data(&plugin.name)) }
+            td { (data(host)) }
+            td { (state(&plugin.state)) @if plugin.on_probation { " on probation" } }
+            td { (short(plugin.version.as_deref())) }
+            td { (data_or_none(plugin.error.as_deref())) }
+            td { (moment(plugin.loaded_at, now_ms())) }
+            td.number { (plugin.attempts) }
+            td.number { (plugin.failures) }
+            td.number { (size(plugin.peak_memory)) }
+            td.number { (plugin.rolled_back) }
+        }
+    }
+}
+
+fn short(version: Option<&str>) -> Markup {
+    match version.and_then(|version| Some((version, version.get(..12)?))) {
+        Some((version, digits)) => html! { code title=(version) { (digits) } },
+        None => html! { (NONE) },
+    }
+}
+
+fn history(PluginView { host, plugin }: &PluginView) -> Markup {
+    let HostPlugin { name, history, .. } = plugin;
+    let now = now_ms();
+    let rows = html! {
+        @for change in history.iter().rev().take(CHANGES) {
+            tr {
+                th scope="row" { (data(&change.what)) }
+                td { (moment(Some(change.at), now)) }
+                td { (short(change.version.as_deref())) }
+                td { (data_or_none(change.reason.as_deref())) }
+            }
+        }
+    };
+    html! {
+        @if !history.is_empty() {
+            h3 { (data(name)) " on " (data(host)) }
+            (table(&format!("Changes of {name} on {host}"), &["What", "When", "Version", "Why"], &rows))
+        }
+    }
+}
+
+pub(super) async fn reload(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+) -> Result<Response, PageProblem> {
+    if !dashboard.api.parts().plugins.reload(&name) {
+        let detail = format!("no queue of this host uses a plugin {name:?}");
+        return Err(ApiProblem::new(ProblemCode::UnknownPlugin, detail).into());
+    }
+    let note = AuditNote { plugin: Some(name), ..AuditNote::default() };
+    Ok(note.on(Redirect::to("/plugins?done=reloading")))
+}

@@ -1,0 +1,347 @@
+//! A queue: figures, tasks by state, hosts and consumers; pause, resume and a form for a task.
+//!
+//! Not here: dead letters (`dead`), one task (`task`).
+
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+
+use super::layout::{alarm_list, button, done, form_token, page, state, table};
+use super::problem::PageProblem;
+use super::session::Visitor;
+use super::state::Dashboard;
+use super::text::{age, age_or_none, data, data_or_none, moment, version};
+use super::values::{Values, dead_path, link, queue_path, task_path};
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::api::audit::AuditNote;
+use crate::config::units::parse_duration;
+use crate::operations::alarms::alarms;
+use crate::operations::{self, ListRequest, ListedTask, OperationError, QueueView, TaskList, now_ms};
+use crate::queue::listing::ListedState;
+use crate::queue::{Enqueued, NewTask, hosts};
+use crate::task::Field;
+
+/// Tasks on a page.
+const TASKS: usize = 25;
+const STATES: [ListedState; 6] = [
+    ListedState::Queued,
+    ListedState::Running,
+    ListedState::Delayed,
+    ListedState::Held,
+    ListedState::Dead,
+    ListedState::Ended,
+];
+
+pub(super) async fn show(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let queue = dashboard.api.queue(&name).await?;
+    let hosts = hosts::list(&queue.link).await?;
+    let view = QueueView::new(&queue.rules, &queue.census().await?, &hosts, now_ms());
+    let listed = chosen_state(&values)?;
+    let request = ListRequest {
+        state: listed,
+        filter: values.filter()?,
+        cursor: values.get("cursor").map(str::to_owned),
+        limit: TASKS,
+        with_fields: false,
+    };
+    let tasks = match operations::list(&queue, &request).await {
+        Err(error @ OperationError::NoEvents(_)) => Err(error.to_string()),
+        tasks => Ok(tasks?),
+    };
+    let about = std::slice::from_ref(&view);
+    let alarms: Vec<_> = alarms(about, &hosts, &[])
+        .into_iter()
+        .filter(|alarm| {
+            use operations::alarms::AlarmSubject as About;
+            match &alarm.about {
+                About::Plugin(plugin) => *plugin == view.plugin,
+                About::Queue(_) | About::Dead(_) | About::Hosts => true,
+            }
+        })
+        .collect();
+    let path = queue_path(&name);
+    let main = html! {
+        h1 { "Queue " (data(&name)) }
+        (done(&values))
+        section aria-labelledby="figures" data-live="figures" {
+            h2 id="figures" { "Now" }
+            (figures(&view))
+            (alarm_list(&alarms, "No alarm about this queue."))
+        }
+        @if visitor.may_change() {
+            div.actions data-live="actions" {
+                @if !view.paused { (button(&visitor, &format!("{path}/pause"), "Pause")) }
+                @if view.paused || view.held.is_some() {
+                    (button(&visitor, &format!("{path}/resume"), "Resume"))
+                }
+            }
+        }
+        section aria-labelledby="tasks" data-live="tasks" {
+            h2 id="tasks" { "Tasks" }
+            (tabs(&path, listed))
+            (filter(&path, &values, listed))
+            @match &tasks {
+                Ok(tasks) => (task_list(&name, tasks, listed, &values)),
+                Err(why) => p.quiet { (why) },
+            }
+        }
+        @if visitor.may_change() { (enqueue_form(&visitor, &path)) }
+        section aria-labelledby="hosts" data-live="hosts" {
+            h2 id="hosts" { "Hosts and consumers" }
+            (hosts_table(&view))
+            (consumers(&view))
+        }
+    };
+    Ok(page(&visitor, &format!("Queue {name}"), &main))
+}
+
+fn chosen_state(values: &Values) -> Result<ListedState, ApiProblem> {
+    let Some(text) = values.get("state") else { return Ok(ListedState::Queued) };
+    let wrong = |_| ApiProblem::new(ProblemCode::Invalid, format!("state: there is no state {text:?}"));
+    text.parse().map_err(wrong)
+}
+
+fn figures(view: &QueueView) -> Markup {
+    html! {
+        dl.figures {
+            div { dt { "State" } dd { (state(&view.state)) } }
+            div { dt { "Queued" } dd { (view.queued) } }
+            div { dt { "Running" } dd { (view.running) } }
+            div { dt { "Delayed" } dd { (view.delayed) } }
+            div { dt { "Held" } dd { (view.held_tasks) } }
+            div { dt { "Dead" } dd { a href=(dead_path(&view.queue)) { (view.dead) } } }
+            div { dt { "Oldest waits" } dd { (age_or_none(view.oldest_ms)) } }
+            div { dt { "Completed per second" } dd { (format!("{:.1}", view.rate)) } }
+        }
+        p.note {
+            "Stream " (data(&view.stream)) ", group " (data(&view.group)) ", plugin "
+            a href="/plugins" { (data(&view.plugin)) } "."
+            @if let Some(schedule) = &view.schedule {
+                " Schedule " (data(&schedule.cron.join("; "))) " (" (data(&schedule.timezone)) "), next: "
+                (moment(schedule.next_ms, now_ms())) "."
+            }
+        }
+    }
+}
+
+fn tabs(path: &str, chosen: ListedState) -> Markup {
+    html! {
+        nav.tabs aria-label="Tasks by state" {
+            @for listed in STATES {
+                @let name: &str = listed.into_str();
+                @let current = (listed == chosen).then_some("page");
+                a href={ (path) "?state=" (name) "#tasks" } aria-current=[current] { (name) }
+            }
+        }
+    }
+}
+
+/// A form that only looks.
+fn filter(path: &str, values: &Values, listed: ListedState) -> Markup {
+    html! {
+        form.filter method="get" action=(path) role="search" aria-label="Filter of tasks" {
+            input type="hidden" name="state" value=(listed.into_str());
+            label { "Text in id, error or field "
+                input name="text" value=(values.get("text").unwrap_or_default()); }
+            label { "Text in the error "
+                input name="error" value=(values.get("error").unwrap_or_default()); }
+            button { "Filter" }
+        }
+    }
+}
+
+fn task_list(queue: &str, list: &TaskList, listed: ListedState, values: &Values) -> Markup {
+    let now = now_ms();
+    let when = match listed {
+        ListedState::Queued | ListedState::Held => "Enqueued",
+        ListedState::Running => "Began",
+        ListedState::Delayed => "Due",
+        ListedState::Dead | ListedState::Ended => "Ended",
+    };
+    let at = |task: &ListedTask| match listed {
+        ListedState::Queued | ListedState::Held => task.enqueued_at,
+        ListedState::Running => task.started_at,
+        ListedState::Delayed => task.due_at,
+        ListedState::Dead | ListedState::Ended => task.finished_at,
+    };
+    let rows = html! {
+        @for task in &list.tasks {
+            tr {
+                th scope="row" { a href=(task_path(queue, &task.id)) { (data(&task.id)) } }
+                td { (state(task.status.into_str())) }
+                td.number { (task.attempt) }
+                td { (moment(at(task), now)) }
+                td { (data_or_none(task.consumer.as_deref())) }
+                td { (version(task.plugin.as_deref())) }
+                td {
+                    @if let Some(progress) = task.progress { (progress) " % " }
+                    (data_or_none(task.error.as_deref().or(task.note.as_deref())))
+                }
+            }
+        }
+    };
+    let columns = ["Id", "Status", "#Attempt", when, "Host", "Version", "Error or note"];
+    html! {
+        @if list.tasks.is_empty() {
+            p.quiet { "None among the " (list.examined) " that were looked at." }
+        } @else {
+            (table(&format!("Tasks that are {}", listed.into_str()), &columns, &rows))
+        }
+        (next(&queue_path(queue), list.next.as_deref(), list.examined, values, listed.into_str(), "tasks"))
+    }
+}
+
+/// The way on, if a list goes on.
+pub(super) fn next(
+    path: &str,
+    cursor: Option<&str>,
+    examined: usize,
+    values: &Values,
+    listed: &str,
+    anchor: &str,
+) -> Markup {
+    let pairs = |cursor: &str| {
+        let mut pairs = values.filter_pairs();
+        pairs.push(("state", listed));
+        pairs.push(("cursor", cursor));
+        link(path, &pairs)
+    };
+    html! {
+        p.pages {
+            @if values.get("cursor").is_some() {
+                a href={ (pairs("")) "#" (anchor) } { "To the first ones" } " "
+            }
+            @if let Some(cursor) = cursor {
+                a href={ (pairs(cursor)) "#" (anchor) } { "Next ones" }
+                span.note { " (" (examined) " were looked at)" }
+            }
+        }
+    }
+}
+
+fn hosts_table(view: &QueueView) -> Markup {
+    let rows = html! {
+        @for on in &view.hosts {
+            tr {
+                th scope="row" { (data(&on.host)) }
+                td { (state(&on.queue.state)) }
+                td.number { (on.queue.running) }
+                td.number { (on.queue.completed) }
+                td.number { (on.queue.retried) }
+                td.number { (on.queue.dead) }
+                td.number { (format!("{:.1}", on.queue.rate)) }
+            }
+        }
+    };
+    let columns = ["Host", "State", "#Running", "#Completed", "#Retried", "#Dead", "#Per second"];
+    html! {
+        @if view.hosts.is_empty() {
+            p.quiet { "No running host has this queue." }
+        } @else {
+            (table("Hosts of this queue", &columns, &rows))
+        }
+    }
+}
+
+fn consumers(view: &QueueView) -> Markup {
+    let rows = html! {
+        @for consumer in &view.consumers {
+            tr {
+                th scope="row" { (data(&consumer.name)) }
+                td.number { (consumer.pending) }
+                td.number { (age(consumer.idle_ms)) " ago" }
+            }
+        }
+    };
+    html! {
+        @if !view.consumers.is_empty() {
+            (table("Consumers of the group", &["Consumer", "#Pending", "#Last heard of"], &rows))
+        }
+    }
+}
+
+fn enqueue_form(visitor: &Visitor, path: &str) -> Markup {
+    html! {
+        section aria-labelledby="enqueue" {
+            h2 id="enqueue" { "Enqueue a task" }
+            form.stacked method="post" action={ (path) "/tasks" } {
+                (form_token(visitor))
+                label for="fields" { "Fields" }
+                textarea id="fields" name="fields" rows="4" required aria-describedby="fields-note" {}
+                p.note id="fields-note" { "One for each line, as name=value." }
+                label for="delay" { "Delay" }
+                input id="delay" name="delay" placeholder="10s" aria-describedby="delay-note";
+                p.note id="delay-note" { "Empty: at once." }
+                label for="key" { "Idempotency key" }
+                input id="key" name="key" aria-describedby="key-note";
+                p.note id="key-note" { "Empty: none. A task with the key of another one does not run." }
+                button { "Enqueue" }
+            }
+        }
+    }
+}
+
+pub(super) async fn pause(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+) -> Result<Response, PageProblem> {
+    dashboard.api.queue(&name).await?.pause().await?;
+    Ok(AuditNote::queue(&name).on(Redirect::to(&format!("{}?done=paused", queue_path(&name)))))
+}
+
+pub(super) async fn resume(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+) -> Result<Response, PageProblem> {
+    dashboard.api.queue(&name).await?.resume().await?;
+    Ok(AuditNote::queue(&name).on(Redirect::to(&format!("{}?done=resumed", queue_path(&name)))))
+}
+
+pub(super) async fn enqueue(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let delay = values.get("delay").map(|text| parse_duration(text.trim())).transpose();
+    let delay = delay.map_err(|why| invalid(format!("delay: {why}")))?.unwrap_or(Duration::ZERO);
+    let fields = fields(values.get("fields").unwrap_or_default())?;
+    let wrong = |error: crate::queue::produce::NotATask| invalid(error.to_string());
+    let mut task = NewTask::new(fields, delay).map_err(wrong)?;
+    if let Some(key) = values.get("key") {
+        task = task.with_key(key.to_owned()).map_err(wrong)?;
+    }
+    let queue = dashboard.api.queue(&name).await?;
+    operations::check_delay(&queue.rules, delay)?;
+    let (id, word) = match operations::enqueue(&queue, &task).await? {
+        Enqueued::Accepted => (task.id().to_owned(), "enqueued"),
+        Enqueued::Duplicate(first) => (first, "duplicate"),
+        Enqueued::Full => {
+            let problem = ApiProblem::new(ProblemCode::QueueFull, operations::full(&queue.rules));
+            return Ok(AuditNote::queue(&name).on(PageProblem(problem).into_response()));
+        }
+    };
+    let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
+    Ok(note.on(Redirect::to(&format!("{}?done={word}", task_path(&name, &id)))))
+}
+
+fn fields(lines: &str) -> Result<Vec<Field>, ApiProblem> {
+    let mut fields = Vec::new();
+    for (at, line) in lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let wrong = || invalid(format!("fields: line {} is not name=value", at + 1));
+        let (name, value) = line.split_once('=').ok_or_else(wrong)?;
+        fields.push(Field { name: name.trim().to_owned(), value: value.as_bytes().to_vec() });
+    }
+    Ok(fields)
+}
+
+pub(super) fn invalid(detail: impl Into<String>) -> ApiProblem {
+    ApiProblem::new(ProblemCode::Invalid, detail)
+}

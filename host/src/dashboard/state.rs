@@ -1,0 +1,19 @@
+//! The parts that the pages share.
+
+use std::sync::Arc;
+
+use super::session::Sessions;
+use crate::api::Api;
+
+/// The functions of the API, and who has logged in. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Dashboard {
+    pub(super) api: Api,
+    pub(super) sessions: Arc<Sessions>,
+}
+
+impl Dashboard {
+    pub(crate) fn new(api: Api) -> Dashboard {
+        Dashboard { api, sessions: Arc::new(Sessions::new()) }
+    }
+}

@@ -1,0 +1,155 @@
+//! Text and figures of pages: ages, times, data of users.
+//!
+//! Everything that users or handlers wrote goes through [`data`] or [`block`]: it is escaped, cut, and kept
+//! apart from the direction of the text around it.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use maud::{Markup, html};
+use serde_json::Value;
+
+use crate::config::units::show_duration;
+
+/// The most characters of a text in a line, and in a block.
+const LINE: usize = 200;
+const BLOCK: usize = 4096;
+/// The bytes of a binary value that are shown.
+const BINARY: usize = 64;
+
+pub(super) const NONE: &str = "–";
+
+/// Users' text in a line.
+pub(super) fn data(text: &str) -> Markup {
+    let (cut, is_cut) = cut(text, LINE);
+    html! { bdi.data { (cut) @if is_cut { "…" } } }
+}
+
+/// Users' text that may not be there.
+pub(super) fn data_or_none(text: Option<&str>) -> Markup {
+    match text.filter(|text| !text.is_empty()) {
+        Some(text) => data(text),
+        None => html! { (NONE) },
+    }
+}
+
+/// Users' text as a block of its own, with a note where it is cut.
+pub(super) fn block(text: &str, name: &str) -> Markup {
+    let (cut, is_cut) = cut(text, BLOCK);
+    html! {
+        // A block that scrolls can be reached with the keyboard.
+        pre.data dir="auto" tabindex="0" role="region" aria-label=(name) { (cut) }
+        @if is_cut { p.note { "The first " (BLOCK) " characters of " (text.len()) " bytes." } }
+    }
+}
+
+/// A field's value or a result: text, JSON, or bytes.
+pub(super) fn value(value: &Value, name: &str) -> Markup {
+    if let Value::String(text) = value {
+        return block(text, name);
+    }
+    let bytes = value.as_object().filter(|object| object.len() == 1).and_then(|object| object.get("base64"));
+    match bytes.and_then(Value::as_str).and_then(|text| STANDARD.decode(text).ok()) {
+        Some(bytes) => binary(&bytes),
+        None => block(&serde_json::to_string_pretty(value).unwrap_or_default(), name),
+    }
+}
+
+fn binary(bytes: &[u8]) -> Markup {
+    let shown: Vec<String> = bytes.iter().take(BINARY).map(|byte| format!("{byte:02x}")).collect();
+    html! {
+        p.note { "Binary, " (bytes.len()) " bytes." }
+        code.data { (shown.join(" ")) @if bytes.len() > BINARY { " …" } }
+    }
+}
+
+/// The first characters, and whether there are more.
+fn cut(text: &str, most: usize) -> (&str, bool) {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => (&text[..end], true),
+        None => (text, false),
+    }
+}
+
+/// A time that has passed, in its two largest units.
+pub(super) fn age(ms: u64) -> String {
+    let unit = match ms {
+        0..1_000 => 1,
+        1_000..3_600_000 => 1_000,
+        3_600_000..86_400_000 => 60_000,
+        _ => 3_600_000,
+    };
+    show_duration(Duration::from_millis(ms / unit * unit))
+}
+
+pub(super) fn age_or_none(ms: Option<u64>) -> String {
+    ms.map_or_else(|| NONE.to_owned(), age)
+}
+
+/// A moment, with how long ago it was.
+pub(super) fn moment(ms: Option<u64>, now_ms: u64) -> Markup {
+    let time =
+        ms.filter(|ms| *ms > 0).and_then(|ms| Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok());
+    let (Some(ms), Some(time)) = (ms, time) else { return html! { (NONE) } };
+    let shown = time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
+    let distance = age(now_ms.abs_diff(ms));
+    html! {
+        time datetime=(time.to_string()) { (shown) }
+        " " span.note { @if ms > now_ms { "(in " (distance) ")" } @else { "(" (distance) " ago)" } }
+    }
+}
+
+/// A version in short: `name@` and the first digits.
+pub(super) fn version(text: Option<&str>) -> Markup {
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return html! { (NONE) } };
+    match text.rsplit_once('@') {
+        Some((name, digest)) if digest.len() > 12 && digest.is_ascii() => {
+            html! { bdi.data title=(text) { (name) "@" (&digest[..12]) } }
+        }
+        _ => data(text),
+    }
+}
+
+/// `3 tasks`.
+pub(super) fn plural(count: u64, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Bytes in MiB or KiB.
+pub(super) fn size(bytes: u64) -> String {
+    if bytes >= 1 << 20 {
+        format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+    } else {
+        format!("{} KiB", bytes.div_ceil(1 << 10))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_users_wrote_is_escaped_and_cut() {
+        let shown = data("<script>&\"").into_string();
+        assert_eq!(shown, "<bdi class=\"data\">&lt;script&gt;&amp;&quot;</bdi>");
+        assert!(data(&"ä".repeat(300)).into_string().contains(&format!("{}…<", "ä".repeat(200))));
+        let long = block(&"x".repeat(5000), "n\"<").into_string();
+        assert!(
+            long.contains("4096 characters of 5000 bytes") && !long.contains(&"x".repeat(4097)),
+            "{long}"
+        );
+        assert!(long.contains("aria-label=\"n&quot;&lt;\""), "{long}");
+        let bytes = value(&serde_json::json!({ "base64": "AP8=" }), "n").into_string();
+        assert!(bytes.contains("Binary, 2 bytes") && bytes.contains("00 ff"), "{bytes}");
+    }
+
+    #[test]
+    fn ages_have_two_units() {
+        let table = [(0, "0s"), (850, "850ms"), (61_900, "1m1s"), (3_661_000, "1h1m"), (90_061_000, "1d1h")];
+        for (ms, expected) in table {
+            assert_eq!(age(ms), expected);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The values of a query or of a form, and the filter among them.
+//!
+//! In: `application/x-www-form-urlencoded`. Out: values by name, a [`TaskFilter`], links and hidden fields
+//! that carry the filter on. An empty value counts as none: browsers send every field of a form.
+
+use std::convert::Infallible;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use maud::{Markup, html};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use url::form_urlencoded;
+
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::config::units::parse_duration;
+use crate::queue::TaskFilter;
+
+/// The names of a filter.
+pub(super) const FILTER: [&str; 8] =
+    ["reason", "text", "error", "version", "host", "id", "newer_than", "older_than"];
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Values(Vec<(String, String)>);
+
+/// The values of the form, which the guard has read; or else of the query.
+impl<S: Sync> FromRequestParts<S> for Values {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Values, Infallible> {
+        let form = parts.extensions.get::<Values>().cloned();
+        Ok(form.unwrap_or_else(|| Values::read(parts.uri.query().unwrap_or_default().as_bytes())))
+    }
+}
+
+impl Values {
+    pub(super) fn read(text: &[u8]) -> Values {
+        Values(form_urlencoded::parse(text).into_owned().collect())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        let value = self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        value.filter(|value| !value.trim().is_empty())
+    }
+
+    /// The filter of tasks.
+    pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
+        let text = |name: &str| self.get(name).map(str::to_owned);
+        let age = |name: &str| {
+            let age = self.get(name).map(|text| parse_duration(text.trim())).transpose();
+            age.map_err(|why| ApiProblem::new(ProblemCode::Invalid, format!("{name}: {why}")))
+        };
+        Ok(TaskFilter {
+            reason: text("reason"),
+            text: text("text"),
+            error: text("error"),
+            version: text("version"),
+            host: text("host"),
+            id: text("id"),
+            from_ms: None,
+            to_ms: None,
+            older_than: age("older_than")?,
+            newer_than: age("newer_than")?,
+        })
+    }
+
+    /// The filter's values.
+    pub(super) fn filter_pairs(&self) -> Vec<(&'static str, &str)> {
+        FILTER.into_iter().filter_map(|name| Some((name, self.get(name)?))).collect()
+    }
+
+    /// The filter as hidden fields of a form.
+    pub(super) fn hidden_filter(&self) -> Markup {
+        html! {
+            @for (name, value) in self.filter_pairs() { input type="hidden" name=(name) value=(value); }
+        }
+    }
+}
+
+/// A path with a query. Pairs without a value are left out.
+pub(super) fn link(path: &str, pairs: &[(&str, &str)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(pairs.iter().filter(|(_, value)| !value.is_empty()));
+    match query.finish() {
+        query if query.is_empty() => path.to_owned(),
+        query => format!("{path}?{query}"),
+    }
+}
+
+/// A part of a path.
+pub(super) fn part(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+pub(super) fn queue_path(queue: &str) -> String {
+    format!("/queues/{}", part(queue))
+}
+
+pub(super) fn task_path(queue: &str, id: &str) -> String {
+    format!("{}/tasks/{}", queue_path(queue), part(id))
+}
+
+pub(super) fn dead_path(queue: &str) -> String {
+    format!("{}/dead", queue_path(queue))
+}

@@ -1,0 +1,140 @@
+//! Dead letters: their causes, a filter, and what is done with those that match.
+
+use super::{Browser, form, form_token, text};
+use crate::support::{Bench, Host};
+
+/// A queue with so many dead letters, of four causes, of which every second one was rejected.
+fn bench(letters: usize) -> (Bench, Host) {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    add(&mut bench, 0..letters);
+    let host = bench.host();
+    (bench, host)
+}
+
+fn add(bench: &mut Bench, numbers: std::ops::Range<usize>) {
+    let mut pipe = redis::pipe();
+    for n in numbers {
+        let (reason, error) = match n % 4 {
+            0 => ("rejected", format!("no such page {n}")),
+            1 => ("retries-exhausted", format!("timeout: {n} ms")),
+            2 => ("rejected", "too large".to_owned()),
+            _ => ("crashed", format!("trap {n}")),
+        };
+        let version = if n % 2 == 0 { "echo@aaaa" } else { "echo@bbbb" };
+        let fields = [
+            ("n", n.to_string()),
+            ("tq-id", format!("id-{n}")),
+            ("tq-queue", "work".into()),
+            ("tq-reason", reason.into()),
+            ("tq-error", error),
+            ("tq-attempts", "1".into()),
+            ("tq-enqueued-at", "1700000000000".into()),
+            ("tq-failed-at", (1_700_000_000_000 + n).to_string()),
+            ("tq-consumer", "box-1".into()),
+            ("tq-plugin", version.into()),
+        ];
+        pipe.cmd("XADD").arg("tq:{work}:dead").arg("*").arg(&fields).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("add dead letters");
+}
+
+fn dead(bench: &mut Bench) -> u64 {
+    bench.redis("XLEN", "tq:{work}:dead")
+}
+
+const DEAD: &str = "/queues/work/dead";
+
+#[test]
+fn causes_are_told_apart_and_each_leads_to_its_own() {
+    let (_bench, host) = bench(40);
+    let browser = Browser::new(&host);
+    let page = browser.page(DEAD);
+    let shown = text(&page);
+    assert!(shown.contains("40 dead letters of the 40 that there are."), "{shown}");
+    for cause in ["no such page ", "timeout: ", "too large", "trap "] {
+        assert!(page.contains(&format!(">{cause}</bdi>…")), "{cause}: {page}");
+    }
+    let cause = page.split("<a href=\"").skip(1).find(|link| link.contains("error=timeout")).expect("a link");
+    let cause = cause.split('"').next().expect("a link").replace("&amp;", "&");
+    let shown = text(&browser.page(&cause));
+    assert!(shown.contains("10 dead letters of the 40") && !shown.contains("trap "), "{shown}");
+    let shown = text(&browser.page(&format!("{DEAD}?reason=rejected&text=id-2&version=&error=")));
+    assert!(shown.contains("6 dead letters of the 40"), "{shown}");
+    host.stop();
+}
+
+#[test]
+fn a_requeue_is_for_those_that_were_counted() {
+    let (mut bench, host) = bench(40);
+    let browser = Browser::new(&host);
+    let page = browser.page(&format!("{DEAD}/confirm?what=requeue&rate=100/s&reason=rejected&error=large"));
+    let shown = text(&page);
+    assert!(shown.contains("10 dead letters of queue work match. 40 were looked at."), "{shown}");
+    assert!(shown.contains("Requeue 10 dead letters, 100 every 1s"), "{shown}");
+    assert_eq!((dead(&mut bench), bench.redis::<u64>("XLEN", "work")), (40, 0), "nothing is done yet");
+    // These die after the count.
+    add(&mut bench, 40..44);
+    let answer = browser.press(&page, &format!("{DEAD}/requeue"), &[]);
+    assert!(
+        answer.status == 200 && text(&answer.body).contains("10 dead letters are requeued"),
+        "{answer:?}"
+    );
+    assert_eq!((dead(&mut bench), bench.redis::<u64>("XLEN", "work")), (34, 10));
+    let audit = host.until_logged("audit: a change was asked for", 1);
+    assert_eq!(audit[0]["filter"], "{\"reason\":\"rejected\",\"error\":\"large\"}");
+    assert_eq!((&audit[0]["succeeded"], &audit[0]["who"]), (&10.into(), &"anybody".into()));
+    let none = text(&browser.page(&format!("{DEAD}/confirm?what=requeue&text=nothing+like+this")));
+    assert!(none.contains("There is nothing to do."), "{none}");
+    host.stop();
+}
+
+#[test]
+fn a_purge_offers_an_export_and_needs_the_page_that_counts() {
+    let (mut bench, host) = bench(120);
+    let browser = Browser::new(&host);
+    let page = browser.page(&format!("{DEAD}/confirm?what=purge&version=bbbb"));
+    assert!(text(&page).contains("60 dead letters of queue work match."), "{page}");
+    let export = browser.get(&format!("{DEAD}/export?version=bbbb"));
+    assert_eq!(export.header("content-type"), Some("application/jsonl; charset=utf-8"));
+    assert_eq!(export.header("content-disposition"), Some("attachment; filename=\"work-dead.jsonl\""));
+    let lines: Vec<serde_json::Value> = export
+        .body
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .filter(serde_json::Value::is_object)
+        .collect();
+    assert_eq!(lines.len(), 60, "{}", export.body);
+    assert_eq!((&lines[0]["id"], &lines[0]["fields"][0]["value"]), (&"id-119".into(), &"119".into()));
+    let token = form_token(&form(&page, &format!("{DEAD}/purge")));
+    let straight = browser.submit(&format!("{DEAD}/purge"), &[("form-token", &token)]);
+    assert!(straight.status == 422 && text(&straight.body).contains("the page that counts"), "{straight:?}");
+    assert_eq!(dead(&mut bench), 120);
+    let answer = browser.press(&page, &format!("{DEAD}/purge"), &[]);
+    assert!(answer.status == 200 && text(&answer.body).contains("60 dead letters are deleted"), "{answer:?}");
+    assert_eq!(dead(&mut bench), 60);
+    assert_eq!(browser.get(&format!("{DEAD}/confirm?what=other")).status, 422);
+    assert_eq!(browser.get(&format!("{DEAD}/confirm?what=requeue&rate=fast")).status, 422);
+    host.stop();
+}
+
+#[test]
+fn a_large_purge_goes_on_in_bounded_steps() {
+    const ALL: usize = 25_000;
+    let (mut bench, host) = bench(ALL);
+    let browser = Browser::new(&host);
+    let groups = text(&browser.page(DEAD));
+    assert!(groups.contains("newest ones that were looked at; there are more."), "{groups}");
+    let mut page = browser.page(&format!("{DEAD}/confirm?what=purge"));
+    assert!(text(&page).contains("25000 dead letters of queue work: all of them."), "{}", text(&page));
+    let mut steps = 0;
+    while page.contains(&format!("action=\"{DEAD}/purge\"")) {
+        let answer = browser.press(&page, &format!("{DEAD}/purge"), &[]);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        page = answer.body;
+        steps += 1;
+    }
+    assert!(text(&page).contains("25000 dead letters are deleted, and none is left"), "{}", text(&page));
+    assert!(steps >= 3, "{steps} steps");
+    assert_eq!(dead(&mut bench), 0);
+    host.stop();
+}

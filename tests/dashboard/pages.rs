@@ -1,0 +1,151 @@
+//! Each page shows real tasks of a real host, and acts on them.
+
+use serde_json::json;
+
+use super::{Browser, led_to, text};
+use crate::support::http::send;
+use crate::support::{Bench, Held, eventually};
+
+#[test]
+fn queue_and_task_pages_show_and_change_tasks() {
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nevents = 100\n");
+    let host = bench.host();
+    // It has no url, and is rejected.
+    let dead = bench.xadd("work", &[("name", "dead one")]);
+    bench.until("work", &dead, "FAILED");
+    let [task] = held.task();
+    let running = bench.xadd("work", &[task, ("name", "runs")]);
+    bench.until_running("work", 1);
+    let queued = bench.xadd("work", &[task, ("name", "waits")]);
+    let browser = Browser::new(&host);
+    let overview = eventually("the host has announced itself", || {
+        let page = browser.page("/");
+        text(&page).contains("1 running host.").then_some(page)
+    });
+    assert!(
+        overview.contains("href=\"/queues/work\"")
+            && text(&overview).contains("dead letters of work: There is 1.")
+    );
+
+    let tab = |state: &str| browser.page(&format!("/queues/work?state={state}"));
+    for (state, id) in [("queued", &queued), ("running", &running), ("dead", &dead), ("ended", &dead)] {
+        let page = tab(state);
+        assert!(text(&page).contains(id.as_str()), "{state}: {page}");
+    }
+    assert!(text(&tab("delayed")).contains("None among the 0"));
+    assert!(text(&browser.page("/queues/work?state=queued&text=nothing")).contains("None among the 1"));
+
+    // A task by the form, delayed, and its page.
+    let page = tab("queued");
+    let fields = "name=late\r\n\r\nraw = a=b \r\n";
+    let made =
+        browser.press(&page, "/queues/work/tasks", &[("fields", fields), ("delay", "1h"), ("key", "k")]);
+    let place = led_to(&made);
+    let page = browser.page(&place);
+    let shown = text(&page);
+    assert!(shown.contains("The task is in the queue.") && shown.contains("(delayed)"), "{shown}");
+    assert!(shown.contains("late") && shown.contains(" a=b "), "{shown}");
+    let again = browser.press(&tab("queued"), "/queues/work/tasks", &[("fields", "a=1"), ("key", "k")]);
+    assert_eq!(led_to(&again), place.replace("enqueued", "duplicate"));
+    let cancel = place.replace("?done=enqueued", "");
+    let action = format!("{}/cancel", path_in(&page, "/cancel"));
+    assert_eq!(led_to(&browser.press(&page, &action, &[])), format!("{cancel}?done=cancelled"));
+    assert!(text(&browser.page(&cancel)).contains("CANCELLED"));
+    let wrong = browser.press(&tab("queued"), "/queues/work/tasks", &[("fields", "no value")]);
+    assert!(wrong.status == 422 && text(&wrong.body).contains("line 1 is not name=value"), "{wrong:?}");
+
+    // The dead one: its fields, its error, and requeue.
+    let page = browser.page(&format!("/queues/work/tasks/{dead}"));
+    let shown = text(&page);
+    assert!(shown.contains("dead one") && shown.contains("rejected") && shown.contains("FAILED"), "{shown}");
+    let action = format!("{}/requeue", path_in(&page, "/requeue"));
+    assert!(led_to(&browser.press(&page, &action, &[])).ends_with("?done=requeued"));
+    // The running one: its host, and cancel.
+    let page = browser.page(&format!("/queues/work/tasks/{running}"));
+    assert!(text(&page).contains("(running)") && text(&page).contains("runs"), "{page}");
+    let action = format!("{}/cancel", path_in(&page, "/cancel"));
+    assert!(led_to(&browser.press(&page, &action, &[])).ends_with("?done=cancelled"));
+    bench.until("work", &running, "CANCELLED");
+    held.end();
+    host.stop();
+}
+
+/// The path in front of `end` of the form's action.
+fn path_in(page: &str, end: &str) -> String {
+    let actions = page.split("action=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let found = actions.filter_map(|action| action.strip_suffix(end)).next();
+    found.unwrap_or_else(|| panic!("a form for {end} in {page}")).to_owned()
+}
+
+#[test]
+fn pause_resume_and_reload_by_forms() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("wrong-world", "echo");
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let plugins = eventually("the plugin has failed", || {
+        let page = browser.page("/plugins");
+        (text(&page).contains("failed") && page.contains("Reload echo")).then_some(page)
+    });
+    assert!(text(&browser.page("/")).contains("plugin echo: It is failed on"), "an alarm");
+    bench.install("echo", "echo");
+    assert_eq!(led_to(&browser.press(&plugins, "/plugins/echo/reload", &[])), "/plugins?done=reloading");
+    eventually("the plugin is active", || text(&browser.page("/plugins")).contains("active").then_some(()));
+    let page = browser.page("/queues/work");
+    let paused = led_to(&browser.press(&page, "/queues/work/pause", &[]));
+    let page = browser.page(&paused);
+    assert!(text(&page).contains("The queue is paused in all hosts."));
+    eventually("the fetch loop has seen the pause", || {
+        host.get("/readyz").body.contains("\"paused\"").then_some(())
+    });
+    let id = bench.xadd("work", &[("a", "1")]);
+    eventually("the pause is an alarm", || {
+        text(&browser.page("/")).contains("It is paused; 1 task wait").then_some(())
+    });
+    led_to(&browser.press(&page, "/queues/work/resume", &[]));
+    bench.until("work", &id, "COMPLETED");
+    let shown = text(&browser.page(&format!("/queues/work/tasks/{id}")));
+    assert!(shown.contains("Result") && shown.contains("nothing keeps its fields"), "{shown}");
+    host.stop();
+}
+
+#[test]
+fn lists_go_on_and_every_state_has_a_page() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let ids: Vec<String> = (0..60).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let mut page = browser.page("/queues/work");
+    let mut shown = Vec::new();
+    for _ in 0..3 {
+        shown.extend(ids.iter().filter(|id| page.contains(&format!(">{id}<"))).cloned());
+        let next = page.split("<a href=\"").skip(1).find(|link| link.contains(">Next ones<"));
+        let Some(next) = next.and_then(|link| link.split('"').next()) else { break };
+        page = browser.page(next.split('#').next().unwrap_or_default().replace("&amp;", "&").as_str());
+    }
+    assert_eq!(shown, ids, "each once, in their order");
+    assert!(text(&browser.page("/queues/work?state=ended")).contains("keeps no events"));
+    for state in ["running", "delayed", "held", "dead"] {
+        browser.page(&format!("/queues/work?state={state}"));
+    }
+    // The API shows the same.
+    let listed = send(host.admin(), "GET", "/v1/queues/work", &[], None).json();
+    assert_eq!(listed["queued"], json!(60));
+    host.stop();
+}
+
+#[test]
+fn without_redis_the_page_says_so() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    browser.page("/");
+    bench.redis.stop();
+    let answer = browser.get("/");
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("2")), "{answer:?}");
+    assert!(text(&answer.body).contains("Redis at"), "{answer:?}");
+    bench.redis.start_again();
+    eventually("Redis is back", || (browser.get("/").status == 200).then_some(()));
+    host.stop();
+}

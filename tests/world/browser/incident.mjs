@@ -1,0 +1,129 @@
+// An incident by clicks, in a headless Chromium: tasks of a queue fail since a version was replaced. The
+// cause is found on the dashboard, the good version is taken again, and the dead letters are requeued with a
+// rate.
+//
+//   TQHOST_BROWSER=PACKAGES node incident.mjs URL GOOD_FILE PLUGIN_FILE SCREENSHOTS TASKS
+//
+// Each page is judged by axe on the way, in light and in dark, and a picture of it is taken. It prints JSON:
+// what axe found, what the console told, steps, seconds. Not here: the host and its tasks (browser.rs).
+import { copyFile, mkdir, readFile, rename } from "node:fs/promises";
+import { createRequire } from "node:module";
+
+const load = createRequire(`${process.env.TQHOST_BROWSER}/package.json`);
+const chromium = (await import(load.resolve("@sparticuz/chromium"))).default;
+const puppeteer = (await import(load.resolve("puppeteer-core"))).default;
+const axe = load.resolve("axe-core/axe.min.js");
+
+const [url, goodFile, pluginFile, pictures, tasks] = process.argv.slice(2);
+const WIDE = { width: 1180, height: 820 };
+const PHONE = { width: 390, height: 800 };
+const serious = new Set();
+const told = [];
+let steps = 0;
+
+const browser = await puppeteer.launch({
+  args: puppeteer.defaultArgs({ args: chromium.args, headless: "shell" }),
+  executablePath: await chromium.executablePath(),
+  headless: "shell",
+});
+try {
+  const page = await browser.newPage();
+  // axe is put into the page by the browser itself, which the policy of the pages would refuse.
+  await page.setViewport(WIDE);
+  page.on("console", (line) => told.push(`${line.type()}: ${line.text()}`));
+  page.on("pageerror", (error) => told.push(`error: ${error.message}`));
+  await mkdir(pictures, { recursive: true });
+
+  const judge = async (name) => {
+    const source = await readFile(axe, "utf8");
+    for (const scheme of ["light", "dark"]) {
+      await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+      await page.evaluate(source);
+      const found = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+      if (found.passes.length < 10) throw new Error(`axe has looked at nothing of ${name}`);
+      for (const { id, impact, nodes } of found.violations) {
+        if (["serious", "critical"].includes(impact)) {
+          serious.add(`${name}, ${scheme}: ${id} in ${nodes.map((node) => node.html).slice(0, 3).join(" ")}`);
+        }
+      }
+      await page.screenshot({ path: `${pictures}/${name}-${scheme}.png` });
+    }
+    await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "light" }]);
+    await page.setViewport(PHONE);
+    const width = await page.evaluate(() => document.documentElement.scrollWidth);
+    if (width > PHONE.width) serious.add(`${name}: it is ${width} wide on a phone of ${PHONE.width}`);
+    await page.screenshot({ path: `${pictures}/${name}-phone.png` });
+    await page.setViewport(WIDE);
+  };
+  const words = () => page.evaluate(() => document.querySelector("main").innerText);
+  const until = async (what, holds) => {
+    const end = Date.now() + 60_000;
+    for (;;) {
+      const text = await words();
+      if (holds(text)) return text;
+      if (Date.now() > end) throw new Error(`${what} did not happen: ${text}`);
+      await page.waitForNetworkIdle({ idleTime: 100, timeout: 10_000 }).catch(() => {});
+    }
+  };
+  const click = async (selector) => {
+    steps += 1;
+    await Promise.all([page.waitForNavigation(), page.click(selector)]);
+  };
+
+  await page.goto(url);
+  const from = Date.now();
+  // A host that has just started says so for a moment.
+  const isTold = (text) => text.includes(`There are ${tasks}.`) && !text.includes("starting");
+  await until("the alarm", isTold);
+  const seen = Date.now() - from;
+  await judge("overview");
+  await click('tbody a[href="/queues/mail"]');
+  await judge("queue");
+  await click('.alarms a[href="/queues/mail/dead"]');
+  await judge("dead-letters");
+  // The cause: one version. Its filter is a link.
+  const cause = await words();
+  if (!cause.includes(`${tasks} dead letters of the ${tasks}`)) throw new Error(cause);
+  await click('section[aria-labelledby="groups"] tbody a');
+  const letter = page.url();
+  await click('section[aria-labelledby="list"] tbody a');
+  await judge("task");
+  await click('header a[href="/plugins"]');
+  await judge("plugins");
+  // The good version comes back, as a deployment would bring it.
+  await copyFile(goodFile, `${pluginFile}.new`);
+  await rename(`${pluginFile}.new`, pluginFile);
+  const version = await page.$eval('section[data-live="versions"] tbody code', (code) => code.title);
+  await click("form[action='/plugins/mail/reload'] button");
+  // The page looks again by itself.
+  await page.waitForFunction(
+    (old) => document.querySelector('section[data-live="versions"] tbody code')?.title !== old,
+    { timeout: 60_000 },
+    version,
+  );
+  // Back to the letters of that cause.
+  await page.goto(letter);
+  await page.type("#rate", "20/s");
+  await click('button[value="requeue"]');
+  const count = await words();
+  if (!count.includes(`${tasks} dead letters of queue mail match.`)) throw new Error(count);
+  await judge("confirm");
+  await click("form[action='/queues/mail/dead/requeue'] button");
+  await until("the requeue", (text) => text.includes(`${tasks} dead letters are requeued`));
+  await click('main a[href="/queues/mail"]');
+  const drained = ["Queued\n0", "Running\n0", "Dead\n0"];
+  const lines = (text) => text.replace(/\n\n/g, "\n");
+  await until("the queue to drain", (text) => drained.every((part) => lines(text).includes(part)));
+  const seconds = (Date.now() - from) / 1000;
+
+  // The keyboard reaches the content first, and the switch stops the looking.
+  await page.goto(url);
+  await page.keyboard.press("Tab");
+  const first = await page.evaluate(() => document.activeElement.textContent);
+  await page.click("#live button");
+  const switched = await page.$eval("#live button", (button) => button.textContent);
+  const report = { serious: [...serious], told, steps, seconds, seen, first, switched };
+  console.log(JSON.stringify(report));
+} finally {
+  await browser.close();
+}

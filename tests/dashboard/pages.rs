@@ -101,7 +101,7 @@ fn pause_resume_and_reload_by_forms() {
     });
     let id = bench.xadd("work", &[("a", "1")]);
     eventually("the pause is an alarm", || {
-        text(&browser.page("/")).contains("It is paused; 1 task wait").then_some(())
+        text(&browser.page("/")).contains("It is paused; 1 task waits").then_some(())
     });
     led_to(&browser.press(&page, "/queues/work/resume", &[]));
     bench.until("work", &id, "COMPLETED");

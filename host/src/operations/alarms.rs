@@ -81,26 +81,25 @@ fn about_queue(view: &QueueView, hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
     let (waiting, oldest) = (view.queued + view.held_tasks, view.oldest_ms.unwrap_or(0));
     let mut is_explained = true;
     if view.state == NO_HOST && !hosts.is_empty() {
-        let what = format!("No running host has this queue; {} wait.", tasks(waiting));
+        let what = format!("No running host has this queue; {}.", wait(waiting));
         add(waiting > 0, what, "Start a host with a configuration that has it.");
     } else if view.state == "stalled" {
         let way_out = "See the log of the host and /readyz; restart the host if it does not recover.";
         add(true, "A host does not get on with reading it (stalled).".into(), way_out);
     } else if view.paused {
-        add(false, format!("It is paused; {} wait.", tasks(waiting)), "Resume it when its tasks may run.");
+        add(false, format!("It is paused; {}.", wait(waiting)), "Resume it when its tasks may run.");
     } else if let Some(held) = &view.held {
         let what = format!("It is held, since its tasks failed for a cause outside: {}.", held.cause);
         add(true, what, "Repair that; the queue tries one task at a time. Resume ends the hold at once.");
     } else if view.state == "waiting-for-plugin" {
         let what =
-            format!("It waits for a working version of its plugin {}; {} wait.", view.plugin, tasks(waiting));
+            format!("It waits for a working version of its plugin {}; {}.", view.plugin, wait(waiting));
         add(waiting > 0, what, "See the plugins: put a working file in place, or reload it.");
     } else {
         is_explained = false;
     }
     if !is_explained && waiting > 0 && view.running == 0 && view.rate == 0.0 && oldest > IDLE_BACKLOG_MS {
-        let what =
-            format!("{} wait and none runs; the oldest has waited for {}.", tasks(waiting), time(oldest));
+        let what = format!("{} and none runs; the oldest has waited for {}.", wait(waiting), time(oldest));
         add(true, what, "See the state of its hosts below the queue, and the log of a host.");
     } else if !is_explained && oldest > LONG_WAIT_MS {
         let what = format!("Its oldest task has waited for {}.", time(oldest));
@@ -116,7 +115,7 @@ fn about_queue(view: &QueueView, hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
         .filter(|one| one.pending > 0 && one.idle_ms > SILENT_MS && !is_known(&one.name));
     for consumer in lost {
         let (name, silent) = (&consumer.name, time(consumer.idle_ms));
-        let what = format!("{} belong to {name}, which is silent for {silent}.", tasks(consumer.pending));
+        let what = format!("{name} has {}, and is silent for {silent}.", plural(consumer.pending, "task"));
         add(true, what, "A host takes them over when their lease ends; if none does, see the log of a host.");
     }
     if view.dead > 0 {
@@ -185,8 +184,8 @@ fn about_hosts(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
     }
 }
 
-fn tasks(count: u64) -> String {
-    plural(count, "task")
+fn wait(count: u64) -> String {
+    format!("{} {}", plural(count, "task"), if count == 1 { "waits" } else { "wait" })
 }
 
 fn plural(count: u64, one: &str) -> String {
@@ -260,7 +259,7 @@ mod tests {
                 "3 tasks wait and none runs",
             ),
             (QueueView { oldest_ms: Some(301_000), ..queue() }, true, "has waited for 5m"),
-            (QueueView { consumers: vec![lost], ..queue() }, true, "2 tasks belong to box-2-0123456789ab"),
+            (QueueView { consumers: vec![lost], ..queue() }, true, "box-2-0123456789ab has 2 tasks"),
             (QueueView { dead: 1, ..queue() }, false, "There is 1."),
         ];
         for (view, is_urgent, part) in table {

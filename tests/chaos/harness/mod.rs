@@ -146,7 +146,8 @@ impl Stage {
         let start = |(number, proxy): (usize, &Proxy)| {
             let config = bench.dir.path().join(format!("host-{number}.toml"));
             let text = format!(
-                "{}[redis]\nurl = \"redis://127.0.0.1:{}\"\nwait = \"0s\"\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+                "{}[redis]\nurl = \"redis://127.0.0.1:{}\"\nwait = \"0s\"\n\
+                 [admin]\nlisten = \"127.0.0.1:0\"\n",
                 queues(),
                 proxy.port
             );

@@ -51,17 +51,19 @@ pub fn times() {
 /// The seconds that each change took.
 fn changes(folder: &Path, language: &str, file: &str, reps: usize) -> Vec<f64> {
     let tqhost = env!("CARGO_BIN_EXE_tqhost");
-    let made = Command::new(tqhost).args(["new", language, "--lang", language]).current_dir(folder).output();
+    let name = format!("in-{language}");
+    let made = Command::new(tqhost).args(["new", &name, "--lang", language]).current_dir(folder).output();
     let made = made.expect("start tqhost");
     assert!(made.status.success(), "{made:?}");
-    let project = folder.join(language);
+    let project = folder.join(name);
     let file = project.join(file);
     let text = fs::read_to_string(&file).expect("the handler");
     let watch = Watch::start(&project, tqhost);
     watch.until(LOGGED);
     let mut seconds = Vec::new();
     for rep in 0..reps {
-        let words = format!("recounted-{rep}");
+        // It is a part of names, too.
+        let words = format!("recounted{rep}");
         fs::write(&file, text.replace(LOGGED, &words)).expect("write");
         let saved = Instant::now();
         watch.until(&words);

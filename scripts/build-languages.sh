@@ -237,11 +237,11 @@ land "$stock_python"
 
 compiler="$(go version) $(hash_of "$templates"/go/go.mod.in "$templates"/go/tqhost/{*,http/*}.go)"
 make_it() {
-    sed "s/{{MODULE}}/guest/g" "$templates/go/go.mod.in" >go.mod
+    sed "s|example.com/{{MODULE}}|guest|g" "$templates/go/go.mod.in" >go.mod
     mkdir -p tqhost/http
     cp "$templates"/go/tqhost/*.go tqhost
     cp "$templates"/go/tqhost/http/*.go tqhost/http
-    sed -i "s/{{MODULE}}/guest/g" tqhost/*.go tqhost/http/*.go
+    sed -i "s|example.com/{{MODULE}}|guest|g" tqhost/*.go tqhost/http/*.go
     GOOS=wasip1 GOARCH=wasm quietly go build -buildmode=c-shared -trimpath -o "$1.wasm" .
 }
 for name in "${go[@]}"; do

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"strings"
 
-	"{{MODULE}}/tqhost"
+	"example.com/{{MODULE}}/tqhost"
 )
 
 // Count is the result of a task.

@@ -9,7 +9,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"{{MODULE}}/tqhost"
+	"example.com/{{MODULE}}/tqhost"
 )
 
 func TestWordsAreCounted(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 
 	"example.com/slug"
 
-	"{{MODULE}}/tqhost"
-	_ "{{MODULE}}/tqhost/http"
+	"example.com/{{MODULE}}/tqhost"
+	_ "example.com/{{MODULE}}/tqhost/http"
 )
 
 var programs = map[string]func(*tqhost.Task) (any, error){

@@ -1,6 +1,6 @@
 // Package http lets net/http make requests through the host. Import it for its effect, and use net/http:
 //
-//	import _ "{{MODULE}}/tqhost/http"
+//	import _ "example.com/{{MODULE}}/tqhost/http"
 //
 // The host's configuration grants the targets (`allowed_hosts`), and bounds times and sizes (`http`). After a
 // failed request, or a response with status 429 or 5xx, an error that nobody expected is a retry instead of a

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"{{MODULE}}/tqhost"
+	"example.com/{{MODULE}}/tqhost"
 )
 
 func init() { http.DefaultTransport = transport{} }

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"unsafe"
 
-	"{{MODULE}}/tqhost"
+	"example.com/{{MODULE}}/tqhost"
 )
 
 // This file has the functions of wasi:http that the transport calls.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Map, Value, json};
 
-use super::{OldConsumer, has_the_series_of};
+use super::{OldConsumer, configuration, has_the_series_of, secret};
 use crate::handlers::resume_model;
 use crate::support::application::{Application, Call, Reply, SECRET};
 use crate::support::{Bench, Host, eventually};
@@ -179,16 +179,17 @@ impl Platform {
 
     /// The example's configuration for the test's servers. Its times are shorter.
     fn configuration(&self) -> String {
-        let text = EXAMPLE
-            .replace("redis://127.0.0.1:6379", &format!("redis://127.0.0.1:{}", self.bench.redis.port))
-            .replace("https://api.openai.com", &self.model.origin())
-            .replace("http://127.0.0.1:8080", &self.application.origin())
-            .replace("{ env = \"OPENAI_API_KEY\" }", "\"sk-0123456789\"")
-            .replace("{ env = \"WEBHOOK_SECRET\" }", &format!("\"{SECRET}\""))
-            .replace("[defaults]\n", "[defaults]\nlease = \"1s\"\n")
-            .replace("base = \"2s\"", "base = \"10ms\"")
-            .replace("for = \"30s\"", "for = \"1s\"");
-        format!("{text}\n[admin]\nlisten = \"127.0.0.1:0\"\n")
+        let (theirs, ours) = secret(SECRET);
+        let changes = [
+            ("https://api.openai.com", &*self.model.origin()),
+            ("http://127.0.0.1:8080", &self.application.origin()),
+            ("{ env = \"OPENAI_API_KEY\" }", "\"sk-0123456789\""),
+            (theirs, &ours),
+            ("[defaults]\n", "[defaults]\nlease = \"1s\"\n"),
+            ("base = \"2s\"", "base = \"10ms\""),
+            ("for = \"30s\"", "for = \"1s\""),
+        ];
+        configuration(EXAMPLE, &self.bench, &changes)
     }
 
     fn old_consumers(&self, name: &str) -> OldConsumer {

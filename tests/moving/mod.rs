@@ -17,7 +17,25 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-use crate::support::Host;
+use crate::support::{Bench, Host};
+
+/// The configuration of an example for a test's Redis, with further changes: what the example has, and what
+/// stands in its place here.
+#[track_caller]
+fn configuration(example: &str, bench: &Bench, changes: &[(&str, &str)]) -> String {
+    let redis = format!("redis://127.0.0.1:{}", bench.redis.port);
+    let mut text = format!("{example}\n[admin]\nlisten = \"127.0.0.1:0\"\n");
+    for (theirs, ours) in [("redis://127.0.0.1:6379", &*redis)].iter().chain(changes) {
+        assert!(text.contains(theirs), "{theirs}");
+        text = text.replace(theirs, ours);
+    }
+    text
+}
+
+/// The change of an example that sets its secret.
+fn secret(secret: &str) -> (&'static str, String) {
+    ("{ env = \"WEBHOOK_SECRET\" }", format!("\"{secret}\""))
+}
 
 /// Asserts that a host has every series that a page names.
 #[track_caller]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{OldConsumer, has_the_series_of};
+use super::{OldConsumer, configuration, has_the_series_of, secret};
 use crate::support::application::{Application, Call, Reply, SECRET};
 use crate::support::{Bench, eventually};
 
@@ -25,17 +25,6 @@ const JOB: &str = include_str!("../../examples/5-production-consumer/job.json");
 
 /// For each job how it ended, and before that how its attempts did.
 type Ends = BTreeMap<String, Vec<String>>;
-
-/// The example's configuration for a test's Redis and application. Its times are shorter.
-fn configuration(bench: &Bench, origin: &str) -> String {
-    let text = EXAMPLE
-        .replace("redis://127.0.0.1:6379", &format!("redis://127.0.0.1:{}", bench.redis.port))
-        .replace("http://127.0.0.1:3000", origin)
-        .replace("{ env = \"WEBHOOK_SECRET\" }", &format!("\"{SECRET}\""))
-        .replace("base = \"1s\"", "base = \"10ms\"")
-        .replace("lease = \"30s\"", "lease = \"1s\"");
-    format!("{text}\n[admin]\nlisten = \"127.0.0.1:0\"\n")
-}
 
 /// The example's job, with another id and another type.
 fn job(id: &str, kind: &str, count: u64) -> String {
@@ -145,7 +134,15 @@ fn what_the_old_consumer_left_is_taken_over_and_every_job_has_one_end() {
     let mut bench = Bench::new("[queues.jobs-high]\n");
     let db = Mutex::new(bench.redis.connection());
     let application = Application::start(move |call| answer(&db, call));
-    bench.configure(&configuration(&bench, &application.origin()));
+    let (theirs, ours) = secret(SECRET);
+    // The times are shorter than the example's.
+    let changes = [
+        ("http://127.0.0.1:3000", &*application.origin()),
+        (theirs, &ours),
+        ("base = \"1s\"", "base = \"10ms\""),
+        ("lease = \"30s\"", "lease = \"1s\""),
+    ];
+    bench.configure(&configuration(EXAMPLE, &bench, &changes));
     bench.install("http-call", "http-call");
     let mut expected = Ends::new();
     let mut expect = |jobs: &[(String, &str)], ends: &[&str]| {

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use super::OldConsumer;
 use super::report_list::kinds;
+use super::{OldConsumer, configuration};
 use crate::support::application::{Application, Reply};
 use crate::support::{Bench, eventually};
 
@@ -60,16 +60,11 @@ impl Team {
             }
         });
         let bench = Bench::new("[queues.report-plan]\n");
-        let mut text = format!("{EXAMPLE}\n[admin]\nlisten = \"127.0.0.1:0\"\n");
-        for (theirs, ours) in [
-            ("redis://127.0.0.1:6379", &*format!("redis://127.0.0.1:{}", bench.redis.port)),
-            ("http://127.0.0.1:3000", &application.origin()),
+        let changes = [
+            ("http://127.0.0.1:3000", &*application.origin()),
             ("defer_seconds = \"60\"", &format!("defer_seconds = \"{defer_seconds}\"")),
-        ] {
-            assert!(text.contains(theirs), "{theirs}");
-            text = text.replace(theirs, ours);
-        }
-        bench.configure(&text);
+        ];
+        bench.configure(&configuration(EXAMPLE, &bench, &changes));
         for handler in ["report-plan", "report-query", "report-assemble"] {
             bench.install(handler, handler);
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::OldConsumer;
+use super::{OldConsumer, configuration, secret};
 use crate::support::application::SECRET;
 use crate::support::{Bench, eventually, http};
 
@@ -96,19 +96,15 @@ fn start(bench: &Bench, program: &str, env: &[(&str, &str)]) -> OldConsumer {
 }
 
 /// The example's configuration for a test's Redis and application. Its times are shorter.
-fn configuration(bench: &Bench, application: &Application, delays: &str) -> String {
-    let mut text = format!("{EXAMPLE}\n[admin]\nlisten = \"127.0.0.1:0\"\n");
-    for (theirs, ours) in [
-        ("127.0.0.1:6379", &*format!("127.0.0.1:{}", bench.redis.port)),
-        ("127.0.0.1:3000", &application.address),
-        ("{ env = \"WEBHOOK_SECRET\" }", &format!("\"{SECRET}\"")),
+fn configured(bench: &Bench, application: &Application, delays: &str) -> String {
+    let (theirs, ours) = secret(SECRET);
+    let changes = [
+        ("127.0.0.1:3000", &*application.address),
+        (theirs, &ours),
         ("[\"10s\", \"30s\", \"60s\"]", delays),
         ("for = \"30s\"", "for = \"1s\""),
-    ] {
-        assert!(text.contains(theirs), "{theirs}");
-        text = text.replace(theirs, ours);
-    }
-    text
+    ];
+    configuration(EXAMPLE, bench, &changes)
 }
 
 /// The items of a list, the oldest first.
@@ -132,7 +128,7 @@ pub fn kinds(report: &Value) -> BTreeMap<&str, u64> {
 fn reports_of_a_list_move_in_and_out_again_and_each_has_one_end() {
     let mut bench = Bench::new("[queues.reports]\n");
     let application = Application::start(&bench, "0");
-    bench.configure(&configuration(&bench, &application, "[\"10ms\", \"20ms\", \"40ms\"]"));
+    bench.configure(&configured(&bench, &application, "[\"10ms\", \"20ms\", \"40ms\"]"));
     bench.install("http-call", "http-call");
     let push = |bench: &mut Bench, item: &str| bench.redis::<u64>("LPUSH", (LIST, item));
 
@@ -236,7 +232,7 @@ fn reports_of_a_list_move_in_and_out_again_and_each_has_one_end() {
 
     // 5. The team goes back while the application is away. A report waits for it, and the others for that
     // one.
-    bench.configure(&configuration(&bench, &application, "[\"1h\"]"));
+    bench.configure(&configured(&bench, &application, "[\"1h\"]"));
     for record in 21..=25 {
         application.add(record, 0, 0);
     }
@@ -261,7 +257,7 @@ fn reports_of_a_list_move_in_and_out_again_and_each_has_one_end() {
     application.assert_all([26], FAILED, 0);
     assert_eq!(records(&items(&mut bench, DEAD)), [26]);
     // The dead letters of tqhost can still be read.
-    bench.configure(&configuration(&bench, &application, "[\"1h\"]").replace(DEAD, &kept));
+    bench.configure(&configured(&bench, &application, "[\"1h\"]").replace(DEAD, &kept));
     let letters = bench.tqhost(&["dead", "list", "reports", "--json"]).ok().json();
     assert_eq!(letters.as_array().map(Vec::len), Some(2), "{letters:#}");
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::OldConsumer;
+use super::{OldConsumer, configuration, secret};
 use crate::support::application::{Application, Reply, SECRET};
 use crate::support::{Bench, eventually};
 
@@ -25,17 +25,6 @@ fn event(id: &str, action: &str) -> String {
     event.to_string()
 }
 
-/// The example's configuration for a test's Redis and application. Its times are shorter.
-fn configuration(bench: &Bench, origin: &str) -> String {
-    let text = EXAMPLE
-        .replace("redis://127.0.0.1:6379", &format!("redis://127.0.0.1:{}", bench.redis.port))
-        .replace("http://127.0.0.1:3000", origin)
-        .replace("{ env = \"WEBHOOK_SECRET\" }", &format!("\"{SECRET}\""))
-        .replace("base = \"1s\"", "base = \"10ms\"")
-        .replace("lease = \"2m\"", "lease = \"1s\"");
-    format!("{text}\n[admin]\nlisten = \"127.0.0.1:0\"\n")
-}
-
 #[test]
 fn what_the_old_consumer_left_is_taken_over_and_every_event_has_one_end() {
     let application = Application::start(|call| {
@@ -46,7 +35,15 @@ fn what_the_old_consumer_left_is_taken_over_and_every_event_has_one_end() {
         }
     });
     let mut bench = Bench::new("[queues.activity]\n");
-    bench.configure(&configuration(&bench, &application.origin()));
+    let (theirs, ours) = secret(SECRET);
+    // The times are shorter than the example's.
+    let changes = [
+        ("http://127.0.0.1:3000", &*application.origin()),
+        (theirs, &ours),
+        ("base = \"1s\"", "base = \"10ms\""),
+        ("lease = \"2m\"", "lease = \"1s\""),
+    ];
+    bench.configure(&configuration(EXAMPLE, &bench, &changes));
     bench.install("http-call", "http-call");
     let add = |bench: &mut Bench, id: &str, action: &str| bench.xadd(STREAM, &[("data", &event(id, action))]);
 

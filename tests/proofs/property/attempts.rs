@@ -59,7 +59,7 @@ impl World {
     pub async fn settle_again(&mut self, nth: usize) -> Step {
         let Some(call) = chosen(&self.settled, nth) else { return Ok(()) };
         match self.numbers.get(&call.consumer).copied() {
-            // The same call again: its reply was lost, or it was delayed and arrives after a later one.
+            // It is the same call again: its reply was lost, or it was delayed and arrives after a later one.
             Some(last) if nth.is_multiple_of(2) || last == call.number => {
                 let is_last = last == call.number;
                 let again = SettleCall { lane: 0, number: call.number };

@@ -7,12 +7,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::Health;
+use crate::clock::now_ms;
 use crate::plugins::{Change, PluginStatus, Plugins};
 use crate::queue::Link;
 use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue};
@@ -144,8 +144,4 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
 fn host_change(change: Change) -> HostChange {
     let Change { at_ms, what, digest, took_ms, reason } = change;
     HostChange { at: at_ms, what: what.into_str().to_owned(), version: digest, took_ms, reason }
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

@@ -12,6 +12,7 @@ mod app;
 mod blobs;
 mod chain;
 mod cli;
+mod clock;
 mod config;
 mod dashboard;
 mod doctor;

@@ -3,11 +3,13 @@
 //! In: who asked, what for, and an [`AuditNote`] that the endpoint has left in its response. Out: a line of
 //! the target `tqhost::audit`, at INFO. docs/operations.md describes its fields.
 
+use axum::Json;
 use axum::http::Method;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::admin::problem::ProblemCode;
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::operations::OperationError;
 
 /// The most ids in a line.
 const MAX_IDS: usize = 10;
@@ -33,6 +35,22 @@ impl AuditNote {
 
     pub(crate) fn with_filter(self, filter: &impl Serialize) -> AuditNote {
         AuditNote { filter: serde_json::to_string(filter).ok(), ..self }
+    }
+
+    /// Adds how many tasks a change was for, and answers with what was done, or with why it was not.
+    pub(crate) fn on_done<T: Serialize>(
+        mut self,
+        done: Result<T, OperationError>,
+        counts: impl Fn(&T) -> (u64, u64),
+    ) -> Response {
+        match done {
+            Ok(done) => {
+                let (succeeded, skipped) = counts(&done);
+                (self.succeeded, self.skipped) = (Some(succeeded), Some(skipped));
+                self.on(Json(done))
+            }
+            Err(error) => self.on(ApiProblem::from(error)),
+        }
     }
 
     /// Leaves the note in the response of the endpoint.

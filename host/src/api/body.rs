@@ -20,6 +20,25 @@ const MAX_IDS: usize = 1_000;
 /// Tasks in a list, where the client does not say, and at most.
 const LIMIT: (usize, usize) = (50, 500);
 
+/// The filter of a query or a body, whose fields have the same names. They cannot share a type, because serde
+/// cannot refuse unknown keys in one that is flattened.
+macro_rules! filter_of {
+    ($given:expr) => {
+        TaskFilter {
+            reason: $given.reason.clone(),
+            text: $given.text.clone(),
+            error: $given.error.clone(),
+            version: $given.version.clone(),
+            host: $given.host.clone(),
+            id: $given.id.clone(),
+            from_ms: $given.from.map(|TimeMs(ms)| ms),
+            to_ms: $given.to.map(|TimeMs(ms)| ms),
+            older_than: age("older_than", $given.older_than.as_deref())?,
+            newer_than: age("newer_than", $given.newer_than.as_deref())?,
+        }
+    };
+}
+
 /// The query of a list of tasks.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -173,19 +192,7 @@ impl TasksQuery {
     }
 
     pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
-        let TasksQuery { reason, text, error, version, host, id, .. } = self;
-        Ok(TaskFilter {
-            reason: reason.clone(),
-            text: text.clone(),
-            error: error.clone(),
-            version: version.clone(),
-            host: host.clone(),
-            id: id.clone(),
-            from_ms: self.from.map(|TimeMs(ms)| ms),
-            to_ms: self.to.map(|TimeMs(ms)| ms),
-            older_than: age("older_than", self.older_than.as_deref())?,
-            newer_than: age("newer_than", self.newer_than.as_deref())?,
-        })
+        Ok(filter_of!(self))
     }
 }
 
@@ -195,38 +202,14 @@ impl DeadQuery {
     }
 
     pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
-        let DeadQuery { reason, text, error, version, host, id, .. } = self;
-        Ok(TaskFilter {
-            reason: reason.clone(),
-            text: text.clone(),
-            error: error.clone(),
-            version: version.clone(),
-            host: host.clone(),
-            id: id.clone(),
-            from_ms: self.from.map(|TimeMs(ms)| ms),
-            to_ms: self.to.map(|TimeMs(ms)| ms),
-            older_than: age("older_than", self.older_than.as_deref())?,
-            newer_than: age("newer_than", self.newer_than.as_deref())?,
-        })
+        Ok(filter_of!(self))
     }
 }
 
 impl ManyBody {
     /// Checks which tasks are meant: a mistake must not become "all".
     pub(super) fn many(&self) -> Result<Many<'_>, ApiProblem> {
-        let ManyBody { reason, text, error, version, host, id, .. } = self;
-        let filter = TaskFilter {
-            reason: reason.clone(),
-            text: text.clone(),
-            error: error.clone(),
-            version: version.clone(),
-            host: host.clone(),
-            id: id.clone(),
-            from_ms: self.from.map(|TimeMs(ms)| ms),
-            to_ms: self.to.map(|TimeMs(ms)| ms),
-            older_than: age("older_than", self.older_than.as_deref())?,
-            newer_than: age("newer_than", self.newer_than.as_deref())?,
-        };
+        let filter = filter_of!(self);
         match (&self.ids, self.all) {
             (Some(_), true) => Err(invalid("ids and all exclude each other: send one of them")),
             (None, false) => Err(invalid("send ids, or all: true, with filters if you like")),

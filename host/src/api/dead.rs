@@ -85,11 +85,5 @@ async fn redrive(api: &Api, name: &str, body: &ManyBody, what: Redrive) -> Resul
             (note.with_filter(body), redrive_part(&queue, part).await)
         }
     };
-    Ok(match done {
-        Ok(done) => {
-            let RedrivenPart { succeeded, skipped, .. } = done;
-            AuditNote { succeeded: Some(succeeded), skipped: Some(skipped), ..note }.on(Json(done))
-        }
-        Err(error) => note.on(ApiProblem::from(error)),
-    })
+    Ok(note.on_done(done, |done| (done.succeeded, done.skipped)))
 }

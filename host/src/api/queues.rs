@@ -11,7 +11,8 @@ use super::extract::PathOf;
 use super::state::Api;
 use crate::admin::problem::ApiProblem;
 use crate::chain::chain;
-use crate::operations::{QueueView, now_ms, queue_views};
+use crate::clock::now_ms;
+use crate::operations::{QueueView, queue_views};
 use crate::queue::hosts;
 
 /// All queues of the configuration.

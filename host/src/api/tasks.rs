@@ -244,11 +244,5 @@ pub(super) async fn cancel_tasks(
             (note.with_filter(&body), operations::cancel_all(&api.queues(), &queue, &bulk).await)
         }
     };
-    Ok(match done {
-        Ok(done) => {
-            let (succeeded, skipped) = (Some(done.succeeded), Some(done.skipped));
-            AuditNote { succeeded, skipped, ..note }.on(Json(done))
-        }
-        Err(error) => note.on(ApiProblem::from(error)),
-    })
+    Ok(note.on_done(done, |done| (done.succeeded, done.skipped)))
 }

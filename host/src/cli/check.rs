@@ -15,6 +15,7 @@ use super::output::{Out, Paint, Tone, sheet};
 use super::{schedule, text};
 use crate::blobs::Blobs;
 use crate::chain::chain;
+use crate::clock;
 use crate::config::{self, Config};
 use crate::operations::ScheduleView;
 use crate::queue::Redis;
@@ -259,7 +260,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
     Blobs::open(&config.blobs)?;
     let plugins: Vec<CheckedPlugin> =
         files::plugin_names(config).iter().map(|name| examine(config, &sandbox, name)).collect();
-    let now_ms = text::now_ms();
+    let now_ms = clock::now_ms();
     let queue = |queue: &config::QueueRules| CheckedQueue {
         queue: queue.name.clone(),
         stream: queue.stream.clone(),

@@ -15,6 +15,7 @@ use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
 use super::task_file::ExportedTask;
 use super::{text, value};
+use crate::clock;
 use crate::config::Config;
 use crate::operations::{DeadView, patiently};
 use crate::queue::redrive::{DeadChoice, Redrive};
@@ -85,7 +86,7 @@ async fn list(
     }
     let all = patiently(|| queue.census()).await?.dead;
     if !letters.is_empty() {
-        out.line(table(&letters, text::now_ms(), out.paint));
+        out.line(table(&letters, clock::now_ms(), out.paint));
     }
     let shown = letters.len() as u64;
     let footer = match (shown, is_filtered) {
@@ -150,7 +151,7 @@ async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> Result<()
     let letter = letter(&open(config, name).await?, id).await?;
     match out.json {
         true => out.json(&DeadView::new(&letter, true)),
-        false => out.line(render(&letter, text::now_ms(), &TimeZone::system(), out.paint)),
+        false => out.line(render(&letter, clock::now_ms(), &TimeZone::system(), out.paint)),
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use super::exit::CommandError;
 use super::files::{self, short};
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
 use super::text;
+use crate::clock;
 use crate::config::{self, Config};
 use crate::embedded;
 use crate::operations::{PluginView, plugin_rows};
@@ -58,9 +59,9 @@ pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> R
     match (out.json, &view.files) {
         (true, _) => out.json(&view),
         (false, None) => {
-            out.line(render(&view.plugins, text::now_ms(), out.paint));
+            out.line(render(&view.plugins, clock::now_ms(), out.paint));
             if only.is_some() && !view.plugins.is_empty() {
-                out.line(format!("\n{}", render_history(&view.plugins, text::now_ms(), out.paint)));
+                out.line(format!("\n{}", render_history(&view.plugins, clock::now_ms(), out.paint)));
             }
         }
         (false, Some(files)) => {

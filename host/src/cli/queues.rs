@@ -10,6 +10,7 @@ use super::context::{connect, rules};
 use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
 use super::{schedule, text};
+use crate::clock;
 use crate::config::{self, Config};
 use crate::operations::{NO_HOST, QueueOnHost, QueueView, queue_views};
 use crate::queue::hold::QueueHold;
@@ -38,7 +39,7 @@ fn state_cell(view: &QueueView) -> Cell {
 
 /// Says what a queue that is held waits for.
 fn held(hold: &QueueHold) -> String {
-    let since = text::age(Duration::from_millis(text::now_ms().saturating_sub(hold.since_ms)));
+    let since = text::age(Duration::from_millis(clock::now_ms().saturating_sub(hold.since_ms)));
     format!("held for {since}: {}", text::escape(&hold.cause))
 }
 
@@ -60,7 +61,7 @@ pub(super) async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> R
     };
     let link = connect(config).await?;
     let hosts = hosts::list(&link).await?;
-    let now_ms = text::now_ms();
+    let now_ms = clock::now_ms();
     let (mut views, mut failed) = (Vec::new(), None);
     for (name, view) in queue_views(&chosen, &link, &hosts, now_ms).await {
         match view {

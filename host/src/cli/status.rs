@@ -14,6 +14,7 @@ use super::context::open;
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone, sheet};
 use super::{text, value, wait};
+use crate::clock;
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
 use crate::operations::tree::{Family, TreeTask, family};
@@ -49,12 +50,12 @@ pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Res
             let family = family(&config.queues, &queue, &task).await?;
             match out.json {
                 true => out.json(&TaskView::new(&args.queue, &task).with(&family)),
-                false => out.line(render(&queue.rules, &task, &family, text::now_ms(), &zone, out.paint)),
+                false => out.line(render(&queue.rules, &task, &family, clock::now_ms(), &zone, out.paint)),
             }
         } else if last.as_ref() != Some(&task) {
             match out.json {
                 true => out.json(&TaskView::new(&args.queue, &task)),
-                false => out.line(change(&task, text::now_ms(), &zone, out.paint)),
+                false => out.line(change(&task, clock::now_ms(), &zone, out.paint)),
             }
             pause = wait::PAUSE.0;
         } else {

@@ -12,6 +12,7 @@ use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
 use super::status::tone;
 use super::text;
+use crate::clock;
 use crate::config::Config;
 use crate::operations::{self, ListRequest, ListedTask};
 use crate::queue::listing::ListedState;
@@ -47,7 +48,7 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
         out.line(format!("Queue {name} has no {word} tasks{of}."));
         return Ok(());
     }
-    out.line(table(&list.tasks, text::now_ms(), out.paint));
+    out.line(table(&list.tasks, clock::now_ms(), out.paint));
     if let Some(next) = &list.next {
         let more = format!("There are more; --limit shows more, and --cursor {next} goes on.");
         out.line(out.paint.tone(Tone::Faint, &more));

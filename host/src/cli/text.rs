@@ -3,7 +3,8 @@
 //! In: durations, sizes, timestamps, text from tasks, handlers and other programs. Out: short strings without
 //! control characters. Not here: tables and colours (`output`), fields and results (`value`).
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+pub(super) use crate::config::units::plural;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -95,18 +96,6 @@ pub(super) fn size(bytes: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
-}
-
-/// `1 task`, `2 tasks`.
-pub(super) fn plural(count: u64, one: &str) -> String {
-    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
-}
-
-/// Milliseconds since the Unix epoch, by this machine's clock.
-pub(super) fn now_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Local time and how long ago or ahead that is: `2026-03-01 12:00:00 (3m 12s ago)`.

@@ -28,6 +28,7 @@ use super::task_file::{ExportedTask, GivenTask, given, limits};
 use super::trial_log::TrialLog;
 use super::{input, text};
 use crate::chain::chain;
+use crate::clock;
 use crate::config::{self, Config};
 use crate::field::HOST_FIELDS;
 use crate::plugins::{self, Single, Singles, Watch};
@@ -287,7 +288,7 @@ impl Trial {
                 deferrals: 0,
                 crashes: 0,
                 fence: known.map_or(1, |known| known.fence),
-                enqueued_at_ms: known.map_or_else(text::now_ms, |known| known.enqueued_at),
+                enqueued_at_ms: known.map_or_else(clock::now_ms, |known| known.enqueued_at),
                 waits_since_ms: None,
                 traceparent: known.and_then(|known| known.traceparent.clone()),
                 delay: None,

@@ -97,6 +97,11 @@ pub(crate) fn parse_rate(text: &str) -> Result<Rate, String> {
     Ok(Rate { count, per })
 }
 
+/// `1 task`, `2 tasks`.
+pub(crate) fn plural(count: u64, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Writes a duration, as in `1m30s`. Fractions of a millisecond are left out.
 pub(crate) fn show_duration(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);

@@ -14,7 +14,8 @@ use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, data, data_or_none, moment, plural, version};
 use super::values::{Values, dead_path, link, queue_path, task_path};
-use crate::operations::{DeadGroup, DeadGroups, DeadList, dead_groups, dead_list, now_ms};
+use crate::clock::now_ms;
+use crate::operations::{DeadGroup, DeadGroups, DeadList, dead_groups, dead_list};
 use crate::queue::Reason;
 
 /// Dead letters on a page.

@@ -12,8 +12,9 @@ use super::state::Dashboard;
 use super::text::{age_or_none, data, plural};
 use super::values::{Values, dead_path, queue_path};
 use crate::chain::chain;
+use crate::clock::now_ms;
 use crate::operations::alarms::alarms;
-use crate::operations::{QueueView, now_ms, queue_views};
+use crate::operations::{QueueView, queue_views};
 use crate::queue::hosts;
 
 const COLUMNS: [&str; 10] = [

@@ -13,7 +13,8 @@ use super::text::{NONE, data, data_or_none, moment, size};
 use super::values::{Values, part};
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::api::audit::AuditNote;
-use crate::operations::{PluginView, now_ms, plugin_rows};
+use crate::clock::now_ms;
+use crate::operations::{PluginView, plugin_rows};
 use crate::queue::hosts;
 use crate::queue::hosts::HostPlugin;
 

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use maud::{Markup, html};
 use serde_json::Value;
 
+pub(super) use crate::config::units::plural;
 use crate::config::units::show_duration;
 
 /// The most characters of a text in a line, and in a block.
@@ -110,11 +111,6 @@ pub(super) fn version(text: Option<&str>) -> Markup {
         }
         _ => data(text),
     }
-}
-
-/// `3 tasks`.
-pub(super) fn plural(count: u64, one: &str) -> String {
-    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Bytes in MiB or KiB.

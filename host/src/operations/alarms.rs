@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::queues::{NO_HOST, QueueView};
-use crate::config::units::show_duration;
+use crate::config::units::{plural, show_duration};
 use crate::queue::hosts::{HostInfo, HostPlugin};
 
 /// A task that has waited for longer is an alarm.
@@ -186,10 +186,6 @@ fn about_hosts(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
 
 fn wait(count: u64) -> String {
     format!("{} {}", plural(count, "task"), if count == 1 { "waits" } else { "wait" })
-}
-
-fn plural(count: u64, one: &str) -> String {
-    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A time in whole seconds, or whole minutes if it is long.

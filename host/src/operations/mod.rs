@@ -38,5 +38,5 @@ pub(crate) use json::{FieldView, result_json};
 pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
 pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, plugin_rows};
-pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, now_ms, queue_views};
+pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, queue_views};
 pub(crate) use task::{BranchView, TaskView, task_view, unknown_task};

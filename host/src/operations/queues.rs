@@ -3,8 +3,6 @@
 //! In: each queue's census from Redis, and what the running hosts publish about themselves. Out: views. Not
 //! here: counting (`queue::census`), tables (`cli::queues`).
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -126,12 +124,6 @@ impl QueueView {
             consumers: census.consumers.clone(),
         }
     }
-}
-
-/// The time by this machine's clock, in milliseconds since the Unix epoch.
-pub(crate) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Counts each of these queues. If one cannot be counted (its key has another type), the others are there all

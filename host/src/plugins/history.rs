@@ -3,9 +3,11 @@
 //! Not here: what is logged of them, and when (`news`).
 
 use std::collections::VecDeque;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use strum::IntoStaticStr;
+
+use crate::clock::now_ms;
 
 /// Changes kept of each plugin.
 const KEPT: usize = 20;
@@ -83,11 +85,6 @@ impl History {
     pub(super) fn list(&self) -> Vec<Change> {
         self.0.iter().cloned().collect()
     }
-}
-
-pub(super) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

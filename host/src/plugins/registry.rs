@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::figures::Figures;
-use super::history::{History, What, now_ms};
+use super::history::{History, What};
 use super::life::{self, Effect, JobEnd, JobKind, Life, LifeEvent, Serving, short};
 use super::loader::Prepared;
 use super::locked::Locked;
@@ -25,6 +25,7 @@ use super::quarantine::{Good, Notes};
 use super::retries::Pauses;
 use super::status::PluginStatus;
 use super::version::{Version, WhenJudged};
+use crate::clock::now_ms;
 use crate::config;
 use crate::file::Stamp;
 use crate::sandbox::Handler;

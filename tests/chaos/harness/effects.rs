@@ -178,6 +178,7 @@ fn half_written(key: &str, fields: &BTreeMap<String, String>) -> Option<String> 
 }
 
 /// The end of a task.
+#[derive(Default)]
 pub struct End {
     status: String,
     error: String,
@@ -280,7 +281,7 @@ pub fn judge(
     wrong.extend(outbox(counted, &by_queue[AFTER], losses));
     wrong.extend(flows(&by_queue, losses));
     let told = told(&std::fs::read(append_only_file).expect("read the append-only file"));
-    wrong.extend(ends_that_are_told(&by_queue, &told));
+    wrong.extend(ends_that_are_told(&by_queue, &told, losses));
     let of = |queue: &str, status: &str| by_queue[queue].values().filter(|end| end.status == status).count();
     let each = |queue| {
         format!("{queue} {}+{}+{}", of(queue, "COMPLETED"), of(queue, "FAILED"), of(queue, "CANCELLED"))
@@ -356,9 +357,12 @@ fn flows(by_queue: &HashMap<&str, Ends>, losses: &[Loss]) -> Vec<String> {
     wrong
 }
 
-/// The ends for which Redis got a task: queue, id and status, and how often.
-fn told(file: &[u8]) -> HashMap<(String, String, String), u64> {
-    let mut told = HashMap::new();
+/// An end of a task for which Redis got a task: queue, id and status.
+type Name = (String, String, String);
+
+/// The ends for which Redis got a task, each as often as it was told.
+fn told(file: &[u8]) -> HashMap<Name, Vec<End>> {
+    let mut told: HashMap<Name, Vec<End>> = HashMap::new();
     for step in transactions(file) {
         for command in step.iter().filter(|command| command.len() > 4 && command[1] == TOLD.as_bytes()) {
             // An entry that was released or parked comes a second time, with fields of tqhost.
@@ -371,23 +375,34 @@ fn told(file: &[u8]) -> HashMap<(String, String, String), u64> {
                 pair.and_then(|pair| pair.get(1))
                     .map_or_else(String::new, |v| String::from_utf8_lossy(v).into())
             };
-            *told.entry((value("end.queue"), value("end.id"), value("end.status"))).or_default() += 1;
+            let status = value("end.status");
+            let end = End {
+                status: status.clone(),
+                error: value("end.error"),
+                finished_ms: value("end.finished_at").parse().unwrap_or_default(),
+                ..End::default()
+            };
+            told.entry((value("end.queue"), value("end.id"), status)).or_default().push(end);
         }
     }
     told
 }
 
+/// Each end is told once. A task that Redis had forgotten may also have been told as lost: Redis remembered
+/// the step before, which is done again and enqueues it a second time.
 fn ends_that_are_told(
     by_queue: &HashMap<&str, Ends>,
-    told: &HashMap<(String, String, String), u64>,
+    told: &HashMap<Name, Vec<End>>,
+    losses: &[Loss],
 ) -> Vec<String> {
     let mut wrong: Vec<String> = told
         .iter()
-        .filter(|((queue, id, status), times)| {
+        .filter(|((queue, id, status), tellings)| {
             let end = by_queue.get(queue.as_str()).and_then(|ends| ends.get(id));
-            **times != 1 || end.is_none_or(|end| end.status != *status)
+            let is_its_end = tellings.len() == 1 && end.is_some_and(|end| end.status == *status);
+            !is_its_end && !tellings.iter().all(|telling| telling.may_be_forgotten(losses))
         })
-        .map(|(end, times)| format!("told {times} times: {end:?}"))
+        .map(|(end, tellings)| format!("told {} times: {end:?}", tellings.len()))
         .collect();
     for queue in TELLING {
         for (id, end) in &by_queue[queue] {

@@ -1,4 +1,5 @@
-//! The examples of docs/commands.md and docs/operations.md run, and print what the pages show.
+//! The examples of docs/commands.md run and print what the page shows, and those of the pages for operators
+//! and for authors run.
 //!
 //! In: the pages. Out: for each example its exit code, the headers of its tables, its labels, and the names
 //! in its JSON. Ids of tasks are those of tasks of this test.
@@ -17,6 +18,7 @@ use crate::support::{Bench, Host, Ran};
 
 const COMMANDS: &str = include_str!("../../docs/commands.md");
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
+const HANDLERS: &str = include_str!("../../docs/handlers.md");
 /// The queues of the examples. The second one has no plugin.
 const QUEUES: &str = "[queues.resume-analyze]\nstream = \"resume:analyze:stream\"\n[queues.reports]\n";
 /// Examples that only read, so that they can be run once more with `--json`.
@@ -215,4 +217,22 @@ fn the_commands_of_the_page_for_operators_run() {
     }
     assert!(seen > 5, "{seen} commands");
     host.stop();
+}
+
+#[test]
+fn the_trials_of_the_page_for_authors_run() {
+    let (bench, host) = start();
+    host.stop();
+    let shell = Shell::new(&bench);
+    let mut seen = 0;
+    // `--watch` goes on until somebody ends it (`handlers::desk`).
+    for call in calls(HANDLERS, "tqhost try word-count.wasm").iter().filter(|call| !call.contains("--watch"))
+    {
+        let ran = shell.ran(&format!("tqhost try word-count.wasm {call}"));
+        // The handler that stands for the author's rejects tasks without an id.
+        let outcome = if call.contains("task.json") { (0, "completed in ") } else { (1, "reject in ") };
+        assert!(ran.code == outcome.0 && ran.stdout.contains(outcome.1), "{call}: {ran:?}");
+        seen += 1;
+    }
+    assert!(seen > 2, "{seen} commands");
 }

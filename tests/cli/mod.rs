@@ -10,4 +10,4 @@ mod demo;
 mod doctor;
 mod examples;
 mod give_back;
-mod pages;
+pub mod pages;

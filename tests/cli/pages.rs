@@ -37,7 +37,17 @@ pub fn blocks(page: &str) -> Vec<(&str, String)> {
 
 /// The commands of a block: its lines, where a backslash joins a line to the next one.
 fn commands(block: &str) -> Vec<String> {
-    block.replace("\\\n", " ").lines().map(str::to_owned).collect()
+    let mut commands: Vec<String> = Vec::new();
+    for line in block.lines() {
+        match commands.last_mut().filter(|last| last.ends_with('\\')) {
+            Some(last) => {
+                last.pop();
+                last.push_str(line.trim_start());
+            }
+            None => commands.push(line.to_owned()),
+        }
+    }
+    commands
 }
 
 /// A shell in the folder of the bench that finds `tqhost`, `~/tqhost` and the bench's Redis where the README

@@ -78,9 +78,17 @@ fn work(status: bool, guest: Option<&Sandbox>) -> Result<(), Error> {
         return Err(error.into());
     }
     thread::scope(|scope| {
-        let loops: Vec<_> = (0..LOOPS).map(|n| scope.spawn(move || one_loop(n, status, guest))).collect();
-        loops.into_iter().try_for_each(|one| one.join().expect("a loop panics"))
-    })
+        for number in 0..LOOPS {
+            scope.spawn(move || {
+                // The other loops do not end by themselves, so the first error ends the process.
+                if let Err(error) = one_loop(number, status, guest) {
+                    eprintln!("loops: {error}");
+                    std::process::exit(1);
+                }
+            });
+        }
+    });
+    Ok(())
 }
 
 fn one_loop(number: usize, status: bool, guest: Option<&Sandbox>) -> Result<(), Error> {

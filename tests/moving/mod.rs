@@ -25,7 +25,9 @@ use crate::support::{Bench, Host};
 fn configuration(example: &str, bench: &Bench, changes: &[(&str, &str)]) -> String {
     let redis = format!("redis://127.0.0.1:{}", bench.redis.port);
     let mut text = format!("{example}\n[admin]\nlisten = \"127.0.0.1:0\"\n");
-    for (theirs, ours) in [("redis://127.0.0.1:6379", &*redis)].iter().chain(changes) {
+    for (theirs, ours) in
+        [("redis://127.0.0.1:6379", &*redis), ("../../plugins", "plugins")].iter().chain(changes)
+    {
         assert!(text.contains(theirs), "{theirs}");
         text = text.replace(theirs, ours);
     }

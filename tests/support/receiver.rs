@@ -86,10 +86,10 @@ pub fn takes_tasks(command: impl Fn() -> Command) {
     let host = bench.host();
     let done = bench.xadd("work", &[("content", "grüße \"x\""), ("tag", "a"), ("tag", "b")]);
     let _: String = bench.redis("XADD", ("work", "*", "content", b"\xff\x00".as_slice(), "tq-id", "order.7"));
-    let bad = bench.xadd("work", &[("other", "1")]);
+    let bad = bench.xadd("work", &[("content", "")]);
     bench.until("work", &done, "COMPLETED");
     let result: Value = serde_json::from_str(&bench.status("work", &done, "result")).expect("JSON");
-    assert_eq!(result, json!({ "bytes": "grüße \"x\"".len() }));
+    assert_eq!(result, json!({ "bytes": "grüße \"x\"ab".len() }));
     bench.until("work", "order.7", "COMPLETED");
     let result: Value = serde_json::from_str(&bench.status("work", "order.7", "result")).expect("JSON");
     assert_eq!(result, json!({ "bytes": 2 }));
@@ -104,8 +104,23 @@ pub fn takes_tasks(command: impl Fn() -> Command) {
     let again: String = bench.redis("XADD", ("work", "*", "content", "other", "tq-id", &done));
     bench.until("work", &done, "COMPLETED");
     let result: Value = serde_json::from_str(&bench.status("work", &done, "result")).expect("JSON");
-    assert_eq!(result, json!({ "bytes": "grüße \"x\"".len() }), "{again} is the same task");
+    assert_eq!(result, json!({ "bytes": "grüße \"x\"ab".len() }), "{again} is the same task");
     assert_eq!(receiver.about(&done).len(), 1);
+    host.stop();
+
+    // One field is the body, whatever is in it. The rest is in the headers.
+    bench.configure_for(&format!("{}body = \"event\"\n", plugin(other)), bench.redis.port);
+    let host = bench.host();
+    for event in ["{\"id\": \"e-1\", \"amount\": 1.5}", "no JSON"] {
+        let id = bench.xadd("work", &[("event", event)]);
+        bench.until("work", &id, "COMPLETED");
+        let result: Value = serde_json::from_str(&bench.status("work", &id, "result")).expect("JSON");
+        assert_eq!(result, json!({ "bytes": event.len() }));
+        eventually("it worked on it", || {
+            let about = receiver.about(&id);
+            (about == [json!({ "id": id, "queue": "work", "attempt": 1 })]).then_some(())
+        });
+    }
     host.stop();
 
     // It refuses whoever does not know the secret.

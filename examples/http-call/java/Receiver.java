@@ -6,6 +6,7 @@
 // line on stdout for each task that was worked on. Replace `work` by your own code, `known` by a table of
 // your database, and `Json` by the library that you use already.
 
+import com.sun.net.httpserver.Headers;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
@@ -17,6 +18,7 @@ import java.security.MessageDigest;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -35,6 +37,10 @@ public final class Receiver {
     private static final int MAX_KNOWN = 100_000;
 
     private record Answer(int status, String type, String body) {}
+
+    /** A task with its fields, or with the one field that is the body of its request. */
+    private record Task(
+        String id, String queue, long attempt, long fence, Map<String, Object> fields, byte[] body) {}
 
     /** The highest fence that was seen for a task, and the answer, when there is one. */
     private static final class Known {
@@ -76,25 +82,52 @@ public final class Receiver {
     }
 
     /** Your own code. A Rejection ends the task; after any other exception it comes again. */
-    private Answer work(Map<String, Object> task) {
-        byte[] content = bytes(Json.object(task.get("fields")).get("content"));
-        if (content == null) {
+    private Answer work(Task task) {
+        int size = task.body == null ? size(task.fields.values()) : task.body.length;
+        if (size == 0) {
             throw new Rejection("the task has no content");
         }
-        System.out.println("{\"id\": " + Json.quoted((String) task.get("id")) + ", \"queue\": "
-            + Json.quoted((String) task.get("queue")) + ", \"attempt\": " + task.get("attempt") + "}");
-        return new Answer(200, "application/json", "{\"bytes\": " + content.length + "}");
+        System.out.println("{\"id\": " + Json.quoted(task.id) + ", \"queue\": " + Json.quoted(task.queue)
+            + ", \"attempt\": " + task.attempt + "}");
+        return new Answer(200, "application/json", "{\"bytes\": " + size + "}");
     }
 
-    /** A field's bytes. A string is text, an object has base64, and a list has all values of its name. */
+    /** The size of all values. A list has the values of one name. */
+    private static int size(Collection<?> values) {
+        int size = 0;
+        for (Object value : values) {
+            size += value instanceof List<?> several ? size(several) : bytes(value).length;
+        }
+        return size;
+    }
+
+    /** A value's bytes. A string is text, and an object has base64. */
     private static byte[] bytes(Object value) {
-        if (value instanceof List<?> values) {
-            return bytes(values.get(0));
+        return value instanceof String text
+            ? text.getBytes(StandardCharsets.UTF_8)
+            : Base64.getDecoder().decode((String) Json.object(value).get("base64"));
+    }
+
+    /** The task of a request. With `body = "data"` the body is that field, and the rest is in headers. */
+    private static Task read(Headers headers, byte[] body) {
+        Object json = null;
+        try {
+            json = Json.read(body);
+        } catch (RuntimeException error) {
+            // A field need not be JSON.
         }
-        if (value instanceof String text) {
-            return text.getBytes(StandardCharsets.UTF_8);
+        if (json instanceof Map<?, ?> task
+            && task.get("id") instanceof String id
+            && task.get("queue") instanceof String queue
+            && task.get("attempt") instanceof Long attempt
+            && task.get("fence") instanceof Long fence
+            && task.get("fields") instanceof Map<?, ?> fields) {
+            return new Task(id, queue, attempt, fence, Json.object(fields), null);
         }
-        return value == null ? null : Base64.getDecoder().decode((String) Json.object(value).get("base64"));
+        long attempt = Long.parseLong(headers.getFirst("tqhost-attempt"));
+        long fence = Long.parseLong(headers.getFirst("tqhost-fence"));
+        String id = headers.getFirst("webhook-id");
+        return new Task(id, headers.getFirst("tqhost-queue"), attempt, fence, null, body);
     }
 
     private void handle(HttpExchange exchange) throws IOException {
@@ -122,7 +155,7 @@ public final class Receiver {
             return problem(413, "a task has at most " + MAX_BODY + " bytes");
         }
         String why = refusal(exchange, body);
-        return why != null ? problem(401, why) : once(Json.object(Json.read(body)));
+        return why != null ? problem(401, why) : once(read(exchange.getRequestHeaders(), body));
     }
 
     /** Why a request is not the host's, or null if it is. */
@@ -154,25 +187,23 @@ public final class Receiver {
     }
 
     /** Works on a task once, however often it comes. */
-    private Answer once(Map<String, Object> task) {
-        String id = (String) task.get("id");
-        long fence = ((Number) task.get("fence")).longValue();
+    private Answer once(Task task) {
         Known entry;
         boolean isFirst;
         synchronized (known) {
-            entry = known.get(id);
+            entry = known.get(task.id);
             isFirst = entry == null;
             if (isFirst) {
                 entry = new Known();
-                known.put(id, entry);
+                known.put(task.id, entry);
                 if (known.size() > MAX_KNOWN) {
                     known.remove(known.keySet().iterator().next());
                 }
-            } else if (!entry.answer.isDone() && fence < entry.fence) {
+            } else if (!entry.answer.isDone() && task.fence < entry.fence) {
                 // An older delivery may arrive late, when its host has been replaced by another one.
                 return problem(409, "a newer delivery of this task was seen");
             }
-            entry.fence = Math.max(fence, entry.fence);
+            entry.fence = Math.max(task.fence, entry.fence);
         }
         if (isFirst) {
             try {
@@ -180,7 +211,7 @@ public final class Receiver {
             } catch (RuntimeException error) {
                 // Only an answer is remembered. After an error the next attempt works again.
                 synchronized (known) {
-                    known.remove(id);
+                    known.remove(task.id);
                 }
                 entry.answer.completeExceptionally(error);
             }

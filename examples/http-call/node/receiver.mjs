@@ -29,19 +29,31 @@ const known = new Map();
 
 /** Your own code. A Rejection ends the task; after any other error it comes again. */
 async function work(task) {
-  const content = bytes(task.fields.content);
-  if (content === undefined) throw new Rejection("the task has no content");
+  const values = task.body ? [task.body] : Object.values(task.fields).flat().map(bytes);
+  const size = values.reduce((sum, value) => sum + value.length, 0);
+  if (size === 0) throw new Rejection("the task has no content");
   console.log(JSON.stringify({ id: task.id, queue: task.queue, attempt: task.attempt }));
-  return { bytes: content.length };
+  return { bytes: size };
 }
 
 class Rejection extends Error {}
 
-/** A field's bytes. A string is text, an object has base64, and an array has all values of its name. */
+/** A value's bytes. A string is text, and an object has base64. */
 function bytes(value) {
-  if (Array.isArray(value)) return bytes(value[0]);
-  if (typeof value === "string") return Buffer.from(value, "utf8");
-  return value === undefined ? undefined : Buffer.from(value.base64, "base64");
+  return typeof value === "string" ? Buffer.from(value, "utf8") : Buffer.from(value.base64, "base64");
+}
+
+/** The task of a request. With `body = "data"` the body is that field, and the rest is in headers. */
+function read(headers, body) {
+  let json;
+  try {
+    json = JSON.parse(body.toString("utf8"));
+  } catch {
+    // A field need not be JSON.
+  }
+  if (json?.id && json.fence && json.fields) return json;
+  const [queue, attempt, fence] = ["queue", "attempt", "fence"].map((name) => headers[`tqhost-${name}`]);
+  return { id: headers["webhook-id"], queue, attempt: Number(attempt), fence: Number(fence), body };
 }
 
 /** Why a request is not the host's, or undefined if it is. */
@@ -104,7 +116,7 @@ async function answer(request) {
   // The signature is for the bytes as they came, not for the JSON that they mean.
   const body = Buffer.concat(pieces);
   const why = refusal(request.headers, body);
-  return why ? problem(401, why) : once(JSON.parse(body.toString("utf8")));
+  return why ? problem(401, why) : once(read(request.headers, body));
 }
 
 const server = createServer((request, response) => {

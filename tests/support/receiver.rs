@@ -111,7 +111,9 @@ pub fn takes_tasks(command: impl Fn() -> Command) {
     // One field is the body, whatever is in it. The rest is in the headers.
     bench.configure_for(&format!("{}body = \"event\"\n", plugin(other)), bench.redis.port);
     let host = bench.host();
-    for event in ["{\"id\": \"e-1\", \"amount\": 1.5}", "no JSON"] {
+    let like_a_task =
+        "{\"id\": \"e-2\", \"queue\": \"q\", \"attempt\": 7, \"fence\": 9, \"fields\": {\"a\": \"b\"}}";
+    for event in ["{\"id\": \"e-1\", \"amount\": 1.5}", like_a_task, "no JSON"] {
         let id = bench.xadd("work", &[("event", event)]);
         bench.until("work", &id, "COMPLETED");
         let result: Value = serde_json::from_str(&bench.status("work", &id, "result")).expect("JSON");

@@ -116,18 +116,19 @@ public final class Receiver {
         } catch (RuntimeException error) {
             // A field need not be JSON.
         }
+        String queue = headers.getFirst("tqhost-queue");
+        long attempt = Long.parseLong(headers.getFirst("tqhost-attempt"));
+        long fence = Long.parseLong(headers.getFirst("tqhost-fence"));
+        // A field may look like a task, but it does not know its own delivery.
         if (json instanceof Map<?, ?> task
             && task.get("id") instanceof String id
-            && task.get("queue") instanceof String queue
-            && task.get("attempt") instanceof Long attempt
-            && task.get("fence") instanceof Long fence
+            && queue.equals(task.get("queue"))
+            && Long.valueOf(attempt).equals(task.get("attempt"))
+            && Long.valueOf(fence).equals(task.get("fence"))
             && task.get("fields") instanceof Map<?, ?> fields) {
             return new Task(id, queue, attempt, fence, Json.object(fields), null);
         }
-        long attempt = Long.parseLong(headers.getFirst("tqhost-attempt"));
-        long fence = Long.parseLong(headers.getFirst("tqhost-fence"));
-        String id = headers.getFirst("webhook-id");
-        return new Task(id, headers.getFirst("tqhost-queue"), attempt, fence, null, body);
+        return new Task(headers.getFirst("webhook-id"), queue, attempt, fence, null, body);
     }
 
     private void handle(HttpExchange exchange) throws IOException {

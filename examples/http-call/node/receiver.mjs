@@ -51,9 +51,11 @@ function read(headers, body) {
   } catch {
     // A field need not be JSON.
   }
-  if (json?.id && json.fence && json.fields) return json;
   const [queue, attempt, fence] = ["queue", "attempt", "fence"].map((name) => headers[`tqhost-${name}`]);
-  return { id: headers["webhook-id"], queue, attempt: Number(attempt), fence: Number(fence), body };
+  const told = { queue, attempt: Number(attempt), fence: Number(fence) };
+  // A field may look like a task, but it does not know its own delivery.
+  const isWhole = json?.fields && Object.entries(told).every(([name, value]) => json[name] === value);
+  return isWhole ? json : { id: headers["webhook-id"], ...told, body };
 }
 
 /** Why a request is not the host's, or undefined if it is. */

@@ -1,7 +1,7 @@
 //! Publishes what this host knows about itself.
 //!
 //! In: the state of plugins, fetch loops, queues and configuration. Out: an announcement in Redis, which the
-//! commands read.
+//! commands read. On the way it reads the orders of operators, and hands them to the plugins.
 //!
 //! Not here: the form of an announcement (`queue::hosts`).
 
@@ -16,6 +16,7 @@ use crate::clock::now_ms;
 use crate::plugins::{Change, PluginStatus, Plugins};
 use crate::queue::Link;
 use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue};
+use crate::queue::orders;
 use crate::reload::ConfigReloads;
 use crate::task::SettledAs;
 use crate::worker::workers::QueueBoard;
@@ -57,6 +58,11 @@ impl Announcer {
             let host = self.describe();
             if let Err(error) = hosts::announce(&self.link, &host, &mut said).await {
                 tracing::debug!(%error, "could not announce this host");
+            }
+            // Without Redis, what was ordered before stands.
+            match orders::list(&self.link).await {
+                Ok(orders) => self.plugins.order(orders),
+                Err(error) => tracing::debug!(%error, "could not read the orders of operators"),
             }
             tokio::select! {
                 () = tokio::time::sleep(hosts::EVERY) => {}

@@ -4,6 +4,7 @@
 //!
 //! Not here: how long each step of the end may take (`shutdown`).
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use crate::dashboard::{self, Dashboard};
 use crate::embedded::{self, Embedded};
 use crate::metrics::Sources;
 use crate::plugins::{Plugins, Source, UNWATCHED};
+use crate::queue::orders::VersionOrder;
 use crate::queue::{self, Link, Queue, Redis};
 use crate::reload::{self, ConfigReloads, FileWatch, Reloader};
 use crate::sandbox::{self, Compiler, Sandbox, SandboxOptions};
@@ -97,7 +99,8 @@ impl Host {
             tracing::warn!(redis = redis.address(), "{danger}");
         }
         // 3. The sandbox, and the plugins that are there.
-        let (plugins, size) = start_plugins(&config, &watchers).await?;
+        let orders = queue::orders::list(&link).await.context("cannot read the orders of operators")?;
+        let (plugins, size) = start_plugins(&config, orders, &watchers).await?;
         // 4. The queues. Before the first claim: every group is there, and signals are heard. A host that
         // ended now would leave tasks behind.
         let signals = Signals::listen()?;
@@ -248,7 +251,11 @@ async fn serve_admin(config: &Config, health: &Health, servants: &Loops) -> anyh
     Ok(served)
 }
 
-async fn start_plugins(config: &Config, watchers: &Loops) -> anyhow::Result<(Plugins, SandboxSize)> {
+async fn start_plugins(
+    config: &Config,
+    orders: BTreeMap<String, VersionOrder>,
+    watchers: &Loops,
+) -> anyhow::Result<(Plugins, SandboxSize)> {
     let max_attempts = reload::attempts(config);
     let grants = reload::grants(config);
     let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
@@ -262,8 +269,8 @@ async fn start_plugins(config: &Config, watchers: &Loops) -> anyhow::Result<(Plu
     };
     let blobs = Blobs::open(&config.blobs)?;
     let sandbox = Sandbox::within(opts, config.memory.unwrap_or_else(sandbox::default_memory), blobs)?;
-    let source =
-        Source { sandbox, dir: config.plugins_dir.clone(), cache_dir: config.data_dir.join("cache") };
+    let (dir, cache_dir) = (config.plugins_dir.clone(), config.data_dir.join("cache"));
+    let source = Source { sandbox, dir, cache_dir, orders };
     let plugins = Plugins::start(source, grants, watchers.over.clone(), &watchers.tracker).await?;
     Ok((plugins, SandboxSize { max_memory, max_attempts, max_warm }))
 }

@@ -60,7 +60,9 @@ fn every_path_that_changes_something_refuses_without_the_token() {
         ("POST", "/v1/queues/{queue}/dead/purge"),
         ("GET", "/v1/queues/{queue}/events"),
         ("GET", "/v1/plugins"),
+        ("POST", "/v1/plugins/{plugin}/lift"),
         ("POST", "/v1/plugins/{plugin}/reload"),
+        ("POST", "/v1/plugins/{plugin}/rollback"),
         ("GET", "/v1/events"),
     ];
     let found: BTreeSet<(&str, &str)> =

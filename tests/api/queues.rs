@@ -100,8 +100,21 @@ fn plugins_are_shown_and_a_failed_one_is_tried_again() {
     good(&ask(&host, "POST", "/v1/plugins/echo/reload"), 202);
     state("active");
     problem(&ask(&host, "POST", "/v1/plugins/nothing/reload"), 404, "unknown-plugin");
-    let audit = host.until_logged("audit: a change was asked for", 3);
-    assert_eq!(audit.iter().map(|line| line["status"].clone()).collect::<Vec<_>>(), [202, 202, 404]);
+    let version = state("active")["plugins"][0]["version"].clone();
+    let withdrawn = good(&post(&host, "/v1/plugins/echo/rollback", &json!({ "why": "wrong totals" })), 202);
+    assert_eq!(
+        (&withdrawn["version"], &withdrawn["withdrawn"], &withdrawn["hosts"]),
+        (&version, &json!(true), &json!(1))
+    );
+    state("quarantined");
+    let empty = json!({ "why": "" });
+    problem(&post(&host, "/v1/plugins/echo/rollback", &empty), 422, "invalid");
+    problem(&post(&host, "/v1/plugins/nothing/lift", &json!({})), 404, "unknown-plugin");
+    good(&post(&host, "/v1/plugins/echo/lift", &json!({})), 202);
+    state("active");
+    let audit = host.until_logged("audit: a change was asked for", 7);
+    let statuses = audit.iter().map(|line| line["status"].clone()).collect::<Vec<_>>();
+    assert_eq!(statuses, [202, 202, 404, 202, 422, 404, 202]);
     host.stop();
 }
 

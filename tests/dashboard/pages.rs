@@ -91,7 +91,18 @@ fn pause_resume_and_reload_by_forms() {
     assert!(text(&browser.page("/")).contains("plugin echo: It is failed on"), "an alarm");
     bench.install("echo", "echo");
     assert_eq!(led_to(&browser.press(&plugins, "/plugins/echo/reload", &[])), "/plugins?done=reloading");
-    eventually("the plugin is active", || text(&browser.page("/plugins")).contains("active").then_some(()));
+    let is_shown = |what: &str| {
+        eventually(what, || text(&browser.page("/plugins")).contains(what).then_some(()));
+    };
+    is_shown("active");
+    let plugins = browser.page("/plugins");
+    let why = [("why", "<b>wrong</b> totals")];
+    let withdrawn = browser.press(&plugins, "/plugins/echo/rollback", &why);
+    assert_eq!(led_to(&withdrawn), "/plugins?done=withdrawn");
+    is_shown("withdrawn: <b>wrong</b> totals; there is no other version");
+    assert_eq!(browser.press(&plugins, "/plugins/echo/rollback", &why).status, 422, "no host runs one now");
+    assert_eq!(led_to(&browser.press(&plugins, "/plugins/echo/lift", &[])), "/plugins?done=lifted");
+    is_shown("active");
     let page = browser.page("/queues/work");
     let paused = led_to(&browser.press(&page, "/queues/work/pause", &[]));
     let page = browser.page(&paused);

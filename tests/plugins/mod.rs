@@ -4,5 +4,6 @@
 
 mod compiling;
 mod files;
+mod orders;
 mod swaps;
 mod versions;

@@ -60,6 +60,8 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(dead::purge_dead))
         .routes(routes!(plugins::list_plugins))
         .routes(routes!(plugins::reload_plugin))
+        .routes(routes!(plugins::roll_back_plugin))
+        .routes(routes!(plugins::lift_plugin))
         .routes(routes!(events::task_events))
         .routes(routes!(events::queue_events))
         .routes(routes!(events::host_events))

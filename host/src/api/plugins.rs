@@ -1,17 +1,17 @@
-//! Endpoints: plugins of all hosts, and the reload of one in this host.
+//! Endpoints: plugins of all hosts; orders to all hosts about a version; the reload of a plugin in this host.
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::audit::AuditNote;
-use super::extract::PathOf;
+use super::extract::{JsonBody, PathOf};
 use super::state::Api;
 use crate::admin::problem::{ApiProblem, ProblemCode};
-use crate::operations::{PluginView, plugin_rows};
+use crate::operations::{OperationError, OrderView, PluginView, lift, plugin_rows, withdraw};
 use crate::queue::hosts;
 
 /// The plugins of the running hosts.
@@ -60,4 +60,70 @@ pub(super) async fn reload_plugin(
     let note = AuditNote { plugin: Some(name.clone()), ..AuditNote::default() };
     let view = ReloadView { plugin: name, host: api.0.host.to_string() };
     Ok(note.on((StatusCode::ACCEPTED, Json(view))))
+}
+
+/// Which version is to be withdrawn, and why.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RollbackBody {
+    /// SHA-256 of the version, or its first 8 digits or more. Without it: the version that all hosts run.
+    version: Option<String>,
+    /// The reason, which hosts show: 1 to 200 characters.
+    why: String,
+}
+
+/// Which version may run again.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct LiftBody {
+    /// SHA-256 of the version, or its first 8 digits or more. Without it: the one that is in quarantine.
+    version: Option<String>,
+}
+
+/// Withdraws a version of a plugin: all hosts go back to the good version before it
+///
+/// Hosts obey within seconds, and new ones at their start; the tasks that run go on. A host that knows no
+/// good version before it runs nothing: the queues of the plugin wait there until another file is put in
+/// place, or the version is lifted. A plugin has one version that is withdrawn, the last one.
+#[utoipa::path(
+    post,
+    path = "/v1/plugins/{plugin}/rollback",
+    params(("plugin" = String, Path, description = "the plugin's name")),
+    request_body = RollbackBody,
+    responses((status = 202, description = "the hosts are told", body = OrderView))
+)]
+pub(super) async fn roll_back_plugin(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    JsonBody(body): JsonBody<RollbackBody>,
+) -> Result<Response, ApiProblem> {
+    let link = api.link().await?;
+    Ok(ordered(&name, withdraw(link, &name, body.version.as_deref(), &body.why).await))
+}
+
+/// Lets a version run again that was withdrawn, or that hosts have rolled back
+///
+/// Hosts that have it in their folder take it again within seconds, on probation.
+#[utoipa::path(
+    post,
+    path = "/v1/plugins/{plugin}/lift",
+    params(("plugin" = String, Path, description = "the plugin's name")),
+    request_body = LiftBody,
+    responses((status = 202, description = "the hosts are told", body = OrderView))
+)]
+pub(super) async fn lift_plugin(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    JsonBody(body): JsonBody<LiftBody>,
+) -> Result<Response, ApiProblem> {
+    let link = api.link().await?;
+    Ok(ordered(&name, lift(link, &name, body.version.as_deref()).await))
+}
+
+fn ordered(plugin: &str, given: Result<OrderView, OperationError>) -> Response {
+    let note = AuditNote { plugin: Some(plugin.to_owned()), ..AuditNote::default() };
+    match given {
+        Ok(view) => note.on((StatusCode::ACCEPTED, Json(view))),
+        Err(error) => note.on(ApiProblem::from(error)),
+    }
 }

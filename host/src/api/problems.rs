@@ -34,6 +34,7 @@ impl From<OperationError> for ApiProblem {
             OperationError::HasEnded(_) => ProblemCode::TaskEnded,
             OperationError::Invalid(_) => ProblemCode::Invalid,
             OperationError::NoEvents(_) => ProblemCode::NoEvents,
+            OperationError::UnknownPlugin(_) => ProblemCode::UnknownPlugin,
             OperationError::OutOfReach(_) => ProblemCode::UnknownQueue,
         };
         ApiProblem::new(code, error.to_string())

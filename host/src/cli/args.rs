@@ -97,6 +97,25 @@ pub(super) enum Command {
         #[arg(value_name = "PLUGIN")]
         plugin: Option<String>,
     },
+    /// Withdraw a version of a plugin: all hosts go back to the good version before it
+    Rollback {
+        /// The plugin's name
+        plugin: String,
+        /// SHA-256 of the version, or its first 8 digits or more [default: the version that all hosts run]
+        #[arg(long, value_name = "VERSION")]
+        version: Option<String>,
+        /// The reason, which hosts show
+        #[arg(long, value_name = "TEXT")]
+        why: String,
+    },
+    /// Let a version of a plugin run again that was withdrawn, or that hosts have rolled back
+    Lift {
+        /// The plugin's name
+        plugin: String,
+        /// SHA-256 of the version, or its first 8 digits or more [default: the one that is in quarantine]
+        #[arg(long, value_name = "VERSION")]
+        version: Option<String>,
+    },
     /// Make a folder with a handler's project: it builds, and has a test
     New(NewArgs),
     /// Run a handler on one task, in the sandbox that a host runs it in, without Redis

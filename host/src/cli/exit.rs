@@ -87,6 +87,7 @@ impl From<OperationError> for CommandError {
             OperationError::UnknownTask(_)
             | OperationError::HasEnded(_)
             | OperationError::NoEvents(_)
+            | OperationError::UnknownPlugin(_)
             | OperationError::OutOfReach(_) => CommandError::Failed(error.into()),
         }
     }

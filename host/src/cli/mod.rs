@@ -133,6 +133,12 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
             Command::Doctor { queue, fix } => doctor::run(&config, &queue, fix, &mut out).await,
             Command::Adopt(args) => adopt::run(&config, args, &mut out).await,
             Command::Dead(command) => dead::run(&config, command, &mut out).await,
+            Command::Rollback { plugin, version, why } => {
+                control::roll_back(&config, &plugin, version.as_deref(), &why, &mut out).await
+            }
+            Command::Lift { plugin, version } => {
+                control::lift(&config, &plugin, version.as_deref(), &mut out).await
+            }
             Command::Plugins { plugin } => plugins::run(&config, plugin.as_deref(), &mut out).await,
         };
         match done {

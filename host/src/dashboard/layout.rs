@@ -148,6 +148,8 @@ pub(super) fn done(values: &Values) -> Markup {
         Some("cancelled") => "The task is cancelled.",
         Some("requeued") => "The task is in the queue again.",
         Some("reloading") => "This host looks at the file of the plugin now.",
+        Some("withdrawn") => "The version is withdrawn: all hosts go back within seconds.",
+        Some("lifted") => "The version may run again: hosts that have its file take it within seconds.",
         Some("logged-out") => "You are logged out.",
         _ => return html! {},
     };

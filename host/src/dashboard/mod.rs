@@ -49,6 +49,8 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/", get(overview::show))
         .route("/plugins", get(plugins::show))
         .route("/plugins/{plugin}/reload", post(plugins::reload))
+        .route("/plugins/{plugin}/rollback", post(plugins::roll_back))
+        .route("/plugins/{plugin}/lift", post(plugins::lift_quarantine))
         .route("/queues/{queue}", get(queue::show))
         .route("/queues/{queue}/pause", post(queue::pause))
         .route("/queues/{queue}/resume", post(queue::resume))

@@ -1,11 +1,12 @@
-//! Plugins: their versions and states on each host, what happened to them lately; reload.
+//! Plugins: their versions and states on each host, what happened to them lately; roll back, lift a
+//! quarantine, reload.
 
 use axum::Extension;
 use axum::extract::{Path, State};
 use axum::response::{Redirect, Response};
 use maud::{Markup, html};
 
-use super::layout::{button, done, page, state, table};
+use super::layout::{button, done, form_token, page, state, table};
 use super::problem::PageProblem;
 use super::session::Visitor;
 use super::state::Dashboard;
@@ -14,7 +15,7 @@ use super::values::{Values, part};
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::api::audit::AuditNote;
 use crate::clock::now_ms;
-use crate::operations::{PluginView, plugin_rows};
+use crate::operations::{PluginView, lift, plugin_rows, withdraw};
 use crate::queue::hosts;
 use crate::queue::hosts::HostPlugin;
 
@@ -69,12 +70,77 @@ pub(super) async fn show(
                 }
             }
         }
+        @if visitor.may_change() && !rows.is_empty() { (orders(&visitor, &rows)) }
         section aria-labelledby="history" data-live="history" {
             h2 id="history" { "What happened to them" }
             @for row in &rows { (history(row)) }
         }
     };
     Ok(page(&visitor, "Plugins", &main))
+}
+
+/// The forms about versions, which are for all hosts.
+fn orders(visitor: &Visitor, rows: &[PluginView]) -> Markup {
+    let mut names: Vec<&str> = rows.iter().map(|row| row.plugin.name.as_str()).collect();
+    names.dedup();
+    let version = |name: &str, what: &str, note: &str| {
+        let id = format!("{what}-version-{name}");
+        html! {
+            label for=(id) { "Version, or its first 8 digits" }
+            input id=(id) name="version" placeholder=(note);
+        }
+    };
+    html! {
+        section aria-labelledby="orders" {
+            h2 id="orders" { "Roll back, and lift" }
+            p.note {
+                "These are for all hosts, and hold within seconds. A version that is rolled back is \
+                 withdrawn: each host goes back to the good version before it. Where a host knows none, the \
+                 queues of the plugin wait. Lifting lets a version run again that was withdrawn or \
+                 that hosts have put in quarantine."
+            }
+            @for name in names {
+                @let path = format!("/plugins/{}", part(name));
+                h3 { (data(name)) }
+                form method="post" action={ (path) "/rollback" } {
+                    (form_token(visitor))
+                    (version(name, "rollback", "the one that all hosts run"))
+                    @let why = format!("why-{name}");
+                    label for=(why) { "Why" }
+                    input id=(why) name="why" required maxlength="200";
+                    button.danger { "Roll back " (data(name)) }
+                }
+                form method="post" action={ (path) "/lift" } {
+                    (form_token(visitor))
+                    (version(name, "lift", "the one in quarantine"))
+                    button { "Lift the quarantine of " (data(name)) }
+                }
+            }
+        }
+    }
+}
+
+pub(super) async fn roll_back(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let why = values.get("why").unwrap_or_default();
+    withdraw(dashboard.api.link().await?, &name, values.get("version"), why)
+        .await
+        .map_err(ApiProblem::from)?;
+    let note = AuditNote { plugin: Some(name), ..AuditNote::default() };
+    Ok(note.on(Redirect::to("/plugins?done=withdrawn")))
+}
+
+pub(super) async fn lift_quarantine(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    lift(dashboard.api.link().await?, &name, values.get("version")).await.map_err(ApiProblem::from)?;
+    let note = AuditNote { plugin: Some(name), ..AuditNote::default() };
+    Ok(note.on(Redirect::to("/plugins?done=lifted")))
 }
 
 fn line(PluginView { host, plugin }: &PluginView) -> Markup {

@@ -12,6 +12,8 @@ pub(crate) enum OperationError {
     UnknownQueue(String),
     #[error("{0}")]
     UnknownTask(String),
+    #[error("{0}")]
+    UnknownPlugin(String),
     /// The task has ended, so it cannot be cancelled.
     #[error("{0}")]
     HasEnded(String),

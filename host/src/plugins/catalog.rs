@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ use super::retries::Pauses;
 use super::status::PluginStatus;
 use super::version::Version;
 use crate::config;
+use crate::queue::orders::VersionOrder;
 use crate::sandbox::Cores;
 
 /// The message for the operator when the watcher has ended.
@@ -36,6 +37,8 @@ pub(super) struct Registry {
     pub(super) dir: PathBuf,
     notes: Notes,
     pauses: Pauses,
+    /// The orders of operators, also about plugins that no queue uses now.
+    orders: Mutex<BTreeMap<String, VersionOrder>>,
     /// Tells the watcher that there are other names or grants.
     pub(super) updated: Notify,
     /// Cancelled when the first scan is over.
@@ -51,12 +54,19 @@ pub(super) type Wanted = BTreeMap<String, config::Plugin>;
 
 impl Plugins {
     /// A registry that nobody watches yet.
-    pub(super) fn new(dir: PathBuf, notes: Notes, pauses: Pauses, wanted: Wanted) -> Plugins {
+    pub(super) fn new(
+        dir: PathBuf,
+        notes: Notes,
+        pauses: Pauses,
+        wanted: Wanted,
+        orders: BTreeMap<String, VersionOrder>,
+    ) -> Plugins {
         let plugins = Plugins(Arc::new(Registry {
             plugins: RwLock::default(),
             dir,
             notes,
             pauses,
+            orders: Mutex::new(orders),
             updated: Notify::new(),
             scanned: CancellationToken::new(),
             unwatched: CancellationToken::new(),
@@ -70,7 +80,7 @@ impl Plugins {
     #[cfg(test)]
     pub(crate) fn without_files(names: &[&str]) -> Plugins {
         let wanted = names.iter().map(|name| ((*name).to_owned(), config::Plugin::default())).collect();
-        Plugins::new(PathBuf::new(), Notes::new(None), Pauses::default(), wanted)
+        Plugins::new(PathBuf::new(), Notes::new(None), Pauses::default(), wanted, BTreeMap::new())
     }
 
     /// Waits until every file that was there at the start has been tried.
@@ -106,8 +116,31 @@ impl Plugins {
                 plugin.grant(grants);
             }
         }
+        self.pass_orders_on();
         gone.iter().for_each(|plugin| drop(plugin.tell(LifeEvent::Unwanted, Brought::Nothing)));
         self.0.updated.notify_one();
+    }
+
+    /// The orders of operators from now on.
+    pub(crate) fn order(&self, orders: BTreeMap<String, VersionOrder>) {
+        {
+            let mut known = self.0.orders.lock().unwrap_or_else(PoisonError::into_inner);
+            if *known == orders {
+                return;
+            }
+            *known = orders;
+        }
+        self.pass_orders_on();
+        self.0.updated.notify_one();
+    }
+
+    fn pass_orders_on(&self) {
+        let orders = self.0.orders.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for plugin in self.entries() {
+            if let Some(order) = orders.get(&*plugin.name) {
+                plugin.order(order);
+            }
+        }
     }
 
     /// Lets the watcher look at the plugin's file now, and try again what failed. False: no queue uses the

@@ -31,6 +31,8 @@ pub(crate) enum What {
     RolledBack,
     /// A version that was rolled back lies in the file, and is left there.
     Quarantined,
+    /// An operator has taken a version out of quarantine.
+    Lifted,
     /// The last good version took over again, because its file was put back or another one is in quarantine.
     Restored,
     /// The file is gone.

@@ -31,9 +31,14 @@ use crate::file::{self, Found, SETTLE, Stamp};
 use crate::sandbox::LoadError;
 use crate::watch::RESCAN;
 
-pub(super) use event::{Digest, Effect, Failure, JobEnd, JobKind, LifeEvent, News, Trouble, short};
+pub(super) use event::{
+    Digest, Effect, Failure, JobEnd, JobKind, LifeEvent, News, Trouble, Withdrawal, short,
+};
 pub(super) use state::{Candidate, Life, Serving};
 use state::{Guard, Noting, Shown};
+
+/// The way out where a version is in quarantine and there is no other.
+const NO_OTHER: &str = "there is no other version to run in its place: put one there, or lift the quarantine";
 
 /// Gives the life after `event`, and the effects to carry out, in their order.
 pub(super) fn step(life: Life, event: LifeEvent, now: Instant) -> (Life, Vec<Effect>) {
@@ -61,6 +66,8 @@ impl Step {
             (LifeEvent::Judged(version, ProbationVerdict::Good), _) => self.passed(version),
             (LifeEvent::Judged(version, ProbationVerdict::Bad(why)), _) => self.found_bad(version, why),
             (LifeEvent::Noted, _) => self.noted(),
+            (LifeEvent::Withdrawn(withdrawal), _) => self.withdrawn(withdrawal),
+            (LifeEvent::Lifted(digest), candidate) => self.lifted(&candidate, digest),
             (_, Candidate::Unwanted) => {}
             (LifeEvent::Unwanted, candidate) => self.unwanted(&candidate),
             (LifeEvent::Granted, candidate) => self.granted(&candidate),
@@ -224,7 +231,9 @@ impl Step {
 
     /// The file holds what is in quarantine. Sees to it that the last good version serves, if there is one.
     fn refuse_quarantined(&mut self, stamp: Stamp, digest: Digest) {
-        let Some(Quarantine { why, good, .. }) = self.life.quarantine.clone() else { return };
+        let Some((why, good)) = self.life.banned(&digest) else { return };
+        let is_alone = self.life.serving == Serving::Absent && good.is_none();
+        let why = if is_alone { format!("{why}; {NO_OTHER}") } else { why };
         if self.life.shown.state != PluginState::Quarantined {
             self.tell(News::Refused(digest.clone(), why.clone()));
         }
@@ -232,9 +241,11 @@ impl Step {
         self.life.candidate = Candidate::Quarantined(stamp);
         match self.life.serving.clone() {
             Serving::Absent => {
-                self.life.candidate = Candidate::Restoring(stamp, digest.clone());
-                self.begin(stamp, JobKind::Restore(digest, good));
-                return;
+                if let Some(good) = good {
+                    self.life.candidate = Candidate::Restoring(stamp, digest.clone());
+                    self.begin(stamp, JobKind::Restore(digest, good));
+                    return;
+                }
             }
             Serving::Draining(good) => {
                 self.effects.push(Effect::GoBack);
@@ -247,7 +258,7 @@ impl Step {
     }
 
     fn restored(&mut self, stamp: Stamp, digest: Digest, made: Result<(), Trouble>) {
-        let Some(Quarantine { good, .. }) = self.life.quarantine.clone() else { return };
+        let Some((_, Some(good))) = self.life.banned(&digest) else { return };
         self.life.candidate = Candidate::Quarantined(stamp);
         match made {
             Ok(()) => {
@@ -312,6 +323,10 @@ impl Step {
     /// A version has passed its probation.
     fn passed(&mut self, version: Good) {
         let digest = version.digest.clone();
+        if self.life.is_in_quarantine(&digest) {
+            // An operator has withdrawn it meanwhile, or other attempts on it came to another verdict.
+            return;
+        }
         let keep = Effect::Keep(version.clone());
         self.life.serving = match self.life.serving.clone() {
             Serving::Probation(new, _) if new.digest == digest => {
@@ -356,7 +371,7 @@ impl Step {
                 self.effects.push(Effect::GoBack);
                 self.tell(News::RolledBack { digest: digest.clone(), good: good.digest.clone(), why });
                 self.tell(News::Quarantined(digest.clone(), reason.clone()));
-                self.life.quarantine = Some(Quarantine { digest, why: reason, good });
+                self.life.quarantine = Some(Quarantine { digest, why: reason, good: Some(good) });
                 if self.life.has(Guard::RollbacksAreNoted) {
                     self.note();
                 }
@@ -364,13 +379,79 @@ impl Step {
             Serving::Draining(good) if good.digest != digest => {
                 self.tell(News::BadAfterRemoval(digest.clone(), why.clone()));
                 self.tell(News::Quarantined(digest.clone(), why.clone()));
-                self.life.quarantine = Some(Quarantine { digest, why, good });
+                self.life.quarantine = Some(Quarantine { digest, why, good: Some(good) });
                 if self.life.has(Guard::LateVerdictsAreNoted) {
                     self.note();
                 }
             }
             // Nothing is rolled back to itself, and what does not serve is not rolled back.
             _ => self.tell(News::BadAfterReplacement(digest, why)),
+        }
+    }
+
+    /// A version that an operator has withdrawn neither serves nor is kept, whatever its attempts said.
+    fn withdrawn(&mut self, withdrawal: Withdrawal) {
+        let Withdrawal { digest, why, earlier } = withdrawal.clone();
+        let before = self.life.withdrawn.replace(withdrawal);
+        if before.is_some_and(|before| before.digest != digest) {
+            // The order before holds no longer.
+            self.look_again();
+        }
+        let is = |good: &Good| good.digest == digest;
+        let stand_in = self.life.quarantine.as_mut().filter(|it| it.good.as_ref().is_some_and(is));
+        if let Some(quarantine) = stand_in {
+            // It was to run in place of what is in quarantine.
+            quarantine.good = earlier.filter(|earlier| earlier.digest != quarantine.digest);
+            self.note();
+            self.look_again();
+        }
+        match self.life.serving.clone() {
+            Serving::Probation(new, _) if is(&new) => return self.found_bad(new, why),
+            Serving::Probation(new, good) if is(&good) => {
+                // Nothing better is known than what has taken its place.
+                self.effects.push(Effect::Keep(new.clone()));
+                self.life.serving = Serving::Good(new);
+            }
+            Serving::Good(good) | Serving::Draining(good) if is(&good) => {
+                if self.withdraw().is_some() {
+                    self.show(PluginState::Quarantined, Some(why.clone()), None);
+                }
+                self.life.serving = Serving::Absent;
+                if self.life.has(Guard::WithdrawnIsLetGo) {
+                    self.effects.push(Effect::LetGo);
+                }
+                self.tell(News::Quarantined(digest, why));
+                self.look_again();
+            }
+            _ => {}
+        }
+    }
+
+    /// The content is taken like a new one.
+    fn lifted(&mut self, candidate: &Candidate, digest: Digest) {
+        if !self.life.is_in_quarantine(&digest) {
+            return;
+        }
+        self.life.withdrawn.take_if(|withdrawn| withdrawn.digest == digest);
+        if self.life.quarantine.as_ref().is_some_and(|quarantine| quarantine.digest == digest) {
+            self.lift();
+        }
+        self.tell(News::Lifted(digest));
+        if let Candidate::Quarantined(_) | Candidate::Restoring(..) = candidate {
+            self.look_again();
+        }
+    }
+
+    /// The file is read anew, as if it had been put there now.
+    fn look_again(&mut self) {
+        use Candidate::{Quarantined, Refused, Taken};
+        self.life.failed = None;
+        if self.life.candidate.has_job() {
+            self.effects.push(Effect::Stop);
+            let candidate = self.life.candidate.clone();
+            self.settle_anew(&candidate);
+        } else if let Taken(stamp) | Quarantined(stamp) | Refused(Found::File(stamp)) = self.life.candidate {
+            self.life.candidate = Candidate::Settling(stamp, self.now);
         }
     }
 

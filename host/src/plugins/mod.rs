@@ -33,6 +33,7 @@ mod tests;
 mod version;
 mod watcher;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -41,6 +42,7 @@ use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::queue::orders::VersionOrder;
 use crate::sandbox::Sandbox;
 
 pub(crate) use catalog::{Plugins, UNWATCHED};
@@ -64,6 +66,8 @@ pub(crate) struct Source {
     pub dir: PathBuf,
     /// Where compiled code is kept.
     pub cache_dir: PathBuf,
+    /// The orders of operators about versions, by the names of plugins.
+    pub orders: BTreeMap<String, VersionOrder>,
 }
 
 impl Plugins {
@@ -86,11 +90,11 @@ impl Plugins {
         stop: CancellationToken,
         tracker: &TaskTracker,
     ) -> anyhow::Result<Plugins> {
-        let Source { sandbox, dir, cache_dir } = source;
+        let Source { sandbox, dir, cache_dir, orders } = source;
         let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir))
             .await
             .context("cannot look at the cache")?;
-        let plugins = Plugins::new(dir, Notes::new(cache.dir()), times.pauses, wanted);
+        let plugins = Plugins::new(dir, Notes::new(cache.dir()), times.pauses, wanted, orders);
         let loader = loader::Loader::new(sandbox, cache);
         let watcher = Watcher::new(loader, plugins.clone(), times);
         let watching = tokio::spawn(watcher.run(stop.clone()));

@@ -108,6 +108,11 @@ impl Record {
             News::Quarantined(digest, why) => {
                 self.history.add(What::Quarantined, Some(&digest), None, Some(&why));
             }
+            News::Lifted(digest) => {
+                self.history.add(What::Lifted, Some(&digest), None, None);
+                let digest = short(&digest);
+                tracing::info!(plugin, digest, "plugin version is out of quarantine");
+            }
             News::BadAfterRemoval(digest, why) => {
                 let digest = short(&digest);
                 tracing::warn!(

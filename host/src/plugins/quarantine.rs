@@ -1,25 +1,30 @@
-//! A version that was rolled back, remembered until its file changes: also by the host's next start.
+//! Notes about a plugin's versions for the host's next start: the version that was rolled back, until its
+//! file changes, and the last two good ones.
 //!
-//! In: a directory that is ours alone (the cache's, where the last good version's code lies too). Out: one
-//! small file per plugin whose file holds a version in quarantine. Without the directory, or when a file
-//! cannot be read or written, the next start knows nothing of it.
+//! In: a directory that is ours alone (the cache's, where the code of good versions lies too). Out: a small
+//! file per plugin whose file holds a version in quarantine, and one with the good versions. Without the
+//! directory, or when a file cannot be read or written, the next start knows nothing of it.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The largest note that is read.
 const MAX_BYTES: u64 = 64 * 1024;
+/// How the files of both kinds end.
+const QUARANTINE: &str = "quarantine";
+const LINEAGE: &str = "good";
 
 /// A content of a plugin's file that must not run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Quarantine {
     pub(super) digest: String,
     pub(super) why: String,
-    /// The version that runs in its place.
-    pub(super) good: Good,
+    /// The version that runs in its place, if there is one.
+    pub(super) good: Option<Good>,
 }
 
 /// The last good version.
@@ -28,6 +33,37 @@ pub(super) struct Good {
     pub(super) digest: String,
     /// Size of the file.
     pub(super) bytes: u64,
+}
+
+/// The last two good versions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Lineage {
+    last: Option<Good>,
+    earlier: Option<Good>,
+}
+
+impl Lineage {
+    /// A version has become the one to go back to. False: it was.
+    pub(super) fn add(&mut self, good: Good) -> bool {
+        if self.last.as_ref().is_some_and(|last| last.digest == good.digest) {
+            return false;
+        }
+        let last = self.last.replace(good.clone());
+        // After a step back, nobody knows what was before.
+        let is_back = self.earlier.take().is_some_and(|earlier| earlier.digest == good.digest);
+        self.earlier = last.filter(|_| !is_back);
+        true
+    }
+
+    /// The newest good version that is not this one.
+    pub(super) fn before(&self, digest: &str) -> Option<&Good> {
+        self.all().find(|good| good.digest != digest)
+    }
+
+    /// The newest comes first.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Good> {
+        [&self.last, &self.earlier].into_iter().flatten()
+    }
 }
 
 /// The files, if there is a place for them.
@@ -41,9 +77,29 @@ impl Notes {
         Notes { dir: dir.map(Path::to_owned) }
     }
 
-    /// Blocking.
+    /// The version in quarantine. Blocking.
     pub(super) fn read(&self, plugin: &str) -> Option<Quarantine> {
-        let path = self.path(plugin)?;
+        self.note(plugin, QUARANTINE)
+    }
+
+    /// Writes the version in quarantine, or that there is none. Blocking. `life` sees to it that one note is
+    /// written at a time.
+    pub(super) fn write(&self, plugin: &str, quarantine: Option<&Quarantine>) {
+        self.put(plugin, QUARANTINE, quarantine);
+    }
+
+    /// The good versions. Blocking.
+    pub(super) fn read_lineage(&self, plugin: &str) -> Option<Lineage> {
+        self.note(plugin, LINEAGE)
+    }
+
+    /// Blocking. The caller sees to it that one is written at a time.
+    pub(super) fn write_lineage(&self, plugin: &str, lineage: &Lineage) {
+        self.put(plugin, LINEAGE, Some(lineage));
+    }
+
+    fn note<T: DeserializeOwned>(&self, plugin: &str, what: &str) -> Option<T> {
+        let path = self.path(plugin, what)?;
         let note = fs::metadata(&path).and_then(|meta| {
             let bytes = if meta.is_file() && meta.len() <= MAX_BYTES { fs::read(&path)? } else { Vec::new() };
             Ok(serde_json::from_slice(&bytes)?)
@@ -52,17 +108,16 @@ impl Notes {
             Ok(note) => Some(note),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot read which version of the plugin \
-                    is in quarantine");
+                tracing::warn!(path = %path.display(), %error, "cannot read what the last start knew of the \
+                    plugin's versions");
                 None
             }
         }
     }
 
-    /// Writes the note of a plugin, or removes it. Blocking. `life` sees to it that one is written at a time.
-    pub(super) fn write(&self, plugin: &str, quarantine: Option<&Quarantine>) {
-        let Some(path) = self.path(plugin) else { return };
-        let written = match quarantine {
+    fn put<T: Serialize>(&self, plugin: &str, what: &str, note: Option<&T>) {
+        let Some(path) = self.path(plugin, what) else { return };
+        let written = match note {
             None => fs::remove_file(&path),
             Some(note) => {
                 let temporary = path.with_extension(format!("{}.tmp", uuid::Uuid::now_v7()));
@@ -74,15 +129,15 @@ impl Notes {
         };
         match written {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "cannot note which version of the plugin \
-                    is in quarantine: a restart will not know");
+                tracing::warn!(path = %path.display(), %error, "cannot note what is known of the plugin's \
+                    versions: a restart will not know");
             }
             _ => {}
         }
     }
 
-    fn path(&self, plugin: &str) -> Option<PathBuf> {
-        Some(self.dir.as_ref()?.join(format!("{plugin}.quarantine")))
+    fn path(&self, plugin: &str, what: &str) -> Option<PathBuf> {
+        Some(self.dir.as_ref()?.join(format!("{plugin}.{what}")))
     }
 }
 
@@ -94,8 +149,8 @@ mod tests {
     fn a_note_is_read_as_it_was_written_and_nothing_else_is() {
         let root = tempfile::tempdir().unwrap();
         let notes = Notes::new(Some(root.path()));
-        let note =
-            Quarantine { digest: "a".into(), why: "é".into(), good: Good { digest: "b".into(), bytes: 7 } };
+        let good = Some(Good { digest: "b".into(), bytes: 7 });
+        let note = Quarantine { digest: "a".into(), why: "é".into(), good };
         assert_eq!(notes.read("p"), None);
         notes.write("p", Some(&note));
         assert_eq!((notes.read("p"), notes.read("q")), (Some(note), None));
@@ -104,5 +159,20 @@ mod tests {
         notes.write("p", None);
         notes.write("p", None);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+    #[test]
+    fn the_last_two_good_versions_are_known_and_a_step_back_forgets_the_other() {
+        let good = |digest: &str| Good { digest: digest.into(), bytes: 1 };
+        let mut lineage = Lineage::default();
+        assert!(lineage.add(good("a")) && !lineage.add(good("a")));
+        assert_eq!(lineage.before("a"), None);
+        assert!(lineage.add(good("b")) && lineage.add(good("c")));
+        assert_eq!((lineage.before("c"), lineage.before("x")), (Some(&good("b")), Some(&good("c"))));
+        assert!(lineage.add(good("b")));
+        assert_eq!((lineage.before("b"), lineage.before("c")), (None, Some(&good("b"))));
+        let root = tempfile::tempdir().unwrap();
+        let notes = Notes::new(Some(root.path()));
+        notes.write_lineage("p", &lineage);
+        assert_eq!((notes.read_lineage("p"), notes.read("p")), (Some(lineage), None));
     }
 }

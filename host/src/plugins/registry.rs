@@ -17,17 +17,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::figures::Figures;
 use super::history::{History, What};
-use super::life::{self, Effect, JobEnd, JobKind, Life, LifeEvent, Serving, short};
+use super::life::{self, Effect, JobEnd, JobKind, Life, LifeEvent, Serving, Withdrawal, short};
 use super::loader::Prepared;
 use super::locked::Locked;
 use super::probation::Probation;
-use super::quarantine::{Good, Notes};
+use super::quarantine::{Good, Lineage, Notes};
 use super::retries::Pauses;
 use super::status::PluginStatus;
 use super::version::{Version, WhenJudged};
 use crate::clock::now_ms;
 use crate::config;
 use crate::file::Stamp;
+use crate::queue::orders::VersionOrder;
 use crate::sandbox::Handler;
 
 /// One plugin in the registry.
@@ -41,6 +42,8 @@ pub(super) struct PluginEntry {
     /// Cancelled when a step of this life is lost.
     unwatched: CancellationToken,
     record: Mutex<Record>,
+    /// Held while the good versions are noted, so that the last note is the newest.
+    noting: Mutex<()>,
 }
 
 /// The part of a plugin that events change.
@@ -50,6 +53,10 @@ pub(super) struct Record {
     grants: config::Plugin,
     /// The version to go back to.
     good: Option<Arc<Version>>,
+    /// The good versions, also of the starts before.
+    lineage: Lineage,
+    /// The last order of an operator about a version.
+    order: Option<VersionOrder>,
     /// The result of the job that runs, or ran last.
     pub(super) prepared: Option<Prepared>,
     /// Ends the job that runs.
@@ -94,6 +101,8 @@ impl PluginEntry {
             life: Life::new(pauses),
             grants,
             good: None,
+            lineage: Lineage::default(),
+            order: None,
             prepared: None,
             stop: CancellationToken::new(),
             began: Instant::now(),
@@ -109,6 +118,7 @@ impl PluginEntry {
             notes,
             unwatched,
             record: Mutex::new(record),
+            noting: Mutex::new(()),
         }
     }
 
@@ -136,12 +146,43 @@ impl PluginEntry {
             that begin from now on have them");
     }
 
-    /// Looks, once, what an earlier start had put in quarantine. Blocking.
+    /// Looks, once, what an earlier start had put in quarantine, and which versions were good. Blocking.
     pub(super) fn recall(self: &Arc<Self>) {
-        if !self.life(|life| life.is_recalled) {
-            let noted = self.notes.read(&self.name);
-            self.tell(LifeEvent::Recalled(noted), Brought::Nothing);
+        if self.life(|life| life.is_recalled) {
+            return;
         }
+        let (noted, lineage) = (self.notes.read(&self.name), self.notes.read_lineage(&self.name));
+        let mut record = self.record();
+        record.lineage = lineage.unwrap_or_default();
+        self.step(&mut record, LifeEvent::Recalled(noted), Brought::Nothing);
+        // A quarantine that was lifted before this start is not lifted again: it may be a newer one.
+        if let Some(order) = record.order.clone().filter(|order| order.withdrawn) {
+            self.obey(&mut record, order);
+        }
+    }
+
+    /// The last order of an operator about a version, or the same one as before.
+    pub(super) fn order(self: &Arc<Self>, order: &VersionOrder) {
+        let mut record = self.record();
+        if record.order.as_ref() == Some(order) {
+            return;
+        }
+        record.order = Some(order.clone());
+        if record.life.is_recalled {
+            self.obey(&mut record, order.clone());
+        }
+    }
+
+    fn obey(self: &Arc<Self>, record: &mut LockedRecord<'_>, order: VersionOrder) {
+        let VersionOrder { version: digest, withdrawn, why, .. } = order;
+        let event = if withdrawn {
+            let earlier = record.lineage.before(&digest).cloned();
+            LifeEvent::Withdrawn(Withdrawal { digest, why: format!("withdrawn: {why}"), earlier })
+        } else {
+            LifeEvent::Lifted(digest)
+        };
+        let work = self.step(record, event, Brought::Nothing);
+        debug_assert!(work.is_none(), "an order begins no job");
     }
 
     /// Ends a probation whose time is over.
@@ -165,7 +206,9 @@ impl PluginEntry {
 
     /// The digests of the versions that serve or may have to, also after the next start.
     pub(super) fn in_use(&self) -> Vec<String> {
-        self.life(|life| life.in_use().map(str::to_owned).collect())
+        let record = self.record();
+        let known = record.lineage.all().map(|good| good.digest.as_str());
+        record.life.in_use().chain(known).map(str::to_owned).collect()
     }
 
     fn step(
@@ -231,6 +274,7 @@ impl PluginEntry {
                 let version = Arc::new(version);
                 if !on_probation {
                     record.set_good(Some(version.clone()));
+                    self.is_good(record, &version);
                 }
                 self.activate(record, Some(version));
             }
@@ -240,9 +284,11 @@ impl PluginEntry {
             }
             Effect::Keep(version) => {
                 let good = active.filter(|active| active.digest == version.digest).or(told.cloned());
+                good.iter().for_each(|good| self.is_good(record, good));
                 record.set_good(good);
             }
             Effect::Withdraw => self.activate(record, None),
+            Effect::LetGo => record.set_good(None),
             Effect::Regrant => {
                 let grants = record.grants.clone();
                 let regranted = |version: &Arc<Version>| version.regranted(&grants);
@@ -262,6 +308,18 @@ impl PluginEntry {
             }
         }
         None
+    }
+
+    /// A version is the one to go back to from now on. The next start knows it, and the one before it.
+    fn is_good(self: &Arc<Self>, record: &mut Record, version: &Version) {
+        let good = Good { digest: version.digest.clone(), bytes: version.bytes };
+        if record.lineage.add(good) {
+            self.in_background(|entry| {
+                let _turn = entry.noting.lock().unwrap_or_else(PoisonError::into_inner);
+                let lineage = entry.record().lineage.clone();
+                entry.notes.write_lineage(&entry.name, &lineage);
+            });
+        }
     }
 
     /// Versions live as long as their attempts, and do not keep the plugin.

@@ -54,7 +54,8 @@ impl Folder {
         let names = BTreeMap::from([("p".to_owned(), grants)]);
         let path = |name: &str| self.root.path().join(name);
         let (sandbox, stop) = (testing::sandbox(), self.stop.clone());
-        let source = Source { sandbox, dir: path("plugins"), cache_dir: path("cache") };
+        let (dir, cache_dir, orders) = (path("plugins"), path("cache"), BTreeMap::new());
+        let source = Source { sandbox, dir, cache_dir, orders };
         Plugins::start_with(times, source, names, stop, &self.tracker).await.unwrap()
     }
 

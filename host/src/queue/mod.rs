@@ -26,6 +26,7 @@ pub(crate) mod keys;
 pub(crate) mod link;
 pub(crate) mod list;
 pub(crate) mod listing;
+pub(crate) mod orders;
 pub(crate) mod pause;
 pub(crate) mod produce;
 pub(crate) mod rate;

@@ -10,13 +10,14 @@ use super::*;
 const GOOD: &str = "the last good version is kept until another one is found to be good";
 const GRANTS: &str = "what serves or is kept has the configured grants";
 const BANNED: &str = "what was found to be bad neither serves nor is kept";
+const WITHDRAWN: &str = "what an operator has withdrawn neither serves nor is kept";
 const NOTED: &str = "the last note on disk says what is true";
 const AGREED: &str = "what serves is what the life says";
 const CHECKED: &str = "what serves was compiled and checked";
 const REST: &str = "it comes to rest, as its file says, by its own events";
 const WRONG: &str = "nothing is done twice or for nothing";
 
-const SEEN: [&str; 7] = [
+const SEEN: [&str; 9] = [
     "on probation",
     "rolled back",
     "removed during its probation",
@@ -24,6 +25,8 @@ const SEEN: [&str; 7] = [
     "a note is outdated while it is written",
     "a result is late",
     "hindered, and due again",
+    "withdrawn, with nothing else",
+    "lifted, and on probation again",
 ];
 
 pub(super) fn properties() -> Vec<Property<System>> {
@@ -37,6 +40,10 @@ pub(super) fn properties() -> Vec<Property<System>> {
             let versions = [world.active, world.good];
             let is_bad = |version: &ModelVersion| world.banned == Some(digest(version.content));
             !versions.iter().flatten().any(is_bad)
+        }),
+        Property::always(WITHDRAWN, |_, world: &World| {
+            let is_withdrawn = |version: &ModelVersion| world.withdrawn == Some(digest(version.content));
+            !world.life.is_recalled || ![world.active, world.good].iter().flatten().any(is_withdrawn)
         }),
         Property::always(NOTED, |_, world: &World| {
             let is_written = world.life.is_recalled && world.writing.is_empty();
@@ -77,11 +84,26 @@ pub(super) fn properties() -> Vec<Property<System>> {
         Property::sometimes(SEEN[6], |_, world: &World| {
             matches!(world.life.candidate, Candidate::Refused(_)) && world.is_due()
         }),
+        Property::sometimes(SEEN[7], |_, world: &World| {
+            matches!(world.life.candidate, Candidate::Quarantined(_)) && world.active.is_none()
+        }),
+        Property::sometimes(SEEN[8], |_, world: &World| {
+            let is_lifted = world.left.orders == 0 && world.withdrawn.is_none();
+            is_lifted && matches!(world.life.serving, Serving::Probation(..))
+        }),
     ]
 }
 
-const NOTHING: EventBudget =
-    EventBudget { changes: 0, grants: 0, restarts: 0, hindrances: 0, doubts: 0, ends: 0, neighbours: 0 };
+const NOTHING: EventBudget = EventBudget {
+    changes: 0,
+    grants: 0,
+    restarts: 0,
+    hindrances: 0,
+    doubts: 0,
+    ends: 0,
+    neighbours: 0,
+    orders: 0,
+};
 /// Contents that attempts judge.
 const JUDGED: System = System {
     contents: &[Kind::Fine, Kind::Doubtful, Kind::Spoils],
@@ -104,6 +126,13 @@ const HINDERED: System = System {
     lacks: None,
 };
 
+/// An operator withdraws versions, and lifts quarantines.
+const ORDERED: System = System {
+    contents: &[Kind::Fine, Kind::Doubtful],
+    budget: EventBudget { changes: 3, restarts: 1, orders: 2, ..NOTHING },
+    makes_room: true,
+    lacks: None,
+};
 /// Beside another plugin whose file never ends to compile.
 const BESIDE: System = System {
     contents: &[Kind::Fine, Kind::Doubtful],
@@ -146,22 +175,28 @@ fn missed(model: System, property: &'static str) {
 
 #[test]
 fn good_and_bad_versions_grants_and_a_restart() {
-    holds(JUDGED, &[SEEN[6]]);
+    holds(JUDGED, &[SEEN[6], SEEN[7], SEEN[8]]);
 }
 
 #[test]
 fn files_that_are_refused() {
-    holds(REFUSED, &[SEEN[1], SEEN[3], SEEN[4]]);
+    holds(REFUSED, &[SEEN[1], SEEN[3], SEEN[4], SEEN[7], SEEN[8]]);
 }
 
 #[test]
 fn hindrances_doubts_and_an_end() {
-    holds(HINDERED, &[]);
+    holds(HINDERED, &[SEEN[7], SEEN[8]]);
+}
+
+#[test]
+fn what_an_operator_withdraws_and_lifts() {
+    holds(ORDERED, &[SEEN[6]]);
+    found_out(&ORDERED, Guard::WithdrawnIsLetGo, WITHDRAWN);
 }
 
 #[test]
 fn no_plugin_waits_for_the_file_of_another() {
-    holds(BESIDE, &[SEEN[3], SEEN[6]]);
+    holds(BESIDE, &[SEEN[3], SEEN[6], SEEN[7], SEEN[8]]);
     missed(System { makes_room: false, ..BESIDE }, REST);
 }
 

@@ -34,6 +34,19 @@ pub(in crate::plugins) enum LifeEvent {
     Judged(Good, ProbationVerdict),
     /// The note of the quarantine is written.
     Noted,
+    /// An operator has withdrawn a version.
+    Withdrawn(Withdrawal),
+    /// A version may run again that an operator had withdrawn, or that was rolled back.
+    Lifted(Digest),
+}
+
+/// A version that an operator has withdrawn.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) struct Withdrawal {
+    pub(in crate::plugins) digest: Digest,
+    pub(in crate::plugins) why: String,
+    /// The good version that served before it.
+    pub(in crate::plugins) earlier: Option<Good>,
 }
 
 /// The result of a job.
@@ -74,6 +87,8 @@ pub(in crate::plugins) enum Effect {
     Keep(Good),
     /// Nothing serves.
     Withdraw,
+    /// There is no version to go back to.
+    LetGo,
     /// The serving version and the kept one get the configured grants.
     Regrant,
     Note(Option<Quarantine>),
@@ -116,6 +131,8 @@ pub(in crate::plugins) enum News {
         good: Digest,
         why: String,
     },
+    /// A version is out of quarantine by an operator's word.
+    Lifted(Digest),
     /// A version was found to be bad after its file was removed, or after another one took over.
     BadAfterRemoval(Digest, String),
     BadAfterReplacement(Digest, String),

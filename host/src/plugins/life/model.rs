@@ -43,6 +43,8 @@ pub(super) struct EventBudget {
     pub(super) ends: u8,
     /// Another plugin's file is compiled, which never ends.
     pub(super) neighbours: u8,
+    /// An operator withdraws a version, or lifts a quarantine.
+    pub(super) orders: u8,
 }
 
 #[derive(Debug, Clone)]
@@ -94,6 +96,8 @@ pub(super) struct World {
     pub(super) left: EventBudget,
     /// Watched: a content that was found to be bad, until another one was taken.
     pub(super) banned: Option<Digest>,
+    /// Watched: what an operator has withdrawn.
+    pub(super) withdrawn: Option<Digest>,
     /// Watched: what was done that must never be done.
     pub(super) wrong: Option<&'static str>,
 }
@@ -115,6 +119,8 @@ pub(super) enum Act {
     /// The life hears of a job that has ended; with whether the good version holds.
     Hear(usize, bool),
     Judge(usize, bool),
+    Withdraw(u8),
+    Lift(u8),
     /// A note is on disk.
     Write(usize),
     /// Another plugin takes the turn to compile.
@@ -139,6 +145,11 @@ fn new_life(lacks: Option<Guard>) -> Life {
 
 pub(super) fn digest(content: u8) -> Digest {
     content.to_string()
+}
+
+/// No version is known that served before: what does not serve any more must be nothing at all.
+fn withdrawal(digest: Digest) -> LifeEvent {
+    LifeEvent::Withdrawn(Withdrawal { digest, why: "withdrawn".into(), earlier: None })
 }
 
 fn content(digest: &str) -> u8 {
@@ -180,6 +191,7 @@ impl World {
             let is_better = match &event {
                 LifeEvent::Judged(version, ProbationVerdict::Good) => after.as_ref() == Some(version),
                 LifeEvent::Ended(_, JobEnd::Checked(_, good_holds)) => !good_holds,
+                LifeEvent::Withdrawn(withdrawal) => withdrawal.digest == before.digest,
                 _ => false,
             };
             if !is_better && after.is_none_or(|after| after.digest != before.digest) {
@@ -223,6 +235,7 @@ impl World {
                 self.good = active.or(told);
             }
             Effect::Withdraw => self.active = None,
+            Effect::LetGo => self.good = None,
             Effect::Regrant => {
                 let versions = [&mut self.active, &mut self.good];
                 versions.into_iter().flatten().for_each(|version| version.grants = self.grants);
@@ -303,8 +316,10 @@ impl World {
             (Candidate::Taken(seen), Kind::Fine | Kind::Spoils | Kind::Doubtful) => {
                 *seen == stamp && self.active.is_some_and(|active| active.content == content)
             }
-            (Candidate::Quarantined(seen), Kind::Spoils | Kind::Doubtful) => {
-                *seen == stamp && self.active.is_some()
+            (Candidate::Quarantined(seen), kind) => {
+                let has_other = self.life.banned(&digest(content)).is_some_and(|(_, good)| good.is_some());
+                let may_be = kind != Kind::Fine || self.life.is_in_quarantine(&digest(content));
+                *seen == stamp && may_be && (self.active.is_some() || !has_other)
             }
             (Candidate::Refused(seen), Kind::FailsToCompile | Kind::FailsItsCheck) => {
                 *seen == Found::File(stamp)
@@ -335,6 +350,7 @@ impl Model for System {
             writing: Vec::new(),
             left: self.budget,
             banned: None,
+            withdrawn: None,
             wrong: None,
         }]
     }
@@ -369,6 +385,11 @@ impl Model for System {
             acts.extend((kind != Kind::Spoils).then_some(Act::Judge(n, true)));
             acts.extend((kind != Kind::Fine).then_some(Act::Judge(n, false)));
         }
+        if left.orders > 0 {
+            let contents = 0..self.contents.len() as u8;
+            acts.extend(contents.clone().map(Act::Withdraw));
+            acts.extend(contents.map(Act::Lift));
+        }
         acts.extend((0..world.writing.len()).map(Act::Write));
         acts.extend((left.neighbours > 0).then_some(Act::Neighbour));
         acts.extend((world.is_turn_taken && self.makes_room).then_some(Act::MakeRoom));
@@ -396,15 +417,18 @@ impl Model for System {
                 world.tell(LifeEvent::Unwanted, None);
             }
             Act::Restart => {
-                let World { file, stamps, grants, noted, left, .. } = world;
+                let World { file, stamps, grants, noted, left, withdrawn, .. } = world;
                 let left = EventBudget { restarts: left.restarts - 1, ..left };
                 let banned = noted.as_ref().map(|noted| noted.digest.clone());
                 let new = self.init_states().remove(0);
-                world = World { file, stamps, grants, noted, left, banned, ..new };
+                world = World { file, stamps, grants, noted, left, banned, withdrawn, ..new };
             }
             Act::Look => {
                 if !world.life.is_recalled {
                     world.tell(LifeEvent::Recalled(world.noted.clone()), None);
+                    if let Some(digest) = world.withdrawn.clone() {
+                        world.tell(withdrawal(digest), None);
+                    }
                 }
                 let found = world.found();
                 world.tell(LifeEvent::Found(found, false), None);
@@ -439,6 +463,17 @@ impl Model for System {
                 let verdict = if is_good { ProbationVerdict::Good } else { bad };
                 let judged = Good { digest: digest(version.content), bytes: 1 };
                 world.tell(LifeEvent::Judged(judged, verdict), Some(version));
+            }
+            Act::Withdraw(content) => {
+                world.left.orders -= 1;
+                world.withdrawn = Some(digest(content));
+                world.tell(withdrawal(digest(content)), None);
+            }
+            Act::Lift(content) => {
+                world.left.orders -= 1;
+                world.withdrawn.take_if(|withdrawn| *withdrawn == digest(content));
+                world.banned.take_if(|banned| *banned == digest(content));
+                world.tell(LifeEvent::Lifted(digest(content)), None);
             }
             Act::Neighbour => {
                 world.left.neighbours -= 1;

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::event::{Digest, LifeEvent};
+use super::event::{Digest, LifeEvent, Withdrawal};
 use crate::file::{Found, Stamp};
 use crate::plugins::quarantine::{Good, Quarantine};
 use crate::plugins::retries::{Failed, Pauses};
@@ -19,6 +19,8 @@ pub(in crate::plugins) struct Life {
     /// The last failure, until another content takes its place.
     pub(super) failed: Option<Failed>,
     pub(super) quarantine: Option<Quarantine>,
+    /// The version that an operator has withdrawn, until it is lifted.
+    pub(super) withdrawn: Option<Withdrawal>,
     /// Whether the note of an earlier start was looked for.
     pub(in crate::plugins) is_recalled: bool,
     pub(super) noting: Noting,
@@ -96,6 +98,7 @@ pub(super) enum Guard {
     RollbacksAreNoted,
     NotesAreWrittenInOrder,
     LateVerdictsAreNoted,
+    WithdrawnIsLetGo,
 }
 
 impl Life {
@@ -105,6 +108,7 @@ impl Life {
             serving: Serving::Absent,
             failed: None,
             quarantine: None,
+            withdrawn: None,
             is_recalled: false,
             noting: Noting::Idle,
             shown: Shown { state: PluginState::Missing, error: None, retry_at: None },
@@ -136,7 +140,7 @@ impl Life {
 
     /// The digests of the versions that serve or may have to, also after the next start.
     pub(in crate::plugins) fn in_use(&self) -> impl Iterator<Item = &str> {
-        let noted = self.quarantine.as_ref().map(|quarantine| &quarantine.good);
+        let noted = self.quarantine.as_ref().and_then(|quarantine| quarantine.good.as_ref());
         let all = [self.serving.active(), self.serving.good(), noted];
         all.into_iter().flatten().map(|version| version.digest.as_str())
     }
@@ -157,7 +161,19 @@ impl Life {
     }
 
     pub(super) fn is_in_quarantine(&self, digest: &str) -> bool {
-        self.quarantine.as_ref().is_some_and(|quarantine| quarantine.digest == digest)
+        self.banned(digest).is_some()
+    }
+
+    /// Why this content must not run, and the version that runs in its place.
+    pub(super) fn banned(&self, digest: &str) -> Option<(String, Option<Good>)> {
+        let quarantine = self.quarantine.as_ref().filter(|quarantine| quarantine.digest == digest);
+        let withdrawn = || self.withdrawn.as_ref().filter(|withdrawn| withdrawn.digest == digest);
+        match quarantine {
+            Some(quarantine) => Some((quarantine.why.clone(), quarantine.good.clone())),
+            None => withdrawn().map(|Withdrawal { why, earlier, .. }| {
+                (why.clone(), self.serving.good().or(earlier.as_ref()).cloned())
+            }),
+        }
     }
 }
 

@@ -1,0 +1,122 @@
+//! Orders of an operator about a version of a plugin: withdrawn on all hosts, and lifted.
+//!
+//! Not here: versions that hosts roll back by themselves (`versions`), and every order of events, which the
+//! model of a plugin's life goes through.
+
+use serde_json::Value;
+
+use crate::support::files::{digest, guest, loaded, marked, put, row};
+use crate::support::{Bench, Host, eventually};
+
+const QUEUES: &str = "[queues.work]\nplugin = \"p\"\n";
+
+/// Waits until this host announces the version, in this state.
+#[track_caller]
+fn runs(bench: &Bench, hosts: usize, version: Option<&[u8]>, state: &str) {
+    let version = version.map(digest);
+    eventually(&format!("{hosts} hosts run {version:?}, {state}"), || {
+        let shown = bench.tqhost(&["plugins", "p", "--json"]).ok().json();
+        let rows = shown["plugins"].as_array().cloned().unwrap_or_default();
+        let is_so = |row: &Value| row["version"].as_str() == version.as_deref() && row["state"] == state;
+        (rows.len() == hosts && rows.iter().all(is_so)).then_some(())
+    });
+}
+
+/// Lets tasks run until the version is confirmed.
+fn confirm(bench: &mut Bench, hosts: &[Host], version: &[u8]) {
+    for host in hosts {
+        loaded(host, version);
+    }
+    eventually("the version is confirmed", || {
+        let id = bench.xadd("work", &[("a", "1")]);
+        bench.until("work", &id, "COMPLETED");
+        hosts
+            .iter()
+            .all(|host| {
+                host.logged("plugin version confirmed")
+                    .iter()
+                    .any(|line| line["digest"] == digest(version)[..12])
+            })
+            .then_some(())
+    });
+}
+
+fn completed_on(bench: &mut Bench) -> String {
+    let id = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    bench.status("work", &id, "plugin")
+}
+
+#[test]
+fn a_version_that_an_operator_withdraws_serves_nowhere_until_it_is_lifted() {
+    let mut bench = Bench::new(QUEUES);
+    let echo = guest("echo");
+    let (first, second) = (marked(&echo, 1), marked(&echo, 2));
+    put(&bench, "p", &first);
+    let mut hosts = vec![bench.host(), bench.host()];
+    runs(&bench, 2, Some(&first), "active");
+    put(&bench, "p", &second);
+    confirm(&mut bench, &hosts, &second);
+
+    runs(&bench, 2, Some(&second), "active");
+    let ran = bench.tqhost(&["rollback", "p", "--why", "it writes wrong totals"]).ok();
+    assert!(ran.stdout.contains("is withdrawn: 2 hosts go back within seconds"), "{ran:?}");
+    runs(&bench, 2, Some(&first), "quarantined");
+    assert!(completed_on(&mut bench).ends_with(&digest(&first)[..12]));
+    let shown = row(&bench, "p").expect("a row");
+    assert_eq!(shown["error"], "withdrawn: it writes wrong totals");
+
+    // A host that starts now knows it from its first task on.
+    Host::stop_all(hosts.drain(..));
+    hosts.push(bench.host());
+    runs(&bench, 1, Some(&first), "quarantined");
+    assert!(hosts[0].logged("plugin loaded").is_empty(), "the version that is withdrawn");
+    assert!(completed_on(&mut bench).ends_with(&digest(&first)[..12]));
+
+    let lifted = bench.tqhost(&["lift", "p", "--json"]).ok().json();
+    assert_eq!((&lifted["version"], &lifted["withdrawn"]), (&digest(&second).into(), &false.into()));
+    runs(&bench, 1, Some(&second), "active");
+    assert!(completed_on(&mut bench).ends_with(&digest(&second)[..12]));
+    Host::stop_all(hosts);
+}
+
+#[test]
+fn without_an_earlier_version_the_queue_waits_and_loses_nothing() {
+    let mut bench = Bench::new(QUEUES);
+    let only = guest("echo");
+    put(&bench, "p", &only);
+    let host = bench.host();
+    runs(&bench, 1, Some(&only), "active");
+    bench.tqhost(&["rollback", "p", "--version", &digest(&only)[..8], "--why", "a test"]).ok();
+    runs(&bench, 1, None, "quarantined");
+    let error = row(&bench, "p").expect("a row")["error"].as_str().expect("an error").to_owned();
+    assert!(error.contains("there is no other version to run in its place"), "{error}");
+    let id = bench.xadd("work", &[("a", "1")]);
+    eventually("the queue waits for its plugin", || {
+        host.get("/readyz").body.contains("waiting").then_some(())
+    });
+    assert_eq!(bench.places("work").length, 1);
+    bench.tqhost(&["lift", "p"]).ok();
+    bench.until("work", &id, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn an_order_that_cannot_be_meant_is_refused_with_the_way_out() {
+    let bench = Bench::new(QUEUES);
+    put(&bench, "p", &guest("echo"));
+    let host = bench.host();
+    runs(&bench, 1, Some(&guest("echo")), "active");
+    for (args, why) in [
+        (&["rollback", "q", "--why", "x"][..], "no running host uses a plugin \"q\""),
+        (&["rollback", "p", "--why", " "][..], "why: a reason of 1 to 200 characters is needed"),
+        (&["rollback", "p", "--why", "x", "--version", "abc"][..], "is no SHA-256"),
+        (&["rollback", "p", "--why", "x", "--version", "00000000"][..], "begins with 00000000"),
+        (&["lift", "p"][..], "no version of it is in quarantine; name the version"),
+    ] {
+        let ran = bench.tqhost(args);
+        assert!(ran.code != 0 && ran.stderr.contains(why), "{args:?}: {ran:?}");
+    }
+    assert_eq!(row(&bench, "p").expect("a row")["state"], "active");
+    host.stop();
+}

@@ -191,16 +191,20 @@ fn the_binary_takes_every_command_of_the_pages() {
 }
 
 #[test]
-fn the_makefiles_have_every_target_of_the_pages() {
+fn the_makefiles_have_every_target_and_the_benchmark_every_section_of_the_pages() {
     let makefile = |path: &str| std::fs::read_to_string(root().join(path)).expect("a Makefile");
     let of_projects = ["go", "javascript", "python", "rust", "typescript"]
         .map(|it| makefile(&format!("host/templates/{it}/Makefile")));
-    let ours = makefile("Makefile");
+    let (ours, sections) = (makefile("Makefile"), include_str!("../bench/main.rs"));
     let has =
         |makefile: &str, target: &str| makefile.lines().any(|line| line.starts_with(&format!("{target}:")));
     let mut seen = 0;
     for page in pages() {
         for call in calls(&std::fs::read_to_string(&page).expect("a page"), "make") {
+            // The text says `name` for any of them.
+            let section = call.split(' ').find_map(|word| word.strip_prefix("SECTION="));
+            let is_there = section.is_none_or(|it| it == "name" || sections.contains(&format!("\"{it}\"")));
+            assert!(is_there, "{}: `make {call}`: there is no such section", page.display());
             // Variables come last.
             let targets = call.split(' ').take_while(|word| !word.contains('='));
             for target in targets.filter(|word| !word.is_empty()) {

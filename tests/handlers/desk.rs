@@ -156,3 +156,16 @@ fn make_watch_builds_and_runs_a_handler_after_every_change() {
     drop(watching);
     fs::write(&file, text).expect("write");
 }
+
+#[test]
+fn an_editor_gets_the_types_of_the_interface() {
+    for (lang, target, file, part) in [
+        ("javascript", "types", "types/interfaces/tqhost-handler-types.d.ts", "export interface Task"),
+        ("python", "bindings", "bindings/wit_world/imports/types.py", "class Task"),
+    ] {
+        let (project, ran) = made(lang, "types", |_| {}, target);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        let types = fs::read_to_string(project.join(file)).expect("the types");
+        assert!(types.contains(part), "{types}");
+    }
+}

@@ -147,6 +147,33 @@ fn lost_replies_to_settlements_break_no_order() {
 }
 
 #[test]
+fn a_task_that_its_host_begins_again_has_a_whole_lease() {
+    let runs = Runs::start();
+    let mut bench = runs.bench(QUEUES);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(&runs.queues(QUEUES), proxy.port);
+    let host = bench.host();
+    let id = runs.add(&mut bench, "track", "track", 0, 600_000);
+    eventually("it runs", || (runs.all().len() == 1).then_some(()));
+    proxy.part();
+    eventually("its lease is over, and its host has stopped it", || {
+        let over: Vec<(String, String, u64, u64)> =
+            bench.redis("XPENDING", ("track", "tqhost", "IDLE", 3000, "-", "+", 1));
+        (over.len() == 1 && runs.all()[0].ended.is_some()).then_some(())
+    });
+    // The host looks for entries that it was given in replies that were lost, and finds this one.
+    let _: u64 = bench.redis("CLIENT", ("KILL", "TYPE", "normal", "SKIPME", "yes"));
+    proxy.heal();
+    eventually("it runs again", || (runs.all().len() == 2).then_some(()));
+    let taken_over: Vec<String> = bench.redis("XCLAIM", ("track", "tqhost", "other", 3000, &id, "JUSTID"));
+    assert!(taken_over.is_empty(), "another host may not take it over while it runs");
+    bench.tqhost(&["cancel", "track", &id]).ok();
+    bench.until_drained("track");
+    assert_eq!(most_at_once(&runs.all()), 1);
+    host.stop();
+}
+
+#[test]
 fn a_host_without_redis_stops_its_handlers_before_another_one_begins() {
     let runs = Runs::start();
     let mut bench = runs.bench(QUEUES);

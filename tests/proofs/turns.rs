@@ -2,9 +2,10 @@
 //! Redis: never more at once than may, never out of order, nothing lost, and nothing is left behind.
 //!
 //! Each consumer claims, begins, settles in every way, and is taken over from at any moment; it then still
-//! believes that it owns its tasks. Tasks are cancelled, and requeued when they are dead. The test must find
-//! every script that lacks a guard ([`OF_TURNS`]). Not here: real hosts (`faults::turns`), queues without
-//! such limits (`property`).
+//! believes that it owns its tasks. A consumer that could not renew its leases stops what it runs; then it
+//! finds the entries again, or another one takes them over after the lease. Tasks are cancelled, and requeued
+//! when they are dead. The test must find every script that lacks a guard ([`OF_TURNS`]). Not here: real
+//! hosts (`faults::turns`), queues without such limits (`property`).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
@@ -62,6 +63,12 @@ struct World {
     /// The tasks of each key that have not ended, in their order.
     order: HashMap<String, VecDeque<String>>,
     begun: HashMap<String, HashSet<String>>,
+    /// The entries that a consumer runs under a lease that is not over.
+    running: HashSet<String>,
+    /// The entries, each with its task, whose consumers stopped them when they could not renew the leases.
+    silent: HashMap<String, String>,
+    /// The tasks that were cancelled while they were pending.
+    marked: HashSet<String>,
 }
 
 impl World {
@@ -88,6 +95,9 @@ impl World {
             keys: HashMap::new(),
             order: HashMap::new(),
             begun: HashMap::new(),
+            running: HashSet::new(),
+            silent: HashMap::new(),
+            marked: HashSet::new(),
         }
     }
 
@@ -101,6 +111,9 @@ impl World {
             self.promote().await?;
             for consumer in CONSUMERS {
                 self.claim(consumer).await?;
+                if !self.silent.is_empty() {
+                    self.recover(consumer).await?;
+                }
                 for entry in self.held[consumer].keys().cloned().collect::<Vec<_>>() {
                     self.settle(consumer, &entry, completed()).await?;
                 }
@@ -120,7 +133,7 @@ impl World {
         match self.random.u32(..100) {
             0..28 if self.added < TASKS => self.add(),
             28..55 => self.claim(consumer).await?,
-            55..83 => {
+            55..82 => {
                 let outcome = match self.random.u32(..5) {
                     0..3 => completed(),
                     3 => Outcome::Retry { message: "no".into(), after: None },
@@ -130,9 +143,12 @@ impl World {
                     self.settle(consumer, &entry, outcome).await?;
                 }
             }
-            83..89 => self.promote().await?,
-            89..94 => self.take_over(consumer),
-            94..100 => self.cancel().await?,
+            82..86 => self.promote().await?,
+            86..89 => self.take_over(consumer),
+            89..92 => self.cancel().await?,
+            92..95 => self.fall_silent(consumer),
+            95..98 => self.recover(consumer).await?,
+            98..100 => self.reclaim(consumer).await?,
             _ => {}
         }
         Ok(())
@@ -165,7 +181,7 @@ impl World {
         let claimed = self.queue.claim(&self.link, consumer, count).await.map_err(told)?;
         check!(claimed.entries.len() <= count, "claimed too many");
         for entry in claimed.entries {
-            self.begin(consumer, entry).await?;
+            self.begin(consumer, entry, false).await?;
         }
         let (pending, ..): (usize, redis::Value, redis::Value, redis::Value) =
             redis::cmd("XPENDING").arg(STREAM).arg("tqhost").query(&mut self.db).expect("XPENDING");
@@ -173,7 +189,7 @@ impl World {
         Ok(())
     }
 
-    async fn begin(&mut self, consumer: &'static str, entry: StreamEntry) -> Result<(), String> {
+    async fn begin(&mut self, consumer: &'static str, entry: StreamEntry, again: bool) -> Result<(), String> {
         let task = codec::decode(&STREAM.into(), entry).map_err(|(why, _)| why.to_string())?;
         let key = self.keys[&task.id].clone();
         let waiting = &self.order[&key];
@@ -184,9 +200,18 @@ impl World {
         let begun = self.begun.entry(key).or_default();
         begun.insert(task.id.clone());
         check!(begun.len() <= self.limit, "have begun: {begun:?}");
-        let start = Start::of(&task, None, Duration::ZERO);
+        let start = Start { again, ..Start::of(&task, None, Duration::ZERO) };
         let answer = self.queue.begin(consumer, "plugin", &[start]).await.map_err(told)?;
+        self.silent.remove(&task.entry);
+        if self.marked.contains(&task.id) {
+            check!(answer == [Begun::Cancelled], "{answer:?}");
+            self.ended(&task.id);
+            return Ok(());
+        }
         check!(matches!(answer[..], [Begun::Owned { .. }]), "{answer:?}");
+        let deliveries = self.pending(&task.entry).map(|(_, deliveries)| deliveries);
+        check!(deliveries == Some(1), "counts as a crash: {} has {deliveries:?} deliveries", task.id);
+        self.running.insert(task.entry.clone());
         self.held.get_mut(consumer).expect("a consumer").insert(task.entry.clone(), task);
         Ok(())
     }
@@ -208,6 +233,9 @@ impl World {
         let settled =
             self.queue.settle(consumer, call, &[&ending]).await.map_err(told)?.remove(0).map_err(told)?;
         check!((settled == Settled::Done) == owns, "{settled:?}, and owns it: {owns}");
+        if owns {
+            self.running.remove(entry);
+        }
         if owns && ends {
             self.ended(&id);
         }
@@ -215,11 +243,16 @@ impl World {
     }
 
     fn owns(&mut self, consumer: &str, entry: &str) -> bool {
-        let owner: Vec<(String, String, u64, u64)> = redis::cmd("XPENDING")
+        self.pending(entry).is_some_and(|(owner, _)| owner == consumer)
+    }
+
+    /// The owner of an entry that is pending, and how often it was delivered.
+    fn pending(&mut self, entry: &str) -> Option<(String, u64)> {
+        let pending: Vec<(String, String, u64, u64)> = redis::cmd("XPENDING")
             .arg((STREAM, "tqhost", entry, entry, 1))
             .query(&mut self.db)
             .expect("XPENDING");
-        owner.first().is_some_and(|(_, owner, ..)| owner == consumer)
+        pending.into_iter().next().map(|(_, owner, _, deliveries)| (owner, deliveries))
     }
 
     fn ended(&mut self, id: &str) {
@@ -244,9 +277,47 @@ impl World {
                     .arg((STREAM, "tqhost", to, 0, &entry, "JUSTID"))
                     .exec(&mut self.db)
                     .expect("XCLAIM");
+                self.running.insert(entry.clone());
                 self.held.get_mut(to).expect("a consumer").insert(entry, task);
             }
         }
+    }
+
+    /// A consumer could not renew its leases until they are over, and has stopped what it ran.
+    fn fall_silent(&mut self, consumer: &'static str) {
+        let idle = 2 * self.queue.rules.lease.as_millis() as u64;
+        for (entry, task) in self.held[consumer].clone() {
+            if self.owns(consumer, &entry) {
+                redis::cmd("XCLAIM")
+                    .arg((STREAM, "tqhost", consumer, 0, &entry, "IDLE", idle, "JUSTID"))
+                    .exec(&mut self.db)
+                    .expect("XCLAIM");
+                self.held.get_mut(consumer).expect("a consumer").remove(&entry);
+                self.running.remove(&entry);
+                self.silent.insert(entry, task.id);
+            }
+        }
+    }
+
+    /// A consumer finds the entries again that are pending for it and that it does not run.
+    async fn recover(&mut self, consumer: &'static str) -> Result<(), String> {
+        let in_flight: Vec<String> = self.held[consumer].keys().cloned().collect();
+        let found = self.queue.recover(&self.link, consumer, &in_flight, 100).await.map_err(told)?;
+        check!(found.lost.is_empty(), "{found:?}");
+        for entry in found.entries {
+            self.begin(consumer, entry, true).await?;
+        }
+        Ok(())
+    }
+
+    /// A consumer takes over what went without a heartbeat for a whole lease.
+    async fn reclaim(&mut self, consumer: &'static str) -> Result<(), String> {
+        let found = self.queue.reclaim(consumer, "-", 100, Duration::ZERO).await.map_err(told)?;
+        for entry in found.entries {
+            check!(!self.running.contains(&entry.id), "two owners: {} is taken over as it runs", entry.id);
+            self.begin(consumer, entry, true).await?;
+        }
+        Ok(())
     }
 
     async fn cancel(&mut self) -> Result<(), String> {
@@ -264,9 +335,12 @@ impl World {
                 .collect();
             entries.iter().any(|entry| self.owns(consumer, entry))
         });
+        let pending = pending || self.silent.values().any(|silent| *silent == id);
         self.queue.cancel(&id).await.map_err(told)?;
         // A task that is claimed ends when its owner settles it.
-        if !pending {
+        if pending {
+            self.marked.insert(id);
+        } else {
             self.ended(&id);
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! The guards of turns that need two tasks with one id, a mark, or fields that somebody deleted. Random steps
-//! find the others (`proofs::turns`).
+//! The guards of turns that need two tasks with one id, a mark, a lease that is over, or fields and entries
+//! that somebody deleted. Random steps find the others (`proofs::turns`).
 
 use super::Case;
-use super::store::{Attempt, Step, Store, WORK, same};
+use super::store::{Attempt, FIRST, Gate, Step, Store, WORK, same};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -33,6 +33,18 @@ pub const CASES: &[Case] = &[
         what: "the heartbeat of a task that is cancelled while it has its turn says so",
         scenario: the_heartbeat_sees_the_mark,
         mutations: &[&[("if turns.are_limited and is_marked(status) then return 2 end", "")]],
+    },
+    Case {
+        what: "a task that is delivered again begins with a whole lease, also if its entry was deleted",
+        scenario: repeated_deliveries_begin_with_a_whole_lease,
+        mutations: &[
+            &[("if again == '1' and turns.are_limited and exists(entry) then", "if false then")],
+            &[("turns.are_limited and exists(entry) then", "turns.are_limited then")],
+            &[(
+                "0, entry, 'JUSTID')\n  end\n  redis.call('PERSIST'",
+                "0, entry)\n  end\n  redis.call('PERSIST'",
+            )],
+        ],
     },
 ];
 
@@ -94,4 +106,29 @@ fn the_heartbeat_sees_the_mark(store: &mut Store) -> Step {
     same("begun", store.begin("c1", "t", &first)?, 1)?;
     same("cancelled", store.cancel(WORK, "t")?, "PROCESSING")?;
     same("heartbeat", store.beat("c1", "t", &first)?, 2)
+}
+
+fn repeated_deliveries_begin_with_a_whole_lease(store: &mut Store) -> Step {
+    for is_deleted in [false, true] {
+        store.empty()?;
+        let entry = add(store, "t")?;
+        claim(store, &[&entry])?;
+        // Its host could not renew the lease, has stopped the handler, and finds the entry again.
+        store.run::<()>("XCLAIM", &[WORK, "tqhost", "c1", "0", &entry, "IDLE", "2000", "JUSTID"])?;
+        if is_deleted {
+            store.run::<u64>("XDEL", &[WORK, &entry])?;
+        }
+        store.gate = Gate { fence: "2", again: "1", ..FIRST };
+        same("begun again", store.begin("c1", "t", &entry)?, 1)?;
+        if is_deleted {
+            same("the attempt goes on", store.beat("c1", "t", &entry)?, 3)?;
+            continue;
+        }
+        let (_, taken_over, _) = store.reclaim("c2", "1000")?;
+        same("another host takes nothing over", taken_over.len(), 0)?;
+        let pending: Vec<(String, String, u64, u64)> =
+            store.run("XPENDING", &[WORK, "tqhost", "-", "+", "10"])?;
+        same("nobody died", pending[0].3, 1)?;
+    }
+    Ok(())
 }

@@ -465,6 +465,20 @@ pub const OF_TURNS: &[Mutation] = &[
         found: "and owns it: false",
     },
     Mutation {
+        what: "a repeated delivery begins under what is left of its lease",
+        scripts: &[&script::BEGIN],
+        text: "if again == '1' and turns.are_limited and exists(entry) then",
+        instead: "if false then",
+        found: "two owners",
+    },
+    Mutation {
+        what: "a lease that is renewed as a task begins counts as a crash",
+        scripts: &[&script::BEGIN],
+        text: "redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID')",
+        instead: "redis.call('XCLAIM', stream, group, consumer, 0, entry)",
+        found: "counts as a crash",
+    },
+    Mutation {
         what: "a task that is cancelled while it runs ends at once",
         scripts: &[&script::CANCEL],
         text: "runs = turns.are_limited and pending_of(entry) ~= nil",

@@ -18,12 +18,14 @@
 --   5: its host died while it ran alone, and it has no crashes left: bury it
 --   the id of the task that has its key: nothing was written; call again with the status of that task
 --
--- The first write is a PERSIST or an XACK. Redis allows both when its memory is full: settling frees memory,
--- so tasks must go on. While a task runs alone, its status holds its entry and its number of crashes. A
--- higher number later means that its host died while nothing else ran there. The marker holds the id of the
--- first task, so a task that lost its host is not its own duplicate. The status holds the fence of the last
--- delivery, because Redis does not count a takeover from an owner that lives. A child whose end its flow
--- cannot note ends the call with an error. Safe to run again.
+-- The first write is an XCLAIM, a PERSIST or an XACK. Redis allows all of them when its memory is full:
+-- settling frees memory, so tasks must go on. Where few tasks may run beside each other, a task that is
+-- delivered again begins with a whole lease, since a part of the old one is over. JUSTID keeps the delivery
+-- count, which counts crashes. While a task runs alone, its status holds its entry and its number of
+-- crashes. A higher number later means that its host died while nothing else ran there. The marker holds the
+-- id of the first task, so a task that lost its host is not its own duplicate. The status holds the fence of
+-- the last delivery, because Redis does not count a takeover from an owner that lives. A child whose end its
+-- flow cannot note ends the call with an error. Safe to run again.
 take_told()
 local consumer, out = ARGV[4], {}
 
@@ -64,6 +66,10 @@ local function begin(
         { 'duplicate_of', first, 'error', 'duplicate of ' .. first, 'enqueued_at', enqueued_at })
       return 3
     end
+  end
+  -- XCLAIM would take a deleted entry from the pending ones. The heartbeat finds it.
+  if again == '1' and turns.are_limited and exists(entry) then
+    redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID')
   end
   redis.call('PERSIST', status)
   set_status(status, 'status', 'PROCESSING', 'attempt', attempt, 'plugin', ARGV[5], 'consumer', consumer,

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::support::runs::{assert_in_order, most_at_once};
+use crate::support::runs::{Run, assert_in_order, most_at_once};
 use crate::support::{Bench, Host, Places, Runs, eventually, within};
 
 const SERIAL: &str = "[queues.track]\nplugin = \"fetches\"\nserial = { field = \"key\" }\n";
@@ -157,6 +157,36 @@ fn a_limit_bounds_each_key_and_a_task_without_a_key_runs_beside_all() {
     assert!(most_at_once(&runs.of("")) > 2);
     assert_no_tracks(&mut bench, "track");
     Host::stop_all(hosts);
+}
+
+/// How many tasks of a tenant with a backlog of 300 ended before all tasks of the tenants with few, which
+/// were added after them.
+fn ended_before_the_few(options: &str) -> usize {
+    let runs = Runs::start();
+    let mut bench = runs.bench(&format!("[queues.track]\nplugin = \"fetches\"\n{options}"));
+    let many: Vec<String> = (0..300).map(|n| runs.add(&mut bench, "track", "many", n, 20)).collect();
+    let mut few = Vec::new();
+    for n in 0..3 {
+        for tenant in ["a", "b", "c", "d"] {
+            few.push(runs.add(&mut bench, "track", tenant, n, 20));
+        }
+    }
+    let host = bench.host();
+    bench.all_done("track", &few);
+    bench.all_done("track", &many);
+    host.stop();
+    let (of_many, of_few): (Vec<Run>, Vec<Run>) = runs.all().into_iter().partition(|run| run.key == "many");
+    assert_eq!((of_many.len(), of_few.len()), (300, 12), "each task ran once");
+    let last = of_few.iter().filter_map(|run| run.ended).max();
+    of_many.iter().filter(|run| run.ended < last).count()
+}
+
+#[test]
+fn a_tenant_with_a_backlog_keeps_no_other_one_waiting() {
+    let fair = ended_before_the_few("serial = { field = \"key\", limit = 2 }\n");
+    assert!(fair < 60, "{fair} of its tasks went before those of the others");
+    let one_line = ended_before_the_few("");
+    assert!(one_line > 250, "without a limit the others wait for all: {one_line}");
 }
 
 #[test]

@@ -2,13 +2,15 @@
 //!
 //! `model/store.rs` is Redis with the scripts as steps. `model/system.rs` has the hosts and all faults. This
 //! file has the properties that must always hold, and models that each lack one guard of the scripts: the
-//! check must find every missing guard.
+//! check must find every missing guard. `model/turns.rs` is a model of its own, of tasks that wait for their
+//! turn.
 //!
 //! Not here: the scripts themselves (`property.rs` runs them). docs/laboratory.md says what is modelled and
 //! what is not.
 
 mod store;
 mod system;
+mod turns;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 

@@ -2,7 +2,7 @@
 //! attempts, and then ends as `end` says.
 //!
 //! `data` is an object with the task's name `n`, `ms`, `retries` and `end` (`ok`, `reject` or `defer`). The
-//! guest logs `runs` before anything else.
+//! guest logs `runs` before anything else, and for a task with the field `row` also `has run` after the wait.
 #![cfg(target_family = "wasm")]
 
 use serde_json::Value;
@@ -12,6 +12,9 @@ fn handle(task: Task) -> Result<Json<Value>, Failure> {
     log::info("runs");
     let told = testing_guests::Told::of(&task)?;
     testing_guests::sleep(told.wait());
+    if task.has("row") {
+        log::info("has run");
+    }
     told.end(&task).map(Json)
 }
 

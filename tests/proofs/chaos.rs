@@ -373,6 +373,181 @@ fn chaos_the_judge_finds_two_tasks_of_one_key_and_a_payload_that_is_cut() {
     }
 }
 
+/// Adds a task to a queue with turns.
+fn add_to_row(bench: &mut Bench, queue: &str, name: &str, row: &str) -> String {
+    let data = payload_in(name, row);
+    bench.xadd(queue, &[("data", &data), ("tq-id", name), ("row", row)])
+}
+
+fn payload_in(name: &str, row: &str) -> String {
+    format!("{{\"n\":\"{name}\",\"ms\":0,\"retries\":0,\"end\":\"ok\",\"row\":\"{row}\"}}")
+}
+
+/// Gives the next entries of a queue to process 10.
+fn deliver(bench: &mut Bench, queue: &str, count: usize) {
+    let read = ("GROUP", "tqhost", "host-10-x", "COUNT", count, "STREAMS", queue, ">");
+    let _: redis::Value = bench.redis("XREADGROUP", read);
+}
+
+/// Delivers the next entry of `serial` or `shared`, and puts it aside in the same step.
+fn hold(bench: &mut Bench, queue: &str, name: &str, entry: &str) {
+    let script = "redis.call('XREADGROUP', 'GROUP', 'tqhost', 'host-10-x', 'COUNT', 1, \
+            'STREAMS', KEYS[1], '>') \
+        redis.call('HSET', KEYS[2], 't/h/1/' .. ARGV[1], ARGV[2]) \
+        redis.call('XACK', KEYS[1], 'tqhost', ARGV[1]) redis.call('XDEL', KEYS[1], ARGV[1])";
+    let (parked, data) = (format!("tq:{{{queue}}}:parked"), payload_in(name, "row-0"));
+    let _: redis::Value = bench.redis("EVAL", (script, 2, queue, parked, entry, data));
+}
+
+/// Marks a task of `serial` as PROCESSING by process 10, and writes a fence if there is one.
+fn mark(bench: &mut Bench, name: &str, entry: &str, started_ms: u64, fence: Option<u32>) {
+    let script = "redis.call('HSET', KEYS[1], 'status', 'PROCESSING', 'attempt', '1', \
+            'consumer', 'host-10-x', 'entry', ARGV[1], 'started_at', ARGV[2]) \
+        if ARGV[3] then redis.call('HSET', KEYS[1], 'fence', ARGV[3]) end";
+    let status = format!("tq:{{serial}}:task:{name}");
+    let _: redis::Value = bench.redis("EVAL", (script, 1, status, entry, started_ms, fence));
+}
+
+#[test]
+fn chaos_the_judge_finds_two_owners_of_a_row() {
+    let (mut bench, sent) = quiet();
+    for (queue, limit) in [("strict", 1), ("serial", 1), ("shared", 2)] {
+        (0..=limit).for_each(|n| drop(add_to_row(&mut bench, queue, &format!("{queue}-{n}"), "row-0")));
+        deliver(&mut bench, queue, limit);
+        let found = format!("{queue}-{limit}: two owners: {} tasks of row-0", limit + 1);
+        let before = verdict(&mut bench, &sent);
+        assert!(!mentions(&before, &format!("of {queue} run at once")), "as many as may: {:?}", before.wrong);
+        deliver(&mut bench, queue, 1);
+        let after = verdict(&mut bench, &sent);
+        assert!(mentions(&after, &found), "{found}: {:?}", after.wrong);
+    }
+    // With these, the queue has too many, and their row has not.
+    (3..6).for_each(|n| drop(add_to_row(&mut bench, "shared", &format!("shared-{n}"), &format!("row-{n}"))));
+    deliver(&mut bench, "shared", 3);
+    let verdict = verdict(&mut bench, &sent);
+    assert!(mentions(&verdict, "1 tasks of row-5 and 6 of shared run at once"), "{:?}", verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_a_task_that_begins_again_under_a_lease_that_is_over() {
+    let (mut bench, sent) = quiet();
+    let lease = LEASE.as_millis() as u64;
+    let before = now_ms() - 2 * lease;
+    // The host stops the handler and begins anew, and another host takes the task over: at once, or after a
+    // whole lease.
+    for (name, began_ms) in [("serial-0", now_ms()), ("serial-1", now_ms() - lease)] {
+        let entry = add_to_row(&mut bench, "serial", name, name);
+        deliver(&mut bench, "serial", 1);
+        mark(&mut bench, name, &entry, before, None);
+        let own = ("serial", "tqhost", "host-10-x", 0, &entry, "IDLE", lease, "JUSTID");
+        let _: redis::Value = bench.redis("XCLAIM", own);
+        mark(&mut bench, name, &entry, began_ms, Some(2));
+        let _: redis::Value = bench.redis("XCLAIM", ("serial", "tqhost", "host-11-y", 0, &entry));
+    }
+    let found = verdict(&mut bench, &sent);
+    assert!(mentions(&found, "serial-0: two owners: host-10-x began it again"), "{:?}", found.wrong);
+    assert!(!mentions(&found, "serial-1: two owners"), "{:?}", found.wrong);
+    assert!(mentions(&found, "serial-1: began again at"), "no fault explains it: {:?}", found.wrong);
+    let explained = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
+    assert!(!mentions(&explained, "began again at"), "{:?}", explained.wrong);
+    // With the one that began again, and the one of the other host, these are three runs.
+    for (runs, is_found) in [(3, false), (4, true)] {
+        say(&bench, &vec![("runs", now_ms()); runs]);
+        let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
+        assert_eq!(
+            mentions(&verdict, &format!("serial-0: ran {runs} times")),
+            is_found,
+            "{:?}",
+            verdict.wrong
+        );
+    }
+}
+
+/// Writes the log of host 0, in which the handler of `serial-0` says this, at these times.
+fn say(bench: &Bench, said: &[(&str, u64)]) {
+    let line = |(message, at_ms): &(&str, u64)| {
+        let at_ms = i64::try_from(*at_ms).expect("a time");
+        let time = jiff::Timestamp::from_millisecond(at_ms).expect("a time").to_string();
+        let line = json!({
+            "timestamp": time, "target": "guest", "queue": "serial", "task": "serial-0", "message": message
+        });
+        format!("{line}\n")
+    };
+    let logs = bench.dir.path().join("logs");
+    std::fs::create_dir_all(&logs).expect("create a folder");
+    std::fs::write(logs.join("host-0-000.log"), said.iter().map(line).collect::<String>()).expect("a log");
+}
+
+#[test]
+fn chaos_the_judge_finds_a_handler_that_runs_after_its_lease() {
+    let (mut bench, sent) = quiet();
+    let before = now_ms();
+    let entry = add_to_row(&mut bench, "serial", "serial-0", "row-0");
+    deliver(&mut bench, "serial", 1);
+    let _: redis::Value = bench.redis("XCLAIM", ("serial", "tqhost", "host-11-y", 0, &entry));
+    let after = now_ms();
+    let late = after + LEASE.as_millis() as u64;
+    let found = |bench: &mut Bench, said_ms: u64, faults: &[Done]| {
+        say(bench, &[("has run", said_ms)]);
+        mentions(&verdict_after(bench, &sent, faults), "serial-0: two owners: host 0 runs it")
+    };
+    assert!(!found(&mut bench, after, &[]), "at the moment when another host took it over");
+    assert!(found(&mut bench, late, &[]));
+    assert!(found(&mut bench, before - 1000, &[]), "it was not even delivered");
+    let stop = Done { to_ms: late, ..stopped(0, before) };
+    assert!(!found(&mut bench, late, std::slice::from_ref(&stop)), "its process was stopped");
+    assert!(found(&mut bench, late, &[Done { host: Some(1), ..stop }]), "another process was stopped");
+    let cut = |loss| Done { loss: Some(loss), fault: Fault::RedisCutShort, host: None, ..stopped(0, before) };
+    assert!(!found(&mut bench, late, &[cut((before, before))]), "Redis forgot the delivery");
+    assert!(found(&mut bench, late, &[cut((0, before - 60_000))]), "Redis forgot something long before");
+}
+
+#[test]
+fn chaos_the_judge_finds_a_row_out_of_order() {
+    let (mut bench, sent) = quiet();
+    for (queue, is_ordered) in [("serial", true), ("shared", false)] {
+        let names = [0, 1].map(|n| format!("{queue}-{n}"));
+        let first = add_to_row(&mut bench, queue, &names[0], "row-0");
+        hold(&mut bench, queue, &names[0], &first);
+        add_to_row(&mut bench, queue, &names[1], "row-0");
+        deliver(&mut bench, queue, 1);
+        let verdict = verdict(&mut bench, &sent);
+        let found = format!("{}: out of order: it begins before {}", names[1], names[0]);
+        assert_eq!(mentions(&verdict, &found), is_ordered, "{found}: {:?}", verdict.wrong);
+    }
+    // A task that has ended joins the tail when it is requeued.
+    let dead = add_to_row(&mut bench, "serial", "serial-2", "row-2");
+    deliver(&mut bench, "serial", 1);
+    let script = "redis.call('XACK', KEYS[1], 'tqhost', ARGV[1]) redis.call('XDEL', KEYS[1], ARGV[1])";
+    let _: redis::Value = bench.redis("EVAL", (script, 1, "serial", dead));
+    for name in ["serial-3", "serial-2"] {
+        add_to_row(&mut bench, "serial", name, "row-2");
+    }
+    deliver(&mut bench, "serial", 1);
+    let in_order = verdict(&mut bench, &sent);
+    assert!(!mentions(&in_order, "serial-3: out of order"), "{:?}", in_order.wrong);
+    deliver(&mut bench, "serial", 1);
+    let too_early = verdict(&mut bench, &sent);
+    let found = "serial-2: out of order: it begins before serial-3";
+    assert!(mentions(&too_early, found), "{:?}", too_early.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_a_row_that_starves() {
+    let (mut bench, sent) = quiet();
+    add_to_row(&mut bench, "serial", "serial-1", "row-1");
+    let waits = add_to_row(&mut bench, "serial", "serial-0", "row-0");
+    deliver(&mut bench, "serial", 1);
+    // Nobody has its turn, and it is put aside.
+    hold(&mut bench, "serial", "serial-0", &waits);
+    let early = verdict(&mut bench, &sent);
+    assert!(!mentions(&early, "starves"), "one task was in front of it: {:?}", early.wrong);
+    add_to_row(&mut bench, "serial", "serial-2", "row-2");
+    deliver(&mut bench, "serial", 1);
+    let late = verdict(&mut bench, &sent);
+    assert!(mentions(&late, "serial-0: starves: 1 tasks were in front of it"), "{:?}", late.wrong);
+}
+
 #[test]
 fn chaos_the_judge_finds_effects_that_are_missing_or_too_many() {
     let mut bench = bench(Keeps::All);

@@ -90,7 +90,14 @@ fn to_host(node: &mut Node, step: &Step) {
 }
 
 pub fn to_network(proxy: &Proxy, step: &Step) -> Option<Loss> {
-    let calls = [&script::SETTLE, &script::BEGIN, &script::PROMOTE, &script::HEARTBEAT, &script::RECLAIM];
+    let calls = [
+        &script::SETTLE,
+        &script::BEGIN,
+        &script::PROMOTE,
+        &script::HEARTBEAT,
+        &script::RECLAIM,
+        &script::CLAIM,
+    ];
     match step.fault {
         Fault::HalfOpen => proxy.forget_connections(),
         Fault::Partition => proxy.part(),

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use serde_json::Value;
 
 use super::aof::transactions;
-use super::{LEASE, LIST, QUEUES};
+use super::{LEASE, LIST, QUEUES, rows};
 
 /// A delivery. The attempt may have run or not. No attempt runs without a delivery.
 #[derive(Debug, Clone)]
@@ -33,6 +33,19 @@ pub struct Begin {
     pub until_ms: Option<u64>,
     /// Without faults, each turn begins once.
     pub turn: Turn,
+    /// When it had sent the heartbeat before the last one.
+    pub kept_before_ms: u64,
+    /// How often PROCESSING was written for this delivery.
+    marks: u64,
+}
+
+/// A run that a host of a queue with turns began again under the same delivery, with a higher fence.
+#[derive(Debug)]
+pub struct Again {
+    pub consumer: String,
+    pub at_ms: u64,
+    /// When the lease was renewed before.
+    pub kept_ms: u64,
 }
 
 /// How often the task was requeued, its attempt, and deferrals so far.
@@ -49,6 +62,8 @@ pub struct Track {
     /// When it was first in its stream or delayed.
     pub from_ms: u64,
     pub begins: Vec<Begin>,
+    /// The runs that began again under the same delivery.
+    pub again: Vec<Again>,
     /// How often PROCESSING was written.
     pub marks: u64,
     /// `COMPLETED`, `CANCELLED`, [`DUPLICATE`], or the reason of a dead letter.
@@ -59,6 +74,8 @@ pub struct Track {
     pub ended_ms: Option<u64>,
     /// When it was cancelled.
     pub cancelled_ms: u64,
+    /// It was cancelled while it ran in a queue with turns, where it ends when its host settles it.
+    is_marked: bool,
     /// When a host wrote that its entry was deleted.
     pub lost_ms: Vec<u64>,
     /// The id of the task that had its key.
@@ -129,10 +146,12 @@ struct Step {
     ended: Vec<String>,
     /// Whether it is a single command of a producer, not a script.
     is_single: bool,
+    /// Entries that were delivered.
+    claimed: HashSet<String>,
 }
 
 /// The meaning of a Redis key.
-enum Key<'k> {
+pub enum Key<'k> {
     Stream(&'static str),
     Dead(&'static str),
     Parked(&'static str),
@@ -142,7 +161,7 @@ enum Key<'k> {
     Other,
 }
 
-fn key(bytes: &[u8]) -> Key<'_> {
+pub fn key(bytes: &[u8]) -> Key<'_> {
     let Ok(key) = std::str::from_utf8(bytes) else { return Key::Other };
     if key == LIST {
         return Key::List;
@@ -163,15 +182,15 @@ fn key(bytes: &[u8]) -> Key<'_> {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn value<'f>(fields: &[&'f [u8]], name: &str) -> Option<&'f [u8]> {
+pub fn value<'f>(fields: &[&'f [u8]], name: &str) -> Option<&'f [u8]> {
     fields.chunks(2).find(|pair| pair[0] == name.as_bytes()).and_then(|pair| pair.get(1).copied())
 }
 
-fn number(fields: &[&[u8]], name: &str) -> Option<u64> {
+pub fn number(fields: &[&[u8]], name: &str) -> Option<u64> {
     value(fields, name).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok())
 }
 
@@ -276,6 +295,10 @@ impl History {
                     if let Some(queued) = self.entries.get_mut(&(queue, text(entry))) {
                         queued.owner = None;
                         let task = self.tasks.get_mut(&queued.name).expect("a known task");
+                        // A task that is put aside in the step that delivers it has not begun.
+                        if step.claimed.contains(&text(entry)) {
+                            task.begins.retain(|begin| begin.entry.as_bytes() != *entry);
+                        }
                         if let Some(last) =
                             task.begins.last_mut().filter(|last| entry == &last.entry.as_bytes())
                         {
@@ -375,7 +398,9 @@ impl History {
         }
         let last = task.begins.last_mut().filter(|last| last.entry == entry);
         if before.as_ref() == Some(&consumer) {
-            last.into_iter().for_each(|last| last.kept_ms = at_ms);
+            if let Some(last) = last {
+                last.kept_before_ms = std::mem::replace(&mut last.kept_ms, at_ms);
+            }
             return;
         }
         if let (Some(last), Some(_)) = (last, before) {
@@ -388,18 +413,41 @@ impl History {
                 ));
             }
         }
-        task.begins.push(Begin { at_ms, consumer, entry, kept_ms: at_ms, until_ms: None, turn: queued.turn });
+        step.claimed.insert(entry.clone());
+        task.begins.push(Begin {
+            at_ms,
+            consumer,
+            entry,
+            kept_ms: at_ms,
+            until_ms: None,
+            turn: queued.turn,
+            kept_before_ms: at_ms,
+            marks: 0,
+        });
     }
 
     fn status(&mut self, name: &str, queue: &'static str, fields: &[&[u8]], step: &mut Step) {
-        let Some(status) = value(fields, "status") else { return };
         let Some(task) = self.tasks.get_mut(name) else { return };
+        // The fence is written after PROCESSING, where it is higher than before. Queues without turns renew
+        // no lease then, and their handlers are not stopped.
+        let has_turns = rows::rules(queue).is_some();
+        if let (Some(last), Some(_)) =
+            (task.begins.last().filter(|last| has_turns && last.marks > 1), value(fields, "fence"))
+        {
+            let Begin { consumer, kept_ms, kept_before_ms, .. } = last;
+            let at_ms = *kept_ms;
+            task.again.push(Again { consumer: consumer.clone(), at_ms, kept_ms: *kept_before_ms });
+        }
+        let Some(status) = value(fields, "status") else { return };
         match status {
             b"PROCESSING" => {
                 let entry = value(fields, "entry").map(text).unwrap_or_default();
                 let attempt = number(fields, "attempt").unwrap_or_default();
                 let consumer = value(fields, "consumer").map(text);
                 task.marks += 1;
+                if let Some(last) = task.begins.last_mut().filter(|last| last.entry == entry) {
+                    last.marks += 1;
+                }
                 if !task.ends.is_empty() {
                     task.wrong.push(format!("began after its end: attempt {attempt}"));
                 }
@@ -413,6 +461,13 @@ impl History {
                     ));
                 }
             }
+            // It was only marked, by the step that wrote its end just before.
+            b"CANCELLED" if value(fields, "cancel") == Some(b"1") => {
+                task.is_marked = true;
+                if task.ends.last().is_some_and(|end| end == "CANCELLED") {
+                    task.ends.pop();
+                }
+            }
             b"COMPLETED" | b"CANCELLED" => {
                 let at_ms = number(fields, "finished_at").unwrap_or_default();
                 self.ends_ms.push(at_ms);
@@ -421,7 +476,7 @@ impl History {
                 let first = value(fields, "duplicate_of").map(text);
                 let end = if first.is_some() { DUPLICATE.to_owned() } else { text(status) };
                 if end == "CANCELLED" {
-                    task.cancelled_ms = at_ms;
+                    task.cancelled_ms = if task.is_marked { task.cancelled_ms } else { at_ms };
                 } else if !step.acked.contains(name) {
                     task.wrong.push(format!("{end} without an ack"));
                 }
@@ -454,11 +509,13 @@ impl History {
             places: 0,
             from_ms: 0,
             begins: Vec::new(),
+            again: Vec::new(),
             marks: 0,
             ends: Vec::new(),
             requeued: Vec::new(),
             ended_ms: None,
             cancelled_ms: 0,
+            is_marked: false,
             lost_ms: Vec::new(),
             first: None,
             copies: 1,

@@ -17,6 +17,7 @@ use super::history::{DUPLICATE, History, Track, Turn};
 use super::load::Sent;
 use super::orders::{is_lost, is_requeue_lost, of_queues, of_task};
 use super::repeated::Repeated;
+use super::rows::{self, Rows};
 use super::{LIST, MAX_RETRIES, QUEUES, TOGETHER};
 
 /// The most guilty tasks whose whole history is shown.
@@ -69,11 +70,14 @@ fn life(task: &Track) -> (u64, u64) {
 pub fn judge(case: Case) -> Verdict {
     let file = std::fs::read(case.append_only_file).expect("read the append-only file");
     let history = History::read(&file, HashSet::new());
+    let mut rows = Rows::read(&file);
+    let losses: Vec<Loss> = case.faults.iter().filter_map(|done| done.loss).collect();
+    let unowned = rows::spoke_without_owning(&history, case.logs, case.faults, case.pids, &losses);
+    rows.wrong.extend(unowned);
     let (mut lost, mut stuck, mut twice) = (Vec::new(), Vec::new(), Vec::new());
     // Each with the task's name, if it is about a task.
     let mut wrong: Vec<(Option<&str>, String)> = case.wrong.into_iter().map(|why| (None, why)).collect();
     wrong.extend(places_left(case.db).into_iter().map(|why| (None, why)));
-    let losses: Vec<Loss> = case.faults.iter().filter_map(|done| done.loss).collect();
     let (forgotten, missing): (Vec<_>, Vec<_>) = case
         .sent
         .accepted
@@ -109,6 +113,7 @@ pub fn judge(case: Case) -> Verdict {
         let has_more_entries = task.told["again"] == true
             || task.told["delay"].is_u64()
             || task.told["end"] == "defer"
+            || task.told["row"].is_string()
             || task.told["retries"].as_u64() > Some(0)
             || !task.requeued.is_empty();
         let knows_more =
@@ -119,15 +124,23 @@ pub fn judge(case: Case) -> Verdict {
         if !task.lost_ms.iter().all(|at_ms| knows_more(*at_ms)) {
             wrong.push((Some(name), "FAILED without a dead letter: lost".to_owned()));
         }
-        if seen > task.begins.len() as u64 && !is_forgotten {
+        if seen > (task.begins.len() + task.again.len()) as u64 && !is_forgotten {
             wrong.push((
                 Some(name),
-                format!("ran {seen} times and was delivered {} times", task.begins.len()),
+                format!(
+                    "ran {seen} times, was delivered {} times, and began again {} times",
+                    task.begins.len(),
+                    task.again.len()
+                ),
             ));
         }
         if seen > 0 && task.ends == [DUPLICATE] && !is_forgotten {
             wrong.push((Some(name), format!("ran {seen} times, and is a duplicate")));
         }
+        let unexplained = task.again.iter().filter(|again| !repeated.explains_again(again));
+        wrong.extend(unexplained.map(|again| {
+            (Some(name.as_str()), format!("began again at {}, and no fault explains it", again.at_ms))
+        }));
         if let Some(key) = task.told["key"].as_str() {
             keys.entry(key).or_default().push(task);
         }
@@ -152,6 +165,8 @@ pub fn judge(case: Case) -> Verdict {
             wrong.push((None, format!("duplicates of the key {key} are said to be those of {named:?}")));
         }
     }
+    wrong.extend(rows.wrong.iter().map(|(name, why)| (Some(name.as_str()), why.clone())));
+    wrong.extend(rows::left(case.db).into_iter().map(|why| (None, why)));
     let batched = batched(&statuses);
     if batched.alone > 100 && batched.together == 0 {
         wrong.push((None, format!("none of {} tasks of `{TOGETHER}` came with another", batched.alone)));
@@ -159,6 +174,7 @@ pub fn judge(case: Case) -> Verdict {
     wrong.extend(repeated.beyond_what_was_in_flight().into_iter().map(|why| (None, why)));
     let mut table = String::new();
     let _ = tabulate(&mut table, &history, case.sent, &repeated, runs.values().sum());
+    rows.tabulate(&mut table);
     let _ = writeln!(table, "  forgotten by Redis, as it may: {} tasks that were accepted", forgotten.len());
     let _ = writeln!(
         table,
@@ -339,7 +355,7 @@ fn runs(logs: &Path) -> HashMap<(String, String), u64> {
     runs
 }
 
-fn log_files(logs: &Path) -> Vec<std::path::PathBuf> {
+pub fn log_files(logs: &Path) -> Vec<std::path::PathBuf> {
     let mut files: Vec<_> = std::fs::read_dir(logs)
         .expect("the logs")
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))

@@ -15,11 +15,15 @@ use serde_json::{Value, json};
 
 use super::faults::now_ms;
 use super::orders::Order;
+use super::rows;
 use super::{LIST, MAX_RETRIES, QUEUES, TOGETHER};
 use crate::support::bench::tqhost;
 
 /// A producer waits while this many tasks of its queue are in the stream.
 const ENOUGH: u64 = 400;
+/// The same for a queue with turns, where tasks that wait for a retry hold up others; with delayed and held
+/// tasks.
+const ENOUGH_WITH_TURNS: u64 = 24;
 /// Tasks of one `tqhost enqueue`.
 const LINES: usize = 20;
 
@@ -56,6 +60,7 @@ fn task(
     random: &mut fastrand::Rng,
 ) -> (String, Value, Vec<(&'static str, String)>) {
     let name = format!("{queue}-{number}");
+    let rules = rows::rules(queue);
     let ms = match random.u32(0..100) {
         0..5 => random.u64(1000..3000),
         5..50 => random.u64(0..300),
@@ -68,9 +73,12 @@ fn task(
         17..20 => (random.u64(0..2), "reject"),
         _ => (0, "ok"),
     };
+    // Where one task holds up others, it is shorter.
+    let ms = if rules.is_some() { ms / 5 } else { ms };
     let mut told = json!({ "n": name, "ms": ms, "retries": retries, "end": end });
     // A task without `tq-id` may be a plain one, which begins without a script.
-    let mut fields = if PLAIN.contains(&queue) { Vec::new() } else { vec![("tq-id", name.clone())] };
+    let has_no_id = PLAIN.contains(&queue) || rules.is_some() && random.bool();
+    let mut fields = if has_no_id { Vec::new() } else { vec![("tq-id", name.clone())] };
     match queue {
         "keyed" => {
             // About three tasks have one key.
@@ -84,6 +92,11 @@ fn task(
             fields.push(("tq-delay-ms", delay.to_string()));
         }
         _ => {}
+    }
+    if let Some(rules) = rules {
+        let row = format!("row-{}", random.usize(0..rules.rows));
+        (told["row"], told["own"]) = (json!(row), json!(!has_no_id));
+        fields.push(("row", row));
     }
     if queue != "listed" && number % LARGE.0 == LARGE.0 / 2 {
         told["pad"] = json!(LARGE.1);
@@ -113,9 +126,13 @@ pub fn produce(url: &str, queue: &str, pause: Duration, seed: u64, stop: &Atomic
             connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok();
             continue;
         };
-        let waiting: redis::RedisResult<u64> = redis::cmd("XLEN").arg(queue).query(db);
+        let mut places = redis::pipe();
+        places.cmd("XLEN").arg(queue).cmd("ZCARD").arg(format!("tq:{{{queue}}}:delayed"));
+        let waiting: redis::RedisResult<(u64, u64)> = places.query(db);
+        let has_turns = rows::rules(queue).is_some();
         match waiting {
-            Ok(waiting) if waiting >= ENOUGH => continue,
+            Ok((waiting, _)) if waiting >= ENOUGH => continue,
+            Ok((waiting, delayed)) if has_turns && waiting + delayed >= ENOUGH_WITH_TURNS => continue,
             Ok(_) => {}
             Err(_) => {
                 connection = None;

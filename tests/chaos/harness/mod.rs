@@ -21,6 +21,7 @@ mod node;
 pub mod orders;
 pub mod plan;
 mod repeated;
+pub mod rows;
 mod values;
 
 use std::collections::HashMap;
@@ -39,7 +40,16 @@ use crate::support::proxy::Proxy;
 use crate::support::{Bench, Places};
 
 const HOSTS: usize = 3;
-const QUEUES: [&str; 5] = ["plain", "listed", "keyed", "later", TOGETHER];
+const QUEUES: [&str; 8] = [
+    "plain",
+    "listed",
+    "keyed",
+    "later",
+    TOGETHER,
+    rows::RULES[0].queue,
+    rows::RULES[1].queue,
+    rows::RULES[2].queue,
+];
 /// The queue whose handler takes batches.
 const TOGETHER: &str = "together";
 /// The handler of the other queues, the handler of [`TOGETHER`], and the one of the queues with effects.
@@ -77,8 +87,8 @@ pub fn run(wish: Wish) -> Verdict {
     let mut verdict = stage.judge(&sent, &done);
     let (from, to) = (done.iter().map(|done| done.from_ms).min(), done.iter().map(|done| done.to_ms).max());
     let seconds = to.unwrap_or_default().saturating_sub(from.unwrap_or_default()) / 1000;
-    let title =
-        format!("chaos: seed {}, {seconds} s of faults, {HOSTS} hosts, {} queues", wish.seed, QUEUES.len());
+    let queues = QUEUES.len() + effects::QUEUES.len();
+    let title = format!("chaos: seed {}, {seconds} s of faults, {HOSTS} hosts, {queues} queues", wish.seed);
     verdict.table = format!("{title}\n{}", verdict.table);
     stage.end(&mut verdict, wish.keep);
     verdict
@@ -111,7 +121,7 @@ fn queues() -> String {
                 "plugin = \"{}\"\nbatch = {{ max_tasks = {BATCH}, max_wait = \"50ms\" }}\n",
                 PLUGINS[1]
             ),
-            _ => String::new(),
+            _ => rows::rules(queue).map_or_else(String::new, |rules| rules.options.to_owned()),
         };
         let _ = write!(text, "[queues.{queue}]\n{own}");
     }

@@ -18,6 +18,7 @@ use super::faults::{Done, Loss, now_ms};
 use super::history::{Claim, History, Track, told};
 use super::load::Sent;
 use super::repeated::host;
+use super::rows;
 use crate::support::bench::tqhost;
 use crate::support::eventually;
 
@@ -153,6 +154,9 @@ fn delayed(db: &mut Connection, queue: &str) -> Found {
         let id = match (member.strip_prefix("new/"), queue) {
             (Some(id), _) => id.to_owned(),
             (None, "keyed" | "later") => told["n"].as_str()?.to_owned(),
+            (None, _) if told["own"] == true => told["n"].as_str()?.to_owned(),
+            // The member of a held task ends with its entry.
+            (None, _) if rows::rules(queue).is_some() => member.rsplit('/').next()?.to_owned(),
             _ => member,
         };
         Some((told, id))

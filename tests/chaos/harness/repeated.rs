@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use super::faults::Done;
-use super::history::{Begin, Track, time_of};
+use super::history::{Again, Begin, Track, time_of};
 use super::plan::Fault;
 
 /// How much later a host may give tasks back when it was kept from reaching Redis.
@@ -137,6 +137,12 @@ impl<'c> Repeated<'c> {
         (0..self.faults.len())
             .filter(|at| explains(&self.faults[*at]))
             .min_by_key(|at| rank(&self.faults[*at]))
+    }
+
+    /// Whether a fault explains that a host stopped a run and began it again under the same delivery, or
+    /// called the gate twice.
+    pub fn explains_again(&self, again: &Again) -> bool {
+        self.is_held_up(host(&again.consumer, self.pids), again.kept_ms, again.at_ms)
     }
 
     /// Whether a fault kept a host from writing to Redis for a part of this time.

@@ -178,7 +178,12 @@ fn host_rate(
 
 /// Starts a host with the default log level, and waits until it runs.
 fn quiet_host(bench: &Bench) -> Host {
-    let host = Host::start(&bench.config(), "info");
+    host_with_log(bench, "info")
+}
+
+/// Starts a host with this filter of its log, and waits until it runs.
+fn host_with_log(bench: &Bench, log: &str) -> Host {
+    let host = Host::start(&bench.config(), log);
     // The host first compiles the plugins that are there.
     within(Duration::from_secs(600), "the host runs", || host.logged("tqhost is running").pop());
     host

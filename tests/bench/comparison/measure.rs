@@ -17,7 +17,7 @@ use redis::Connection;
 
 use super::super::support::{Bench, Host, RedisServer};
 use super::super::{cpu, info, quantile, redis_cpu};
-use super::rows::{Count, Row, Worker};
+use super::rows::{self, Count, Row, Worker};
 
 /// Tasks per second, for the latency.
 const RATE: usize = 200;
@@ -29,6 +29,8 @@ const START: usize = 10;
 const LOOK: Duration = Duration::from_millis(3);
 /// How long a worker may make no progress.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a worker may need for its first tasks: a loop compiles its guest before.
+const PATIENCE_AT_START: Duration = Duration::from_secs(300);
 
 /// The folders of the programs.
 #[derive(Debug, Clone)]
@@ -131,10 +133,10 @@ impl<'r> Run<'r> {
         let env = places.redis.iter().map(|folder| ("PATH".to_owned(), folder.clone())).collect();
         let redis = RedisServer::start_with_env(dir.path(), &["--appendonly", "no"], env);
         let queues = match row.worker {
-            Worker::Tqhost { guest, retention, concurrency } => {
+            Worker::Tqhost(rows::Host { guest, retention, concurrency, rules, grants, .. }) => {
                 format!(
                     "[queues.work]\nplugin = \"{guest}\"\nconcurrency = {concurrency}\n\
-                     retention = \"{retention}\"\n"
+                     retention = \"{retention}\"\n{rules}\n[plugins.{guest}]\n{grants}\n"
                 )
             }
             _ => String::new(),
@@ -147,7 +149,7 @@ impl<'r> Run<'r> {
     fn program(&self) -> Command {
         let program = |name: &str| Command::new(self.places.programs.join(name));
         let mut command = match self.row.worker {
-            Worker::Loops(..) | Worker::Tqhost { .. } => program("loops"),
+            Worker::Loops(..) | Worker::Tqhost(_) => program("loops"),
             Worker::Program(name, _) => program(name),
             Worker::Bullmq => {
                 let mut node = Command::new("node");
@@ -177,9 +179,9 @@ impl<'r> Run<'r> {
     }
 
     fn start(&mut self, env: &[(&str, &Path)]) {
-        self.worker = Some(if let Worker::Tqhost { guest, .. } = self.row.worker {
+        self.worker = Some(if let Worker::Tqhost(rows::Host { guest, log, .. }) = self.row.worker {
             self.bench.install(guest, guest);
-            Running::Tqhost(super::super::quiet_host(&self.bench))
+            Running::Tqhost(super::super::host_with_log(&self.bench, log))
         } else {
             let mut command = self.program();
             command.arg("work");
@@ -190,7 +192,7 @@ impl<'r> Run<'r> {
                 Worker::Program(_, args) => {
                     command.args(args);
                 }
-                Worker::Bullmq | Worker::Tqhost { .. } => {}
+                Worker::Bullmq | Worker::Tqhost(_) => {}
             }
             let child =
                 command.envs(env.iter().copied()).stdin(Stdio::piped()).spawn().expect("start a worker");
@@ -290,8 +292,9 @@ impl<'r> Look<'r> {
                 (last, since) = (left, Instant::now());
             }
             run.assert_runs();
+            let patience = if left < self.tasks { PATIENCE } else { PATIENCE_AT_START };
             assert!(
-                since.elapsed() < PATIENCE,
+                since.elapsed() < patience,
                 "{}: {left} tasks are left, and nothing happens: {}",
                 self.row.name,
                 run.said()

@@ -13,8 +13,21 @@ pub enum Worker {
     Program(&'static str, &'static [&'static str]),
     /// BullMQ for Node.js.
     Bullmq,
-    /// tqhost, with its defaults for everything else.
-    Tqhost { guest: &'static str, retention: &'static str, concurrency: u32 },
+    Tqhost(Host),
+}
+
+/// tqhost, with its defaults for everything else.
+#[derive(Clone, Copy)]
+pub struct Host {
+    pub guest: &'static str,
+    pub retention: &'static str,
+    pub concurrency: u32,
+    /// Further lines of the queue's table.
+    pub rules: &'static str,
+    /// The lines of the plugin's table.
+    pub grants: &'static str,
+    /// The filter of the log.
+    pub log: &'static str,
 }
 
 /// A Redis command and its key. The reply is a number.
@@ -64,6 +77,10 @@ const CHASQUIMQ: Progress = Progress {
     failed: Some(("XLEN", "{chasqui:bench}:dlq")),
 };
 
+/// The log of the host without the lines of handlers. The sandboxed loop drops them as well.
+const WITHOUT_LINES: &str = "info,guest=off";
+const WARM: &str = "instance = { warm = 10 }";
+
 /// The statuses of `loops`.
 const JOBS: Option<&str> = Some("job:");
 /// The statuses of tqhost.
@@ -106,11 +123,30 @@ const fn tqhost(
     concurrency: u32,
 ) -> Row {
     let tasks = if concurrency < 100 { 100_000 } else { 200_000 };
-    let worker = Worker::Tqhost { guest, retention, concurrency };
-    Row { name, what, worker, tasks, progress: &TQHOST, statuses: None, latency: false, newer_redis: false }
+    host(name, what, Host { guest, retention, concurrency, rules: "", grants: "", log: "info" }, tasks)
 }
 
-pub static ROWS: [Row; 19] = [
+const fn host(name: &'static str, what: &'static str, host: Host, tasks: usize) -> Row {
+    Row {
+        name,
+        what,
+        worker: Worker::Tqhost(host),
+        tasks,
+        progress: &TQHOST,
+        statuses: None,
+        latency: false,
+        newer_redis: false,
+    }
+}
+
+/// A handler in a language with a runtime of its own. Each task has a call of its own, although the handler
+/// takes batches.
+const fn language(guest: &'static str, grants: &'static str) -> Host {
+    let rules = "batch = { max_tasks = 1 }";
+    Host { guest, retention: "24h", concurrency: 10, rules, grants, log: WITHOUT_LINES }
+}
+
+pub static ROWS: [Row; 25] = [
     Row { latency: true, ..bare("bare", "bare loop", &[], None, 1_000_000) },
     Row {
         latency: true,
@@ -148,14 +184,37 @@ pub static ROWS: [Row; 19] = [
     },
     tqhost("tqhost-empty-0s-10", "tqhost, `empty`, 0s, 10 at once", "empty", "0s", 10),
     tqhost("tqhost-echo-10", "tqhost, `echo`, 24h, 10 at once", "echo", "24h", 10),
-    Row {
-        tasks: 10_000,
-        ..tqhost("tqhost-javascript", "tqhost, `in-javascript`, 24h, 10 at once", "in-javascript", "24h", 10)
-    },
-    Row {
-        tasks: 3_000,
-        ..tqhost("tqhost-python", "tqhost, `in-python`, 24h, 10 at once", "in-python", "24h", 10)
-    },
+    bare(
+        "sandboxed-javascript",
+        "sandboxed loop, JavaScript",
+        &["status", "10"],
+        Some("in-javascript"),
+        10_000,
+    ),
+    bare(
+        "sandboxed-javascript-warm",
+        "sandboxed loop, JavaScript, warm",
+        &["status", "10", "warm"],
+        Some("in-javascript"),
+        30_000,
+    ),
+    bare("sandboxed-python", "sandboxed loop, Python", &["status", "10"], Some("in-python"), 3_000),
+    bare(
+        "sandboxed-python-warm",
+        "sandboxed loop, Python, warm",
+        &["status", "10", "warm"],
+        Some("in-python"),
+        10_000,
+    ),
+    host("tqhost-javascript", "tqhost, JavaScript, 10 at once", language("in-javascript", ""), 10_000),
+    host(
+        "tqhost-javascript-warm",
+        "tqhost, JavaScript, 10 at once, warm",
+        language("in-javascript", WARM),
+        30_000,
+    ),
+    host("tqhost-python", "tqhost, Python, 10 at once", language("in-python", ""), 3_000),
+    host("tqhost-python-warm", "tqhost, Python, 10 at once, warm", language("in-python", WARM), 10_000),
     other("bullmq", "BullMQ (Node.js)", Worker::Bullmq, 60_000, &BULLMQ),
     other("bullmq-rust", "bullmq-official (Rust)", Worker::Program("bullmq", &[]), 80_000, &BULLMQ),
     other("apalis", "apalis-redis (Rust)", Worker::Program("apalis", &[]), 20_000, &APALIS),
@@ -195,7 +254,7 @@ const fn ratio(of: &'static str, to: &'static str, what: &'static str, figure: F
     Ratio { what, of, to, figure }
 }
 
-pub static RATIOS: [Ratio; 19] = [
+pub static RATIOS: [Ratio; 27] = [
     ratio("tqhost-empty", "sandboxed-status", "tasks/s", Figure::Rate),
     ratio("tqhost-empty-0s", "sandboxed", "tasks/s", Figure::Rate),
     ratio("tqhost-echo", "sandboxed-echo", "tasks/s", Figure::Rate),
@@ -203,6 +262,10 @@ pub static RATIOS: [Ratio; 19] = [
     ratio("tqhost-empty", "bare-status", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bare", "tasks/s", Figure::Rate),
     ratio("tqhost-empty-10", "tqhost-empty", "tasks/s", Figure::Rate),
+    ratio("tqhost-javascript", "sandboxed-javascript", "tasks/s", Figure::Rate),
+    ratio("tqhost-javascript-warm", "sandboxed-javascript-warm", "tasks/s", Figure::Rate),
+    ratio("tqhost-python", "sandboxed-python", "tasks/s", Figure::Rate),
+    ratio("tqhost-python-warm", "sandboxed-python-warm", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bullmq", "tasks/s", Figure::Rate),
     ratio("tqhost-empty-0s", "bullmq", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bullmq-rust", "tasks/s", Figure::Rate),
@@ -215,4 +278,8 @@ pub static RATIOS: [Ratio; 19] = [
     ratio("tqhost-empty", "bullmq", "Redis µs per task", Figure::RedisMicros),
     ratio("tqhost-empty", "bullmq", "worker µs per task", Figure::WorkerMicros),
     ratio("tqhost-empty", "sandboxed-status", "worker µs per task", Figure::WorkerMicros),
+    ratio("tqhost-javascript", "sandboxed-javascript", "worker µs per task", Figure::WorkerMicros),
+    ratio("tqhost-javascript-warm", "sandboxed-javascript-warm", "worker µs per task", Figure::WorkerMicros),
+    ratio("tqhost-python", "sandboxed-python", "worker µs per task", Figure::WorkerMicros),
+    ratio("tqhost-python-warm", "sandboxed-python-warm", "worker µs per task", Figure::WorkerMicros),
 ];

@@ -1,12 +1,15 @@
 //! The least that a queue on Redis Streams can cost: read a batch, do nothing with it, ack and delete it with
 //! the next read.
 //!
-//! In: the orders of `peers`. `loops work [status] [GUEST.wasm]` writes with `status` a record that expires
-//! for every message, and runs with a guest every message in a fresh instance (`sandbox`). `loops pace RATE
+//! In: the orders of `peers`. `loops work [status] [warm] [BATCH] [GUEST.wasm]` writes with `status` a record
+//! that expires for every message, and runs with a guest every message in a fresh instance (`sandbox`), or
+//! with `warm` in one that each loop keeps. BATCH is the number of messages of one read. `loops pace RATE
 //! SECONDS` also watches statuses when `WATCH` has the prefix of their keys: a task is done when a client can
 //! see the last change of its status. Out: tasks, and their times. Not here: everything else of a task queue,
 //! such as leases, retries, dead letters and limits.
 
+#[path = "loops/imports.rs"]
+mod imports;
 #[path = "loops/sandbox.rs"]
 mod sandbox;
 
@@ -47,11 +50,12 @@ fn main() -> Result<(), Error> {
         }
         Order::Pace { rate, seconds } => pace(rate, seconds),
         Order::Work(args) => {
-            let status = args.iter().any(|arg| arg == "status");
+            let has = |name: &str| args.iter().any(|arg| arg == name);
             let guest =
                 args.iter().find(|arg| arg.ends_with(".wasm")).map(|path| Sandbox::load(path)).transpose()?;
+            let batch = args.iter().find_map(|arg| arg.parse().ok()).unwrap_or(BATCH);
             end_with_stdin();
-            work(status, guest.as_ref())
+            work(&Rules { status: has("status"), warm: has("warm"), batch, guest })
         }
     }
 }
@@ -69,7 +73,18 @@ fn add(payload: &str) -> Cmd {
 /// One message: its id and its payload.
 type Message = (String, Vec<u8>);
 
-fn work(status: bool, guest: Option<&Sandbox>) -> Result<(), Error> {
+/// What the loops do with each message.
+struct Rules {
+    /// Whether a record is written.
+    status: bool,
+    /// Whether an instance is kept for the next message.
+    warm: bool,
+    /// The largest number of messages in one read.
+    batch: usize,
+    guest: Option<Sandbox>,
+}
+
+fn work(rules: &Rules) -> Result<(), Error> {
     let created: redis::RedisResult<()> =
         cmd("XGROUP").arg(&["CREATE", STREAM, GROUP, "0", "MKSTREAM"]).query(&mut connect()?);
     if let Err(error) = created
@@ -81,7 +96,7 @@ fn work(status: bool, guest: Option<&Sandbox>) -> Result<(), Error> {
         for number in 0..LOOPS {
             scope.spawn(move || {
                 // The other loops do not end by themselves, so the first error ends the process.
-                if let Err(error) = one_loop(number, status, guest) {
+                if let Err(error) = one_loop(number, rules) {
                     eprintln!("loops: {error}");
                     std::process::exit(1);
                 }
@@ -91,11 +106,12 @@ fn work(status: bool, guest: Option<&Sandbox>) -> Result<(), Error> {
     Ok(())
 }
 
-fn one_loop(number: usize, status: bool, guest: Option<&Sandbox>) -> Result<(), Error> {
+fn one_loop(number: usize, rules: &Rules) -> Result<(), Error> {
     let mut redis = connect()?;
+    let mut runner = rules.guest.as_ref().map(|guest| guest.runner(rules.warm));
     let read = |wait: bool| {
         let mut read = cmd("XREADGROUP");
-        read.arg("GROUP").arg(GROUP).arg(format!("loop-{number}")).arg("COUNT").arg(BATCH);
+        read.arg("GROUP").arg(GROUP).arg(format!("loop-{number}")).arg("COUNT").arg(rules.batch);
         if wait {
             read.arg("BLOCK").arg(0);
         }
@@ -109,15 +125,15 @@ fn one_loop(number: usize, status: bool, guest: Option<&Sandbox>) -> Result<(), 
             batch = messages(wait.query(&mut redis)?);
             continue;
         }
-        let is_full = batch.len() == BATCH;
+        let is_full = batch.len() == rules.batch;
         let mut settle = Pipeline::with_capacity(2 * batch.len() + 3);
         let (mut ack, mut delete) = (cmd("XACK"), cmd("XDEL"));
         ack.arg(STREAM).arg(GROUP);
         delete.arg(STREAM);
         for (id, payload) in &batch {
             peers::note("started", made_at(payload));
-            let result = guest.map(|guest| guest.run(id, FIELD, payload)).transpose()?.flatten();
-            if status {
+            let result = runner.as_mut().map(|runner| runner.run(id, FIELD, payload)).transpose()?.flatten();
+            if rules.status {
                 record(&mut settle, id, result);
             }
             ack.arg(id);

@@ -1,19 +1,20 @@
-//! Runs a handler of tqhost in a fresh instance for each message, as cheaply as wasmtime can.
+//! Runs a handler of tqhost in a fresh instance for each message, as cheaply as wasmtime can, or in one
+//! instance for many messages.
 //!
-//! In: the same file as for the host, and messages. Out: results. The pool's memory stays mapped between two
-//! instances. The compiled code checks bounds, instead of guard pages, so that no memory has to be protected
-//! again. There are no fibers. Each call has a limit of memory and a deadline. Not here: everything else that
-//! the host adds.
+//! In: the same file as for the host, and messages. Out: results. Each call has a limit of memory and a
+//! deadline. There are no fibers. The settings of the engine are those that are fastest for the guest
+//! (`small` and `large`). Not here: everything else that the host adds; what a guest imports (`imports`).
 
 use std::time::Duration;
 
 use peers::Error;
-use wasmtime::component::{Component, Linker, ResourceTable};
+use wasmtime::component::{Component, Linker};
 use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, Store, StoreLimits,
     StoreLimitsBuilder,
 };
-use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+use super::imports::{self, Wasi};
 
 wasmtime::component::bindgen!({ path: "../../../wit", world: "tqhost:handler/task-handler" });
 
@@ -28,6 +29,10 @@ const DEADLINE_TICKS: u64 = 3000;
 const DEADLINE_MS: u64 = 30_000;
 /// More than there are loops.
 const SLOTS: u32 = 16;
+/// A larger guest brings the runtime of its language.
+const SMALL_GUEST: usize = 2 * MIB;
+/// The number of messages after which an instance is dropped. It is the default of the host.
+const MOST_TASKS: u32 = 1000;
 
 pub struct Sandbox {
     engine: Engine,
@@ -35,28 +40,34 @@ pub struct Sandbox {
     needs_wasi: bool,
 }
 
-struct State {
+pub struct State {
     limits: StoreLimits,
-    wasi: Option<(WasiCtx, ResourceTable)>,
+    pub wasi: Option<Wasi>,
 }
 
-impl WasiView for State {
-    fn ctx(&mut self) -> WasiCtxView<'_> {
-        let (ctx, table) = self.wasi.as_mut().expect("a guest that imports WASI");
-        WasiCtxView { ctx, table }
-    }
+/// An instance that may get another message.
+struct Kept {
+    store: Store<State>,
+    handler: TaskHandler,
+    tasks: u32,
+}
+
+/// Runs one message after the other.
+pub struct Runner<'s> {
+    sandbox: &'s Sandbox,
+    keeps: bool,
+    kept: Option<Kept>,
 }
 
 impl Sandbox {
     pub fn load(path: &str) -> Result<Sandbox, Error> {
-        let engine = engine()?;
-        let component = Component::from_binary(&engine, &component(std::fs::read(path)?)?)?;
+        let guest = component(std::fs::read(path)?)?;
+        let engine = Engine::new(&if guest.len() < SMALL_GUEST { small() } else { large() })?;
+        let component = Component::from_binary(&engine, &guest)?;
         let needs_wasi =
             component.component_type().imports(&engine).any(|(name, _)| name.starts_with("wasi:cli/"));
         let mut linker = Linker::new(&engine);
-        wasmtime_wasi::p2::add_to_linker_sync(&mut linker)?;
-        // Other imports trap. No task of this comparison calls them.
-        linker.define_unknown_imports_as_traps(&component)?;
+        imports::link(&mut linker, &component)?;
         let handler = TaskHandlerPre::new(linker.instantiate_pre(&component)?)?;
         let ticker = engine.clone();
         std::thread::spawn(move || {
@@ -68,13 +79,28 @@ impl Sandbox {
         Ok(Sandbox { engine, handler, needs_wasi })
     }
 
-    /// Runs one task in a fresh instance, and gives its result.
-    pub fn run(&self, id: &str, name: &str, value: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let wasi = self.needs_wasi.then(|| (WasiCtx::builder().build(), ResourceTable::new()));
-        let state = State { limits: StoreLimitsBuilder::new().memory_size(MEMORY).build(), wasi };
-        let mut store = Store::new(&self.engine, state);
+    /// A runner that makes an instance for each message, or keeps one for [`MOST_TASKS`] messages.
+    pub fn runner(&self, keeps: bool) -> Runner<'_> {
+        Runner { sandbox: self, keeps, kept: None }
+    }
+
+    fn instance(&self) -> Result<Kept, Error> {
+        let limits = StoreLimitsBuilder::new().memory_size(MEMORY).build();
+        let mut store = Store::new(&self.engine, State { limits, wasi: self.needs_wasi.then(Wasi::default) });
         store.limiter(|state| &mut state.limits);
         store.set_epoch_deadline(DEADLINE_TICKS);
+        let handler = self.handler.instantiate(&mut store)?;
+        Ok(Kept { store, handler, tasks: 0 })
+    }
+}
+
+impl Runner<'_> {
+    /// Runs one message, and gives its result.
+    pub fn run(&mut self, id: &str, name: &str, value: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let mut instance = match self.kept.take() {
+            Some(kept) => kept,
+            None => self.sandbox.instance()?,
+        };
         let enqueued_at_ms = id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or_default();
         let task = Task {
             id: id.to_owned(),
@@ -86,31 +112,59 @@ impl Sandbox {
             deadline_ms: enqueued_at_ms + DEADLINE_MS,
             traceparent: None,
         };
-        let instance = self.handler.instantiate(&mut store)?;
-        let result = instance.tqhost_handler_handler().call_handle(&mut store, &task)?;
+        instance.store.set_epoch_deadline(DEADLINE_TICKS);
+        instance.tasks += 1;
+        let handler = instance.handler.tqhost_handler_handler();
+        let result = handler.call_handle(&mut instance.store, &task)?;
+        self.kept = Some(instance).filter(|instance| self.keeps && instance.tasks < MOST_TASKS);
         Ok(result.map_err(|failure| format!("{failure:?}"))?)
     }
 }
 
-fn engine() -> Result<Engine, Error> {
-    let mut pool = PoolingAllocationConfig::new();
-    pool.total_component_instances(SLOTS)
-        .total_core_instances(SLOTS * 8)
-        .total_memories(SLOTS)
-        .total_tables(SLOTS * 8)
-        .max_memory_size(MEMORY)
-        .table_elements(50_000)
+/// The settings for guests that use little memory. The pool's memory stays mapped between two instances. The
+/// compiled code checks bounds, instead of guard pages, so that no memory has to be protected again.
+fn small() -> Config {
+    let mut pool = pool();
+    pool.max_memory_size(MEMORY)
         .linear_memory_keep_resident(16 * MIB)
         .table_keep_resident(MIB)
         // Where the kernel supports it, only the pages that the last instance has written are cleared. This
         // is not safe for a host: wasmtime 48 misses pages that were swapped out, and the next guest would
         // see them.
         .pagemap_scan(Enabled::Auto);
+    let mut config = config(pool);
+    config.signals_based_traps(false).memory_guard_size(0);
+    config
+}
+
+/// The settings for guests with the runtime of a language, which compute more and use more memory. They are
+/// those of the host.
+fn large() -> Config {
+    let mut pool = pool();
+    pool.max_memory_size(4 << 30)
+        .linear_memory_keep_resident(256 * 1024)
+        .table_keep_resident(128 * 1024)
+        .pagemap_scan(Enabled::No);
+    let mut config = config(pool);
+    config.memory_reservation(4 << 30);
+    config
+}
+
+fn pool() -> PoolingAllocationConfig {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(SLOTS)
+        .total_core_instances(SLOTS * 64)
+        .total_memories(SLOTS * 4)
+        .total_tables(SLOTS * 16)
+        .table_elements(128 * 1024);
+    pool
+}
+
+fn config(pool: PoolingAllocationConfig) -> Config {
     let mut config = Config::new();
-    config.epoch_interruption(true).signals_based_traps(false).memory_guard_size(0);
-    config.concurrency_support(false);
+    config.epoch_interruption(true).concurrency_support(false);
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
-    Ok(Engine::new(&config)?)
+    config
 }
 
 /// Makes a component of a core module with an embedded component type, which some compilers produce.

@@ -73,7 +73,7 @@ fn add(payload: &str) -> Cmd {
 /// One message: its id and its payload.
 type Message = (String, Vec<u8>);
 
-/// What the loops do with each message.
+/// The work of the loops on each message.
 struct Rules {
     /// Whether a record is written.
     status: bool,

@@ -1,4 +1,4 @@
-//! What guests of the sandboxed loop import.
+//! Links the imports of guests for the sandboxed loop.
 //!
 //! In: a component. Out: a linker with WASI and WASI HTTP as wasmtime implements them, a log that drops its
 //! messages, and functions that trap for all other imports. No task of this comparison calls those.

@@ -2,8 +2,8 @@
 //! instance for many messages.
 //!
 //! In: the same file as for the host, and messages. Out: results. Each call has a limit of memory and a
-//! deadline. There are no fibers. The settings of the engine are those that are fastest for the guest
-//! (`small` and `large`). Not here: everything else that the host adds; what a guest imports (`imports`).
+//! deadline. There are no fibers. The settings of the engine depend on the size of the guest (`small` and
+//! `large`). Not here: everything else that the host adds; what a guest imports (`imports`).
 
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ fn small() -> Config {
 }
 
 /// The settings for guests with the runtime of a language, which compute more and use more memory. They are
-/// those of the host.
+/// those of the host, and the fastest that are safe (docs/decisions/0002-memory-reset.md).
 fn large() -> Config {
     let mut pool = pool();
     pool.max_memory_size(4 << 30)

@@ -54,6 +54,8 @@ fn what_is_wrong_with_a_request_is_told() {
         ("/v1/queues/work/tasks?state=queued&older_than=5", "older_than"),
         ("/v1/queues/work/dead?cursor=AAAA", "cursor"),
         ("/v1/queues/work/dead?fields=perhaps", "fields"),
+        ("/v1/queues/work/dead/groups?by=colour", "cause, error, version, reason, hour"),
+        ("/v1/queues/work/dead/groups?cursor=AAAA", "cursor"),
     ];
     for (path, why) in queries {
         let told = problem(&ask(&host, "GET", path), 422, "invalid");

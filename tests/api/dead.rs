@@ -79,6 +79,43 @@ fn dead_letters_are_listed_newest_first_with_filters() {
 }
 
 #[test]
+fn dead_letters_are_counted_in_groups() {
+    const ALL: usize = 12_000;
+    let (bench, host) = bench(ALL);
+    let groups = |query: &str| good(&ask(&host, "GET", &format!("{DEAD}/groups?{query}")), 200);
+    let small = groups("text=id-11&newer_than=9999h");
+    assert_eq!((&small["by"], &small["matching"]), (&json!("cause"), &json!(0)));
+    let (mut cursor, mut examined, mut sums, mut pages) = (String::new(), 0, [0, 0], 0);
+    loop {
+        let part = groups(&format!("by=reason&limit=500{cursor}"));
+        let count = |name: &str| part[name].as_u64().unwrap_or_else(|| panic!("a count: {part}"));
+        assert!(count("examined") <= 5_200, "{part}");
+        (examined, pages) = (examined + count("examined"), pages + 1);
+        for group in part["groups"].as_array().expect("groups") {
+            let place = usize::from(group["reason"] == "rejected");
+            sums[place] += group["count"].as_u64().expect("a count");
+            assert!(group["oldest_at"].as_u64() <= group["newest_at"].as_u64(), "{group}");
+        }
+        match part["next"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!((examined, sums, pages), (ALL as u64, [ALL as u64 / 2; 2], 3));
+    let hours = groups("by=hour");
+    assert_eq!(hours["groups"][0]["hour"], 1_700_000_000_000_u64 / 3_600_000 * 3_600_000, "{hours}");
+    // A filter takes what a group shows.
+    let causes = groups("by=cause&limit=1");
+    let group = &causes["groups"][0];
+    assert_eq!((&group["error"], &causes["others"]), (&json!("cause "), &causes["groups"][0]["count"]));
+    let example = group["example"].as_str().expect("an id");
+    assert_eq!(good(&ask(&host, "GET", &format!("{DEAD}?id={example}")), 200)["dead"][0]["id"], example);
+    let all = bench.tqhost(&["dead", "list", "work", "--by", "reason", "--json"]).ok().json();
+    assert_eq!((&all["examined"], &all["next"]), (&json!(ALL), &Value::Null), "a command looks further");
+    host.stop();
+}
+
+#[test]
 fn requeue_and_purge_add_up() {
     let (mut bench, host) = bench(12);
     let dead = |bench: &mut Bench| bench.redis::<u64>("XLEN", "tq:{work}:dead");

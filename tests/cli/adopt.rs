@@ -302,16 +302,17 @@ fn a_list_of_dead_letters_stops_the_queue_and_becomes_a_stream() {
     eventually("the item ran", || (statuses(&mut bench) == 1).then_some(()));
 
     let letters = bench.tqhost(&["dead", "list", "work", "--json", "--reason", "foreign"]).ok().json();
-    let ids: Vec<&str> = letters
+    let ids: Vec<&str> = letters["dead"]
         .as_array()
         .expect("a list")
         .iter()
+        .rev()
         .map(|letter| letter["id"].as_str().expect("an id"))
         .collect();
     assert_eq!(ids.len(), 3);
     let shown = bench.tqhost(&["dead", "show", "work", ids[0], "--json"]).ok().json();
     let field = serde_json::json!([{ "name": "data", "value": "{\"RecordId\":1,\"RetryCount\":3}" }]);
-    assert_eq!(shown["fields"], field, "the oldest is first");
+    assert_eq!(shown["fields"], field, "the oldest is last in the list");
     let requeued = bench.tqhost(&["dead", "requeue", "work", ids[0], "--json"]).ok().json();
     assert_eq!(requeued, serde_json::json!({ "succeeded": 1, "skipped": 0 }));
     bench.until("work", ids[0], "COMPLETED");
@@ -335,7 +336,8 @@ fn dead_letters_of_another_program_are_shown_converted_and_requeued() {
         ("original_data", event),
     ];
     let entry = bench.xadd("dlq:user_activity", &fields);
-    let list = |bench: &Bench| bench.tqhost(&["dead", "list", "work", "--json"]).ok().json()[0].clone();
+    let list =
+        |bench: &Bench| bench.tqhost(&["dead", "list", "work", "--json"]).ok().json()["dead"][0].clone();
     let before = list(&bench);
     assert_eq!((&before["reason"], &before["id"]), (&"foreign".into(), &format!("foreign-{entry}").into()));
     assert!(before["failed_at"].as_u64() > Some(1_700_000_000_000), "{before:#}");

@@ -306,7 +306,8 @@ fn dead_letters_are_listed_shown_requeued_and_purged() {
     let malformed = bench.xadd("work", &[("tq-attempt", "many"), ("n", "x")]);
     bench.until("work", &malformed, "FAILED");
     let list = |args: &[&str]| -> Vec<Value> {
-        ask(&bench, &[&["dead", "list", "work"], args].concat()).as_array().expect("a list").clone()
+        let list = ask(&bench, &[&["dead", "list", "work"], args].concat());
+        list["dead"].as_array().expect("a list").clone()
     };
     let all = list(&[]);
     assert_eq!(all.len(), 13);
@@ -420,7 +421,7 @@ fn a_dead_letter_goes_by_the_id_of_its_task_and_not_by_that_of_its_entry() {
     assert_eq!(ask(&bench, &["dead", "requeue", "work", "6-0"]), redriven(1, 0));
     assert_eq!(ask(&bench, &["status", "work", "6-0"])["status"], "PENDING");
     let left = ask(&bench, &["dead", "list", "work"]);
-    assert_eq!((left.as_array().map(Vec::len), &left[0]["id"]), (Some(1), &"8-0".into()));
+    assert_eq!((left["dead"].as_array().map(Vec::len), &left["dead"][0]["id"]), (Some(1), &"8-0".into()));
 }
 
 #[test]

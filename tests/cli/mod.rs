@@ -1,5 +1,5 @@
 //! Commands: `tqhost` in the hands of an operator, the doctor, the way in and out, the admin endpoints, the
-//! demo, the commands of the pages.
+//! demo, the commands of the pages, what operators do with many tasks at once (`desk`).
 //!
 //! Not here: commands that fail because of a mistake (`config::bad_input`), `tqhost try` and `tqhost new`
 //! (`handlers::authors`).
@@ -7,6 +7,7 @@
 mod adopt;
 mod commands;
 mod demo;
+mod desk;
 mod doctor;
 mod examples;
 mod give_back;

@@ -259,5 +259,5 @@ fn reports_of_a_list_move_in_and_out_again_and_each_has_one_end() {
     // The dead letters of tqhost can still be read.
     bench.configure(&configured(&bench, &application, "[\"1h\"]").replace(DEAD, &kept));
     let letters = bench.tqhost(&["dead", "list", "reports", "--json"]).ok().json();
-    assert_eq!(letters.as_array().map(Vec::len), Some(2), "{letters:#}");
+    assert_eq!(letters["dead"].as_array().map(Vec::len), Some(2), "{letters:#}");
 }

@@ -122,7 +122,7 @@ fn items_that_are_no_json_are_dead_letters_where_the_queue_says_that_they_are_js
     bench.until_drained("reports");
     eventually("all are settled", || (bench.places("reports").dead == 4).then_some(()));
     let listed = bench.tqhost(&["dead", "list", "reports", "--reason", "malformed", "--json"]).ok().json();
-    let mut errors: Vec<&str> = listed
+    let mut errors: Vec<&str> = listed["dead"]
         .as_array()
         .expect("a list")
         .iter()

@@ -12,6 +12,7 @@ use super::extract::TimeMs;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
+use crate::operations::GroupBy;
 use crate::queue::TaskFilter;
 use crate::queue::listing::ListedState;
 
@@ -91,6 +92,44 @@ pub(super) struct DeadQuery {
     /// Whether the answer has the fields of the tasks
     #[serde(default)]
     pub fields: bool,
+    /// Only those that are dead for this reason
+    reason: Option<String>,
+    /// Only those with this text in their id, their error or the value of a field
+    text: Option<String>,
+    /// Only those with this text in their error
+    error: Option<String>,
+    /// Only those with this text in the version that ran them last (`name@digest`)
+    version: Option<String>,
+    /// Only those with this text in the name of their host
+    host: Option<String>,
+    /// Only those of the task with this id
+    id: Option<String>,
+    /// Only those that died since this time: milliseconds since the Unix epoch, or RFC 3339
+    #[param(value_type = Option<String>)]
+    from: Option<TimeMs>,
+    /// Only those that died up to this time
+    #[param(value_type = Option<String>)]
+    to: Option<TimeMs>,
+    /// Only those that died at least this long ago, like `30m`
+    older_than: Option<String>,
+    /// Only those that died less than this long ago
+    newer_than: Option<String>,
+}
+
+/// The query of groups of dead letters.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct GroupsQuery {
+    /// `cause` (reason, version and the beginning of the error together), `error`, `version`, `reason` or
+    /// `hour`
+    #[param(default = "cause")]
+    by: Option<String>,
+    /// The most groups in the answer: 1 to 500
+    #[param(minimum = 1, maximum = 500, default = 50)]
+    limit: Option<usize>,
+    /// `next` of the answer before, with the same filters
+    pub cursor: Option<String>,
     /// Only those that are dead for this reason
     reason: Option<String>,
     /// Only those with this text in their id, their error or the value of a field
@@ -197,6 +236,22 @@ impl TasksQuery {
 }
 
 impl DeadQuery {
+    pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
+        checked_limit(self.limit)
+    }
+
+    pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
+        Ok(filter_of!(self))
+    }
+}
+
+impl GroupsQuery {
+    pub(super) fn by(&self) -> Result<GroupBy, ApiProblem> {
+        let Some(text) = self.by.as_deref() else { return Ok(GroupBy::Cause) };
+        let names = <GroupBy as strum::VariantNames>::VARIANTS.join(", ");
+        text.parse().map_err(|_| invalid(format!("by: {text:?} is none of {names}")))
+    }
+
     pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
         checked_limit(self.limit)
     }

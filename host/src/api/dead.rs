@@ -1,15 +1,17 @@
-//! Endpoints: dead letters. List, requeue, purge.
+//! Endpoints: dead letters. List, groups, requeue, purge.
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 
 use super::audit::AuditNote;
-use super::body::{DeadQuery, Many, ManyBody};
+use super::body::{DeadQuery, GroupsQuery, Many, ManyBody};
 use super::extract::{JsonBody, PathOf, QueryOf};
 use super::state::Api;
 use crate::admin::problem::ApiProblem;
-use crate::operations::{DeadList, DeadPart, RedrivenPart, dead_list, redrive_ids, redrive_part};
+use crate::operations::{
+    DeadGroups, DeadList, DeadPart, RedrivenPart, dead_groups, dead_list, redrive_ids, redrive_part,
+};
 use crate::queue::redrive::Redrive;
 
 /// Dead letters, the newest first, with filters
@@ -30,6 +32,26 @@ pub(super) async fn list_dead(
     let (filter, limit) = (query.filter()?, query.limit()?);
     let queue = api.queue(&name).await?;
     Ok(Json(dead_list(&queue, &filter, query.cursor.as_deref(), limit, query.fields).await?))
+}
+
+/// Dead letters in groups, with their counts
+///
+/// One answer looks at 5,000 dead letters, the newest first, and says how many it looked at. `next` is the
+/// cursor of the older ones, whose groups have counts of their own.
+#[utoipa::path(
+    get,
+    path = "/v1/queues/{queue}/dead/groups",
+    params(("queue" = String, Path, description = "the queue's name in the configuration"), GroupsQuery),
+    responses((status = 200, body = DeadGroups))
+)]
+pub(super) async fn group_dead(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    QueryOf(query): QueryOf<GroupsQuery>,
+) -> Result<Json<DeadGroups>, ApiProblem> {
+    let (by, filter, limit) = (query.by()?, query.filter()?, query.limit()?);
+    let queue = api.queue(&name).await?;
+    Ok(Json(dead_groups(&queue, &filter, by, query.cursor.as_deref(), limit).await?))
 }
 
 /// Brings dead letters back into the queue, as tasks on their first attempt

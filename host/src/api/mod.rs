@@ -56,6 +56,7 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(tasks::get_task, tasks::cancel_task))
         .routes(routes!(tasks::cancel_tasks))
         .routes(routes!(dead::list_dead))
+        .routes(routes!(dead::group_dead))
         .routes(routes!(dead::requeue_dead))
         .routes(routes!(dead::purge_dead))
         .routes(routes!(plugins::list_plugins))

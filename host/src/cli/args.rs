@@ -11,13 +11,13 @@ use clap::builder::{PossibleValuesParser, Styles, styling::AnsiColor};
 use clap::{Args, Parser, Subcommand};
 use strum::VariantNames as _;
 
+use super::filters::{DeadFilterArgs, TaskFilterArgs};
 use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
 use crate::doctor::adopt::Beginning;
 use crate::doctor::dead_format::parse_pair;
 use crate::logging::LogFormat;
-use crate::queue::Reason;
-use crate::queue::dead::FOREIGN;
+use crate::operations::GroupBy;
 use crate::queue::listing::ListedState;
 
 const STYLES: Styles = Styles::styled()
@@ -212,11 +212,6 @@ pub(super) struct NewArgs {
     pub lang: Language,
 }
 
-/// Why a task is dead, as `--reason` takes it.
-fn reasons() -> impl Iterator<Item = &'static str> {
-    Reason::VARIANTS.iter().copied().chain([FOREIGN])
-}
-
 /// A language that `tqhost new` has a template for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Language {
@@ -334,40 +329,10 @@ pub(super) struct CancelArgs {
     pub yes: bool,
 }
 
-#[derive(Debug, Clone, Args)]
-pub(super) struct TaskFilterArgs {
-    /// Only those with this text in their id, their error or the value of a field
-    #[arg(long = "match", value_name = "TEXT")]
-    pub text: Option<String>,
-    /// Only those with this text in their latest error
-    #[arg(long, value_name = "TEXT")]
-    pub error: Option<String>,
-    /// Only those that a version with this text in name@digest ran last
-    #[arg(long = "plugin", value_name = "TEXT")]
-    pub version: Option<String>,
-    /// Only those of hosts with this text in their name
-    #[arg(long, value_name = "TEXT")]
-    pub host: Option<String>,
-    /// Only those in their state for at least this long, like 30m
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub older_than: Option<Duration>,
-    /// Only those in their state for less than this long, like 30m
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub newer_than: Option<Duration>,
-}
-
 #[derive(Debug, Subcommand)]
 pub(super) enum DeadCommand {
-    /// List dead letters, the oldest first
-    List {
-        /// The queue's name in the configuration
-        queue: String,
-        #[command(flatten)]
-        filter: FilterArgs,
-        /// List no more than this
-        #[arg(long, value_name = "COUNT", default_value_t = 50)]
-        limit: usize,
-    },
+    /// List dead letters, the newest first; or count them in groups
+    List(DeadListArgs),
     /// Print a dead letter as a file for `tqhost try`: the task with its id, attempt, limits and fields
     Export {
         /// The queue's name in the configuration
@@ -401,19 +366,21 @@ pub(super) enum DeadCommand {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct FilterArgs {
-    /// Only those that are dead for this reason
-    #[arg(long, value_parser = PossibleValuesParser::new(reasons()))]
-    pub reason: Option<String>,
-    /// Only those with this text in their error, their id or the value of a field
-    #[arg(long = "match", value_name = "TEXT")]
-    pub text: Option<String>,
-    /// Only those that died at least this long ago, like 30m
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub older_than: Option<Duration>,
-    /// Only those that died less than this long ago, like 30m
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub newer_than: Option<Duration>,
+pub(super) struct DeadListArgs {
+    /// The queue's name in the configuration
+    pub queue: String,
+    /// Count them in groups: by the beginning of their error, by version, reason or hour (UTC); or by cause,
+    /// which is reason, version and error together
+    #[arg(long, value_parser = PossibleValuesParser::new(GroupBy::VARIANTS))]
+    pub by: Option<String>,
+    #[command(flatten)]
+    pub filter: DeadFilterArgs,
+    /// List no more than this; with --by: no more groups
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    pub limit: usize,
+    /// Go on where a list ended that had this as `next`
+    #[arg(long, value_name = "NEXT")]
+    pub cursor: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -423,41 +390,14 @@ pub(super) struct RedriveArgs {
     /// Task ids, or names that the queue's `id` gives to tasks
     #[arg(value_name = "ID", conflicts_with = "all", required_unless_present = "all")]
     pub ids: Vec<String>,
-    /// All that are there now, or those of them that match the filters
+    /// All that are there now, or those of them that match the filters, which go with this option only
     #[arg(long)]
     pub all: bool,
     /// Count only, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// With --all: only those that are dead for this reason
-    #[arg(
-        long,
-        requires = "all",
-        conflicts_with = "ids",
-        value_parser = PossibleValuesParser::new(reasons())
-    )]
-    pub reason: Option<String>,
-    /// With --all: only those with this text in their error, their id or the value of a field
-    #[arg(long = "match", value_name = "TEXT", requires = "all", conflicts_with = "ids")]
-    pub text: Option<String>,
-    /// With --all: only those that died at least this long ago, like 30m
-    #[arg(
-        long,
-        value_name = "DURATION",
-        value_parser = parse_duration,
-        requires = "all",
-        conflicts_with = "ids"
-    )]
-    pub older_than: Option<Duration>,
-    /// With --all: only those that died less than this long ago, like 30m
-    #[arg(
-        long,
-        value_name = "DURATION",
-        value_parser = parse_duration,
-        requires = "all",
-        conflicts_with = "ids"
-    )]
-    pub newer_than: Option<Duration>,
+    #[command(flatten)]
+    pub filter: DeadFilterArgs,
 }
 
 #[cfg(test)]
@@ -513,7 +453,7 @@ mod tests {
         assert_eq!(refused("tqhost dead requeue q"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost dead requeue q 1-0 --all"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost dead requeue q --reason rejected"), ErrorKind::MissingRequiredArgument);
-        assert_eq!(refused("tqhost dead requeue q 1-0 --reason rejected"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost dead list q --by colour"), ErrorKind::InvalidValue);
         assert_eq!(refused("tqhost cancel q"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost cancel q 1-0 --all"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost cancel q 1-0 --dry-run"), ErrorKind::ArgumentConflict);

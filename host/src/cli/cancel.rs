@@ -4,26 +4,25 @@
 //! repeated: the second time changes nothing. Not here: what is cancelled with a task (`operations`), how
 //! Redis and the hosts carry it out (`queue`, `worker`).
 
-use super::args::{CancelArgs, TaskFilterArgs};
+use super::args::CancelArgs;
 use super::confirm::{can_ask, confirm};
 use super::context::{open, rules};
 use super::exit::CommandError;
+use super::filters::only_with_all;
 use super::output::Out;
 use super::text;
 use crate::config::Config;
 use crate::operations::{self, BulkCancel, BulkCancelled, Cancelled};
-use crate::queue::{Queue, Status, TaskFilter};
+use crate::queue::{Queue, Status};
 
 /// The message where nobody can be asked.
 const ALONE: &str = "cancel --all cancels all that match: add --yes where nobody can be asked";
 
 pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Result<(), CommandError> {
     let CancelArgs { queue: name, id, state, filter, dry_run, yes, .. } = args;
-    let filter = filter_of(filter);
+    let filter = filter.filter();
     if let Some(id) = id {
-        if !filter.is_empty() {
-            return Err(CommandError::Usage("the filters go with --all, not with an id".into()));
-        }
+        only_with_all(&filter, false)?;
         return one(config, &open(config, &name).await?, &id, out).await;
     }
     rules(config, &name)?;
@@ -71,12 +70,6 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Res
         }
     });
     Ok(())
-}
-
-/// The filters of a command.
-pub(super) fn filter_of(args: TaskFilterArgs) -> TaskFilter {
-    let TaskFilterArgs { text, error, version, host, older_than, newer_than } = args;
-    TaskFilter { text, error, version, host, older_than, newer_than, ..TaskFilter::default() }
 }
 
 /// Cancels one task.

@@ -1,114 +1,141 @@
-//! `tqhost dead`: list, show, export, requeue, purge.
+//! `tqhost dead`: list, show, export.
 //!
-//! In: a queue, and which of its dead letters the command is for. Out: a table, one dead letter with its
-//! fields, or how many were requeued or purged. Not here: how they are found and moved (`queue::dead`).
+//! In: a queue, and which of its dead letters the command is for. Out: a table, or one dead letter with its
+//! fields. Not here: groups (`dead_groups`), requeue and purge (`redrive`), how they are found
+//! (`operations::dead`).
 
 use std::time::Duration;
 
 use anyhow::anyhow;
 use jiff::tz::TimeZone;
+use serde::Serialize;
 
-use super::args::{DeadCommand, FilterArgs, RedriveArgs};
-use super::confirm::{can_ask, confirm};
+use super::args::{DeadCommand, DeadListArgs};
 use super::context::open;
 use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
+use super::progress::{CommandProgress, StepEnd};
 use super::task_file::ExportedTask;
-use super::{text, value};
+use super::{dead_groups, redrive, text, value};
 use crate::clock;
 use crate::config::Config;
-use crate::operations::{DeadView, patiently};
-use crate::queue::redrive::{DeadChoice, Redrive};
-use crate::queue::{DeadLetter, Queue, RedriveError, Redriven, TaskFilter};
+use crate::operations::{DeadList, DeadPart, DeadView, dead_list, patiently, redrive_part};
+use crate::queue::redrive::Redrive;
+use crate::queue::{DeadLetter, Queue, TaskFilter};
 
 /// The most columns of an error in the list.
 const ERROR_WIDTH: usize = 80;
-/// The message of a purge that has to ask.
-const ALONE: &str = "purge --all deletes for good: add --yes where nobody can be asked";
+/// The most dead letters that are looked at to count those that match.
+const COUNTED: u64 = 100_000;
 /// The most characters of a field's value in `show`.
 const VALUE_WIDTH: usize = 2000;
 
 pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> Result<(), CommandError> {
     match command {
-        DeadCommand::List { queue, filter, limit } => list(config, &queue, filter, limit, out).await,
+        DeadCommand::List(args) => list(config, args, out).await,
         DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,
         DeadCommand::Export { queue, id } => {
             let task = exported(config, &queue, &id).await?;
             out.line(task.write());
             Ok(())
         }
-        DeadCommand::Requeue { chosen: args, rate } => {
-            let queue = open(config, &args.queue).await?;
-            if args.dry_run {
-                print(count(&queue, &args, Redrive::Count(true)).await?, "would be requeued", out);
-                return Ok(());
-            }
-            let done =
-                queue.requeue(&choice(&args), rate).await.map_err(|error| interrupted(error, "requeued"))?;
-            print(done, "requeued", out);
-            Ok(())
-        }
-        DeadCommand::Purge { chosen: args, yes } => {
-            super::context::rules(config, &args.queue)?;
-            if args.all && !yes && !args.dry_run && !can_ask() {
-                return Err(CommandError::Usage(ALONE.into()));
-            }
-            let queue = open(config, &args.queue).await?;
-            if args.dry_run {
-                print(count(&queue, &args, Redrive::Count(false)).await?, "would be deleted", out);
-                return Ok(());
-            }
-            if args.all && !yes {
-                ask(&queue, &args).await?;
-            }
-            let done = queue.purge(&choice(&args)).await.map_err(|error| interrupted(error, "deleted"))?;
-            print(done, "deleted", out);
-            Ok(())
-        }
+        DeadCommand::Requeue { chosen, rate } => redrive::requeue(config, chosen, rate, out).await,
+        DeadCommand::Purge { chosen, yes } => redrive::purge(config, chosen, yes, out).await,
     }
 }
 
-async fn list(
-    config: &Config,
-    name: &str,
-    filter: FilterArgs,
-    limit: usize,
-    out: &mut Out,
-) -> Result<(), CommandError> {
-    let queue = open(config, name).await?;
-    let FilterArgs { reason, text, older_than, newer_than } = filter;
-    let filter = TaskFilter { reason, text, older_than, newer_than, ..TaskFilter::default() };
-    let is_filtered = !filter.is_empty();
-    let letters = patiently(|| queue.dead_letters(&filter, limit)).await?;
-    if out.json {
-        out.json(&letters.iter().map(|letter| DeadView::new(letter, false)).collect::<Vec<_>>());
-        return Ok(());
+/// A list, as JSON.
+#[derive(Serialize)]
+struct ListView {
+    #[serde(flatten)]
+    list: DeadList,
+    /// How many match in all.
+    matching: u64,
+    /// Whether all were looked at for this; else there may be more.
+    all_counted: bool,
+}
+
+async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), CommandError> {
+    let queue = open(config, &args.queue).await?;
+    let filter = args.filter.clone().filter();
+    // clap takes no others.
+    if let Some(by) = args.by.as_deref().and_then(|by| by.parse().ok()) {
+        return dead_groups::list(&queue, by, &filter, &args, out).await;
+    }
+    let (limit, mut progress) = (args.limit.max(1), CommandProgress::begin()?);
+    let mut list = dead_list(&queue, &filter, args.cursor.as_deref(), limit, false).await?;
+    // One call looks at a bounded number of dead letters; the command goes on until it has enough.
+    while list.dead.len() < limit
+        && !progress.is_interrupted()
+        && let Some(next) = list.next.clone()
+    {
+        let more = dead_list(&queue, &filter, Some(&next), limit - list.dead.len(), false);
+        let StepEnd::Done(more) = progress.step(more).await else { break };
+        let more = more?;
+        list.dead.extend(more.dead);
+        list.examined += more.examined;
+        list.next = more.next;
+        progress.tell(|| format!("{} found, {} looked at", list.dead.len(), list.examined));
     }
     let all = patiently(|| queue.census()).await?.dead;
-    if !letters.is_empty() {
-        out.line(table(&letters, clock::now_ms(), out.paint));
+    let (matching, all_counted) = match (&args.cursor, &list.next) {
+        (None, None) => (list.dead.len() as u64, true),
+        _ if filter.is_empty() => (all, true),
+        _ => count(&queue, &filter, &mut progress).await?,
+    };
+    drop(progress);
+    if out.json {
+        out.json(&ListView { list, matching, all_counted });
+        return Ok(());
     }
-    let shown = letters.len() as u64;
-    let footer = match (shown, is_filtered) {
-        (0, true) => format!("None of the {} of {name} match.", text::plural(all, "dead letter")),
-        (0, false) if all == 0 => format!("Queue {name} has no dead letters."),
-        (_, true) if letters.len() == limit => {
-            format!(
-                "The first {shown} that match, of {} in all; --limit shows more.",
-                text::plural(all, "dead letter")
-            )
+    if !list.dead.is_empty() {
+        out.line(table(&list.dead, clock::now_ms(), out.paint));
+    }
+    let known = if all_counted { String::new() } else { "at least ".to_owned() };
+    let in_all = text::plural(all, "dead letter");
+    let footer = match (list.dead.len() as u64, &list.next) {
+        (_, Some(next)) => format!(
+            "{} of {known}{matching}{}. --limit shows more, and --cursor {next} goes on.",
+            list.dead.len(),
+            if filter.is_empty() { String::new() } else { format!(" that match, of {in_all}") }
+        ),
+        (0, None) if filter.is_empty() && all == 0 => {
+            format!("Queue {} has no dead letters.", queue.rules.name)
         }
-        (_, false) if shown < all => {
-            format!("{shown} of {}; --limit shows more.", text::plural(all, "dead letter"))
-        }
-        (_, true) => format!("{shown} of {} match.", text::plural(all, "dead letter")),
-        (_, false) => return Ok(()),
+        (0, None) if args.cursor.is_none() => format!("None of the {in_all} of {} match.", queue.rules.name),
+        (_, None) if filter.is_empty() => return Ok(()),
+        (_, None) => format!("{known}{matching} of {in_all} match."),
     };
     out.line(out.paint.tone(Tone::Faint, &footer));
     Ok(())
 }
 
-fn table(letters: &[DeadLetter], now_ms: u64, paint: Paint) -> String {
+/// How many match, and whether all were looked at.
+async fn count(
+    queue: &Queue,
+    filter: &TaskFilter,
+    progress: &mut CommandProgress,
+) -> Result<(u64, bool), CommandError> {
+    let (mut count, mut examined, mut cursor) = (0, 0, None::<String>);
+    while examined < COUNTED {
+        let part = DeadPart { filter, what: Redrive::Count(false), cursor: cursor.as_deref() };
+        let StepEnd::Done(part) = progress.step(redrive_part(queue, part)).await else { break };
+        let part = part?;
+        count += part.succeeded;
+        examined += part.examined;
+        if part.next.is_none() {
+            return Ok((count, true));
+        }
+        cursor = part.next;
+        if progress.is_interrupted() {
+            break;
+        }
+        progress.tell(|| format!("{count} match, {examined} looked at"));
+    }
+    Ok((count, false))
+}
+
+fn table(letters: &[DeadView], now_ms: u64, paint: Paint) -> String {
     let mut table = TextTable::new(&[
         ("ID", Align::Left),
         ("REASON", Align::Left),
@@ -188,98 +215,4 @@ fn render(letter: &DeadLetter, now_ms: u64, zone: &TimeZone, paint: Paint) -> St
     let fields: Vec<(&str, String)> =
         fields.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
     format!("{}\n\n{}\n{}", sheet(paint, &lines), paint.tone(Tone::Title, "FIELDS"), sheet(paint, &fields))
-}
-
-fn filter(args: &RedriveArgs) -> TaskFilter {
-    let RedriveArgs { reason, text, older_than, newer_than, .. } = args.clone();
-    TaskFilter { reason, text, older_than, newer_than, ..TaskFilter::default() }
-}
-
-fn choice(args: &RedriveArgs) -> DeadChoice {
-    match args.all {
-        true => DeadChoice::All(filter(args)),
-        false => DeadChoice::Ids(args.ids.clone()),
-    }
-}
-
-fn interrupted(error: RedriveError, what: &str) -> CommandError {
-    let RedriveError { cause, succeeded, in_doubt } = error;
-    anyhow::Error::new(cause).context(known(succeeded, in_doubt, what)).into()
-}
-
-/// How much of an interrupted command was done.
-fn known(succeeded: u64, in_doubt: bool, what: &str) -> String {
-    match (succeeded, in_doubt) {
-        (0, false) => format!("nothing was {what}"),
-        (0, true) => {
-            format!("it is not known whether anything was {what}; run the command again to be sure")
-        }
-        (done, in_doubt) => format!(
-            "{}{} {what}, not all of them; run the command again to go on",
-            if in_doubt { "at least " } else { "" },
-            text::plural(done, "dead letter")
-        ),
-    }
-}
-
-fn print(done: Redriven, what: &str, out: &mut Out) {
-    match out.json {
-        true => out.json(&done),
-        false => out.line(sentence(done, what)),
-    }
-}
-
-fn sentence(Redriven { succeeded, skipped, without_flow }: Redriven, what: &str) -> String {
-    let why = if what.ends_with("requeued") { "not dead, or they can never run" } else { "not dead" };
-    let skipped =
-        if skipped == 0 { ", 0 skipped".to_owned() } else { format!(", {skipped} skipped ({why})") };
-    let flows = match without_flow {
-        0 => String::new(),
-        count => format!(
-            ". The flow of {count} of them has expired: its results are gone, and nothing joins its children"
-        ),
-    };
-    format!("{} {what}{skipped}{flows}", text::plural(succeeded, "dead letter"))
-}
-
-/// Asks before all of a queue's dead letters are deleted. Where stdin is no terminal, `--yes` is required.
-/// Asks before all that match are deleted, and tells how many they are.
-async fn ask(queue: &Queue, args: &RedriveArgs) -> Result<(), CommandError> {
-    let which = if filter(args).is_empty() { "" } else { " that match" };
-    let count = count(queue, args, Redrive::Count(false)).await?.succeeded;
-    let question =
-        format!("Delete {}{which} of {} for good?", text::plural(count, "dead letter"), args.queue);
-    confirm(&question, ALONE, "nothing was deleted")
-}
-
-async fn count(queue: &Queue, args: &RedriveArgs, what: Redrive) -> Result<Redriven, CommandError> {
-    queue.redrive(&choice(args), what).await.map_err(|error| error.cause.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_numbers_are_told() {
-        let told = |succeeded, skipped, without_flow| {
-            sentence(Redriven { succeeded, skipped, without_flow }, "requeued")
-        };
-        assert_eq!(told(1, 0, 0), "1 dead letter requeued, 0 skipped");
-        assert_eq!(told(7, 2, 0), "7 dead letters requeued, 2 skipped (not dead, or they can never run)");
-        assert!(told(7, 0, 2).contains(", 0 skipped. The flow of 2 of them has expired"));
-    }
-
-    #[test]
-    fn an_interrupted_command_says_what_is_known() {
-        let table = [
-            (0, false, "nothing was deleted"),
-            (0, true, "it is not known whether anything was deleted; run the command again to be sure"),
-            (1, false, "1 dead letter deleted, not all of them; run the command again to go on"),
-            (200, true, "at least 200 dead letters deleted, not all of them; run the command again to go on"),
-        ];
-        for (succeeded, in_doubt, told) in table {
-            assert_eq!(known(succeeded, in_doubt, "deleted"), told);
-        }
-    }
 }

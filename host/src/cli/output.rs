@@ -5,6 +5,7 @@
 
 use std::env;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
@@ -65,6 +66,12 @@ impl Out {
 /// Prints a line that is no error on stderr.
 pub(super) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// How many columns the terminal behind this stream has; none: it is no terminal.
+pub(super) fn terminal_width(stream: impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 /// Puts colours around text, or leaves it as it is.

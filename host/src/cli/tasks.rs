@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use super::args::TasksArgs;
-use super::cancel::filter_of;
 use super::context::open;
 use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
@@ -25,7 +24,7 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
     let queue = open(config, &name).await?;
     // clap takes no other states.
     let state = state.parse().unwrap_or(ListedState::Queued);
-    let filter = filter_of(filter);
+    let filter = filter.filter();
     let mut request = ListRequest { state, filter, cursor, limit: limit.max(1), with_fields: false };
     let mut list = operations::list(&queue, &request).await?;
     // One call looks at a bounded number of tasks; the command goes on until it has enough.

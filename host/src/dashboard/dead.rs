@@ -15,11 +15,13 @@ use super::state::Dashboard;
 use super::text::{NONE, data, data_or_none, moment, plural, version};
 use super::values::{Values, dead_path, link, queue_path, task_path};
 use crate::clock::now_ms;
-use crate::operations::{DeadGroup, DeadGroups, DeadList, dead_groups, dead_list};
+use crate::operations::{DeadGroup, DeadGroups, DeadList, GroupBy, dead_groups, dead_list};
 use crate::queue::Reason;
 
 /// Dead letters on a page.
 const LETTERS: usize = 25;
+/// Causes on a page.
+const GROUPS: usize = 50;
 
 pub(super) async fn show(
     State(dashboard): State<Dashboard>,
@@ -29,7 +31,7 @@ pub(super) async fn show(
 ) -> Result<Response, PageProblem> {
     let filter = values.filter()?;
     let queue = dashboard.api.queue(&name).await?;
-    let groups = dead_groups(&queue, &filter).await?;
+    let groups = dead_groups(&queue, &filter, GroupBy::Cause, None, GROUPS).await?;
     let list = dead_list(&queue, &filter, values.get("cursor"), LETTERS, false).await?;
     let path = dead_path(&name);
     let main = html! {
@@ -85,33 +87,41 @@ fn group_table(path: &str, groups: &DeadGroups, values: &Values) -> Markup {
     let narrowed = |group: &DeadGroup| {
         let mut pairs: Vec<(&str, &str)> = values.filter_pairs();
         pairs.retain(|(name, _)| !["reason", "version", "error"].contains(name));
-        let error =
-            if group.error.is_empty() { values.get("error").unwrap_or_default() } else { &group.error };
-        pairs.extend([("reason", &*group.reason), ("version", &group.version), ("error", error)]);
+        let (reason, version) = (group.reason.as_deref(), group.version.as_deref());
+        let error = group.error.as_deref().filter(|error| !error.is_empty()).or(values.get("error"));
+        let narrowing = [("reason", reason), ("version", version), ("error", error)];
+        pairs.extend(narrowing.map(|(name, value)| (name, value.unwrap_or_default())));
         link(path, &pairs)
     };
     let rows = html! {
         @for group in &groups.groups {
             tr {
-                th scope="row" { a href=(narrowed(group)) { (data(&group.reason)) } }
-                td { (version(Some(&group.version))) }
-                td { @if group.error.is_empty() { (NONE) } @else { (data(&group.error)) "…" } }
+                th scope="row" { a href=(narrowed(group)) { (data_or_none(group.reason.as_deref())) } }
+                td { (version(group.version.as_deref())) }
+                td {
+                    @match group.error.as_deref().filter(|error| !error.is_empty()) {
+                        Some(error) => { (data(error)) "…" },
+                        None => (NONE),
+                    }
+                }
                 td.number { (group.count) }
-                td { (moment(Some(group.first_ms), now)) }
-                td { (moment(Some(group.last_ms), now)) }
+                td { (moment(Some(group.oldest_at), now)) }
+                td { (moment(Some(group.newest_at), now)) }
             }
         }
     };
     html! {
         p.note {
             (plural(groups.matching, "dead letter")) " of the " (groups.examined)
-            @if groups.are_all { " that there are." }
+            @if groups.next.is_none() { " that there are." }
             @else { " newest ones that were looked at; there are more." }
         }
         @if !groups.groups.is_empty() {
             (table("Causes", &["Reason", "Version", "Error begins with", "#Count", "First", "Last"], &rows))
         }
-        @if groups.more > 0 { p.note { "There are " (groups.more) " smaller groups." } }
+        @if groups.others > 0 {
+            p.note { (plural(groups.others, "dead letter")) " are in smaller groups, which are not shown." }
+        }
     }
 }
 

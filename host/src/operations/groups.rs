@@ -1,97 +1,213 @@
 //! Dead letters in groups: which causes there are, and how many died of each.
 //!
-//! In: a filter. Out: groups by reason, version and the beginning of the error, the largest first. A bounded
-//! number of the newest dead letters is looked at, for a bounded time, and the answer says how many these
-//! were. Not here: lists of them (`dead`).
+//! In: a filter, and what the groups are told apart by. Out: groups with counts. One step looks at a bounded
+//! number of dead letters, the newest first, for a bounded time; the answer says how many these were, and has
+//! a cursor where there are more. The dashboard, the API and the commands group in the same way. Not here:
+//! lists of them (`dead`).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
+use strum::{EnumString, IntoStaticStr, VariantNames};
 use tokio::time::Instant;
+use utoipa::ToSchema;
 
+use super::cursor::{self, BadCursor};
 use super::error::OperationError;
 use super::patience::patiently;
 use crate::queue::{DeadLetter, Queue, TaskFilter};
 
-/// The most dead letters that are looked at, and for how long.
+/// The most dead letters that one step looks at, and for how long.
 const LOOKS: usize = 5_000;
 const TIME: Duration = Duration::from_secs(3);
-const PAGE: usize = 200;
-/// Groups in an answer.
-const GROUPS: usize = 50;
+/// Dead letters in one read, at first and at most. A read with more bytes makes the next one smaller.
+const PAGE: (usize, usize) = (20, 200);
+const PAGE_BYTES: usize = 2 << 20;
+/// The most groups that are told apart. Dead letters of further ones are only counted.
+const MOST: usize = 1_000;
 /// Characters of the error that name a group.
 const ERROR_CHARS: usize = 60;
+/// Characters of a reason or version in a group: what other programs wrote may be large.
+const NAME_CHARS: usize = 200;
+const HOUR_MS: u64 = 3_600_000;
+const KIND: &str = "dead-groups";
 
-/// Dead letters with one cause. Times are milliseconds since the Unix epoch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DeadGroup {
-    pub reason: String,
-    /// `name@digest`, or empty.
-    pub version: String,
-    /// The text with which all errors of the group begin: up to the first digit.
-    pub error: String,
-    pub count: u64,
-    pub first_ms: u64,
-    pub last_ms: u64,
+/// The property by which dead letters are grouped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "lowercase", const_into_str)]
+pub(crate) enum GroupBy {
+    /// Reason, version and the beginning of the error together.
+    Cause,
+    /// The beginning of the error.
+    Error,
+    Version,
+    Reason,
+    /// The hour (UTC) in which the task died.
+    Hour,
 }
 
-/// The groups of the newest dead letters.
-#[derive(Debug, Default)]
+impl Serialize for GroupBy {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.into_str())
+    }
+}
+
+/// The properties that the dead letters of a group share. None: the groups are not told apart by it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct GroupKey {
+    reason: Option<String>,
+    version: Option<String>,
+    error: Option<String>,
+    hour: Option<u64>,
+}
+
+impl GroupKey {
+    fn new(by: GroupBy, letter: &DeadLetter) -> GroupKey {
+        let reason = || Some(shortened(&letter.reason));
+        let version = || Some(shortened(&letter.plugin));
+        let error = || Some(beginning(&letter.error).to_owned());
+        let none = GroupKey::default;
+        match by {
+            GroupBy::Cause => GroupKey { reason: reason(), version: version(), error: error(), ..none() },
+            GroupBy::Error => GroupKey { error: error(), ..none() },
+            GroupBy::Version => GroupKey { version: version(), ..none() },
+            GroupBy::Reason => GroupKey { reason: reason(), ..none() },
+            GroupBy::Hour => GroupKey { hour: Some(letter.failed_at - letter.failed_at % HOUR_MS), ..none() },
+        }
+    }
+}
+
+/// Dead letters that have something in common. What they are not grouped by is null. Times are milliseconds
+/// since the Unix epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct DeadGroup {
+    pub reason: Option<String>,
+    /// `name@digest`, or empty where no version is known.
+    pub version: Option<String>,
+    /// The text with which all errors of the group begin: up to the first digit.
+    pub error: Option<String>,
+    /// The beginning of the hour.
+    pub hour: Option<u64>,
+    pub count: u64,
+    pub oldest_at: u64,
+    pub newest_at: u64,
+    /// The id of the task that died last.
+    pub example: String,
+}
+
+/// Groups of dead letters.
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DeadGroups {
-    /// The largest first, at most 50.
+    /// `cause`, `error`, `version`, `reason` or `hour`.
+    #[schema(value_type = String)]
+    pub by: GroupBy,
+    /// The largest first; hours: the latest first.
     pub groups: Vec<DeadGroup>,
     /// Groups that are left out.
-    pub more: usize,
-    /// Dead letters that match the filter.
+    pub more_groups: usize,
+    /// Dead letters of groups that are left out.
+    pub others: u64,
+    /// Dead letters that match the filter, of those that were looked at.
     pub matching: u64,
+    /// How many dead letters were looked at, the newest first.
     pub examined: usize,
-    /// Whether all dead letters were looked at.
-    pub are_all: bool,
+    /// The cursor with which older ones are grouped; null when all were looked at.
+    pub next: Option<String>,
 }
 
-/// Groups the newest dead letters that match.
-pub(crate) async fn dead_groups(queue: &Queue, filter: &TaskFilter) -> Result<DeadGroups, OperationError> {
-    let now_ms = patiently(|| queue.now_ms()).await?;
-    let mut found: BTreeMap<(String, String, String), DeadGroup> = BTreeMap::new();
-    let mut groups = DeadGroups::default();
-    let (mut after, end): (Option<String>, _) = (None, Instant::now() + TIME);
-    loop {
-        let page = patiently(|| queue.newest_dead(after.as_deref(), PAGE)).await?;
-        groups.examined += page.len();
-        for letter in page.iter().filter(|letter| filter.takes(&letter.traits(), now_ms)) {
-            groups.matching += 1;
-            add(&mut found, letter);
-        }
-        if page.len() < PAGE {
-            groups.are_all = true;
-            break;
-        }
-        if groups.examined >= LOOKS || Instant::now() >= end {
-            break;
-        }
-        after = page.last().map(|last| last.entry.clone());
+/// Groups that grow step by step.
+#[derive(Debug)]
+pub(crate) struct DeadGrouping {
+    by: GroupBy,
+    found: BTreeMap<GroupKey, DeadGroup>,
+    /// Dead letters of more groups than are told apart.
+    ungrouped: u64,
+    matching: u64,
+    pub examined: usize,
+    /// The entry behind which the next step begins.
+    after: Option<String>,
+    is_over: bool,
+}
+
+impl DeadGrouping {
+    pub(crate) fn new(by: GroupBy, cursor: Option<&str>) -> Result<DeadGrouping, OperationError> {
+        let after = cursor.map(position).transpose()?;
+        let (found, ungrouped, matching, examined) = (BTreeMap::new(), 0, 0, 0);
+        Ok(DeadGrouping { by, found, ungrouped, matching, examined, after, is_over: false })
     }
-    groups.groups = found.into_values().collect();
-    groups.groups.sort_by_key(|group| std::cmp::Reverse(group.count));
-    groups.more = groups.groups.len().saturating_sub(GROUPS);
-    groups.groups.truncate(GROUPS);
-    Ok(groups)
+
+    /// Looks at 5,000 further dead letters, or for 3 seconds. Gives whether there are more.
+    pub(crate) async fn step(&mut self, queue: &Queue, filter: &TaskFilter) -> Result<bool, OperationError> {
+        let now_ms = patiently(|| queue.now_ms()).await?;
+        let (mut looks, mut count, end) = (0, PAGE.0, Instant::now() + TIME);
+        while !self.is_over && looks < LOOKS && Instant::now() < end {
+            let page = patiently(|| queue.newest_dead(self.after.as_deref(), count)).await?;
+            looks += page.len();
+            for letter in page.iter().filter(|letter| filter.takes(&letter.traits(), now_ms)) {
+                self.add(letter);
+            }
+            self.is_over = page.len() < count;
+            self.after = page.last().map(|last| last.entry.clone()).or_else(|| self.after.take());
+            let bytes: usize = page.iter().map(DeadLetter::bytes).sum();
+            count = if bytes > PAGE_BYTES { count / 2 } else { count * 2 }.clamp(1, PAGE.1);
+        }
+        self.examined += looks;
+        Ok(!self.is_over)
+    }
+
+    fn add(&mut self, letter: &DeadLetter) {
+        self.matching += 1;
+        let key = GroupKey::new(self.by, letter);
+        if let Some(group) = self.found.get_mut(&key) {
+            group.count += 1;
+            group.oldest_at = group.oldest_at.min(letter.failed_at);
+            if letter.failed_at > group.newest_at {
+                (group.newest_at, group.example) = (letter.failed_at, letter.id.clone());
+            }
+        } else if self.found.len() < MOST {
+            let GroupKey { reason, version, error, hour } = key.clone();
+            let (at, example) = (letter.failed_at, letter.id.clone());
+            let (oldest_at, newest_at) = (at, at);
+            let group = DeadGroup { reason, version, error, hour, count: 1, oldest_at, newest_at, example };
+            self.found.insert(key, group);
+        } else {
+            self.ungrouped += 1;
+        }
+    }
+
+    /// The first `limit` groups.
+    pub(crate) fn finish(self, limit: usize) -> DeadGroups {
+        let DeadGrouping { by, found, ungrouped, matching, examined, after, is_over } = self;
+        let mut groups: Vec<DeadGroup> = found.into_values().collect();
+        groups.sort_by_key(|group| match by {
+            GroupBy::Hour => Reverse((group.newest_at, group.count)),
+            _ => Reverse((group.count, group.newest_at)),
+        });
+        let left_out = groups.split_off(limit.min(groups.len()));
+        let others = ungrouped + left_out.iter().map(|group| group.count).sum::<u64>();
+        let next = after.filter(|_| !is_over).map(|entry| cursor::write(KIND, &[&entry]));
+        DeadGroups { by, groups, more_groups: left_out.len(), others, matching, examined, next }
+    }
 }
 
-fn add(found: &mut BTreeMap<(String, String, String), DeadGroup>, letter: &DeadLetter) {
-    let error = beginning(&letter.error);
-    let key = (letter.reason.clone(), letter.plugin.clone(), error.to_owned());
-    let group = found.entry(key).or_insert_with(|| DeadGroup {
-        reason: letter.reason.clone(),
-        version: letter.plugin.clone(),
-        error: error.to_owned(),
-        count: 0,
-        first_ms: letter.failed_at,
-        last_ms: letter.failed_at,
-    });
-    group.count += 1;
-    group.first_ms = group.first_ms.min(letter.failed_at);
-    group.last_ms = group.last_ms.max(letter.failed_at);
+/// Groups 5,000 dead letters that match, the newest ones or those behind the cursor.
+pub(crate) async fn dead_groups(
+    queue: &Queue,
+    filter: &TaskFilter,
+    by: GroupBy,
+    cursor: Option<&str>,
+    limit: usize,
+) -> Result<DeadGroups, OperationError> {
+    let mut grouping = DeadGrouping::new(by, cursor)?;
+    grouping.step(queue, filter).await?;
+    Ok(grouping.finish(limit))
+}
+
+fn position(cursor: &str) -> Result<String, OperationError> {
+    let [entry] = cursor::read(KIND, cursor)?;
+    if crate::queue::codec::is_entry_id(&entry) { Ok(entry) } else { Err(BadCursor.into()) }
 }
 
 /// The beginning of an error, which errors with the same cause share: numbers and what follows may differ.
@@ -102,9 +218,14 @@ fn beginning(error: &str) -> &str {
     &error[..end.unwrap_or(error.len())]
 }
 
+fn shortened(name: &str) -> String {
+    name.chars().take(NAME_CHARS).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::codec::{StreamEntry, raw};
 
     #[test]
     fn errors_with_other_numbers_begin_in_the_same_way() {
@@ -113,5 +234,49 @@ mod tests {
         assert_eq!(beginning("trap\nat line"), "trap");
         assert_eq!(beginning(""), "");
         assert_eq!(beginning(&"ä".repeat(100)), "ä".repeat(ERROR_CHARS));
+    }
+
+    fn letter(number: usize, error: &str, hours: u64) -> DeadLetter {
+        let failed_at = hours * HOUR_MS + number as u64;
+        let fields = vec![
+            raw("tq-id", &format!("id-{number}")),
+            raw("tq-reason", "rejected"),
+            raw("tq-error", error),
+            raw("tq-failed-at", &failed_at),
+        ];
+        DeadLetter::read(StreamEntry { id: format!("{number}-0"), fields, deliveries: 1 })
+    }
+
+    fn grouped(by: GroupBy, letters: &[DeadLetter], limit: usize) -> DeadGroups {
+        let mut grouping = DeadGrouping::new(by, None).expect("no cursor");
+        letters.iter().for_each(|letter| grouping.add(letter));
+        grouping.finish(limit)
+    }
+
+    #[test]
+    fn the_largest_group_comes_first_and_hours_by_time() {
+        let letters = [letter(1, "a 1", 5), letter(2, "a 2", 5), letter(3, "b", 7)];
+        let counts = |by| grouped(by, &letters, 9).groups.iter().map(|group| group.count).collect::<Vec<_>>();
+        assert_eq!(counts(GroupBy::Error), [2, 1]);
+        assert_eq!(counts(GroupBy::Hour), [1, 2]);
+        assert_eq!(counts(GroupBy::Reason), [3]);
+        let first = &grouped(GroupBy::Error, &letters, 9).groups[0];
+        assert_eq!((first.error.as_deref(), first.example.as_str()), (Some("a "), "id-2"));
+        assert_eq!((first.oldest_at, first.newest_at), (5 * HOUR_MS + 1, 5 * HOUR_MS + 2));
+        assert_eq!((&first.reason, &first.version, first.hour), (&None, &None, None));
+    }
+
+    #[test]
+    fn what_is_left_out_is_counted() {
+        let errors = |count: usize| -> Vec<DeadLetter> {
+            (0..count).map(|n| letter(n, &"x".repeat(n % (ERROR_CHARS + 1)), n as u64)).collect()
+        };
+        let groups = grouped(GroupBy::Error, &errors(61), 50);
+        assert_eq!(
+            (groups.groups.len(), groups.more_groups, groups.others, groups.matching),
+            (50, 11, 11, 61)
+        );
+        let groups = grouped(GroupBy::Hour, &errors(MOST + 5), 50);
+        assert_eq!((groups.more_groups, groups.others), (MOST - 50, MOST as u64 - 45));
     }
 }

@@ -34,7 +34,7 @@ pub(crate) use enqueue::{check_delay, enqueue, full};
 pub(crate) use error::OperationError;
 pub(crate) use fields::fields_of_json;
 pub(crate) use find::{find_queue, rules};
-pub(crate) use groups::{DeadGroup, DeadGroups, dead_groups};
+pub(crate) use groups::{DeadGroup, DeadGrouping, DeadGroups, GroupBy, dead_groups};
 pub(crate) use json::{FieldView, result_json};
 pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
 pub(crate) use orders::{OrderView, lift, withdraw};

@@ -1,0 +1,161 @@
+//! `tqhost dead list --by`: dead letters counted in groups.
+//!
+//! In: a queue, a filter, what the groups are told apart by. Out: a table, or the groups as JSON. A command
+//! looks at 100,000 dead letters, and says where it goes on. Not here: the groups themselves
+//! (`operations::groups`).
+
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+use super::args::DeadListArgs;
+use super::exit::CommandError;
+use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
+use super::progress::{CommandProgress, StepEnd};
+use super::text;
+use crate::clock;
+use crate::operations::{DeadGroup, DeadGrouping, DeadGroups, GroupBy};
+use crate::queue::{Queue, TaskFilter};
+
+/// The most dead letters that one command looks at.
+const LOOKS: usize = 100_000;
+
+pub(super) async fn list(
+    queue: &Queue,
+    by: GroupBy,
+    filter: &TaskFilter,
+    args: &DeadListArgs,
+    out: &mut Out,
+) -> Result<(), CommandError> {
+    let mut grouping = DeadGrouping::new(by, args.cursor.as_deref())?;
+    let mut progress = CommandProgress::begin()?;
+    while grouping.examined < LOOKS && !progress.is_interrupted() {
+        match progress.step(grouping.step(queue, filter)).await {
+            StepEnd::Done(goes_on) => {
+                if !goes_on? {
+                    break;
+                }
+            }
+            StepEnd::Cut => break,
+        }
+        progress.tell(|| format!("{} looked at", text::plural(grouping.examined as u64, "dead letter")));
+    }
+    drop(progress);
+    let groups = grouping.finish(args.limit.max(1));
+    if out.json {
+        out.json(&groups);
+        return Ok(());
+    }
+    if !groups.groups.is_empty() {
+        out.line(table(&groups, clock::now_ms(), &TimeZone::system(), out.paint));
+    }
+    out.line(out.paint.tone(Tone::Faint, &footer(&queue.rules.name, &groups)));
+    Ok(())
+}
+
+fn footer(name: &str, groups: &DeadGroups) -> String {
+    let DeadGroups { more_groups, others, matching, examined, next, .. } = groups;
+    let looked_at = text::plural(*examined as u64, "dead letter");
+    let mut footer = match next {
+        None if *examined == 0 => format!("Queue {name} has no dead letters."),
+        None => format!("{matching} of {looked_at}."),
+        Some(next) => format!(
+            "{matching} of the {looked_at} that were looked at, the newest first. There are more: \
+             --cursor {next} goes on."
+        ),
+    };
+    if *others > 0 {
+        let more = text::plural(*more_groups as u64, "smaller group");
+        footer += &format!(" {others} of them are in {more}; --limit shows more.");
+    }
+    footer
+}
+
+fn table(groups: &DeadGroups, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
+    let keys: &[&'static str] = match groups.by {
+        GroupBy::Cause => &["REASON", "VERSION"],
+        GroupBy::Reason => &["REASON"],
+        GroupBy::Version => &["VERSION"],
+        GroupBy::Hour => &["HOUR"],
+        GroupBy::Error => &[],
+    };
+    let mut columns: Vec<_> = keys.iter().map(|title| (*title, Align::Left)).collect();
+    columns.extend([("COUNT", Align::Right), ("OLDEST", Align::Right), ("NEWEST", Align::Right)]);
+    columns.push(("EXAMPLE", Align::Left));
+    let with_error = matches!(groups.by, GroupBy::Cause | GroupBy::Error);
+    columns.extend(with_error.then_some(("ERROR", Align::Left)));
+    let mut table = TextTable::new(&columns);
+    for group in &groups.groups {
+        let DeadGroup { reason, version, error, hour, count, oldest_at, newest_at, example } = group;
+        let name = |name: &Option<String>| {
+            name.as_deref()
+                .map(|name| if name.is_empty() { text::NONE.to_owned() } else { text::escape(name) })
+        };
+        let ago = |ms: u64| match ms {
+            // Another program wrote this dead letter, without a time.
+            0 => text::NONE.to_owned(),
+            ms => format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(ms)))),
+        };
+        let mut cells: Vec<Cell> =
+            name(reason).map(|reason| Cell::tone(reason, Tone::Warning)).into_iter().collect();
+        cells.extend(name(version).map(Cell::from));
+        cells.extend(hour.map(|hour| Cell::from(text::local(hour, zone, "%Y-%m-%d %H:%M"))));
+        cells.push((*count).into());
+        cells.extend([*oldest_at, *newest_at].map(|ms| Cell::from(ago(ms))));
+        cells.push(text::escape(example).into());
+        cells.extend(error.as_deref().map(|error| {
+            Cell::from(if error.is_empty() {
+                text::NONE.to_owned()
+            } else {
+                format!("{}…", text::escape(error))
+            })
+        }));
+        table.row(cells);
+    }
+    table.render(paint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn groups(by: GroupBy, next: Option<&str>) -> DeadGroups {
+        let some = |text: &str| Some(text.to_owned());
+        let group = |error: &str, count| DeadGroup {
+            reason: some("rejected"),
+            version: some(""),
+            error: some(error),
+            hour: None,
+            count,
+            oldest_at: 1_000,
+            newest_at: 61_000,
+            example: "id-1".into(),
+        };
+        let groups = vec![group("no such page ", 1200), group("", 7)];
+        let next = next.map(str::to_owned);
+        DeadGroups { by, groups, more_groups: 2, others: 3, matching: 1210, examined: 5000, next }
+    }
+
+    #[test]
+    fn groups_have_their_counts() {
+        let plain = Paint { colour: false };
+        let shown = table(&groups(GroupBy::Cause, None), 121_000, &TimeZone::UTC, plain);
+        insta::assert_snapshot!(shown, @r"
+        REASON    VERSION  COUNT  OLDEST  NEWEST  EXAMPLE  ERROR
+        rejected  –         1200  2m ago  1m ago  id-1     no such page …
+        rejected  –            7  2m ago  1m ago  id-1     –
+        ");
+    }
+
+    #[test]
+    fn the_footer_says_how_much_was_looked_at() {
+        assert_eq!(
+            footer("work", &groups(GroupBy::Error, None)),
+            "1210 of 5000 dead letters. 3 of them are in 2 smaller groups; --limit shows more."
+        );
+        let more = footer("work", &groups(GroupBy::Error, Some("abc")));
+        assert!(more.contains("that were looked at") && more.contains("--cursor abc goes on"), "{more}");
+        let none = DeadGroups { others: 0, examined: 0, ..groups(GroupBy::Error, None) };
+        assert_eq!(footer("work", &none), "Queue work has no dead letters.");
+    }
+}

@@ -1,0 +1,73 @@
+//! The options that say which tasks a command is for.
+//!
+//! In: the arguments of the process. Out: a [`TaskFilter`]. Commands for tasks of all states and those for
+//! dead letters take the same options. Not here: which of them match (`queue::filter`).
+
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use strum::VariantNames as _;
+
+use super::exit::CommandError;
+use crate::config::units::parse_duration;
+use crate::queue::dead::FOREIGN;
+use crate::queue::{Reason, TaskFilter};
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct TaskFilterArgs {
+    /// Only those with this text in their id, their error or the value of a field
+    #[arg(long = "match", value_name = "TEXT")]
+    pub text: Option<String>,
+    /// Only those with this text in their latest error
+    #[arg(long, value_name = "TEXT")]
+    pub error: Option<String>,
+    /// Only those that a version with this text in name@digest ran last
+    #[arg(long = "plugin", value_name = "TEXT")]
+    pub version: Option<String>,
+    /// Only those of hosts with this text in their name
+    #[arg(long, value_name = "TEXT")]
+    pub host: Option<String>,
+    /// Only those in their state for at least this long, like 30m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub older_than: Option<Duration>,
+    /// Only those in their state for less than this long, like 30m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub newer_than: Option<Duration>,
+}
+
+impl TaskFilterArgs {
+    pub(super) fn filter(self) -> TaskFilter {
+        let TaskFilterArgs { text, error, version, host, older_than, newer_than } = self;
+        TaskFilter { text, error, version, host, older_than, newer_than, ..TaskFilter::default() }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct DeadFilterArgs {
+    /// Only those that are dead for this reason
+    #[arg(long, value_parser = PossibleValuesParser::new(reasons()))]
+    reason: Option<String>,
+    #[command(flatten)]
+    filter: TaskFilterArgs,
+}
+
+impl DeadFilterArgs {
+    pub(super) fn filter(self) -> TaskFilter {
+        let DeadFilterArgs { reason, filter } = self;
+        TaskFilter { reason, ..filter.filter() }
+    }
+}
+
+/// Why a task is dead, as `--reason` takes it.
+fn reasons() -> impl Iterator<Item = &'static str> {
+    Reason::VARIANTS.iter().copied().chain([FOREIGN])
+}
+
+/// Refuses a filter beside ids: a mistake must not become another choice.
+pub(super) fn only_with_all(filter: &TaskFilter, is_all: bool) -> Result<(), CommandError> {
+    if is_all || filter.is_empty() {
+        return Ok(());
+    }
+    Err(CommandError::Usage("the filters go with --all, not with an id".into()))
+}

@@ -1,0 +1,113 @@
+//! How far a command has come: told on a terminal, and at Ctrl-C.
+//!
+//! In: a sentence now and then. Out: one line on stderr that is written over, from the second second on, if
+//! stderr is a terminal; and whether the user has pressed Ctrl-C. A command looks at that between two steps,
+//! so that it ends with a figure. A second Ctrl-C ends the process at once.
+
+use std::future::Future;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::exit::CommandError;
+use super::{output, text};
+
+/// A command that takes no longer than this tells nothing on its way.
+const QUIET: Duration = Duration::from_secs(1);
+/// The shortest time between two lines.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long a step may go on after Ctrl-C. What it did by then is not in the figure.
+const GRACE: Duration = Duration::from_secs(2);
+/// The exit code of a process that Ctrl-C ended, as shells have it.
+const INTERRUPTED: i32 = 130;
+
+pub(super) struct CommandProgress {
+    interrupt: Signal,
+    is_interrupted: bool,
+    begun: Instant,
+    /// When the last line was written, if one stands there.
+    told: Option<Instant>,
+    is_terminal: bool,
+}
+
+/// A step of a command, or its interruption.
+pub(super) enum StepEnd<T> {
+    Done(T),
+    /// It did not end in time after Ctrl-C, and may have done a part.
+    Cut,
+}
+
+impl CommandProgress {
+    /// From now on Ctrl-C is noted, and ends nothing by itself.
+    pub(super) fn begin() -> Result<CommandProgress, CommandError> {
+        let interrupt = signal(SignalKind::interrupt()).context("cannot listen to Ctrl-C")?;
+        let is_terminal = io::stderr().is_terminal();
+        Ok(CommandProgress {
+            interrupt,
+            is_interrupted: false,
+            begun: Instant::now(),
+            told: None,
+            is_terminal,
+        })
+    }
+
+    /// Takes a step. After Ctrl-C it has two seconds to end.
+    pub(super) async fn step<T>(&mut self, step: impl Future<Output = T>) -> StepEnd<T> {
+        let mut step = std::pin::pin!(step);
+        if !self.is_interrupted {
+            tokio::select! {
+                done = &mut step => return StepEnd::Done(done),
+                _ = self.interrupt.recv() => self.is_interrupted = true,
+            }
+            self.clear();
+            if self.is_terminal {
+                output::note("stopping after this step; press Ctrl-C again to end at once");
+            }
+        }
+        tokio::select! {
+            done = &mut step => StepEnd::Done(done),
+            () = tokio::time::sleep(GRACE) => StepEnd::Cut,
+            _ = self.interrupt.recv() => std::process::exit(INTERRUPTED),
+        }
+    }
+
+    /// Whether Ctrl-C was pressed.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+
+    /// Tells how far the command is, if that is worth a line.
+    pub(super) fn tell(&mut self, line: impl FnOnce() -> String) {
+        let is_early = self.begun.elapsed() < QUIET || self.told.is_some_and(|told| told.elapsed() < PAUSE);
+        if !self.is_terminal || is_early || self.is_interrupted {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let width = output::terminal_width(io::stderr()).unwrap_or(80);
+        let mut stderr = io::stderr();
+        let _ = write!(stderr, "\r{}\u{1b}[K", text::cut(&line(), width.saturating_sub(1)));
+        let _ = stderr.flush();
+    }
+
+    /// Takes the line away, before something else is written.
+    pub(super) fn clear(&mut self) {
+        if self.told.take().is_some() {
+            let mut stderr = io::stderr();
+            let _ = write!(stderr, "\r\u{1b}[K");
+            let _ = stderr.flush();
+        }
+    }
+}
+
+impl Drop for CommandProgress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// The error of a command that Ctrl-C ended: `figure` says what it has done.
+pub(super) fn interrupted(figure: &str) -> CommandError {
+    anyhow!("interrupted: {figure}").into()
+}

@@ -57,6 +57,7 @@ fn every_path_that_changes_something_refuses_without_the_token() {
         ("GET", "/v1/queues/{queue}/tasks/{id}/events"),
         ("GET", "/v1/queues/{queue}/dead"),
         ("GET", "/v1/queues/{queue}/dead/groups"),
+        ("GET", "/v1/queues/{queue}/dead/export"),
         ("POST", "/v1/queues/{queue}/dead/requeue"),
         ("POST", "/v1/queues/{queue}/dead/purge"),
         ("GET", "/v1/queues/{queue}/events"),

@@ -116,6 +116,22 @@ fn dead_letters_are_counted_in_groups() {
 }
 
 #[test]
+fn a_download_says_how_many_are_in_it_and_how_it_goes_on() {
+    let (_bench, host) = bench(450);
+    let answer = ask(&host, "GET", &format!("{DEAD}/export?reason=rejected"));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.header("content-disposition"), Some("attachment; filename=\"work-dead.jsonl\""));
+    let lines: Vec<Value> = answer.body.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let lines: Vec<&Value> = lines.iter().filter(|line| line.is_object()).collect();
+    assert_eq!(lines.len(), 226);
+    let end = json!({ "tq-export": { "letters": 225, "examined": 450, "next": null } });
+    assert_eq!((&lines[0]["id"], lines[225]), (&json!("id-448"), &end));
+    assert_eq!(lines[0]["reserved"][0], json!({ "name": "tq-id", "value": "id-448" }));
+    problem(&ask(&host, "GET", &format!("{DEAD}/export?cursor=AAAA")), 422, "invalid");
+    host.stop();
+}
+
+#[test]
 fn requeue_and_purge_add_up() {
     let (mut bench, host) = bench(12);
     let dead = |bench: &mut Bench| bench.redis::<u64>("XLEN", "tq:{work}:dead");

@@ -3,6 +3,7 @@
 //! Not here: the same over HTTP (`api`), single tasks (`commands`).
 
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -165,4 +166,126 @@ fn an_interrupted_requeue_ends_with_its_figure() {
     let error: Value = serde_json::from_str(&ran.stderr).expect("one error as JSON");
     assert!(error["error"].as_str().is_some_and(|why| why.starts_with(&told)), "{back}: {ran:?}");
     assert_eq!((ran.code, dead(&mut bench)), (1, 500 - back));
+}
+
+/// An entry of a stream, byte for byte.
+type RawEntry = (String, Vec<Vec<u8>>);
+
+/// The fields of all dead letters, oldest first.
+fn raw(bench: &mut Bench) -> Vec<Vec<Vec<u8>>> {
+    let entries: Vec<RawEntry> = bench.redis("XRANGE", (DEAD, "-", "+"));
+    entries.into_iter().map(|(_, fields)| fields).collect()
+}
+
+fn counts(succeeded: u64, skipped: u64) -> Value {
+    json!({ "succeeded": succeeded, "skipped": skipped })
+}
+
+#[test]
+fn what_a_purge_has_written_can_be_brought_back() {
+    let mut bench = with_dead(130);
+    let fields: [&[u8]; 16] = [
+        b"a",
+        b"1",
+        b"a",
+        b"\xff\x00\n",
+        b"\xfe",
+        b"{}",
+        b"tq-id",
+        b"bytes",
+        b"tq-key",
+        b"\xff",
+        b"tq-reason",
+        b"crashed",
+        b"tq-error",
+        b"trap",
+        b"tq-failed-at",
+        b"5",
+    ];
+    let _: String = bench.redis("XADD", (DEAD, "*", &fields[..]));
+    let file = bench.dir.path().join("dead.jsonl");
+    let path = file.to_str().expect("a path");
+    let before = raw(&mut bench);
+    let purge = ["dead", "purge", "work", "--all", "--match", "trap", "--out", path, "--yes"];
+    let done = ask(&bench, &purge);
+    assert_eq!(done, json!({ "succeeded": 33, "skipped": 0, "out": path, "written": 33 }));
+    assert_eq!(std::fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
+    assert_eq!(dead(&mut bench), 98);
+    let again = bench.tqhost(&["dead", "purge", "work", "--all", "--out", path, "--yes"]);
+    assert!(again.code == 1 && again.stderr.contains("exists already"), "{again:?}");
+    assert_eq!(dead(&mut bench), 98, "nothing is deleted that was not written");
+
+    let import = |bench: &Bench| ask(bench, &["dead", "import", "work", path]);
+    assert_eq!(ask(&bench, &["dead", "import", "work", path, "--dry-run"]), counts(33, 0));
+    assert_eq!((dead(&mut bench), import(&bench)), (98, counts(33, 0)));
+    let sorted = |mut letters: Vec<Vec<Vec<u8>>>| {
+        letters.sort();
+        letters
+    };
+    assert_eq!(sorted(raw(&mut bench)), sorted(before), "every byte is there again");
+    assert_eq!(import(&bench), counts(0, 33), "a second import adds nothing");
+    let statuses: Vec<String> = bench.redis("KEYS", "tq:{work}:task:*");
+    assert_eq!(statuses.len(), 33);
+    let lives: i64 = bench.redis("PTTL", &statuses[0]);
+    assert!(lives > 0, "the status expires: {lives}");
+    let _: u64 = bench.redis("DEL", statuses);
+    assert_eq!(import(&bench), counts(0, 33), "also where no status is kept any more");
+
+    // The task is what it was: it can be found, tried and requeued. Then it is no dead letter any more.
+    assert_eq!(ask(&bench, &["dead", "show", "work", "id-3"])["error"], "trap 3");
+    assert_eq!(ask(&bench, &["dead", "requeue", "work", "id-3"]), counts(1, 0));
+    assert_eq!(ask(&bench, &["status", "work", "id-3"])["status"], "PENDING");
+    assert_eq!(import(&bench), counts(0, 33), "a task that waits gets no dead letter");
+
+    let other = bench.dir.path().join("other.jsonl");
+    let other = other.to_str().expect("a path");
+    let some = ask(&bench, &["dead", "purge", "work", "id-1", "nobody", "--out", other]);
+    assert_eq!((&some["succeeded"], &some["skipped"], &some["written"]), (&json!(1), &json!(1), &json!(1)));
+    std::fs::remove_file(other).expect("remove");
+    let none = ask(&bench, &["dead", "purge", "work", "nobody", "--out", other]);
+    assert_eq!((&none["written"], std::fs::exists(other).expect("look")), (&json!(0), false));
+}
+
+#[test]
+fn a_wrong_line_is_named_before_anything_is_added() {
+    let mut bench = with_dead(8);
+    let file = bench.dir.path().join("dead.jsonl");
+    let path = file.to_str().expect("a path");
+    ask(&bench, &["dead", "purge", "work", "--all", "--out", path, "--yes"]);
+    let lines = std::fs::read_to_string(&file).expect("read");
+    let mut import = |text: &str| -> String {
+        std::fs::write(&file, text).expect("write");
+        let ran = bench.tqhost(&["dead", "import", "work", path]);
+        assert_eq!((ran.code, dead(&mut bench)), (1, 0), "{ran:?}");
+        ran.stderr
+    };
+    let told = import(&format!("{lines}\n{{\"id\": \"9\"}}\n"));
+    assert!(told.contains("dead.jsonl line 10: this is no line of `dead purge --out`"), "{told}");
+    let told = import(&lines.replace("\"queue\":\"work\"", "\"queue\":\"other\""));
+    assert!(told.contains("line 1: queue: this is a dead letter of \"other\""), "{told}");
+    let told = import(&format!("{lines}{{\"tq-export\":{{\"letters\":9,\"examined\":9,\"next\":null}}}}\n"));
+    assert!(told.contains("line 9: the download had 9 dead letters, and 8 are in the file"), "{told}");
+    std::fs::write(&file, lines.repeat(2)).expect("write");
+    assert_eq!(ask(&bench, &["dead", "import", "work", path]), counts(8, 8), "each only once");
+}
+
+#[test]
+fn a_full_disk_stops_a_purge_where_the_file_ends() {
+    let mut bench = with_dead(1000);
+    let file = bench.dir.path().join("dead.jsonl");
+    // A file may have 220 KiB: the first 200 lines fit, and all of them do not.
+    let script = "trap '' XFSZ; ulimit -f 440; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_tqhost"), "--config"]).arg(bench.config());
+    command.args(["dead", "purge", "work", "--all", "--yes", "--out"]).arg(&file);
+    let ran: Ran = command.output().expect("run").into();
+    let lines = std::fs::read_to_string(&file).expect("read").lines().count() as u64;
+    assert_eq!((ran.code, dead(&mut bench)), (1, 1000 - lines), "{ran:?}");
+    assert!((1..1000).contains(&lines), "{lines}");
+    let told =
+        format!("tqhost: {lines} dead letters deleted, not all of them; run the command again to go on: ");
+    assert!(ran.stderr.starts_with(&told) && ran.stderr.contains("cannot write to"), "{ran:?}");
+    let path = file.to_str().expect("a path");
+    assert_eq!(ask(&bench, &["dead", "import", "work", path]), counts(lines, 0));
+    assert_eq!(dead(&mut bench), 1000);
 }

@@ -103,7 +103,9 @@ fn a_purge_offers_an_export_and_needs_the_page_that_counts() {
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter(serde_json::Value::is_object)
         .collect();
-    assert_eq!(lines.len(), 60, "{}", export.body);
+    assert_eq!(lines.len(), 61, "{}", export.body);
+    let end = serde_json::json!({ "letters": 60, "examined": 120, "next": null });
+    assert_eq!(lines[60]["tq-export"], end, "the last line says how many there are");
     assert_eq!((&lines[0]["id"], &lines[0]["fields"][0]["value"]), (&"id-119".into(), &"119".into()));
     let token = form_token(&form(&page, &format!("{DEAD}/purge")));
     let straight = browser.submit(&format!("{DEAD}/purge"), &[("form-token", &token)]);
@@ -112,6 +114,10 @@ fn a_purge_offers_an_export_and_needs_the_page_that_counts() {
     let answer = browser.press(&page, &format!("{DEAD}/purge"), &[]);
     assert!(answer.status == 200 && text(&answer.body).contains("60 dead letters are deleted"), "{answer:?}");
     assert_eq!(dead(&mut bench), 60);
+    let file = bench.dir.path().join("dead.jsonl");
+    std::fs::write(&file, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).expect("write");
+    let import = ["dead", "import", "work", file.to_str().expect("a path"), "--json"];
+    assert_eq!(bench.tqhost(&import).ok().json()["succeeded"], 60, "the download brings them back");
     assert_eq!(browser.get(&format!("{DEAD}/confirm?what=other")).status, 422);
     assert_eq!(browser.get(&format!("{DEAD}/confirm?what=requeue&rate=fast")).status, 422);
     host.stop();

@@ -154,6 +154,37 @@ pub(super) struct GroupsQuery {
     newer_than: Option<String>,
 }
 
+/// The query of a download of dead letters.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExportQuery {
+    /// `next` of the download before, with the same filters
+    pub cursor: Option<String>,
+    /// Only those that are dead for this reason
+    reason: Option<String>,
+    /// Only those with this text in their id, their error or the value of a field
+    text: Option<String>,
+    /// Only those with this text in their error
+    error: Option<String>,
+    /// Only those with this text in the version that ran them last (`name@digest`)
+    version: Option<String>,
+    /// Only those with this text in the name of their host
+    host: Option<String>,
+    /// Only those of the task with this id
+    id: Option<String>,
+    /// Only those that died since this time: milliseconds since the Unix epoch, or RFC 3339
+    #[param(value_type = Option<String>)]
+    from: Option<TimeMs>,
+    /// Only those that died up to this time
+    #[param(value_type = Option<String>)]
+    to: Option<TimeMs>,
+    /// Only those that died at least this long ago, like `30m`
+    older_than: Option<String>,
+    /// Only those that died less than this long ago
+    newer_than: Option<String>,
+}
+
 /// Which tasks an operation is for: `ids`, or `all` that match the filters.
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -240,6 +271,12 @@ impl DeadQuery {
         checked_limit(self.limit)
     }
 
+    pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
+        Ok(filter_of!(self))
+    }
+}
+
+impl ExportQuery {
     pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
         Ok(filter_of!(self))
     }

@@ -1,16 +1,18 @@
-//! Endpoints: dead letters. List, groups, requeue, purge.
+//! Endpoints: dead letters. List, groups, download, requeue, purge.
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State;
-use axum::response::Response;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
 
 use super::audit::AuditNote;
-use super::body::{DeadQuery, GroupsQuery, Many, ManyBody};
+use super::body::{DeadQuery, ExportQuery, GroupsQuery, Many, ManyBody};
 use super::extract::{JsonBody, PathOf, QueryOf};
 use super::state::Api;
 use crate::admin::problem::ApiProblem;
 use crate::operations::{
-    DeadGroups, DeadList, DeadPart, RedrivenPart, dead_groups, dead_list, redrive_ids, redrive_part,
+    self, DeadGroups, DeadList, DeadPart, RedrivenPart, dead_groups, dead_list, redrive_ids, redrive_part,
 };
 use crate::queue::redrive::Redrive;
 
@@ -52,6 +54,38 @@ pub(super) async fn group_dead(
     let (by, filter, limit) = (query.by()?, query.filter()?, query.limit()?);
     let queue = api.queue(&name).await?;
     Ok(Json(dead_groups(&queue, &filter, by, query.cursor.as_deref(), limit).await?))
+}
+
+/// The dead letters that match as JSON lines, for `tqhost dead import`, the newest first
+///
+/// One download looks at 100,000 dead letters. Its last line is `{"tq-export": {"letters", "examined",
+/// "next"}}`: how many there are in it, and the cursor of the rest. A download without it is not whole.
+#[utoipa::path(
+    get,
+    path = "/v1/queues/{queue}/dead/export",
+    params(("queue" = String, Path, description = "the queue's name in the configuration"), ExportQuery),
+    responses((
+        status = 200,
+        description = "a dead letter on each line",
+        body = String,
+        content_type = "application/jsonl"
+    ))
+)]
+pub(super) async fn export_dead(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    QueryOf(query): QueryOf<ExportQuery>,
+) -> Result<Response, ApiProblem> {
+    let filter = query.filter()?;
+    let queue = api.queue(&name).await?;
+    // A download may take long, so it counts as a stream.
+    let permit = api.stream_place()?;
+    let lines = operations::export(queue, filter, query.cursor.as_deref(), permit)?;
+    let headers = [
+        (CONTENT_TYPE, "application/jsonl; charset=utf-8".to_owned()),
+        (CONTENT_DISPOSITION, format!("attachment; filename=\"{}\"", operations::file_name(&name))),
+    ];
+    Ok((headers, Body::from_stream(lines)).into_response())
 }
 
 /// Brings dead letters back into the queue, as tasks on their first attempt

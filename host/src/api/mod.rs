@@ -57,6 +57,7 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(tasks::cancel_tasks))
         .routes(routes!(dead::list_dead))
         .routes(routes!(dead::group_dead))
+        .routes(routes!(dead::export_dead))
         .routes(routes!(dead::requeue_dead))
         .routes(routes!(dead::purge_dead))
         .routes(routes!(plugins::list_plugins))

@@ -362,7 +362,25 @@ pub(super) enum DeadCommand {
         /// Do not ask before deleting with --all
         #[arg(long)]
         yes: bool,
+        /// Write them to this new file first, as JSON Lines, and delete only those that were written; `dead
+        /// import` brings them back
+        #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+        out: Option<PathBuf>,
     },
+    /// Bring back dead letters that `dead purge --out` or a download wrote; those that are there already are
+    /// left out
+    Import(DeadImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DeadImportArgs {
+    /// The queue's name in the configuration
+    pub queue: String,
+    /// A file with a dead letter on each line. Nothing is added unless every line is good
+    pub file: PathBuf,
+    /// Count only, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,8 +1,8 @@
 //! `tqhost dead`: list, show, export.
 //!
 //! In: a queue, and which of its dead letters the command is for. Out: a table, or one dead letter with its
-//! fields. Not here: groups (`dead_groups`), requeue and purge (`redrive`), how they are found
-//! (`operations::dead`).
+//! fields. Not here: groups (`dead_groups`), requeue and purge (`redrive`), the way back (`import`), how they
+//! are found (`operations::dead`).
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
 use super::progress::{CommandProgress, StepEnd};
 use super::task_file::ExportedTask;
-use super::{dead_groups, redrive, text, value};
+use super::{dead_groups, import, redrive, text, value};
 use crate::clock;
 use crate::config::Config;
 use crate::operations::{DeadList, DeadPart, DeadView, dead_list, patiently, redrive_part};
@@ -40,7 +40,11 @@ pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) ->
             Ok(())
         }
         DeadCommand::Requeue { chosen, rate } => redrive::requeue(config, chosen, rate, out).await,
-        DeadCommand::Purge { chosen, yes } => redrive::purge(config, chosen, yes, out).await,
+        DeadCommand::Purge { chosen, yes, out: None } => redrive::purge(config, chosen, yes, out).await,
+        DeadCommand::Purge { chosen, yes, out: Some(file) } => {
+            redrive::purge_into(config, chosen, yes, &file, out).await
+        }
+        DeadCommand::Import(args) => import::run(config, args, out).await,
     }
 }
 

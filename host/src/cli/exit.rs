@@ -41,6 +41,14 @@ impl CommandError {
         }
     }
 
+    /// Says in front of a failure what it means for the command.
+    pub(super) fn context(self, what: &str) -> CommandError {
+        match self {
+            CommandError::Failed(error) => CommandError::Failed(error.context(what.to_owned())),
+            other => other,
+        }
+    }
+
     /// The text to print, if any.
     fn message(&self) -> Option<String> {
         match self {

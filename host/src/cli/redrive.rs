@@ -4,18 +4,23 @@
 //! operation on all that match goes in steps, so that Ctrl-C ends it with a figure. Not here: how a step is
 //! carried out (`queue::redrive`).
 
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+use serde::Serialize;
 
 use super::args::RedriveArgs;
 use super::confirm::{can_ask, confirm};
 use super::context::{open, rules};
 use super::exit::CommandError;
 use super::filters::only_with_all;
+use super::kept::KeptFile;
 use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::config::model::Rate;
+use crate::operations::{letter_lines, patiently};
 use crate::queue::redrive::{DeadChoice, Redrive, StepBudget};
 use crate::queue::{Queue, RedriveError, Redriven, TaskFilter};
 
@@ -56,14 +61,9 @@ pub(super) async fn requeue(
     Ok(())
 }
 
-pub(super) async fn purge(
-    config: &Config,
-    args: RedriveArgs,
-    yes: bool,
-    out: &mut Out,
-) -> Result<(), CommandError> {
-    rules(config, &args.queue)?;
-    let (dry_run, asks) = (args.dry_run, args.all && !yes && !args.dry_run);
+/// Asks, where that is needed.
+async fn choose_for_purge(config: &Config, args: RedriveArgs, yes: bool) -> Result<Chosen, CommandError> {
+    let asks = args.all && !yes && !args.dry_run;
     if asks && !can_ask() {
         return Err(CommandError::Usage(ALONE.into()));
     }
@@ -71,6 +71,18 @@ pub(super) async fn purge(
     if asks {
         ask(&chosen).await?;
     }
+    Ok(chosen)
+}
+
+pub(super) async fn purge(
+    config: &Config,
+    args: RedriveArgs,
+    yes: bool,
+    out: &mut Out,
+) -> Result<(), CommandError> {
+    rules(config, &args.queue)?;
+    let dry_run = args.dry_run;
+    let chosen = choose_for_purge(config, args, yes).await?;
     let (what, done) = match dry_run {
         true => (Redrive::Count(false), "would be deleted"),
         false => (Redrive::Purge, "deleted"),
@@ -78,6 +90,82 @@ pub(super) async fn purge(
     let sum = run(&chosen, what, done).await?;
     print(sum, done, out);
     Ok(())
+}
+
+/// The result of a purge into a file.
+#[derive(Debug, Serialize)]
+struct PurgedInto {
+    succeeded: u64,
+    skipped: u64,
+    out: String,
+    /// How many the file has.
+    written: u64,
+}
+
+/// Writes the dead letters into a file, and deletes those that were written.
+pub(super) async fn purge_into(
+    config: &Config,
+    args: RedriveArgs,
+    yes: bool,
+    file: &Path,
+    out: &mut Out,
+) -> Result<(), CommandError> {
+    rules(config, &args.queue)?;
+    let asked = args.ids.len() as u64;
+    let chosen = choose_for_purge(config, args, yes).await?;
+    let mut file = KeptFile::create(file)?;
+    let mut progress = CommandProgress::begin()?;
+    let done = keep_and_delete(&chosen, &mut file, &mut progress).await;
+    drop(progress);
+    let (name, written) = (file.name(), file.written);
+    file.finish();
+    let deleted = done?;
+    let skipped = match chosen.choice {
+        DeadChoice::Ids(_) => asked.saturating_sub(deleted),
+        DeadChoice::All(_) => written - deleted,
+    };
+    if out.json {
+        out.json(&PurgedInto { succeeded: deleted, skipped, out: name, written });
+        return Ok(());
+    }
+    let done = Redriven { succeeded: deleted, skipped, without_flow: 0 };
+    let kept = if written > 0 { format!("; {name} has {written}") } else { String::new() };
+    out.line(format!("{}{kept}", sentence(done, "deleted")));
+    Ok(())
+}
+
+/// Gives how many were deleted.
+async fn keep_and_delete(
+    chosen: &Chosen,
+    file: &mut KeptFile,
+    progress: &mut CommandProgress,
+) -> Result<u64, CommandError> {
+    let Chosen { queue, choice } = chosen;
+    let mut rest = patiently(|| queue.begin_chosen(choice)).await?;
+    let mut deleted = 0;
+    loop {
+        let so_far = |in_doubt| known(deleted, in_doubt, "deleted");
+        let page = match progress.step(patiently(|| queue.chosen_page(choice, &rest))).await {
+            StepEnd::Done(page) => page.map_err(|error| CommandError::from(error).context(&so_far(false)))?,
+            StepEnd::Cut => return Err(interrupted(&so_far(false))),
+        };
+        file.add(&letter_lines(&page.letters)).map_err(|error| error.context(&so_far(false)))?;
+        let entries: Vec<&str> = page.letters.iter().map(|letter| letter.entry.as_str()).collect();
+        deleted += match progress.step(queue.delete_dead(&entries)).await {
+            StepEnd::Done(Ok(count)) => count,
+            StepEnd::Done(Err(error)) => {
+                let in_doubt = error.is_connection();
+                return Err(CommandError::from(error).context(&so_far(in_doubt)));
+            }
+            StepEnd::Cut => return Err(interrupted(&so_far(true))),
+        };
+        let Some(next) = page.next else { return Ok(deleted) };
+        rest = next;
+        if progress.is_interrupted() {
+            return Err(interrupted(&known(deleted, false, "deleted")));
+        }
+        progress.tell(|| format!("{} written and deleted", text::plural(deleted, "dead letter")));
+    }
 }
 
 /// Asks before all that match are deleted, and tells how many they are.

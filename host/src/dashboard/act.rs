@@ -94,6 +94,12 @@ pub(super) async fn confirm(
         (filter_words(&values))
         @if deed == Deed::Purge { p.error { "What is purged is deleted for good. Export it before." } }
         p { a href=(link(&format!("{path}/export"), &values.filter_pairs())) { "Export as JSON lines" } }
+        @if deed == Deed::Purge {
+            p.note {
+                "`tqhost dead import` brings them back. The last line of the file says how many it has, which \
+                 are those of the newest 100,000 dead letters, and how to get older ones."
+            }
+        }
         @if !visitor.may_change() {
             p { "This session may only read." }
         } @else if count == 0 && cursor.is_none() {

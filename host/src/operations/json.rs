@@ -1,7 +1,7 @@
 //! Bytes of tasks as JSON.
 //!
 //! In: the bytes of results and fields, which may be JSON, text or neither. Out: JSON values. Not here: the
-//! way back (`fields`).
+//! fields of a new task (`fields`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -30,6 +30,19 @@ impl FieldView {
 /// The JSON value that the bytes are, else their text, else `{"base64": …}`.
 pub(crate) fn result_json(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap_or_else(|_| text_json(bytes))
+}
+
+/// The bytes that [`FieldView`] shows like this.
+pub(super) fn bytes_of(value: &Value) -> Result<Vec<u8>, String> {
+    const FORM: &str = "it is neither a text nor {\"base64\": \"…\"}";
+    match value {
+        Value::String(text) => Ok(text.clone().into_bytes()),
+        Value::Object(object) if object.len() == 1 => {
+            let text = object.get("base64").and_then(Value::as_str).ok_or(FORM)?;
+            STANDARD.decode(text).map_err(|why| format!("base64 cannot be read: {why}"))
+        }
+        _ => Err(FORM.to_owned()),
+    }
 }
 
 /// Without parsing the bytes as JSON: their text, else `{"base64": …}`.

@@ -22,6 +22,7 @@ pub(crate) mod flow;
 mod handle;
 pub(crate) mod hold;
 pub(crate) mod hosts;
+pub(crate) mod import;
 pub(crate) mod keys;
 pub(crate) mod link;
 pub(crate) mod list;

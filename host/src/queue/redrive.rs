@@ -125,7 +125,68 @@ impl RedriveProgress {
     }
 }
 
+/// The rest of the chosen dead letters, while they are read page by page.
+#[derive(Debug, Clone)]
+pub(crate) enum DeadRest {
+    Matching(DeadWalk),
+    /// The entries of those that were named.
+    Named(Vec<String>),
+}
+
+/// A page of the chosen dead letters.
+#[derive(Debug)]
+pub(crate) struct DeadPage {
+    pub letters: Vec<DeadLetter>,
+    /// None: these were the last ones.
+    pub next: Option<DeadRest>,
+}
+
 impl Queue {
+    /// Begins to read the chosen dead letters: those that are there now.
+    pub(crate) async fn begin_chosen(&self, choice: &DeadChoice) -> Result<DeadRest, QueueError> {
+        let walk = self.begin_walk().await?;
+        match choice {
+            DeadChoice::All(_) => Ok(DeadRest::Matching(walk)),
+            DeadChoice::Ids(names) => {
+                let mut entries: Vec<_> = self.dead_entries(names, &walk.last).await?.into_iter().collect();
+                entries.sort_unstable();
+                Ok(DeadRest::Named(entries))
+            }
+        }
+    }
+
+    /// Reads a page of the chosen dead letters, oldest first.
+    pub(crate) async fn chosen_page(
+        &self,
+        choice: &DeadChoice,
+        rest: &DeadRest,
+    ) -> Result<DeadPage, QueueError> {
+        match (choice, rest) {
+            (DeadChoice::All(filter), DeadRest::Matching(walk)) => {
+                let now_ms = self.now_ms().await?;
+                let mut pages = Pages::between(walk.from.clone(), walk.last.clone());
+                let page = pages.next(self).await?.unwrap_or_default();
+                let next = page.last().filter(|_| pages.has_more()).map(|last| {
+                    let (from, last) = (format!("({}", last.entry), walk.last.clone());
+                    DeadRest::Matching(DeadWalk { from, last })
+                });
+                let matches = |letter: &DeadLetter| filter.takes(&letter.traits(), now_ms);
+                Ok(DeadPage { letters: page.into_iter().filter(matches).collect(), next })
+            }
+            (_, DeadRest::Named(entries)) => {
+                let (now, later) = entries.split_at(entries.len().min(PAGE));
+                let mut letters = Vec::with_capacity(now.len());
+                for entry in now {
+                    let found = self.range(&self.keys.dead, entry, entry, 1).await?;
+                    letters.extend(found.into_iter().map(DeadLetter::read));
+                }
+                let next = (!later.is_empty()).then(|| DeadRest::Named(later.to_vec()));
+                Ok(DeadPage { letters, next })
+            }
+            (DeadChoice::Ids(_), DeadRest::Matching(_)) => Ok(DeadPage { letters: Vec::new(), next: None }),
+        }
+    }
+
     /// Brings dead letters back into the queue, as tasks on their first attempt. `rate` keeps tasks that
     /// failed from all coming back at once. May be interrupted and repeated.
     pub async fn requeue(&self, choice: &DeadChoice, rate: Option<Rate>) -> Result<Redriven, RedriveError> {

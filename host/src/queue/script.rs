@@ -38,6 +38,7 @@ scripts! {
     pub RECOVER = "recover",
     pub ENQUEUE = "enqueue",
     pub REQUEUE = "requeue",
+    pub IMPORT = "import",
     pub GROUP = "group",
     pub LEAVE = "leave",
     pub CANCEL = "cancel",

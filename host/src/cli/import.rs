@@ -1,0 +1,203 @@
+//! `tqhost dead import`: brings back dead letters that an export wrote.
+//!
+//! In: a queue and a file of JSON Lines. Out: how many were added. All lines are read before anything is
+//! added, so that a wrong one is named first. A task that is dead already is left out, so the command may be
+//! repeated. Not here: the form of a line (`operations::letters`).
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{BufRead, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+
+use super::args::DeadImportArgs;
+use super::context::{open, rules};
+use super::exit::CommandError;
+use super::output::Out;
+use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::text;
+use crate::config::Config;
+use crate::operations::{FileLine, ImportedLetter, patiently, read_line};
+use crate::queue::Queue;
+use crate::queue::import::Imported;
+
+/// The most bytes of a line.
+const MAX_LINE: u64 = 64 << 20;
+/// The most dead letters in one call, and about so many bytes.
+const BATCH: usize = 100;
+const BATCH_BYTES: usize = 4 << 20;
+/// Dead letters that one read looks at.
+const PAGE: usize = 500;
+
+/// The result of an import. Both numbers together are the number of lines.
+#[derive(Debug, Default, Serialize)]
+struct ImportCounts {
+    succeeded: u64,
+    /// Dead already, or the task is known and has not failed.
+    skipped: u64,
+}
+
+pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) -> Result<(), CommandError> {
+    let DeadImportArgs { queue: name, file: path, dry_run } = args;
+    rules(config, &name)?;
+    let file = LetterFile { path };
+    let hasher = RandomState::new();
+    let mut progress = CommandProgress::begin()?;
+    // A hash per line: ids themselves may be many, and only those that are dead already are compared.
+    let mut hashes = HashSet::new();
+    for line in file.lines(&name)? {
+        hashes.insert(hasher.hash_one(&line?.id));
+        progress.tell(|| format!("{} read", text::plural(hashes.len() as u64, "line")));
+    }
+    let queue = open(config, &name).await?;
+    let is_named = |id: &str| hashes.contains(&hasher.hash_one(id));
+    let mut there = dead_already(&queue, is_named, &mut progress).await?;
+    let mut counts = ImportCounts::default();
+    let mut batch: Vec<ImportedLetter> = Vec::new();
+    for line in file.lines(&name)? {
+        let letter = line?;
+        // The second of two lines with the same id is left out.
+        if !there.insert(letter.id.clone()) {
+            counts.skipped += 1;
+        } else if dry_run {
+            counts.succeeded += 1;
+        } else {
+            batch.push(letter);
+        }
+        let bytes: usize = batch.iter().map(ImportedLetter::bytes).sum();
+        if batch.len() >= BATCH || bytes >= BATCH_BYTES {
+            add(&queue, &mut batch, &mut counts, &mut progress).await?;
+        }
+    }
+    add(&queue, &mut batch, &mut counts, &mut progress).await?;
+    drop(progress);
+    if out.json {
+        out.json(&counts);
+        return Ok(());
+    }
+    let ImportCounts { succeeded, skipped } = counts;
+    let what = if dry_run { "would be added" } else { "added" };
+    let why = if skipped > 0 { " (dead already, or not failed)" } else { "" };
+    out.line(format!("{} {what}, {skipped} skipped{why}", text::plural(succeeded, "dead letter")));
+    Ok(())
+}
+
+/// The ids of the dead letters that are there and in the file.
+async fn dead_already(
+    queue: &Queue,
+    is_named: impl Fn(&str) -> bool,
+    progress: &mut CommandProgress,
+) -> Result<HashSet<String>, CommandError> {
+    let (mut there, mut after, mut examined) = (HashSet::new(), None::<String>, 0);
+    loop {
+        let page = patiently(|| queue.newest_dead(after.as_deref(), PAGE));
+        let StepEnd::Done(page) = progress.step(page).await else { return Err(nothing()) };
+        let page = page?;
+        examined += page.len() as u64;
+        there.extend(page.iter().filter(|letter| is_named(&letter.id)).map(|letter| letter.id.clone()));
+        if page.len() < PAGE {
+            return Ok(there);
+        }
+        after = page.last().map(|last| last.entry.clone());
+        if progress.is_interrupted() {
+            return Err(nothing());
+        }
+        progress.tell(|| format!("{examined} dead letters of the queue looked at"));
+    }
+}
+
+fn nothing() -> CommandError {
+    interrupted("nothing was added")
+}
+
+async fn add(
+    queue: &Queue,
+    batch: &mut Vec<ImportedLetter>,
+    counts: &mut ImportCounts,
+    progress: &mut CommandProgress,
+) -> Result<(), CommandError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let letters: Vec<_> = batch.iter().map(|letter| (letter.id.as_str(), &letter.fields)).collect();
+    let done = |counts: &ImportCounts| {
+        let added = text::plural(counts.succeeded, "dead letter");
+        format!("{added} added, not all of them; run the command again to go on")
+    };
+    let step = progress.step(patiently(|| queue.import_dead(&letters))).await;
+    let StepEnd::Done(replies) = step else { return Err(interrupted(&format!("at least {}", done(counts)))) };
+    let replies = replies.with_context(|| format!("at least {}", done(counts)))?;
+    let added = replies.iter().filter(|reply| **reply == Imported::Added).count();
+    counts.succeeded += added as u64;
+    counts.skipped += (replies.len() - added) as u64;
+    batch.clear();
+    if progress.is_interrupted() {
+        return Err(interrupted(&done(counts)));
+    }
+    progress.tell(|| format!("{} added, {} skipped", counts.succeeded, counts.skipped));
+    Ok(())
+}
+
+/// A file with dead letters.
+struct LetterFile {
+    path: PathBuf,
+}
+
+impl LetterFile {
+    /// The dead letters of the file, from its beginning. A wrong line is an error with its number.
+    fn lines(
+        &self,
+        queue: &str,
+    ) -> Result<impl Iterator<Item = Result<ImportedLetter, CommandError>>, CommandError> {
+        let name = self.path.display().to_string();
+        let cannot = || format!("cannot read {name}");
+        // It is read twice, which a pipe cannot be.
+        let kind = std::fs::metadata(&self.path).with_context(cannot)?;
+        if !kind.is_file() {
+            return Err(anyhow!("cannot read {name}: it is no regular file").into());
+        }
+        let mut reader = BufReader::with_capacity(1 << 16, File::open(&self.path).with_context(cannot)?);
+        let (mut number, mut since_end, mut line) = (0_u64, 0_u64, Vec::new());
+        let (queue, path) = (queue.to_owned(), self.path.clone());
+        Ok(std::iter::from_fn(move || {
+            loop {
+                number += 1;
+                let bad = |why: String| Some(Err(anyhow!("{} line {number}: {why}", path.display()).into()));
+                match next_line(&mut reader, &mut line, &path) {
+                    Ok(true) => {}
+                    Ok(false) => return None,
+                    Err(error) => return Some(Err(error)),
+                }
+                if line.len() as u64 > MAX_LINE {
+                    return bad(format!("it is longer than {} MiB", MAX_LINE >> 20));
+                }
+                if line.trim_ascii().is_empty() {
+                    continue;
+                }
+                match read_line(&line, &queue) {
+                    Ok(FileLine::Letter(letter)) => {
+                        since_end += 1;
+                        return Some(Ok(letter));
+                    }
+                    Ok(FileLine::End(letters)) if letters == since_end => since_end = 0,
+                    Ok(FileLine::End(letters)) => {
+                        return bad(format!(
+                            "the download had {letters} dead letters, and {since_end} are in the file"
+                        ));
+                    }
+                    Err(why) => return bad(why),
+                }
+            }
+        }))
+    }
+}
+
+/// Reads a line, or the beginning of one that is too long. False at the end.
+fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>, path: &Path) -> Result<bool, CommandError> {
+    line.clear();
+    let read = reader.by_ref().take(MAX_LINE + 1).read_until(b'\n', line);
+    Ok(read.with_context(|| format!("cannot read {}", path.display()))? > 0)
+}

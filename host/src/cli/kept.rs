@@ -1,0 +1,68 @@
+//! The file into which a command writes what it is about to take away.
+//!
+//! In: lines. Out: a new file that only its owner may read, whose lines are on the disk before the command
+//! goes on. Not here: the form of the lines (`operations::letters`), reading them (`import`).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+
+use super::exit::CommandError;
+
+/// A file that grows line by line.
+#[derive(Debug)]
+pub(super) struct KeptFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    /// How many lines it has.
+    pub written: u64,
+}
+
+impl KeptFile {
+    /// Makes the file. There must be none.
+    pub(super) fn create(path: &Path) -> Result<KeptFile, CommandError> {
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = made.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => {
+                anyhow!("{} exists already, and is not written over: name another file", path.display())
+            }
+            _ => anyhow::Error::new(error).context(format!("cannot make {}", path.display())),
+        })?;
+        // The name must be on the disk, too.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let synced = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        synced.with_context(|| format!("cannot make sure that {} is on the disk", path.display()))?;
+        Ok(KeptFile { path: path.to_owned(), file, bytes: 0, written: 0 })
+    }
+
+    /// Adds lines, and waits until they are on the disk.
+    pub(super) fn add(&mut self, lines: &str) -> Result<(), CommandError> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
+        if let Err(error) = written {
+            // A part of a line is worth nothing, and an import would stumble over it.
+            let _ = self.file.set_len(self.bytes);
+            return Err(anyhow::Error::new(error).context(format!("cannot write to {}", self.name())).into());
+        }
+        self.bytes += lines.len() as u64;
+        self.written += lines.bytes().filter(|byte| *byte == b'\n').count() as u64;
+        Ok(())
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// Ends the file. One without lines is taken away again.
+    pub(super) fn finish(self) {
+        if self.written == 0 {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

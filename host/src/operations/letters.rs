@@ -1,0 +1,318 @@
+//! Dead letters as lines of JSON: what an export writes, and what an import reads.
+//!
+//! In: dead letters, or lines. Out: a line with all that Redis holds of a dead letter, byte for byte; or the
+//! fields of its entry. A name or value that is no text is written as `{"base64": …}`. A download ends with a
+//! line that says how many came before it, so that a part of one is not taken for the whole.
+//!
+//! Not here: files (`cli`), requests (`api`, `dashboard`), adding a dead letter to Redis (`queue::import`).
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::{Stream, stream};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::cursor::{self, BadCursor};
+use super::dead::DeadView;
+use super::error::OperationError;
+use super::json::{FieldView, bytes_of};
+use super::patience::patiently;
+use crate::queue::codec::{self, MAX_FIELDS, MAX_ID_BYTES, RawFields};
+use crate::queue::{DeadLetter, Queue, TaskFilter};
+
+/// The most dead letters that one download looks at, and for how long.
+const LOOKS: u64 = 100_000;
+const TIME: Duration = Duration::from_secs(600);
+/// Dead letters in one read, at first and at most. A read with more bytes makes the next one smaller.
+const PAGE: (usize, usize) = (20, 200);
+const PAGE_BYTES: usize = 2 << 20;
+/// The most fields that belong to the host: those of a task and of a dead letter.
+const MAX_RESERVED: usize = 100;
+const KIND: &str = "dead-export";
+
+/// A dead letter as a line.
+#[derive(Serialize)]
+struct LetterLine {
+    /// The producer's fields, and a summary for people, which an import does not read.
+    #[serde(flatten)]
+    view: DeadView,
+    /// The host's own fields, as they stand in the dead letter.
+    reserved: Vec<FieldView>,
+}
+
+/// The last line of a download.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EndLine {
+    #[serde(rename = "tq-export")]
+    end: ExportEnd,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportEnd {
+    /// How many dead letters came before this line.
+    letters: u64,
+    /// How many were looked at.
+    examined: u64,
+    /// The cursor of the next download; null: these were all.
+    next: Option<String>,
+}
+
+/// One line for each dead letter.
+pub(crate) fn letter_lines(letters: &[DeadLetter]) -> String {
+    let mut lines = String::new();
+    for letter in letters {
+        let reserved = letter.raw.iter().filter(|(name, _)| is_reserved(name)).cloned().collect();
+        let line = LetterLine { view: DeadView::new(letter, true), reserved: FieldView::all(&reserved) };
+        // Texts and numbers can always be written.
+        lines += &serde_json::to_string(&line).unwrap_or_default();
+        lines.push('\n');
+    }
+    lines
+}
+
+fn is_reserved(name: &[u8]) -> bool {
+    std::str::from_utf8(name).is_ok_and(codec::is_of_host)
+}
+
+/// A line of a file with dead letters.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum FileLine {
+    Letter(ImportedLetter),
+    /// A download ends here, and had so many.
+    End(u64),
+}
+
+/// A dead letter that is to be added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ImportedLetter {
+    /// The task's id.
+    pub id: String,
+    /// All fields of its entry.
+    pub fields: RawFields,
+}
+
+impl ImportedLetter {
+    /// Its approximate size in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.fields.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+}
+
+/// What an import reads of a line.
+#[derive(Deserialize)]
+struct GivenLetter {
+    id: String,
+    queue: String,
+    failed_at: u64,
+    fields: Vec<GivenField>,
+    reserved: Vec<GivenField>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenField {
+    name: Value,
+    value: Value,
+}
+
+/// Reads a line. `queue` is the queue for which the dead letters are.
+pub(crate) fn read_line(line: &[u8], queue: &str) -> Result<FileLine, String> {
+    if let Ok(EndLine { end }) = serde_json::from_slice(line) {
+        return Ok(FileLine::End(end.letters));
+    }
+    let given: GivenLetter = serde_json::from_slice(line).map_err(|why| {
+        format!("this is no line of `dead purge --out`, or of a download of dead letters: {why}")
+    })?;
+    let GivenLetter { id, queue: of, failed_at, fields, reserved } = given;
+    if id.is_empty() || id.len() > MAX_ID_BYTES {
+        return Err(format!("id: it is not text of 1 to {MAX_ID_BYTES} bytes"));
+    }
+    if !of.is_empty() && of != queue {
+        return Err(format!("queue: this is a dead letter of {of:?}, not of {queue:?}"));
+    }
+    for (name, given, most) in [("fields", &fields, MAX_FIELDS), ("reserved", &reserved, MAX_RESERVED)] {
+        if given.len() > most {
+            return Err(format!("{name}: {} of them are more than {most}", given.len()));
+        }
+    }
+    let own = raw_fields("fields", fields)?;
+    if let Some((name, _)) = own.iter().find(|(name, _)| is_reserved(name)) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        return Err(format!("fields: {name:?} belongs to the host, and so to `reserved`"));
+    }
+    let hosts = raw_fields("reserved", reserved)?;
+    if let Some((name, _)) = hosts.iter().find(|(name, _)| !is_reserved(name)) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        return Err(format!("reserved: {name:?} is a field of the task, and belongs to `fields`"));
+    }
+    let named = |name: &str| hosts.iter().rev().find(|(known, _)| known == name.as_bytes());
+    if named("tq-id").is_some_and(|(_, known)| *known != id.as_bytes()) {
+        return Err("id: `reserved` has another tq-id".to_owned());
+    }
+    // Another program's dead letter goes by its entry, which is a new one after the import.
+    let missing = |name: &str| named(name).is_none();
+    let known = [("tq-id", id.clone()), ("tq-failed-at", failed_at.to_string())];
+    let added: Vec<_> =
+        known.iter().filter(|(name, _)| missing(name)).map(|(name, value)| codec::raw(name, value)).collect();
+    let fields = own.into_iter().chain(hosts).chain(added).collect();
+    Ok(FileLine::Letter(ImportedLetter { id, fields }))
+}
+
+fn raw_fields(list: &str, given: Vec<GivenField>) -> Result<RawFields, String> {
+    let read = |(at, GivenField { name, value }): (usize, GivenField)| {
+        let bytes = |what: &str, value: &Value| {
+            bytes_of(value).map_err(|why| format!("{list}: {what} of number {}: {why}", at + 1))
+        };
+        Ok((bytes("name", &name)?, bytes("value", &value)?))
+    };
+    given.into_iter().enumerate().map(read).collect()
+}
+
+/// How far a download has come.
+enum ExportPlace {
+    After(Option<String>),
+    End,
+}
+
+/// The lines of a download: the dead letters that match, the newest first, and a last line that counts them.
+/// A part is read when the one before was taken. `held` is kept until the end.
+pub(crate) fn export<H: Send + 'static>(
+    queue: Queue,
+    filter: TaskFilter,
+    cursor: Option<&str>,
+    held: H,
+) -> Result<impl Stream<Item = Result<String, io::Error>> + Send + 'static, OperationError> {
+    let begin = ExportPlace::After(cursor.map(position).transpose()?);
+    let end = Instant::now() + TIME;
+    let failed = |error: String| io::Error::other(error);
+    let first = (begin, (0, 0), PAGE.0);
+    Ok(stream::unfold((first, queue, filter, held), move |(state, queue, filter, held)| async move {
+        let (place, (mut letters, mut examined), count) = state;
+        let ExportPlace::After(after) = place else { return None };
+        let page = async {
+            let now_ms = patiently(|| queue.now_ms()).await?;
+            Ok::<_, OperationError>((now_ms, patiently(|| queue.newest_dead(after.as_deref(), count)).await?))
+        };
+        let (now_ms, page) = match page.await {
+            Ok(page) => page,
+            Err(error) => {
+                let state = (ExportPlace::End, (letters, examined), count);
+                return Some((Err(failed(error.to_string())), (state, queue, filter, held)));
+            }
+        };
+        let last = page.last().map(|last| last.entry.clone()).filter(|_| page.len() == count);
+        examined += page.len() as u64;
+        let bytes: usize = page.iter().map(DeadLetter::bytes).sum();
+        let matching: Vec<DeadLetter> =
+            page.into_iter().filter(|letter| filter.takes(&letter.traits(), now_ms)).collect();
+        letters += matching.len() as u64;
+        let mut lines = letter_lines(&matching);
+        let is_over = last.is_none() || examined >= LOOKS || Instant::now() >= end;
+        let place = if is_over {
+            let next = last.map(|entry| cursor::write(KIND, &[&entry]));
+            let line = EndLine { end: ExportEnd { letters, examined, next } };
+            lines += &serde_json::to_string(&line).unwrap_or_default();
+            lines.push('\n');
+            ExportPlace::End
+        } else {
+            ExportPlace::After(last)
+        };
+        let count = if bytes > PAGE_BYTES { count / 2 } else { count * 2 }.clamp(1, PAGE.1);
+        Some((Ok(lines), ((place, (letters, examined), count), queue, filter, held)))
+    }))
+}
+
+/// A name for the file of a download, without what a header or a file system might not take.
+pub(crate) fn file_name(queue: &str) -> String {
+    let safe = |char: char| if char.is_ascii_alphanumeric() || char == '-' { char } else { '_' };
+    format!("{}-dead.jsonl", queue.chars().map(safe).collect::<String>())
+}
+
+fn position(cursor: &str) -> Result<String, OperationError> {
+    let [entry] = cursor::read(KIND, cursor)?;
+    if codec::is_entry_id(&entry) { Ok(entry) } else { Err(BadCursor.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::codec::StreamEntry;
+
+    fn letter(fields: &[(&[u8], &[u8])]) -> DeadLetter {
+        let fields = fields.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+        DeadLetter::read(StreamEntry { id: "1700000000000-5".into(), fields, deliveries: 1 })
+    }
+
+    fn read(line: &str) -> Result<FileLine, String> {
+        read_line(line.as_bytes(), "work")
+    }
+
+    #[test]
+    fn every_byte_comes_back() {
+        let fields: [(&[u8], &[u8]); 6] = [
+            (b"a", b"1"),
+            (b"a", b"\xff\x00"),
+            (b"\xfe", b"{\"base64\": \"/w==\"}"),
+            (b"tq-id", b"7"),
+            (b"tq-key", b"\xff"),
+            (b"tq-failed-at", b"5"),
+        ];
+        let before = letter(&fields);
+        let line = letter_lines(std::slice::from_ref(&before));
+        let Ok(FileLine::Letter(after)) = read(&line) else { panic!("{line}") };
+        assert_eq!((after.id.as_str(), &after.fields), ("7", &before.raw), "{line}");
+    }
+
+    #[test]
+    fn another_programs_dead_letter_keeps_its_name_and_time() {
+        let line = letter_lines(&[letter(&[(b"job", b"1")])]);
+        let Ok(FileLine::Letter(after)) = read(&line) else { panic!("{line}") };
+        assert_eq!(after.id, "foreign-1700000000000-5");
+        let added = &after.fields[1..];
+        assert_eq!(added, [codec::raw("tq-id", &after.id), codec::raw("tq-failed-at", "1700000000000")]);
+    }
+
+    #[test]
+    fn a_wrong_line_says_why() {
+        let line = |id: &str, queue: &str, fields: &str, reserved: &str| {
+            read(&format!(
+                "{{\"id\":{id},\"queue\":{queue},\"failed_at\":1,\"fields\":[{fields}],\
+                 \"reserved\":[{reserved}]}}"
+            ))
+        };
+        let field = |name: &str, value: &str| format!("{{\"name\":{name},\"value\":{value}}}");
+        assert!(line("\"1\"", "\"work\"", &field("\"a\"", "\"b\""), "").is_ok());
+        let table = [
+            (line("\"\"", "\"\"", "", ""), "id: "),
+            (line("\"1\"", "\"other\"", "", ""), "queue: this is a dead letter of \"other\""),
+            (
+                line("\"1\"", "\"\"", &field("\"tq-id\"", "\"1\""), ""),
+                "fields: \"tq-id\" belongs to the host",
+            ),
+            (line("\"1\"", "\"\"", "", &field("\"a\"", "\"1\"")), "reserved: \"a\" is a field of the task"),
+            (line("\"1\"", "\"\"", "", &field("\"tq-id\"", "\"2\"")), "id: `reserved` has another"),
+            (line("\"1\"", "\"\"", &field("\"a\"", "5"), ""), "fields: value of number 1: "),
+            (line("\"1\"", "\"\"", &field("\"a\"", "{\"base64\":\"%\"}"), ""), "fields: value of number 1: "),
+            (read("{}"), "this is no line of"),
+            (read("{\"a\": \"1\"}"), "this is no line of"),
+            (read("no JSON"), "this is no line of"),
+        ];
+        for (read, why) in table {
+            let told = read.expect_err(why);
+            assert!(told.starts_with(why), "{told}");
+        }
+        let many = vec![field("\"a\"", "\"1\""); MAX_FIELDS + 1].join(",");
+        assert!(line("\"1\"", "\"\"", &many, "").is_err_and(|why| why.starts_with("fields: 1001")));
+        let end = read("{\"tq-export\":{\"letters\":3,\"examined\":9,\"next\":null}}");
+        assert_eq!(end, Ok(FileLine::End(3)));
+    }
+
+    #[test]
+    fn a_file_has_a_plain_name() {
+        assert_eq!(file_name("a/b\"ü-1"), "a_b__-1-dead.jsonl");
+    }
+}

@@ -49,6 +49,7 @@ fn every_path_that_changes_something_refuses_without_the_token() {
         ("GET", "/v1/queues/{queue}"),
         ("POST", "/v1/queues/{queue}/pause"),
         ("POST", "/v1/queues/{queue}/resume"),
+        ("POST", "/v1/queues/{queue}/drain"),
         ("GET", "/v1/queues/{queue}/tasks"),
         ("POST", "/v1/queues/{queue}/tasks"),
         ("POST", "/v1/queues/{queue}/tasks/cancel"),

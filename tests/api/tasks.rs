@@ -214,6 +214,30 @@ fn many_tasks_are_cancelled_by_ids_and_by_filter() {
 }
 
 #[test]
+fn a_drain_leaves_what_runs() {
+    let (held, mut bench, host) = busy();
+    let path = "/v1/queues/work/drain";
+    let drain = |body: Value| good(&post(&host, path, &body), 200);
+    let counts =
+        |done: &Value| [done["succeeded"].as_u64(), done["skipped"].as_u64()].map(|n| n.expect("a count"));
+    for wrong in [json!({}), json!({ "ids": ["1"] }), json!({ "all": true, "state": "running" })] {
+        problem(&post(&host, path, &wrong), 422, "invalid");
+    }
+    assert_eq!(counts(&drain(json!({ "all": true, "dry_run": true }))), [4, 0]);
+    assert_eq!(counts(&drain(json!({ "all": true, "text": "second" }))), [1, 0]);
+    let done = drain(json!({ "all": true }));
+    assert_eq!((counts(&done), &done["next"]), ([3, 0], &Value::Null));
+    let places = bench.places("work");
+    assert_eq!((places.length, places.pending, places.delayed), (1, 1, 0));
+    let audit = host.until_logged("audit: a change was asked for", 2 + 6);
+    let last = audit.last().expect("a line");
+    assert_eq!((&last["path"], &last["succeeded"]), (&json!(path), &json!(3)));
+    held.end();
+    bench.until_drained("work");
+    host.stop();
+}
+
+#[test]
 fn cancelling_many_is_taken_up_where_it_ended() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
     let host = bench.host();

@@ -9,8 +9,9 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use tqhost::testing::queue::script;
 
-use crate::support::{Bench, Ran, eventually};
+use crate::support::{Bench, Held, Host, Ran, eventually};
 
 /// The place of the dead letters.
 const DEAD: &str = "tq:{work}:dead";
@@ -288,4 +289,96 @@ fn a_full_disk_stops_a_purge_where_the_file_ends() {
     let path = file.to_str().expect("a path");
     assert_eq!(ask(&bench, &["dead", "import", "work", path]), counts(lines, 0));
     assert_eq!(dead(&mut bench), 1000);
+}
+
+/// A host that runs one task of the queue `work`, while three are queued and one is delayed. Gives the id of
+/// the one that runs, and of those that wait.
+fn busy() -> (Held, Bench, Host, String, Vec<String>) {
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\n");
+    let host = bench.host();
+    let [task] = held.task();
+    let running = bench.xadd("work", &[task]);
+    bench.until_running("work", 1);
+    let mut waiting: Vec<String> =
+        (0..3).map(|n| bench.xadd("work", &[task, ("name", "waits"), ("n", &n.to_string())])).collect();
+    let delayed = ask(&bench, &["enqueue", "work", "name=later", "--delay", "1h"]);
+    waiting.push(delayed["id"].as_str().expect("an id").to_owned());
+    (held, bench, host, running, waiting)
+}
+
+#[test]
+fn a_drain_ends_what_waits_and_leaves_what_runs() {
+    let (held, mut bench, host, running, waiting) = busy();
+    let unsure = bench.tqhost(&["drain", "work"]);
+    assert!(unsure.code == 2 && unsure.stderr.contains("--yes"), "{unsure:?}");
+    let dry = bench.tqhost(&["drain", "work", "--dry-run"]).ok().stdout;
+    assert_eq!(dry, "4 tasks would be cancelled\n");
+    let file = bench.dir.path().join("work.jsonl");
+    let path = file.to_str().expect("a path");
+    let done = ask(&bench, &["drain", "work", "--match", "waits", "--out", path, "--yes"]);
+    let some = ["succeeded", "skipped", "written"].map(|name| done[name].as_u64());
+    assert_eq!(some, [Some(3), Some(0), Some(3)], "{done}");
+    for id in &waiting[..3] {
+        assert_eq!(bench.status("work", id, "status"), "CANCELLED", "{id}");
+    }
+    let rest = bench.tqhost(&["drain", "work", "--yes"]).ok().stdout;
+    assert_eq!(rest, "1 task cancelled\n");
+    assert_eq!(bench.status("work", &running, "status"), "PROCESSING");
+    let places = bench.places("work");
+    assert_eq!((places.length, places.pending, places.delayed), (1, 1, 0));
+
+    // The file brings them back as dead letters, and a requeue lets them run.
+    assert_eq!(ask(&bench, &["dead", "import", "work", path]), counts(3, 0));
+    assert_eq!(ask(&bench, &["dead", "list", "work", "--reason", "drained"])["matching"], 3);
+    held.end();
+    assert_eq!(ask(&bench, &["dead", "requeue", "work", "--all"]), counts(3, 0));
+    bench.until_drained("work");
+    for id in waiting[..3].iter().chain([&running]) {
+        assert_eq!(bench.status("work", id, "status"), "COMPLETED", "{id}");
+    }
+    assert_eq!(bench.status("work", &waiting[3], "status"), "CANCELLED");
+    host.stop();
+}
+
+#[test]
+fn a_drain_does_not_touch_a_task_that_a_host_has_just_taken() {
+    let mut bench = Bench::new("[queues.work]\n");
+    let id = bench.xadd("work", &[("a", "1")]);
+    let _: String = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0"));
+    let keys = ["work", "tq:{work}:delayed", "tq:{work}:parked"].map(str::to_owned);
+    let status = format!("tq:{{work}}:task:{id}");
+    let flow = [format!("tq:{{work}}:flow:{id}"), format!("tq:{{work}}:flow:{id}:children")];
+    let keys: Vec<String> = keys.into_iter().chain([status.clone(), "work".into()]).chain(flow).collect();
+    let mut cancel = |bench: &mut Bench, only_waiting: &str| -> String {
+        let args = ["tqhost", "60000", "60000", &id, &id, only_waiting, "", "work"];
+        bench.redis("EVAL", (&script::CANCEL.source, keys.len(), &keys, &args[..]))
+    };
+    // The host has read it, and has not said yet that it runs.
+    let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", "box-1", "STREAMS", "work", ">"));
+    assert_eq!(cancel(&mut bench, "1"), "PROCESSING");
+    assert_eq!((bench.places("work").pending, bench.redis::<bool>("EXISTS", &status)), (1, false));
+    assert_eq!(cancel(&mut bench, ""), "PENDING");
+    assert_eq!((bench.places("work").pending, bench.status("work", &id, "status")), (0, "CANCELLED".into()));
+}
+
+#[test]
+fn an_import_that_is_sent_again_adds_nothing() {
+    let mut bench = Bench::new("[queues.work]\n");
+    let status = "tq:{work}:task:id-1";
+    let mut import = |bench: &mut Bench| -> u64 {
+        let args = ["0", "a", "1", "tq-id", "id-1", "tq-reason", "rejected", "tq-error", "no"];
+        bench.redis("EVAL", (&script::IMPORT.source, 3, "work", DEAD, status, &args[..]))
+    };
+    assert_eq!([import(&mut bench), import(&mut bench)], [1, 0]);
+    assert_eq!(dead(&mut bench), 1);
+    assert_eq!(bench.status("work", "id-1", "error"), "no");
+    let _: u64 = bench.redis("DEL", DEAD);
+    for (state, gives) in [("PENDING", 2), ("PROCESSING", 2), ("COMPLETED", 2), ("CANCELLED", 1)] {
+        let _: u64 = bench.redis("HSET", (status, "status", state));
+        assert_eq!(import(&mut bench), gives, "{state}");
+    }
+    let _: u64 = bench.redis("DEL", DEAD);
+    let _: String = bench.redis("SET", (status, "x"));
+    assert_eq!(import(&mut bench), 1, "a key of another type is no status");
 }

@@ -5,9 +5,10 @@ use crate::support::Bench;
 use crate::support::http::Response;
 
 /// The pages, and for each change its path.
-const PAGES: [&str; 6] = [
+const PAGES: [&str; 7] = [
     "/",
     "/queues/work",
+    "/queues/work/drain",
     "/queues/work/tasks/1-0",
     "/queues/work/dead",
     "/queues/work/dead/confirm?what=purge",
@@ -20,7 +21,7 @@ fn changes() -> Vec<String> {
     let routes = router.lines().filter(|line| line.contains(".route(\"") && line.contains("post("));
     let path = |line: &str| line.split('"').nth(1).expect("a path").to_owned();
     let paths: Vec<String> = routes.map(path).collect();
-    assert_eq!(paths.len(), 12, "{paths:?}");
+    assert_eq!(paths.len(), 13, "{paths:?}");
     let change =
         |path: String| path.replace("{queue}", "work").replace("{id}", "1-0").replace("{plugin}", "missing");
     let logins = ["/login", "/logout"];

@@ -55,6 +55,15 @@ fn queue_and_task_pages_show_and_change_tasks() {
     let wrong = browser.press(&tab("queued"), "/queues/work/tasks", &[("fields", "no value")]);
     assert!(wrong.status == 422 && text(&wrong.body).contains("line 1 is not name=value"), "{wrong:?}");
 
+    // A drain counts what waits, and leaves what runs.
+    let page = browser.page("/queues/work/drain");
+    assert!(text(&page).contains("1 task waits in queue work"), "{}", text(&page));
+    let drained = browser.press(&page, "/queues/work/drain", &[]);
+    let shown = text(&drained.body);
+    assert!(shown.contains("1 task is cancelled, and none waits that was there."), "{shown}");
+    assert_eq!(bench.status("work", &queued, "status"), "CANCELLED");
+    assert_eq!(bench.status("work", &running, "status"), "PROCESSING");
+
     // The dead one: its fields, its error, and requeue.
     let page = browser.page(&format!("/queues/work/tasks/{dead}"));
     let shown = text(&page);

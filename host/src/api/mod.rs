@@ -55,6 +55,7 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(tasks::list_tasks, tasks::enqueue_task))
         .routes(routes!(tasks::get_task, tasks::cancel_task))
         .routes(routes!(tasks::cancel_tasks))
+        .routes(routes!(tasks::drain_queue))
         .routes(routes!(dead::list_dead))
         .routes(routes!(dead::group_dead))
         .routes(routes!(dead::export_dead))

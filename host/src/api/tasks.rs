@@ -1,4 +1,4 @@
-//! Endpoints: tasks. List, enqueue, show, cancel one, cancel many.
+//! Endpoints: tasks. List, enqueue, show, cancel one, cancel many, drain.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,7 +21,8 @@ use super::state::Api;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::units::parse_duration;
 use crate::operations::{
-    self, BulkCancel, BulkCancelled, Cancelled, ListRequest, TaskList, TaskView, fields_of_json,
+    self, BulkCancel, BulkCancelled, CANCELLABLE, Cancelled, DRAINABLE, ListRequest, STEP_TIME, TaskList,
+    TaskView, fields_of_json,
 };
 use crate::queue::{Enqueued, NewTask};
 
@@ -240,9 +241,51 @@ pub(super) async fn cancel_tasks(
         ),
         Many::All(filter) => {
             let cursor = body.cursor.as_deref();
-            let bulk = BulkCancel { state, filter: &filter, cursor, dry_run: body.dry_run };
+            let states = state.as_ref().map_or(&CANCELLABLE[..], std::slice::from_ref);
+            let bulk = BulkCancel {
+                states,
+                filter: &filter,
+                cursor,
+                only_waiting: false,
+                dry_run: body.dry_run,
+                time: STEP_TIME,
+            };
             (note.with_filter(&body), operations::cancel_all(&api.queues(), &queue, &bulk).await)
         }
     };
+    Ok(note.on_done(done, |done| (done.succeeded, done.skipped)))
+}
+
+/// Cancels all tasks that wait: queued, delayed and held. What runs goes on
+///
+/// The body has `"all": true`, and filters if you like. One request looks at 5,000 tasks, or for 10 seconds;
+/// `next` is the cursor of the rest. A task that a host takes meanwhile is skipped.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/drain",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    request_body = ManyBody,
+    responses((status = 200, body = BulkCancelled))
+)]
+pub(super) async fn drain_queue(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    JsonBody(body): JsonBody<ManyBody>,
+) -> Result<Response, ApiProblem> {
+    body.takes_no("rate", body.rate.is_some())?;
+    body.takes_no("state", body.state.is_some())?;
+    body.takes_no("ids", body.ids.is_some())?;
+    let Many::All(filter) = body.many()? else { return Err(invalid("all: send true")) };
+    let queue = api.queue(&name).await?;
+    let note = AuditNote { dry_run: body.dry_run, ..AuditNote::queue(&name) }.with_filter(&body);
+    let bulk = BulkCancel {
+        states: &DRAINABLE,
+        filter: &filter,
+        cursor: body.cursor.as_deref(),
+        only_waiting: true,
+        dry_run: body.dry_run,
+        time: STEP_TIME,
+    };
+    let done = operations::cancel_all(&api.queues(), &queue, &bulk).await;
     Ok(note.on_done(done, |done| (done.succeeded, done.skipped)))
 }

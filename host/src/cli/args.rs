@@ -60,6 +60,8 @@ pub(super) enum Command {
     Tasks(TasksArgs),
     /// Cancel tasks: queued, delayed or running (their handlers are stopped within seconds)
     Cancel(CancelArgs),
+    /// Cancel all tasks that wait in a queue: queued, delayed or held; what runs goes on
+    Drain(DrainArgs),
     /// Let all hosts stop claiming tasks of a queue; what runs goes on
     Pause {
         /// The queue's name in the configuration
@@ -327,6 +329,24 @@ pub(super) struct CancelArgs {
     /// With --all: do not ask before cancelling
     #[arg(long, requires = "all", conflicts_with = "id")]
     pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DrainArgs {
+    /// The queue's name in the configuration
+    pub queue: String,
+    #[command(flatten)]
+    pub filter: TaskFilterArgs,
+    /// Count only, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not ask before cancelling
+    #[arg(long)]
+    pub yes: bool,
+    /// Write them to this new file first, as JSON Lines, and cancel only those that were written; `dead
+    /// import` brings them back as dead letters
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub out: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

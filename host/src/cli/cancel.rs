@@ -4,17 +4,23 @@
 //! repeated: the second time changes nothing. Not here: what is cancelled with a task (`operations`), how
 //! Redis and the hosts carry it out (`queue`, `worker`).
 
+use std::time::Duration;
+
 use super::args::CancelArgs;
 use super::confirm::{can_ask, confirm};
 use super::context::{open, rules};
 use super::exit::CommandError;
 use super::filters::only_with_all;
 use super::output::Out;
+use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
-use crate::operations::{self, BulkCancel, BulkCancelled, Cancelled};
-use crate::queue::{Queue, Status};
+use crate::operations::{self, BulkCancel, BulkCancelled, CANCELLABLE, Cancelled};
+use crate::queue::listing::ListedState;
+use crate::queue::{Queue, Status, TaskFilter};
 
+/// For how long one step looks at tasks, so that Ctrl-C ends the command soon.
+const STEP_TIME: Duration = Duration::from_secs(1);
 /// The message where nobody can be asked.
 const ALONE: &str = "cancel --all cancels all that match: add --yes where nobody can be asked";
 
@@ -29,47 +35,99 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Res
     if !dry_run && !yes && !can_ask() {
         return Err(CommandError::Usage(ALONE.into()));
     }
-    let state = state.as_deref().and_then(|state| state.parse().ok());
+    let state: Option<ListedState> = state.as_deref().and_then(|state| state.parse().ok());
+    let states = state.as_ref().map_or(&CANCELLABLE[..], std::slice::from_ref);
     let queue = open(config, &name).await?;
-    let all = async |dry_run: bool| {
-        let mut sum = BulkCancelled::default();
-        loop {
-            let cursor = sum.next.take();
-            let bulk = BulkCancel { state, filter: &filter, cursor: cursor.as_deref(), dry_run };
-            let done = operations::cancel_all(&config.queues, &queue, &bulk).await?;
-            sum.succeeded += done.succeeded;
-            sum.skipped += done.skipped;
-            sum.children += done.children;
-            sum.examined += done.examined;
-            if done.next.is_none() {
-                return Ok::<BulkCancelled, CommandError>(sum);
-            }
-            sum.next = done.next;
-        }
-    };
+    let many = ManyTasks { config, queue: &queue, states, filter: &filter, only_waiting: false };
     if !dry_run && !yes {
-        let question = format!("Cancel {} of {name}?", text::plural(all(true).await?.succeeded, "task"));
+        let question = format!("Cancel {} of {name}?", text::plural(many.run(true).await?.succeeded, "task"));
         confirm(&question, ALONE, "nothing was cancelled")?;
     }
-    let done = all(dry_run).await?;
-    if out.json {
-        out.json(&done);
-        return Ok(());
+    let done = many.run(dry_run).await?;
+    match out.json {
+        true => out.json(&done),
+        false => out.line(sentence(&done, dry_run, "had ended meanwhile")),
     }
+    Ok(())
+}
+
+/// Tasks that are cancelled together.
+pub(super) struct ManyTasks<'m> {
+    pub config: &'m Config,
+    pub queue: &'m Queue,
+    pub states: &'m [ListedState],
+    pub filter: &'m TaskFilter,
+    /// What a host has taken stays as it is.
+    pub only_waiting: bool,
+}
+
+impl ManyTasks<'_> {
+    /// Cancels them all, or counts them, in steps.
+    pub(super) async fn run(&self, dry_run: bool) -> Result<BulkCancelled, CommandError> {
+        let ManyTasks { config, queue, states, filter, only_waiting } = *self;
+        let (mut sum, mut progress) = (BulkCancelled::default(), CommandProgress::begin()?);
+        loop {
+            let cursor = sum.next.take();
+            let bulk = BulkCancel {
+                states,
+                filter,
+                cursor: cursor.as_deref(),
+                only_waiting,
+                dry_run,
+                time: STEP_TIME,
+            };
+            let step = Box::pin(operations::cancel_all(&config.queues, queue, &bulk));
+            let done = match progress.step(step).await {
+                StepEnd::Done(Ok(done)) => done,
+                StepEnd::Done(Err(error)) => {
+                    return Err(CommandError::from(error).context(&so_far(&sum, true)));
+                }
+                StepEnd::Cut => return Err(interrupted(&so_far(&sum, true))),
+            };
+            add(&mut sum, &done);
+            sum.next = done.next;
+            if sum.next.is_none() {
+                return Ok(sum);
+            }
+            if progress.is_interrupted() {
+                return Err(interrupted(&so_far(&sum, false)));
+            }
+            let what = if dry_run { "counted" } else { "cancelled" };
+            progress.tell(|| {
+                format!("{} {what}, {} looked at", text::plural(sum.succeeded, "task"), sum.examined)
+            });
+        }
+    }
+}
+
+pub(super) fn add(sum: &mut BulkCancelled, step: &BulkCancelled) {
+    sum.succeeded += step.succeeded;
+    sum.skipped += step.skipped;
+    sum.children += step.children;
+    sum.examined += step.examined;
+}
+
+/// How far a command came that did not end.
+pub(super) fn so_far(sum: &BulkCancelled, in_doubt: bool) -> String {
+    let least = if in_doubt { "at least " } else { "" };
+    let many = text::plural(sum.succeeded, "task");
+    format!("{least}{many} cancelled, not all of them; run the command again to go on")
+}
+
+/// What was done, for people. `why` says why some were skipped.
+pub(super) fn sentence(done: &BulkCancelled, dry_run: bool, why: &str) -> String {
     let BulkCancelled { succeeded, skipped, children, .. } = done;
-    let with = if children > 0 {
-        format!(", and {} of their flows", text::plural(children, "task"))
+    let with = if *children > 0 {
+        format!(", and {} of their flows", text::plural(*children, "task"))
     } else {
         String::new()
     };
-    out.line(match (dry_run, skipped) {
-        (true, _) => format!("{} would be cancelled", text::plural(succeeded, "task")),
-        (false, 0) => format!("{} cancelled{with}", text::plural(succeeded, "task")),
-        (false, _) => {
-            format!("{} cancelled{with}; {skipped} had ended meanwhile", text::plural(succeeded, "task"))
-        }
-    });
-    Ok(())
+    let many = text::plural(*succeeded, "task");
+    match (dry_run, skipped) {
+        (true, _) => format!("{many} would be cancelled"),
+        (false, 0) => format!("{many} cancelled{with}"),
+        (false, _) => format!("{many} cancelled{with}; {skipped} {why}"),
+    }
 }
 
 /// Cancels one task.

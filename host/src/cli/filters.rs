@@ -11,7 +11,7 @@ use strum::VariantNames as _;
 
 use super::exit::CommandError;
 use crate::config::units::parse_duration;
-use crate::queue::dead::FOREIGN;
+use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::{Reason, TaskFilter};
 
 #[derive(Debug, Clone, Args)]
@@ -61,7 +61,7 @@ impl DeadFilterArgs {
 
 /// Why a task is dead, as `--reason` takes it.
 fn reasons() -> impl Iterator<Item = &'static str> {
-    Reason::VARIANTS.iter().copied().chain([FOREIGN])
+    Reason::VARIANTS.iter().copied().chain([FOREIGN, DRAINED])
 }
 
 /// Refuses a filter beside ids: a mistake must not become another choice.

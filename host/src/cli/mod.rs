@@ -16,6 +16,7 @@ mod control;
 mod dead;
 mod dead_groups;
 mod doctor;
+mod drain;
 mod enqueue;
 mod import;
 mod new;
@@ -133,6 +134,7 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
             Command::Status(args) => status::run(&config, args, &mut out).await,
             Command::Tasks(args) => tasks::run(&config, args, &mut out).await,
             Command::Cancel(args) => cancel::run(&config, args, &mut out).await,
+            Command::Drain(args) => drain::run(&config, args, &mut out).await,
             Command::Pause { queue } => control::pause(&config, &queue, &mut out).await,
             Command::Resume { queue } => control::resume(&config, &queue, &mut out).await,
             Command::Queues { queue } => queues::run(&config, queue.as_deref(), &mut out).await,

@@ -96,8 +96,8 @@ pub(super) async fn confirm(
         p { a href=(link(&format!("{path}/export"), &values.filter_pairs())) { "Export as JSON lines" } }
         @if deed == Deed::Purge {
             p.note {
-                "`tqhost dead import` brings them back. The last line of the file says how many it has, which \
-                 are those of the newest 100,000 dead letters, and how to get older ones."
+                "`tqhost dead import` brings them back. The last line of the file says how many it has: \
+                 those of the newest 100,000 dead letters. It also says how to get older ones."
             }
         }
         @if !visitor.may_change() {

@@ -17,6 +17,7 @@ use super::values::{Values, dead_path, link, queue_path, task_path};
 use crate::clock::now_ms;
 use crate::operations::{DeadGroup, DeadGroups, DeadList, GroupBy, dead_groups, dead_list};
 use crate::queue::Reason;
+use crate::queue::dead::{DRAINED, FOREIGN};
 
 /// Dead letters on a page.
 const LETTERS: usize = 25;
@@ -65,7 +66,7 @@ fn filter_form(path: &str, values: &Values) -> Markup {
             label { "Reason "
                 select name="reason" {
                     option value="" { "any" }
-                    @for reason in reasons.chain(["foreign"]) {
+                    @for reason in reasons.chain([FOREIGN, DRAINED]) {
                         option value=(reason) selected[chosen == Some(reason)] { (reason) }
                     }
                 }

@@ -7,6 +7,7 @@
 //!
 //!     GET  /                                overview, with alarms
 //!     GET  /queues/{q}                      a queue: figures, tasks by state, hosts
+//!     GET  /queues/{q}/drain                how many tasks a drain is for
 //!     GET  /queues/{q}/tasks/{id}           a task
 //!     GET  /queues/{q}/dead                 dead letters, in groups and as a list
 //!     GET  /queues/{q}/dead/confirm         how many a requeue or purge is for
@@ -19,6 +20,7 @@
 
 mod act;
 mod dead;
+mod drain;
 mod export;
 mod flow;
 mod guard;
@@ -54,6 +56,7 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}", get(queue::show))
         .route("/queues/{queue}/pause", post(queue::pause))
         .route("/queues/{queue}/resume", post(queue::resume))
+        .route("/queues/{queue}/drain", get(drain::confirm).post(drain::drain))
         .route("/queues/{queue}/tasks", post(queue::enqueue))
         .route("/queues/{queue}/tasks/{id}", get(task::show))
         .route("/queues/{queue}/tasks/{id}/cancel", post(task::cancel))

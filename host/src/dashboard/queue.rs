@@ -83,6 +83,7 @@ pub(super) async fn show(
                 @if view.paused || view.held.is_some() {
                     (button(&visitor, &format!("{path}/resume"), "Resume"))
                 }
+                a href={ (path) "/drain" } { "Drain…" }
             }
         }
         section aria-labelledby="tasks" data-live="tasks" {

@@ -17,15 +17,19 @@ use super::patience::patiently;
 use super::task::unknown_task;
 use super::tree;
 use crate::config::QueueRules;
-use crate::queue::listing::{FoundTask, ListedState};
+use crate::queue::codec;
+use crate::queue::listing::{FoundTask, ListedState, comes_after};
 use crate::queue::{FlowProgress, Meant, Queue, Status, TaskFilter, TaskName};
 
 /// The states from which tasks are cancelled, in this order.
 pub(crate) const CANCELLABLE: [ListedState; 4] =
     [ListedState::Queued, ListedState::Delayed, ListedState::Held, ListedState::Running];
-/// The most tasks that one step looks at, and for how long.
+/// The states that a drain empties. What becomes due meanwhile goes to the end of the stream, which therefore
+/// comes last.
+pub(crate) const DRAINABLE: [ListedState; 3] = [ListedState::Delayed, ListedState::Held, ListedState::Queued];
+/// The most tasks that one step looks at, and for how long where somebody waits for an answer.
 const LOOKS: u64 = 5_000;
-const TIME: Duration = Duration::from_secs(10);
+pub(crate) const STEP_TIME: Duration = Duration::from_secs(10);
 const KIND: &str = "cancel";
 
 /// A task that is cancelled.
@@ -78,12 +82,16 @@ pub(crate) async fn cancel(
 /// Which tasks are cancelled together.
 #[derive(Debug)]
 pub(crate) struct BulkCancel<'b> {
-    /// None: from all states in which a task can be cancelled.
-    pub state: Option<ListedState>,
+    /// From these states, in this order.
+    pub states: &'b [ListedState],
     pub filter: &'b TaskFilter,
     pub cursor: Option<&'b str>,
+    /// Tasks that a host has taken stay as they are.
+    pub only_waiting: bool,
     /// Only counts them.
     pub dry_run: bool,
+    /// For how long one step looks at tasks.
+    pub time: Duration,
 }
 
 /// The result of cancelling many tasks, or of one step of it.
@@ -91,7 +99,7 @@ pub(crate) struct BulkCancel<'b> {
 pub(crate) struct BulkCancelled {
     /// Cancelled by this call; with `dry_run`: would be.
     pub succeeded: u64,
-    /// Asked for, and not known, or ended already.
+    /// Asked for, and not known, or ended already; in a drain: taken by a host meanwhile.
     pub skipped: u64,
     /// Tasks of their flows that were cancelled with them.
     pub children: u64,
@@ -137,45 +145,46 @@ pub(crate) async fn cancel_ids(
     Ok(done)
 }
 
-/// Takes one step: cancels tasks that match, until 5,000 were looked at or 10 seconds have passed. Tasks that
-/// were enqueued during the operation may be cancelled too.
+/// Takes one step: cancels tasks that match, until 5,000 were looked at or the time has passed. Tasks that
+/// come to the stream during the operation are left out.
 pub(crate) async fn cancel_all(
     queues: &[QueueRules],
     queue: &Queue,
     bulk: &BulkCancel<'_>,
 ) -> Result<BulkCancelled, OperationError> {
-    let states: &[ListedState] = match &bulk.state {
-        Some(state) => std::slice::from_ref(state),
-        None => &CANCELLABLE,
-    };
-    let (mut at, mut begin) =
-        bulk.cursor.map(|cursor| place(states, cursor)).transpose()?.unwrap_or_default();
-    let now_ms = patiently(|| queue.now_ms()).await?;
-    let (mut done, end) = (BulkCancelled::default(), Instant::now() + TIME);
-    while let Some(state) = states.get(at) {
-        let mut walk = TaskWalk::new(*state, begin.take(), usize::MAX);
-        while let Some(page) = walk.page(queue).await? {
-            done.examined += page.examined as u64;
-            let chosen = page.tasks.iter().filter(|task| bulk.filter.takes(&task.traits(), now_ms));
-            for task in chosen {
-                if bulk.dry_run {
-                    done.succeeded += 1;
-                } else {
-                    cancel_one(queues, queue, task, &mut done).await?;
-                }
-                if Instant::now() >= end {
-                    done.next = Some(write(*state, &task.position));
-                    return Ok(done);
-                }
+    let mut walk = CancelWalk::new(bulk.states, bulk.cursor)?;
+    let (mut done, end) = (BulkCancelled::default(), Instant::now() + bulk.time);
+    while let Some(page) = walk.page(queue, bulk.filter).await? {
+        done.examined += page.examined;
+        for task in &page.tasks {
+            if bulk.dry_run {
+                done.succeeded += 1;
+            } else {
+                cancel_one(queues, queue, task, bulk.only_waiting, &mut done).await?;
             }
-            if let Some(position) = walk.position()
-                && (done.examined >= LOOKS || Instant::now() >= end)
-            {
-                done.next = Some(write(*state, position));
+            if Instant::now() >= end {
+                done.next = Some(walk.write(page.state, &task.position));
                 return Ok(done);
             }
         }
-        at += 1;
+        if done.examined >= LOOKS || Instant::now() >= end {
+            done.next = walk.cursor();
+            return Ok(done);
+        }
+    }
+    Ok(done)
+}
+
+/// Cancels these tasks, which a [`CancelWalk`] gave and which wait; those that a host has taken since then
+/// are skipped.
+pub(crate) async fn cancel_waiting(
+    queues: &[QueueRules],
+    queue: &Queue,
+    tasks: &[FoundTask],
+) -> Result<BulkCancelled, OperationError> {
+    let mut done = BulkCancelled::default();
+    for task in tasks {
+        cancel_one(queues, queue, task, true, &mut done).await?;
     }
     Ok(done)
 }
@@ -184,10 +193,12 @@ async fn cancel_one(
     queues: &[QueueRules],
     queue: &Queue,
     task: &FoundTask,
+    only_waiting: bool,
     done: &mut BulkCancelled,
 ) -> Result<(), OperationError> {
-    let before = patiently(|| queue.cancel_found(task)).await?;
-    if before.is_some_and(|before| !before.is_end()) {
+    let before = patiently(|| queue.cancel_found(task, only_waiting)).await?;
+    let is_done = |before: Status| before.is_end() || only_waiting && before == Status::Processing;
+    if before.is_some_and(|before| !is_done(before)) {
         done.succeeded += 1;
         done.children += tree::cancel_below(queues, queue, &task.status.id).await?;
     } else {
@@ -196,14 +207,123 @@ async fn cancel_one(
     Ok(())
 }
 
-fn write(state: ListedState, at: &str) -> String {
-    let state = state.into_str();
-    cursor::write(KIND, &[state, &cursor::write(state, &[at])])
+/// Goes through the tasks of some states, page by page.
+#[derive(Debug)]
+pub(crate) struct CancelWalk<'c> {
+    states: &'c [ListedState],
+    /// The number of the state in which the next page is.
+    at: usize,
+    /// The position behind which the walk of that state begins.
+    begin: Option<String>,
+    walk: Option<TaskWalk>,
+    /// The last entry of the stream when its tasks were first looked at. Those that come later are left out,
+    /// as the walk might never end.
+    last: Option<String>,
 }
 
-/// The number of a state in the order, and the position in it.
-fn place(states: &[ListedState], cursor: &str) -> Result<(usize, Option<String>), OperationError> {
-    let [state, inner] = cursor::read(KIND, cursor)?;
-    let at = states.iter().position(|known| known.into_str() == state).ok_or(BadCursor)?;
-    Ok((at, Some(position(states[at], &inner)?)))
+/// A page of a [`CancelWalk`].
+#[derive(Debug)]
+pub(crate) struct CancelPage {
+    pub state: ListedState,
+    /// The tasks that match.
+    pub tasks: Vec<FoundTask>,
+    pub examined: u64,
+}
+
+impl<'c> CancelWalk<'c> {
+    pub(crate) fn new(
+        states: &'c [ListedState],
+        cursor: Option<&str>,
+    ) -> Result<CancelWalk<'c>, OperationError> {
+        let mut walk = CancelWalk { states, at: 0, begin: None, walk: None, last: None };
+        let Some(cursor) = cursor else { return Ok(walk) };
+        let [state, last, inner] = cursor::read(KIND, cursor)?;
+        walk.at = states.iter().position(|known| known.into_str() == state).ok_or(BadCursor)?;
+        walk.last = Some(last).filter(|last| !last.is_empty());
+        if walk.last.as_deref().is_some_and(|last| !codec::is_entry_id(last)) {
+            return Err(BadCursor.into());
+        }
+        if !inner.is_empty() {
+            walk.begin = Some(position(states[walk.at], &inner)?);
+        }
+        Ok(walk)
+    }
+
+    /// The next page; none at the end.
+    pub(crate) async fn page(
+        &mut self,
+        queue: &Queue,
+        filter: &TaskFilter,
+    ) -> Result<Option<CancelPage>, OperationError> {
+        let now_ms = patiently(|| queue.now_ms()).await?;
+        while let Some(&state) = self.states.get(self.at) {
+            let is_in_stream = matches!(state, ListedState::Queued | ListedState::Running);
+            if is_in_stream && self.last.is_none() {
+                self.last = Some(patiently(|| queue.last_queued()).await?);
+            }
+            let begin = self.begin.take();
+            let walk = self.walk.get_or_insert_with(|| TaskWalk::new(state, begin, usize::MAX));
+            let Some(page) = walk.page(queue).await? else {
+                self.leave_state();
+                continue;
+            };
+            let (examined, mut tasks) = (page.examined as u64, page.tasks);
+            if let Some(last) = self.last.as_deref().filter(|_| is_in_stream) {
+                let is_later = |task: &FoundTask| comes_after(&task.position, last);
+                if let Some(end) = tasks.iter().position(is_later) {
+                    tasks.truncate(end);
+                    self.leave_state();
+                }
+            }
+            tasks.retain(|task| filter.takes(&task.traits(), now_ms));
+            return Ok(Some(CancelPage { state, tasks, examined }));
+        }
+        Ok(None)
+    }
+
+    fn leave_state(&mut self) {
+        (self.at, self.walk) = (self.at + 1, None);
+    }
+
+    /// The cursor behind the last page; none when nothing is left.
+    fn cursor(&self) -> Option<String> {
+        match self.walk.as_ref().map(TaskWalk::position) {
+            Some(Some(position)) => Some(self.write(self.states[self.at], position)),
+            Some(None) => Some(self.write_begin(*self.states.get(self.at + 1)?)),
+            None => Some(self.write_begin(*self.states.get(self.at)?)),
+        }
+    }
+
+    fn write(&self, state: ListedState, at: &str) -> String {
+        let state = state.into_str();
+        self.write_parts(state, &cursor::write(state, &[at]))
+    }
+
+    fn write_begin(&self, state: ListedState) -> String {
+        self.write_parts(state.into_str(), "")
+    }
+
+    fn write_parts(&self, state: &str, inner: &str) -> String {
+        cursor::write(KIND, &[state, self.last.as_deref().unwrap_or_default(), inner])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_goes_on_in_its_state_and_has_the_end_of_the_stream() {
+        let walk =
+            CancelWalk { last: Some("9-0".into()), ..CancelWalk::new(&DRAINABLE, None).expect("none") };
+        let cursor = walk.write(ListedState::Queued, "5-0");
+        let read = CancelWalk::new(&DRAINABLE, Some(&cursor)).expect("a cursor");
+        assert_eq!((read.at, read.begin.as_deref(), read.last.as_deref()), (2, Some("5-0"), Some("9-0")));
+        let read = walk.cursor().expect("a cursor");
+        let read = CancelWalk::new(&DRAINABLE, Some(&read)).expect("a cursor");
+        assert_eq!((read.at, read.begin, read.last.as_deref()), (0, None, Some("9-0")));
+        assert!(CancelWalk::new(&[ListedState::Running], Some(&cursor)).is_err(), "another operation's");
+        let bad = cursor::write(KIND, &["queued", "later", ""]);
+        assert!(CancelWalk::new(&DRAINABLE, Some(&bad)).is_err());
+    }
 }

@@ -19,7 +19,9 @@ use super::dead::DeadView;
 use super::error::OperationError;
 use super::json::{FieldView, bytes_of};
 use super::patience::patiently;
-use crate::queue::codec::{self, MAX_FIELDS, MAX_ID_BYTES, RawFields};
+use crate::queue::codec::{self, MAX_FIELDS, MAX_ID_BYTES, RawFields, StreamEntry};
+use crate::queue::dead::DRAINED;
+use crate::queue::listing::FoundTask;
 use crate::queue::{DeadLetter, Queue, TaskFilter};
 
 /// The most dead letters that one download looks at, and for how long.
@@ -74,6 +76,29 @@ pub(crate) fn letter_lines(letters: &[DeadLetter]) -> String {
     lines
 }
 
+/// One line for each task that is about to be cancelled, in the form of a dead letter with the reason
+/// `drained`, so that an import brings it back as one.
+pub(crate) fn drained_lines(queue: &str, tasks: &[FoundTask], now_ms: u64) -> String {
+    let letter = |task: &FoundTask| {
+        let id = &task.status.id;
+        let noted = [
+            codec::raw("tq-id", id),
+            codec::raw("tq-queue", queue),
+            codec::raw("tq-reason", DRAINED),
+            codec::raw("tq-error", ""),
+            codec::raw("tq-attempts", &task.status.attempt),
+            codec::raw("tq-enqueued-at", &task.status.enqueued_at.unwrap_or(now_ms)),
+            codec::raw("tq-failed-at", &now_ms),
+        ];
+        let is_kept = |(name, _): &&(Vec<u8>, Vec<u8>)| !noted.iter().any(|(known, _)| known == name);
+        let kept = task.reserved.iter().filter(is_kept).cloned();
+        let fields = task.fields.iter().cloned().chain(kept).chain(noted.clone()).collect();
+        let entry = task.entry.clone().unwrap_or_default();
+        DeadLetter::read(StreamEntry { id: entry, fields, deliveries: 1 })
+    };
+    letter_lines(&tasks.iter().map(letter).collect::<Vec<_>>())
+}
+
 fn is_reserved(name: &[u8]) -> bool {
     std::str::from_utf8(name).is_ok_and(codec::is_of_host)
 }
@@ -102,7 +127,7 @@ impl ImportedLetter {
     }
 }
 
-/// What an import reads of a line.
+/// The part of a line that an import reads.
 #[derive(Deserialize)]
 struct GivenLetter {
     id: String,
@@ -240,7 +265,6 @@ fn position(cursor: &str) -> Result<String, OperationError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::codec::StreamEntry;
 
     fn letter(fields: &[(&[u8], &[u8])]) -> DeadLetter {
         let fields = fields.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();

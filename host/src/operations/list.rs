@@ -149,6 +149,7 @@ pub(super) fn position(state: ListedState, cursor: &str) -> Result<String, Opera
 }
 
 /// Reads the tasks of one state page by page. A page is smaller where the tasks are large.
+#[derive(Debug)]
 pub(super) struct TaskWalk {
     state: ListedState,
     /// The position behind which the next page begins. None: at the beginning.

@@ -27,7 +27,10 @@ mod queues;
 mod task;
 pub(crate) mod tree;
 
-pub(crate) use cancel::{BulkCancel, BulkCancelled, Cancelled, cancel, cancel_all, cancel_ids};
+pub(crate) use cancel::{
+    BulkCancel, BulkCancelled, CANCELLABLE, CancelWalk, Cancelled, DRAINABLE, STEP_TIME, cancel, cancel_all,
+    cancel_ids, cancel_waiting,
+};
 pub(crate) use dead::{
     DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part, redrive_walk,
 };
@@ -37,7 +40,9 @@ pub(crate) use fields::fields_of_json;
 pub(crate) use find::{find_queue, rules};
 pub(crate) use groups::{DeadGroup, DeadGrouping, DeadGroups, GroupBy, dead_groups};
 pub(crate) use json::{FieldView, result_json};
-pub(crate) use letters::{FileLine, ImportedLetter, export, file_name, letter_lines, read_line};
+pub(crate) use letters::{
+    FileLine, ImportedLetter, drained_lines, export, file_name, letter_lines, read_line,
+};
 pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
 pub(crate) use orders::{OrderView, lift, withdraw};
 pub(crate) use patience::patiently;

@@ -18,28 +18,38 @@ impl Queue {
     /// call may be repeated: the second one gives CANCELLED.
     pub async fn cancel(&self, id: &str) -> Result<Option<Status>, QueueError> {
         self.note_queued_alias(id).await?;
-        match self.cancel_in(id, "").await? {
+        match self.cancel_in(id, "", false).await? {
             Some(before) => Ok(Some(before)),
             None => {
                 // Without an entry the task has ended meanwhile, and has a status now, or it was never there.
                 let entry = self.find_queued(id).await?.map(|entry| entry.id).unwrap_or_default();
-                self.cancel_in(id, &entry).await
+                self.cancel_in(id, &entry, false).await
             }
         }
     }
 
-    /// Like [`Queue::cancel`], for a task that a list has just found.
-    pub(crate) async fn cancel_found(&self, task: &FoundTask) -> Result<Option<Status>, QueueError> {
+    /// Like [`Queue::cancel`], for a task that a list has just found. With `only_waiting`, a task that a host
+    /// has taken since then stays as it is, and the status is PROCESSING.
+    pub(crate) async fn cancel_found(
+        &self,
+        task: &FoundTask,
+        only_waiting: bool,
+    ) -> Result<Option<Status>, QueueError> {
         let (id, entry) = (&task.status.id, task.entry.as_deref().unwrap_or_default());
         // A task that a host has seen, or parked, has its alias already.
         let unseen = Some(entry).filter(|entry| !entry.is_empty() && !task.has_status);
         let named = unseen.and_then(|entry| self.waiting(id, &task.fields, codec::entry_time_ms(entry)));
         self.note(&self.keys, named.as_slice()).await?;
-        self.cancel_in(id, entry).await
+        self.cancel_in(id, entry, only_waiting).await
     }
 
     /// `entry`: the one in which the task was found, or none.
-    async fn cancel_in(&self, id: &str, entry: &str) -> Result<Option<Status>, QueueError> {
+    async fn cancel_in(
+        &self,
+        id: &str,
+        entry: &str,
+        only_waiting: bool,
+    ) -> Result<Option<Status>, QueueError> {
         let keys = &self.keys;
         // Only the status of the task names its marker.
         let marker = self.link.command("cancel", redis::cmd("HGET").arg(keys.task(id)).arg("marker")).await?;
@@ -50,7 +60,8 @@ impl Queue {
         let flow = keys.flow(id);
         let call = self.ending_call(&script::CANCEL).key(&keys.delayed).key(&keys.parked);
         let call = call.key(keys.task(id)).key(&marker).key(&flow.about).key(&flow.children);
-        let before = self.link.script(&call.arg(id).arg(entry)).await?;
+        let before =
+            self.link.script(&call.arg(id).arg(entry).arg(if only_waiting { "1" } else { "" })).await?;
         Ok(Status::parse(&self.shaped("cancel", reply::bytes(before))?))
     }
 }

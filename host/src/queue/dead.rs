@@ -43,9 +43,11 @@ pub struct DeadLetter {
 
 /// The reason of a dead letter that another program wrote.
 pub(crate) const FOREIGN: &str = "foreign";
+/// The reason of a dead letter that was a task of a queue which an operator drained into a file.
+pub(crate) const DRAINED: &str = "drained";
 
 impl DeadLetter {
-    pub(super) fn read(entry: StreamEntry) -> DeadLetter {
+    pub(crate) fn read(entry: StreamEntry) -> DeadLetter {
         // The host's own fields come last; a malformed task may have fields of these names before them.
         let text = |name: &str| {
             let found = entry.fields.iter().rev().find(|(known, _)| known == name.as_bytes());

@@ -5,7 +5,7 @@
 //! | `S` | stream | queued and running tasks, one group | producers, enqueue, fire, settle, promote, requeue, mend, and claim and all that end tasks in queues with tracks |
 //! | `tq:{S}:delayed` | zset | parked members by due time (ms); held ones by a time that never comes | settle, enqueue, promote, mend, claim |
 //! | `tq:{S}:parked` | hash | member → the fields of the delayed task (MessagePack) | settle, enqueue, promote, claim |
-//! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters | settle, requeue, purge |
+//! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters | settle, requeue, purge, import |
 //! | `tq:{S}:key:<key>` | string | the id of the task with this key, for its life and the window | enqueue, begin, settle, cancel, mend, examine |
 //! | `tq:{S}:alias:<alias>` | zset | the ids of the newest tasks with this alias, by the time of enqueueing (ms); expires | alias |
 //! | `tq:{S}:owners` | hash | id of a task that has its turn → its track and its entry | claim, return, and all that end tasks |
@@ -22,7 +22,7 @@
 //! | `tq:{S}:flow:<id>:results` | hash | index of a child → how it ended, and `<index>:value` → its result | all that end tasks |
 //! | `tq:{S}:schedule` | hash | schedule → up to which time it was handled (ms) | fire, and the scheduler's begin, reset, forget |
 //! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer; expires | settle, leave |
-//! | `tq:{S}:task:<id>` | hash | status and result of a task; expires after its end | begin, heartbeat, settle, enqueue, fire, requeue, mend, examine |
+//! | `tq:{S}:task:<id>` | hash | status and result of a task; expires after its end | begin, heartbeat, settle, enqueue, fire, requeue, import, mend, examine |
 //! | `tq:{tag}:state:<plugin>:<key>` | string | a value of a plugin's state, for all queues whose streams have this tag | settle |
 //! | the queue's `list` | list | items that are not tasks yet; producers LPUSH | producers, move |
 //! | `tq:hosts` | zset | host id by the time it was last seen (ms) | announce |

@@ -74,6 +74,8 @@ pub(crate) struct FoundTask {
     pub has_status: bool,
     /// The producer's fields.
     pub fields: RawFields,
+    /// The host's own fields, of a task that waits or runs.
+    pub reserved: RawFields,
 }
 
 impl FoundTask {
@@ -93,9 +95,11 @@ impl FoundTask {
         }
     }
 
-    /// The approximate size of its fields in bytes.
+    /// The approximate size of all its fields in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.fields.iter().map(|(name, value)| name.len() + value.len()).sum()
+        let size =
+            |fields: &RawFields| fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        size(&self.fields) + size(&self.reserved)
     }
 }
 
@@ -145,6 +149,12 @@ impl Queue {
         };
         let tasks = self.with_statuses(entries.into_iter().map(queued).collect()).await?;
         Ok(ListedPage { tasks, examined, next })
+    }
+
+    /// The entry at the end of the stream; `0-0` when it is empty.
+    pub(crate) async fn last_queued(&self) -> Result<String, QueueError> {
+        let last = self.range_back(&self.keys.stream, "+", 1).await?.pop();
+        Ok(last.map_or_else(|| "0-0".to_owned(), |last| last.id))
     }
 
     async fn listed_running(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
@@ -264,6 +274,7 @@ impl Queue {
                 idle_ms: None,
                 has_status: false,
                 fields: Vec::new(),
+                reserved: Vec::new(),
             };
             task.status.status.is_end().then_some(task)
         };
@@ -310,6 +321,10 @@ fn found(entry: StreamEntry, status: Status, at_ms: u64) -> FoundTask {
     let mut task = TaskStatus::new(&codec::id_of(&entry), status);
     task.attempt = text("tq-attempt").and_then(|attempt| attempt.try_into().ok()).unwrap_or(1);
     task.enqueued_at = text("tq-enqueued-at").or_else(|| Some(codec::entry_time_ms(&entry.id)));
+    let (reserved, fields) = entry
+        .fields
+        .into_iter()
+        .partition(|(name, _)| std::str::from_utf8(name).is_ok_and(codec::is_of_host));
     FoundTask {
         position: entry.id.clone(),
         entry: Some(entry.id),
@@ -318,7 +333,8 @@ fn found(entry: StreamEntry, status: Status, at_ms: u64) -> FoundTask {
         at_ms,
         idle_ms: None,
         has_status: false,
-        fields: own(entry.fields),
+        fields,
+        reserved,
     }
 }
 
@@ -343,17 +359,17 @@ fn dead(letter: DeadLetter) -> FoundTask {
         idle_ms: None,
         has_status: false,
         fields: letter.fields,
+        reserved: Vec::new(),
     }
-}
-
-/// The producer's fields.
-fn own(fields: RawFields) -> RawFields {
-    let is_own = |(name, _): &(Vec<u8>, Vec<u8>)| !std::str::from_utf8(name).is_ok_and(codec::is_of_host);
-    fields.into_iter().filter(is_own).collect()
 }
 
 fn last_of(entries: &[StreamEntry], count: usize) -> Option<String> {
     entries.last().filter(|_| entries.len() == count).map(|last| last.id.clone())
+}
+
+/// Whether the entry id `a` comes after `b`.
+pub(crate) fn comes_after(a: &str, b: &str) -> bool {
+    a != b && later(a, b) == a
 }
 
 /// The later one of two entry ids.
@@ -396,5 +412,6 @@ mod tests {
         assert_eq!(later("9-0", "10-0"), "10-0");
         assert_eq!(later("10-2", "10-11"), "10-11");
         assert_eq!(later("10-2", "0-0"), "10-2");
+        assert!(comes_after("10-0", "9-5") && !comes_after("9-5", "9-5") && !comes_after("9-5", "10-0"));
     }
 }

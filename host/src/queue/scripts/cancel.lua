@@ -3,9 +3,9 @@
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 status · 5 marker of the idempotency key (the stream: none)
 --       6 the flow that the task joins, if it joins one · 7 the children of this flow that are not released
 -- ARGV  1 group · 2 retention ms · 3 window ms · 4 task id · 5 entry in which it was found (empty: not
---       looked for)
+--       looked for) · 6 `1`: only if it waits (empty: also if it runs)
 -- Gives the status that the task had before, or an empty one when it is not known. CANCELLED, COMPLETED and
---   FAILED stay as they are.
+--   FAILED stay as they are; so does a task that runs where only one that waits is meant (PROCESSING).
 --
 -- No further child of the flow is released. The children that were released are cancelled by other calls.
 -- That holds also when the task is dead because one of them died, since the others go on.
@@ -19,6 +19,18 @@ local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[
   KEYS[6], 'hash') or join_refusal(KEYS[4])
 if bad then return bad end
 local status, known_entry, member = place_of(KEYS[4])
+-- Whether the task runs, or was delivered a moment ago.
+local function is_taken()
+  for _, entry in ipairs({ known_entry or '', ARGV[4], ARGV[5] }) do
+    if string.match(entry, '^%d+%-%d+$') and pending_of(entry) then
+      local there = redis.call('XRANGE', stream, entry, entry)[1]
+      local id = there and (value_in(there[2], 'tq-id') or entry)
+      if id == ARGV[4] then return true end
+    end
+  end
+  return status == 'PROCESSING'
+end
+if ARGV[6] == '1' and is_taken() then return 'PROCESSING' end
 local flow = KEYS[6]
 local has_flow = redis.call('HEXISTS', flow, 'left') == 1
 if has_flow then redis.call('UNLINK', KEYS[7]) end

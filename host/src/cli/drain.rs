@@ -1,0 +1,111 @@
+//! `tqhost drain`: cancels what waits in a queue; what runs goes on.
+//!
+//! In: a queue's name, filters. Out: how many were cancelled. With `--out`, each task is in a file before it
+//! is cancelled, and `dead import` brings it back as a dead letter. Not here: how tasks are found and
+//! cancelled (`operations::cancel`).
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::args::DrainArgs;
+use super::cancel::{ManyTasks, add, sentence, so_far};
+use super::confirm::{can_ask, confirm};
+use super::context::{open, rules};
+use super::exit::CommandError;
+use super::kept::KeptFile;
+use super::output::Out;
+use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::text;
+use crate::config::Config;
+use crate::operations::{BulkCancelled, CancelWalk, DRAINABLE, cancel_waiting, drained_lines, patiently};
+
+/// The message where nobody can be asked.
+const ALONE: &str = "drain cancels all that wait: add --yes where nobody can be asked";
+/// Why some tasks are skipped.
+const WHY: &str = "had ended or begun meanwhile";
+
+/// The result of a drain into a file.
+#[derive(Serialize)]
+struct DrainedInto {
+    #[serde(flatten)]
+    done: BulkCancelled,
+    out: String,
+    /// How many the file has.
+    written: u64,
+}
+
+pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> Result<(), CommandError> {
+    let DrainArgs { queue: name, filter, dry_run, yes, out: file } = args;
+    let filter = filter.filter();
+    rules(config, &name)?;
+    if !dry_run && !yes && !can_ask() {
+        return Err(CommandError::Usage(ALONE.into()));
+    }
+    let queue = open(config, &name).await?;
+    let many = ManyTasks { config, queue: &queue, states: &DRAINABLE, filter: &filter, only_waiting: true };
+    if !dry_run && !yes {
+        let which = if filter.is_empty() { "that wait in" } else { "that wait and match in" };
+        let count = text::plural(many.run(true).await?.succeeded, "task");
+        confirm(&format!("Cancel {count} {which} {name}?"), ALONE, "nothing was cancelled")?;
+    }
+    if let Some(file) = file {
+        return into_file(&many, &file, out).await;
+    }
+    let done = many.run(dry_run).await?;
+    match out.json {
+        true => out.json(&done),
+        false => out.line(sentence(&done, dry_run, WHY)),
+    }
+    Ok(())
+}
+
+async fn into_file(many: &ManyTasks<'_>, path: &Path, out: &mut Out) -> Result<(), CommandError> {
+    let (mut file, mut done) = (KeptFile::create(path)?, BulkCancelled::default());
+    let mut progress = CommandProgress::begin()?;
+    let ended = keep_and_cancel(many, &mut file, &mut done, &mut progress).await;
+    drop(progress);
+    let (name, written) = (file.name(), file.written);
+    file.finish();
+    ended?;
+    if out.json {
+        out.json(&DrainedInto { done, out: name, written });
+        return Ok(());
+    }
+    let kept = if written > 0 { format!("; {name} has {written}") } else { String::new() };
+    out.line(format!("{}{kept}", sentence(&done, false, WHY)));
+    Ok(())
+}
+
+async fn keep_and_cancel(
+    many: &ManyTasks<'_>,
+    file: &mut KeptFile,
+    sum: &mut BulkCancelled,
+    progress: &mut CommandProgress,
+) -> Result<(), CommandError> {
+    let ManyTasks { config, queue, filter, .. } = *many;
+    let mut walk = CancelWalk::new(many.states, None)?;
+    loop {
+        let page = match progress.step(walk.page(queue, filter)).await {
+            StepEnd::Done(page) => {
+                page.map_err(|error| CommandError::from(error).context(&so_far(sum, false)))?
+            }
+            StepEnd::Cut => return Err(interrupted(&so_far(sum, false))),
+        };
+        let Some(page) = page else { return Ok(()) };
+        sum.examined += page.examined;
+        let now_ms = patiently(|| queue.now_ms()).await?;
+        let lines = drained_lines(&queue.rules.name, &page.tasks, now_ms);
+        file.add(&lines).map_err(|error| error.context(&so_far(sum, false)))?;
+        let step = Box::pin(cancel_waiting(&config.queues, queue, &page.tasks));
+        match progress.step(step).await {
+            StepEnd::Done(Ok(step)) => add(sum, &step),
+            StepEnd::Done(Err(error)) => return Err(CommandError::from(error).context(&so_far(sum, true))),
+            StepEnd::Cut => return Err(interrupted(&so_far(sum, true))),
+        }
+        if progress.is_interrupted() {
+            return Err(interrupted(&format!("{}; {} has them", so_far(sum, false), file.name())));
+        }
+        progress.tell(|| format!("{} written and cancelled", text::plural(sum.succeeded, "task")));
+    }
+}

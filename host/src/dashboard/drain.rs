@@ -1,0 +1,123 @@
+//! Drain of a queue: a page that counts what waits and asks, and the steps.
+//!
+//! A step is bounded; where more is left, its page has a form that goes on. Not here: cancelling tasks
+//! (`operations::cancel`).
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+
+use super::layout::{form_token, page};
+use super::problem::PageProblem;
+use super::session::Visitor;
+use super::state::Dashboard;
+use super::text::{data, plural};
+use super::values::{Values, queue_path};
+use crate::api::audit::AuditNote;
+use crate::operations::{self, BulkCancel, BulkCancelled, DRAINABLE, STEP_TIME};
+use crate::queue::{Queue, TaskFilter};
+
+/// How many steps of a count are made for a page.
+const COUNTED_STEPS: usize = 5;
+
+async fn step(
+    dashboard: &Dashboard,
+    queue: &Queue,
+    cursor: Option<&str>,
+    dry_run: bool,
+) -> Result<BulkCancelled, PageProblem> {
+    let filter = TaskFilter::default();
+    let (states, only_waiting, time) = (&DRAINABLE[..], true, STEP_TIME);
+    let bulk = BulkCancel { states, filter: &filter, cursor, only_waiting, dry_run, time };
+    Ok(operations::cancel_all(&dashboard.api.queues(), queue, &bulk).await?)
+}
+
+/// Counts, and asks.
+pub(super) async fn confirm(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+) -> Result<Response, PageProblem> {
+    let queue = dashboard.api.queue(&name).await?;
+    let (mut count, mut cursor) = (0, None);
+    for _ in 0..COUNTED_STEPS {
+        let part = step(&dashboard, &queue, cursor.as_deref(), true).await?;
+        count += part.succeeded;
+        cursor = part.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    let path = queue_path(&name);
+    let main = html! {
+        p.trail { a href=(path) { "Queue " (data(&name)) } }
+        h1 { "Drain queue" }
+        p.count {
+            @if cursor.is_some() { "At least " }
+            strong { (plural(count, "task")) }
+            @if count == 1 { " waits" } @else { " wait" } " in queue " (data(&name))
+            ": queued, delayed or held."
+        }
+        p.error {
+            "They are cancelled for good. What runs goes on. To keep them, use "
+            code { "tqhost drain --out" } "."
+        }
+        p.note { "Producers may add more meanwhile, and tasks that run may be tried again." }
+        @if !visitor.may_change() {
+            p { "This session may only read." }
+        } @else if count == 0 && cursor.is_none() {
+            p { "There is nothing to do." }
+        } @else {
+            (form(&visitor, &path, None, [0, 0], &format!("Cancel {}", plural(count, "task"))))
+        }
+        p { a href=(path) { "Back, without a change" } }
+    };
+    Ok(page(&visitor, &format!("Drain {name}"), &main))
+}
+
+fn form(visitor: &Visitor, path: &str, cursor: Option<&str>, so_far: [u64; 2], label: &str) -> Markup {
+    html! {
+        form method="post" action={ (path) "/drain" } data-continue[cursor.is_some()] {
+            (form_token(visitor))
+            @if let Some(cursor) = cursor { input type="hidden" name="cursor" value=(cursor); }
+            input type="hidden" name="succeeded" value=(so_far[0]);
+            input type="hidden" name="skipped" value=(so_far[1]);
+            button.danger { (label) }
+        }
+    }
+}
+
+pub(super) async fn drain(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let queue = dashboard.api.queue(&name).await?;
+    let note = AuditNote::queue(&name);
+    let part = match step(&dashboard, &queue, values.get("cursor"), false).await {
+        Ok(part) => part,
+        Err(error) => return Ok(note.on(error.into_response())),
+    };
+    let note = AuditNote { succeeded: Some(part.succeeded), skipped: Some(part.skipped), ..note };
+    let before = |name: &str| values.get(name).and_then(|count| count.parse().ok()).unwrap_or(0);
+    let so_far: [u64; 2] = [before("succeeded") + part.succeeded, before("skipped") + part.skipped];
+    let path = queue_path(&name);
+    let main = html! {
+        p.trail { a href=(path) { "Queue " (data(&name)) } }
+        h1 { "Drain queue" }
+        p.done role="status" {
+            (plural(so_far[0], "task")) " "
+            @if so_far[0] == 1 { "is " } @else { "are " } "cancelled"
+            @if so_far[1] > 0 { ", " (so_far[1]) " skipped: they had ended or begun" }
+            @if part.next.is_some() { "; more are left." } @else { ", and none waits that was there." }
+        }
+        @if let Some(next) = &part.next {
+            p.note { "With JavaScript this page goes on by itself; leave it to stop." }
+            (form(&visitor, &path, Some(next), so_far, "Go on"))
+        }
+        p { a href=(path) { "Watch queue " (data(&name)) } }
+    };
+    Ok(note.on(page(&visitor, "Drain", &main)))
+}

@@ -2,6 +2,7 @@
 //!
 //! Not here: the same over HTTP (`api`), single tasks (`commands`).
 
+use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
@@ -125,7 +126,7 @@ fn dead_letters_are_told_apart_without_another_tool() {
     let shown = bench.tqhost(&["dead", "list", "work", "--by", "cause"]).ok().stdout;
     assert!(shown.contains("retries-exhausted  echo@bbbb") && shown.contains("timeout: …"), "{shown}");
     assert!(shown.contains("130 of 130 dead letters."), "{shown}");
-    // What a group shows is a filter for the other commands.
+    // The text of a group is a filter for the other commands.
     let found = ask(&bench, &["dead", "requeue", "work", "--all", "--error", "timeout: ", "--dry-run"]);
     assert_eq!(found, json!({ "succeeded": 33, "skipped": 0 }));
 }
@@ -350,7 +351,7 @@ fn a_drain_does_not_touch_a_task_that_a_host_has_just_taken() {
     let status = format!("tq:{{work}}:task:{id}");
     let flow = [format!("tq:{{work}}:flow:{id}"), format!("tq:{{work}}:flow:{id}:children")];
     let keys: Vec<String> = keys.into_iter().chain([status.clone(), "work".into()]).chain(flow).collect();
-    let mut cancel = |bench: &mut Bench, only_waiting: &str| -> String {
+    let cancel = |bench: &mut Bench, only_waiting: &str| -> String {
         let args = ["tqhost", "60000", "60000", &id, &id, only_waiting, "", "work"];
         bench.redis("EVAL", (&script::CANCEL.source, keys.len(), &keys, &args[..]))
     };
@@ -366,7 +367,7 @@ fn a_drain_does_not_touch_a_task_that_a_host_has_just_taken() {
 fn an_import_that_is_sent_again_adds_nothing() {
     let mut bench = Bench::new("[queues.work]\n");
     let status = "tq:{work}:task:id-1";
-    let mut import = |bench: &mut Bench| -> u64 {
+    let import = |bench: &mut Bench| -> u64 {
         let args = ["0", "a", "1", "tq-id", "id-1", "tq-reason", "rejected", "tq-error", "no"];
         bench.redis("EVAL", (&script::IMPORT.source, 3, "work", DEAD, status, &args[..]))
     };
@@ -381,4 +382,38 @@ fn an_import_that_is_sent_again_adds_nothing() {
     let _: u64 = bench.redis("DEL", DEAD);
     let _: String = bench.redis("SET", (status, "x"));
     assert_eq!(import(&mut bench), 1, "a key of another type is no status");
+}
+
+#[test]
+fn queues_are_watched_line_by_line_until_ctrl_c() {
+    let mut bench = Bench::new("[queues.work]\n[queues.other]\nplugin = \"else\"\n");
+    let mut child = start(&bench, &["queues", "--watch", "--json", "--match", "wor"]);
+    let stdout = child.stdout.take().expect("stdout");
+    let mut lines = BufReader::new(stdout).lines().map(|line| line.expect("a line"));
+    let mut next = || -> Value { serde_json::from_str(&lines.next().expect("a line")).expect("JSON") };
+    let first = next();
+    assert_eq!((texts(&first, "queue"), &first[0]["queued"]), (vec!["work".to_owned()], &json!(0)));
+    bench.xadd("work", &[("a", "1")]);
+    // The task comes into one of the next lines.
+    assert!((0..10).any(|_| next()[0]["queued"] == 1), "the task is seen");
+    let ran = interrupt(child);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "Ctrl-C is how it ends");
+
+    let shown = |text: &str| bench.tqhost(&["queues", "--match", text]).ok().stdout;
+    assert!(shown("no host").contains("other") && !shown("els").contains("work "), "{}", shown("els"));
+    assert_eq!(shown("nothing"), "No queue matches.\n");
+}
+
+#[test]
+fn an_interrupted_enqueue_says_where_the_file_goes_on() {
+    const ALL: usize = 300_000;
+    let mut bench = Bench::new("[queues.work]\n");
+    let file = bench.dir.path().join("tasks.jsonl");
+    std::fs::write(&file, "{\"a\":1}\n".repeat(ALL)).expect("write");
+    let child = start(&bench, &["enqueue", "work", "--jsonl", file.to_str().expect("a path")]);
+    eventually("some are there", || (bench.redis::<usize>("XLEN", "work") > 0).then_some(()));
+    let ran = interrupt(child);
+    let there = bench.redis::<usize>("XLEN", "work");
+    let told = format!("tqhost: interrupted: the first {there} tasks of the file are in the queue");
+    assert!(ran.code == 1 && ran.stderr.starts_with(&told) && there < ALL, "{there}: {ran:?}");
 }

@@ -10,6 +10,7 @@ use super::args::AdoptArgs;
 use super::context::open;
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone};
+use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::doctor::adopt::{self, AdoptItem, AdoptKind, AdoptOrders, AdoptReport};
@@ -53,12 +54,20 @@ pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> Resu
     let AdoptArgs { yes, from, stopped, done, delete_acked, dead_fields, out: gives, early, .. } = args;
     let hosts = patiently(|| hosts::list(&queue.link)).await?;
     // Neither is repeated with --yes: a second call would not tell what the first one did.
-    let report = if gives {
-        give_back::give_back(&queue, &hosts, yes, early).await?
-    } else {
+    let looked = async {
+        if gives {
+            return give_back::give_back(&queue, &hosts, yes, early).await;
+        }
         let orders =
             AdoptOrders { act: yes, from, are_stopped: stopped, is_done: done, delete_acked, dead_fields };
-        adopt::adopt(&queue, &orders).await?
+        adopt::adopt(&queue, &orders).await
+    };
+    let report = match CommandProgress::begin()?.long_step("looking at every task", looked).await {
+        StepEnd::Done(report) => report?,
+        StepEnd::Cut if yes => {
+            return Err(interrupted("what was done by then stays so; run it again to go on"));
+        }
+        StepEnd::Cut => return Err(interrupted("nothing was changed")),
     };
     let rules = &queue.rules;
     let ok = !report.is_blocked() && !report.lacks_beginning;

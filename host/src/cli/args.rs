@@ -73,10 +73,7 @@ pub(super) enum Command {
         queue: String,
     },
     /// Show how much is in the queues, how old it is and who works on it
-    Queues {
-        /// Show this queue only, with its consumers and hosts
-        queue: Option<String>,
-    },
+    Queues(QueuesArgs),
     /// Check that every task of a queue is in exactly one place, and that nothing is stuck or orphaned;
     /// hosts may be running
     Doctor {
@@ -301,6 +298,18 @@ pub(super) struct TasksArgs {
     /// Go on where a list ended that had this as `next`
     #[arg(long, value_name = "NEXT")]
     pub cursor: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct QueuesArgs {
+    /// Show this queue only, with its consumers and hosts
+    pub queue: Option<String>,
+    /// Show only queues with this text in their name, stream, plugin or state
+    #[arg(long = "match", value_name = "TEXT", conflicts_with = "queue")]
+    pub text: Option<String>,
+    /// Show them again every two seconds, until Ctrl-C
+    #[arg(long)]
+    pub watch: bool,
 }
 
 #[derive(Debug, Args)]

@@ -41,7 +41,7 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Res
     let many = ManyTasks { config, queue: &queue, states, filter: &filter, only_waiting: false };
     if !dry_run && !yes {
         let question = format!("Cancel {} of {name}?", text::plural(many.run(true).await?.succeeded, "task"));
-        confirm(&question, ALONE, "nothing was cancelled")?;
+        confirm(&question, ALONE, "nothing was cancelled").await?;
     }
     let done = many.run(dry_run).await?;
     match out.json {
@@ -57,7 +57,7 @@ pub(super) struct ManyTasks<'m> {
     pub queue: &'m Queue,
     pub states: &'m [ListedState],
     pub filter: &'m TaskFilter,
-    /// What a host has taken stays as it is.
+    /// Tasks that a host has taken stay as they are.
     pub only_waiting: bool,
 }
 
@@ -114,7 +114,7 @@ pub(super) fn so_far(sum: &BulkCancelled, in_doubt: bool) -> String {
     format!("{least}{many} cancelled, not all of them; run the command again to go on")
 }
 
-/// What was done, for people. `why` says why some were skipped.
+/// Says what was done, for people. `why` says why some were skipped.
 pub(super) fn sentence(done: &BulkCancelled, dry_run: bool, why: &str) -> String {
     let BulkCancelled { succeeded, skipped, children, .. } = done;
     let with = if *children > 0 {

@@ -405,7 +405,7 @@ fn by_package(names: &[String]) -> String {
 mod tests {
     use super::*;
 
-    const PLAIN: Paint = Paint { colour: false };
+    const PLAIN: Paint = Paint { colour: false, width: None };
 
     fn checked(folder: &std::path::Path) -> CheckView {
         let config = files::tests::config(folder);

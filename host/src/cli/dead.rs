@@ -14,7 +14,7 @@ use super::args::{DeadCommand, DeadListArgs};
 use super::context::open;
 use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
-use super::progress::{CommandProgress, StepEnd};
+use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::task_file::ExportedTask;
 use super::{dead_groups, import, redrive, text, value};
 use crate::clock;
@@ -67,7 +67,11 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
         return dead_groups::list(&queue, by, &filter, &args, out).await;
     }
     let (limit, mut progress) = (args.limit.max(1), CommandProgress::begin()?);
-    let mut list = dead_list(&queue, &filter, args.cursor.as_deref(), limit, false).await?;
+    let first = dead_list(&queue, &filter, args.cursor.as_deref(), limit, false);
+    let StepEnd::Done(list) = progress.step(first).await else {
+        return Err(interrupted("nothing was found"));
+    };
+    let mut list = list?;
     // One call looks at a bounded number of dead letters; the command goes on until it has enough.
     while list.dead.len() < limit
         && !progress.is_interrupted()
@@ -81,7 +85,9 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
         list.next = more.next;
         progress.tell(|| format!("{} found, {} looked at", list.dead.len(), list.examined));
     }
-    let all = patiently(|| queue.census()).await?.dead;
+    let census = progress.step(patiently(|| queue.census())).await;
+    let StepEnd::Done(census) = census else { return Err(interrupted("nothing was counted")) };
+    let all = census?.dead;
     let (matching, all_counted) = match (&args.cursor, &list.next) {
         (None, None) => (list.dead.len() as u64, true),
         _ if filter.is_empty() => (all, true),

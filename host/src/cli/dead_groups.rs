@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn groups_have_their_counts() {
-        let plain = Paint { colour: false };
+        let plain = Paint { colour: false, width: None };
         let shown = table(&groups(GroupBy::Cause, None), 121_000, &TimeZone::UTC, plain);
         insta::assert_snapshot!(shown, @r"
         REASON    VERSION  COUNT  OLDEST  NEWEST  EXAMPLE  ERROR

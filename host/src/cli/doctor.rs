@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::context::open;
 use super::exit::CommandError;
 use super::output::{Align, Out, Paint, TextTable, Tone};
+use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::doctor::{self, DoctorReport, FaultKind, Finding};
@@ -88,11 +89,18 @@ pub(super) async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -
     let others: Vec<Queue> =
         config.queues.iter().map(|rules| Queue::new(rules.clone(), queue.link.clone())).collect();
     let hosts = patiently(|| hosts::list(&queue.link)).await?;
-    let report = match fix {
-        // Not repeated: the second call would not report what the first one repaired before its reply was
-        // lost.
-        true => doctor::examine(&queue, &others, &hosts, true).await?,
-        false => patiently(|| doctor::examine(&queue, &others, &hosts, false)).await?,
+    let examined = async {
+        match fix {
+            // Not repeated: the second call would not report what the first one repaired before its reply was
+            // lost.
+            true => doctor::examine(&queue, &others, &hosts, true).await,
+            false => patiently(|| doctor::examine(&queue, &others, &hosts, false)).await,
+        }
+    };
+    let report = match CommandProgress::begin()?.long_step("looking at every task", examined).await {
+        StepEnd::Done(report) => report?,
+        StepEnd::Cut if fix => return Err(interrupted("what was repaired by then stays so; run it again")),
+        StepEnd::Cut => return Err(interrupted("nothing was found out")),
     };
     match out.json {
         true => out.json(&ReportView::new(&queue.rules.name, &report)),

@@ -18,7 +18,9 @@ use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
-use crate::operations::{BulkCancelled, CancelWalk, DRAINABLE, cancel_waiting, drained_lines, patiently};
+use crate::operations::{
+    BulkCancelled, CancelWalk, DRAINABLE, OperationError, cancel_waiting, drained_lines, patiently,
+};
 
 /// The message where nobody can be asked.
 const ALONE: &str = "drain cancels all that wait: add --yes where nobody can be asked";
@@ -47,7 +49,7 @@ pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> Resu
     if !dry_run && !yes {
         let which = if filter.is_empty() { "that wait in" } else { "that wait and match in" };
         let count = text::plural(many.run(true).await?.succeeded, "task");
-        confirm(&format!("Cancel {count} {which} {name}?"), ALONE, "nothing was cancelled")?;
+        confirm(&format!("Cancel {count} {which} {name}?"), ALONE, "nothing was cancelled").await?;
     }
     if let Some(file) = file {
         return into_file(&many, &file, out).await;
@@ -86,7 +88,11 @@ async fn keep_and_cancel(
     let ManyTasks { config, queue, filter, .. } = *many;
     let mut walk = CancelWalk::new(many.states, None)?;
     loop {
-        let page = match progress.step(walk.page(queue, filter)).await {
+        let read = async {
+            let page = walk.page(queue, filter).await?;
+            Ok::<_, OperationError>((page, patiently(|| queue.now_ms()).await?))
+        };
+        let (page, now_ms) = match progress.step(read).await {
             StepEnd::Done(page) => {
                 page.map_err(|error| CommandError::from(error).context(&so_far(sum, false)))?
             }
@@ -94,7 +100,6 @@ async fn keep_and_cancel(
         };
         let Some(page) = page else { return Ok(()) };
         sum.examined += page.examined;
-        let now_ms = patiently(|| queue.now_ms()).await?;
         let lines = drained_lines(&queue.rules.name, &page.tasks, now_ms);
         file.add(&lines).map_err(|error| error.context(&so_far(sum, false)))?;
         let step = Box::pin(cancel_waiting(&config.queues, queue, &page.tasks));

@@ -17,6 +17,7 @@ use super::context::{connect, rules};
 use super::exit::CommandError;
 use super::input::{self, JsonLines};
 use super::output::{Out, note};
+use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::status::tone;
 use super::{text, value, wait};
 use crate::config::Config;
@@ -50,6 +51,7 @@ pub(super) async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Re
                 ids: Vec::new(),
                 sent: 0,
                 duplicates: 0,
+                progress: None,
             };
             sender.send(&[task], &[None], out).await?;
             sender
@@ -64,6 +66,7 @@ pub(super) async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Re
                 ids: Vec::new(),
                 sent: 0,
                 duplicates: 0,
+                progress: Some(CommandProgress::begin()?),
             };
             sender.send_lines(&lines, delay, out).await?;
             if !out.json {
@@ -100,6 +103,8 @@ struct Sender {
     sent: u64,
     /// Tasks that were not enqueued, because another one has their idempotency key.
     duplicates: u64,
+    /// How far a file with many tasks is sent.
+    progress: Option<CommandProgress>,
 }
 
 impl Sender {
@@ -132,8 +137,15 @@ impl Sender {
         lines: &[Option<u64>],
         out: &mut Out,
     ) -> Result<(), CommandError> {
-        let replies =
-            patiently(|| self.queue.enqueue(tasks)).await.map_err(|error| self.stopped(error.into()))?;
+        let sending = patiently(|| self.queue.enqueue(tasks));
+        let replies = match &mut self.progress {
+            None => sending.await,
+            Some(progress) => match progress.step(sending).await {
+                StepEnd::Done(replies) => replies,
+                StepEnd::Cut => return Err(interrupted(&format!("at least {}", self.so_far()))),
+            },
+        };
+        let replies = replies.map_err(|error| self.stopped(error.into()))?;
         let mut refused: Option<(Option<u64>, anyhow::Error)> = None;
         for ((task, line), reply) in tasks.iter().zip(lines).zip(replies) {
             match reply {
@@ -141,6 +153,13 @@ impl Sender {
                 Ok(Enqueued::Duplicate(first)) => self.duplicate(&first, line.is_some(), out),
                 Ok(Enqueued::Full) => refused = refused.or(Some((*line, anyhow!(full(&self.queue.rules))))),
                 Err(error) => refused = refused.or(Some((*line, error.into()))),
+            }
+        }
+        let sent = self.sent;
+        if let Some(progress) = &mut self.progress {
+            progress.tell(|| format!("{} enqueued", text::plural(sent, "task")));
+            if progress.is_interrupted() && refused.is_none() {
+                return Err(interrupted(&self.so_far()));
             }
         }
         match refused {
@@ -178,6 +197,12 @@ impl Sender {
         }
     }
 
+    /// How much was done before Ctrl-C.
+    fn so_far(&self) -> String {
+        let known = text::plural(self.sent + self.duplicates, "task");
+        format!("the first {known} of the file are in the queue, and the others are not")
+    }
+
     /// Adds to a failure how many tasks were sent before it.
     fn stopped(&self, failure: CommandError) -> CommandError {
         match failure {
@@ -189,7 +214,7 @@ impl Sender {
     }
 
     async fn wait(
-        self,
+        mut self,
         timeout: Option<Duration>,
         start: Instant,
         out: &mut Out,
@@ -206,12 +231,18 @@ impl Sender {
         let retention = self.queue.rules.retention;
         let waited = self.ids.len();
         let mut ends = Ends { single: waited == 1, ..Ends::default() };
-        let left = wait::until_end(&self.queue, self.ids, timeout, |id, status| match status {
+        let waiting = wait::until_end(&self.queue, self.ids, timeout, |id, status| match status {
             Some(status) => ends.ended(name, &status, out),
             None => ends.gone(name, id, start.elapsed() >= retention, out),
-        })
-        .await
-        .context("stopped waiting (the tasks are enqueued)")?;
+        });
+        let left = match &mut self.progress {
+            None => waiting.await,
+            Some(progress) => match progress.unless_interrupted(waiting).await {
+                StepEnd::Done(left) => left,
+                StepEnd::Cut => return Err(interrupted("stopped waiting; the tasks are enqueued")),
+            },
+        };
+        let left = left.context("stopped waiting (the tasks are enqueued)")?;
         if !left.is_empty() {
             if out.json {
                 for id in &left {

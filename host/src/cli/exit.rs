@@ -58,14 +58,15 @@ impl CommandError {
         }
     }
 
+    /// The error for people; empty if it has no text.
+    pub(super) fn words(&self) -> String {
+        self.message().map_or_else(String::new, |message| format!("tqhost: {}", text::escape_block(&message)))
+    }
+
     /// Prints the error, if it has a text, and gives the exit code. A closed stderr does not change the code.
     pub(crate) fn report(&self, json: bool) -> u8 {
         if let Some(message) = self.message() {
-            let line = if json {
-                json!({ "error": message }).to_string()
-            } else {
-                format!("tqhost: {}", text::escape_block(&message))
-            };
+            let line = if json { json!({ "error": message }).to_string() } else { self.words() };
             let _ = writeln!(io::stderr(), "{line}");
         }
         self.code()

@@ -17,7 +17,7 @@ use super::args::DeadImportArgs;
 use super::context::{open, rules};
 use super::exit::CommandError;
 use super::output::Out;
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, ProgressLine, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::operations::{FileLine, ImportedLetter, patiently, read_line};
@@ -45,14 +45,16 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
     rules(config, &name)?;
     let file = LetterFile { path };
     let hasher = RandomState::new();
-    let mut progress = CommandProgress::begin()?;
+    let mut line_told = ProgressLine::new();
     // A hash per line: ids themselves may be many, and only those that are dead already are compared.
     let mut hashes = HashSet::new();
     for line in file.lines(&name)? {
         hashes.insert(hasher.hash_one(&line?.id));
-        progress.tell(|| format!("{} read", text::plural(hashes.len() as u64, "line")));
+        line_told.tell(|| format!("{} read", text::plural(hashes.len() as u64, "line")));
     }
+    drop(line_told);
     let queue = open(config, &name).await?;
+    let mut progress = CommandProgress::begin()?;
     let is_named = |id: &str| hashes.contains(&hasher.hash_one(id));
     let mut there = dead_already(&queue, is_named, &mut progress).await?;
     let mut counts = ImportCounts::default();

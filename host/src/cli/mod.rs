@@ -45,6 +45,7 @@ mod text;
 mod value;
 mod wait;
 
+mod watch;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -137,7 +138,7 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
             Command::Drain(args) => drain::run(&config, args, &mut out).await,
             Command::Pause { queue } => control::pause(&config, &queue, &mut out).await,
             Command::Resume { queue } => control::resume(&config, &queue, &mut out).await,
-            Command::Queues { queue } => queues::run(&config, queue.as_deref(), &mut out).await,
+            Command::Queues(args) => queues::run(&config, args, &mut out).await,
             Command::Doctor { queue, fix } => doctor::run(&config, &queue, fix, &mut out).await,
             Command::Adopt(args) => adopt::run(&config, args, &mut out).await,
             Command::Dead(command) => dead::run(&config, command, &mut out).await,

@@ -11,6 +11,12 @@ use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr as _;
 
+use super::text;
+
+/// The smallest width of the last column of a table, and that of a task's id, which other columns keep.
+const SMALLEST: usize = 10;
+const ID_WIDTH: usize = 36;
+
 /// Stdout. When its reader is gone (`| head`), the output ends and the command goes on.
 #[derive(Debug)]
 pub(super) struct Out {
@@ -25,19 +31,22 @@ impl Out {
         let wanted = |name: &str| env::var_os(name).is_none_or(|value| value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
         let colour = !json && io::stdout().is_terminal() && wanted("NO_COLOR") && !dumb;
-        Out { json, paint: Paint { colour }, closed: false, error: None }
+        let width = terminal_size(io::stdout()).map(|(columns, _)| columns).filter(|_| !json);
+        Out { json, paint: Paint { colour, width }, closed: false, error: None }
     }
 
     /// Prints text and a newline.
     pub(super) fn line(&mut self, text: impl AsRef<str>) {
+        self.text(&format!("{}\n", text.as_ref()));
+    }
+
+    /// Prints text as it is.
+    pub(super) fn text(&mut self, text: &str) {
         if self.closed {
             return;
         }
         let mut stdout = io::stdout().lock();
-        let written = stdout
-            .write_all(text.as_ref().as_bytes())
-            .and_then(|()| stdout.write_all(b"\n"))
-            .and_then(|()| stdout.flush());
+        let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
         if let Err(error) = written {
             self.closed = true;
             self.error = Some(error).filter(|error| error.kind() != ErrorKind::BrokenPipe);
@@ -68,16 +77,19 @@ pub(super) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// How many columns the terminal behind this stream has; none: it is no terminal.
-pub(super) fn terminal_width(stream: impl AsFd) -> Option<usize> {
+/// How many columns and rows the terminal behind this stream has; none: it is no terminal.
+pub(super) fn terminal_size(stream: impl AsFd) -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(stream).ok()?;
-    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+    let size = (usize::from(size.ws_col), usize::from(size.ws_row));
+    Some(size).filter(|(columns, rows)| *columns > 0 && *rows > 0)
 }
 
-/// Puts colours around text, or leaves it as it is.
+/// Says how text is shown: in colours, and fitted into a terminal.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Paint {
     pub colour: bool,
+    /// The columns of the terminal, into which tables are fitted. None: there is no terminal.
+    pub width: Option<usize>,
 }
 
 /// The meaning of a colour.
@@ -110,7 +122,7 @@ impl Paint {
 /// One cell of a table.
 #[derive(Debug, Clone)]
 pub(super) struct Cell {
-    text: String,
+    pub text: String,
     tone: Tone,
 }
 
@@ -148,6 +160,25 @@ impl TextTable {
         self.rows.push(cells.into_iter().collect());
     }
 
+    /// Makes columns of text smaller until a row has room: first the last one, then the widest ones, as far
+    /// as an id is not cut. Figures keep their width.
+    fn fit(&self, widths: &mut [usize], most: usize) {
+        let is_text = |column: usize| self.columns[column].1 == Align::Left;
+        let excess =
+            |widths: &[usize]| (widths.iter().sum::<usize>() + 2 * (widths.len() - 1)).saturating_sub(most);
+        if let Some(last) = (0..widths.len()).rev().find(|column| is_text(*column)) {
+            let room = widths[last].saturating_sub(SMALLEST);
+            widths[last] -= room.min(excess(widths));
+        }
+        while excess(widths) > 0 {
+            let widest = (0..widths.len()).filter(|column| is_text(*column)).max_by_key(|at| widths[*at]);
+            match widest {
+                Some(column) if widths[column] > ID_WIDTH => widths[column] -= 1,
+                _ => break,
+            }
+        }
+    }
+
     /// The whole table, without a newline at the end.
     pub(super) fn render(&self, paint: Paint) -> String {
         let titles: Vec<Cell> =
@@ -161,12 +192,16 @@ impl TextTable {
                 .max()
                 .unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
+        let mut widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
+        if let Some(most) = paint.width {
+            self.fit(&mut widths, most);
+        }
         let line = |cells: &Vec<Cell>| {
             let mut out = String::new();
             for (column, ((_, align), cell)) in self.columns.iter().zip(cells).enumerate() {
-                let padding = " ".repeat(widths[column].saturating_sub(cell.text.width()));
-                let text = paint.tone(cell.tone, &cell.text);
+                let shown = text::cut(&cell.text, widths[column]);
+                let padding = " ".repeat(widths[column].saturating_sub(shown.width()));
+                let text = paint.tone(cell.tone, &shown);
                 let gap = if column == 0 { "" } else { "  " };
                 match align {
                     Align::Left => out += &format!("{gap}{text}{padding}"),
@@ -195,7 +230,7 @@ pub(super) fn sheet(paint: Paint, lines: &[(&str, String)]) -> String {
 mod tests {
     use super::*;
 
-    const PLAIN: Paint = Paint { colour: false };
+    const PLAIN: Paint = Paint { colour: false, width: None };
 
     fn table() -> TextTable {
         let mut table =
@@ -217,8 +252,29 @@ mod tests {
     }
 
     #[test]
+    fn a_table_fits_the_terminal() {
+        let mut table =
+            TextTable::new(&[("ID", Align::Left), ("COUNT", Align::Right), ("ERROR", Align::Left)]);
+        let id = "0190b8e4-61a9-76b6-8505-cad2c3ca81d9";
+        table.row([id.into(), 7.into(), "a long error, which says much".into()]);
+        table.row([format!("a-very-long-name-{id}").into(), 8.into(), "日本語の長いエラー".into()]);
+        let fitted = |width| table.render(Paint { colour: false, width: Some(width) });
+        for width in [70, 80, 100] {
+            let widest = fitted(width).lines().map(|line| line.width()).max();
+            assert!(widest.is_some_and(|widest| widest <= width), "{width}: {}", fitted(width));
+        }
+        assert_eq!(fitted(200), table.render(PLAIN), "nothing is cut where there is room");
+        insta::assert_snapshot!(fitted(70), @r"
+        ID                                                   COUNT  ERROR
+        0190b8e4-61a9-76b6-8505-cad2c3ca81d9                     7  a long er…
+        a-very-long-name-0190b8e4-61a9-76b6-8505-cad2c3ca8…      8  日本語の…
+        ");
+        assert!(fitted(20).contains(id), "an id is never cut: {}", fitted(20));
+    }
+
+    #[test]
     fn colours_take_no_room() {
-        let coloured = table().render(Paint { colour: true });
+        let coloured = table().render(Paint { colour: true, width: None });
         assert!(
             coloured.contains("    \u{1b}[1mDEAD\u{1b}[0m")
                 && coloured.contains("  \u{1b}[32mready\u{1b}[0m"),

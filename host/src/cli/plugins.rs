@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use crate::queue::hosts::{HostChange, HostInfo, HostPlugin};
 
-    const PLAIN: Paint = Paint { colour: false };
+    const PLAIN: Paint = Paint { colour: false, width: None };
 
     fn change(what: &str, reason: Option<&str>) -> HostChange {
         let version = Some("77ac0aa2b7d4e5f60718".to_owned());

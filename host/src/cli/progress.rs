@@ -21,15 +21,12 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long a step may go on after Ctrl-C. What it did by then is not in the figure.
 const GRACE: Duration = Duration::from_secs(2);
 /// The exit code of a process that Ctrl-C ended, as shells have it.
-const INTERRUPTED: i32 = 130;
+pub(super) const INTERRUPTED: i32 = 130;
 
 pub(super) struct CommandProgress {
     interrupt: Signal,
     is_interrupted: bool,
-    begun: Instant,
-    /// When the last line was written, if one stands there.
-    told: Option<Instant>,
-    is_terminal: bool,
+    line: ProgressLine,
 }
 
 /// A step of a command, or its interruption.
@@ -40,36 +37,51 @@ pub(super) enum StepEnd<T> {
 }
 
 impl CommandProgress {
-    /// From now on Ctrl-C is noted, and ends nothing by itself.
+    /// From now on Ctrl-C is noted, and ends nothing by itself: each wait has to be a step.
     pub(super) fn begin() -> Result<CommandProgress, CommandError> {
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen to Ctrl-C")?;
-        let is_terminal = io::stderr().is_terminal();
-        Ok(CommandProgress {
-            interrupt,
-            is_interrupted: false,
-            begun: Instant::now(),
-            told: None,
-            is_terminal,
-        })
+        Ok(CommandProgress { interrupt, is_interrupted: false, line: ProgressLine::new() })
     }
 
     /// Takes a step. After Ctrl-C it has two seconds to end.
     pub(super) async fn step<T>(&mut self, step: impl Future<Output = T>) -> StepEnd<T> {
+        self.run(None, step).await
+    }
+
+    /// Takes a step that may be long, and tells how long it has taken: `what` is what it does.
+    pub(super) async fn long_step<T>(&mut self, what: &str, step: impl Future<Output = T>) -> StepEnd<T> {
+        self.run(Some(what), step).await
+    }
+
+    async fn run<T>(&mut self, what: Option<&str>, step: impl Future<Output = T>) -> StepEnd<T> {
         let mut step = std::pin::pin!(step);
-        if !self.is_interrupted {
+        let was_interrupted = self.is_interrupted;
+        while !self.is_interrupted {
             tokio::select! {
                 done = &mut step => return StepEnd::Done(done),
                 _ = self.interrupt.recv() => self.is_interrupted = true,
+                () = tokio::time::sleep(PAUSE), if what.is_some() => {
+                    let time = self.line.begun.elapsed();
+                    self.tell(|| format!("{} for {}", what.unwrap_or_default(), text::age(time)));
+                }
             }
-            self.clear();
-            if self.is_terminal {
-                output::note("stopping after this step; press Ctrl-C again to end at once");
-            }
+        }
+        self.line.clear();
+        if self.line.is_terminal && !was_interrupted {
+            output::note("stopping; press Ctrl-C again to end at once");
         }
         tokio::select! {
             done = &mut step => StepEnd::Done(done),
             () = tokio::time::sleep(GRACE) => StepEnd::Cut,
             _ = self.interrupt.recv() => std::process::exit(INTERRUPTED),
+        }
+    }
+
+    /// Waits for something that Ctrl-C may cut off at once.
+    pub(super) async fn unless_interrupted<T>(&mut self, wait: impl Future<Output = T>) -> StepEnd<T> {
+        tokio::select! {
+            done = wait => StepEnd::Done(done),
+            _ = self.interrupt.recv() => StepEnd::Cut,
         }
     }
 
@@ -80,19 +92,39 @@ impl CommandProgress {
 
     /// Tells how far the command is, if that is worth a line.
     pub(super) fn tell(&mut self, line: impl FnOnce() -> String) {
+        if !self.is_interrupted {
+            self.line.tell(line);
+        }
+    }
+}
+
+/// A line on stderr that is written over.
+pub(super) struct ProgressLine {
+    begun: Instant,
+    /// When the last line was written, if one stands there.
+    told: Option<Instant>,
+    is_terminal: bool,
+}
+
+impl ProgressLine {
+    pub(super) fn new() -> ProgressLine {
+        ProgressLine { begun: Instant::now(), told: None, is_terminal: io::stderr().is_terminal() }
+    }
+
+    pub(super) fn tell(&mut self, line: impl FnOnce() -> String) {
         let is_early = self.begun.elapsed() < QUIET || self.told.is_some_and(|told| told.elapsed() < PAUSE);
-        if !self.is_terminal || is_early || self.is_interrupted {
+        if !self.is_terminal || is_early {
             return;
         }
         self.told = Some(Instant::now());
-        let width = output::terminal_width(io::stderr()).unwrap_or(80);
+        let width = output::terminal_size(io::stderr()).map_or(80, |(columns, _)| columns);
         let mut stderr = io::stderr();
         let _ = write!(stderr, "\r{}\u{1b}[K", text::cut(&line(), width.saturating_sub(1)));
         let _ = stderr.flush();
     }
 
     /// Takes the line away, before something else is written.
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         if self.told.take().is_some() {
             let mut stderr = io::stderr();
             let _ = write!(stderr, "\r\u{1b}[K");
@@ -101,7 +133,7 @@ impl CommandProgress {
     }
 }
 
-impl Drop for CommandProgress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.clear();
     }

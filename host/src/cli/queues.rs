@@ -6,13 +6,17 @@
 
 use std::time::Duration;
 
+use super::args::QueuesArgs;
 use super::context::{connect, rules};
 use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
+use super::watch::WatchScreen;
 use super::{schedule, text};
+use crate::chain::chain;
 use crate::clock;
 use crate::config::{self, Config};
 use crate::operations::{NO_HOST, QueueOnHost, QueueView, queue_views};
+use crate::queue::Link;
 use crate::queue::hold::QueueHold;
 use crate::queue::hosts::{self, HostInfo};
 
@@ -54,42 +58,124 @@ fn state(state: &str, plugin: &str) -> (String, Tone) {
     }
 }
 
-pub(super) async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
-    let chosen: Vec<config::QueueRules> = match name {
+pub(super) async fn run(config: &Config, args: QueuesArgs, out: &mut Out) -> Result<(), CommandError> {
+    let QueuesArgs { queue, text, watch } = args;
+    let chosen: Vec<config::QueueRules> = match &queue {
         Some(name) => vec![rules(config, name)?.clone()],
         None => config.queues.clone(),
     };
     let link = connect(config).await?;
-    let hosts = hosts::list(&link).await?;
-    let now_ms = clock::now_ms();
-    let (mut views, mut failed) = (Vec::new(), None);
-    for (name, view) in queue_views(&chosen, &link, &hosts, now_ms).await {
-        match view {
-            Ok(view) => views.push(view),
-            Err(error) => {
-                failed = failed.or_else(|| Some(anyhow::Error::new(error).context(format!("queue {name}"))));
+    let chosen = ChosenQueues { rules: chosen, is_one: queue.is_some(), text };
+    if !watch {
+        let seen = chosen.look(&link).await?;
+        match out.json {
+            true => seen.json(out),
+            false => out.line(seen.text(out.paint)),
+        }
+        return seen.failed.map_or(Ok(()), |error| Err(error.into()));
+    }
+    let mut place = WatchScreen::begin()?;
+    loop {
+        // A Redis that restarts does not end the watch.
+        match (chosen.look(&link).await, out.json) {
+            (Ok(seen), true) => seen.json(out),
+            (Ok(seen), false) => {
+                let mut text = seen.text(out.paint);
+                if let Some(error) = &seen.failed {
+                    text += &format!("\n\n{}", text::escape_block(&chain(error.as_ref())));
+                }
+                place.show(&text, out);
+            }
+            (Err(error), true) => {
+                error.report(true);
+            }
+            (Err(error), false) => place.show(&error.words(), out),
+        }
+        if !place.goes_on(out).await {
+            return Ok(());
+        }
+    }
+}
+
+/// The queues that are shown.
+struct ChosenQueues {
+    rules: Vec<config::QueueRules>,
+    /// Whether one was named.
+    is_one: bool,
+    /// Text that a queue must have in its name, stream, plugin or state.
+    text: Option<String>,
+}
+
+/// The queues at one moment.
+struct Seen {
+    views: Vec<QueueView>,
+    /// The text about the one queue that was named.
+    schedule: Option<String>,
+    is_one: bool,
+    /// Whether the configuration has queues, and none was chosen.
+    none_match: bool,
+    refused: Vec<String>,
+    /// Why one of them could not be counted.
+    failed: Option<anyhow::Error>,
+}
+
+impl ChosenQueues {
+    async fn look(&self, link: &Link) -> Result<Seen, CommandError> {
+        let hosts = hosts::list(link).await?;
+        let now_ms = clock::now_ms();
+        let (mut views, mut failed) = (Vec::new(), None);
+        for (name, view) in queue_views(&self.rules, link, &hosts, now_ms).await {
+            match view {
+                Ok(view) => views.push(view),
+                Err(error) => {
+                    failed =
+                        failed.or_else(|| Some(anyhow::Error::new(error).context(format!("queue {name}"))));
+                }
             }
         }
-    }
-    if let Some(error) = failed.take_if(|_| views.is_empty()) {
-        return Err(error.into());
-    }
-    match (name, out.json, views.first()) {
-        (Some(_), true, Some(view)) => out.json(view),
-        (Some(_), false, Some(view)) => {
-            let schedule = chosen.first().and_then(|rules| rules.schedule.as_ref());
-            let schedule = schedule.map(|schedule| schedule::words(schedule, now_ms));
-            out.line(detail(view, schedule, out.paint));
+        if let Some(error) = failed.take_if(|_| views.is_empty()) {
+            return Err(error.into());
         }
-        (Some(_), _, None) => {}
-        (None, true, _) => out.json(&views),
-        (None, false, None) => out.line("No queue is configured."),
-        (None, false, Some(_)) => out.line(table(&views, out.paint)),
+        views.retain(|view| self.text.as_deref().is_none_or(|text| has(view, text)));
+        let schedule = self.rules.first().filter(|_| self.is_one).and_then(|rules| rules.schedule.as_ref());
+        Ok(Seen {
+            none_match: views.is_empty() && !self.rules.is_empty(),
+            views,
+            schedule: schedule.map(|schedule| schedule::words(schedule, now_ms)),
+            is_one: self.is_one,
+            refused: refused(&hosts),
+            failed,
+        })
     }
-    if !out.json {
-        refused(&hosts).into_iter().for_each(|line| out.line(line));
+}
+
+/// Whether the text is in what names the queue or its state.
+fn has(view: &QueueView, text: &str) -> bool {
+    let QueueView { queue, stream, plugin, state, .. } = view;
+    let paused = if view.paused { "paused" } else { "" };
+    [queue, stream, plugin, state, &state_cell(view).text, paused].iter().any(|part| part.contains(text))
+}
+
+impl Seen {
+    fn json(&self, out: &mut Out) {
+        match self.views.first().filter(|_| self.is_one) {
+            Some(view) => out.json(view),
+            None => out.json(&self.views),
+        }
     }
-    failed.map_or(Ok(()), |error| Err(error.into()))
+
+    fn text(&self, paint: Paint) -> String {
+        let mut text = match self.views.first() {
+            Some(view) if self.is_one => detail(view, self.schedule.clone(), paint),
+            Some(_) => table(&self.views, paint),
+            None if self.none_match => "No queue matches.".to_owned(),
+            None => "No queue is configured.".to_owned(),
+        };
+        for line in &self.refused {
+            text += &format!("\n{line}");
+        }
+        text
+    }
 }
 
 /// One note for each host that could not use the configuration file as it is now.
@@ -204,7 +290,7 @@ mod tests {
     use crate::queue::census::Consumer;
     use crate::queue::hosts::HostQueue;
 
-    const PLAIN: Paint = Paint { colour: false };
+    const PLAIN: Paint = Paint { colour: false, width: None };
 
     fn host(id: &str, state: &str) -> HostInfo {
         let queue = HostQueue {

@@ -141,7 +141,11 @@ async fn keep_and_delete(
     progress: &mut CommandProgress,
 ) -> Result<u64, CommandError> {
     let Chosen { queue, choice } = chosen;
-    let mut rest = patiently(|| queue.begin_chosen(choice)).await?;
+    let begun = patiently(|| queue.begin_chosen(choice));
+    let mut rest = match progress.long_step("looking for dead letters", begun).await {
+        StepEnd::Done(begun) => begun?,
+        StepEnd::Cut => return Err(interrupted(&known(0, false, "deleted"))),
+    };
     let mut deleted = 0;
     loop {
         let so_far = |in_doubt| known(deleted, in_doubt, "deleted");
@@ -175,14 +179,20 @@ async fn ask(chosen: &Chosen) -> Result<(), CommandError> {
     let count = run(chosen, Redrive::Count(false), "counted").await?.succeeded;
     let name = &chosen.queue.rules.name;
     let question = format!("Delete {}{which} of {name} for good?", text::plural(count, "dead letter"));
-    confirm(&question, ALONE, "nothing was deleted")
+    confirm(&question, ALONE, "nothing was deleted").await
 }
 
 /// Carries the operation out. `done` is the word for what became of the dead letters.
 async fn run(chosen: &Chosen, what: Redrive, done: &str) -> Result<Redriven, CommandError> {
     let Chosen { queue, choice } = chosen;
     match choice {
-        DeadChoice::Ids(_) => queue.redrive(choice, what).await.map_err(|error| failed(0, error, done)),
+        DeadChoice::Ids(_) => {
+            let step = queue.redrive(choice, what);
+            match CommandProgress::begin()?.long_step("looking for dead letters", step).await {
+                StepEnd::Done(step) => step.map_err(|error| failed(0, error, done)),
+                StepEnd::Cut => Err(interrupted(&known(0, true, done))),
+            }
+        }
         DeadChoice::All(filter) => {
             let mut progress = CommandProgress::begin()?;
             all_matching(queue, filter, what, done, &mut progress).await

@@ -228,7 +228,7 @@ pub(super) mod tests {
     use crate::operations::tree::Branches;
 
     const NOW: u64 = 1_700_000_100_000;
-    const PLAIN: Paint = Paint { colour: false };
+    const PLAIN: Paint = Paint { colour: false, width: None };
 
     pub(crate) fn rules() -> config::QueueRules {
         let folder = std::path::Path::new("/srv/tqhost.toml");

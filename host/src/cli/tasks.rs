@@ -9,6 +9,7 @@ use super::args::TasksArgs;
 use super::context::open;
 use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
+use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::status::tone;
 use super::text;
 use crate::clock;
@@ -26,17 +27,24 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
     let state = state.parse().unwrap_or(ListedState::Queued);
     let filter = filter.filter();
     let mut request = ListRequest { state, filter, cursor, limit: limit.max(1), with_fields: false };
-    let mut list = operations::list(&queue, &request).await?;
+    let mut progress = CommandProgress::begin()?;
+    let first = progress.step(operations::list(&queue, &request)).await;
+    let StepEnd::Done(first) = first else { return Err(interrupted("nothing was found")) };
+    let mut list = first?;
     // One call looks at a bounded number of tasks; the command goes on until it has enough.
     while list.tasks.len() < limit
-        && let Some(next) = list.next.take()
+        && !progress.is_interrupted()
+        && let Some(next) = list.next.clone()
     {
         (request.cursor, request.limit) = (Some(next), limit - list.tasks.len());
-        let more = operations::list(&queue, &request).await?;
+        let StepEnd::Done(more) = progress.step(operations::list(&queue, &request)).await else { break };
+        let more = more?;
         list.tasks.extend(more.tasks);
         list.examined += more.examined;
         list.next = more.next;
+        progress.tell(|| format!("{} found, {} looked at", list.tasks.len(), list.examined));
     }
+    drop(progress);
     if out.json {
         out.json(&list);
         return Ok(());

@@ -417,3 +417,91 @@ fn an_interrupted_enqueue_says_where_the_file_goes_on() {
     let told = format!("tqhost: interrupted: the first {there} tasks of the file are in the queue");
     assert!(ran.code == 1 && ran.stderr.starts_with(&told) && there < ALL, "{there}: {ran:?}");
 }
+
+/// Whatever only reads works while Redis refuses writes.
+fn reads_work(refuse: impl FnOnce(&mut Bench), code: &str) {
+    let mut bench = Bench::with_redis(
+        "[queues.work]\nplugin = \"missing\"\nevents = 10\n",
+        &["--maxmemory-policy", "noeviction"],
+    );
+    add(&mut bench, 0..8);
+    let host = bench.host();
+    let id = bench.xadd("work", &[("a", "1")]);
+    let delayed = ask(&bench, &["enqueue", "work", "a=1", "--delay", "1h"])["id"].to_string();
+    refuse(&mut bench);
+    let refused = bench.tqhost(&["enqueue", "work", "a=1"]);
+    assert!(refused.code == 1 && refused.stderr.contains(code), "{refused:?}");
+    let commands = [
+        "queues",
+        "queues work",
+        "tasks work",
+        "tasks work --state running",
+        "tasks work --state delayed",
+        "tasks work --state held",
+        "tasks work --state dead",
+        "tasks work --state ended",
+        &format!("status work {id}"),
+        &format!("status work {}", delayed.trim_matches('"')),
+        "status work id-1",
+        "dead list work",
+        "dead list work --match page",
+        "dead list work --by cause",
+        "dead show work id-1",
+        "dead export work id-1",
+        "dead purge work --all --dry-run",
+        "dead requeue work id-1 --dry-run",
+        "cancel work --all --dry-run",
+        "drain work --dry-run",
+        "doctor work",
+        "adopt work",
+        "plugins",
+        "check",
+    ];
+    for command in commands {
+        let ran = bench.tqhost(&command.split(' ').collect::<Vec<_>>());
+        assert!(ran.code == 0 && ran.stderr.is_empty(), "{command}: {ran:?}");
+    }
+    let paths = [
+        "/v1/queues",
+        "/v1/queues/work",
+        "/v1/queues/work/tasks?state=queued",
+        "/v1/queues/work/tasks?state=delayed",
+        "/v1/queues/work/dead",
+        "/v1/queues/work/dead/groups",
+        "/v1/queues/work/dead/export",
+        "/v1/queues/work/tasks/id-1",
+        "/v1/plugins",
+        "/",
+        "/queues/work",
+        "/queues/work/dead",
+        "/queues/work/drain",
+        "/plugins",
+    ];
+    for path in paths {
+        let answer = host.get(path);
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    }
+    host.stop();
+}
+
+#[test]
+fn whatever_reads_works_when_the_memory_of_redis_is_full() {
+    reads_work(|bench| bench.redis("CONFIG", ("SET", "maxmemory", "1")), "maxmemory");
+}
+
+#[test]
+fn whatever_reads_works_when_redis_cannot_save() {
+    let refuse = |bench: &mut Bench| {
+        // A folder is in the place of the file.
+        std::fs::create_dir(bench.redis.dir().join("dump.rdb")).expect("create a folder");
+        std::fs::write(bench.redis.dir().join("dump.rdb/full"), "").expect("write a file");
+        let _: () = bench.redis("CONFIG", ("SET", "save", "3600 1"));
+        eventually("Redis cannot save", || {
+            // A save that is already running is enough.
+            let _ = redis::cmd("BGSAVE").query::<redis::Value>(&mut bench.db);
+            let info: String = bench.redis("INFO", "persistence");
+            info.contains("rdb_last_bgsave_status:err").then_some(())
+        });
+    };
+    reads_work(refuse, "MISCONF");
+}

@@ -106,6 +106,11 @@ impl QueueError {
         self.source.code() == Some("NOPERM") && self.source.detail().is_some_and(|why| why.contains("access"))
     }
 
+    /// Redis refuses writes because it could not save its data.
+    pub(crate) fn cannot_save(&self) -> bool {
+        self.source.code() == Some("MISCONF")
+    }
+
     /// Redis has no memory left for this write.
     pub fn is_out_of_memory(&self) -> bool {
         self.source.code() == Some("OOM") || self.source.to_string().contains("OOM command not allowed")

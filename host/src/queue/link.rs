@@ -137,9 +137,17 @@ impl Link {
         self.redis.address()
     }
 
-    /// Sends a PING.
+    /// Asks whether Redis answers. It refuses even a PING while it cannot save (MISCONF), and answers reads.
     pub async fn ping(&self) -> Result<(), QueueError> {
-        self.command("ping", &redis::cmd("PING")).await.map(drop)
+        self.ping_for("ping").await
+    }
+
+    /// Like [`Link::ping`]. An error says `what` it was for.
+    pub(super) async fn ping_for(&self, what: &'static str) -> Result<(), QueueError> {
+        match self.command(what, &redis::cmd("PING")).await {
+            Err(error) if error.cannot_save() => Ok(()),
+            reply => reply.map(drop),
+        }
     }
 
     /// Sends one command.

@@ -38,7 +38,12 @@ pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<String, 
     let end = Instant::now() + patience;
     let mut is_told = false;
     loop {
-        let error = match check(link).await {
+        // A host writes, so a Redis that refuses writes cannot be used yet.
+        let checked = match link.command("connect", &redis::cmd("PING")).await {
+            Ok(_) => check(link).await,
+            Err(error) => Err(error.into()),
+        };
+        let error = match checked {
             Err(Unusable::Redis(error)) if error.may_pass() && !error.is_authentication() => error,
             checked => return checked,
         };
@@ -59,10 +64,10 @@ pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<String, 
     }
 }
 
-/// Connects, and checks the version and the mode. Gives the version, or an empty text if the server does not
-/// tell it.
+/// Connects, and checks the version and the mode. A server that refuses writes can be used, too. Gives the
+/// version, or an empty text if the server does not tell it.
 pub(crate) async fn check(link: &Link) -> Result<String, Unusable> {
-    link.command("connect", &redis::cmd("PING")).await?;
+    link.ping_for("connect").await?;
     // This user may not be allowed INFO; the host can work without it.
     let Ok(info) = link.command("ask for the version", redis::cmd("INFO").arg("server")).await else {
         return Ok(String::new());

@@ -505,3 +505,54 @@ fn whatever_reads_works_when_redis_cannot_save() {
     };
     reads_work(refuse, "MISCONF");
 }
+
+#[test]
+fn wrong_command_lines_are_told_as_json() {
+    let bench = Bench::new("[queues.work]\n");
+    let table: [(&[&str], &str); 5] = [
+        (&["queues", "--nope", "--json"], "--nope"),
+        (&["--json", "explode"], "explode"),
+        (&["dead", "requeue", "work", "--json"], "<ID>"),
+        (&["queues", "--json", "--log-format", "text"], "--log-format"),
+        (&["dead", "--json"], "requeue"),
+    ];
+    for (args, part) in table {
+        let ran = bench.tqhost(args);
+        assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.lines().count()), (2, "", 1), "{ran:?}");
+        let told: Value = serde_json::from_str(&ran.stderr).expect("JSON");
+        let why = told["error"].as_str().expect("a text");
+        assert!(why.contains(part) && !why.starts_with("error:"), "{args:?}: {why}");
+    }
+    let plain = bench.tqhost(&["queues", "--nope"]);
+    assert!(plain.code == 2 && plain.stderr.starts_with("error: unexpected argument"), "{plain:?}");
+    // Words behind `--` are no options.
+    let value = bench.tqhost(&["queues", "--nope", "--", "--json"]);
+    assert!(value.stderr.starts_with("error: "), "{value:?}");
+    let help = bench.tqhost(&["queues", "--json", "--help"]).ok();
+    assert!(help.stdout.contains("Usage: tqhost queues") && help.stderr.is_empty(), "{help:?}");
+}
+
+#[test]
+fn a_shell_and_a_manual_know_the_commands() {
+    let bench = Bench::new("");
+    let script = bench.dir.path().join("tqhost.bash");
+    std::fs::write(&script, bench.tqhost(&["completions", "bash"]).ok().stdout).expect("write");
+    let asked = "source \"$0\"; COMP_WORDS=(tqhost dead pu); COMP_CWORD=2; _tqhost tqhost pu dead; \
+                 echo \"${COMPREPLY[@]}\"";
+    let completed = Command::new("bash").args(["-c", asked]).arg(&script).output().expect("run bash");
+    assert_eq!(String::from_utf8_lossy(&completed.stdout), "purge\n", "{completed:?}");
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        let told = ask(&bench, &["completions", shell]);
+        assert!(told["script"].as_str().is_some_and(|text| text.contains("drain")), "{shell}");
+    }
+    let page = bench.tqhost(&["man", "dead", "purge"]).ok().stdout;
+    assert!(page.contains(".TH tqhost-dead-purge 1") && page.contains("\\-\\-out"), "{page}");
+    assert!(bench.tqhost(&["man"]).ok().stdout.contains("completions"));
+    assert_eq!(bench.tqhost(&["man", "explode"]).code, 2);
+    let folder = bench.dir.path().join("man");
+    bench.tqhost(&["man", "--out", folder.to_str().expect("a path")]).ok();
+    let pages = std::fs::read_dir(&folder).expect("pages").count();
+    assert!(
+        pages > 20 && folder.join("tqhost-drain.1").is_file() && !folder.join("tqhost-compile.1").exists()
+    );
+}

@@ -119,6 +119,13 @@ pub(super) enum Command {
     New(NewArgs),
     /// Run a handler on one task, in the sandbox that a host runs it in, without Redis
     Try(TryArgs),
+    /// Print a script with which a shell completes commands and options
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the page of the manual about tqhost or one of its commands
+    Man(ManArgs),
     /// Compile the plugin on stdin to stdout. Hosts start this command for each file
     #[command(hide = true)]
     Compile {
@@ -203,6 +210,16 @@ pub(super) struct AdoptArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct ManArgs {
+    /// The command, like `dead purge` [default: all of tqhost]
+    #[arg(value_name = "COMMAND", conflicts_with = "out")]
+    pub command: Vec<String>,
+    /// Write the pages of all commands to this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct NewArgs {
     /// The handler's name, and the folder's: letters, digits, dots, dashes and underscores
     pub name: String,
@@ -284,6 +301,18 @@ pub(super) struct StatusArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct QueuesArgs {
+    /// Show this queue only, with its consumers and hosts
+    pub queue: Option<String>,
+    /// Show only queues with this text in their name, stream, plugin or state
+    #[arg(long = "match", value_name = "TEXT", conflicts_with = "queue")]
+    pub text: Option<String>,
+    /// Show them again every two seconds, until Ctrl-C
+    #[arg(long)]
+    pub watch: bool,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct TasksArgs {
     /// The queue's name in the configuration
     pub queue: String,
@@ -298,18 +327,6 @@ pub(super) struct TasksArgs {
     /// Go on where a list ended that had this as `next`
     #[arg(long, value_name = "NEXT")]
     pub cursor: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct QueuesArgs {
-    /// Show this queue only, with its consumers and hosts
-    pub queue: Option<String>,
-    /// Show only queues with this text in their name, stream, plugin or state
-    #[arg(long = "match", value_name = "TEXT", conflicts_with = "queue")]
-    pub text: Option<String>,
-    /// Show them again every two seconds, until Ctrl-C
-    #[arg(long)]
-    pub watch: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! The end of a command: the exit codes, and the one place where an error is printed.
 //!
-//! In: the [`CommandError`] of a command. Out: a line on stderr and an exit code. Not here: clap's errors
-//! about a wrong command line (clap exits with [`USAGE`] by itself).
+//! In: the [`CommandError`] of a command, or what clap says about a wrong command line. Out: a line on stderr
+//! and an exit code.
 
 use std::io::{self, Write};
 
@@ -71,6 +71,21 @@ impl CommandError {
         }
         self.code()
     }
+}
+
+/// Prints what clap has to say: a help text, the version, or why the command line is wrong. Gives the exit
+/// code.
+pub(super) fn usage(error: &clap::Error, json: bool) -> u8 {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return DONE;
+    }
+    if json {
+        let text = error.render().to_string();
+        return CommandError::Usage(text.trim_start_matches("error: ").trim_end().to_owned()).report(true);
+    }
+    let _ = error.print();
+    USAGE
 }
 
 impl From<anyhow::Error> for CommandError {

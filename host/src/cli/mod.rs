@@ -39,13 +39,16 @@ mod kept;
 mod output;
 mod progress;
 mod schedule;
+mod shell;
 mod task_file;
 mod templates;
 mod text;
 mod value;
 mod wait;
-
 mod watch;
+
+use std::env;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -61,14 +64,24 @@ use args::{Cli, Command, RunArgs};
 use exit::CommandError;
 use output::Out;
 
-/// Runs the command and gives the exit code. With a wrong command line, clap ends the process.
+/// Runs the command and gives the exit code.
 pub fn main() -> u8 {
-    let matches = Cli::command().get_matches();
-    let is_config_named = matches.value_source("config") == Some(ValueSource::CommandLine);
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    if cli.run.log_format.is_some() && !matches!(cli.command, None | Some(Command::Run(_))) {
-        Cli::command().error(ErrorKind::ArgumentConflict, "--log-format is an option of run only").exit();
-    }
+    let args: Vec<OsString> = env::args_os().collect();
+    // A command line that cannot be read says all the same in which form its error is wanted.
+    let wants_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
+    let read = Cli::command().try_get_matches_from(&args).and_then(|matches| {
+        let is_config_named = matches.value_source("config") == Some(ValueSource::CommandLine);
+        let cli = Cli::from_arg_matches(&matches)?;
+        if cli.run.log_format.is_some() && !matches!(cli.command, None | Some(Command::Run(_))) {
+            let why = "--log-format is an option of run only";
+            return Err(Cli::command().error(ErrorKind::ArgumentConflict, why));
+        }
+        Ok((cli, is_config_named))
+    });
+    let (cli, is_config_named) = match read {
+        Ok(read) => read,
+        Err(error) => return exit::usage(&error, wants_json),
+    };
     let json = cli.json;
     match execute(cli, is_config_named) {
         Ok(()) => exit::DONE,
@@ -83,6 +96,16 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
         Some(Command::New(args)) => {
             let mut out = Out::new(json);
             let done = new::run(&args, &mut out);
+            return finish(done, out);
+        }
+        Some(Command::Completions { shell }) => {
+            let mut out = Out::new(json);
+            let done = shell::completions(shell, &mut out);
+            return finish(done, out);
+        }
+        Some(Command::Man(args)) => {
+            let mut out = Out::new(json);
+            let done = shell::man(&args, &mut out);
             return finish(done, out);
         }
         Some(Command::Try(args)) => {
@@ -129,7 +152,12 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
     let done = runtime.block_on(async {
         let done = match command {
             // These returned above.
-            Command::Run(_) | Command::New(_) | Command::Try(_) | Command::Compile { .. } => Ok(()),
+            Command::Run(_)
+            | Command::New(_)
+            | Command::Try(_)
+            | Command::Completions { .. }
+            | Command::Man(_)
+            | Command::Compile { .. } => Ok(()),
             Command::Check => check::run(&config, &mut out),
             Command::Enqueue(args) => enqueue::run(&config, args, &mut out).await,
             Command::Status(args) => status::run(&config, args, &mut out).await,

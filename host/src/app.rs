@@ -33,6 +33,7 @@ use crate::worker::capacity::Capacity;
 use crate::worker::janitor::Janitor;
 use crate::worker::lifecycle::Common;
 use crate::worker::lookout::Lookout;
+use crate::worker::recorder::Recorder;
 use crate::worker::waiter::{self, Waiter};
 use crate::worker::workers::Workers;
 
@@ -146,6 +147,8 @@ impl Host {
         };
         let _ = served.metrics.set(sources.registry());
         servants.tracker.spawn(announcer.run(servants.over.clone()));
+        let recorder = Recorder::new(host_id.clone(), link.clone(), workers.board());
+        servants.tracker.spawn(recorder.run(servants.over.clone()));
         tracing::info!(
             host = host_id.as_ref(),
             redis = redis.address(),

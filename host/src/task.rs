@@ -156,6 +156,44 @@ pub enum SettledAs {
     Duplicate,
 }
 
+/// How one attempt ended, for the figures of its version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumCount, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
+pub(crate) enum AttemptEnd {
+    Completed,
+    Retried,
+    Rejected,
+    Deferred,
+    Unavailable,
+    Trapped,
+    TimedOut,
+    OutOfMemory,
+    /// The sandbox ended it for another reason.
+    Failed,
+}
+
+impl From<&Outcome> for AttemptEnd {
+    fn from(outcome: &Outcome) -> AttemptEnd {
+        match outcome {
+            Outcome::Completed { .. } => AttemptEnd::Completed,
+            Outcome::Retry { .. } => AttemptEnd::Retried,
+            Outcome::Unavailable { .. } => AttemptEnd::Unavailable,
+            Outcome::Reject { .. } => AttemptEnd::Rejected,
+            Outcome::Defer { .. } => AttemptEnd::Deferred,
+            Outcome::Failed { kind, .. } => match kind {
+                FailureKind::Trap => AttemptEnd::Trapped,
+                FailureKind::Timeout | FailureKind::BusyTimeout | FailureKind::StartTimeout => {
+                    AttemptEnd::TimedOut
+                }
+                FailureKind::OutOfMemory => AttemptEnd::OutOfMemory,
+                FailureKind::Instantiate | FailureKind::OutputTooLarge | FailureKind::Effects => {
+                    AttemptEnd::Failed
+                }
+            },
+        }
+    }
+}
+
 /// The last progress that a running handler reported. The sandbox writes it, the heartbeat reads it. Only the
 /// latest value is kept, so a guest that reports in a loop costs nothing.
 #[derive(Debug, Clone, Default)]

@@ -47,6 +47,7 @@ fn every_path_that_changes_something_refuses_without_the_token() {
     let expected = [
         ("GET", "/v1/queues"),
         ("GET", "/v1/queues/{queue}"),
+        ("GET", "/v1/queues/{queue}/history"),
         ("POST", "/v1/queues/{queue}/pause"),
         ("POST", "/v1/queues/{queue}/resume"),
         ("POST", "/v1/queues/{queue}/drain"),

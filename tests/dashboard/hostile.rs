@@ -65,13 +65,19 @@ fn markup_shows_as_text_wherever_it_stands() {
     bench.redis::<()>("SET", (host_key, host.to_string()));
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_millis();
     bench.redis::<()>("ZADD", ("tq:hosts", now.to_string(), MARKUP));
+    // A version with markup in the history, and a minute of another form.
+    let minute = now / 60_000;
+    let versions = json!({ MARKUP: { "completed": 1, "us": 5 } }).to_string();
+    let hour = format!("tq:{{work}}:minutes:{}", minute / 60);
+    bench.redis::<()>("HSET", (&hour, format!("versions:{}", minute % 60), versions));
+    bench.redis::<()>("HSET", (&hour, format!("figures:{}", minute % 60), MARKUP));
     let host = bench.host();
     let browser = Browser::new(&host);
     let encoded =
         percent_encoding::utf8_percent_encode(MARKUP, percent_encoding::NON_ALPHANUMERIC).to_string();
     is_text(&browser, "/", 2);
     is_text(&browser, "/plugins", 8);
-    is_text(&browser, "/queues/work", 5);
+    is_text(&browser, "/queues/work", 6);
     is_text(&browser, "/queues/work?state=running", 4);
     is_text(&browser, "/queues/work?state=dead", 3);
     is_text(&browser, "/queues/work/dead", 6);

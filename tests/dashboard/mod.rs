@@ -4,6 +4,7 @@
 
 mod access;
 mod dead;
+mod history;
 mod hostile;
 mod pages;
 

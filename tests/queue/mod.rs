@@ -9,6 +9,7 @@ mod capacity;
 mod control;
 mod costs;
 mod expiry;
+mod history;
 mod hold;
 mod idempotency;
 mod idle;

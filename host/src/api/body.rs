@@ -13,8 +13,10 @@ use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
 use crate::operations::GroupBy;
+use crate::operations::history::OVERVIEW;
 use crate::queue::TaskFilter;
 use crate::queue::listing::ListedState;
+use crate::queue::minutes::MAX_MINUTES;
 
 /// The most ids in one request.
 const MAX_IDS: usize = 1_000;
@@ -183,6 +185,16 @@ pub(super) struct ExportQuery {
     older_than: Option<String>,
     /// Only those that died less than this long ago
     newer_than: Option<String>,
+}
+
+/// The query of a history.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct HistoryQuery {
+    /// How many minutes: 1 to 180
+    #[param(minimum = 1, maximum = 180, default = 60)]
+    minutes: Option<u64>,
 }
 
 /// Which tasks an operation is for: `ids`, or `all` that match the filters.
@@ -355,6 +367,16 @@ fn age(key: &str, text: Option<&str>) -> Result<Option<Duration>, ApiProblem> {
 }
 
 /// A value is wrong.
+impl HistoryQuery {
+    pub(super) fn minutes(&self) -> Result<u64, ApiProblem> {
+        let minutes = self.minutes.unwrap_or(OVERVIEW);
+        if (1..=MAX_MINUTES).contains(&minutes) {
+            return Ok(minutes);
+        }
+        Err(invalid(format!("minutes: {minutes} is not between 1 and {MAX_MINUTES}")))
+    }
+}
+
 pub(super) fn invalid(detail: impl Into<String>) -> ApiProblem {
     ApiProblem::new(ProblemCode::Invalid, detail)
 }

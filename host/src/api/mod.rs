@@ -50,6 +50,7 @@ pub(crate) fn router(api: Api) -> Router {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(queues::list_queues))
         .routes(routes!(queues::get_queue))
+        .routes(routes!(queues::queue_history))
         .routes(routes!(queues::pause_queue))
         .routes(routes!(queues::resume_queue))
         .routes(routes!(tasks::list_tasks, tasks::enqueue_task))

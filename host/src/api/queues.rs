@@ -1,4 +1,4 @@
-//! Endpoints: queues, pause and resume.
+//! Endpoints: queues and their history, pause and resume.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,11 +7,13 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::audit::AuditNote;
-use super::extract::PathOf;
+use super::body::HistoryQuery;
+use super::extract::{PathOf, QueryOf};
 use super::state::Api;
 use crate::admin::problem::ApiProblem;
 use crate::chain::chain;
 use crate::clock::now_ms;
+use crate::operations::history::{HistoryView, history};
 use crate::operations::{QueueView, queue_views};
 use crate::queue::hosts;
 
@@ -69,6 +71,23 @@ pub(super) async fn get_queue(
     let hosts = hosts::list(&queue.link).await?;
     let census = queue.census().await?;
     Ok(Json(QueueView::new(&queue.rules, &census, &hosts, now_ms())))
+}
+
+/// The last minutes of a queue: what became of its tasks, in all hosts together
+#[utoipa::path(
+    get,
+    path = "/v1/queues/{queue}/history",
+    params(("queue" = String, Path, description = "the queue's name in the configuration"), HistoryQuery),
+    responses((status = 200, body = HistoryView))
+)]
+pub(super) async fn queue_history(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    QueryOf(query): QueryOf<HistoryQuery>,
+) -> Result<Json<HistoryView>, ApiProblem> {
+    let minutes = query.minutes()?;
+    let queue = api.queue(&name).await?;
+    Ok(Json(HistoryView::of(&name, &history(&queue, minutes).await?)))
 }
 
 /// Lets all hosts stop claiming tasks of a queue; what runs goes on

@@ -19,6 +19,7 @@
 //! Not here: what is shown and done (`operations`), the API for programs (`api`).
 
 mod act;
+mod chart;
 mod dead;
 mod drain;
 mod export;
@@ -30,6 +31,7 @@ mod overview;
 mod plugins;
 mod problem;
 mod queue;
+mod queue_history;
 mod session;
 mod state;
 mod task;

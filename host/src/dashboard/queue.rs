@@ -11,15 +11,18 @@ use maud::{Markup, html};
 
 use super::layout::{alarm_list, button, done, form_token, page, state, table};
 use super::problem::PageProblem;
+use super::queue_history;
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{age, age_or_none, data, data_or_none, moment, version};
 use super::values::{Values, dead_path, link, queue_path, task_path};
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::api::audit::AuditNote;
+use crate::chain::chain;
 use crate::clock::now_ms;
 use crate::config::units::parse_duration;
 use crate::operations::alarms::alarms;
+use crate::operations::history::{HistoryView, Lately, OVERVIEW, history};
 use crate::operations::{self, ListRequest, ListedTask, OperationError, QueueView, TaskList};
 use crate::queue::listing::ListedState;
 use crate::queue::{Enqueued, NewTask, hosts};
@@ -57,8 +60,14 @@ pub(super) async fn show(
         Err(error @ OperationError::NoEvents(_)) => Err(error.to_string()),
         tasks => Ok(tasks?),
     };
+    let history = match history(&queue, OVERVIEW).await {
+        Err(error) if error.is_connection() => return Err(error.into()),
+        history => history.map_err(|error| chain(&error)),
+    };
+    let lately = history.iter().map(|history| (name.clone(), Lately::of(history))).collect();
+    let history = history.map(|history| HistoryView::of(&name, &history));
     let about = std::slice::from_ref(&view);
-    let alarms: Vec<_> = alarms(about, &hosts, &[])
+    let alarms: Vec<_> = alarms(about, &hosts, &[], &lately)
         .into_iter()
         .filter(|alarm| {
             use operations::alarms::AlarmSubject as About;
@@ -86,6 +95,7 @@ pub(super) async fn show(
                 a href={ (path) "/drain" } { "Drain…" }
             }
         }
+        (queue_history::section(&history))
         section aria-labelledby="tasks" data-live="tasks" {
             h2 id="tasks" { "Tasks" }
             (tabs(&path, listed))

@@ -146,8 +146,8 @@ fn what_a_queue_counts_is_shown() {
     mail.lost_entries.inc_by(2);
     mail.lease_lost.inc_by(3);
     mail.reclaimed.inc_by(4);
-    mail.duration.observe(0.003);
-    mail.wait.observe(601.0);
+    mail.duration.observe(Duration::from_millis(3));
+    mail.wait.observe(Duration::from_secs(601));
     let oldest = Some(Duration::from_millis(1500));
     *mail.census() =
         Census { queued: 5, running: 6, delayed: 7, held_tasks: 9, dead: 8, oldest, ..Census::default() };

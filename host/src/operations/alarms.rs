@@ -1,13 +1,15 @@
 //! Alarms in words: what is wrong, and what to do about it.
 //!
-//! In: the queues as they are counted, and the hosts as they announce themselves. Out: [`Alarm`]s, the urgent
-//! ones first. A pure function: it looks at nothing by itself.
+//! In: the queues as they are counted, what became of their tasks in the last minutes, and the hosts as they
+//! announce themselves. Out: [`Alarm`]s, the urgent ones first. A pure function: it looks at nothing by
+//! itself.
 //!
 //! Not here: how alarms are shown (`dashboard`), alerts from metrics (docs/operations.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::history::{LATELY, Lately, SILENT, SpanView};
 use super::queues::{NO_HOST, QueueView};
 use crate::config::units::{plural, show_duration};
 use crate::queue::hosts::{HostInfo, HostPlugin};
@@ -18,6 +20,10 @@ const LONG_WAIT_MS: u64 = 5 * 60_000;
 const IDLE_BACKLOG_MS: u64 = 60_000;
 /// A consumer that is silent for longer, and has tasks, is an alarm: it is longer than most leases.
 const SILENT_MS: u64 = 60_000;
+/// A queue is judged by so many attempts of the last minutes. More failures than the first part are an alarm,
+/// and more than the second one an urgent one.
+const JUDGED_LATELY: u64 = 10;
+const FAILED_PART: (f64, f64) = (0.1, 0.5);
 /// A plugin is judged by so many attempts, of which it spoiled this part.
 const JUDGED_ATTEMPTS: u64 = 20;
 const SPOILED_PART: f64 = 0.5;
@@ -43,8 +49,14 @@ pub(crate) enum AlarmSubject {
     Hosts,
 }
 
-/// Says what is wrong. `failed` are the queues that cannot be counted, each with the error.
-pub(crate) fn alarms(queues: &[QueueView], hosts: &[HostInfo], failed: &[(String, String)]) -> Vec<Alarm> {
+/// Says what is wrong. `failed` are the queues that cannot be counted, each with the error; `lately` has the
+/// last minutes of the queues, by name.
+pub(crate) fn alarms(
+    queues: &[QueueView],
+    hosts: &[HostInfo],
+    failed: &[(String, String)],
+    lately: &BTreeMap<String, Lately>,
+) -> Vec<Alarm> {
     let mut alarms = Vec::new();
     if hosts.is_empty() {
         let (what, way_out) = (
@@ -58,7 +70,7 @@ pub(crate) fn alarms(queues: &[QueueView], hosts: &[HostInfo], failed: &[(String
         alarms.push(alarm(true, of(queue), format!("It cannot be counted: {error}."), way_out));
     }
     for queue in queues {
-        about_queue(queue, hosts, &mut alarms);
+        about_queue(queue, lately.get(&queue.queue), hosts, &mut alarms);
     }
     about_plugins(hosts, &mut alarms);
     about_hosts(hosts, &mut alarms);
@@ -74,11 +86,12 @@ fn of(queue: &str) -> AlarmSubject {
     AlarmSubject::Queue(queue.to_owned())
 }
 
-fn about_queue(view: &QueueView, hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
+fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
     let mut add = |is_urgent, what: String, way_out: &str| {
         alarms.push(alarm(is_urgent, of(&view.queue), what, way_out));
     };
     let (waiting, oldest) = (view.queued + view.held_tasks, view.oldest_ms.unwrap_or(0));
+    let has_finished_nothing = lately.is_some_and(|lately| lately.finished == 0);
     let mut is_explained = true;
     if view.state == NO_HOST && !hosts.is_empty() {
         let what = format!("No running host has this queue; {}.", wait(waiting));
@@ -101,6 +114,15 @@ fn about_queue(view: &QueueView, hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
     if !is_explained && waiting > 0 && view.running == 0 && view.rate == 0.0 && oldest > IDLE_BACKLOG_MS {
         let what = format!("{} and none runs; the oldest has waited for {}.", wait(waiting), time(oldest));
         add(true, what, "See the state of its hosts below the queue, and the log of a host.");
+    } else if !is_explained && oldest > LONG_WAIT_MS && has_finished_nothing && view.rate == 0.0 {
+        let runs = if view.running == 1 { "runs" } else { "run" };
+        let what = format!(
+            "Nothing has finished for {SILENT} minutes: {}, the oldest for {}, and {} {runs}.",
+            wait(waiting),
+            time(oldest),
+            view.running
+        );
+        add(true, what, "See what its running tasks do, and what they wait for; cancel those that hang.");
     } else if !is_explained && oldest > LONG_WAIT_MS {
         let what = format!("Its oldest task has waited for {}.", time(oldest));
         add(true, what, "See what its running tasks do; start another host, or raise concurrency.");
@@ -118,8 +140,23 @@ fn about_queue(view: &QueueView, hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
         let what = format!("{name} has {}, and is silent for {silent}.", plural(consumer.pending, "task"));
         add(true, what, "A host takes them over when their lease ends; if none does, see the log of a host.");
     }
+    if let Some(SpanView { completed, failed, error_rate: Some(rate), .. }) =
+        lately.map(|lately| &lately.counted)
+        && completed + failed >= JUDGED_LATELY
+        && *rate > FAILED_PART.0
+    {
+        let (all, percent) = (completed + failed, rate * 100.0);
+        let what =
+            format!("{failed} of {all} attempts ({percent:.0} %) failed in the last {LATELY} minutes.");
+        let way_out = "See the errors of its tasks, and the outcomes by version on the page of the queue.";
+        add(*rate > FAILED_PART.1, what, way_out);
+    }
     if view.dead > 0 {
-        let what = format!("There {} {}.", if view.dead == 1 { "is" } else { "are" }, view.dead);
+        let mut what = format!("There {} {}.", if view.dead == 1 { "is" } else { "are" }, view.dead);
+        let new = lately.map_or(0, |lately| lately.counted.dead);
+        if new > 0 {
+            what += &format!(" {new} new ones came in the last {LATELY} minutes.");
+        }
         let way_out = "Find their causes; then requeue or purge them.";
         alarms.push(alarm(false, AlarmSubject::Dead(view.queue.clone()), what, way_out));
     }
@@ -236,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_quiet_system_has_no_alarm() {
-        assert_eq!(alarms(&[queue()], &[host()], &[]), []);
+        assert_eq!(alarms(&[queue()], &[host()], &[], &BTreeMap::new()), []);
     }
 
     #[test]
@@ -259,7 +296,7 @@ mod tests {
             (QueueView { dead: 1, ..queue() }, false, "There is 1."),
         ];
         for (view, is_urgent, part) in table {
-            let told = alarms(&[view], &[host()], &[]);
+            let told = alarms(&[view], &[host()], &[], &BTreeMap::new());
             let [alarm] = &told[..] else { panic!("{part}: {told:?}") };
             assert!(alarm.what.contains(part) && alarm.is_urgent == is_urgent, "{part}: {alarm:?}");
         }
@@ -284,11 +321,49 @@ mod tests {
             ),
         ];
         for (hosts, is_urgent, part) in hosts {
-            let told = alarms(&[queue()], &hosts, &[]);
+            let told = alarms(&[queue()], &hosts, &[], &BTreeMap::new());
             let [alarm] = &told[..] else { panic!("{part}: {told:?}") };
             assert!(alarm.what.contains(part) && alarm.is_urgent == is_urgent, "{part}: {alarm:?}");
         }
-        let told = alarms(&[QueueView { dead: 1, ..queue() }], &[host()], &[("bad".into(), "type".into())]);
+        let failed = [("bad".into(), "type".into())];
+        let told = alarms(&[QueueView { dead: 1, ..queue() }], &[host()], &failed, &BTreeMap::new());
         assert_eq!(told.iter().map(|alarm| alarm.is_urgent).collect::<Vec<_>>(), [true, false]);
+    }
+    #[test]
+    fn what_the_last_minutes_tell_is_told() {
+        let lately = |completed: u64, failed: u64, dead, finished| {
+            let all = completed + failed;
+            let error_rate = (all > 0).then(|| failed as f64 / all as f64);
+            Lately {
+                counted: SpanView { completed, failed, dead, error_rate, ..SpanView::default() },
+                finished,
+            }
+        };
+        let old = || QueueView { oldest_ms: Some(301_000), ..queue() };
+        let table = [
+            (queue(), lately(90, 10, 0, 90), None),
+            (queue(), lately(89, 11, 0, 89), Some((false, "11 of 100 attempts (11 %) failed"))),
+            (queue(), lately(4, 6, 0, 4), Some((true, "6 of 10 attempts (60 %) failed"))),
+            (queue(), lately(0, 9, 0, 0), None),
+            (
+                QueueView { dead: 4, ..queue() },
+                lately(99, 1, 3, 99),
+                Some((false, "There are 4. 3 new ones came in the last 10 minutes.")),
+            ),
+            (old(), lately(0, 0, 0, 0), Some((true, "Nothing has finished for 5 minutes: 3 tasks wait"))),
+            (old(), lately(1, 0, 0, 1), Some((true, "Its oldest task has waited for 5m"))),
+            // The host has completed something in the present minute.
+            (QueueView { rate: 0.1, ..old() }, lately(0, 0, 0, 0), Some((true, "Its oldest task"))),
+        ];
+        for (view, lately, expected) in table {
+            let told = alarms(&[view], &[host()], &[], &BTreeMap::from([("mail".to_owned(), lately)]));
+            match expected {
+                None => assert_eq!(told, []),
+                Some((is_urgent, part)) => {
+                    let [alarm] = &told[..] else { panic!("{part}: {told:?}") };
+                    assert!(alarm.what.contains(part) && alarm.is_urgent == is_urgent, "{part}: {alarm:?}");
+                }
+            }
+        }
     }
 }

@@ -17,6 +17,7 @@ mod error;
 mod fields;
 mod find;
 mod groups;
+pub(crate) mod history;
 mod json;
 mod letters;
 mod list;

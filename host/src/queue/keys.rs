@@ -14,6 +14,7 @@
 //! | `tq:{S}:hold` | string | failures in a row for a cause outside, or the hold, as JSON; expires | hold, resume |
 //! | `tq:{S}:paused` | string | when the queue was paused (ms); exists during the pause | pause, resume |
 //! | `tq:{S}:history` | hash | group → its last entry when a host first used it (0-0: a host made the group) | group |
+//! | `tq:{S}:minutes:<hour>` | hash | what became of tasks in each minute of an hour, and how full the queue was; expires | tally, recorder |
 //! | `tq:{S}:adopted` | hash | another group of S → when an operator confirmed that its entries may be deleted (ms) | adopt |
 //! | `tq:{S}:dead-list` | list | items of a list at the place of the dead letters, while they become dead letters | convert |
 //! | `tq:{S}:events` | stream | the last moves and ends of tasks, if the queue keeps events | settle and all that end tasks |
@@ -78,6 +79,7 @@ pub(crate) struct QueueKeys {
     pub base: String,
     task_prefix: String,
     settled_prefix: String,
+    minutes_prefix: String,
     marker_prefix: String,
     alias_prefix: String,
     state_prefix: String,
@@ -117,6 +119,7 @@ impl QueueKeys {
             all: format!("{}:*", literal(&base)),
             task_prefix: format!("{base}:task:"),
             settled_prefix: format!("{base}:settled:"),
+            minutes_prefix: format!("{base}:minutes:"),
             marker_prefix: format!("{base}:key:"),
             alias_prefix: format!("{base}:alias:"),
             flow_prefix: format!("{base}:flow:"),
@@ -133,6 +136,11 @@ impl QueueKeys {
     /// The last reply to the settlements that `consumer` sends in this lane.
     pub(crate) fn settled(&self, consumer: &str, lane: usize) -> String {
         format!("{}{consumer}:{lane}", self.settled_prefix)
+    }
+
+    /// The minutes of an hour, which is counted from the Unix epoch.
+    pub(crate) fn minutes(&self, hour: u64) -> String {
+        format!("{}{hour}", self.minutes_prefix)
     }
 
     /// The flow that ends in the task `id` of this queue.
@@ -169,7 +177,9 @@ impl QueueKeys {
             &self.adopted,
             &self.events,
         ];
-        named.iter().any(|known| known.as_bytes() == key) || key.starts_with(self.settled_prefix.as_bytes())
+        let prefixes = [&self.settled_prefix, &self.minutes_prefix];
+        named.iter().any(|known| known.as_bytes() == key)
+            || prefixes.iter().any(|prefix| key.starts_with(prefix.as_bytes()))
     }
 
     /// Whether this key is the marker of an idempotency key.

@@ -27,6 +27,7 @@ pub(crate) mod keys;
 pub(crate) mod link;
 pub(crate) mod list;
 pub(crate) mod listing;
+pub(crate) mod minutes;
 pub(crate) mod orders;
 pub(crate) mod pause;
 pub(crate) mod produce;

@@ -55,6 +55,7 @@ scripts! {
     pub CLAIM = "claim",
     pub TRACKS = "tracks",
     pub LISTED = "listed",
+    pub TALLY = "tally",
 }
 
 impl Script {

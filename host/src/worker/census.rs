@@ -29,7 +29,7 @@ impl CensusTaker {
                 let settled = match self.shared.queue.census().await {
                     Ok(census) => {
                         let is_empty = census.queued + census.running + census.delayed == 0;
-                        *self.shared.metrics.census() = census;
+                        self.shared.metrics.counted(census);
                         rests && is_empty
                     }
                     // The other loops say what is wrong with Redis.

@@ -1,28 +1,32 @@
 //! Counts what happens to the tasks of one queue in this host.
 //!
-//! In: what the loops of the queue count; a count costs one atomic addition. Out: the counts, and the queue's
-//! latest census.
+//! In: what the loops of the queue count; a count costs one atomic addition, or a short lock for a version.
+//! Out: the counts, and the queue's latest census.
 //!
-//! Not here: the series that show them (`crate::metrics`), reading the census from Redis (`census`).
+//! Not here: the series that show them (`crate::metrics`), the history that is made of them (`recorder`),
+//! reading the census from Redis (`census`).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::array;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use strum::{EnumCount as _, VariantArray as _};
 
+use crate::queue::minutes::{BOUNDS, MAX_VERSIONS, Tally, TimeBuckets, VersionTally};
 use crate::queue::{Census, Reason};
-use crate::task::SettledAs;
+use crate::task::{AttemptEnd, SettledAs};
 
-/// Upper bounds of the buckets in seconds, for durations and for waits.
-const BUCKETS: [f64; 18] = [
-    0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
-    600.0,
-];
+/// A scrape shows the buckets up to ten minutes; the history has more.
+const SCRAPED: usize = 18;
 
 /// The counts of one queue. They outlive a worker that is replaced because the queue's rules changed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct QueueMetrics {
     settled: [Counter; SettledAs::COUNT],
     /// Calls for several tasks that gave a result for each task.
@@ -30,31 +34,59 @@ pub(crate) struct QueueMetrics {
     /// Calls for several tasks that did not; each task was run again alone.
     pub split_batches: Counter,
     /// How many seconds attempts ran.
-    pub duration: Histogram,
+    pub duration: TimeHistogram,
     /// How many seconds tasks waited, from when they were due until their attempt.
-    pub wait: Histogram,
+    pub wait: TimeHistogram,
     pub lost_entries: Counter,
     pub lease_lost: Counter,
     pub reclaimed: Counter,
     /// 1 while the queue is held, as far as this host knows.
     pub held: Gauge,
     census: Mutex<Census>,
+    is_counted: AtomicBool,
+    /// The ends of attempts since the history was written, by version: [`MAX_VERSIONS`] at most.
+    versions: Mutex<Vec<(Arc<str>, VersionTally)>>,
 }
 
-impl Default for QueueMetrics {
-    fn default() -> QueueMetrics {
-        QueueMetrics {
-            settled: Default::default(),
-            whole_batches: Counter::default(),
-            split_batches: Counter::default(),
-            duration: Histogram::new(BUCKETS),
-            wait: Histogram::new(BUCKETS),
-            lost_entries: Counter::default(),
-            lease_lost: Counter::default(),
-            reclaimed: Counter::default(),
-            held: Gauge::default(),
-            census: Mutex::default(),
-        }
+/// Counts times in the buckets of [`BOUNDS`]. Clones count together.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TimeHistogram(Arc<TimeCounts>);
+
+#[derive(Debug)]
+struct TimeCounts {
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    sum_us: AtomicU64,
+}
+
+impl Default for TimeCounts {
+    fn default() -> TimeCounts {
+        TimeCounts { buckets: array::from_fn(|_| AtomicU64::new(0)), sum_us: AtomicU64::new(0) }
+    }
+}
+
+impl TimeHistogram {
+    pub(crate) fn observe(&self, time: Duration) {
+        self.0.buckets[TimeBuckets::bucket(time.as_secs_f64())].fetch_add(1, Ordering::Relaxed);
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.0.sum_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    fn times(&self) -> TimeBuckets {
+        TimeBuckets(array::from_fn(|at| self.0.buckets[at].load(Ordering::Relaxed)))
+    }
+}
+
+impl EncodeMetric for TimeHistogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let times = self.times();
+        let mut buckets: Vec<(f64, u64)> = BOUNDS[..SCRAPED].iter().copied().zip(times.0).collect();
+        buckets.push((f64::INFINITY, times.0[SCRAPED..].iter().sum()));
+        let sum = self.0.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
+        encoder.encode_histogram::<NoLabelSet>(sum, times.count(), &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
     }
 }
 
@@ -74,7 +106,42 @@ impl QueueMetrics {
         Reason::VARIANTS.iter().map(|reason| self.settlements((*reason).into()).get()).sum()
     }
 
-    /// The queue's latest census; the census taker replaces it.
+    /// Counts an attempt on a version.
+    pub(crate) fn attempted(&self, version: &Arc<str>, end: AttemptEnd, ran: Duration) {
+        let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = versions.iter().position(|(known, _)| known == version).unwrap_or_else(|| {
+            versions.push((version.clone(), VersionTally::default()));
+            versions.len() - 1
+        });
+        let (_, tally) = &mut versions[at];
+        tally.ends[end as usize] += 1;
+        tally.ran_us += ran.as_micros() as u64;
+        versions.truncate(MAX_VERSIONS);
+    }
+
+    /// All counts for the history. Those of versions are since the last call, which takes them.
+    pub(crate) fn tally(&self) -> Tally {
+        let versions = std::mem::take(&mut *self.versions.lock().unwrap_or_else(PoisonError::into_inner));
+        Tally {
+            settled: array::from_fn(|at| self.settled[at].get()),
+            waited: self.wait.times(),
+            ran: self.duration.times(),
+            versions: versions.into_iter().map(|(version, tally)| (version.to_string(), tally)).collect(),
+        }
+    }
+
+    /// Notes a census.
+    pub(crate) fn counted(&self, census: Census) {
+        *self.census() = census;
+        self.is_counted.store(true, Ordering::Release);
+    }
+
+    /// Whether there was a census.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.is_counted.load(Ordering::Acquire)
+    }
+
+    /// The queue's latest census.
     pub(crate) fn census(&self) -> MutexGuard<'_, Census> {
         self.census.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,7 +13,7 @@
 //!
 //! [`shared`] holds the state of these loops, [`metrics`] what they count, and [`lifecycle`] starts and stops
 //! them.
-//! [`waiter`], [`lookout`] and [`janitor`] serve all queues of the host together.
+//! [`waiter`], [`lookout`], [`janitor`] and [`recorder`] serve all queues of the host together.
 
 pub(crate) mod alone;
 mod arrivals;
@@ -39,6 +39,7 @@ pub(crate) mod pace;
 pub(crate) mod preparer;
 pub(crate) mod promoter;
 pub(crate) mod reclaimer;
+pub(crate) mod recorder;
 pub(crate) mod runner;
 pub(crate) mod scheduler;
 pub mod settle;

@@ -22,7 +22,7 @@ use super::shared::SharedQueue;
 use crate::plugins::{Judged, Ruling, Version};
 use crate::queue::{EndingSubject, codec};
 use crate::sandbox::Attempt;
-use crate::task::Task;
+use crate::task::{AttemptEnd, Task};
 
 /// Runs a task or a batch beside other attempts. On the guests' threads, the handler begins without another
 /// hop.
@@ -33,7 +33,7 @@ pub(crate) async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, members
 
 /// Records how long a task has waited, since its entry was added, or since it was due if it was delayed.
 pub(crate) fn record_wait(shared: &SharedQueue, task: &Task) {
-    shared.metrics.wait.observe(age(codec::entry_time_ms(&task.entry)).as_secs_f64());
+    shared.metrics.wait.observe(age(codec::entry_time_ms(&task.entry)));
 }
 
 /// Runs tasks beside other attempts, once no attempt runs alone.
@@ -73,7 +73,8 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
             let outcomes = ends.iter().map(|(outcome, _)| outcome);
             let charge = shared.holding.ended(tasks.iter().zip(outcomes)).await;
             for ((task, hold), (outcome, ruling)) in tasks.into_iter().zip(holds).zip(ends) {
-                shared.metrics.duration.observe(duration.as_secs_f64());
+                shared.metrics.duration.observe(duration);
+                shared.metrics.attempted(&version.label(), AttemptEnd::from(&outcome), duration);
                 tracing::debug!(
                     queue = rules.name,
                     task = task.id,

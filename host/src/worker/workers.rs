@@ -19,6 +19,7 @@ use super::capacity::QueueCapacity;
 use super::inflight::Inflight;
 use super::lifecycle::{Common, Worker};
 use super::metrics::QueueMetrics;
+use super::shared::SharedQueue;
 use crate::admin::Health;
 use crate::plugins::Plugins;
 use crate::queue::Queue;
@@ -57,6 +58,8 @@ struct BoardState {
 pub(crate) struct QueueEntry {
     pub name: Arc<str>,
     pub metrics: Arc<QueueMetrics>,
+    pub queue: Queue,
+    shared: Weak<SharedQueue>,
     /// The in-flight tables of its worker and of its retired workers.
     inflight: Vec<Weak<Inflight>>,
 }
@@ -192,12 +195,23 @@ impl QueueBoard {
             let mut inflight: Vec<_> =
                 others.filter(|other| other.strong_count() > 0 && !other.ptr_eq(&own)).cloned().collect();
             inflight.push(own);
-            QueueEntry { name: shared.name.clone(), metrics: shared.metrics.clone(), inflight }
+            QueueEntry {
+                name: shared.name.clone(),
+                metrics: shared.metrics.clone(),
+                queue: shared.queue.clone(),
+                shared: Arc::downgrade(shared),
+                inflight,
+            }
         }));
     }
 }
 
 impl QueueEntry {
+    /// Whether this host has the queue's duties, while it serves the queue.
+    pub(crate) fn has_duty(&self) -> bool {
+        self.shared.upgrade().is_some_and(|shared| shared.idle.has_duty())
+    }
+
     /// Attempts that run or are being settled.
     pub(crate) fn running(&self) -> usize {
         self.inflight.iter().filter_map(Weak::upgrade).map(|inflight| inflight.len()).sum()

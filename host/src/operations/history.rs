@@ -1,0 +1,309 @@
+//! The history of queues: throughput, errors and times of the last minutes, from what all hosts have counted.
+//!
+//! In: minutes of a queue from Redis. Out: views with stable names, and what alarms ask of the last minutes.
+//!
+//! Not here: counting (`worker::recorder`), the form in Redis (`queue::minutes`), charts
+//! (`dashboard::chart`).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use strum::VariantArray as _;
+use utoipa::ToSchema;
+
+use crate::config::QueueRules;
+use crate::queue::minutes::{self, Depth, MINUTE_MS, QueueHistory, Tally, TimeBuckets, VersionTally};
+use crate::queue::{Link, Queue, QueueError, Reason};
+use crate::task::{AttemptEnd, SettledAs};
+
+/// The minutes of the overview.
+pub(crate) const OVERVIEW: u64 = 60;
+/// The minutes from which rates and alarms are made.
+pub(crate) const LATELY: usize = 10;
+/// A queue with a backlog should finish something within so many minutes.
+pub(crate) const SILENT: usize = 5;
+
+/// The last minutes of a queue, in all hosts. The names are stable.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct HistoryView {
+    pub queue: String,
+    /// All minutes together.
+    pub total: SpanView,
+    /// The oldest first, without gaps. A minute is there once it is over; hosts that stopped may have counted
+    /// something in a later one.
+    pub minutes: Vec<MinuteView>,
+    /// The ends of attempts, by version of the handler.
+    pub versions: Vec<VersionView>,
+}
+
+/// The counts of some time. The names are stable.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
+pub(crate) struct SpanView {
+    /// Tasks completed.
+    pub completed: u64,
+    /// Attempts that failed, and tasks that died without one.
+    pub failed: u64,
+    /// New dead letters.
+    pub dead: u64,
+    /// Tasks completed per second.
+    pub per_second: f64,
+    /// `failed`, as a part of `failed` and `completed`, from 0 to 1. None if there were none.
+    pub error_rate: Option<f64>,
+    /// How often tasks were settled in each way, by the names in the metrics.
+    pub outcomes: BTreeMap<&'static str, u64>,
+    /// How long tasks waited for an attempt. None if there was none.
+    pub waiting: Option<Percentiles>,
+    /// How long attempts ran.
+    pub running: Option<Percentiles>,
+}
+
+/// One minute. The names are stable.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct MinuteView {
+    /// Its beginning: milliseconds since the Unix epoch, by Redis's clock.
+    pub from_ms: u64,
+    #[serde(flatten)]
+    pub counted: SpanView,
+    /// How full the queue was at its end, as a host saw it last.
+    pub depth: Option<Depth>,
+}
+
+/// The times that 50, 95 and 99 of 100 do not exceed. They are made from buckets, so they are not exact.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Percentiles {
+    pub count: u64,
+    pub p50_ms: f64,
+    pub p95_ms: f64,
+    pub p99_ms: f64,
+}
+
+/// The ends of attempts on one version. The names are stable.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct VersionView {
+    /// `NAME@` and the first digits of the file's SHA-256.
+    pub version: String,
+    pub attempts: u64,
+    pub completed: u64,
+    pub retried: u64,
+    pub rejected: u64,
+    pub deferred: u64,
+    pub unavailable: u64,
+    pub trapped: u64,
+    pub timed_out: u64,
+    pub out_of_memory: u64,
+    /// Ended by the sandbox for another reason.
+    pub failed: u64,
+    /// How long an attempt ran on average.
+    pub mean_ms: f64,
+}
+
+/// The last minutes of a queue, for rates and alarms.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Lately {
+    /// The last [`LATELY`] minutes.
+    pub counted: SpanView,
+    /// Tasks that ended in the last [`SILENT`] minutes.
+    pub finished: u64,
+}
+
+/// Whether a settlement in this way is a failure.
+fn fails(outcome: SettledAs) -> bool {
+    match outcome {
+        SettledAs::Retried
+        | SettledAs::Rejected
+        | SettledAs::RetriesExhausted
+        | SettledAs::DeferralsExhausted
+        | SettledAs::Crashed
+        | SettledAs::Malformed
+        | SettledAs::FlowFailed
+        | SettledAs::Expired
+        | SettledAs::GivenBack
+        | SettledAs::Unavailable => true,
+        SettledAs::Completed
+        | SettledAs::Deferred
+        | SettledAs::Released
+        | SettledAs::Delayed
+        | SettledAs::Cancelled
+        | SettledAs::Duplicate => false,
+    }
+}
+
+pub(crate) fn completed(tally: &Tally) -> u64 {
+    tally.of(SettledAs::Completed)
+}
+
+pub(crate) fn failed(tally: &Tally) -> u64 {
+    SettledAs::VARIANTS.iter().filter(|outcome| fails(**outcome)).map(|outcome| tally.of(*outcome)).sum()
+}
+
+fn dead(tally: &Tally) -> u64 {
+    Reason::VARIANTS.iter().map(|reason| tally.of((*reason).into())).sum()
+}
+
+impl SpanView {
+    fn of(tally: &Tally, minutes: usize) -> SpanView {
+        let (completed, failed) = (completed(tally), failed(tally));
+        let all = completed + failed;
+        let counts = SettledAs::VARIANTS.iter().map(|outcome| (outcome.into_str(), tally.of(*outcome)));
+        SpanView {
+            completed,
+            failed,
+            dead: dead(tally),
+            per_second: rounded(completed as f64 / (minutes.max(1) * 60) as f64),
+            error_rate: (all > 0).then(|| rounded(failed as f64 / all as f64)),
+            outcomes: counts.filter(|(_, count)| *count > 0).collect(),
+            waiting: Percentiles::of(&tally.waited),
+            running: Percentiles::of(&tally.ran),
+        }
+    }
+}
+
+impl Percentiles {
+    pub(crate) fn of(times: &TimeBuckets) -> Option<Percentiles> {
+        let ms = |part| times.quantile(part).map(|seconds| rounded(seconds * 1000.0));
+        Some(Percentiles { count: times.count(), p50_ms: ms(0.5)?, p95_ms: ms(0.95)?, p99_ms: ms(0.99)? })
+    }
+}
+
+/// Four digits behind the point say more than the buckets know.
+fn rounded(value: f64) -> f64 {
+    (value * 10_000.0).round() / 10_000.0
+}
+
+impl VersionView {
+    fn of(version: String, tally: &VersionTally) -> VersionView {
+        let count = |end: AttemptEnd| tally.ends[end as usize];
+        let attempts: u64 = tally.ends.iter().sum();
+        VersionView {
+            version,
+            attempts,
+            completed: count(AttemptEnd::Completed),
+            retried: count(AttemptEnd::Retried),
+            rejected: count(AttemptEnd::Rejected),
+            deferred: count(AttemptEnd::Deferred),
+            unavailable: count(AttemptEnd::Unavailable),
+            trapped: count(AttemptEnd::Trapped),
+            timed_out: count(AttemptEnd::TimedOut),
+            out_of_memory: count(AttemptEnd::OutOfMemory),
+            failed: count(AttemptEnd::Failed),
+            mean_ms: rounded(tally.ran_us as f64 / 1000.0 / attempts.max(1) as f64),
+        }
+    }
+}
+
+impl HistoryView {
+    pub(crate) fn of(queue: &str, history: &QueueHistory) -> HistoryView {
+        let all = history.minutes.len();
+        let total = history.last(all);
+        let minute = |minute: &minutes::Minute| MinuteView {
+            from_ms: minute.number * MINUTE_MS,
+            counted: SpanView::of(&minute.tally, 1),
+            depth: minute.depth,
+        };
+        HistoryView {
+            queue: queue.to_owned(),
+            total: SpanView::of(&total, all),
+            minutes: history.minutes.iter().map(minute).collect(),
+            versions: total
+                .versions
+                .into_iter()
+                .map(|(version, tally)| VersionView::of(version, &tally))
+                .collect(),
+        }
+    }
+}
+
+impl Lately {
+    pub(crate) fn of(history: &QueueHistory) -> Lately {
+        let lately = history.last(LATELY);
+        let last = history.last(SILENT);
+        Lately {
+            counted: SpanView::of(&lately, LATELY),
+            finished: completed(&last) + dead(&last) + last.of(SettledAs::Cancelled),
+        }
+    }
+}
+
+/// The last `count` minutes of a queue: at most [`minutes::MAX_MINUTES`].
+pub(crate) async fn history(queue: &Queue, count: u64) -> Result<QueueHistory, QueueError> {
+    let mut histories =
+        minutes::histories(&queue.link, std::slice::from_ref(queue), count, true).await?.into_iter();
+    histories.next().unwrap_or_else(|| Ok(QueueHistory::default()))
+}
+
+/// The last [`OVERVIEW`] minutes of each of these queues, by name. A queue whose history cannot be read is
+/// left out.
+pub(crate) async fn histories(
+    chosen: &[QueueRules],
+    link: &Link,
+) -> Result<BTreeMap<String, QueueHistory>, QueueError> {
+    let queues: Vec<Queue> = chosen.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
+    let read = minutes::histories(link, &queues, OVERVIEW, false).await?;
+    let names = chosen.iter().map(|rules| rules.name.clone());
+    Ok(names.zip(read).filter_map(|(name, history)| Some((name, history.ok()?))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::minutes::Minute;
+
+    fn history(minutes: &[&[(SettledAs, u64)]]) -> QueueHistory {
+        let minute = |(number, counts): (u64, &&[(SettledAs, u64)])| {
+            let mut minute = Minute { number, ..Minute::default() };
+            counts.iter().for_each(|(outcome, count)| minute.tally.settled[*outcome as usize] = *count);
+            minute
+        };
+        QueueHistory { minutes: (100..).zip(minutes).map(minute).collect() }
+    }
+
+    #[test]
+    fn sums_and_rates_are_those_of_the_minutes() {
+        let history = history(&[
+            &[(SettledAs::Completed, 60), (SettledAs::Deferred, 5)],
+            &[],
+            &[(SettledAs::Completed, 30), (SettledAs::Retried, 6), (SettledAs::Rejected, 4)],
+        ]);
+        let view = HistoryView::of("mail", &history);
+        assert_eq!((view.total.completed, view.total.failed, view.total.dead), (90, 10, 4));
+        assert_eq!((view.total.per_second, view.total.error_rate), (0.5, Some(0.1)));
+        assert_eq!(
+            view.minutes.iter().map(|minute| minute.from_ms).collect::<Vec<_>>(),
+            [6_000_000, 6_060_000, 6_120_000]
+        );
+        assert_eq!(view.minutes[1].counted.error_rate, None);
+        assert_eq!(
+            view.minutes[2].counted.outcomes,
+            BTreeMap::from([("completed", 30), ("retried", 6), ("rejected", 4)])
+        );
+        assert_eq!(view.total.waiting, None);
+    }
+
+    #[test]
+    fn the_last_minutes_are_those_at_the_end() {
+        let minutes: [(usize, &[(SettledAs, u64)]); 3] = [
+            (3, &[(SettledAs::Completed, 1000)]),
+            (5, &[(SettledAs::Completed, 7)]),
+            (5, &[(SettledAs::Cancelled, 1), (SettledAs::Released, 9)]),
+        ];
+        let minutes: Vec<&[_]> =
+            minutes.iter().flat_map(|(times, counts)| std::iter::repeat_n(*counts, *times)).collect();
+        let lately = Lately::of(&history(&minutes));
+        assert_eq!((lately.counted.completed, lately.finished), (35, 5));
+        assert_eq!(Lately::of(&QueueHistory::default()), Lately::default());
+    }
+
+    #[test]
+    fn every_dead_letter_is_a_failure() {
+        assert!(Reason::VARIANTS.iter().all(|reason| fails((*reason).into())));
+    }
+
+    #[test]
+    fn a_version_has_the_mean_of_its_attempts() {
+        let mut tally = VersionTally { ran_us: 3_000_000, ..VersionTally::default() };
+        tally.ends[AttemptEnd::Completed as usize] = 3;
+        tally.ends[AttemptEnd::TimedOut as usize] = 1;
+        let view = VersionView::of("a@1".into(), &tally);
+        assert_eq!((view.attempts, view.completed, view.timed_out, view.mean_ms), (4, 3, 1, 750.0));
+    }
+}

@@ -1,0 +1,271 @@
+//! Writes the history of all queues of this host, minute by minute.
+//!
+//! In: the counts of the queues, which are those of the metrics. Out: at the end of each minute, what this
+//! host counted in it, added to what the other hosts counted; and how full the queues are whose duties this
+//! host has. A host that stops writes what it counted in the minute that goes on.
+//!
+//!     counts ─▶ difference to the minute before ─▶ a call of tally.lua ─▶ sent until it is answered
+//!
+//! A minute ends by Redis's clock, which is asked for once a minute. A queue in which nothing was counted
+//! costs nothing. Not here: the form of the history, and reading it (`queue::minutes`).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::metrics::QueueMetrics;
+use super::workers::QueueBoard;
+use crate::chain::chain;
+use crate::clock::now_ms;
+use crate::queue::minutes::{Depth, MINUTE_MS, Tally, redis_ms, share_hour};
+use crate::queue::script::ScriptCall;
+use crate::queue::{Link, Queue, QueueError};
+
+/// The time between two looks at the clock.
+const TICK: Duration = Duration::from_secs(1);
+/// The time before the next try after an error.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Calls that Redis carries out in a row.
+const MAX_CALLS: usize = 50;
+
+/// The loop.
+pub(crate) struct Recorder {
+    host: Arc<str>,
+    link: Link,
+    board: QueueBoard,
+    queues: Vec<RecordedQueue>,
+    /// How many calls there were.
+    number: u64,
+    /// How far Redis's clock is ahead of this host's, in milliseconds.
+    ahead_ms: i64,
+    /// When the present minute began to be counted, by Redis's clock.
+    began_ms: Option<u64>,
+}
+
+/// A queue, until its last attempt is settled and written.
+struct RecordedQueue {
+    queue: Queue,
+    metrics: Arc<QueueMetrics>,
+    /// Its name as a writer of this queue's history.
+    writer: String,
+    /// The counts that are in the history, or in `pending`.
+    before: Tally,
+    /// A call that has no answer yet, and its number.
+    pending: Option<(u64, ScriptCall)>,
+    /// The depth that this host wrote last, and its minute.
+    noted: Option<(u64, Depth)>,
+    /// Something was counted since this host serves the queue.
+    has_counted: bool,
+    /// Nothing more can be counted.
+    is_gone: bool,
+}
+
+impl Recorder {
+    pub(crate) fn new(host: Arc<str>, link: Link, board: QueueBoard) -> Recorder {
+        Recorder { host, link, board, queues: Vec::new(), number: 0, ahead_ms: 0, began_ms: None }
+    }
+
+    /// Runs until all tasks are settled, which `stop` tells.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let wait = if told(self.tick().await) { TICK } else { AGAIN };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        if told(self.send().await) {
+            told(self.end_span(true).await);
+        }
+    }
+
+    async fn tick(&mut self) -> Result<(), QueueError> {
+        self.send().await?;
+        let now_ms = now_ms().saturating_add_signed(self.ahead_ms);
+        if self.began_ms.is_none_or(|began| began / MINUTE_MS != now_ms / MINUTE_MS) {
+            self.end_span(false).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes what was counted since the span before, if the minute is over, or if the host stops.
+    async fn end_span(&mut self, stops: bool) -> Result<(), QueueError> {
+        let ended_ms = redis_ms(&self.link).await?;
+        self.ahead_ms = ended_ms as i64 - now_ms() as i64;
+        let began_ms = *self.began_ms.get_or_insert(ended_ms);
+        if began_ms / MINUTE_MS == ended_ms / MINUTE_MS && !stops {
+            // This is the first span, or the two clocks have drifted apart.
+            return Ok(());
+        }
+        self.began_ms = Some(ended_ms);
+        self.follow_board();
+        let minute = minute_of(began_ms, ended_ms);
+        for queue in self.queues.iter_mut().filter(|queue| queue.pending.is_none()) {
+            // The counts of a queue that is gone are held by nobody else.
+            queue.is_gone = Arc::strong_count(&queue.metrics) == 1;
+            let counts = queue.metrics.tally();
+            let tally = counts.since(&queue.before);
+            queue.before = counts;
+            if !tally.is_empty() {
+                queue.has_counted = true;
+                self.number += 1;
+                let call = queue.queue.tally_call(minute, &tally, &queue.writer, self.number);
+                queue.pending = Some((self.number, call));
+            }
+        }
+        self.send().await?;
+        self.queues.retain(|queue| queue.pending.is_some() || !queue.is_gone);
+        if stops { Ok(()) } else { self.note_depths(minute).await }
+    }
+
+    /// Takes up the queues that are new, and those whose rules have changed.
+    fn follow_board(&mut self) {
+        for entry in self.board.queues() {
+            let known = self.queues.iter_mut().find(|known| Arc::ptr_eq(&known.metrics, &entry.metrics));
+            if let Some(known) = known {
+                known.queue = entry.queue;
+                continue;
+            }
+            // The same queue may have been here before, and have a call that has no answer yet.
+            let namesakes = self.queues.iter().filter(|known| *known.queue.rules.name == *entry.name).count();
+            let writer =
+                if namesakes == 0 { self.host.to_string() } else { format!("{}.{namesakes}", self.host) };
+            self.queues.push(RecordedQueue {
+                queue: entry.queue,
+                metrics: entry.metrics,
+                writer,
+                before: Tally::default(),
+                pending: None,
+                noted: None,
+                has_counted: false,
+                is_gone: false,
+            });
+        }
+    }
+
+    /// Sends the calls that have no answer yet. A call that Redis refuses for good is given up.
+    async fn send(&mut self) -> Result<(), QueueError> {
+        let mut waiting: Vec<&mut RecordedQueue> =
+            self.queues.iter_mut().filter(|queue| queue.pending.is_some()).collect();
+        let mut failed = None;
+        for part in waiting.chunks_mut(MAX_CALLS) {
+            let calls: Vec<ScriptCall> =
+                part.iter().filter_map(|queue| Some(queue.pending.as_ref()?.1.clone())).collect();
+            let replies = self.link.scripts("write the history", &calls).await?;
+            for (queue, reply) in part.iter_mut().zip(replies) {
+                match reply {
+                    Err(error) if error.may_pass() => failed = Some(error),
+                    reply => {
+                        told(reply.map(drop));
+                        queue.pending = None;
+                    }
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Notes how full the queues are whose duties this host has, where that has changed. What a queue still
+    /// holds is also noted once an hour, for those who read no further back.
+    async fn note_depths(&mut self, minute: u64) -> Result<(), QueueError> {
+        let with_duty: HashSet<Arc<str>> = self
+            .board
+            .queues()
+            .into_iter()
+            .filter(|entry| entry.has_duty())
+            .map(|entry| entry.name)
+            .collect();
+        let mut commands = Vec::new();
+        for queue in &mut self.queues {
+            let name = queue.queue.rules.name.as_str();
+            if !with_duty.contains(name) {
+                queue.noted = None;
+                continue;
+            }
+            let depth = Depth::from(&*queue.metrics.census());
+            let is_known = match queue.noted {
+                Some((before, noted)) => noted == depth && (share_hour(before, minute) || depth.is_zero()),
+                // A queue that was empty all the time has no history.
+                None => depth.is_zero() && !queue.has_counted,
+            };
+            if !is_known && queue.metrics.is_counted() {
+                commands.extend(queue.queue.note_depth(minute, &depth));
+                queue.noted = Some((minute, depth));
+            }
+        }
+        for part in commands.chunks(2 * MAX_CALLS) {
+            match self.link.pipeline("write the history", part).await {
+                Ok(replies) => replies.into_iter().for_each(|reply| _ = told(reply.map(drop))),
+                Err(error) => {
+                    self.queues.iter_mut().for_each(|queue| queue.noted = None);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Logs an error, and gives whether there was none. The other loops say what is wrong with Redis.
+fn told(result: Result<(), QueueError>) -> bool {
+    if let Err(error) = &result {
+        tracing::debug!(error = chain(error), "could not write the history");
+    }
+    result.is_ok()
+}
+
+/// The minute to which a span counts: that of its middle, but no more than half a minute before its end. So
+/// the span that ends a moment after a minute is that minute, and what was counted after an outage is not put
+/// into the middle of it.
+fn minute_of(began_ms: u64, ended_ms: u64) -> u64 {
+    let back = (ended_ms.saturating_sub(began_ms) / 2).min(MINUTE_MS / 2);
+    (ended_ms - back) / MINUTE_MS
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_span_counts_to_the_minute_that_it_covers() {
+        let at = |minute: u64, seconds: f64| minute * MINUTE_MS + (seconds * 1000.0) as u64;
+        let table = [
+            // A minute, written a moment after its end.
+            (at(7, 0.4), at(8, 0.7), 7),
+            (at(7, 0.9), at(8, 0.0), 7),
+            // A host that stops in the middle of a minute, and just after one.
+            (at(7, 0.5), at(7, 20.0), 7),
+            (at(7, 0.5), at(7, 0.6), 7),
+            // A host that started just before the minute's end.
+            (at(7, 59.0), at(8, 0.5), 7),
+            // Redis was away for ten minutes.
+            (at(7, 0.5), at(17, 31.0), 17),
+            // The clock was put back.
+            (at(7, 0.5), at(6, 10.0), 6),
+        ];
+        for (began, ended, minute) in table {
+            assert_eq!(minute_of(began, ended), minute, "{began} to {ended}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn spans_that_follow_each_other_count_to_minutes_in_order(
+            start in 0..MINUTE_MS, late in prop::collection::vec(0..1500_u64, 2..50),
+        ) {
+            // A host that starts within a minute, and ends each one up to 1.5 seconds late.
+            let mut began = MINUTE_MS + start;
+            for (minute, late) in (1..).zip(late) {
+                let ended = (minute + 1) * MINUTE_MS + late;
+                let counted = minute_of(began, ended);
+                let is_right = counted == minute || minute == 1 && counted == 2;
+                prop_assert!(is_right, "{began} to {ended}: {counted}");
+                began = ended;
+            }
+        }
+    }
+}

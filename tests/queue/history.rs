@@ -1,0 +1,192 @@
+//! The history of a queue: what all hosts counted in each minute is kept, whatever becomes of the hosts.
+//!
+//! A host writes at the end of a minute, and when it stops. The tests stop hosts, or shift the clock of all
+//! programs to a moment after the end of a minute. Not here: pages and charts (`dashboard`).
+
+use serde_json::{Value, json};
+use tqhost::testing::queue::script;
+
+use crate::support::http::send;
+use crate::support::proxy::Proxy;
+use crate::support::{Bench, Clock, Host, RedisServer, eventually};
+
+const QUEUES: &str = "[queues.work]\nplugin = \"as-told\"\nmax_retries = 3\nbackoff = \"none\"\n\
+                      concurrency = 2\n[queues.idle]\nplugin = \"as-told\"\n";
+
+/// Adds tasks that end in this way after so many retries.
+fn add(bench: &mut Bench, tasks: usize, end: &str, retries: u32) {
+    for n in 0..tasks {
+        let data = json!({ "n": n.to_string(), "ms": 0, "retries": retries, "end": end });
+        bench.xadd("work", &[("data", &data.to_string())]);
+    }
+}
+
+fn history(host: &Host, queue: &str) -> Value {
+    let answer = send(host.admin(), "GET", &format!("/v1/queues/{queue}/history?minutes=180"), &[], None);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()
+}
+
+/// How many tasks were completed, by the minutes of the history.
+fn completed(host: &Host) -> u64 {
+    history(host, "work")["total"]["completed"].as_u64().expect("a count")
+}
+
+/// A Redis, and the clock of all programs.
+fn bench_with_clock() -> (Bench, Clock) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let clock = Clock::new(dir.path());
+    let redis = RedisServer::start_with_env(dir.path(), &[], clock.env());
+    let bench = Bench::on(QUEUES, dir, redis);
+    bench.install("as-told", "as-told");
+    (bench, clock)
+}
+
+/// Redis's clock in seconds.
+fn seconds(bench: &mut Bench) -> i64 {
+    bench.redis::<(i64, i64)>("TIME", &[""; 0]).0
+}
+
+/// Shifts the clock to a moment after the end of the present minute, again and again until something holds: a
+/// host that has just started may not have asked for the time yet. Gives the last minute that is over.
+#[track_caller]
+fn end_minutes_until<T>(
+    bench: &mut Bench,
+    (clock, shift): (&Clock, &mut i64),
+    what: &str,
+    mut holds: impl FnMut() -> Option<T>,
+) -> (i64, T) {
+    let mut minute = None;
+    eventually(what, || {
+        let now = seconds(bench);
+        if minute.is_none_or(|minute| now > (minute + 1) * 60 + 5) {
+            *shift += 60 - now % 60 + 1;
+            clock.shift(*shift);
+            eventually("Redis's clock is shifted", || (seconds(bench) / 60 > now / 60).then_some(()));
+            minute = Some(now / 60);
+        }
+        Some((minute?, holds()?))
+    })
+}
+
+#[test]
+fn figures_add_up_to_what_ran_and_survive_a_restart_of_all_hosts() {
+    let mut bench = Bench::new(QUEUES);
+    bench.install("as-told", "as-told");
+    let hosts = [bench.host(), bench.host()];
+    add(&mut bench, 20, "ok", 0);
+    add(&mut bench, 3, "ok", 2);
+    add(&mut bench, 5, "reject", 0);
+    bench.until_drained("work");
+    Host::stop_all(hosts);
+
+    let host = bench.host();
+    let view = history(&host, "work");
+    let total = &view["total"];
+    assert_eq!(total["outcomes"], json!({ "completed": 23, "rejected": 5, "retried": 6 }));
+    assert_eq!((&total["completed"], &total["failed"], &total["dead"]), (&json!(23), &json!(11), &json!(5)));
+    assert_eq!(total["error_rate"], json!(0.3235));
+    assert_eq!((&total["running"]["count"], &total["waiting"]["count"]), (&json!(34), &json!(34)));
+    for times in [&total["running"], &total["waiting"]] {
+        let [p50, p95, p99] = ["p50_ms", "p95_ms", "p99_ms"].map(|name| times[name].as_f64().expect("ms"));
+        assert!(0.0 < p50 && p50 <= p95 && p95 <= p99 && p99 < 600_000.0, "{times}");
+    }
+    // The sums are those of the minutes, which follow each other without gaps.
+    let minutes = view["minutes"].as_array().expect("minutes");
+    assert_eq!(minutes.len(), 180);
+    let sum: u64 = minutes.iter().map(|minute| minute["completed"].as_u64().expect("a count")).sum();
+    assert_eq!(sum, 23);
+    let times: Vec<u64> = minutes.iter().map(|minute| minute["from_ms"].as_u64().expect("a time")).collect();
+    assert!(times.iter().all(|time| time.is_multiple_of(60_000)), "{times:?}");
+    assert!(times.windows(2).all(|pair| pair[1] == pair[0] + 60_000), "{times:?}");
+    let [version] = &view["versions"].as_array().expect("versions")[..] else {
+        panic!("one version: {view}")
+    };
+    let count = |name: &str| version[name].as_u64().expect("a count");
+    assert!(version["version"].as_str().is_some_and(|name| name.starts_with("as-told@")), "{version}");
+    assert_eq!(
+        (count("attempts"), count("completed"), count("retried"), count("rejected"), count("trapped")),
+        (34, 23, 6, 5, 0)
+    );
+    let idle = history(&host, "idle");
+    assert_eq!((&idle["total"]["completed"], &idle["versions"]), (&json!(0), &json!([])));
+    // Nothing stays for ever, and each hour has few fields.
+    let keys: Vec<String> = bench.redis("KEYS", "tq:{work}:minutes:*");
+    assert!((1..=2).contains(&keys.len()), "{keys:?}");
+    for key in keys {
+        let (fields, expires): (u64, i64) = (bench.redis("HLEN", &key), bench.redis("PTTL", &key));
+        assert!(fields < 20 && expires > 3_600_000, "{key}: {fields} fields, {expires} ms");
+    }
+    host.stop();
+}
+
+#[test]
+fn a_minute_is_written_when_it_is_over_and_a_host_that_is_killed_loses_no_more_than_one() {
+    let (mut bench, clock) = bench_with_clock();
+    let mut shift = 0;
+    let killed = bench.host_with_env(clock.env());
+    killed.log("tqhost is running");
+    add(&mut bench, 12, "ok", 0);
+    add(&mut bench, 2, "reject", 0);
+    bench.until_drained("work");
+    killed.until_ended_as("work", "rejected", 2);
+    killed.until_metric("tqhost_queue_tasks{queue=\"work\",state=\"dead\"}", 2);
+    let (first, ()) = end_minutes_until(&mut bench, (&clock, &mut shift), "it is written", || {
+        (completed(&killed) == 12).then_some(())
+    });
+    // The host with the duties also tells how full the queue was.
+    eventually("the depth is written", || {
+        let view = history(&killed, "work");
+        let last = view["minutes"].as_array().and_then(|all| all.last()).expect("a minute");
+        (last["depth"]["dead"] == 2).then_some(())
+    });
+    add(&mut bench, 5, "ok", 0);
+    bench.until_drained("work");
+    killed.kill();
+
+    let other = bench.host_with_env(clock.env());
+    other.log("tqhost is running");
+    add(&mut bench, 7, "ok", 0);
+    bench.until_drained("work");
+    other.until_ended_as("work", "completed", 7);
+    // The five tasks of the minute in which the host was killed are lost, or were written at its end.
+    let (_, counted) = end_minutes_until(&mut bench, (&clock, &mut shift), "the other has written", || {
+        let counted = completed(&other);
+        (counted > 17).then_some(counted)
+    });
+    assert!([19, 24].contains(&counted), "{counted}");
+    let view = history(&other, "work");
+    let minutes = view["minutes"].as_array().expect("minutes");
+    let until_first = minutes.iter().filter(|minute| minute["from_ms"].as_i64() < Some((first + 1) * 60_000));
+    let sum: u64 = until_first.filter_map(|minute| minute["completed"].as_u64()).sum();
+    assert_eq!(sum, 12, "what ended in the first minute stays there: {minutes:?}");
+    other.stop();
+}
+
+#[test]
+fn a_call_whose_reply_was_lost_counts_once() {
+    let (mut bench, clock) = bench_with_clock();
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(QUEUES, proxy.port);
+    let sha1: String = bench.redis("SCRIPT", ("LOAD", &script::TALLY.source));
+    assert_eq!(sha1, script::TALLY.sha1());
+    let host = bench.host_with_env(clock.env());
+    host.log("tqhost is running");
+    // The call is sent again when its reply is lost, so it is carried out twice before it is answered.
+    proxy.lose_replies(script::TALLY.sha1(), 2);
+    add(&mut bench, 9, "ok", 0);
+    bench.until_drained("work");
+    host.until_ended_as("work", "completed", 9);
+    let mut shift = 0;
+    end_minutes_until(&mut bench, (&clock, &mut shift), "both replies are lost", || {
+        (proxy.hits() == 2).then_some(())
+    });
+    assert_eq!(completed(&host), 9);
+    add(&mut bench, 1, "ok", 0);
+    bench.until_drained("work");
+    host.stop();
+    let host = bench.host_with_env(clock.env());
+    host.log("tqhost is running");
+    assert_eq!(completed(&host), 10);
+    host.stop();
+}

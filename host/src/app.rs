@@ -91,7 +91,7 @@ impl Host {
         // 2. Redis.
         let embedded = match config.redis {
             config::RedisServer::Embedded => Some(Embedded::start(&config.data_dir).await?),
-            config::RedisServer::Url(_) => None,
+            config::RedisServer::At { .. } => None,
         };
         let redis = open_redis(&config)?;
         let link = redis.link();
@@ -329,7 +329,7 @@ pub(crate) async fn tell_when_ready(plugins: Plugins, health: Health) {
 pub(crate) fn open_redis(config: &Config) -> anyhow::Result<Redis> {
     let redis = match &config.redis {
         config::RedisServer::Embedded => Redis::open(&embedded::url(&config.data_dir)),
-        config::RedisServer::Url(url) => Redis::open(url.expose()),
+        config::RedisServer::At { url, login } => Redis::open_as(url.expose(), login),
     };
     Ok(redis?)
 }

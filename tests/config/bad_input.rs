@@ -257,7 +257,7 @@ fn a_password_that_is_wrong_or_missing() {
         bench.configure(&format!(
             "[queues.work]\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
         ));
-        let texts = ["refused the credentials; check user and password in redis.url"];
+        let texts = ["refused the credentials; check user and password in [redis]"];
         let ran = bench.tqhost(&["queues"]);
         refused(&ran, 1, &texts);
         let log = does_not_run(command(&bench), 1, &texts);

@@ -15,5 +15,6 @@ mod redis;
 mod rights;
 mod start;
 mod suspects;
+mod tls;
 mod turns;
 mod worker;

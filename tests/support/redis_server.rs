@@ -22,7 +22,8 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts a server whose files are under `dir`. `extra` are further arguments.
+    /// Starts a server whose files are under `dir`. `extra` are further arguments, in which `{port}` stands
+    /// for the port.
     pub fn start(dir: &Path, extra: &[&str]) -> RedisServer {
         RedisServer::start_with_env(dir, extra, Vec::new())
     }
@@ -144,6 +145,10 @@ fn spawn(dir: &Path, port: u16, extra: &[String], env: &[(String, PathBuf)]) -> 
         "--enable-debug-command",
         "yes",
     ]);
-    command.args(extra).envs(env.iter().cloned()).stdin(Stdio::null()).stdout(log);
+    command
+        .args(extra.iter().map(|word| word.replace("{port}", &port.to_string())))
+        .envs(env.iter().cloned())
+        .stdin(Stdio::null())
+        .stdout(log);
     command.spawn().expect("start redis-server: is it installed? (`make setup`)")
 }

@@ -254,7 +254,9 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
     })?;
     let redis = match &config.redis {
         config::RedisServer::Embedded => format!("embedded, under {}", config.data_dir.display()),
-        config::RedisServer::Url(url) => Redis::open(url.expose()).context("redis.url")?.address().to_owned(),
+        config::RedisServer::At { url, login } => {
+            Redis::open_as(url.expose(), login).context("[redis]")?.address().to_owned()
+        }
     };
     // Settings that no store takes, such as a key of a wrong form. Nothing is asked of the store.
     Blobs::open(&config.blobs)?;

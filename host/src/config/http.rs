@@ -4,17 +4,13 @@
 //!
 //! Not here: where requests may go (`hosts`), the requests themselves (`sandbox`).
 
-use std::fs::File;
-use std::io::Read;
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::time::Duration;
 
-use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 
 use super::model::Http;
+use super::pem;
 use super::reader::{Item, Keys};
 
 pub(super) const KEYS: Keys = Keys {
@@ -50,7 +46,6 @@ const MAX_CONCURRENT: RangeInclusive<u32> = 1..=256;
 const MAX_CONNECTIONS: RangeInclusive<u32> = 1..=10_000;
 const MAX_REQUESTS: RangeInclusive<u32> = 1..=1_000_000;
 const BODY_BYTES: RangeInclusive<u64> = 0..=4 << 30;
-const MAX_CA_BYTES: u64 = 1 << 20;
 
 pub(super) fn read(item: &Item) -> Http {
     let default = Http::default();
@@ -80,33 +75,8 @@ pub(super) fn read(item: &Item) -> Http {
 /// Reads a file of certificates in PEM.
 pub(super) fn read_ca(item: &Item) -> Option<Vec<CertificateDer<'static>>> {
     let path = item.path()?;
-    certificates(&path).map_err(|why| item.problem(format!("{} {why}", path.display()))).ok()
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    // Reading a pipe or a device could block or never end.
-    if !path.metadata().map_err(|error| format!("cannot be read: {error}"))?.is_file() {
-        return Err("is not a regular file".into());
-    }
-    let mut pem = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_CA_BYTES + 1).read_to_end(&mut pem));
-    read.map_err(|error| format!("cannot be read: {error}"))?;
-    if pem.len() as u64 > MAX_CA_BYTES {
-        return Err("is bigger than 1MiB".into());
-    }
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let found = found.map_err(|error| format!("is not PEM: {error}"))?;
-    if found.is_empty() {
-        return Err("holds no certificate: it has to have lines with BEGIN CERTIFICATE".into());
-    }
-    let mut store = RootCertStore::empty();
-    for (index, certificate) in found.iter().enumerate() {
-        let added = store.add(certificate.clone());
-        added.map_err(|error| {
-            format!("holds a certificate (number {}) that cannot be used: {error}", index + 1)
-        })?;
-    }
-    Ok(found)
+    let read = pem::read(&path).and_then(|pem| pem::certificates(&pem));
+    read.map_err(|why| item.problem(format!("{} {why}", path.display()))).ok()
 }
 
 #[cfg(test)]

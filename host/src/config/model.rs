@@ -49,8 +49,26 @@ pub struct Config {
 pub enum RedisServer {
     /// A private server under `data_dir`, for as long as the host lives.
     Embedded,
-    /// `redis://`, `rediss://` or `redis+unix://`; may hold a password.
-    Url(Secret),
+    /// The url is `redis://`, `rediss://` or `redis+unix://`; it may hold a password.
+    At { url: Secret, login: Box<RedisLogin> },
+}
+
+/// The host's identity for Redis, and whom it trusts, beside what the url says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RedisLogin {
+    /// Only set beside `password`.
+    pub username: Option<String>,
+    pub password: Option<Secret>,
+    /// The certificates of authorities, in PEM, that are trusted in place of the system's.
+    pub ca: Option<String>,
+    pub identity: Option<TlsIdentity>,
+}
+
+/// A client's certificate and its private key, in PEM.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TlsIdentity {
+    pub cert: String,
+    pub key: Secret,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -1,6 +1,7 @@
 //! `[redis]`: where Redis is. Without a url the host starts a private server.
 //!
-//! The url may hold a password, so no message shows any part of it.
+//! The url may hold a password, so no message shows any part of it. Not here: the user, and TLS
+//! (`redis_login`).
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,10 +10,15 @@ use toml::de::DeValue;
 
 use super::model::RedisServer;
 use super::reader::{Item, Keys, NOT_YET};
+use super::redis_login;
 use super::secret::Secret;
 use super::source::secret;
 
-pub(super) const KEYS: Keys = Keys { known: &["url", "wait"], later: &["sentinel"], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys {
+    known: &["url", "wait", "ca", "cert", "key", "username", "password"],
+    later: &["sentinel"],
+    elsewhere: &[],
+};
 
 /// How long a host that starts waits for Redis, by default and at most.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
@@ -24,8 +30,9 @@ pub(super) fn read(item: Option<Item>) -> (RedisServer, Duration) {
     let table = item.and_then(|item| item.table(&KEYS));
     let get = |key| table.as_ref().and_then(|table| table.get(key));
     let wait = get("wait").and_then(|wait| wait.duration(WAIT)).unwrap_or(DEFAULT_WAIT);
-    let server = get("url").and_then(|url| read_url(&url)).map_or(RedisServer::Embedded, RedisServer::Url);
-    (server, wait)
+    let url = get("url").and_then(|url| read_url(&url));
+    let login = table.as_ref().map(|table| redis_login::read(table, url.as_ref())).unwrap_or_default();
+    (url.map_or(RedisServer::Embedded, |url| RedisServer::At { url, login: Box::new(login) }), wait)
 }
 
 fn read_url(item: &Item) -> Option<Secret> {
@@ -143,7 +150,9 @@ mod tests {
             assert!(matches!(parse(text).expect("valid").redis, RedisServer::Embedded));
         }
         let config = parse("[queues.a]\n[redis]\nurl = { env = \"REDIS\" }").expect("valid");
-        assert!(matches!(&config.redis, RedisServer::Url(url) if url.expose() == "redis://:hunter2@host"));
+        assert!(
+            matches!(&config.redis, RedisServer::At { url, .. } if url.expose() == "redis://:hunter2@host")
+        );
         assert!(!format!("{config:?}").contains("hunter2"));
     }
 

@@ -59,7 +59,7 @@ impl QueueError {
         match self.source.code()? {
             "TQTYPE" => Some(format!("{detail}: `tqhost adopt {queue}` says what can be done")),
             "TQRIGHTS" => Some(format!(
-                "the user of redis.url may not run these commands, which tqhost needs: {detail}. Allow them \
+                "the user of [redis] may not run these commands, which tqhost needs: {detail}. Allow them \
                  with ACL SETUSER; the page on operations has a rule for a user of its own"
             )),
             "TQGROUP" => Some(format!(
@@ -123,7 +123,7 @@ impl fmt::Display for QueueError {
         if self.is_authentication() {
             write!(
                 f,
-                "{what}: Redis at {address} refused the credentials; check user and password in redis.url"
+                "{what}: Redis at {address} refused the credentials; check user and password in [redis]"
             )
         } else if self.source.kind() == ErrorKind::InvalidClientConfig {
             write!(f, "{what}: {address} is not an address of a Redis")

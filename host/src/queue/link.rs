@@ -17,14 +17,15 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, ServerErrorKind,
-    Value,
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
+    ServerErrorKind, TlsCertificates, Value,
 };
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::error::QueueError;
 use super::script::{Script, ScriptCall};
+use crate::config::RedisLogin;
 
 /// How long a connection attempt may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,6 +49,25 @@ pub struct Redis {
     last_reply: Arc<std::sync::Mutex<LastReply>>,
 }
 
+fn client(url: &str, login: &RedisLogin) -> Result<Client, RedisError> {
+    let mut info = url.into_connection_info()?;
+    if let Some(password) = &login.password {
+        let mut settings = info.redis_settings().clone().set_password(password.expose());
+        if let Some(username) = &login.username {
+            settings = settings.set_username(username);
+        }
+        info = info.set_redis_settings(settings);
+    }
+    if login.ca.is_none() && login.identity.is_none() {
+        return Client::open(info);
+    }
+    let client_tls = login.identity.as_ref().map(|identity| ClientTlsConfig {
+        client_cert: identity.cert.clone().into(),
+        client_key: identity.key.expose().into(),
+    });
+    Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: login.ca.clone().map(Into::into) })
+}
+
 /// When Redis last answered this host, over any connection.
 #[derive(Debug, Default)]
 struct LastReply {
@@ -65,13 +85,15 @@ pub struct Recovery {
 impl Redis {
     /// Takes a `redis://`, `rediss://` or `redis+unix://` URL. Does not connect yet.
     pub fn open(url: &str) -> Result<Redis, QueueError> {
+        Redis::open_as(url, &RedisLogin::default())
+    }
+
+    /// Like [`Redis::open`], as this user and with these certificates.
+    pub(crate) fn open_as(url: &str, login: &RedisLogin) -> Result<Redis, QueueError> {
         // Two libraries use TLS and share this process default. An error only says that it is set already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let address: Arc<str> = without_password(url).into();
-        let info =
-            url.into_connection_info().map_err(|error| QueueError::new("read redis.url", &address, error))?;
-        let client =
-            Client::open(info).map_err(|error| QueueError::new("read redis.url", &address, error))?;
+        let client = client(url, login).map_err(|error| QueueError::new("read [redis]", &address, error))?;
         Ok(Redis { client, address, reconnects: Arc::default(), last_reply: Arc::default() })
     }
 

@@ -1,0 +1,91 @@
+//! A Redis that asks for a certificate and a user: hosts and commands have them from keys of their own.
+//!
+//! In: a redis-server that speaks TLS only, with certificates made here. Not here: what is wrong with the
+//! keys of the configuration (`config::redis_login`).
+
+use std::path::Path;
+
+use crate::support::web::Authority;
+use crate::support::{Bench, RedisServer, eventually};
+
+const QUEUES: &str = "[queues.work]\nplugin = \"echo\"\n";
+
+/// A bench whose Redis takes only clients with a certificate of its authority.
+fn bench() -> Bench {
+    let dir = tempfile::tempdir().expect("create a folder");
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let authority = Authority::new();
+    write(dir.path(), "ca.pem", &authority.pem());
+    write(dir.path(), "other-ca.pem", &Authority::new().pem());
+    for (name, what) in [("server", "127.0.0.1"), ("client", "client")] {
+        let (cert, key) = authority.certificate(what);
+        write(dir.path(), &format!("{name}.pem"), &cert);
+        write(dir.path(), &format!("{name}.key"), &key);
+    }
+    let (ca, cert, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
+    let tls = [
+        ["--port", "0"],
+        ["--tls-port", "{port}"],
+        ["--tls-auth-clients", "yes"],
+        ["--tls-ca-cert-file", &ca],
+        ["--tls-cert-file", &cert],
+        ["--tls-key-file", &key],
+    ];
+    let redis = RedisServer::start(dir.path(), tls.as_flattened());
+    let mut bench = Bench::on(QUEUES, dir, redis);
+    bench.install("echo", "echo");
+    let _: () = bench.redis("ACL", ("SETUSER", "tqhost", "on", ">p@ss/word", "~*", "&*", "+@all"));
+    bench
+}
+
+fn write(dir: &Path, name: &str, text: &str) {
+    std::fs::write(dir.join(name), text).expect("write");
+}
+
+/// Configures these keys beside the url.
+fn configure(bench: &Bench, keys: &str) {
+    let url = format!("rediss://127.0.0.1:{}", bench.redis.port);
+    let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    bench.configure(&format!("{QUEUES}\n[redis]\nurl = \"{url}\"\nwait = \"0s\"\n{keys}\n{admin}"));
+}
+
+const IDENTITY: &str = "cert = \"client.pem\"\nkey = \"client.key\"\n";
+const LOGIN: &str = "username = \"tqhost\"\npassword = { file = \"password\" }\n";
+
+#[test]
+fn a_host_has_its_certificate_and_its_user_from_keys_of_their_own() {
+    let mut bench = bench();
+    write(bench.dir.path(), "password", "p@ss/word\n");
+    configure(&bench, &format!("ca = \"ca.pem\"\n{IDENTITY}{LOGIN}"));
+    let host = bench.host();
+    let id = bench.xadd("work", &[("n", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    bench.tqhost(&["queues", "work"]).ok();
+    let users: String = bench.redis("CLIENT", "LIST");
+    let of_host = users.lines().filter(|line| line.contains("user=tqhost")).count();
+    assert!(of_host > 0, "{users}");
+    assert!(!host.raw().contains("p@ss/word"));
+    host.stop();
+}
+
+#[test]
+fn what_redis_refuses_ends_the_start_with_the_reason() {
+    let bench = bench();
+    write(bench.dir.path(), "password", "p@ss/word");
+    write(bench.dir.path(), "wrong", "hunter2");
+    let ca = "ca = \"ca.pem\"\n";
+    let wrong = "username = \"tqhost\"\npassword = { file = \"wrong\" }\n";
+    let table = [
+        (format!("{ca}{LOGIN}"), "did not answer"),
+        (format!("ca = \"other-ca.pem\"\n{IDENTITY}{LOGIN}"), "invalid peer certificate"),
+        (format!("{IDENTITY}{LOGIN}"), "invalid peer certificate"),
+        (format!("{ca}{IDENTITY}{wrong}"), "refused the credentials; check user and password in [redis]"),
+    ];
+    for (keys, why) in table {
+        configure(&bench, &keys);
+        let mut host = bench.host_that_may_fail();
+        assert_eq!(host.ended(), 1, "{keys}");
+        eventually("the log has the reason", || host.raw().contains(why).then_some(()));
+        assert!(!host.raw().contains("hunter2"));
+    }
+}

@@ -50,6 +50,20 @@ fn commands(block: &str) -> Vec<String> {
     commands
 }
 
+#[test]
+fn the_page_of_rights_shows_what_the_command_prints() {
+    let page = include_str!("../../docs/acl.md");
+    let all = blocks(page);
+    let of =
+        |language| all.iter().filter(move |(found, _)| *found == language).map(|(_, text)| text.as_str());
+    let bench = Bench::new("");
+    let config: String = of("toml").collect();
+    bench.configure(&format!("{config}[redis]\nurl = \"{}\"\n", bench.redis.url()));
+    let printed = bench.tqhost(&["check", "--acl"]).ok().stdout;
+    let shown: String = of("sh").collect();
+    assert!(shown == printed, "docs/acl.md shows\n{shown}\nand the command prints\n{printed}");
+}
+
 /// A shell in the folder of the bench that finds `tqhost`, `~/tqhost` and the bench's Redis where the README
 /// says that they are.
 pub struct Shell<'b> {

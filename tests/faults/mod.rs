@@ -8,6 +8,7 @@ mod ends;
 mod hosts;
 mod killed;
 mod known_again;
+mod least_rights;
 mod lost_replies;
 mod network;
 mod other_versions;

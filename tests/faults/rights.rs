@@ -43,18 +43,33 @@ fn rights_that_a_commit_needs_are_named_before_a_task_is_taken() {
 }
 
 #[test]
-fn the_rule_of_the_page_on_operations_is_enough() {
-    let page = include_str!("../../docs/operations.md");
-    let rule = page.lines().find_map(|line| line.strip_prefix("ACL SETUSER tqhost on >SECRET "));
-    let mut rule: Vec<&str> = rule.expect("the rule").split(' ').collect();
-    rule.extend(["~items", "~other"]);
-    let mut bench = bench(&rule);
+fn keys_that_a_host_needs_are_named_before_a_task_is_taken() {
+    let mut bench =
+        bench(&["+@all", "~work", "~other", "~tq:{other}:*", "~tq:hosts*", "~tq:host:*", "~tq:{work}:d*"]);
     let host = bench.host();
     let id = bench.xadd("work", &[("n", "1")]);
-    let _: u64 = bench.redis("LPUSH", ("items", "2"));
+    let line = host.log("no task is taken");
+    let why = line["why"].as_str().unwrap_or_default();
+    assert!(why.contains("read and write these keys") && why.contains("items, tq:{work}:adopted"), "{line}");
+    assert!(why.contains("and 7 more") && why.contains("check --acl") && !why.contains("delayed"), "{line}");
+    assert_eq!(bench.places("work"), Places { length: 1, ..Places::default() });
+    let _: () = bench.redis("ACL", ("SETUSER", "host", "~items", "~tq:{work}:*"));
     bench.until("work", &id, "COMPLETED");
-    bench.until_drained("work");
-    bench.tqhost(&["enqueue", "other", "n=1", "--delay", "1s", "--wait"]).ok();
-    assert!(host.logged("no task is taken").is_empty());
+    host.stop();
+}
+
+#[test]
+fn commands_that_a_host_sends_itself_are_named_as_well() {
+    let bench = bench(&["~*", "+@all", "-getdel", "-memory|usage", "-blmove", "-xread", "-scan"]);
+    let host = bench.host();
+    let line = host.log("no task is taken");
+    let why = line["why"].as_str().unwrap_or_default();
+    assert!(why.contains("needs: BLMOVE, GETDEL, MEMORY|USAGE, SCAN, XREAD."), "{line}");
+    host.stop();
+    let mut bench = bench;
+    let _: () = bench.redis("ACL", ("SETUSER", "host", "+@all", "-evalsha"));
+    let host = bench.host();
+    let line = host.log("no task is taken");
+    assert!(line["why"].to_string().contains("may not call scripts"), "{line}");
     host.stop();
 }

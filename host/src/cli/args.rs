@@ -51,7 +51,12 @@ pub(super) enum Command {
     /// Run the host: take tasks from all configured queues until it is told to stop
     Run(RunArgs),
     /// Check the configuration and every plugin, without Redis
-    Check,
+    Check {
+        /// Print the least rights in Redis of a host, a producer, a reader and an operator, as commands for
+        /// redis-cli, and check nothing else
+        #[arg(long)]
+        acl: bool,
+    },
     /// Add tasks to a queue
     Enqueue(EnqueueArgs),
     /// Show what became of a task

@@ -9,6 +9,7 @@
 
 mod args;
 
+mod acl;
 mod adopt;
 mod cancel;
 mod check;
@@ -127,7 +128,7 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
     }
     // Commands that run no handlers load the configuration without the handlers' secrets, which the user may
     // not have.
-    let runs_handlers = matches!(command, None | Some(Command::Run(_) | Command::Check));
+    let runs_handlers = matches!(command, None | Some(Command::Run(_) | Command::Check { acl: false }));
     let load = if runs_handlers { Config::load } else { Config::load_for_commands };
     let config = load(&config).map_err(|errors| CommandError::Config(errors.to_string()))?;
     let command = match command {
@@ -158,7 +159,8 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
             | Command::Completions { .. }
             | Command::Man(_)
             | Command::Compile { .. } => Ok(()),
-            Command::Check => check::run(&config, &mut out),
+            Command::Check { acl: true } => acl::run(&config, &mut out),
+            Command::Check { acl: false } => check::run(&config, &mut out),
             Command::Enqueue(args) => enqueue::run(&config, args, &mut out).await,
             Command::Status(args) => status::run(&config, args, &mut out).await,
             Command::Tasks(args) => tasks::run(&config, args, &mut out).await,

@@ -140,7 +140,7 @@ pub struct OnEnd {
 }
 
 impl OnEnd {
-    pub(super) fn targets(&self) -> impl Iterator<Item = &TargetQueue> {
+    pub(crate) fn targets(&self) -> impl Iterator<Item = &TargetQueue> {
         [&self.completed, &self.dead, &self.cancelled].into_iter().flatten()
     }
 }

@@ -121,21 +121,6 @@ pub struct HeartbeatReport {
 }
 
 impl Queue {
-    /// Checks the queue's keys. Creates the group, at the beginning of the stream, and the stream, where they
-    /// are missing. False when the group existed: the entries that it was given before the first host came
-    /// are noted as history. Fails, and creates nothing, where [`QueueError::unfit`] says why.
-    pub async fn ensure_group(&self) -> Result<bool, QueueError> {
-        let keys = &self.keys;
-        let list = self.rules.list.as_ref().map_or(&keys.stream, |list| &list.key);
-        let call =
-            [&keys.stream, &keys.delayed, &keys.parked, &keys.dead, &keys.history, &keys.adopted, list]
-                .into_iter()
-                .fold(ScriptCall::new(&script::GROUP), ScriptCall::key)
-                .arg(&self.rules.group);
-        let reply = self.link.script(&call).await?;
-        self.shaped("create the consumer group", reply::int(&reply).map(|created| created == 1))
-    }
-
     /// Reads up to `count` new entries for `consumer`. With `block`, waits up to that long for the first one.
     /// Nothing else may use `link`.
     pub async fn read(

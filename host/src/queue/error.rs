@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
 /// A call to Redis that did not succeed.
 #[derive(Debug)]
@@ -22,6 +22,12 @@ impl QueueError {
     /// Redis carried out a call, but refused this part of it.
     pub(super) fn refused(what: &'static str, address: &str, why: String) -> QueueError {
         QueueError::new(what, address, RedisError::from((ErrorKind::Extension, "refused", why)))
+    }
+
+    /// The user may not use these keys.
+    pub(super) fn denied_keys(address: &str, keys: String) -> QueueError {
+        let source = make_extension_error("TQKEYS".to_owned(), Some(keys));
+        QueueError::new("look for rights", address, source)
     }
 
     pub(crate) fn unexpected(what: &'static str, address: &str) -> QueueError {
@@ -60,7 +66,15 @@ impl QueueError {
             "TQTYPE" => Some(format!("{detail}: `tqhost adopt {queue}` says what can be done")),
             "TQRIGHTS" => Some(format!(
                 "the user of [redis] may not run these commands, which tqhost needs: {detail}. Allow them \
-                 with ACL SETUSER; the page on operations has a rule for a user of its own"
+                 with ACL SETUSER; `tqhost check --acl` prints the whole rule"
+            )),
+            "TQKEYS" => Some(format!(
+                "the user of [redis] may not read and write these keys, which tqhost needs: {detail}. Allow \
+                 them with ACL SETUSER; `tqhost check --acl` prints the whole rule"
+            )),
+            "NOPERM" => Some(format!(
+                "the user of [redis] may not call scripts, which tqhost needs: {detail}. Allow it with \
+                 ACL SETUSER; `tqhost check --acl` prints the whole rule"
             )),
             "TQGROUP" => Some(format!(
                 "the stream has other consumer groups ({detail}). tqhost deletes each entry when its task \

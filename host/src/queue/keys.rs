@@ -148,6 +148,38 @@ impl QueueKeys {
         FlowKeys::of(&format!("{}{id}", self.flow_prefix))
     }
 
+    /// A glob pattern for the keys of each kind, which have a name at their end, as far as a producer needs
+    /// them: statuses, markers and aliases.
+    pub(crate) fn of_producers(&self) -> [String; 3] {
+        [&self.task_prefix, &self.marker_prefix, &self.alias_prefix].map(|prefix| literal(prefix) + "*")
+    }
+
+    /// A glob pattern for all states of plugins.
+    pub(crate) fn states(&self) -> String {
+        literal(&self.state_prefix) + "*"
+    }
+
+    /// One key of each kind that only tqhost uses. A kind whose keys end in a name has a key with the name
+    /// `*`.
+    pub(crate) fn samples(&self) -> Vec<String> {
+        let named = [&self.task_prefix, &self.marker_prefix, &self.alias_prefix, &self.settled_prefix];
+        let named = named.into_iter().chain([&self.flow_prefix, &self.state_prefix]);
+        let whole = [
+            &self.delayed,
+            &self.parked,
+            &self.paused,
+            &self.hold,
+            &self.rate,
+            &self.schedule,
+            &self.history,
+            &self.adopted,
+            &self.events,
+            &self.owners,
+            &self.tracks,
+        ];
+        whole.into_iter().cloned().chain(named.map(|prefix| format!("{prefix}*"))).collect()
+    }
+
     /// The id of the task that joins the flow, if this key is a flow or the list of its children.
     pub(crate) fn flow_of(&self, key: &[u8]) -> Option<String> {
         let id = std::str::from_utf8(key.strip_prefix(self.flow_prefix.as_bytes())?).ok()?;
@@ -221,8 +253,13 @@ impl FlowKeys {
     }
 }
 
+/// A glob pattern for the announcements of all hosts.
+pub(crate) fn hosts() -> String {
+    host("*")
+}
+
 /// Text as a glob pattern that matches only this text.
-fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     let special = |c| matches!(c, '*' | '?' | '[' | ']' | '^' | '\\');
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }

@@ -102,6 +102,11 @@ impl Redis {
         &self.address
     }
 
+    /// The number of its database.
+    pub(crate) fn database(&self) -> i64 {
+        self.client.get_connection_info().redis_settings().db()
+    }
+
     /// How many connections were replaced after a failure, since the start.
     pub fn reconnects(&self) -> u64 {
         self.reconnects.load(Ordering::Relaxed)

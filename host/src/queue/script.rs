@@ -16,7 +16,12 @@ pub struct Script {
     pub name: &'static str,
     pub source: String,
     sha1: String,
+    /// Whether it only reads, so that a user may call it who has no right to write.
+    only_reads: bool,
 }
+
+/// The scripts that only read. Redis sees to it.
+const ONLY_READ: [&str; 2] = ["listed", "stand"];
 
 /// Declares scripts: each is a file in the folder `scripts/` beside the file that declares it.
 macro_rules! scripts {
@@ -56,6 +61,7 @@ scripts! {
     pub TRACKS = "tracks",
     pub LISTED = "listed",
     pub TALLY = "tally",
+    pub REACH = "reach",
 }
 
 impl Script {
@@ -64,12 +70,12 @@ impl Script {
         let shared = [include_str!("scripts/lib.lua"), include_str!("scripts/turns.lua")];
         let source = format!("{}\n{body}", shared.join("\n"));
         let sha1 = redis::Script::new(&source).get_hash().to_owned();
-        Script { name, source, sha1 }
+        Script { name, source, sha1, only_reads: ONLY_READ.contains(&name) }
     }
 
     /// Begins a call with this many keys. The caller adds the keys, then the arguments.
     pub(super) fn command(&self, keys: usize) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
+        let mut command = redis::cmd(if self.only_reads { "EVALSHA_RO" } else { "EVALSHA" });
         command.arg(&self.sha1).arg(keys);
         command
     }

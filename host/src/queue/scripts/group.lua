@@ -5,15 +5,15 @@
 --       5 history: group → the last entry that it was given before (0-0: tqhost made the group)
 --       6 adopted: another group → when an operator confirmed that its entries may be deleted
 --       7 list (the stream: the queue has none)
--- ARGV  1 group
+-- ARGV  1 group · 2… the commands that hosts send themselves
 -- Gives 1 when it created the group, 0 when the group existed. Gives an error, and writes nothing, if the
 --   user may not run all commands (TQRIGHTS, and their names), a key has another type (TQTYPE), or the stream
 --   has groups that nobody has confirmed (TQGROUP, and their names).
 --
 -- A group that is created again is given every entry again, so none of them is history. Safe to run again.
 
--- The commands of all scripts. A script that is refused one of them after its first write leaves its task
--- half settled, so a host asks for all of them before it takes a task.
+-- The commands of all scripts; ARGV has the others. A script that is refused one of them after its first
+-- write leaves its task half settled, so a host asks for all of them before it takes a task.
 local COMMANDS = [[
   XACK XADD XCLAIM XDEL XGROUP|CREATE XGROUP|DELCONSUMER XGROUP|SETID XINFO|CONSUMERS XINFO|GROUPS
   XINFO|STREAM XLEN XPENDING XRANGE XREADGROUP
@@ -22,10 +22,14 @@ local COMMANDS = [[
   ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGEBYLEX ZSCAN ZSCORE
 ]]
 local denied = {}
-for name in string.gmatch(redis.acl_check_cmd and COMMANDS or '', '%S+') do
-  local command, part = string.match(name, '^(%w+)|?(%w*)$')
+local asked = COMMANDS .. table.concat(ARGV, ' ', 2)
+for name in string.gmatch(redis.acl_check_cmd and asked or '', '%S+') do
+  local command, part = string.match(name, '^([%w_]+)|?(%w*)$')
   local args = { string.sub(command, 1, 1) == 'X' and stream or KEYS[2] }
   if part ~= '' then table.insert(args, 1, part) end
+  if command == 'BLMOVE' then append(args, args[1]) end
+  if command == 'EVALSHA' or command == 'EVALSHA_RO' then args = { '', '0' } end
+  if command == 'XREAD' then args = { 'STREAMS', stream, '$' } end
   if command == 'XREADGROUP' then args = { 'GROUP', group, 'consumer', 'STREAMS', stream, '>' } end
   if not redis.acl_check_cmd(command, unpack(args)) then append(denied, name) end
 end

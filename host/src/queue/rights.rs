@@ -1,0 +1,300 @@
+//! The rights in Redis that a host, a producer and a reader need: commands and keys.
+//!
+//! In: the queues of the configuration. Out: the least rule for each kind of program ([`AclRule`]). Hosts ask
+//! for the same commands and keys before they take a task (`group`). Tests compare the commands here with
+//! those in the code, and run hosts, producers and readers under exactly these rules.
+
+use std::collections::BTreeSet;
+
+use super::keys::{self, QueueKeys};
+use super::script;
+use crate::config::{Plugin, QueueRules};
+
+/// The commands that a host sends itself, beside those of its scripts.
+pub(super) const OF_HOSTS: [&str; 15] = [
+    "BLMOVE",
+    "EVALSHA",
+    "EVALSHA_RO",
+    "GETDEL",
+    "HKEYS",
+    "HSTRLEN",
+    "MEMORY|USAGE",
+    "MGET",
+    "PING",
+    "SCAN",
+    "SCRIPT|LOAD",
+    "STRLEN",
+    "XREAD",
+    "XREVRANGE",
+    "ZREVRANGE",
+];
+
+/// The commands with which a host looks at settings of Redis. It works without them, and warns of less.
+const FOR_WARNINGS: [&str; 2] = ["CONFIG|GET", "INFO"];
+
+/// The further commands of `tqhost doctor` and `tqhost adopt`, and of their scripts.
+const OF_OPERATORS: [&str; 2] = ["LRANGE", "RENAME"];
+
+/// The commands of programs that look: `queues`, `status`, `tasks`, `dead list` and the like.
+const OF_READERS: [&str; 27] = [
+    "EVALSHA_RO",
+    "EXISTS",
+    "GET",
+    "HGET",
+    "HGETALL",
+    "HMGET",
+    "HSTRLEN",
+    "INFO",
+    "MGET",
+    "PING",
+    "SCRIPT|LOAD",
+    "TIME",
+    "XINFO|CONSUMERS",
+    "XINFO|GROUPS",
+    "XINFO|STREAM",
+    "XLEN",
+    "XPENDING",
+    "XRANGE",
+    "XREVRANGE",
+    "ZCARD",
+    "ZCOUNT",
+    "ZRANGE",
+    "ZRANK",
+    "ZREVRANGE",
+    "ZSCORE",
+    "HEXISTS",
+    "HKEYS",
+];
+
+/// The commands of `tqhost enqueue`, and of producers that only add to the stream.
+const OF_PRODUCERS: [&str; 23] = [
+    "EVALSHA",
+    "EXISTS",
+    "GET",
+    "HDEL",
+    "HGET",
+    "HMGET",
+    "HSET",
+    "INFO",
+    "PERSIST",
+    "PEXPIRE",
+    "PING",
+    "PTTL",
+    "SCRIPT|LOAD",
+    "SET",
+    "TIME",
+    "TYPE",
+    "XADD",
+    "XLEN",
+    "XPENDING",
+    "XRANGE",
+    "ZADD",
+    "ZCARD",
+    "ZREMRANGEBYRANK",
+];
+
+/// The needs of a user of Redis, as ACL SETUSER takes them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AclRule {
+    /// The kind of program that needs it.
+    pub role: &'static str,
+    /// Patterns, with `~` or `%R~` before each.
+    pub keys: Vec<String>,
+    /// Names, with `+` before each.
+    pub commands: Vec<String>,
+}
+
+/// All commands of the scripts in `scripts/`, as group.lua lists them.
+pub(super) fn of_scripts() -> impl Iterator<Item = &'static str> {
+    let list = script::GROUP.source.split("local COMMANDS = [[").nth(1);
+    list.and_then(|rest| rest.split("]]").next()).unwrap_or_default().split_whitespace()
+}
+
+/// The least rule for each kind of program. `selects`: the url names another database than the first.
+pub(crate) fn rules<'c>(
+    queues: &[QueueRules],
+    plugins: impl Iterator<Item = &'c Plugin>,
+    selects: bool,
+) -> [AclRule; 4] {
+    let made = |role, keys: BTreeSet<String>, commands: BTreeSet<&str>| AclRule {
+        role,
+        keys: without_covered(&keys).into_iter().map(without_spaces).collect(),
+        commands: commands
+            .into_iter()
+            .chain(selects.then_some("SELECT"))
+            .map(|command| format!("+{}", command.to_lowercase()))
+            .collect(),
+    };
+    let host: BTreeSet<&str> = of_scripts().chain(OF_HOSTS).chain(FOR_WARNINGS).collect();
+    let operator = host.iter().copied().chain(OF_OPERATORS).collect();
+    let mut producer: BTreeSet<&str> = OF_PRODUCERS.into();
+    producer.extend(queues.iter().any(|queue| queue.list.is_some()).then_some("LPUSH"));
+    let records = plugins.flat_map(|plugin| plugin.records.patterns());
+    let mut all = host_keys(queues);
+    all.extend(records.map(|pattern| format!("~{}", pattern_of_records(pattern))));
+    [
+        made("host", all.clone(), host),
+        made("producer", producer_keys(queues), producer),
+        made("reader", reader_keys(queues), OF_READERS.into()),
+        made("operator", all, operator),
+    ]
+}
+
+/// The keys of hosts that are of no queue.
+fn of_all_hosts() -> [String; 5] {
+    [
+        keys::HOSTS.to_owned(),
+        keys::hosts(),
+        keys::DUTIES.to_owned(),
+        keys::DUTY_HOSTS.to_owned(),
+        keys::LOOK_REQUESTED.to_owned(),
+    ]
+}
+
+/// One key of each kind that a host needs for this queue, and those that all hosts share.
+pub(super) fn samples(rules: &QueueRules, keys: &QueueKeys) -> Vec<String> {
+    let named = [Some(&keys.stream), Some(&keys.dead), rules.list.as_ref().map(|list| &list.key)];
+    let targets = rules.on_end.targets().chain(&rules.enqueue_to).map(|target| target.stream.clone());
+    let named = named.into_iter().flatten().cloned().chain(targets);
+    let all: BTreeSet<String> = named.chain(keys.samples()).chain(of_all_hosts()).collect();
+    all.into_iter().collect()
+}
+
+fn host_keys(queues: &[QueueRules]) -> BTreeSet<String> {
+    let mut all: BTreeSet<String> = of_all_hosts().iter().map(|key| format!("~{key}")).collect();
+    for rules in queues {
+        let keys = keys_of(rules);
+        all.extend(named(rules, &keys).map(|key| format!("~{key}")));
+        all.extend([format!("~{}", keys.all), format!("~{}", keys.states())]);
+    }
+    all.into_iter().collect()
+}
+
+fn producer_keys(queues: &[QueueRules]) -> BTreeSet<String> {
+    let mut all = BTreeSet::from([format!("~{}", keys::LOOK_REQUESTED)]);
+    for rules in queues {
+        let keys = keys_of(rules);
+        let list = rules.list.as_ref().map(|list| keys::literal(&list.key));
+        let ended = rules.on_end.targets().map(|target| keys::literal(&target.stream));
+        let events = (rules.events > 0).then(|| keys::literal(&keys.events));
+        let turns =
+            rules.turns.are_limited().then(|| [&keys.owners, &keys.tracks].map(|key| keys::literal(key)));
+        let whole = [&keys.stream, &keys.delayed, &keys.parked].map(|key| keys::literal(key));
+        let needed = whole.into_iter().chain(keys.of_producers()).chain(list).chain(ended).chain(events);
+        all.extend(needed.chain(turns.into_iter().flatten()).map(|key| format!("~{key}")));
+    }
+    all
+}
+
+fn reader_keys(queues: &[QueueRules]) -> BTreeSet<String> {
+    let mut all = BTreeSet::from([format!("%R~{}", keys::HOSTS), format!("%R~{}", keys::hosts())]);
+    for rules in queues {
+        let keys = keys_of(rules);
+        all.extend([&keys.stream, &keys.dead].map(|key| format!("%R~{}", keys::literal(key))));
+        all.insert(format!("%R~{}", keys.all));
+    }
+    all
+}
+
+fn keys_of(rules: &QueueRules) -> QueueKeys {
+    QueueKeys::new(&rules.stream, rules.dead_letter.as_deref())
+}
+
+/// The keys of a queue whose names an operator chose.
+fn named<'q>(rules: &'q QueueRules, keys: &'q QueueKeys) -> impl Iterator<Item = String> + 'q {
+    let list = rules.list.as_ref().map(|list| &list.key);
+    [Some(&keys.stream), Some(&keys.dead), list].into_iter().flatten().map(|key| keys::literal(key))
+}
+
+/// In a pattern of records only `*` has a meaning.
+fn pattern_of_records(pattern: &str) -> String {
+    pattern.split('*').map(keys::literal).collect::<Vec<_>>().join("*")
+}
+
+/// The patterns that no other one covers as a whole.
+fn without_covered(patterns: &BTreeSet<String>) -> Vec<String> {
+    let prefixes = patterns.iter().filter_map(|pattern| pattern.strip_suffix('*'));
+    let prefixes: Vec<&str> = prefixes.filter(|prefix| !prefix.contains(['*', '\\'])).collect();
+    let is_covered = |pattern: &&String| {
+        let own = pattern.strip_suffix('*');
+        prefixes.iter().any(|prefix| pattern.starts_with(prefix) && own != Some(*prefix))
+    };
+    patterns.iter().filter(|pattern| !is_covered(pattern)).cloned().collect()
+}
+
+/// ACL SETUSER takes no pattern with a space in it.
+fn without_spaces(pattern: String) -> String {
+    pattern.replace(|c: char| c.is_whitespace(), "?")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn files(folder: &str, ext: &str) -> Vec<(PathBuf, String)> {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder);
+        let paths = fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("a file").path());
+        let paths = paths.filter(|path| path.extension().is_some_and(|found| found == ext));
+        paths.map(|path| (path.clone(), fs::read_to_string(path).expect("a file"))).collect()
+    }
+
+    /// The commands that the code in a folder sends, with their subcommands.
+    fn sent(folder: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for (_, text) in files(folder, "rs") {
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for call in code.split("cmd(\"").skip(1) {
+                let (name, rest) = call.split_once('"').expect("a name");
+                let part = rest.strip_prefix(").arg(\"").and_then(|rest| rest.split('"').next());
+                found.insert(match part {
+                    Some(part) if ["XINFO", "CONFIG", "SCRIPT", "MEMORY"].contains(&name) => {
+                        format!("{name}|{part}")
+                    }
+                    _ => name.to_owned(),
+                });
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_rule_of_a_host_has_every_command_that_the_code_sends() {
+        let own: Vec<&str> = OF_HOSTS.into_iter().chain(FOR_WARNINGS).collect();
+        let allowed: BTreeSet<String> = of_scripts().chain(own.clone()).map(str::to_owned).collect();
+        // The name of the command that calls a script is chosen (`script`).
+        let mut code = sent("queue");
+        code.extend(["EVALSHA".into(), "EVALSHA_RO".into()]);
+        let missing: Vec<_> = code.difference(&allowed).collect();
+        assert!(missing.is_empty(), "OF_HOSTS lacks {missing:?}");
+        let mut useless: BTreeSet<String> = own.into_iter().map(str::to_owned).collect();
+        useless.retain(|command| !code.contains(command) && !sent("doctor").contains(command));
+        assert!(useless.is_empty(), "nothing sends {useless:?}");
+    }
+
+    #[test]
+    fn the_rule_of_an_operator_has_every_command_of_the_doctor() {
+        let allowed: BTreeSet<String> =
+            of_scripts().chain(OF_HOSTS).chain(FOR_WARNINGS).chain(OF_OPERATORS).map(str::to_owned).collect();
+        let names = |text: &str| -> Vec<String> {
+            let after = text.split("call('").skip(1).filter_map(|rest| rest.split('\'').next());
+            after.map(str::to_owned).collect()
+        };
+        let scripts = files("doctor/scripts", "lua");
+        let mut code: BTreeSet<String> = scripts.iter().flat_map(|(_, text)| names(text)).collect();
+        code.remove("XGROUP");
+        code.extend(sent("doctor"));
+        let missing: Vec<_> = code.difference(&allowed).collect();
+        assert!(missing.is_empty(), "OF_OPERATORS lacks {missing:?}");
+    }
+
+    #[test]
+    fn patterns_match_their_keys_and_no_others() {
+        assert_eq!(pattern_of_records("a[1]:*:b"), "a\\[1\\]:*:b");
+        assert_eq!(without_spaces("~a b".into()), "~a?b");
+        let patterns = ["~a", "~a:*", "~a:b", "~a:c:*", "~b*c*", "%R~a:b"].map(str::to_owned);
+        assert_eq!(without_covered(&patterns.into()), ["%R~a:b", "~a", "~a:*", "~b*c*"]);
+    }
+}

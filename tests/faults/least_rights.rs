@@ -1,0 +1,252 @@
+//! Hosts, producers and readers with exactly the rights that `tqhost check --acl` prints.
+//!
+//! In: a configuration with most kinds of queues. Out: every part works, and Redis has refused nothing, by
+//! its own log. Not here: rights that are missing (`rights`).
+
+use std::collections::HashMap;
+
+use serde_json::json;
+
+use crate::support::{Bench, Held, Host, eventually};
+
+const PARTS: &str = "[defaults]\nlease = \"2s\"\nbackoff = { delays = [\"10ms\"] }\n\
+     [queues.work]\nplugin = \"echo\"\nlist = \"items\"\nid = { field = \"n\" }\nevents = 100\n\
+     idempotency = { field = \"once\", window = \"1h\" }\ndead_letter = \"work:dead\"\n\
+     on_end = { completed = \"told\", dead = \"told\", cancelled = \"told\" }\n\
+     rate_limit = \"1000/s\"\nhold = { after = 5, for = \"1s\" }\nexpire_after = \"1h\"\n\
+     [queues.told]\nplugin = \"echo\"\n\
+     [queues.fails]\nplugin = \"always-fails\"\nmax_retries = 1\n\
+     [queues.effects]\nplugin = \"effects\"\nenqueue_to = [\"part\", \"join\"]\n\
+     [queues.part]\nplugin = \"effects\"\n[queues.join]\nplugin = \"effects\"\n\
+     [queues.turns]\nplugin = \"echo\"\nserial = { field = \"of\" }\nidempotency = { field = \"once\" }\n\
+     [queues.long]\nstream = \"app:{tag}:long\"\nplugin = \"fetches\"\n\
+     [queues.clock]\nplugin = \"echo\"\nschedule = { cron = \"* * * * * *\" }\n\
+     [plugins.effects]\nrecords = [\"team:*\"]\n";
+
+/// The queues, as a user of Redis of one role. The role is also the user's name.
+fn configuration(bench: &Bench, held: &Held, role: &str) -> String {
+    let url = format!("redis://{role}:p@127.0.0.1:{}", bench.redis.port);
+    format!("{}\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n", held.queues(PARTS))
+}
+
+/// The users of all roles, with the rights that the command prints for this configuration.
+fn make_users(bench: &mut Bench) -> HashMap<String, Vec<String>> {
+    let printed = bench.tqhost(&["check", "--acl", "--json"]).ok().json();
+    let mut rules = HashMap::new();
+    for view in printed.as_array().expect("a list") {
+        let role = view["role"].as_str().expect("a role").to_owned();
+        let words: Vec<String> = serde_json::from_value(view["rule"].clone()).expect("words");
+        let mut set = vec!["SETUSER", role.as_str()];
+        set.extend(words.iter().map(String::as_str));
+        set.push(">p");
+        let _: () = bench.redis("ACL", set);
+        rules.insert(role, words);
+    }
+    rules
+}
+
+/// A bench with these users.
+fn bench(held: &Held) -> (Bench, HashMap<String, Vec<String>>) {
+    let mut bench = held.bench(PARTS);
+    for guest in ["echo", "always-fails", "effects"] {
+        bench.install(guest, guest);
+    }
+    let rules = make_users(&mut bench);
+    (bench, rules)
+}
+
+/// Asserts that Redis has refused nothing to a user.
+#[track_caller]
+fn nothing_was_refused(bench: &mut Bench) {
+    let log: Vec<HashMap<String, redis::Value>> = bench.redis("ACL", ("LOG", 50));
+    let text = |value: &redis::Value| redis::from_redis_value_ref::<String>(value).unwrap_or_default();
+    // The client library tells its name to newer versions, and does not mind a refusal.
+    let refused: Vec<String> = log
+        .iter()
+        .map(|entry| ["username", "reason", "object"].map(|name| text(&entry[name])).join(" "))
+        .filter(|line| !line.ends_with("client|setinfo"))
+        .collect();
+    assert_eq!(refused, Vec::<String>::new());
+}
+
+struct Roles<'b> {
+    bench: &'b Bench,
+    held: &'b Held,
+}
+
+impl Roles<'_> {
+    /// Runs a command as this role.
+    fn run(&self, role: &str, args: &[&str]) -> crate::support::Ran {
+        let file = self.bench.dir.path().join(format!("{role}.toml"));
+        std::fs::write(&file, configuration(self.bench, self.held, role)).expect("write");
+        crate::support::bench::tqhost(&file, args)
+    }
+
+    fn host(&self) -> Host {
+        self.bench.configure(&configuration(self.bench, self.held, "host"));
+        self.bench.host()
+    }
+
+    /// Enqueues a task as a producer, and gives its id.
+    fn enqueue(&self, args: &[&str]) -> String {
+        let ran = self.run("producer", &[&["enqueue"], args].concat()).ok();
+        ran.stdout.split_whitespace().next().expect("an id").to_owned()
+    }
+}
+
+#[test]
+fn every_part_works_with_the_least_rights() {
+    let held = Held::new();
+    let (mut bench, _) = bench(&held);
+    // Another connection looks at Redis while the commands run.
+    let mut look = bench.redis.connection();
+    let mut until = |key: &str, status: &str| {
+        eventually(&format!("{key} is {status}"), || {
+            let found: Option<String> =
+                redis::cmd("HGET").arg(key).arg("status").query(&mut look).expect("HGET");
+            (found.as_deref() == Some(status)).then_some(())
+        });
+    };
+    {
+        let roles = Roles { bench: &bench, held: &held };
+        let host = roles.host();
+        // A producer: at once, with a delay, with a key, twice with the same key, in a queue with turns.
+        let now = roles.enqueue(&["work", "n=1"]);
+        let late = roles.enqueue(&["work", "n=2", "--delay", "50ms"]);
+        let keyed = roles.enqueue(&["work", "n=3", "--key", "k"]);
+        let again = roles.run("producer", &["enqueue", "work", "n=3", "--key", "k"]);
+        assert!(again.stdout.contains(&keyed) || again.stderr.contains(&keyed), "{again:?}");
+        roles.enqueue(&["turns", "of=a", "once=1"]);
+        let turn = roles.enqueue(&["turns", "of=a"]);
+        for id in [&now, &late, &keyed] {
+            until(&format!("tq:{{work}}:task:{id}"), "COMPLETED");
+        }
+        until(&format!("tq:{{turns}}:task:{turn}"), "COMPLETED");
+        // Retries, a dead letter, and its requeueing; effects, a flow, and a record.
+        let failed = roles.enqueue(&["fails", "n=1"]);
+        until(&format!("tq:{{fails}}:task:{failed}"), "FAILED");
+        roles.run("host", &["dead", "requeue", "fails", &failed]).ok();
+        until(&format!("tq:{{fails}}:task:{failed}"), "FAILED");
+        let child = json!({ "queue": "part", "fields": { "do": [["add", "n", 1]] } });
+        let join = json!({ "queue": "join", "fields": { "do": [["results"]] } });
+        let flow = json!(["fan-out", [child.clone(), child], join]);
+        let calls = json!([["put", "team:1", { "a": "b" }], ["record", "team:1"], flow]);
+        let flow = roles.enqueue(&["effects", &format!("do={calls}")]);
+        until(&format!("tq:{{effects}}:task:{flow}"), "COMPLETED");
+        // A reader looks at everything.
+        for args in [
+            &["queues"][..],
+            &["queues", "work"],
+            &["queues", "clock"],
+            &["status", "work", &now],
+            &["status", "work", "2"],
+            &["dead", "list", "fails"],
+            &["dead", "show", "fails", &failed],
+            &["tasks", "work"],
+            &["tasks", "work", "--state", "running"],
+            &["tasks", "work", "--state", "delayed"],
+            &["tasks", "turns", "--state", "held"],
+            &["tasks", "work", "--state", "ended"],
+            &["plugins"],
+        ] {
+            let ran = roles.run("reader", args);
+            assert!(!ran.stderr.contains("refused"), "{args:?}: {ran:?}");
+        }
+        // Pause, cancel, resume.
+        roles.run("host", &["pause", "work"]).ok();
+        let waits = roles.enqueue(&["work", "n=4", "--delay", "1h"]);
+        roles.run("host", &["cancel", "work", &waits]).ok();
+        roles.run("host", &["resume", "work"]).ok();
+        until(&format!("tq:{{work}}:task:{waits}"), "CANCELLED");
+        // A host dies with a task, and another one takes it over.
+        let url = held.task()[0].1.to_owned();
+        let long = roles.enqueue(&["long", &format!("url={url}")]);
+        until(&format!("tq:app:{{tag}}:long:task:{long}"), "PROCESSING");
+        host.kill();
+        held.end();
+        let host = roles.host();
+        until(&format!("tq:app:{{tag}}:long:task:{long}"), "COMPLETED");
+        host.log("took over tasks whose host fell silent");
+        // The doctor, as an operator.
+        for queue in ["work", "fails", "effects", "turns", "long"] {
+            roles.run("operator", &["doctor", queue]).ok();
+        }
+        let adopted = roles.run("operator", &["adopt", "work"]);
+        assert!(!adopted.stderr.contains("NOPERM"), "{adopted:?}");
+        host.stop();
+    }
+    let _: u64 = bench.redis("LPUSH", ("items", "1"));
+    let host = bench.host();
+    bench.until_drained("work");
+    host.stop();
+    nothing_was_refused(&mut bench);
+}
+
+#[test]
+fn a_producer_and_a_reader_can_do_nothing_else() {
+    let held = Held::new();
+    let (mut bench, _) = bench(&held);
+    let dry =
+        |bench: &mut Bench, args: &[&str]| -> String { bench.redis("ACL", [&["DRYRUN"][..], args].concat()) };
+    for (args, allowed) in [
+        (&["producer", "XADD", "work", "*", "a", "b"][..], true),
+        (&["producer", "LPUSH", "items", "a"], true),
+        (&["producer", "XREADGROUP", "GROUP", "tqhost", "c", "STREAMS", "work", ">"], false),
+        (&["producer", "XADD", "work:dead", "*", "a", "b"], false),
+        (&["producer", "XDEL", "work", "1-1"], false),
+        (&["producer", "SET", "tq:{work}:paused", "1"], false),
+        (&["reader", "XRANGE", "work", "-", "+"], true),
+        (&["reader", "XADD", "work", "*", "a", "b"], false),
+        (&["reader", "EVALSHA", "x", "1", "work"], false),
+        (&["reader", "GET", "team:1"], false),
+        (&["host", "XADD", "someone:else", "*", "a", "b"], false),
+        (&["host", "HSET", "team:1", "a", "b"], true),
+        (&["host", "FLUSHALL"], false),
+        (&["host", "KEYS", "*"], false),
+        (&["host", "CONFIG", "SET", "save", ""], false),
+        (&["operator", "RENAME", "work", "items"], true),
+    ] {
+        assert_eq!(dry(&mut bench, args) == "OK", allowed, "{args:?}");
+    }
+}
+
+#[test]
+fn a_producer_needs_every_command_of_its_rule() {
+    let held = Held::new();
+    let (mut bench, rules) = bench(&held);
+    let commands: Vec<String> =
+        rules["producer"].iter().filter(|word| word.starts_with('+')).cloned().collect();
+    assert!(commands.len() > 10, "{commands:?}");
+    for command in commands {
+        let _: () = bench.redis("FLUSHALL", "SYNC");
+        let _: () = bench.redis("SCRIPT", "FLUSH");
+        let _: () = bench.redis("ACL", ("LOG", "RESET"));
+        let without = command.replacen('+', "-", 1);
+        let _: () = bench.redis("ACL", ("SETUSER", "producer", &without));
+        {
+            let roles = Roles { bench: &bench, held: &held };
+            for args in [
+                &["enqueue", "work", "n=1", "once=1"][..],
+                &["enqueue", "work", "n=1", "once=1"],
+                &["enqueue", "work", "n=1", "--delay", "1h"],
+                &["enqueue", "turns", "of=a", "once=2"],
+                &["enqueue", "turns", "of=a", "once=2"],
+            ] {
+                drop(roles.run("producer", args));
+            }
+        }
+        // The tasks that have the keys are lost: their entries are gone.
+        let _: u64 = bench.redis("DEL", ("work", "turns"));
+        let roles = Roles { bench: &bench, held: &held };
+        for args in [&["enqueue", "work", "n=1", "once=1"], &["enqueue", "turns", "of=a", "once=2"]] {
+            drop(roles.run("producer", args));
+        }
+        let mut producer = redis::Client::open(format!("redis://producer:p@127.0.0.1:{}", bench.redis.port))
+            .and_then(|client| client.get_connection())
+            .expect("a connection");
+        let _ = redis::cmd("LPUSH").arg("items").arg("1").query::<u64>(&mut producer);
+        let log: Vec<HashMap<String, redis::Value>> = bench.redis("ACL", ("LOG", 50));
+        assert!(!log.is_empty(), "nothing needs {command}");
+        let _: () = bench.redis("ACL", ("SETUSER", "producer", &command));
+    }
+}

@@ -77,7 +77,9 @@ struct SandboxSize {
 
 impl Host {
     async fn start(config: Config) -> anyhow::Result<Host> {
-        for warning in &config.warnings {
+        for warning in
+            config.warnings.iter().chain(&config.exposures()).map(String::as_str).chain(too_powerful())
+        {
             tracing::warn!("{warning}");
         }
         for note in config.slot_notes() {
@@ -293,6 +295,13 @@ async fn prepared_queues(config: &Config, link: &Link) -> anyhow::Result<Vec<Que
         }
     }
     Ok(queues)
+}
+
+/// Tells that the host has more power over its machine than it needs.
+fn too_powerful() -> Option<&'static str> {
+    nix::unistd::geteuid().is_root().then_some(
+        "the host runs as root: give it a user of its own, as deploy/tqhost.service and deploy/Dockerfile do",
+    )
 }
 
 /// Starts the loops that serve all queues together.

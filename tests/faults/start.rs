@@ -78,3 +78,27 @@ fn a_service_manager_is_told_that_a_host_is_ready_lives_and_stops() {
     assert_eq!(host.ended(), 0);
     assert_eq!(bench.places("work"), Places::default());
 }
+
+#[test]
+fn what_is_open_to_others_is_told_once_at_the_start() {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let bench = Bench::new("[queues.work]\n[plugins.work]\nconfig = { key = { file = \"key\" } }\n");
+    let path = |name: &str| bench.dir.path().join(name);
+    std::fs::write(path("key"), "hunter2").expect("write");
+    for (name, mode) in [("", 0o755), ("plugins", 0o777), ("key", 0o644)] {
+        set_permissions(path(name), Permissions::from_mode(mode)).expect("set the rights");
+    }
+    let host = bench.host();
+    let log = host.stop_for_log();
+    let lines = log.logged("other users of this machine can write to");
+    assert!(lines.len() == 1 && lines[0]["message"].to_string().contains("plugins"), "{lines:?}");
+    let lines = log.logged("other users of this machine can read secrets in");
+    assert!(lines.len() == 1 && lines[0]["message"].to_string().contains("chmod o-r"), "{lines:?}");
+    assert_eq!((&lines[0]["level"], log.raw().contains("hunter2")), (&"WARN".into(), false));
+    let as_root = usize::from(nix::unistd::geteuid().is_root());
+    assert_eq!(log.logged("the host runs as root").len(), as_root);
+    let checked = bench.tqhost(&["check"]).ok();
+    assert!(checked.stdout.contains("chmod o-w") && checked.stdout.contains("chmod o-r"), "{checked:?}");
+}

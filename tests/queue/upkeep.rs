@@ -69,7 +69,10 @@ fn a_redis_that_keeps_what_it_was_given_causes_no_warning() {
     let host = bench.host();
     eventually("it reads", || (host.get("/readyz").status == 200).then_some(()));
     let raw = host.stop_for_log().raw();
-    assert!(!raw.contains("\"WARN\"") && !raw.contains("\"ERROR\""), "{raw}");
+    // Tests may run as root, which has a line of its own.
+    let told = raw.lines().filter(|line| line.contains("\"WARN\"") || line.contains("\"ERROR\""));
+    let told: Vec<&str> = told.filter(|line| !line.contains("the host runs as root")).collect();
+    assert!(told.is_empty(), "{raw}");
 }
 
 #[test]

@@ -273,7 +273,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
     let view = CheckView {
         config: config.path.display().to_string(),
         redis,
-        warnings: config.warnings.clone(),
+        warnings: config.warnings.iter().cloned().chain(config.exposures()).collect(),
         notes: config.slot_notes(),
         queues: config.queues.iter().map(queue).collect(),
         ok: plugins.iter().all(|plugin| plugin.state != PluginVerdict::Bad),

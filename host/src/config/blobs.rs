@@ -175,7 +175,11 @@ fn read_key(table: &Table) -> Option<S3Key> {
     match (id, key) {
         (Some(id), Some(key)) => {
             let session_token = token.and_then(|item| secret(&item));
-            Some(S3Key { id: secret(&id)?, secret: secret(&key)?, session_token })
+            let (id, secret_key) = (secret(&id)?, secret(&key)?);
+            if !secret_key.is_kept_apart() {
+                key.is_secret();
+            }
+            Some(S3Key { id, secret: secret_key, session_token })
         }
         (Some(id), None) => alone(id, "secret_access_key"),
         (None, Some(key)) => alone(key, "access_key_id"),

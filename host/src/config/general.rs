@@ -66,6 +66,7 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
         plugins: plugin::read(root.get("plugins"), &queues),
         queues,
         warnings: cx.warnings.take(),
+        secret_files: cx.secret_files.take(),
     }
 }
 

@@ -61,11 +61,13 @@ impl Config {
         let folder = path.parent().unwrap_or(Path::new("."));
         let cx = reader::Context {
             text,
+            path,
             folder,
             env,
             secrets,
             problems: RefCell::default(),
             warnings: RefCell::default(),
+            secret_files: RefCell::default(),
         };
         let config = general::read(&cx, document.get_ref(), path);
         let problems = cx.problems.take();

@@ -15,6 +15,7 @@ pub(crate) mod allowed;
 mod backoff;
 mod blobs;
 mod edits;
+mod exposure;
 mod general;
 mod hold;
 mod hosts;

@@ -2,7 +2,7 @@
 //!
 //! Not here: reading and checking the file (`general` and the files beside it).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,6 +42,8 @@ pub struct Config {
     pub plugins: BTreeMap<String, Plugin>,
     /// Oddities that do not keep the host from running, for the log.
     pub warnings: Vec<String>,
+    /// The files that hold secrets; the configuration file is among them if it holds one itself.
+    pub secret_files: BTreeSet<PathBuf>,
 }
 
 /// Where Redis is.

@@ -10,6 +10,7 @@
 //! (`source`).
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -25,12 +26,15 @@ use super::units::{parse_duration, parse_size, show_duration, show_size, show_te
 pub(super) struct Context<'a> {
     /// The whole file, for line numbers.
     pub text: &'a str,
+    pub path: &'a Path,
     /// The file's folder, which relative paths are based on.
     pub folder: &'a Path,
     pub env: &'a dyn Fn(&str) -> Option<String>,
     pub secrets: Secrets,
     pub problems: RefCell<Vec<Problem>>,
     pub warnings: RefCell<Vec<String>>,
+    /// The files of secrets, as far as they were read. The file itself is among them if it holds one.
+    pub secret_files: RefCell<BTreeSet<PathBuf>>,
 }
 
 /// The secrets that are read.
@@ -142,6 +146,16 @@ impl<'a> Item<'a> {
 
     pub(super) fn context(&self) -> &'a Context<'a> {
         self.cx
+    }
+
+    /// Notes that the configuration file itself holds a secret.
+    pub(super) fn is_secret(&self) {
+        self.cx.secret_files.borrow_mut().insert(self.cx.path.to_owned());
+    }
+
+    /// Notes a file that holds a secret.
+    pub(super) fn names_secret(&self, path: &Path) {
+        self.cx.secret_files.borrow_mut().insert(path.to_owned());
     }
 
     pub(super) fn value(&self) -> &'a DeValue<'a> {

@@ -52,7 +52,7 @@ fn check(table: &Table, url: &str) {
 }
 
 /// Whether the url itself says who the client is.
-fn has_user(url: &str) -> bool {
+pub(super) fn has_user(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     if scheme.starts_with("rediss") || scheme == "redis" {
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -102,6 +102,9 @@ fn identity(table: &Table) -> Option<TlsIdentity> {
     }
     let (cert_item, key_item) = (table.get("cert")?, table.get("key")?);
     let (cert, key) = (pem_text(&cert_item), pem_text(&key_item));
+    if let Some(path) = key_item.path() {
+        key_item.names_secret(&path);
+    }
     let (cert, key) = (cert?, key?);
     let chain = told(&cert_item, pem::chain(cert.as_bytes()));
     let private = told(&key_item, pem::private_key(key.as_bytes()));

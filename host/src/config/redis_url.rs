@@ -12,7 +12,7 @@ use super::model::RedisServer;
 use super::reader::{Item, Keys, NOT_YET};
 use super::redis_login;
 use super::secret::Secret;
-use super::source::secret;
+use super::source::perhaps_secret;
 
 pub(super) const KEYS: Keys = Keys {
     known: &["url", "wait", "ca", "cert", "key", "username", "password"],
@@ -40,7 +40,10 @@ fn read_url(item: &Item) -> Option<Secret> {
         item.problem(format!("a list of urls (Redis Cluster) is {NOT_YET}"));
         return None;
     }
-    let url = secret(item)?;
+    let url = perhaps_secret(item)?;
+    if !url.is_kept_apart() && redis_login::has_user(url.expose()) {
+        item.is_secret();
+    }
     check_url(url.expose()).map_err(|why| item.problem(why)).ok().map(|()| url)
 }
 

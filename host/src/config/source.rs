@@ -16,8 +16,17 @@ use super::units::show_text;
 pub(super) const KEYS: Keys = Keys { known: &["env", "file"], later: &[], elsewhere: &[] };
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Reads a value that may be a secret.
+/// Reads a value that is a secret.
 pub(super) fn secret(item: &Item) -> Option<Secret> {
+    let read = read(item, true)?;
+    if !read.is_kept_apart() {
+        item.is_secret();
+    }
+    Some(read)
+}
+
+/// Reads a value that may hold a secret, as a url does with a password in it.
+pub(super) fn perhaps_secret(item: &Item) -> Option<Secret> {
     read(item, true)
 }
 
@@ -45,6 +54,7 @@ fn from_table(item: &Item, is_needed: bool) -> Option<Secret> {
         }
         (None, Some(file)) => {
             let path = file.path()?;
+            file.names_secret(&path);
             if is_needed { from_file(&path) } else { Ok(String::new()) }
         }
         (Some(_), Some(_)) => Err("has both env and file: keep one".into()),

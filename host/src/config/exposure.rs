@@ -1,0 +1,119 @@
+//! Finds what other users of this machine can read or write, and should not.
+//!
+//! In: a valid configuration, and the rights of the files that it names. Out: one sentence for each kind,
+//! with the way out. Others are users who are neither the owner nor in the group; a file counts only if they
+//! can reach it through all folders above it. Not here: who the host itself is (`app`).
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::model::Config;
+
+/// The rights of others in a file's mode.
+const READ: u32 = 0o004;
+const WRITE: u32 = 0o002;
+const SEARCH: u32 = 0o001;
+/// Files that one sentence names.
+const NAMED: usize = 5;
+
+impl Config {
+    /// One sentence for each kind of file that is open to others.
+    pub(crate) fn exposures(&self) -> Vec<String> {
+        let plugins: BTreeSet<&str> = self.queues.iter().map(|queue| queue.plugin.as_str()).collect();
+        let files = plugins.iter().map(|name| self.plugins_dir.join(format!("{name}.wasm")));
+        let code: Vec<PathBuf> = [self.plugins_dir.clone()].into_iter().chain(files).collect();
+        let kept = [self.data_dir.clone(), self.data_dir.join("cache")];
+        let above = self.path.parent().map(Path::to_owned);
+        let config: Vec<PathBuf> = [self.path.clone()].into_iter().chain(above).collect();
+        let secrets: Vec<PathBuf> = self.secret_files.iter().cloned().collect();
+        let kinds = [
+            (code, WRITE, "can write to {}, and so choose the code of handlers", "chmod o-w {}"),
+            (kept.to_vec(), WRITE, "can write to {}, and so choose the code of handlers", "chmod o-w {}"),
+            (config, WRITE, "can write to {}, and so change the configuration", "chmod o-w {}"),
+            (secrets, READ, "can read secrets in {}", "chmod o-r {}"),
+        ];
+        let told = kinds.into_iter().filter_map(|(files, right, what, way_out)| {
+            let open: Vec<String> = files
+                .iter()
+                .filter(|path| is_open(path, right))
+                .map(|path| path.display().to_string())
+                .take(NAMED)
+                .collect();
+            let fill = |text: &str, between| text.replace("{}", &open.join(between));
+            (!open.is_empty())
+                .then(|| format!("other users of this machine {}: {}", fill(what, ", "), fill(way_out, " ")))
+        });
+        told.collect()
+    }
+}
+
+/// Whether others have this right to the file, and can reach it. A file that is not there is open to nobody.
+fn is_open(path: &Path, right: u32) -> bool {
+    let Ok(path) = path.canonicalize() else { return false };
+    let has = |path: &Path, right| path.metadata().is_ok_and(|found| found.mode() & right == right);
+    let is_reached = path.ancestors().skip(1).all(|folder| has(folder, SEARCH));
+    let needed = if right == WRITE && path.is_dir() { WRITE | SEARCH } else { right };
+    is_reached && has(&path, needed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::super::testing::parse_in;
+    use super::*;
+
+    fn set(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).expect("set the rights");
+    }
+
+    #[test]
+    fn what_others_can_read_or_write_is_told_with_the_way_out() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path();
+        for name in ["plugins", "data"] {
+            fs::create_dir(folder.join(name)).expect("a folder");
+        }
+        for name in ["plugins/a.wasm", "token", "tqhost.toml"] {
+            fs::write(folder.join(name), "secret").expect("a file");
+            set(&folder.join(name), 0o640);
+        }
+        let told = |text: &str| {
+            let config = parse_in(&format!("data_dir = \"data\"\n[queues.a]\n{text}"), folder);
+            config.expect("valid").exposures()
+        };
+        let text = "[admin]\ntoken = { file = \"token\" }\n";
+        set(folder, 0o755);
+        assert_eq!(told(text), Vec::<String>::new());
+        let table = [
+            ("plugins", 0o777, "plugins, and so choose the code of handlers: chmod o-w "),
+            ("plugins/a.wasm", 0o646, "a.wasm, and so choose the code of handlers: chmod o-w "),
+            ("data", 0o703, "data, and so choose the code of handlers: chmod o-w "),
+            ("tqhost.toml", 0o602, "tqhost.toml, and so change the configuration: chmod o-w "),
+            ("token", 0o644, "can read secrets in "),
+        ];
+        for (name, mode, why) in table {
+            let path = folder.join(name);
+            let before = path.metadata().expect("its rights").mode();
+            set(&path, mode);
+            let all = told(text);
+            assert!(all.len() == 1 && all[0].contains(why) && all[0].contains(name), "{name}: {all:?}");
+            // Nobody reaches it when the folder above is closed.
+            set(folder, 0o700);
+            assert_eq!(told(text), Vec::<String>::new(), "{name}");
+            set(folder, 0o755);
+            set(&path, before & 0o7777);
+        }
+        set(&folder.join("tqhost.toml"), 0o644);
+        for own in [
+            "[admin]\ntoken = \"t\"\n",
+            "[redis]\nurl = \"redis://:p@h\"\n",
+            "[redis]\nurl = \"redis://h\"\npassword = \"p\"\n",
+        ] {
+            assert!(told(own).concat().contains("can read secrets in "), "{own}");
+        }
+        assert_eq!(told("[redis]\nurl = \"redis://h\"\n"), Vec::<String>::new());
+    }
+}

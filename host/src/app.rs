@@ -34,6 +34,7 @@ use crate::worker::janitor::Janitor;
 use crate::worker::lifecycle::Common;
 use crate::worker::lookout::Lookout;
 use crate::worker::recorder::Recorder;
+use crate::worker::storm;
 use crate::worker::waiter::{self, Waiter};
 use crate::worker::workers::Workers;
 
@@ -316,11 +317,12 @@ fn start_common(config: &Config, redis: &Redis, link: &Link, servants: &Loops, s
         stop,
     };
     let (waiter, lookout, claiming) = (common.waiter.clone(), common.lookout.clone(), &common.stop.claiming);
-    let servants = &servants.tracker;
+    let (over, servants) = (servants.over.clone(), &servants.tracker);
     servants.spawn(waiter.clone().run(redis.link_blocking_for(waiter::BLOCK), claiming.clone()));
     let host_id = common.consumer.clone();
     servants.spawn(lookout.clone().run(link.clone(), waiter, host_id, claiming.clone()));
     servants.spawn(Janitor::new(lookout, link.clone()).run(claiming.clone()));
+    servants.spawn(over.run_until_cancelled_owned(storm::sum_up()));
     common
 }
 

@@ -218,7 +218,8 @@ impl Reloader<'_> {
         self.capacity.resize(new.concurrency);
         let applied = self.workers.apply(queues);
         let Applied { added, changed, removed } = applied;
-        tracing::info!(?added, ?changed, ?removed, "the configuration was read again");
+        let [added, changed, removed] = [added, changed, removed].map(|queues| queues.join(", "));
+        tracing::info!(added, changed, removed, "the configuration was read again");
         // Keys that need a restart keep their old values until then.
         let (redis, admin) = (self.config.redis.clone(), self.config.admin.clone());
         let (plugins_dir, data_dir) = (self.config.plugins_dir.clone(), self.config.data_dir.clone());

@@ -79,29 +79,44 @@ pub enum Outcome {
     Failed { kind: FailureKind, message: String },
 }
 
-/// Leaves the result out: it may be large, and its content must not get into the log.
+impl Outcome {
+    /// The outcome in a word, for the log.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Outcome::Completed { .. } => "completed",
+            Outcome::Retry { .. } => "retry",
+            Outcome::Unavailable { .. } => "unavailable",
+            Outcome::Reject { .. } => "reject",
+            Outcome::Defer { .. } => "defer",
+            Outcome::Failed { kind, .. } => kind.into_str(),
+        }
+    }
+
+    /// The words of the handler, or of the sandbox, about a failure.
+    pub(crate) fn error(&self) -> Option<&str> {
+        match self {
+            Outcome::Completed { .. } => None,
+            Outcome::Retry { message, .. }
+            | Outcome::Unavailable { message, .. }
+            | Outcome::Reject { message }
+            | Outcome::Defer { message, .. }
+            | Outcome::Failed { message, .. } => Some(message),
+        }
+    }
+}
+
+/// Leaves the result out: it may be large, and its content must not get into the output of a test.
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct(self.word());
         match self {
-            Outcome::Completed { result, effects } => f
-                .debug_struct("Completed")
-                .field("result_bytes", &result.as_ref().map(Vec::len))
-                .field("effects", &effects.as_ref().map_or(0, |effects| effects.len()))
-                .finish(),
-            Outcome::Retry { message, after } => {
-                f.debug_struct("Retry").field("message", message).field("after", after).finish()
+            Outcome::Completed { result, effects } => {
+                shown.field("result_bytes", &result.as_ref().map(Vec::len));
+                shown.field("effects", &effects.as_ref().map_or(0, |effects| effects.len()));
             }
-            Outcome::Unavailable { message, after } => {
-                f.debug_struct("Unavailable").field("message", message).field("after", after).finish()
-            }
-            Outcome::Reject { message } => f.debug_struct("Reject").field("message", message).finish(),
-            Outcome::Defer { message, after } => {
-                f.debug_struct("Defer").field("message", message).field("after", after).finish()
-            }
-            Outcome::Failed { kind, message } => {
-                f.debug_struct("Failed").field("kind", kind).field("message", message).finish()
-            }
+            _ => drop(shown.field("message", &self.error())),
         }
+        shown.finish()
     }
 }
 

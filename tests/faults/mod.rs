@@ -9,6 +9,7 @@ mod hosts;
 mod killed;
 mod known_again;
 mod least_rights;
+mod log_lines;
 mod lost_replies;
 mod network;
 mod other_versions;

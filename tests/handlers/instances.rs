@@ -219,11 +219,8 @@ fn memory_that_tasks_leave_is_the_failure_of_the_one_that_meets_the_limit() {
     // instance.
     assert_eq!(bench.places("work").dead, 0);
     let log = host.stop_for_log();
-    let failed = log
-        .logged("attempt ended")
-        .into_iter()
-        .filter(|line| line.to_string().contains("OutOfMemory"))
-        .count();
+    let failed =
+        log.logged("attempt ended").into_iter().filter(|line| line["outcome"] == "out-of-memory").count();
     assert_eq!(failed as u64, leaked, "{}", log.raw());
 }
 

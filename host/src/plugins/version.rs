@@ -63,9 +63,10 @@ impl Version {
         judged: Arc<WhenJudged>,
     ) -> Version {
         let (Good { digest, bytes }, Prepared { handler, took, from_cache }) = (version, prepared);
-        handler.belongs_to(figures.share.clone());
+        let label: Arc<str> = format!("{plugin}@{}", short(&digest)).into();
+        handler.belongs_to(figures.share.clone(), label.clone());
         Version {
-            label: format!("{plugin}@{}", short(&digest)).into(),
+            label,
             plugin,
             digest,
             handler,
@@ -82,6 +83,11 @@ impl Version {
     /// `name@digest`, with the first 12 digits: how the version is shown to people.
     pub(crate) fn label(&self) -> Arc<str> {
         self.label.clone()
+    }
+
+    /// The first 12 digits of its digest.
+    pub(crate) fn short(&self) -> &str {
+        short(&self.digest)
     }
 
     /// Runs one attempt on this version, counts it, and tells of each task how it ended and whether it is to
@@ -107,7 +113,7 @@ impl Version {
     /// This version with other grants.
     pub(super) fn regranted(&self, grants: &config::Plugin) -> Arc<Version> {
         let handler = self.handler.with_grants(grants);
-        handler.belongs_to(self.figures.share.clone());
+        handler.belongs_to(self.figures.share.clone(), self.label.clone());
         Arc::new(Version {
             plugin: self.plugin.clone(),
             label: self.label.clone(),

@@ -197,6 +197,11 @@ impl Ending {
         &self.subject
     }
 
+    /// The first digits of the digest of the version that ran it. None: it did not run.
+    pub(crate) fn version(&self) -> Option<&str> {
+        self.ran.and_then(|_| self.plugin.rsplit_once('@')).map(|(_, digest)| digest)
+    }
+
     /// The approximate size in bytes of the task and its result, which are kept until this is settled.
     pub fn bytes(&self) -> usize {
         self.result().map_or(0, Vec::len)

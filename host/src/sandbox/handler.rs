@@ -79,7 +79,7 @@ impl LoadedHandler {
     /// The log of one attempt.
     pub(super) fn log(&self, tasks: Arc<Vec<Task>>, plugin: Arc<str>) -> GuestLog {
         let quota = Quota { share: self.owner.share().clone(), rate: self.max_log_rate };
-        GuestLog::new(tasks, plugin, self.mask.clone(), quota)
+        GuestLog::new(tasks, plugin, self.owner.label().cloned(), self.mask.clone(), quota)
     }
 
     /// Notes the peak memory of an instance. The estimate rises at once to a higher peak, and falls slowly
@@ -144,8 +144,8 @@ impl Handler {
     }
 
     /// Makes this handler a version of `plugin`, so that it uses the plugin's share of the host.
-    pub fn belongs_to(&self, plugin: Arc<Share>) {
-        self.0.owner.belongs_to(plugin);
+    pub fn belongs_to(&self, plugin: Arc<Share>, label: Arc<str>) {
+        self.0.owner.belongs_to(plugin, label);
     }
 
     /// Makes a handler of this code with other grants. It has its own instances.

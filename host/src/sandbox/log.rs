@@ -31,6 +31,8 @@ pub(super) struct Subject {
     /// Each line of a batch has the id of its first task. One line before them lists the ids of all tasks.
     tasks: Arc<Vec<Task>>,
     plugin: Arc<str>,
+    /// `name@digest` of the version. None during a self-check.
+    label: Option<Arc<str>>,
     mask: Arc<Mask>,
     quota: Quota,
 }
@@ -56,8 +58,14 @@ pub(super) enum GuestStream {
 }
 
 impl GuestLog {
-    pub(super) fn new(tasks: Arc<Vec<Task>>, plugin: Arc<str>, mask: Arc<Mask>, quota: Quota) -> GuestLog {
-        let subject = Some(Subject { tasks, plugin, mask: mask.clone(), quota });
+    pub(super) fn new(
+        tasks: Arc<Vec<Task>>,
+        plugin: Arc<str>,
+        label: Option<Arc<str>>,
+        mask: Arc<Mask>,
+        quota: Quota,
+    ) -> GuestLog {
+        let subject = Some(Subject { tasks, plugin, label, mask: mask.clone(), quota });
         GuestLog { subject, mask, budget: BUDGET, ..GuestLog::default() }
     }
 
@@ -180,13 +188,26 @@ impl Subject {
         let Some(first) = self.tasks.first() else { return };
         let (queue, task, plugin) = (&*first.queue, clean(first.id.as_bytes()), &*self.plugin);
         let batch = Some(self.tasks.len()).filter(|tasks| *tasks > 1);
+        let attempt = first.attempt;
+        let version =
+            self.label.as_deref().and_then(|label| label.rsplit_once('@')).map(|(_, digest)| digest);
         macro_rules! send {
             ($send:ident, $level:ident) => {
                 // A line that the log filter drops does not count against the plugin's rate.
                 if tracing::enabled!(target: "guest", Level::$level)
                     && self.quota.take(&self.plugin, text.len())
                 {
-                    tracing::$send!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}");
+                    tracing::$send!(
+                        target: "guest",
+                        queue,
+                        task = &*task,
+                        attempt,
+                        batch,
+                        plugin,
+                        version,
+                        stream,
+                        "{text}"
+                    );
                 }
             };
         }
@@ -246,6 +267,10 @@ mod tests {
         Mask::new(&[("key".to_owned(), Secret::kept_apart(SECRET))].into())
     }
 
+    fn tasks() -> Arc<Vec<Task>> {
+        Arc::new(vec![testing::task()])
+    }
+
     /// Runs `print` and gives back what a subscriber wrote.
     fn printed(print: impl FnOnce(&mut GuestLog)) -> String {
         #[derive(Clone, Default)]
@@ -267,8 +292,13 @@ mod tests {
             .with_max_level(Level::TRACE)
             .with_writer(move || writer.clone())
             .finish();
-        let mut log =
-            GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::new(mask()), testing::quota());
+        let mut log = GuestLog::new(
+            tasks(),
+            "p".into(),
+            Some("p@0123456789ab".into()),
+            Arc::new(mask()),
+            testing::quota(),
+        );
         tracing::subscriber::with_default(subscriber, || print(&mut log));
         let bytes = sink.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -284,7 +314,10 @@ mod tests {
         let lines: Vec<&str> = out.lines().collect();
         assert_eq!(lines.len(), 3, "{out}");
         assert!(
-            lines[1].starts_with(" INFO guest: two queue=\"q\" task=\"1-0\" plugin=\"p\" stream=\"stdout\""),
+            lines[1].starts_with(
+                " INFO guest: two queue=\"q\" task=\"1-0\" attempt=1 plugin=\"p\" version=\"0123456789ab\" \
+                 stream=\"stdout\""
+            ),
             "{out}"
         );
     }
@@ -343,8 +376,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_remembered_whole() {
-        let mut log =
-            GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default(), testing::quota());
+        let mut log = GuestLog::new(tasks(), "p".into(), None, Arc::default(), testing::quota());
         log.write(
             GuestStream::Stderr,
             b"before\n\nthread 'main' panicked at src/lib.rs:5:9:\nboom\nnote: run with `RUST_BACKTRACE=1`\n",

@@ -55,12 +55,20 @@ impl Default for Share {
 pub(super) struct Owner {
     plugin: OnceLock<Arc<Share>>,
     own: Arc<Share>,
+    /// The version's name for people.
+    label: OnceLock<Arc<str>>,
 }
 
 impl Owner {
-    /// Makes this version use the plugin's share from now on. A second call changes nothing.
-    pub(super) fn belongs_to(&self, plugin: Arc<Share>) {
+    /// Makes this version use the plugin's share from now on, under this name. A second call changes nothing.
+    pub(super) fn belongs_to(&self, plugin: Arc<Share>, label: Arc<str>) {
         self.plugin.get_or_init(|| plugin);
+        self.label.get_or_init(|| label);
+    }
+
+    /// `name@digest`, as [`Owner::belongs_to`] got it. None during the self-check.
+    pub(super) fn label(&self) -> Option<&Arc<str>> {
+        self.label.get()
     }
 
     pub(super) fn share(&self) -> &Arc<Share> {
@@ -77,9 +85,10 @@ mod tests {
         let (plugin, versions) = (Arc::<Share>::default(), [(); 2].map(|()| Owner::default()));
         assert!(!Arc::ptr_eq(versions[0].share(), versions[1].share()));
         for version in &versions {
-            version.belongs_to(plugin.clone());
-            version.belongs_to(Arc::default());
+            version.belongs_to(plugin.clone(), "p@1".into());
+            version.belongs_to(Arc::default(), "p@2".into());
             assert!(Arc::ptr_eq(version.share(), &plugin));
+            assert_eq!(version.label().map(|label| &**label), Some("p@1"));
         }
     }
 }

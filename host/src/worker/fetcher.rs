@@ -25,6 +25,7 @@ use super::idle::Pause;
 use super::intake::{self, Delivery};
 use super::pace::Pace;
 use super::shared::SharedQueue;
+use super::storm::DELETED;
 use super::waiter::{Seat, Waiter, Wake};
 use crate::admin::{FetchPulse, FetchState};
 use crate::chain::chain;
@@ -458,10 +459,11 @@ impl Fetcher {
             Ok(false) => {
                 tracing::debug!(queue, "a read was ended; the stream and its consumer group are there");
             }
-            Ok(true) => tracing::warn!(
+            Ok(true) if DELETED.admits(queue) => tracing::warn!(
                 queue,
                 "the stream or its consumer group was deleted; created anew, at the stream's beginning"
             ),
+            Ok(_) => {}
             Err(error) => {
                 tracing::debug!(queue, error = chain(&error), "could not create the consumer group");
                 if let Some(why) = error.unfit(queue) {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::inflight::Hold;
+use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::settle;
 use super::shared::SharedQueue;
@@ -62,16 +63,27 @@ pub(crate) async fn pass(
             Begun::Cancelled => shared.metrics.settled(SettledAs::Cancelled),
             Begun::Duplicate => {
                 shared.metrics.settled(SettledAs::Duplicate);
-                tracing::info!(
-                    queue,
-                    task = task.id,
-                    "not run: another task has its idempotency key or its id"
-                );
+                if let Some(more) = shared.notices.admit(NoticeKind::Duplicate) {
+                    let task = task.id;
+                    tracing::info!(
+                        queue,
+                        task,
+                        more,
+                        "not run: another task has its idempotency key or its id"
+                    );
+                }
             }
             Begun::Gone => shared.count_deleted(&[task.entry]),
             Begun::Lost => {
                 shared.metrics.lease_lost.inc();
-                tracing::warn!(queue, task = task.id, "not run: another host owns this task by now");
+                if let Some(more) = shared.notices.admit(NoticeKind::Lost) {
+                    tracing::warn!(
+                        queue,
+                        task = task.id,
+                        more,
+                        "not run: another host owns this task by now"
+                    );
+                }
             }
         }
     }

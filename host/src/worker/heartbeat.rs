@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use crate::queue::{HeartbeatReport, Lease};
@@ -91,11 +92,10 @@ impl Heartbeat {
                             self.shared.inflight.cancel(&beat.entry);
                         }
                         Lease::Cancelled if self.shared.inflight.mark_lost(&beat.entry) => {
-                            tracing::info!(
-                                queue = self.shared.name.as_ref(),
-                                task = beat.task_id,
-                                "cancelled while it ran"
-                            );
+                            if let Some(more) = self.shared.notices.admit(NoticeKind::Cancelled) {
+                                let (queue, task) = (self.shared.name.as_ref(), &beat.task_id);
+                                tracing::info!(queue, task, more, "cancelled while it ran");
+                            }
                             self.shared.metrics.settled(SettledAs::Cancelled);
                         }
                         Lease::Deleted | Lease::Gone => {

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::lookout::Lookout;
+use super::notices::first_few;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use crate::doctor::mend::{self, JanitorFindings};
@@ -99,14 +100,15 @@ impl Janitor {
         }
         let faults = queue.queue.look_at_tracks(true, TRACKS_APART).await?;
         if !faults.is_empty() {
-            tracing::warn!(queue = queue.name.as_ref(), ?faults, "turns that nobody used were passed on");
+            let (queue, turns) = (queue.name.as_ref(), faults.len());
+            tracing::warn!(queue, turns, "turns that nobody used were passed on");
         }
         let groups = queue.queue.other_groups().await?;
         if !groups.is_empty() {
             let name = queue.name.as_ref();
             tracing::warn!(
                 queue = name,
-                ?groups,
+                groups = first_few(&groups),
                 "the stream has got other consumer groups, and loses each entry when its task has ended. \
                  No host serves the queue after its next start, unless \
                  `tqhost adopt {name} --yes` confirms it"
@@ -143,7 +145,8 @@ async fn tend(shared: &SharedQueue, keys: Vec<Vec<u8>>) -> Result<(), QueueError
         shared.metrics.lost_entries.inc_by(never_ran);
         tracing::error!(
             queue,
-            tasks = ?lost,
+            tasks = lost.len(),
+            first = first_few(&lost),
             "tasks are lost: somebody deleted them; their statuses say so now"
         );
     }

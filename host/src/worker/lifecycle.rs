@@ -17,6 +17,7 @@ use super::inflight::Inflight;
 use super::job::Room;
 use super::lookout::Lookout;
 use super::metrics::QueueMetrics;
+use super::notices::Notices;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use super::starts::Starts;
@@ -104,6 +105,7 @@ impl Worker {
             jobs,
             room: Room::new(concurrency),
             metrics,
+            notices: Notices::default(),
             stop: host.stop.child(),
         });
         let served = CancellationToken::new();

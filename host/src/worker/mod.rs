@@ -13,6 +13,7 @@
 //!
 //! [`shared`] holds the state of these loops, [`metrics`] what they count, and [`lifecycle`] starts and stops
 //! them.
+//! [`notices`] and [`storm`] bound what they log.
 //! [`waiter`], [`lookout`], [`janitor`] and [`recorder`] serve all queues of the host together.
 
 pub(crate) mod alone;
@@ -35,6 +36,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod lookout;
 pub(crate) mod metrics;
 pub(crate) mod mover;
+pub(crate) mod notices;
 pub(crate) mod pace;
 pub(crate) mod preparer;
 pub(crate) mod promoter;
@@ -47,6 +49,7 @@ pub(crate) mod settler;
 pub(crate) mod shared;
 pub(crate) mod starts;
 pub(crate) mod status_writer;
+pub(crate) mod storm;
 pub(crate) mod suspect;
 pub(crate) mod waiter;
 pub(crate) mod workers;

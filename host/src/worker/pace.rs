@@ -1,7 +1,8 @@
 //! Backoff and log lines of a loop whose calls to Redis fail.
 //!
 //! In: the errors and successes of the loop. Out: how long to wait before the next try. An outage is logged
-//! when it begins, every 30 s while it lasts, and when it is over.
+//! when it begins, every 30 s while it lasts, and when it is over. Not here: an outage of many loops
+//! (`storm`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
+use super::storm::{ANSWERS, OUTAGES};
 use crate::chain::chain;
 use crate::queue::QueueError;
 
@@ -72,13 +74,15 @@ impl Pace {
             .as_ref()
             .is_some_and(|(at, said)| now.duration_since(*at) < REMIND && (!is_first || *said == error));
         if !is_known {
-            tracing::warn!(
-                queue = self.queue,
-                r#loop = self.what,
-                for_seconds,
-                error,
-                "a call to Redis failed; trying again"
-            );
+            if OUTAGES.admits(&self.queue) {
+                tracing::warn!(
+                    queue = self.queue,
+                    r#loop = self.what,
+                    for_seconds,
+                    error,
+                    "a call to Redis failed; trying again"
+                );
+            }
             outage.said = Some((now, error));
         }
         drop(outage);
@@ -87,7 +91,9 @@ impl Pace {
 
     /// Notes that a call succeeded.
     pub(crate) fn succeeded(&mut self) {
-        if let Some(since) = self.leave() {
+        if let Some(since) = self.leave()
+            && ANSWERS.admits(&self.queue)
+        {
             let after_seconds = since.elapsed().as_secs();
             tracing::info!(queue = self.queue, r#loop = self.what, after_seconds, "Redis answers again");
         }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
 use super::shared::SharedQueue;
+use super::storm::{SERVED, UNFIT};
 use crate::admin::FetchPulse;
 
 /// The time between two looks at keys that do not fit.
@@ -51,14 +52,16 @@ impl Preparer {
                 continue;
             };
             if said.as_ref().is_none_or(|(at, known)| *known != why || at.elapsed() >= REMIND) {
-                tracing::error!(queue, why, "no task is taken from the queue");
+                if UNFIT.admits(queue) {
+                    tracing::error!(queue, why, "no task is taken from the queue");
+                }
                 said = Some((Instant::now(), why.clone()));
             }
             self.pulse.fault(why);
             tokio::time::sleep(LOOK).await;
         }
         pace.succeeded();
-        if said.is_some() {
+        if said.is_some() && SERVED.admits(queue) {
             tracing::info!(queue, "the queue can be served now");
         }
     }

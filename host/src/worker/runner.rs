@@ -17,6 +17,7 @@ use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::inflight::Hold;
+use super::notices::NoticeKind;
 use super::settle;
 use super::shared::SharedQueue;
 use crate::plugins::{Judged, Ruling, Version};
@@ -52,11 +53,10 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
     }
     // Tasks that were cancelled or lost while they waited for a batch must not run.
     for (task, _) in members.extract_if(.., |(_, hold)| hold.is_lost()) {
-        tracing::info!(
-            queue = rules.name,
-            task = task.id,
-            "not run: this host does not own the task any more"
-        );
+        if let Some(more) = shared.notices.admit(NoticeKind::Lost) {
+            let (queue, task) = (&rules.name, task.id);
+            tracing::info!(queue, task, more, "not run: this host does not own the task any more");
+        }
     }
     if members.is_empty() {
         return;
@@ -79,8 +79,10 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
                     queue = rules.name,
                     task = task.id,
                     attempt = task.attempt,
-                    ?outcome,
-                    ?ruling,
+                    version = version.short(),
+                    outcome = outcome.word(),
+                    error = outcome.error(),
+                    given_back = ruling != Ruling::AsUsual,
                     "attempt ended"
                 );
                 let (mut task, jitter) = (task, fastrand::f64() * 2.0 - 1.0);
@@ -109,11 +111,15 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
             shared.holding.stopped(tasks.iter().map(|task| task.entry.as_str())).await;
             for (task, hold) in tasks.into_iter().zip(holds) {
                 if hold.is_lost() {
-                    tracing::info!(
-                        queue = rules.name,
-                        task = task.id,
-                        "stopped: this host does not own the task any more"
-                    );
+                    if let Some(more) = shared.notices.admit(NoticeKind::Lost) {
+                        let (queue, task) = (&rules.name, task.id);
+                        tracing::info!(
+                            queue,
+                            task,
+                            more,
+                            "stopped: this host does not own the task any more"
+                        );
+                    }
                 } else {
                     let is_cancelled = hold.is_cancelled();
                     let decision =

@@ -18,12 +18,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::job::Job;
+use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::settle;
 use super::shared::SharedQueue;
 use crate::chain::chain;
 use crate::effects::Effects;
 use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, order_of, wait};
+use crate::task::SettledAs;
 
 /// Calls that may be on their way at once.
 pub(crate) const LANES: usize = 2;
@@ -52,7 +54,12 @@ pub(crate) struct Settler {
 
 impl Settler {
     /// Runs the lane. The `pace` of all lanes of a queue logs an outage once.
-    pub(crate) async fn run(self, mut pace: Pace) {
+    pub(crate) async fn run(self, pace: Pace) {
+        self.settle_all(pace).await;
+        self.shared.notices.sum_up(&self.shared.name, true);
+    }
+
+    async fn settle_all(&self, mut pace: Pace) {
         let mut refused: Vec<Job> = Vec::new();
         let mut again_at = Instant::now();
         let (mut number, mut last) = (0, 0);
@@ -61,6 +68,10 @@ impl Settler {
                 biased;
                 () = self.give_up.cancelled() => break,
                 () = tokio::time::sleep_until(again_at), if !refused.is_empty() => take(&mut refused),
+                () = self.shared.notices.due(), if self.lane == 0 => {
+                    self.shared.notices.sum_up(&self.shared.name, false);
+                    continue;
+                }
                 batch = self.next() => match batch {
                     Some(batch) => batch,
                     None if refused.is_empty() => return,
@@ -241,7 +252,15 @@ impl Settler {
         if let EndingSubject::Task(task) = job.ending.subject() {
             let rules = &self.shared.queue.rules;
             let decision = settle::conflict(why, task, rules, jitter);
-            tracing::warn!(queue = rules.name, task = task.id, why, "its effects cannot be committed");
+            if let Some(more) = self.shared.notices.admit(NoticeKind::Refused) {
+                tracing::warn!(
+                    queue = rules.name,
+                    task = task.id,
+                    why,
+                    more,
+                    "its effects cannot be committed"
+                );
+            }
             job.label = decision.label;
             job.ending.settle_as(decision.settlement);
         }
@@ -264,11 +283,56 @@ impl Settler {
             }
             _ => {}
         }
-        if let (Settled::Done, Settlement::Bury { reason, error }) = (settled, ending.settlement()) {
-            let (queue, task) = (&self.shared.queue.rules.name, ending.subject().id());
-            tracing::warn!(queue, task = &*task, reason = reason.into_str(), error, "dead-lettered");
+        if settled == Settled::Done {
+            self.tell(&ending, label);
         }
         drop(hold);
+    }
+
+    /// Logs a failure, as far as there is a line for it.
+    fn tell(&self, ending: &Ending, label: SettledAs) {
+        let (queue, notices) = (&*self.shared.name, &self.shared.notices);
+        let task = || ending.subject().id();
+        let attempt = match ending.subject() {
+            EndingSubject::Task(task) => Some(task.attempt),
+            EndingSubject::Malformed(_) => None,
+        };
+        // A task that did not run has no version to blame.
+        let version = ending.version();
+        match ending.settlement() {
+            Settlement::Bury { reason, error } => {
+                if let Some(more) = notices.admit(NoticeKind::Dead) {
+                    let (task, reason) = (task(), reason.into_str());
+                    tracing::warn!(
+                        queue,
+                        task = &*task,
+                        attempt,
+                        version,
+                        reason,
+                        error,
+                        more,
+                        "dead-lettered"
+                    );
+                }
+            }
+            Settlement::Park { delay, error, .. } if is_failure(label) => {
+                if let Some(more) = notices.admit(NoticeKind::Retry) {
+                    let (task, outcome, again_in_ms) = (task(), label.into_str(), delay.as_millis() as u64);
+                    tracing::warn!(
+                        queue,
+                        task = &*task,
+                        attempt,
+                        version,
+                        outcome,
+                        error,
+                        again_in_ms,
+                        more,
+                        "an attempt failed; the task is tried again"
+                    );
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Tells of tasks that an attempt enqueued: their aliases are noted, and the promoters of other queues
@@ -293,6 +357,11 @@ impl Settler {
             drop(self.shared.runners.spawn(async move { wait::request_look(&link).await }));
         }
     }
+}
+
+/// Whether a task that comes back does so because its attempt failed.
+fn is_failure(label: SettledAs) -> bool {
+    matches!(label, SettledAs::Retried | SettledAs::GivenBack | SettledAs::Unavailable)
 }
 
 /// Why a call settled none of its jobs.

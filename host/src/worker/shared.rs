@@ -16,6 +16,7 @@ use super::idle::IdleState;
 use super::inflight::{Hold, Inflight};
 use super::job::{Job, Room};
 use super::metrics::QueueMetrics;
+use super::notices::{NoticeKind, Notices, first_few};
 use super::settle::Decision;
 use super::starts::{OpenBatch, Starts};
 use crate::chain::chain;
@@ -58,6 +59,8 @@ pub(crate) struct SharedQueue {
     /// Locked from a claim until all claimed entries are in `inflight`.
     pub claiming: Mutex<()>,
     pub metrics: Arc<QueueMetrics>,
+    /// Bounds the lines about single tasks.
+    pub notices: Notices,
     pub stop: Stop,
     pub runners: TaskTracker,
 }
@@ -121,10 +124,12 @@ impl SharedQueue {
     pub(crate) fn count_deleted(&self, entries: &[String]) {
         if !entries.is_empty() {
             self.metrics.lost_entries.inc_by(entries.len() as u64);
-            let queue = self.name.as_ref();
+            let Some(more) = self.notices.admit_of(NoticeKind::Deleted, entries.len() as u64) else { return };
             tracing::error!(
-                queue,
-                ?entries,
+                queue = self.name.as_ref(),
+                entries = entries.len(),
+                first = first_few(entries),
+                more,
                 "entries were deleted by somebody else while they were pending; \
                  tasks that do not run are lost"
             );

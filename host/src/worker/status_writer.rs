@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::gate;
 use super::inflight::HeldEntry;
+use super::notices::NoticeKind;
 use super::shared::SharedQueue;
 use crate::queue::{Begun, Start};
 use crate::task::SettledAs;
@@ -60,7 +61,9 @@ impl StatusWriter {
         match begun {
             Begun::Owned { .. } => {}
             Begun::Cancelled if shared.inflight.mark_lost(&task.id) => {
-                tracing::info!(queue, task = task.task_id, "cancelled while it ran");
+                if let Some(more) = shared.notices.admit(NoticeKind::Cancelled) {
+                    tracing::info!(queue, task = task.task_id, more, "cancelled while it ran");
+                }
                 shared.metrics.settled(SettledAs::Cancelled);
             }
             Begun::Duplicate if shared.inflight.mark_lost(&task.id) => {

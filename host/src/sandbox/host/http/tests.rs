@@ -27,7 +27,8 @@ pub(super) fn grant_with(hosts: &str, lookup: fn(&str, u16) -> std::io::Result<V
 }
 
 fn client(hosts: &[&str]) -> Hooks {
-    let log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default(), testing::quota());
+    let log =
+        GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), None, Arc::default(), testing::quota());
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     Client::new(Arc::new(grant_with(&format!("{hosts:?}"), |_, _| Ok(Vec::new()))), log.subject(), deadline)
         .hooks

@@ -1,0 +1,192 @@
+//! Bounds the lines about single tasks of one queue: one line a second of each kind, with a count of the
+//! others.
+//!
+//! In: something that happened to a task. Out: whether it gets a line of its own. What has none is counted,
+//! and the count is told in the next line of the kind, or in a line of its own a second later.
+//!
+//! Not here: lines about queues (`storm`), what guests print (`sandbox`).
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use strum::{EnumCount, VariantArray};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The time between two lines of a kind.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Tasks that a line names.
+const NAMED: usize = 5;
+
+/// The kinds of lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumCount, VariantArray)]
+pub(crate) enum NoticeKind {
+    /// An attempt failed, and the task comes back.
+    Retry,
+    /// A task became a dead letter.
+    Dead,
+    /// The effects of an attempt do not fit what Redis holds.
+    Refused,
+    /// A task was not run, as another one has its key or its id.
+    Duplicate,
+    /// A task was not run, or was stopped, as this host does not own it any more.
+    Lost,
+    /// A task was cancelled while it ran.
+    Cancelled,
+    /// An entry was deleted by somebody else while it was pending.
+    Deleted,
+}
+
+/// The lines about tasks of one queue.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    kinds: Mutex<[Throttle; NoticeKind::COUNT]>,
+    /// Notified when the first line of a kind is left out.
+    left_out: Notify,
+}
+
+/// The lines of one kind.
+#[derive(Debug, Clone, Copy, Default)]
+struct Throttle {
+    /// No line before.
+    until: Option<Instant>,
+    /// Tasks that were left out since the last one.
+    more: u64,
+}
+
+impl Notices {
+    /// Whether a line may be written now. If so, gives how many tasks were left out since the last one; none:
+    /// no task was.
+    pub(crate) fn admit(&self, kind: NoticeKind) -> Option<Option<u64>> {
+        self.admit_of(kind, 1)
+    }
+
+    /// Like [`Notices::admit`], for a line about this many tasks.
+    pub(crate) fn admit_of(&self, kind: NoticeKind, tasks: u64) -> Option<Option<u64>> {
+        let (admitted, is_first) = self.kinds()[kind as usize].admit(Instant::now(), tasks);
+        if is_first {
+            self.left_out.notify_one();
+        }
+        admitted
+    }
+
+    /// Waits until lines that were left out can be summed up.
+    pub(crate) async fn due(&self) {
+        loop {
+            let waiting =
+                self.kinds().iter().filter(|kind| kind.more > 0).filter_map(|kind| kind.until).min();
+            match waiting {
+                Some(until) => return tokio::time::sleep_until(until).await,
+                None => self.left_out.notified().await,
+            }
+        }
+    }
+
+    /// Sums up the lines that were left out and have waited for long enough; with `all`, the others, too.
+    pub(crate) fn sum_up(&self, queue: &str, all: bool) {
+        let now = Instant::now();
+        for kind in NoticeKind::VARIANTS {
+            let Some(more) = self.kinds()[*kind as usize].take(now, all) else { continue };
+            match kind {
+                NoticeKind::Retry => tracing::warn!(queue, more, "further attempts failed; tried again"),
+                NoticeKind::Dead => tracing::warn!(queue, more, "further tasks were dead-lettered"),
+                NoticeKind::Refused => {
+                    tracing::warn!(queue, more, "effects of further tasks cannot be committed");
+                }
+                NoticeKind::Duplicate => {
+                    tracing::info!(queue, more, "further tasks were not run: duplicates");
+                }
+                NoticeKind::Lost => {
+                    tracing::info!(queue, more, "further tasks were not run or stopped: others own them");
+                }
+                NoticeKind::Deleted => {
+                    tracing::error!(
+                        queue,
+                        more,
+                        "further entries were deleted by somebody else while pending"
+                    );
+                }
+                NoticeKind::Cancelled => {
+                    tracing::info!(queue, more, "further tasks were cancelled while they ran");
+                }
+            }
+        }
+    }
+
+    fn kinds(&self) -> MutexGuard<'_, [Throttle; NoticeKind::COUNT]> {
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Throttle {
+    /// Gives the count of [`Notices::admit`], and whether this line is the first one that is left out.
+    fn admit(&mut self, now: Instant, tasks: u64) -> (Option<Option<u64>>, bool) {
+        if self.until.is_some_and(|until| now < until) {
+            let is_first = self.more == 0;
+            self.more += tasks;
+            return (None, is_first);
+        }
+        self.until = Some(now + PAUSE);
+        let more = std::mem::take(&mut self.more);
+        (Some((more > 0).then_some(more)), false)
+    }
+
+    fn take(&mut self, now: Instant, all: bool) -> Option<u64> {
+        let is_due = all || self.until.is_none_or(|until| until <= now);
+        if self.more == 0 || !is_due {
+            return None;
+        }
+        self.until = Some(now + PAUSE);
+        Some(std::mem::take(&mut self.more))
+    }
+}
+
+/// The first few of some ids, for a line that has their number beside them.
+pub(crate) fn first_few(ids: &[String]) -> String {
+    let end = if ids.len() > NAMED { ", …" } else { "" };
+    ids[..ids.len().min(NAMED)].join(", ") + end
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_burst_is_one_line_a_second_and_each_is_counted() {
+        let (mut lines, began) = (Throttle::default(), Instant::now());
+        let at = |ms| began + Duration::from_millis(ms);
+        assert_eq!(lines.admit(began, 1), (Some(None), false));
+        assert_eq!(lines.admit(at(10), 1), (None, true));
+        assert_eq!(lines.admit(at(999), 1), (None, false));
+        assert_eq!(lines.take(at(999), false), None);
+        assert_eq!(lines.admit(at(1000), 1), (Some(Some(2)), false));
+        assert_eq!(lines.admit(at(1500), 1), (None, true));
+        assert_eq!(lines.take(at(2000), false), Some(1));
+        assert_eq!(lines.admit(at(2500), 1), (None, true), "the summary is a line, too");
+        assert_eq!((lines.take(at(2500), true), lines.take(at(9000), true)), (Some(1), None));
+        assert_eq!(lines.admit(at(9000), 1), (Some(None), false));
+    }
+
+    #[tokio::test]
+    async fn what_was_left_out_is_due_a_second_later() {
+        let notices = Notices::default();
+        let began = Instant::now();
+        assert_eq!(notices.admit(NoticeKind::Dead), Some(None));
+        assert!(notices.due().now_or_never().is_none(), "nothing was left out");
+        assert_eq!(notices.admit(NoticeKind::Dead), None);
+        assert_eq!(notices.admit(NoticeKind::Retry), Some(None), "each kind has its own line");
+        notices.due().await;
+        assert!(began.elapsed() >= PAUSE);
+        notices.sum_up("q", false);
+        assert!(notices.due().now_or_never().is_none(), "it was told");
+    }
+
+    #[test]
+    fn few_ids_are_named() {
+        let ids = |count: u32| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
+        assert_eq!(first_few(&ids(2)), "0, 1");
+        assert_eq!(first_few(&ids(60_000)), "0, 1, 2, 3, 4, …");
+    }
+}

@@ -33,6 +33,7 @@ use crate::worker::capacity::Capacity;
 use crate::worker::janitor::Janitor;
 use crate::worker::lifecycle::Common;
 use crate::worker::lookout::Lookout;
+use crate::worker::metrics::Histograms;
 use crate::worker::recorder::Recorder;
 use crate::worker::storm;
 use crate::worker::waiter::{self, Waiter};
@@ -113,6 +114,7 @@ impl Host {
         let common = start_common(&config, &redis, &link, &servants, stop.clone());
         let (host_id, capacity) = (common.consumer.clone(), common.capacity.clone());
         let mut workers = Workers::new(common, plugins.clone(), health.clone());
+        workers.board().set_histograms(Histograms::of(&config));
         workers.apply(queues);
         servants.tracker.spawn({
             let told = tell_when_ready(plugins.clone(), health.clone());
@@ -143,6 +145,7 @@ impl Host {
         );
         let sources = Sources {
             board: workers.board(),
+            capacity: capacity.clone(),
             health: health.clone(),
             reloads: reloads.clone(),
             redis: redis.clone(),

@@ -8,7 +8,10 @@
 //!
 //! Not here: counting (`worker::metrics`, `plugins::figures`), serving the text (`admin`).
 
+mod process;
+
 use std::fmt;
+use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -19,15 +22,20 @@ use prometheus_client::registry::Registry;
 use strum::VariantArray as _;
 
 use crate::admin::Health;
-use crate::plugins::Plugins;
+use crate::plugins::figures::VersionFigures;
+use crate::plugins::{PluginStatus, Plugins};
 use crate::queue::Redis;
 use crate::reload::ConfigReloads;
-use crate::task::SettledAs;
+use crate::task::{AttemptEnd, SettledAs};
+use crate::worker::capacity::Capacity;
+use crate::worker::metrics::{Histograms, QueueMetrics, ScrapedTimes, TimeHistogram};
 use crate::worker::workers::QueueBoard;
+use process::Process;
 
 /// The parts of the host that have figures.
 pub(crate) struct Sources {
     pub board: QueueBoard,
+    pub capacity: Capacity,
     pub health: Health,
     pub reloads: ConfigReloads,
     pub redis: Redis,
@@ -36,8 +44,9 @@ pub(crate) struct Sources {
 
 impl Sources {
     pub(crate) fn registry(self) -> Registry {
-        let mut registry = Registry::with_prefix("tqhost");
-        registry.register_collector(Box::new(self));
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Process::new()));
+        registry.sub_registry_with_prefix("tqhost").register_collector(Box::new(self));
         registry
     }
 
@@ -54,12 +63,6 @@ impl Sources {
             [("whole", &queue.whole_batches), ("apart", &queue.split_batches)]
                 .map(|(result, count)| ([("result", result)], count.clone()))
         })?;
-        out.write("task_duration_seconds", "How long attempts ran.", |(_, queue)| {
-            [([], queue.duration.clone())]
-        })?;
-        out.write("task_wait_seconds", "How long tasks waited for an attempt.", |(_, queue)| {
-            [([], queue.wait.clone())]
-        })?;
         out.write("queue_tasks", "Tasks in each place.", |(_, queue)| {
             let census = queue.census();
             [
@@ -75,6 +78,10 @@ impl Sources {
         out.write("queue_oldest_seconds", help, |(_, queue)| {
             [([], ConstGauge::new(queue.census().oldest.unwrap_or_default().as_secs_f64()))]
         })?;
+        let help = "1 while the queue is paused.";
+        out.write("queue_paused", help, |(_, queue)| {
+            [([], ConstGauge::new(i64::from(queue.census().paused)))]
+        })?;
         let help = "1 while the queue waits because something outside is down.";
         out.write("queue_held", help, |(_, queue)| [([], queue.held.clone())])?;
         let help = "Pending entries that somebody else removed from the stream.";
@@ -85,18 +92,66 @@ impl Sources {
         out.write("reclaimed", help, |(_, queue)| [([], queue.reclaimed.clone())])
     }
 
-    fn health(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let queues = self.health.report().queues;
-        let mut out = SeriesWriter { out, label: "queue", all: &queues, name: |queue| &queue.queue };
-        out.write("fetch_stalled", "1 while the fetch loop makes no progress.", |queue| {
-            [([], ConstGauge::new(i64::from(!queue.ok)))]
+    /// One pair of histograms for each queue, or for all of them together.
+    fn histograms(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (all, form) = (self.board.metrics(), self.board.histograms());
+        type Times = fn(&QueueMetrics) -> &TimeHistogram;
+        let times: [(&str, &str, Times); 2] = [
+            ("task_duration_seconds", "How long attempts ran.", |queue| &queue.duration),
+            ("task_wait_seconds", "How long tasks waited for an attempt.", |queue| &queue.wait),
+        ];
+        for (name, help, of) in times {
+            let each = all.iter().map(|(queue, metrics)| (&**queue, of(metrics).scraped(form)));
+            let shown: Vec<(&str, ScrapedTimes)> = match form {
+                Histograms::Full | Histograms::Few => each.collect(),
+                Histograms::Host => {
+                    let all = each.map(|(_, times)| times).reduce(ScrapedTimes::with);
+                    all.map(|times| ("*", times)).into_iter().collect()
+                }
+            };
+            let mut out = SeriesWriter { out: &mut *out, label: "queue", all: &shown, name: |(queue, _)| queue };
+            out.write(name, help, |(_, times)| [([], times.clone())])?;
+        }
+        Ok(())
+    }
+
+    /// The attempts that this host can run at once, and those that it runs.
+    fn work(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all = self.board.queues();
+        let wanted: u64 = all.iter().map(|queue| u64::from(queue.queue.rules.concurrency)).sum();
+        let capacity = self.capacity.limit().map_or(wanted, |most| wanted.min(most as u64));
+        let help = "Attempts that may run at once in this host, of all queues together.";
+        let gauge = out.encode_descriptor("capacity", help, None, MetricType::Gauge)?;
+        ConstGauge::new(capacity).encode(gauge)?;
+        let mut out = SeriesWriter { out, label: "queue", all: &all, name: |queue| &queue.name };
+        out.write("queue_concurrency", "Attempts that may run at once in this host.", |queue| {
+            [([], ConstGauge::new(u64::from(queue.queue.rules.concurrency)))]
+        })?;
+        out.write("queue_attempts", "Attempts that run in this host, or are being settled.", |queue| {
+            [([], ConstGauge::new(queue.running() as u64))]
+        })?;
+        let help = "Age of the oldest attempt in this host, 0 if there is none.";
+        out.write("queue_oldest_attempt_seconds", help, |queue| {
+            [([], ConstGauge::new(queue.oldest().as_secs_f64()))]
         })
     }
 
-    /// Each result of a reload has a series from its first reload on.
+    fn health(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let report = self.health.report();
+        let help = "1 while the host is ready, as /readyz says.";
+        let gauge = out.encode_descriptor("ready", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::from(report.ready)).encode(gauge)?;
+        let queues = report.queues;
+        let mut out = SeriesWriter { out, label: "queue", all: &queues, name: |queue| &queue.queue };
+        out.write("fetch_stalled", "1 while the fetch loop makes no progress.", |queue| {
+            [([], ConstGauge::new(i64::from(!queue.ok)))]
+        })?;
+        let help = "1 while this host would take a task of the queue.";
+        out.write("queue_ready", help, |queue| [([], ConstGauge::new(i64::from(queue.takes_tasks())))])
+    }
+
     fn config(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let all = [("ok", &self.reloads.taken), ("failed", &self.reloads.refused)];
-        let all: Vec<_> = all.into_iter().filter(|(_, count)| count.get() > 0).collect();
         let mut out = SeriesWriter { out, label: "result", all: &all, name: |(result, _)| result };
         out.write("config_reloads", "Changes of the configuration file, taken or refused.", |(_, count)| {
             [([], (*count).clone())]
@@ -105,8 +160,11 @@ impl Sources {
 
     fn redis(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Connections to Redis that were made again.";
-        let out = out.encode_descriptor("redis_reconnects", help, None, MetricType::Counter)?;
-        ConstCounter::new(self.redis.reconnects()).encode(out)
+        let counter = out.encode_descriptor("redis_reconnects", help, None, MetricType::Counter)?;
+        ConstCounter::new(self.redis.reconnects()).encode(counter)?;
+        let all = [env!("CARGO_PKG_VERSION")];
+        let mut out = SeriesWriter { out, label: "version", all: &all, name: |version| version };
+        out.write("build_info", "The version of tqhost that runs.", |_| [([], ConstGauge::new(1i64))])
     }
 
     fn plugins(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -125,6 +183,8 @@ impl Sources {
             let version = plugin.digest.as_deref().unwrap_or_default();
             [([("version", version), ("state", plugin.state.into_str())], ConstGauge::new(1i64))]
         })?;
+        self.attempts(out.out, &all)?;
+        let mut out = SeriesWriter { out: out.out, label: "plugin", all: &all, name: |plugin| &plugin.name };
         let help = "The most memory that one instance of the plugin has used";
         out.write("guest_memory_bytes", help, |plugin| [([], plugin.figures.peak_memory.clone())])?;
         let help = "Requests of the plugin's handlers, by what became of them";
@@ -138,11 +198,29 @@ impl Sources {
             [([], ConstCounter::new(plugin.figures.share.lines_dropped()))]
         })
     }
+
+    /// The attempts of the last few versions of each plugin.
+    fn attempts(&self, out: &mut DescriptorEncoder<'_>, plugins: &[PluginStatus]) -> fmt::Result {
+        let of_plugin = |plugin: &PluginStatus| -> Vec<(String, Arc<VersionFigures>)> {
+            let versions = plugin.figures.versions();
+            versions.into_iter().map(|version| (plugin.name.to_string(), version)).collect()
+        };
+        let all: Vec<_> = plugins.iter().flat_map(of_plugin).collect();
+        let mut out = SeriesWriter { out, label: "plugin", all: &all, name: |(plugin, _)| plugin };
+        out.write("plugin_attempts", "Attempts of a version, by how they ended.", |(_, version)| {
+            AttemptEnd::VARIANTS.iter().map(move |end| {
+                let labels = [("version", version.digest.as_str()), ("outcome", end.into_str())];
+                (labels, version.attempts(*end).clone())
+            })
+        })
+    }
 }
 
 impl Collector for Sources {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         self.queues(&mut out)?;
+        self.histograms(&mut out)?;
+        self.work(&mut out)?;
         self.health(&mut out)?;
         self.config(&mut out)?;
         self.redis(&mut out)?;

@@ -80,6 +80,14 @@ pub(crate) struct QueueReport {
     pub reason: Option<String>,
 }
 
+impl QueueReport {
+    /// Whether the host would take a task of the queue, now or when one that runs has ended.
+    pub(crate) fn takes_tasks(&self) -> bool {
+        let waits = [FetchState::WaitingForPlugin, FetchState::Paused, FetchState::Held];
+        self.ok && waits.iter().all(|state| state.into_str() != self.state)
+    }
+}
+
 impl Health {
     /// A fetch loop that has not beaten for longer than `stall_after` is stalled.
     pub(crate) fn new(stall_after: Duration) -> Self {

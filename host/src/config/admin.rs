@@ -4,20 +4,21 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::model::Admin;
+use super::model::{Admin, HistogramForm};
 use super::reader::{Item, Keys, Table};
 use super::secret::Secret;
 use super::source::secret;
 use super::units::show_text;
 
-pub(super) const KEYS: Keys = Keys { known: &["listen", "token", "read_token"], later: &[], elsewhere: &[] };
+pub(super) const KEYS: Keys =
+    Keys { known: &["listen", "token", "read_token", "histograms"], later: &[], elsewhere: &[] };
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
 
 pub(super) fn read(item: Option<Item>) -> Admin {
     match item.and_then(|item| item.table(&KEYS)) {
         Some(table) => read_table(&table),
-        None => Admin { listen: DEFAULT_LISTEN, token: None, read_token: None },
+        None => Admin { listen: DEFAULT_LISTEN, token: None, read_token: None, histograms: None },
     }
 }
 
@@ -44,7 +45,21 @@ fn read_table(table: &Table) -> Admin {
             item.problem("is the same as token: write another one, which is for reading only");
         }
     }
-    Admin { listen, token, read_token }
+    let histograms = table.get("histograms").and_then(|item| read_histograms(&item));
+    Admin { listen, token, read_token, histograms }
+}
+
+fn read_histograms(item: &Item) -> Option<HistogramForm> {
+    let text = item.string()?;
+    match text {
+        "full" => Some(HistogramForm::Full),
+        "few-buckets" => Some(HistogramForm::Few),
+        "host" => Some(HistogramForm::Host),
+        _ => {
+            item.problem(format!("is {}: write \"full\", \"few-buckets\" or \"host\"", show_text(text)));
+            None
+        }
+    }
 }
 
 fn read_listen(item: &Item) -> Option<SocketAddr> {
@@ -107,6 +122,7 @@ mod tests {
             ("read_token = \"x\"", "admin.read_token: needs token beside it"),
             ("token = \"x\"\nread_token = \"x\"", "admin.read_token: is the same as token"),
             ("token = \"x\"\nread_token = \"\"", "admin.read_token: is empty"),
+            ("histograms = \"none\"", "admin.histograms: is \"none\": write \"full\", \"few-buckets\" or"),
         ];
         for (text, why) in table {
             let problem = problem(&format!("[queues.a]\n[admin]\n{text}"));

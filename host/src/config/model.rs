@@ -80,6 +80,18 @@ pub struct Admin {
     pub token: Option<Secret>,
     /// The token with which everything can be read and nothing changed. Only set beside `token`.
     pub read_token: Option<Secret>,
+    /// None: by the number of queues.
+    pub histograms: Option<HistogramForm>,
+}
+
+/// The histograms that `/metrics` shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HistogramForm {
+    Full,
+    /// Fewer buckets.
+    Few,
+    /// One pair for all queues together.
+    Host,
 }
 
 /// One queue and its rules.

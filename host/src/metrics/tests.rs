@@ -3,6 +3,7 @@
 //! Not here: the scrape over HTTP (`admin`).
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use prometheus_client::encoding::text;
@@ -10,10 +11,13 @@ use strum::VariantArray as _;
 
 use super::Sources;
 use crate::admin::{FetchState, Health};
+use crate::config::Config;
 use crate::plugins::Plugins;
-use crate::queue::{Census, Redis};
+use crate::queue::{Census, Queue, Redis};
 use crate::reload::ConfigReloads;
 use crate::task::SettledAs;
+use crate::worker::capacity::Capacity;
+use crate::worker::metrics::Histograms;
 use crate::worker::workers::QueueBoard;
 
 /// The contract: others write dashboards and alerts that use these names.
@@ -42,6 +46,12 @@ struct Host {
     plugins: Plugins,
 }
 
+fn queue(name: &str, concurrency: u32) -> Queue {
+    let text = format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n[queues.{name}]\nconcurrency = {concurrency}\n");
+    let config = Config::parse(&text, Path::new("/tqhost.toml"), &|_| None).expect("a configuration");
+    Queue::new(config.queues[0].clone(), Redis::open("redis://127.0.0.1:1").unwrap().link())
+}
+
 impl Host {
     fn new() -> Host {
         let host = Host {
@@ -50,14 +60,16 @@ impl Host {
             reloads: ConfigReloads::default(),
             plugins: Plugins::without_files(&["mail"]),
         };
-        host.board.queue("mail");
+        host.board.show(queue("mail", 7));
         host.health.queue("mail");
+        host.plugins.status()[0].figures.version("0123456789ab");
         host
     }
 
     fn scrape(&self) -> String {
         let sources = Sources {
             board: self.board.clone(),
+            capacity: Capacity::new(None),
             health: self.health.clone(),
             reloads: self.reloads.clone(),
             redis: Redis::open("redis://127.0.0.1:1").unwrap(),
@@ -97,11 +109,12 @@ fn scraped(text: &str) -> BTreeMap<String, String> {
 
 fn documented() -> BTreeMap<String, String> {
     let page = include_str!("../../../docs/operations.md");
-    let series = page.lines().filter_map(|line| line.strip_prefix("| `tqhost_")?.split_once('`'));
-    series
+    let is_series = |line: &&str| line.starts_with("tqhost_") || line.starts_with("process_");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")).filter(is_series);
+    rows.filter_map(|row| row.split_once('`'))
         .map(|(series, _)| {
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-            (format!("tqhost_{name}"), labels.trim_end_matches('}').to_owned())
+            (name.to_owned(), labels.trim_end_matches('}').to_owned())
         })
         .collect()
 }
@@ -189,12 +202,86 @@ fn a_fetch_loop_is_shown_as_it_is_now() {
 }
 
 #[test]
-fn reloads_of_the_configuration_are_shown_once_there_are_any() {
+fn reloads_of_the_configuration_are_shown_from_the_start() {
     let host = Host::new();
+    let series = |failed| {
+        [
+            "tqhost_config_reloads_total{result=\"ok\"} 0".to_owned(),
+            format!("tqhost_config_reloads_total{{result=\"failed\"}} {failed}"),
+        ]
+    };
+    assert_lines(&host.scrape(), &series(0).each_ref().map(String::as_str));
     host.reloads.refused.inc();
+    assert_lines(&host.scrape(), &series(1).each_ref().map(String::as_str));
+}
+
+#[test]
+fn what_a_host_can_do_and_does_is_shown() {
+    let host = Host::new();
+    host.board.show(queue("other", 3));
+    assert_lines(
+        &host.scrape(),
+        &[
+            "tqhost_capacity 10",
+            "tqhost_ready 0",
+            "tqhost_queue_concurrency{queue=\"mail\"} 7",
+            "tqhost_queue_attempts{queue=\"mail\"} 0",
+            "tqhost_queue_ready{queue=\"mail\"} 0",
+            "tqhost_queue_paused{queue=\"mail\"} 0",
+            concat!("tqhost_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+        ],
+    );
+    for (state, takes) in
+        [(FetchState::Reading, 1), (FetchState::Paused, 0), (FetchState::WaitingForPlugin, 0)]
+    {
+        host.health.queue("mail").beat(state);
+        assert_lines(&host.scrape(), &[&format!("tqhost_queue_ready{{queue=\"mail\"}} {takes}")]);
+    }
+}
+
+#[test]
+fn attempts_are_shown_for_the_last_few_versions() {
+    let host = Host::new();
+    let figures = host.plugins.status()[0].figures.clone();
+    for digest in ["a", "b", "c", "d"] {
+        figures.version(digest);
+    }
     let text = host.scrape();
-    assert_lines(&text, &["tqhost_config_reloads_total{result=\"failed\"} 1"]);
-    assert!(!text.contains("result=\"ok\"} 1"), "{text}");
+    assert_lines(&text, &["tqhost_plugin_attempts_total{plugin=\"mail\",version=\"d\",outcome=\"trapped\"} 0"]);
+    assert!(!text.contains("version=\"a\""), "{text}");
+    assert_eq!(text.matches("tqhost_plugin_attempts_total{").count(), 3 * 9);
+}
+
+#[test]
+fn series_of_the_process_have_no_prefix_of_tqhost() {
+    let text = Host::new().scrape();
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}\n{text}")).parse().expect("a number")
+    };
+    assert!(value("process_resident_memory_bytes") > 1e6);
+    assert!(value("process_open_fds") >= 3.0 && value("process_max_fds") >= value("process_open_fds"));
+    assert!(value("process_cpu_seconds_total") >= 0.0 && value("process_threads") >= 1.0);
+    assert!(value("process_start_time_seconds") > 1.7e9);
+}
+
+#[test]
+fn hundreds_of_queues_make_a_bounded_number_of_series() {
+    let scrape = |histograms| {
+        let host = Host::new();
+        host.board.set_histograms(histograms);
+        (0..500).for_each(|n| host.board.show(queue(&format!("queue-{n}"), 10)));
+        (0..500).for_each(|n| drop(host.health.queue(&format!("queue-{n}"))));
+        host.scrape()
+    };
+    let series = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
+    let [full, few, one] = [Histograms::Full, Histograms::Few, Histograms::Host].map(scrape);
+    println!("series: {} full, {} few, {} host", series(&full), series(&few), series(&one));
+    assert!(series(&few) <= 26_200 && series(&one) <= 17_200, "{} {}", series(&few), series(&one));
+    assert!(full.contains("tqhost_task_wait_seconds_bucket{queue=\"queue-499\",le=\"0.025\"} 0"));
+    assert!(few.contains("queue=\"queue-499\",le=\"60.0\"} 0") && !few.contains("le=\"0.025\""));
+    assert!(one.contains("tqhost_task_wait_seconds_count{queue=\"*\"} 0"), "one pair for all");
+    assert_eq!(one.matches("tqhost_task_wait_seconds_count").count(), 1);
 }
 
 #[test]

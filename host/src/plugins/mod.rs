@@ -14,7 +14,7 @@
 
 mod cache;
 mod catalog;
-mod figures;
+pub(crate) mod figures;
 mod gate;
 mod history;
 mod jobs;

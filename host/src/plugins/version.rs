@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::figures::Figures;
+use super::figures::{Figures, VersionFigures};
 use super::life::short;
 use super::loader::Prepared;
 use super::locked;
@@ -28,6 +28,8 @@ pub(crate) struct Version {
     pub handler: Handler,
     /// Shared by all versions of the plugin.
     pub figures: Arc<Figures>,
+    /// Its own counts.
+    own_figures: Arc<VersionFigures>,
     /// Size of the file.
     pub(super) bytes: u64,
     /// To compile it, or to load what was compiled before.
@@ -65,12 +67,14 @@ impl Version {
         let (Good { digest, bytes }, Prepared { handler, took, from_cache }) = (version, prepared);
         let label: Arc<str> = format!("{plugin}@{}", short(&digest)).into();
         handler.belongs_to(figures.share.clone(), label.clone());
+        let own_figures = figures.version(short(&digest));
         Version {
             label,
             plugin,
             digest,
             handler,
             figures,
+            own_figures,
             bytes,
             took,
             from_cache,
@@ -103,6 +107,7 @@ impl Version {
         };
         let judged = tasks.iter().zip(outcomes).map(|(task, outcome)| {
             self.figures.record(&outcome);
+            self.own_figures.record(&outcome);
             let (ruling, verdict) = self.probation.judge(&task.id, &outcome, Instant::now());
             self.found(verdict);
             (outcome, ruling)
@@ -120,6 +125,7 @@ impl Version {
             digest: self.digest.clone(),
             handler,
             figures: self.figures.clone(),
+            own_figures: self.own_figures.clone(),
             bytes: self.bytes,
             took: self.took,
             from_cache: self.from_cache,

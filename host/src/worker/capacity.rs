@@ -87,6 +87,11 @@ impl Capacity {
         Capacity { pool: Arc::new(Mutex::new(pool)), alone: Arc::default() }
     }
 
+    /// The bound.
+    pub(crate) fn limit(&self) -> Option<usize> {
+        self.lock().most
+    }
+
     /// Changes the bound. Permits in use stay valid; the excess is not granted again.
     pub(crate) fn resize(&self, limit: Option<u32>) {
         let mut pool = self.lock();

@@ -129,6 +129,11 @@ impl Inflight {
         self.lock().leases.len()
     }
 
+    /// The age of the entry that was claimed first.
+    pub(crate) fn oldest(&self) -> Option<Duration> {
+        self.lock().leases.values().map(|lease| lease.entry.since).min().map(|since| since.elapsed())
+    }
+
     /// The beats that are due: leases that were not renewed for `every`, and new progress.
     pub(crate) fn due(&self, every: Duration, now: Instant) -> Vec<HeartbeatReport> {
         let due = |lease: &LeaseState| {

@@ -18,12 +18,45 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use strum::{EnumCount as _, VariantArray as _};
 
+use crate::config::Config;
+use crate::config::model::HistogramForm;
 use crate::queue::minutes::{BOUNDS, MAX_VERSIONS, Tally, TimeBuckets, VersionTally};
 use crate::queue::{Census, Reason};
 use crate::task::{AttemptEnd, SettledAs};
 
 /// A scrape shows the buckets up to ten minutes; the history has more.
 const SCRAPED: usize = 18;
+
+/// The bounds in a host with many queues: some of [`BOUNDS`].
+const FEW_BOUNDS: [f64; 6] = [0.01, 0.1, 1.0, 10.0, 60.0, 600.0];
+
+/// With more queues, a host has few buckets, unless its configuration says otherwise.
+const MANY_QUEUES: usize = 100;
+
+/// The histograms of a host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Histograms {
+    /// Two for each queue.
+    #[default]
+    Full,
+    /// Two for each queue, with few buckets.
+    Few,
+    /// Two for all queues together.
+    Host,
+}
+
+impl Histograms {
+    /// The ones that the configuration asks for.
+    pub(crate) fn of(config: &Config) -> Histograms {
+        match config.admin.histograms {
+            Some(HistogramForm::Full) => Histograms::Full,
+            Some(HistogramForm::Few) => Histograms::Few,
+            Some(HistogramForm::Host) => Histograms::Host,
+            None if config.queues.len() > MANY_QUEUES => Histograms::Few,
+            None => Histograms::Full,
+        }
+    }
+}
 
 /// The counts of one queue. They outlive a worker that is replaced because the queue's rules changed.
 #[derive(Debug, Default)]
@@ -48,41 +81,65 @@ pub(crate) struct QueueMetrics {
     versions: Mutex<Vec<(Arc<str>, VersionTally)>>,
 }
 
-/// Counts times in the buckets of [`BOUNDS`]. Clones count together.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct TimeHistogram(Arc<TimeCounts>);
-
+/// Counts times in the buckets of [`BOUNDS`].
 #[derive(Debug)]
-struct TimeCounts {
+pub(crate) struct TimeHistogram {
     buckets: [AtomicU64; BOUNDS.len() + 1],
     sum_us: AtomicU64,
 }
 
-impl Default for TimeCounts {
-    fn default() -> TimeCounts {
-        TimeCounts { buckets: array::from_fn(|_| AtomicU64::new(0)), sum_us: AtomicU64::new(0) }
+impl Default for TimeHistogram {
+    fn default() -> TimeHistogram {
+        TimeHistogram { buckets: array::from_fn(|_| AtomicU64::new(0)), sum_us: AtomicU64::new(0) }
     }
 }
 
 impl TimeHistogram {
     pub(crate) fn observe(&self, time: Duration) {
-        self.0.buckets[TimeBuckets::bucket(time.as_secs_f64())].fetch_add(1, Ordering::Relaxed);
+        self.buckets[TimeBuckets::bucket(time.as_secs_f64())].fetch_add(1, Ordering::Relaxed);
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        self.0.sum_us.fetch_add(us, Ordering::Relaxed);
+        self.sum_us.fetch_add(us, Ordering::Relaxed);
     }
 
     fn times(&self) -> TimeBuckets {
-        TimeBuckets(array::from_fn(|at| self.0.buckets[at].load(Ordering::Relaxed)))
+        TimeBuckets(array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed)))
+    }
+
+    /// The counts as a scrape shows them.
+    pub(crate) fn scraped(&self, form: Histograms) -> ScrapedTimes {
+        let bounds = if form == Histograms::Few { &FEW_BOUNDS[..] } else { &BOUNDS[..SCRAPED] };
+        ScrapedTimes { times: self.times(), sum_us: self.sum_us.load(Ordering::Relaxed), bounds }
     }
 }
 
-impl EncodeMetric for TimeHistogram {
+/// Times of one queue, or of all queues of a host, in the buckets that are shown.
+#[derive(Debug, Clone)]
+pub(crate) struct ScrapedTimes {
+    times: TimeBuckets,
+    sum_us: u64,
+    /// Some of [`BOUNDS`].
+    bounds: &'static [f64],
+}
+
+impl ScrapedTimes {
+    /// The times of both.
+    pub(crate) fn with(mut self, other: ScrapedTimes) -> ScrapedTimes {
+        self.times.0.iter_mut().zip(other.times.0).for_each(|(own, other)| *own += other);
+        self.sum_us += other.sum_us;
+        self
+    }
+}
+
+impl EncodeMetric for ScrapedTimes {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let times = self.times();
-        let mut buckets: Vec<(f64, u64)> = BOUNDS[..SCRAPED].iter().copied().zip(times.0).collect();
-        buckets.push((f64::INFINITY, times.0[SCRAPED..].iter().sum()));
-        let sum = self.0.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
-        encoder.encode_histogram::<NoLabelSet>(sum, times.count(), &buckets, None)
+        let mut buckets: Vec<(f64, u64)> = self.bounds.iter().map(|bound| (*bound, 0)).collect();
+        buckets.push((f64::INFINITY, 0));
+        for (at, count) in self.times.0.iter().enumerate() {
+            let bound = BOUNDS.get(at).copied().unwrap_or(f64::INFINITY);
+            let shown = buckets.iter_mut().find(|(upper, _)| bound <= *upper);
+            shown.expect("infinity is the last bound").1 += count;
+        }
+        encoder.encode_histogram::<NoLabelSet>(self.sum_us as f64 / 1e6, self.times.count(), &buckets, None)
     }
 
     fn metric_type(&self) -> MetricType {

@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
@@ -18,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use super::capacity::QueueCapacity;
 use super::inflight::Inflight;
 use super::lifecycle::{Common, Worker};
-use super::metrics::QueueMetrics;
+use super::metrics::{Histograms, QueueMetrics};
 use super::shared::SharedQueue;
 use crate::admin::Health;
 use crate::plugins::Plugins;
@@ -51,6 +52,7 @@ struct BoardState {
     wanted: BTreeSet<String>,
     /// The counts of each queue, until its last attempt is settled.
     metrics: BTreeMap<Arc<str>, Arc<QueueMetrics>>,
+    histograms: Histograms,
 }
 
 /// One queue on the board.
@@ -179,6 +181,24 @@ impl QueueBoard {
         self.lock().metrics.entry(name.into()).or_default().clone()
     }
 
+    /// The histograms that a scrape shows.
+    pub(crate) fn set_histograms(&self, histograms: Histograms) {
+        self.lock().histograms = histograms;
+    }
+
+    pub(crate) fn histograms(&self) -> Histograms {
+        self.lock().histograms
+    }
+
+    /// Shows a queue without a worker.
+    #[cfg(test)]
+    pub(crate) fn show(&self, queue: Queue) {
+        let name: Arc<str> = queue.rules.name.as_str().into();
+        let metrics = self.queue(&name);
+        let entry = QueueEntry { name, metrics, queue, shared: Weak::new(), inflight: Vec::new() };
+        self.lock().queues.push(entry);
+    }
+
     fn lock(&self) -> MutexGuard<'_, BoardState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -210,6 +230,12 @@ impl QueueEntry {
     /// Whether this host has the queue's duties, while it serves the queue.
     pub(crate) fn has_duty(&self) -> bool {
         self.shared.upgrade().is_some_and(|shared| shared.idle.has_duty())
+    }
+
+    /// The age of the oldest of these attempts; zero if there is none.
+    pub(crate) fn oldest(&self) -> Duration {
+        let tables = self.inflight.iter().filter_map(Weak::upgrade);
+        tables.filter_map(|inflight| inflight.oldest()).max().unwrap_or_default()
     }
 
     /// Attempts that run or are being settled.

@@ -64,6 +64,24 @@ fn the_page_of_rights_shows_what_the_command_prints() {
     assert!(shown == printed, "docs/acl.md shows\n{shown}\nand the command prints\n{printed}");
 }
 
+#[test]
+fn every_alert_has_its_paragraph_in_the_order_of_an_incident() {
+    let rules = include_str!("../../deploy/alerts.yaml");
+    let page = include_str!("../../docs/operations.md");
+    let incident = page.split("\n## ").find(|part| part.starts_with("An incident\n")).expect("the section");
+    let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let mut headings: Vec<&str> = incident.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    for alert in &alerts {
+        let paragraph = incident.split("\n### ").find(|part| part.lines().next() == Some(alert));
+        let words = paragraph.map_or(0, |text| text.split_whitespace().count());
+        assert!(words > 20, "{alert} has no paragraph that says what to do");
+    }
+    // The alerts by which no other one fires come first.
+    assert_eq!(headings[..3], ["NoHost", "HostDown", "HostNotReady"]);
+    headings.retain(|heading| !alerts.contains(heading));
+    assert_eq!(headings, Vec::<&str>::new(), "there is no such alert");
+}
+
 /// A shell in the folder of the bench that finds `tqhost`, `~/tqhost` and the bench's Redis where the README
 /// says that they are.
 pub struct Shell<'b> {

@@ -109,7 +109,8 @@ impl Sources {
                     all.map(|times| ("*", times)).into_iter().collect()
                 }
             };
-            let mut out = SeriesWriter { out: &mut *out, label: "queue", all: &shown, name: |(queue, _)| queue };
+            let mut out =
+                SeriesWriter { out: &mut *out, label: "queue", all: &shown, name: |(queue, _)| queue };
             out.write(name, help, |(_, times)| [([], times.clone())])?;
         }
         Ok(())

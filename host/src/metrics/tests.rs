@@ -47,7 +47,8 @@ struct Host {
 }
 
 fn queue(name: &str, concurrency: u32) -> Queue {
-    let text = format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n[queues.{name}]\nconcurrency = {concurrency}\n");
+    let text =
+        format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n[queues.{name}]\nconcurrency = {concurrency}\n");
     let config = Config::parse(&text, Path::new("/tqhost.toml"), &|_| None).expect("a configuration");
     Queue::new(config.queues[0].clone(), Redis::open("redis://127.0.0.1:1").unwrap().link())
 }
@@ -247,7 +248,10 @@ fn attempts_are_shown_for_the_last_few_versions() {
         figures.version(digest);
     }
     let text = host.scrape();
-    assert_lines(&text, &["tqhost_plugin_attempts_total{plugin=\"mail\",version=\"d\",outcome=\"trapped\"} 0"]);
+    assert_lines(
+        &text,
+        &["tqhost_plugin_attempts_total{plugin=\"mail\",version=\"d\",outcome=\"trapped\"} 0"],
+    );
     assert!(!text.contains("version=\"a\""), "{text}");
     assert_eq!(text.matches("tqhost_plugin_attempts_total{").count(), 3 * 9);
 }

@@ -141,12 +141,13 @@ pub(crate) fn rules<'c>(
 }
 
 /// The keys of hosts that are of no queue.
-fn of_all_hosts() -> [String; 5] {
+fn of_all_hosts() -> [String; 6] {
     [
         keys::HOSTS.to_owned(),
         keys::hosts(),
         keys::DUTIES.to_owned(),
         keys::DUTY_HOSTS.to_owned(),
+        keys::ORDERS.to_owned(),
         keys::LOOK_REQUESTED.to_owned(),
     ]
 }

@@ -67,11 +67,12 @@ fn an_attempt_whose_record_redis_denies_fails_alone() {
     let queues = "[queues.work]\nplugin = \"effects\"\nmax_retries = 0\n\
                   [plugins.effects]\nrecords = [\"kb:*\", \"other:*\"]\n";
     let mut bench = bench(queues);
-    let page = include_str!("../../docs/operations.md");
-    let rule = page.lines().find_map(|line| line.strip_prefix("ACL SETUSER ")).expect("the page has a rule");
-    let rule: Vec<&str> = rule.split(' ').collect();
-    let _: () = bench.redis("ACL", (&["SETUSER"][..], &rule));
-    bench.configure_url(queues, &format!("redis://{}:SECRET@127.0.0.1:{}", rule[0], bench.redis.port));
+    let rules = bench.tqhost(&["check", "--acl", "--json"]).ok().json();
+    assert_eq!(rules[0]["role"], "host");
+    let rule = rules[0]["rule"].as_array().expect("a rule").iter().map(|word| word.as_str().expect("a word"));
+    let rule: Vec<&str> = rule.filter(|word| *word != "~other:*").collect();
+    let _: () = bench.redis("ACL", (&["SETUSER", "tqhost"][..], &rule, ">SECRET"));
+    bench.configure_url(queues, &format!("redis://tqhost:SECRET@127.0.0.1:{}", bench.redis.port));
     // They wait, so that one call settles several of them.
     let calls =
         [json!([]), json!([["put", "kb:1", { "x": 1 }]]), json!([["put", "other:1", { "x": 1 }]]), json!([])];

@@ -406,7 +406,7 @@ impl Step {
             self.look_again();
         }
         match self.life.serving.clone() {
-            Serving::Probation(new, _) if is(&new) => return self.found_bad(new, why),
+            Serving::Probation(new, _) if is(&new) => self.found_bad(new, why),
             Serving::Probation(new, good) if is(&good) => {
                 // Nothing better is known than what has taken its place.
                 self.effects.push(Effect::Keep(new.clone()));

@@ -56,8 +56,15 @@ fn ten_thousand_tasks_leave_ten_thousand_results_and_nothing_else() {
     loop {
         let (next, found): (u64, Vec<String>) = bench.redis("SCAN", (cursor, "COUNT", 1000));
         for key in found {
-            let kind = if key.contains(":task:") { "task status".to_owned() } else { key.clone() };
+            let kind = match &key {
+                key if key.contains(":task:") => "task status".to_owned(),
+                key if key.contains(":minutes:") => "history of an hour".to_owned(),
+                key => key.clone(),
+            };
             *keys.entry(kind.clone()).or_default() += 1;
+            if kind == "history of an hour" {
+                assert!(bench.redis::<i64>("TTL", &key) > 0, "{key} expires");
+            }
             if kind == "task status" {
                 assert!(bench.redis::<i64>("TTL", &key) > 0, "{key} expires");
                 assert_eq!(bench.redis::<String>("HGET", (&key, "status")), "COMPLETED");
@@ -69,6 +76,7 @@ fn ten_thousand_tasks_leave_ten_thousand_results_and_nothing_else() {
         }
     }
     assert_eq!(keys.remove("task status"), Some(10_000));
+    assert!(keys.remove("history of an hour").is_some_and(|hours| hours <= 2));
     let mut left: Vec<String> = keys.into_keys().filter(|key| !key.starts_with("tq:host")).collect();
     left.sort();
     assert_eq!(

@@ -88,10 +88,11 @@ impl Soak {
             self.bench.tqhost(&["dead", "purge", queue, "--all", "--yes"]).ok();
         }
         // These keys stay: the streams, what hosts publish about themselves, the last replies to a running
-        // host's settlements, and the histories of groups.
+        // host's settlements, the histories of groups, and those of the last hours.
         let redis_keys = eventually("statuses have expired", || {
             let mut kept: Vec<String> = self.bench.redis("KEYS", "*");
-            kept.retain(|key| !key.contains(":settled:") && !key.ends_with(":history"));
+            let stays = [":settled:", ":history", ":minutes:"];
+            kept.retain(|key| !stays.iter().any(|part| key.contains(part)));
             kept.iter()
                 .all(|key| !key.starts_with("tq:{") || key.ends_with(":dead"))
                 .then_some(kept.len() as u64)

@@ -3,7 +3,6 @@
 //! Not here: the same over HTTP (`api`), single tasks (`commands`).
 
 use std::io::{BufRead, BufReader};
-use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
@@ -12,6 +11,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tqhost::testing::queue::script;
 
+use crate::support::dead_letters::add_dead;
 use crate::support::{Bench, Held, Host, Ran, eventually};
 
 /// The place of the dead letters.
@@ -47,38 +47,10 @@ fn dead(bench: &mut Bench) -> u64 {
     bench.redis("XLEN", DEAD)
 }
 
-/// Adds dead letters as hosts write them, of four causes.
-fn add(bench: &mut Bench, numbers: Range<usize>) {
-    let mut pipe = redis::pipe();
-    for n in numbers {
-        let (reason, error) = match n % 4 {
-            0 => ("rejected", format!("no such page {n}")),
-            1 => ("retries-exhausted", format!("timeout: {n} ms")),
-            2 => ("rejected", "too large".to_owned()),
-            _ => ("crashed", format!("trap {n}")),
-        };
-        let version = if n % 2 == 0 { "echo@aaaa" } else { "echo@bbbb" };
-        let fields = [
-            ("n", n.to_string()),
-            ("tq-id", format!("id-{n}")),
-            ("tq-queue", "work".into()),
-            ("tq-reason", reason.into()),
-            ("tq-error", error),
-            ("tq-attempts", "1".into()),
-            ("tq-enqueued-at", "1700000000000".into()),
-            ("tq-failed-at", (1_700_000_000_000 + n * 60_000).to_string()),
-            ("tq-consumer", "box-1".into()),
-            ("tq-plugin", version.into()),
-        ];
-        pipe.cmd("XADD").arg(DEAD).arg("*").arg(&fields).ignore();
-    }
-    pipe.query::<()>(&mut bench.db).expect("add dead letters");
-}
-
 /// A queue without a host, with these dead letters.
 fn with_dead(letters: usize) -> Bench {
     let mut bench = Bench::new("[queues.work]\n");
-    add(&mut bench, 0..letters);
+    add_dead(&mut bench, 0..letters);
     bench
 }
 
@@ -424,7 +396,7 @@ fn reads_work(refuse: impl FnOnce(&mut Bench), code: &str) {
         "[queues.work]\nplugin = \"missing\"\nevents = 10\n",
         &["--maxmemory-policy", "noeviction"],
     );
-    add(&mut bench, 0..8);
+    add_dead(&mut bench, 0..8);
     let host = bench.host();
     let id = bench.xadd("work", &[("a", "1")]);
     let delayed = ask(&bench, &["enqueue", "work", "a=1", "--delay", "1h"])["id"].to_string();

@@ -1,41 +1,15 @@
 //! Dead letters: their causes, a filter, and what is done with those that match.
 
 use super::{Browser, form, form_token, text};
+use crate::support::dead_letters::add_dead;
 use crate::support::{Bench, Host};
 
 /// A queue with so many dead letters, of four causes, of which every second one was rejected.
 fn bench(letters: usize) -> (Bench, Host) {
     let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
-    add(&mut bench, 0..letters);
+    add_dead(&mut bench, 0..letters);
     let host = bench.host();
     (bench, host)
-}
-
-fn add(bench: &mut Bench, numbers: std::ops::Range<usize>) {
-    let mut pipe = redis::pipe();
-    for n in numbers {
-        let (reason, error) = match n % 4 {
-            0 => ("rejected", format!("no such page {n}")),
-            1 => ("retries-exhausted", format!("timeout: {n} ms")),
-            2 => ("rejected", "too large".to_owned()),
-            _ => ("crashed", format!("trap {n}")),
-        };
-        let version = if n % 2 == 0 { "echo@aaaa" } else { "echo@bbbb" };
-        let fields = [
-            ("n", n.to_string()),
-            ("tq-id", format!("id-{n}")),
-            ("tq-queue", "work".into()),
-            ("tq-reason", reason.into()),
-            ("tq-error", error),
-            ("tq-attempts", "1".into()),
-            ("tq-enqueued-at", "1700000000000".into()),
-            ("tq-failed-at", (1_700_000_000_000 + n).to_string()),
-            ("tq-consumer", "box-1".into()),
-            ("tq-plugin", version.into()),
-        ];
-        pipe.cmd("XADD").arg("tq:{work}:dead").arg("*").arg(&fields).ignore();
-    }
-    pipe.query::<()>(&mut bench.db).expect("add dead letters");
 }
 
 fn dead(bench: &mut Bench) -> u64 {
@@ -73,7 +47,7 @@ fn a_requeue_is_for_those_that_were_counted() {
     assert!(shown.contains("Requeue 10 dead letters, 100 every 1s"), "{shown}");
     assert_eq!((dead(&mut bench), bench.redis::<u64>("XLEN", "work")), (40, 0), "nothing is done yet");
     // These die after the count.
-    add(&mut bench, 40..44);
+    add_dead(&mut bench, 40..44);
     let answer = browser.press(&page, &format!("{DEAD}/requeue"), &[]);
     assert!(
         answer.status == 200 && text(&answer.body).contains("10 dead letters are requeued"),

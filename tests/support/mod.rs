@@ -6,6 +6,7 @@ pub mod application;
 pub mod bench;
 pub mod clock;
 mod compiled;
+pub mod dead_letters;
 pub mod files;
 mod held;
 pub mod http;

@@ -128,7 +128,7 @@ impl Recorder {
                 known.queue = entry.queue;
                 continue;
             }
-            // The same queue may have been here before, and have a call that has no answer yet.
+            // The queue may have been removed and added again, with a call that has no answer yet.
             let namesakes = self.queues.iter().filter(|known| *known.queue.rules.name == *entry.name).count();
             let writer =
                 if namesakes == 0 { self.host.to_string() } else { format!("{}.{namesakes}", self.host) };

@@ -21,8 +21,8 @@ use crate::support::bench::tqhost;
 
 /// A producer waits while this many tasks of its queue are in the stream.
 const ENOUGH: u64 = 400;
-/// The same for a queue with turns, where tasks that wait for a retry hold up others; with delayed and held
-/// tasks.
+/// A queue with turns has a lower bound, since a task that waits for a retry holds up others. Delayed and
+/// held tasks count, too.
 const ENOUGH_WITH_TURNS: u64 = 24;
 /// Tasks of one `tqhost enqueue`.
 const LINES: usize = 20;

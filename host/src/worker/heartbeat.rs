@@ -46,6 +46,9 @@ impl Heartbeat {
                     () = tokio::time::sleep(look) => {}
                     () = self.retired.cancelled(), if every > RETIRED => every = RETIRED,
                 }
+                // A process that was stopped for a while goes on here, and must not renew the leases of
+                // attempts that it is about to stop.
+                self.shared.give_up_late_attempts();
                 // A beat may be early by one look, but not late.
                 let due = self.shared.inflight.due(every.saturating_sub(look), Instant::now());
                 for beats in due.chunks(MAX_BATCH) {
@@ -54,21 +57,15 @@ impl Heartbeat {
                 self.shared.holding.keep_probe().await;
             }
         };
-        let guard = self.give_up_what_is_late();
+        // The looks do not see late attempts while they wait for Redis.
+        let guard = async {
+            while self.shared.queue.rules.turns.are_limited() {
+                self.shared.give_up_late_attempts();
+                tokio::time::sleep(self.shared.queue.rules.lease / 20).await;
+            }
+        };
         let both = async { tokio::join!(looks, guard) };
         stop.run_until_cancelled(both).await;
-    }
-
-    /// Where few tasks may run beside each other, stops attempts before another host can take over their
-    /// tasks, also while Redis does not answer.
-    async fn give_up_what_is_late(&self) {
-        if !self.shared.queue.rules.turns.are_limited() {
-            return;
-        }
-        loop {
-            self.shared.give_up_late_attempts();
-            tokio::time::sleep(self.shared.queue.rules.lease / 20).await;
-        }
     }
 
     async fn beat(&self, beats: &[HeartbeatReport], pace: &mut Pace) {

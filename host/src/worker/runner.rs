@@ -47,10 +47,8 @@ async fn run_shared(shared: Arc<SharedQueue>, version: Arc<Version>, members: Ve
 pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     let rules = &shared.queue.rules;
     let mut members = members;
-    if rules.turns.are_limited() {
-        // A process that was stopped for a while goes on here before it knows of that.
-        shared.give_up_late_attempts();
-    }
+    // A process that was stopped for a while goes on here before it knows of that.
+    shared.give_up_late_attempts();
     // Tasks that were cancelled or lost while they waited for a batch must not run.
     for (task, _) in members.extract_if(.., |(_, hold)| hold.is_lost()) {
         if let Some(more) = shared.notices.admit(NoticeKind::Lost) {

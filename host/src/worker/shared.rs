@@ -105,9 +105,13 @@ impl SharedQueue {
         !self.capacity.is_shared() && !self.queue.rules.turns.are_limited()
     }
 
-    /// Stops the attempts whose leases end soon and could not be renewed. The rest of the lease is for the
-    /// handler to stop.
+    /// Where few tasks may run beside each other, stops the attempts whose leases end soon and could not be
+    /// renewed, before another host can take over their tasks. The rest of the lease is for the handler to
+    /// stop.
     pub(crate) fn give_up_late_attempts(&self) {
+        if !self.queue.rules.turns.are_limited() {
+            return;
+        }
         let longest = self.queue.rules.lease.mul_f64(0.9);
         let late = self.inflight.expire(longest, Instant::now());
         if late > 0 {

@@ -24,6 +24,9 @@ use super::plan::Fault;
 /// How much later a host may give tasks back when it was kept from reaching Redis.
 const LATE_MS: u64 = 15_000;
 
+/// How much later than the end of a fault a heartbeat may arrive that its host had prepared before.
+const PREPARED_MS: u64 = 1000;
+
 pub struct Repeated<'c> {
     faults: &'c [Done],
     /// The host of each process id.
@@ -141,8 +144,12 @@ impl<'c> Repeated<'c> {
 
     /// Whether a fault explains that a host stopped a run and began it again under the same delivery, or
     /// called the gate twice.
+    ///
+    /// A process that goes on after SIGSTOP may still send a heartbeat that it had prepared before. It renews
+    /// the lease in Redis, while the host counts from the time before, and stops the run.
     pub fn explains_again(&self, again: &Again) -> bool {
-        self.is_held_up(host(&again.consumer, self.pids), again.kept_ms, again.at_ms)
+        let since_ms = again.kept_ms.saturating_sub(PREPARED_MS);
+        self.is_held_up(host(&again.consumer, self.pids), since_ms, again.at_ms)
     }
 
     /// Whether a fault kept a host from writing to Redis for a part of this time.

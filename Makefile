@@ -41,9 +41,10 @@ test: plugins ## Set up and run all tests (SLOW=1: with late replies of Redis an
 packages: setup ## Make the packages of the helpers for handlers (crate, npm, wheel); nothing is published
 	scripts/build-languages.sh --run scripts/packages.sh $(TARGET_DIR)/packages
 
-test-world: plugins ## Run the tests with programs from public registries: S3, Redis, Prometheus, a browser
+test-world: plugins ## Run the benchmark in small, and tests with programs from registries: S3, a browser…
 	TQHOST_S3_SERVER=$$(scripts/s3-server.sh) && TQHOST_BROWSER=$$(scripts/browser.sh) && \
-		export TQHOST_S3_SERVER TQHOST_BROWSER && cargo test --locked --test world
+		export TQHOST_S3_SERVER TQHOST_BROWSER && \
+		cargo test --locked --bench host && cargo test --locked --test world
 
 lint: setup ## Check the formatting, and run clippy
 	@scripts/lint.sh

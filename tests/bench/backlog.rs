@@ -5,15 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use tqhost::testing::queue::script;
 
 use crate::support::{Bench, Host, eventually};
-use crate::{fill, quiet_host, resident_mib};
+use crate::{amount, fill, quiet_host, resident_mib};
 
 /// Tasks that wait when the host starts.
-const TASKS: usize = 1_000_000;
+static TASKS: LazyLock<usize> = LazyLock::new(|| amount(1_000_000, 2_000));
 /// The speed is measured in this many parts.
 const PARTS: usize = 10;
 /// Commands that keep Redis busy for longer than this are counted, in µs.
@@ -21,25 +22,27 @@ const SLOW: u64 = 10_000;
 
 /// All tasks wait in the stream, as if producers had added them while no host ran.
 pub fn queued() {
+    let tasks = *TASKS;
     println!(
-        "a backlog of {TASKS} tasks of 200 bytes in the stream, empty handler, concurrency 100, retention 24h"
+        "a backlog of {tasks} tasks of 200 bytes in the stream, empty handler, concurrency 100, retention 24h"
     );
     let mut bench = bench("24h");
-    fill(&mut bench, &"x".repeat(200), TASKS);
+    fill(&mut bench, &"x".repeat(200), tasks);
     drain(bench);
 }
 
 /// All tasks are delayed, and due before the host starts.
 pub fn delayed() {
+    let tasks = *TASKS;
     println!(
-        "{TASKS} delayed tasks of 200 bytes, all due at the start, \
+        "{tasks} delayed tasks of 200 bytes, all due at the start, \
          empty handler, concurrency 100, retention 0s"
     );
     let mut bench = bench("0s");
     let file = bench.dir.path().join("tasks.jsonl");
     let mut lines = std::io::BufWriter::new(std::fs::File::create(&file).expect("a file"));
     let content = "x".repeat(200);
-    for n in 0..TASKS {
+    for n in 0..tasks {
         writeln!(lines, "{{\"n\":\"{n}\",\"content\":\"{content}\"}}").expect("write");
     }
     lines.flush().expect("write");
@@ -48,9 +51,9 @@ pub fn delayed() {
     bench.tqhost(&["enqueue", "work", "--jsonl", file, "--delay", "1s"]).ok();
     println!(
         "  enqueued by the command: {:>9.0} tasks per second",
-        TASKS as f64 / began.elapsed().as_secs_f64()
+        tasks as f64 / began.elapsed().as_secs_f64()
     );
-    assert_eq!(bench.redis::<usize>("ZCARD", "tq:{work}:delayed"), TASKS);
+    assert_eq!(bench.redis::<usize>("ZCARD", "tq:{work}:delayed"), tasks);
     drain(bench);
 }
 
@@ -73,9 +76,9 @@ fn drain(mut bench: Bench) {
     let (mut rates, mut last, mut part) = (Vec::new(), Instant::now(), 1);
     let (mut resident, mut used) = (0, before);
     while part <= PARTS {
-        let goal = TASKS - TASKS / PARTS * part;
+        let goal = *TASKS - *TASKS / PARTS * part;
         eventually_slowly("the next part is done", &mut bench, &host, &mut resident, goal);
-        rates.push((TASKS / PARTS) as f64 / last.elapsed().as_secs_f64());
+        rates.push((*TASKS / PARTS) as f64 / last.elapsed().as_secs_f64());
         used = used.max(redis_mib(&mut bench));
         last = Instant::now();
         part += 1;

@@ -4,22 +4,23 @@
 //! Out: a table of the effect on tasks of another queue, requests to the admin server, heartbeats, and
 //! handlers that time out. docs/decisions/0001-execution.md has the other ways to run guests.
 
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::support::{Bench, Host};
-use super::{fill_stream, median, quantile};
+use super::{amount, fill_stream, median, quantile};
 
-const RUNS: usize = 3;
+static RUNS: LazyLock<usize> = LazyLock::new(|| amount(3, 1));
 /// How long one run measures.
-const WINDOW: Duration = Duration::from_secs(6);
+static WINDOW: LazyLock<Duration> = LazyLock::new(|| Duration::from_secs(amount(6, 1)));
 /// The pause between two tasks of the other queue, and between two requests.
 const BEAT: Duration = Duration::from_millis(20);
 const SLOTS: usize = 8;
 const LEASE: Duration = Duration::from_secs(3);
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// Tasks of the other queue that are added at once, to measure its speed.
-const TASKS: usize = 50_000;
+static TASKS: LazyLock<usize> = LazyLock::new(|| amount(50_000, 500));
 
 /// Selects the values of one figure.
 type Figure = fn(&Seen) -> &[f64];
@@ -36,12 +37,13 @@ struct Seen {
 }
 
 pub fn slots() {
+    let runs = *RUNS;
     println!(
         "one queue with {SLOTS} handlers that wait, or compute without end, and what the others notice; \
-         {RUNS} runs of each in turn, medians of the runs"
+         {runs} runs of each in turn, medians of the runs"
     );
     let (mut waiting, mut busy) = (Vec::new(), Vec::new());
-    for _ in 0..RUNS {
+    for _ in 0..runs {
         waiting.push(run("sleeps"));
         busy.push(run("loops"));
     }
@@ -98,7 +100,7 @@ fn run(guest: &str) -> Seen {
 }
 
 fn watched(bench: &mut Bench, host: &Host) -> Seen {
-    let end = Instant::now() + WINDOW;
+    let end = Instant::now() + *WINDOW;
     let mut seen = Seen::default();
     let admin = host.log("tqhost is running")["admin"].as_str().expect("an address").to_owned();
     let asked = |path: &'static str| {
@@ -150,13 +152,14 @@ fn watched(bench: &mut Bench, host: &Host) -> Seen {
 /// Tasks per second of the other queue, whose handler does nothing. It counts the tasks that are settled
 /// within [`WINDOW`].
 fn rate(bench: &mut Bench) -> f64 {
-    fill_stream(bench, "other", "x", TASKS);
+    let tasks = *TASKS;
+    fill_stream(bench, "other", "x", tasks);
     let begin = Instant::now();
     loop {
         thread::sleep(BEAT);
         let left: usize = bench.redis("XLEN", "other");
-        if left == 0 || begin.elapsed() > WINDOW {
-            return TASKS.saturating_sub(left) as f64 / begin.elapsed().as_secs_f64();
+        if left == 0 || begin.elapsed() > *WINDOW {
+            return tasks.saturating_sub(left) as f64 / begin.elapsed().as_secs_f64();
         }
     }
 }

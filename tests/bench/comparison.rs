@@ -54,7 +54,7 @@ impl Setup {
 }
 
 pub fn peers() {
-    let (reps, scale) = (from_env("REPS", 3u64), from_env("SCALE", 1.0f64));
+    let (reps, scale) = (from_env("REPS", 3usize), from_env("SCALE", 1.0f64));
     let (with_latency, write) = (from_env("LATENCY", 1u8) != 0, from_env("WRITE", 0u8) != 0);
     println!("peers: {reps} repetitions, each with all rows in an order of its own");
     let mut results = Results::new(reps);
@@ -70,7 +70,7 @@ pub fn peers() {
         }
     }
     for rep in 0..reps {
-        fastrand::Rng::with_seed(rep).shuffle(&mut rows);
+        fastrand::Rng::with_seed(rep as u64).shuffle(&mut rows);
         for (row, places) in &rows {
             let begin = Instant::now();
             let run = || {

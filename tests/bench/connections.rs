@@ -8,16 +8,17 @@
 //! ratios within each repetition. With `WRITE=1` the table also replaces the one of docs/performance.md.
 
 use std::fs;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use super::page::{Spread, grouped, machine, replace};
 use super::support::{Authority, Bench, Web, within};
-use super::{from_env, quiet_host};
+use super::{REPS, amount, from_env, quiet_host};
 
 /// The section's name.
 const NAME: &str = "connections";
 /// Tasks of one run.
-const TASKS: usize = 3_000;
+static TASKS: LazyLock<usize> = LazyLock::new(|| amount(3_000, 30));
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The cases: whether with TLS, and how many tasks at once.
@@ -29,13 +30,13 @@ const CASES: [(bool, usize, &str); 4] = [
 ];
 
 pub fn costs() {
-    let (reps, write) = (from_env("REPS", 5u64), from_env("WRITE", 0u8) != 0);
-    println!("connections: {reps} repetitions of {TASKS} tasks with one request each");
+    let (reps, tasks, write) = (*REPS, *TASKS, from_env("WRITE", 0u8) != 0);
+    println!("connections: {reps} repetitions of {tasks} tasks with one request each");
     let mut runs: Vec<[Vec<f64>; 2]> = vec![<[Vec<f64>; 2]>::default(); CASES.len()];
     for rep in 0..reps {
         let mut order: Vec<(usize, usize)> =
             (0..CASES.len()).flat_map(|case| [(case, 0), (case, 1)]).collect();
-        fastrand::Rng::with_seed(rep).shuffle(&mut order);
+        fastrand::Rng::with_seed(rep as u64).shuffle(&mut order);
         for (at, kept) in order {
             let (secure, concurrency, what) = CASES[at];
             let rate = measure(secure, concurrency, ["0s", "4s"][kept]);
@@ -69,8 +70,8 @@ fn measure(secure: bool, concurrency: usize, keep_alive: &str) -> f64 {
     );
     let mut bench = Bench::with_redis(&queues, &["--appendonly", "no"]);
     fs::write(bench.dir.path().join("ca.pem"), authority.pem()).expect("write the certificate");
-    let mut pipe = redis::pipe();
-    for _ in 0..TASKS {
+    let (tasks, mut pipe) = (*TASKS, redis::pipe());
+    for _ in 0..tasks {
         pipe.cmd("XADD").arg("work").arg("*").arg("url").arg(format!("{origin}/kept")).ignore();
     }
     pipe.query::<()>(&mut bench.db).expect("XADD");
@@ -78,17 +79,17 @@ fn measure(secure: bool, concurrency: usize, keep_alive: &str) -> f64 {
     bench.install("fetches", "fetches");
     let left =
         |bench: &mut Bench| redis::cmd("XLEN").arg("work").query::<usize>(&mut bench.db).expect("XLEN");
-    within(PATIENCE, "a tenth is done", || (left(&mut bench) <= TASKS - TASKS / 10).then_some(()));
+    within(PATIENCE, "a tenth is done", || (left(&mut bench) <= tasks - tasks / 10).then_some(()));
     let (first, begin) = (left(&mut bench), Instant::now());
     within(PATIENCE, "all are done", || (left(&mut bench) == 0).then_some(()));
     let seconds = begin.elapsed().as_secs_f64();
-    assert_eq!(web.requests(), TASKS, "every task got its page");
-    assert_eq!(web.connections() == TASKS, keep_alive == "0s", "{} connections", web.connections());
+    assert_eq!(web.requests(), tasks, "every task got its page");
+    assert_eq!(web.connections() == tasks, keep_alive == "0s", "{} connections", web.connections());
     host.stop();
     first as f64 / seconds
 }
 
-fn table(reps: u64, runs: &[[Vec<f64>; 2]]) -> String {
+fn table(reps: usize, runs: &[[Vec<f64>; 2]]) -> String {
     let spread = |values: Vec<f64>| Spread::of(values).expect("a run");
     let mut text = format!("{}\n\n", machine(reps));
     text.push_str("| requests | tasks/s without | tasks/s kept | ratio |\n|---|---:|---:|---:|\n");

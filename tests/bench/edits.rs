@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 
 use super::page::{Spread, machine, replace};
 use super::support::within;
-use crate::from_env;
+use crate::{REPS, amount, from_env};
 
 /// The languages of `tqhost new`, and the file that the author changes.
 const LANGUAGES: [(&str, &str); 5] = [
@@ -32,12 +32,11 @@ const LOGGED: &str = "counted";
 const PATIENCE: Duration = Duration::from_secs(900);
 
 pub fn times() {
-    let reps = from_env("REPS", 5usize);
+    let reps = *REPS;
     println!("edits: from saving to the result, {reps} changes of each handler");
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let mut table =
-        format!("{}\n\n| language | seconds | least to most |\n|---|---:|---:|\n", machine(reps as u64));
-    for (language, file) in LANGUAGES {
+    let mut table = format!("{}\n\n| language | seconds | least to most |\n|---|---:|---:|\n", machine(reps));
+    for (language, file) in &LANGUAGES[..amount(LANGUAGES.len(), 1)] {
         let spread = Spread::of(changes(folder.path(), language, file, reps)).expect("a change");
         let Spread { median, least, most } = spread;
         println!("  {language:12} {median:5.1} s ({least:.1} to {most:.1})");

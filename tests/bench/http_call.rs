@@ -10,20 +10,20 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::page::{Spread, grouped, machine, replace};
 use super::support::application::plugin;
 use super::support::{Bench, within};
-use super::{from_env, quiet_host};
+use super::{REPS, amount, from_env, quiet_host};
 
 /// The section's name.
 const NAME: &str = "http-call";
 /// Tasks of one run.
-const TASKS: usize = 10_000;
+static TASKS: LazyLock<usize> = LazyLock::new(|| amount(10_000, 50));
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The size of a task's only field, in bytes.
 const CONTENT: usize = 500;
@@ -36,13 +36,13 @@ const CASES: [(usize, &str, &str); 3] = [
 ];
 
 pub fn throughput() {
-    let (reps, write) = (from_env("REPS", 5u64), from_env("WRITE", 0u8) != 0);
-    println!("http-call: {reps} repetitions of {TASKS} tasks");
+    let (reps, tasks, write) = (*REPS, *TASKS, from_env("WRITE", 0u8) != 0);
+    println!("http-call: {reps} repetitions of {tasks} tasks");
     let mut runs: Vec<[Vec<f64>; 2]> = vec![<[Vec<f64>; 2]>::default(); CASES.len()];
     for rep in 0..reps {
         let mut order: Vec<(usize, bool)> =
             (0..CASES.len()).flat_map(|case| [(case, false), (case, true)]).collect();
-        fastrand::Rng::with_seed(rep).shuffle(&mut order);
+        fastrand::Rng::with_seed(rep as u64).shuffle(&mut order);
         for (at, is_host) in order {
             let (concurrency, instance, what) = CASES[at];
             let application = Application::start();
@@ -70,8 +70,8 @@ fn host(application: &Application, concurrency: usize, instance: &str) -> f64 {
     let queues = format!("[queues.work]\nplugin = \"http-call\"\nconcurrency = {concurrency}\n{granted}");
     let mut bench = Bench::with_redis(&queues, &["--appendonly", "no"]);
     let content = "x".repeat(CONTENT);
-    let mut pipe = redis::pipe();
-    for _ in 0..TASKS {
+    let (tasks, mut pipe) = (*TASKS, redis::pipe());
+    for _ in 0..tasks {
         pipe.cmd("XADD").arg("work").arg("*").arg("content").arg(&content).ignore();
     }
     pipe.query::<()>(&mut bench.db).expect("XADD");
@@ -79,11 +79,11 @@ fn host(application: &Application, concurrency: usize, instance: &str) -> f64 {
     bench.install("http-call", "http-call");
     let left =
         |bench: &mut Bench| redis::cmd("XLEN").arg("work").query::<usize>(&mut bench.db).expect("XLEN");
-    within(PATIENCE, "a tenth is done", || (left(&mut bench) <= TASKS - TASKS / 10).then_some(()));
+    within(PATIENCE, "a tenth is done", || (left(&mut bench) <= tasks - tasks / 10).then_some(()));
     let (first, begin) = (left(&mut bench), Instant::now());
     within(PATIENCE, "all are done", || (left(&mut bench) == 0).then_some(()));
     let seconds = begin.elapsed().as_secs_f64();
-    assert_eq!(application.requests(), TASKS, "each task is one request");
+    assert_eq!(application.requests(), tasks, "each task is one request");
     assert_eq!(bench.places("work").dead, 0, "every task was completed");
     host.stop();
     first as f64 / seconds
@@ -91,19 +91,19 @@ fn host(application: &Application, concurrency: usize, instance: &str) -> f64 {
 
 /// Requests per second of a client that does nothing else.
 fn bare(application: &Application, concurrency: usize) -> f64 {
-    let begin = Instant::now();
+    let (tasks, begin) = (*TASKS, Instant::now());
     let clients: Vec<_> = (0..concurrency)
         .map(|n| {
             let port = application.port;
-            let requests = TASKS / concurrency + usize::from(n < TASKS % concurrency);
+            let requests = tasks / concurrency + usize::from(n < tasks % concurrency);
             thread::spawn(move || send(port, requests))
         })
         .collect();
     for client in clients {
         client.join().expect("a client");
     }
-    assert_eq!(application.requests(), TASKS);
-    TASKS as f64 / begin.elapsed().as_secs_f64()
+    assert_eq!(application.requests(), tasks);
+    tasks as f64 / begin.elapsed().as_secs_f64()
 }
 
 /// Sends requests of the same size as the handler's, one after the other on one connection.
@@ -177,7 +177,7 @@ impl Application {
     }
 }
 
-fn table(reps: u64, runs: &[[Vec<f64>; 2]]) -> String {
+fn table(reps: usize, runs: &[[Vec<f64>; 2]]) -> String {
     let spread = |values: Vec<f64>| Spread::of(values).expect("a run");
     let mut text = format!("{}\n\n", machine(reps));
     text.push_str("| tasks | bare client/s | tasks/s | ratio |\n|---|---:|---:|---:|\n");

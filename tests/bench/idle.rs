@@ -4,28 +4,31 @@
 //! `INFO cpu`); and how long a task in one of many idle queues takes, from before its XADD until a client
 //! that polls sees COMPLETED. Not here: the limit that is a test (`tests/queue/idle.rs`).
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::support::{Bench, Host, eventually};
-use crate::{cpu, quantile, quiet_host, resident_mib};
+use crate::{amount, cpu, quantile, quiet_host, resident_mib};
 
 /// How long the cost is measured.
-const WHILE: Duration = Duration::from_secs(20);
+static WHILE: LazyLock<Duration> = LazyLock::new(|| Duration::from_secs(amount(20, 1)));
 /// After this time, each loop has noticed that its queue rests.
-const SETTLED: Duration = Duration::from_secs(40);
+static SETTLED: LazyLock<Duration> = LazyLock::new(|| Duration::from_secs(amount(40, 0)));
 /// Tasks whose time is measured.
-const TASKS: usize = 500;
+static TASKS: LazyLock<usize> = LazyLock::new(|| amount(500, 20));
 /// The pause between two tasks.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub fn hosts() {
     println!("hosts that have nothing to do, over {} s", WHILE.as_secs());
-    for (queues, hosts) in [(1, 1), (100, 1), (500, 1), (500, 4)] {
+    let most = amount(500, 10);
+    for (queues, hosts) in [(1, 1), (most / 5, 1), (most, 1), (most, 4)] {
         cost(queues, hosts);
     }
-    println!("a task in an idle queue, from XADD to COMPLETED, {TASKS} of them one after the other, in ms");
+    let tasks = *TASKS;
+    println!("a task in an idle queue, from XADD to COMPLETED, {tasks} of them one after the other, in ms");
     let mut alone = None;
-    for queues in [1, 500] {
+    for queues in [1, most] {
         let times = latency(queues);
         let (median, p99) = (quantile(&times, 0.5), quantile(&times, 0.99));
         let of_one = alone.get_or_insert((median, p99));
@@ -62,10 +65,10 @@ fn at_rest(bench: &mut Bench, hosts: usize) -> Vec<Host> {
 fn cost(queues: usize, hosts: usize) {
     let mut bench = bench(queues);
     let hosts = at_rest(&mut bench, hosts);
-    std::thread::sleep(SETTLED);
+    std::thread::sleep(*SETTLED);
     let seconds = |hosts: &[Host]| hosts.iter().map(|host| cpu(host.pid())).sum::<f64>();
     let (before, began) = ((commands(&mut bench), redis_cpu(&mut bench), seconds(&hosts)), Instant::now());
-    std::thread::sleep(WHILE);
+    std::thread::sleep(*WHILE);
     let took = began.elapsed().as_secs_f64();
     let each = (commands(&mut bench) - before.0) as f64 / took;
     let redis = (redis_cpu(&mut bench) - before.1) / took * 100.0;
@@ -83,8 +86,8 @@ fn cost(queues: usize, hosts: usize) {
 fn latency(queues: usize) -> Vec<f64> {
     let mut bench = bench(queues);
     let hosts = at_rest(&mut bench, 1);
-    let mut times = Vec::with_capacity(TASKS);
-    for n in 0..TASKS {
+    let mut times = Vec::with_capacity(*TASKS);
+    for n in 0..*TASKS {
         let queue = format!("q{}", n % queues);
         let began = Instant::now();
         let id = bench.xadd(&queue, &[("n", "1")]);

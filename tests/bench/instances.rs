@@ -14,13 +14,14 @@ use tqhost::testing::sandbox::{Attempt, Compiler, Handler, Sandbox, SandboxOptio
 use tqhost::testing::task::{Field, Origin, Outcome, Progress, Task};
 
 use super::support::bench::guest_path;
-use super::{RUNS, median, sample};
+use super::{RUNS, amount, median, sample};
 
 /// Attempts at once.
 const CONCURRENT: u32 = 4;
 
 pub fn calls() {
-    println!("calls per second, {CONCURRENT} at once, {RUNS} runs of each in turn: median (least to most)");
+    let runs = *RUNS;
+    println!("calls per second, {CONCURRENT} at once, {runs} runs of each in turn: median (least to most)");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let resume = fs::read(sample()).expect("a sample resume");
     let sandbox = Sandbox::new(SandboxOptions {
@@ -31,7 +32,9 @@ pub fn calls() {
         backtraces: false,
     })
     .expect("a sandbox");
-    for (guest, content, calls) in [("empty", &b"x".repeat(200), 20_000), ("resume-analyze", &resume, 500)] {
+    for (guest, content, calls) in
+        [("empty", &b"x".repeat(200), amount(20_000, 200)), ("resume-analyze", &resume, amount(500, 20))]
+    {
         let wasm = fs::read(guest_path(guest)).expect("a guest");
         let fresh = sandbox
             .load(&sandbox.compile(&wasm).expect("it compiles"), &Plugin::default())
@@ -41,7 +44,7 @@ pub fn calls() {
             ..Plugin::default()
         });
         let (mut of_fresh, mut of_warm) = (Vec::new(), Vec::new());
-        for _ in 0..RUNS {
+        for _ in 0..runs {
             of_fresh.push(runtime.block_on(rate(&fresh, content, calls)));
             of_warm.push(runtime.block_on(rate(&warm, content, calls)));
         }

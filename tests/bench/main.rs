@@ -3,7 +3,8 @@
 //!
 //! In: the name of a section, or a part of it; none runs all but `peers`. Out: tables on stdout. Speeds are
 //! ratios to something that is measured in the same run; absolute figures hold for this machine and moment.
-//! Every section checks that all tasks were completed. Not here: limits that are tests
+//! Every section checks that all tasks were completed. `cargo test --bench host` runs each of them with little
+//! work, as a test of the benchmark; its figures say nothing. Not here: limits that are tests
 //! (`tests/queue/costs.rs`).
 
 #[allow(dead_code, unused_imports, reason = "the tests use the rest")]
@@ -28,6 +29,7 @@ mod turns;
 
 use std::fs;
 use std::str::FromStr;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
@@ -35,10 +37,14 @@ use redis::Connection;
 use support::files::{guest, marked};
 use support::{Bench, Host, eventually, within};
 
+/// Whether this is a test of the benchmark. `cargo bench` passes `--bench`, `cargo test` does not.
+static IS_TEST: LazyLock<bool> = LazyLock::new(|| std::env::args().all(|arg| arg != "--bench"));
 /// Tasks of one throughput run.
-const TASKS: usize = 50_000;
+static TASKS: LazyLock<usize> = LazyLock::new(|| amount(50_000, 500));
 /// Runs of each case; the median is shown.
-const RUNS: usize = 5;
+static RUNS: LazyLock<usize> = LazyLock::new(|| amount(5, 1));
+/// Repetitions of the sections that measure all their cases several times.
+static REPS: LazyLock<usize> = LazyLock::new(|| from_env("REPS", amount(5, 1)));
 /// The section that needs programs from outside of this repository.
 const PEERS: &str = "peers";
 
@@ -74,29 +80,35 @@ fn main() {
     }
 }
 
+/// The first amount to measure, and the second to test the benchmark.
+fn amount<T>(measured: T, tested: T) -> T {
+    if *IS_TEST { tested } else { measured }
+}
+
 /// Measures tasks per second of a bare loop of XREADGROUP, XACK and XDEL, of the empty handler and of
 /// resume-analyze, in turn.
 fn throughput() {
-    println!("throughput, {RUNS} runs of each in turn; tasks per second: median (least to most)");
+    let (runs, tasks) = (*RUNS, *TASKS);
+    println!("throughput, {runs} runs of each in turn; tasks per second: median (least to most)");
     let payload = "x".repeat(200);
     let resume = fs::read_to_string(sample()).expect("a sample resume");
     let mut bare = Vec::new();
     let mut rows: Vec<(String, Vec<f64>)> = Vec::new();
     let cases = [
-        ("empty handler, 200 bytes, concurrency 10", "empty", 10, "empty", payload.as_str(), TASKS, "24h"),
-        ("empty handler, 200 bytes, concurrency 100", "empty", 100, "empty", payload.as_str(), TASKS, "24h"),
-        ("the same, no status kept (retention 0s)", "empty", 100, "empty", payload.as_str(), TASKS, "0s"),
+        ("empty handler, 200 bytes, concurrency 10", "empty", 10, "empty", payload.as_str(), tasks, "24h"),
+        ("empty handler, 200 bytes, concurrency 100", "empty", 100, "empty", payload.as_str(), tasks, "24h"),
+        ("the same, no status kept (retention 0s)", "empty", 100, "empty", payload.as_str(), tasks, "0s"),
         (
             "resume-analyze, a real resume, concurrency 10",
             "resume-analyze",
             10,
             "resume-analyze",
             resume.as_str(),
-            500,
+            amount(500, 20),
             "24h",
         ),
     ];
-    for _ in 0..RUNS {
+    for _ in 0..runs {
         bare.push(bare_loop(&payload));
         for (label, guest, concurrency, plugin, content, tasks, retention) in &cases {
             let rate = host_rate(guest, *concurrency, plugin, content, *tasks, retention);
@@ -128,11 +140,12 @@ fn throughput() {
 /// Tasks per second of a loop that only reads, acks and deletes: the most that Redis and one client can do.
 fn bare_loop(payload: &str) -> f64 {
     let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\n");
-    fill(&mut bench, payload, TASKS);
+    let tasks = *TASKS;
+    fill(&mut bench, payload, tasks);
     let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0"));
     let begin = Instant::now();
     let mut done = 0;
-    while done < TASKS {
+    while done < tasks {
         type Entries = Vec<(String, Vec<(String, Vec<String>)>)>;
         let read: Entries =
             bench.redis("XREADGROUP", ("GROUP", "tqhost", "c", "COUNT", 100, "STREAMS", "work", ">"));
@@ -144,7 +157,7 @@ fn bare_loop(payload: &str) -> f64 {
         done += read[0].1.len();
         pipe.query::<()>(&mut bench.db).expect("XACK and XDEL");
     }
-    TASKS as f64 / begin.elapsed().as_secs_f64()
+    tasks as f64 / begin.elapsed().as_secs_f64()
 }
 
 /// Tasks per second from the loading of the plugin until the last task is settled.
@@ -215,10 +228,11 @@ fn fill_stream(bench: &mut Bench, stream: &str, content: &str, tasks: usize) {
 
 /// Measures the time from the start of the process to ready, with an empty cache and with a full one.
 fn start() {
-    println!("start to ready, {RUNS} runs: median in ms (least to most)");
-    for plugins in [1, 50] {
+    let runs = *RUNS;
+    println!("start to ready, {runs} runs: median in ms (least to most)");
+    for plugins in [1, amount(50, 3)] {
         let (mut cold, mut warm) = (Vec::new(), Vec::new());
-        for _ in 0..RUNS {
+        for _ in 0..runs {
             let bench = many_plugins(plugins);
             cold.push(time_to_ready(&bench));
             warm.push(time_to_ready(&bench));

@@ -37,7 +37,7 @@ pub fn replace(section: &str, text: &str) {
 }
 
 /// The date, the commit, and the machine of the measurement.
-pub fn machine(reps: u64) -> String {
+pub fn machine(reps: usize) -> String {
     let said = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).current_dir(repository()).output().ok();
         output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()

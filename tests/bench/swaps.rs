@@ -5,17 +5,18 @@
 //! (`support::swaps`).
 
 use std::fs;
+use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::quiet_host;
 use crate::support::files::{guest, loaded, marked, put, said};
 use crate::support::process::Uses;
 use crate::support::{Bench, Host, eventually, swaps};
+use crate::{amount, quiet_host};
 
 /// Versions under load.
-const SWAPS: usize = 200;
+static SWAPS: LazyLock<usize> = LazyLock::new(|| amount(200, 10));
 /// Versions after which the host may use no more than before.
-const THOUSAND: u32 = 1000;
+static THOUSAND: LazyLock<u32> = LazyLock::new(|| amount(1000, 10));
 const PLUGINS: [&str; 4] = ["a", "b", "c", "d"];
 /// After this many versions, the pool of instances has reached the memory that it keeps.
 const WARM_UP: u32 = 200;
@@ -23,20 +24,22 @@ const WARM_UP: u32 = 200;
 /// Replaces a plugin in every way, about ten times each, with two hosts at work.
 pub fn under_load() {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos() as u64;
+    let swaps = *SWAPS;
     println!(
-        "{SWAPS} swaps of one plugin in every way, two hosts, 20 attempts at once in each, \
+        "{swaps} swaps of one plugin in every way, two hosts, 20 attempts at once in each, \
          a task every 2 ms (seed {seed})"
     );
     let begin = Instant::now();
-    let verdict = swaps::run(seed, SWAPS);
+    let verdict = swaps::run(seed, swaps);
     println!("{verdict}\n  in {:.0} s", begin.elapsed().as_secs_f64());
     assert!(verdict.is_good(), "something was lost, died or was charged");
 }
 
 /// Replaces four plugins in turn. One version in ten fails its self-check, one in ten is rolled back.
 pub fn thousand() {
+    let swaps = *THOUSAND;
     println!(
-        "{THOUSAND} swaps of four plugins; what the host uses when it has nothing to do, \
+        "{swaps} swaps of four plugins; what the host uses when it has nothing to do, \
          and the folder of compiled code"
     );
     let queues: String = PLUGINS.iter().map(|name| format!("[queues.{name}]\nmax_retries = 0\n")).collect();
@@ -47,7 +50,7 @@ pub fn thousand() {
     let host = quiet_host(&bench);
     println!("  {:>5}: {}", 0, Uses::of(host.pid()));
     let (begin, mut early) = (Instant::now(), None);
-    for mark in 1..=THOUSAND {
+    for mark in 1..=swaps {
         let name = PLUGINS[mark as usize % PLUGINS.len()];
         match mark % 10 {
             5 => {
@@ -70,7 +73,7 @@ pub fn thousand() {
                 said(&host, "plugin version confirmed", &bytes);
             }
         }
-        if !mark.is_multiple_of(100) {
+        if !mark.is_multiple_of(swaps / 10) {
             continue;
         }
         let now = at_rest(&mut bench, &host);
@@ -79,11 +82,13 @@ pub fn thousand() {
         if mark == WARM_UP {
             early = Some(now);
         }
-        if mark == THOUSAND {
-            judge(&early.expect("taken after the warm-up"), &now);
+        if mark == swaps
+            && let Some(early) = &early
+        {
+            judge(early, &now);
         }
     }
-    println!("  {:.2} s for each", begin.elapsed().as_secs_f64() / f64::from(THOUSAND));
+    println!("  {:.2} s for each", begin.elapsed().as_secs_f64() / f64::from(swaps));
     for name in PLUGINS {
         assert_eq!(bench.places(name).dead, 0, "every task was completed");
     }

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{Bench, within};
-use crate::{from_env, median, quiet_host, redis_cpu};
+use crate::{REPS, amount, from_env, median, quiet_host, redis_cpu};
 
 const KEYS: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -22,7 +22,7 @@ const CASES: [(&str, &str, usize); 5] = [
 ];
 
 pub fn costs() {
-    let (reps, tasks) = (from_env("REPS", 5usize), from_env("TASKS", 20_000usize));
+    let (reps, tasks) = (*REPS, from_env("TASKS", amount(20_000usize, 200)));
     println!("turns: {reps} repetitions of {tasks} tasks; ratios to the queue without limits");
     let mut ratios: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); CASES.len()];
     for rep in 0..reps {

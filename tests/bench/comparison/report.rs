@@ -36,19 +36,19 @@ impl Figure {
 
 /// The figures of all runs.
 pub struct Results {
-    reps: u64,
+    reps: usize,
     /// The figures by row and repetition.
-    runs: Vec<(&'static str, u64, Figures)>,
+    runs: Vec<(&'static str, usize, Figures)>,
     /// The rows without figures, and why.
     missing: Vec<(&'static str, String)>,
 }
 
 impl Results {
-    pub fn new(reps: u64) -> Results {
+    pub fn new(reps: usize) -> Results {
         Results { reps, runs: Vec::new(), missing: Vec::new() }
     }
 
-    pub fn add(&mut self, row: &Row, rep: u64, figures: Figures) {
+    pub fn add(&mut self, row: &Row, rep: usize, figures: Figures) {
         self.runs.push((row.name, rep, figures));
     }
 
@@ -80,7 +80,7 @@ impl Results {
 
     /// The ratio of two rows, over the repetitions that have both.
     fn ratio(&self, ratio: &Ratio) -> Option<Spread> {
-        let value = |row: &str, rep: u64| {
+        let value = |row: &str, rep: usize| {
             let (_, _, figures) = self.runs.iter().find(|(name, of, _)| *name == row && *of == rep)?;
             ratio.figure.of(figures)
         };

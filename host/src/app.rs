@@ -24,6 +24,7 @@ use crate::embedded::{self, Embedded};
 use crate::metrics::Sources;
 use crate::plugins::{Plugins, Source, UNWATCHED};
 use crate::queue::orders::VersionOrder;
+use crate::queue::upkeep::Danger;
 use crate::queue::{self, Link, Queue, Redis};
 use crate::reload::{self, ConfigReloads, FileWatch, Reloader};
 use crate::sandbox::{self, Compiler, Sandbox, SandboxOptions};
@@ -100,8 +101,8 @@ impl Host {
         let redis = open_redis(&config)?;
         let link = redis.link();
         let redis_version = queue::server::wait_for(&link, config.redis_wait).await?;
-        for danger in queue::upkeep::dangers(&link).await {
-            tracing::warn!(redis = redis.address(), "{danger}");
+        for Danger { what, way_out, .. } in queue::upkeep::dangers(&link).await {
+            tracing::warn!(redis = redis.address(), "{what} {way_out}");
         }
         // 3. The sandbox, and the plugins that are there.
         let orders = queue::orders::list(&link).await.context("cannot read the orders of operators")?;

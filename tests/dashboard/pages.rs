@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Browser, led_to, text};
 use crate::support::http::send;
-use crate::support::{Bench, Held, eventually};
+use crate::support::{Bench, Held, Host, eventually};
 
 #[test]
 fn queue_and_task_pages_show_and_change_tasks() {
@@ -167,5 +167,31 @@ fn without_redis_the_page_says_so() {
     assert!(text(&answer.body).contains("Redis at"), "{answer:?}");
     bench.redis.start_again();
     eventually("Redis is back", || (browser.get("/").status == 200).then_some(()));
+    host.stop();
+}
+
+#[test]
+fn the_overview_tells_what_is_wrong_with_redis_and_with_rules() {
+    let mut bench = Bench::with_redis("[queues.work]\n", &["--appendonly", "no", "--save", ""]);
+    let host = bench.host();
+    let other = bench.dir.path().join("other.toml");
+    let rules = std::fs::read_to_string(bench.config()).expect("the configuration");
+    std::fs::write(&other, rules.replace("[queues.work]\n", "[queues.work]\nmax_retries = 7\n"))
+        .expect("write");
+    let other = Host::start(&other, "info");
+    let browser = Browser::new(&host);
+    let told = |what: &str| {
+        eventually(what, || text(&browser.page("/")).contains(what).then_some(()));
+    };
+    told("queue work: Hosts have different rules for it.");
+    told("Redis: Redis keeps nothing on disk: a restart loses all tasks. Set appendonly to yes.");
+    let _: () = bench.redis("CONFIG", ("SET", "maxmemory-policy", "allkeys-lru"));
+    told("Redis: Redis may evict keys when its memory is full, and with them whole queues.");
+    let used: String = bench.redis("INFO", "memory");
+    let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("used_memory");
+    let most = used.parse::<u64>().expect("bytes") * 20 / 19;
+    let _: () = bench.redis("CONFIG", ("SET", "maxmemory", most));
+    told("% of its maxmemory, and refuses new tasks when it is full.");
+    other.stop();
     host.stop();
 }

@@ -295,6 +295,7 @@ mod tests {
     fn host(id: &str, state: &str) -> HostInfo {
         let queue = HostQueue {
             name: "resume-analyze".into(),
+            rules: "ab".into(),
             state: state.into(),
             running: 2,
             completed: 90,

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
 
 use super::allowed::AllowedHost;
 use super::place::ValueAt;
@@ -141,6 +142,16 @@ pub struct QueueRules {
     pub on_end: OnEnd,
     /// How many events about its tasks are kept, approximately. 0: none.
     pub events: u32,
+}
+
+impl QueueRules {
+    /// A short text that is the same in hosts that treat the tasks alike. What each host may choose for itself
+    /// does not count.
+    pub(crate) fn mark(&self) -> String {
+        let shared = QueueRules { concurrency: 1, priority: 1, ..self.clone() };
+        let digest = Sha256::digest(format!("{shared:?}"));
+        digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 /// The queues that are told of ends, by outcome, and what they are told.

@@ -132,6 +132,7 @@ fn subject(about: &AlarmSubject) -> Markup {
             AlarmSubject::Dead(name) => a href=(dead_path(name)) { "dead letters of " (data(name)) },
             AlarmSubject::Plugin(name) => a href="/plugins" { "plugin " (data(name)) },
             AlarmSubject::Hosts => "hosts",
+            AlarmSubject::Redis => "Redis",
         }
         ":"
     }

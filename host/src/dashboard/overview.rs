@@ -22,6 +22,7 @@ use crate::operations::history::{LATELY, Lately, completed, failed, histories};
 use crate::operations::{QueueView, queue_views};
 use crate::queue::hosts;
 use crate::queue::minutes::QueueHistory;
+use crate::queue::upkeep::dangers;
 
 const COLUMNS: [&str; 14] = [
     "Queue",
@@ -59,7 +60,7 @@ pub(super) async fn show(
     let histories = histories(&api.queues(), link).await?;
     let lately: BTreeMap<String, Lately> =
         histories.iter().map(|(name, history)| (name.clone(), Lately::of(history))).collect();
-    let alarms = alarms(&queues, &hosts, &failed, &lately);
+    let alarms = alarms(&queues, &hosts, &failed, &lately, &dangers(link).await);
     let rows = html! {
         @for (at, queue) in queues.iter().enumerate() {
             (row(at, queue, histories.get(&queue.queue), lately.get(&queue.queue)))

@@ -67,13 +67,13 @@ pub(super) async fn show(
     let lately = history.iter().map(|history| (name.clone(), Lately::of(history))).collect();
     let history = history.map(|history| HistoryView::of(&name, &history));
     let about = std::slice::from_ref(&view);
-    let alarms: Vec<_> = alarms(about, &hosts, &[], &lately)
+    let alarms: Vec<_> = alarms(about, &hosts, &[], &lately, &[])
         .into_iter()
         .filter(|alarm| {
             use operations::alarms::AlarmSubject as About;
             match &alarm.about {
                 About::Plugin(plugin) => *plugin == view.plugin,
-                About::Queue(_) | About::Dead(_) | About::Hosts => true,
+                About::Queue(_) | About::Dead(_) | About::Hosts | About::Redis => true,
             }
         })
         .collect();

@@ -1,7 +1,7 @@
 //! Alarms in words: what is wrong, and what to do about it.
 //!
-//! In: the queues as they are counted, what became of their tasks in the last minutes, and the hosts as they
-//! announce themselves. Out: [`Alarm`]s, the urgent ones first. A pure function: it looks at nothing by
+//! In: the queues as they are counted, what became of their tasks in the last minutes, the hosts as they
+//! announce themselves, and what is dangerous about Redis. Out: [`Alarm`]s, the urgent ones first. A pure function: it looks at nothing by
 //! itself.
 //!
 //! Not here: how alarms are shown (`dashboard`), alerts from metrics (docs/operations.md).
@@ -13,6 +13,7 @@ use super::history::{LATELY, Lately, SILENT, SpanView};
 use super::queues::{NO_HOST, QueueView};
 use crate::config::units::{plural, show_duration};
 use crate::queue::hosts::{HostInfo, HostPlugin};
+use crate::queue::upkeep::Danger;
 
 /// A task that has waited for longer is an alarm.
 const LONG_WAIT_MS: u64 = 5 * 60_000;
@@ -47,6 +48,7 @@ pub(crate) enum AlarmSubject {
     Dead(String),
     Plugin(String),
     Hosts,
+    Redis,
 }
 
 /// Says what is wrong. `failed` are the queues that cannot be counted, each with the error; `lately` has the
@@ -56,8 +58,11 @@ pub(crate) fn alarms(
     hosts: &[HostInfo],
     failed: &[(String, String)],
     lately: &BTreeMap<String, Lately>,
+    dangers: &[Danger],
 ) -> Vec<Alarm> {
-    let mut alarms = Vec::new();
+    let about_redis =
+        |danger: &Danger| alarm(danger.is_urgent, AlarmSubject::Redis, danger.what.as_str(), danger.way_out);
+    let mut alarms: Vec<Alarm> = dangers.iter().map(about_redis).collect();
     if hosts.is_empty() {
         let (what, way_out) = (
             "No host has announced itself for 15 seconds.",
@@ -151,6 +156,17 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
         let way_out = "See the errors of its tasks, and the outcomes by version on the page of the queue.";
         add(*rate > FAILED_PART.1, what, way_out);
     }
+    let rules: BTreeSet<&str> = hosts
+        .iter()
+        .flat_map(|host| &host.queues)
+        .filter(|queue| queue.name == view.queue)
+        .map(|queue| queue.rules.as_str())
+        .collect();
+    // Another version of tqhost may write the same rules in another way, and is an alarm of its own.
+    if rules.len() > 1 && versions(hosts).len() == 1 {
+        let what = "Hosts have different rules for it.".to_owned();
+        add(false, what, "Give all hosts the same configuration, unless this is a rollout that goes on.");
+    }
     if view.dead > 0 {
         let mut what = format!("There {} {}.", if view.dead == 1 { "is" } else { "are" }, view.dead);
         let new = lately.map_or(0, |lately| lately.counted.dead);
@@ -213,12 +229,16 @@ fn about_hosts(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
             "Repair the file; `tqhost check` tells all problems.",
         ));
     }
-    let versions: BTreeSet<&str> = hosts.iter().map(|host| host.version.as_str()).collect();
+    let versions = versions(hosts);
     if versions.len() > 1 {
         let all = versions.into_iter().collect::<Vec<_>>().join(", ");
         let what = format!("Hosts run different versions of tqhost: {all}.");
         alarms.push(alarm(false, AlarmSubject::Hosts, what, "Finish the upgrade."));
     }
+}
+
+fn versions(hosts: &[HostInfo]) -> BTreeSet<&str> {
+    hosts.iter().map(|host| host.version.as_str()).collect()
 }
 
 fn wait(count: u64) -> String {
@@ -236,6 +256,7 @@ mod tests {
     use super::*;
     use crate::queue::census::Consumer;
     use crate::queue::hold::QueueHold;
+    use crate::queue::hosts::HostQueue;
 
     fn queue() -> QueueView {
         QueueView {
@@ -273,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_quiet_system_has_no_alarm() {
-        assert_eq!(alarms(&[queue()], &[host()], &[], &BTreeMap::new()), []);
+        assert_eq!(alarms(&[queue()], &[host()], &[], &BTreeMap::new(), &[]), []);
     }
 
     #[test]
@@ -296,7 +317,7 @@ mod tests {
             (QueueView { dead: 1, ..queue() }, false, "There is 1."),
         ];
         for (view, is_urgent, part) in table {
-            let told = alarms(&[view], &[host()], &[], &BTreeMap::new());
+            let told = alarms(&[view], &[host()], &[], &BTreeMap::new(), &[]);
             let [alarm] = &told[..] else { panic!("{part}: {told:?}") };
             assert!(alarm.what.contains(part) && alarm.is_urgent == is_urgent, "{part}: {alarm:?}");
         }
@@ -305,7 +326,14 @@ mod tests {
             edit(&mut host);
             host
         };
-        let hosts: [(Vec<HostInfo>, bool, &str); 6] = [
+        let with_rules = |rules: &str| {
+            let mut host = host();
+            host.queues =
+                vec![HostQueue { name: "mail".into(), rules: rules.into(), ..HostQueue::default() }];
+            host
+        };
+        let hosts: [(Vec<HostInfo>, bool, &str); 7] = [
+            (vec![with_rules("a"), with_rules("b")], false, "different rules"),
             (vec![], true, "No host"),
             (vec![host(), edited(|host| host.version = "0.2.0".into())], false, "0.1.0, 0.2.0"),
             (vec![edited(|host| host.config_error = Some("line 3".into()))], false, "line 3"),
@@ -321,14 +349,18 @@ mod tests {
             ),
         ];
         for (hosts, is_urgent, part) in hosts {
-            let told = alarms(&[queue()], &hosts, &[], &BTreeMap::new());
+            let told = alarms(&[queue()], &hosts, &[], &BTreeMap::new(), &[]);
             let [alarm] = &told[..] else { panic!("{part}: {told:?}") };
             assert!(alarm.what.contains(part) && alarm.is_urgent == is_urgent, "{part}: {alarm:?}");
         }
         let failed = [("bad".into(), "type".into())];
-        let told = alarms(&[QueueView { dead: 1, ..queue() }], &[host()], &failed, &BTreeMap::new());
-        assert_eq!(told.iter().map(|alarm| alarm.is_urgent).collect::<Vec<_>>(), [true, false]);
+        let danger = |is_urgent| Danger { is_urgent, what: "Redis.".into(), way_out: "" };
+        let dangers = [danger(false), danger(true)];
+        let told =
+            alarms(&[QueueView { dead: 1, ..queue() }], &[host()], &failed, &BTreeMap::new(), &dangers);
+        assert_eq!(told.iter().map(|alarm| alarm.is_urgent).collect::<Vec<_>>(), [true, true, false, false]);
     }
+
     #[test]
     fn what_the_last_minutes_tell_is_told() {
         let lately = |completed: u64, failed: u64, dead, finished| {
@@ -356,7 +388,8 @@ mod tests {
             (QueueView { rate: 0.1, ..old() }, lately(0, 0, 0, 0), Some((true, "Its oldest task"))),
         ];
         for (view, lately, expected) in table {
-            let told = alarms(&[view], &[host()], &[], &BTreeMap::from([("mail".to_owned(), lately)]));
+            let lately = BTreeMap::from([("mail".to_owned(), lately)]);
+            let told = alarms(&[view], &[host()], &[], &lately, &[]);
             match expected {
                 None => assert_eq!(told, []),
                 Some((is_urgent, part)) => {

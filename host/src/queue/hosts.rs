@@ -38,9 +38,12 @@ pub(crate) struct HostInfo {
 }
 
 /// The work of one host for one queue since its start.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, ToSchema)]
 pub(crate) struct HostQueue {
     pub name: String,
+    /// A mark of its rules: hosts with the same mark treat its tasks alike.
+    #[serde(default)]
+    pub rules: String,
     /// The state of the fetch loop, or `stalled`.
     pub state: String,
     pub running: u64,

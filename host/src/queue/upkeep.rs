@@ -1,5 +1,5 @@
-//! Removes old consumers, ends lost tasks, finds other groups, and warns of settings of Redis that may lose
-//! tasks.
+//! Removes old consumers, ends lost tasks, finds other groups, and looks at what is dangerous about
+//! Redis.
 //!
 //! Not here: when to do it (`worker::janitor`, `app`).
 
@@ -62,43 +62,65 @@ impl Queue {
     }
 }
 
-/// The settings of this Redis that may lose tasks: one sentence each, with the way out. Empty where Redis
-/// does not tell its settings.
-pub(crate) async fn dangers(link: &Link) -> Vec<&'static str> {
-    let info = async |section| match link.command("ask for its state", redis::cmd("INFO").arg(section)).await
-    {
-        Ok(reply) => reply::text(reply).unwrap_or_default(),
-        Err(_) => String::new(),
-    };
+/// Something about this Redis that may lose tasks, or refuses new ones.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Danger {
+    /// It happens now, or is about to.
+    pub is_urgent: bool,
+    /// What is wrong, and what to do: sentences.
+    pub what: String,
+    pub way_out: &'static str,
+}
+
+/// What is dangerous about this Redis. Empty where Redis does not tell its state.
+pub(crate) async fn dangers(link: &Link) -> Vec<Danger> {
+    let ask = redis::cmd("INFO").arg(&["memory", "persistence", "stats"]).to_owned();
+    let info = link.command("ask for its state", &ask).await.ok().and_then(|info| reply::text(info).ok());
     let save = link.command("ask for its configuration", redis::cmd("CONFIG").arg("GET").arg("save")).await;
     let snapshots =
         save.ok().and_then(|reply| reply::pairs(reply).ok()).and_then(|pairs| pairs.into_iter().next());
-    judge(&info("memory").await, &info("persistence").await, snapshots.map(|(_, value)| !value.is_empty()))
+    judge(&info.unwrap_or_default(), snapshots.map(|(_, value)| !value.is_empty()))
 }
 
 /// `snapshots`: whether a save point is configured; none where that is not known.
-fn judge(memory: &str, persistence: &str, snapshots: Option<bool>) -> Vec<&'static str> {
-    let field = |info: &str, name: &str| {
-        info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
-    };
+fn judge(info: &str, snapshots: Option<bool>) -> Vec<Danger> {
+    let field =
+        |name: &str| info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()));
+    let number = |name| field(name).and_then(|value| value.parse::<u64>().ok()).unwrap_or_default();
     let mut found = Vec::new();
-    if field(memory, "maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
-        found.push(
-            "Redis may evict keys when its memory is full, and with them whole queues: \
-             set maxmemory-policy to noeviction",
-        );
+    let mut add = |is_urgent, what: String, way_out| found.push(Danger { is_urgent, what, way_out });
+    let (used, most) = (number("used_memory"), number("maxmemory"));
+    // More than 9 of 10 parts.
+    if most > 0 && used > most / 10 * 9 {
+        let percent = used as f64 / most as f64 * 100.0;
+        let what =
+            format!("Redis uses {percent:.0} % of its maxmemory, and refuses new tasks when it is full.");
+        add(true, what, "Raise maxmemory, purge dead letters, or shorten retention.");
     }
-    match (field(persistence, "aof_enabled").as_deref(), snapshots) {
-        (Some("0"), Some(false)) => {
-            found.push("Redis keeps nothing on disk: a restart loses all tasks. Set appendonly to yes");
-        }
+    let failed = ["aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"]
+        .into_iter()
+        .filter(|name| field(name) == Some("err"));
+    if let Some(failed) = failed.reduce(|first, _| first) {
+        let what = format!("Redis cannot write to its disk ({failed}); it may refuse all writes.");
+        add(true, what, "Make room on its disk, and see its log.");
+    }
+    let evicted = number("evicted_keys");
+    if evicted > 0 {
+        let what = format!("Redis has evicted keys since its start ({evicted}), and may have lost tasks.");
+        add(true, what, "Set maxmemory-policy to noeviction; `tqhost doctor` finds what is broken.");
+    } else if field("maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
+        let what = "Redis may evict keys when its memory is full, and with them whole queues.";
+        add(false, what.to_owned(), "Set maxmemory-policy to noeviction.");
+    }
+    let is_kept = match (field("aof_enabled"), snapshots) {
+        (Some("0"), Some(false)) => Some("Redis keeps nothing on disk: a restart loses all tasks."),
         (Some("0"), Some(true)) => {
-            found.push(
-                "Redis only makes snapshots: a crash loses what came after the last one. \
-                 Set appendonly to yes",
-            );
+            Some("Redis only makes snapshots: a crash loses what came after the last one.")
         }
-        _ => {}
+        _ => None,
+    };
+    if let Some(what) = is_kept {
+        add(false, what.to_owned(), "Set appendonly to yes.");
     }
     found
 }
@@ -109,14 +131,24 @@ mod tests {
 
     #[test]
     fn what_may_lose_tasks_is_told() {
-        let memory = |policy: &str| format!("# Memory\r\nmaxmemory_policy:{policy}\r\n");
-        let aof = |on: &str| format!("# Persistence\r\naof_enabled:{on}\r\n");
-        assert!(judge(&memory("noeviction"), &aof("1"), Some(false)).is_empty());
-        assert!(judge("", "", None).is_empty());
-        let told = |policy, on, snapshots| judge(&memory(policy), &aof(on), snapshots).join(" ");
-        assert!(told("allkeys-lru", "1", Some(true)).contains("maxmemory-policy"));
-        assert!(told("noeviction", "0", Some(false)).contains("nothing on disk"));
-        assert!(told("noeviction", "0", Some(true)).contains("snapshots"));
-        assert!(told("noeviction", "0", None).is_empty());
+        assert_eq!(judge("", None), []);
+        let good = "# Memory\r\nused_memory:90\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n\
+                    # Persistence\r\naof_enabled:1\r\naof_last_write_status:ok\r\n\
+                    # Stats\r\nevicted_keys:0\r\n";
+        assert_eq!(judge(good, Some(false)), []);
+        let cases = [
+            ("maxmemory_policy:noeviction", "maxmemory_policy:allkeys-lru", true, false, "whole queues"),
+            ("evicted_keys:0", "evicted_keys:7", true, true, "(7)"),
+            ("used_memory:90", "used_memory:91", true, true, "91 %"),
+            ("write_status:ok", "write_status:err", true, true, "(aof_last_write_status)"),
+            ("aof_enabled:1", "aof_enabled:0", false, false, "nothing on disk"),
+            ("aof_enabled:1", "aof_enabled:0", true, false, "snapshots"),
+        ];
+        for (from, to, snapshots, is_urgent, part) in cases {
+            let told = judge(&good.replace(from, to), Some(snapshots));
+            let [danger] = &told[..] else { panic!("{part}: {told:?}") };
+            assert!(danger.what.contains(part) && danger.is_urgent == is_urgent, "{part}: {danger:?}");
+        }
+        assert_eq!(judge(&good.replace("aof_enabled:1", "aof_enabled:0"), None), []);
     }
 }

@@ -61,6 +61,8 @@ pub(crate) struct QueueEntry {
     pub name: Arc<str>,
     pub metrics: Arc<QueueMetrics>,
     pub queue: Queue,
+    /// The mark of its rules.
+    pub rules: Arc<str>,
     shared: Weak<SharedQueue>,
     /// The in-flight tables of its worker and of its retired workers.
     inflight: Vec<Weak<Inflight>>,
@@ -195,7 +197,8 @@ impl QueueBoard {
     pub(crate) fn show(&self, queue: Queue) {
         let name: Arc<str> = queue.rules.name.as_str().into();
         let metrics = self.queue(&name);
-        let entry = QueueEntry { name, metrics, queue, shared: Weak::new(), inflight: Vec::new() };
+        let entry =
+            QueueEntry { name, metrics, queue, rules: "".into(), shared: Weak::new(), inflight: Vec::new() };
         self.lock().queues.push(entry);
     }
 
@@ -219,6 +222,7 @@ impl QueueBoard {
                 name: shared.name.clone(),
                 metrics: shared.metrics.clone(),
                 queue: shared.queue.clone(),
+                rules: shared.queue.rules.mark().into(),
                 shared: Arc::downgrade(shared),
                 inflight,
             }

@@ -115,10 +115,65 @@ fn a_queue_that_rests_wakes_for_a_task_of_any_kind() {
     host.stop();
 }
 
+/// A pause and a delayed task of a queue at rest are seen, and its tasks run.
+#[track_caller]
+fn looked_after(bench: &mut Bench, host: &Host, queue: &str) {
+    bench.tqhost(&["enqueue", queue, "n=1", "--delay", "1s", "--wait"]).ok();
+    bench.tqhost(&["pause", queue]).ok();
+    let states = || host.get("/readyz").body.matches("\"paused\"").count();
+    eventually("the pause is seen", || (states() == 1).then_some(()));
+    bench.tqhost(&["resume", queue]).ok();
+    let id = bench.xadd(queue, &[("n", "1")]);
+    bench.until(queue, &id, "COMPLETED");
+}
+
+#[test]
+fn a_queue_whose_keys_are_denied_leaves_the_wait_and_holds_up_nobody() {
+    let queues = queues(5, "");
+    let mut bench = Bench::new(&queues);
+    bench.install("echo", "echo");
+    let allow = |bench: &mut Bench, rule: &[&str]| {
+        let _: () = bench.redis("ACL", [&["SETUSER", "host", "on", ">p", "+@all", "&*"][..], rule].concat());
+    };
+    // All keys of one queue are denied from the start.
+    let others = ["resetkeys", "~q[0234]", "~tq:{q[0234]}:*", "~tq:host*"];
+    allow(&mut bench, &others);
+    bench.configure_url(&queues, &format!("redis://host:p@127.0.0.1:{}", bench.redis.port));
+    let host = bench.host();
+    let waits = bench.xadd("q1", &[("n", "1")]);
+    // Then its stream alone, and its keys without the stream.
+    let rules = [
+        &others[..],
+        &["resetkeys", "~q[0234]", "~tq:*"],
+        &["resetkeys", "~q*", "~tq:{q[0234]}:*", "~tq:host*"],
+    ];
+    for rule in rules {
+        allow(&mut bench, rule);
+        for queue in ["q0", "q2", "q3", "q4"] {
+            let id = bench.xadd(queue, &[("n", "1")]);
+            bench.until(queue, &id, "COMPLETED");
+        }
+        // One read waits for all the others.
+        until_all_rest(&mut bench, 1);
+        looked_after(&mut bench, &host, "q3");
+        host.until_unready("q1");
+        let waits = bench.xadd("q1", &[("n", "1")]);
+        allow(&mut bench, &["~*"]);
+        bench.until("q1", &waits, "COMPLETED");
+        host.until_ready();
+        until_all_rest(&mut bench, 1);
+    }
+    bench.until("q1", &waits, "COMPLETED");
+    host.stop();
+}
+
 #[test]
 fn a_broken_queue_leaves_the_wait_and_holds_up_nobody() {
     let (mut bench, host) = resting(5, "");
     let _: () = bench.redis("SET", ("q1", "not a stream"));
+    for key in ["delayed", "paused", "hold"] {
+        let _: () = bench.redis("RPUSH", (format!("tq:{{q1}}:{key}"), "x"));
+    }
     host.until_unready("WRONGTYPE");
     for queue in ["q0", "q2", "q3", "q4"] {
         let id = bench.xadd(queue, &[("n", "1")]);
@@ -126,7 +181,8 @@ fn a_broken_queue_leaves_the_wait_and_holds_up_nobody() {
     }
     // The other queues rest: one read waits for them, although a key of this type would end such a read.
     until_all_rest(&mut bench, 1);
-    let _: u64 = bench.redis("DEL", "q1");
+    looked_after(&mut bench, &host, "q0");
+    let _: u64 = bench.redis("DEL", &["q1", "tq:{q1}:delayed", "tq:{q1}:paused", "tq:{q1}:hold"]);
     let id = bench.xadd("q1", &[("n", "1")]);
     bench.until("q1", &id, "COMPLETED");
     host.until_ready();

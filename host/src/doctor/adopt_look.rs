@@ -88,7 +88,9 @@ impl Queue {
         let needed = [&self.keys.stream, &self.keys.history, &self.keys.adopted];
         if !found.wrong.iter().any(|(key, ..)| needed.contains(&key)) {
             found.stand = self.stand().await?;
-            found.paused = wait::stops(&self.link, &[self]).await?.iter().any(|stops| stops.is_paused);
+            for stops in wait::stops(&self.link, &[self]).await? {
+                found.paused |= stops?.is_paused;
+            }
             self.look_at_stream(from, &mut found).await?;
         }
         if dead_is_list {

@@ -351,7 +351,8 @@ pub struct ScanPart {
     pub asked: usize,
 }
 
-/// Looks at about `count` keys of the whole Redis, from the end of the last part. Skips keys that expire.
+/// Looks at about `count` keys of the whole Redis, from the end of the last part. Skips keys that expire, and
+/// keys that Redis refuses.
 pub async fn scan_part(
     link: &Link,
     queues: &[&Queue],
@@ -371,8 +372,12 @@ pub async fn scan_part(
     let replies = link.pipeline(WHAT, &owned.iter().map(ask).collect::<Vec<_>>()).await?;
     let mut part = ScanPart { next: page.next, asked: owned.len(), ..ScanPart::default() };
     for ((place, key), reply) in owned.into_iter().zip(replies) {
+        let reply = match reply {
+            Err(error) if error.is_denied_key() => continue,
+            reply => reply?,
+        };
         let ms =
-            reply::int(&reply?).map_err(|UnexpectedShape| QueueError::unexpected(WHAT, link.address()))?;
+            reply::int(&reply).map_err(|UnexpectedShape| QueueError::unexpected(WHAT, link.address()))?;
         if ms == -1 {
             part.kept.entry(place).or_default().push(key);
         }

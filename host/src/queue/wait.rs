@@ -89,8 +89,30 @@ pub(crate) struct Stops {
     pub held: HoldFound,
 }
 
-/// Finds the queues that are paused or held.
-pub(crate) async fn stops(link: &Link, queues: &[&Queue]) -> Result<Vec<Stops>, QueueError> {
+/// Finds the queues that are paused or held. A queue whose keys Redis refuses has its own error, and costs a
+/// few more commands.
+pub(crate) async fn stops(
+    link: &Link,
+    queues: &[&Queue],
+) -> Result<Vec<Result<Stops, QueueError>>, QueueError> {
+    let mut found = Vec::with_capacity(queues.len());
+    let mut parts: Vec<Range<usize>> = iter::once(0..queues.len()).collect();
+    while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
+        match stops_of(link, &queues[part.clone()]).await {
+            Ok(stops) => found.extend(stops.into_iter().map(Ok)),
+            Err(error) if !error.is_denied_key() => return Err(error),
+            Err(error) if part.len() == 1 => found.push(Err(error)),
+            // The first half is next, so the order stays.
+            Err(_) => {
+                let middle = part.start.midpoint(part.end);
+                parts.extend([middle..part.end, part.start..middle]);
+            }
+        }
+    }
+    Ok(found)
+}
+
+async fn stops_of(link: &Link, queues: &[&Queue]) -> Result<Vec<Stops>, QueueError> {
     const WHAT: &str = "look for pauses";
     let mut get = redis::cmd("MGET");
     for queue in queues {
@@ -117,7 +139,7 @@ pub(crate) async fn stops(link: &Link, queues: &[&Queue]) -> Result<Vec<Stops>, 
 }
 
 /// Finds the queues that have delayed tasks which are due at some time, by their position in the list. It
-/// takes one command if there are none, and a few more for each that has some.
+/// takes one command if there are none, and a few more for each that has some, or whose key Redis refuses.
 pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
     const WHAT: &str = "look for delayed tasks";
     let mut found = Vec::new();
@@ -127,7 +149,14 @@ pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<u
         for queue in &queues[part.clone()] {
             exist.arg(&queue.keys.delayed);
         }
-        let count = shaped(link, WHAT, reply::count(&link.command(WHAT, &exist).await?))?;
+        let count = match link.command(WHAT, &exist).await {
+            Ok(count) => shaped(link, WHAT, reply::count(&count))?,
+            // One of them is refused, or some.
+            Err(error) if error.is_denied_key() && part.len() > 1 => 1,
+            // Its promoter says what is wrong.
+            Err(error) if error.is_denied_key() => 0,
+            Err(error) => return Err(error),
+        };
         if count == part.len() as u64 {
             found.extend(part);
         } else if count > 0 {

@@ -64,9 +64,9 @@ impl IdleState {
         self.rest.subscribe()
     }
 
-    /// Notes what a look for a pause has found.
-    pub(crate) fn note_pause(&self, found: Pause) {
-        self.paused.send_if_modified(|known| std::mem::replace(known, found.clone()) != found);
+    /// Notes what a look for a pause has found. Gives whether that is new.
+    pub(crate) fn note_pause(&self, found: Pause) -> bool {
+        self.paused.send_if_modified(|known| std::mem::replace(known, found.clone()) != found)
     }
 
     pub(crate) fn paused(&self) -> watch::Receiver<Pause> {

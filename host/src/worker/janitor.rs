@@ -125,14 +125,19 @@ impl Janitor {
         }
         let all: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
         let part = mend::scan_part(&self.link, &all, self.cursor.as_deref(), KEYS).await?;
+        let mut tended = Ok(());
         for (place, keys) in part.kept {
-            tend(&queues[place], keys).await?;
+            match tend(&queues[place], keys).await {
+                Err(error) if error.is_connection() => return Err(error),
+                // The keys of this queue may be refused. The walk goes on with those of the others.
+                result => tended = tended.and(result),
+            }
         }
         if is_new {
             self.walked = Some(now);
         }
         self.cursor = part.next;
-        Ok(part.asked)
+        tended.map(|()| part.asked)
     }
 }
 

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::idle::Pause;
 use super::pace::Pace;
 use super::shared::SharedQueue;
+use super::storm::OUTAGES;
 use super::waiter::Waiter;
 use crate::chain::chain;
 use crate::queue::{Link, Queue, QueueError, duties, wait};
@@ -117,18 +118,32 @@ async fn look_for_stops(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), 
     match wait::stops(link, &asked).await {
         Ok(stops) => {
             for ((queue, stops), learned) in queues.iter().zip(stops).zip(learned) {
-                queue.holding.note_found(&stops.held, learned);
-                queue.idle.note_pause(if stops.is_paused { Pause::Paused } else { Pause::Unpaused });
+                match stops {
+                    Ok(stops) => {
+                        queue.holding.note_found(&stops.held, learned);
+                        queue.idle.note_pause(if stops.is_paused { Pause::Paused } else { Pause::Unpaused });
+                    }
+                    Err(error) => note_refused(queue, chain(&error)),
+                }
             }
             Ok(())
         }
         Err(error) => {
             // While Redis is unreachable, nothing can be claimed anyway.
             if !error.is_connection() {
-                queues.iter().for_each(|queue| queue.idle.note_pause(Pause::Refused(chain(&error))));
+                queues.iter().for_each(|queue| _ = queue.idle.note_pause(Pause::Refused(chain(&error))));
             }
             Err(error)
         }
+    }
+}
+
+/// Notes that Redis refuses the keys of one queue. It waits, and the others go on.
+fn note_refused(queue: &SharedQueue, error: String) {
+    let is_news = queue.idle.note_pause(Pause::Refused(error.clone()));
+    if is_news && OUTAGES.admits(&queue.name) {
+        let queue = queue.name.as_ref();
+        tracing::warn!(queue, error, "Redis refuses to tell whether the queue is paused; it waits");
     }
 }
 

@@ -4,7 +4,7 @@
 use tqhost::testing::queue::script;
 
 use super::Case;
-use super::store::{JOIN, Step, Store, WORK, same};
+use super::store::{Attempt, JOIN, Step, Store, WORK, same};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -42,6 +42,14 @@ pub const CASES: &[Case] = &[
             "if there and (value_in(there[2], 'tq-id') or entry) == ARGV[4] then",
             "if there then",
         )]],
+    },
+    Case {
+        what: "who cancels what waits leaves a task that a host has taken since",
+        scenario: a_taken_task_does_not_wait,
+        mutations: &[
+            &[("if ARGV[6] == '1' and is_taken() then return 'PROCESSING' end", "")],
+            &[("if id == ARGV[4] then return true end", "")],
+        ],
     },
     Case {
         what: "no group is made beside one that nobody has confirmed, and the history is noted once",
@@ -144,6 +152,19 @@ fn a_cancellation_finds_its_own_task(store: &mut Store) -> Step {
     let entry: String = store.run("XADD", &[WORK, "*", "n", "1"])?;
     same("cancelled", store.cancel(WORK, &entry)?, "PENDING")?;
     same("waiting", store.length(WORK)?, 1)
+}
+
+fn a_taken_task_does_not_wait(store: &mut Store) -> Step {
+    // It was delivered, and has no status yet.
+    let entry = store.work("c1")?;
+    same("delivered", store.cancel_if(WORK, &entry, "1")?, "PROCESSING")?;
+    same("begun", store.begin("c1", &entry, &entry)?, 1)?;
+    same("runs", store.cancel_if(WORK, &entry, "1")?, "PROCESSING")?;
+    same("pending", store.pending(WORK)?, [entry.clone()])?;
+    same("settled", store.settle("c1", &[&Attempt::completed(&entry)])?, ["1"])?;
+    let entry: String = store.run("XADD", &[WORK, "*", "n", "1"])?;
+    same("waits", store.cancel_if(WORK, &entry, "1")?, "PENDING")?;
+    same("nothing is left", store.length(WORK)?, 0)
 }
 
 /// Prepares the group of [`WORK`], and gives whether it was made.

@@ -510,12 +510,17 @@ impl Store {
 
     /// Cancels a task whose entry is not known, and gives the status before.
     pub fn cancel(&mut self, queue: &str, id: &str) -> Step<String> {
+        self.cancel_if(queue, id, "")
+    }
+
+    /// Like [`Store::cancel`]; with `1` only if the task waits.
+    pub fn cancel_if(&mut self, queue: &str, id: &str, only_waiting: &str) -> Step<String> {
         let mut keys = vec![queue.to_owned()];
         keys.extend(["delayed", "parked", &format!("task:{id}")].map(|what| key(queue, what)));
         keys.push(queue.to_owned());
         let flow = key(queue, &format!("flow:{id}"));
         keys.extend([format!("{flow}:children"), flow].into_iter().rev());
-        self.ending(&script::CANCEL.source, queue, keys, owned(&[id, ""]))
+        self.ending(&script::CANCEL.source, queue, keys, owned(&[id, "", only_waiting]))
     }
 
     /// The gate's reply for a task of [`WORK`].

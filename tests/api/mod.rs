@@ -8,6 +8,7 @@ mod dead;
 mod events;
 mod page;
 mod queues;
+mod size;
 mod tasks;
 
 use serde_json::Value;

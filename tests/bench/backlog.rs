@@ -117,7 +117,7 @@ fn eventually_slowly(what: &str, bench: &mut Bench, host: &Host, resident: &mut 
 
 /// The commands of the slow log by name: how many, and the longest in ms. The slow log measures wall-clock
 /// time: on a machine with more work than cores, trivial commands are among them.
-fn slow(bench: &mut Bench) -> String {
+pub fn slow(bench: &mut Bench) -> String {
     let log: Vec<redis::Value> = bench.redis("SLOWLOG", ("GET", -1));
     let mut found: BTreeMap<String, (usize, u64)> = BTreeMap::new();
     for entry in log {

@@ -18,11 +18,13 @@ mod compilation;
 mod connections;
 mod edits;
 mod effects;
+mod everything;
 mod http_call;
 mod hundred;
 mod idle;
 mod instances;
 mod languages;
+mod operator;
 mod page;
 mod swaps;
 mod turns;
@@ -51,7 +53,7 @@ const PEERS: &str = "peers";
 fn main() {
     // `cargo bench` adds arguments for its own harness, which are ignored.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 18] = [
+    let sections: [(&str, fn()); 21] = [
         ("throughput", throughput),
         ("instances", instances::calls),
         ("busy", busy::slots),
@@ -69,6 +71,9 @@ fn main() {
         ("connections", connections::costs),
         ("http-call", http_call::throughput),
         ("turns", turns::costs),
+        ("operator", operator::reads),
+        ("overview", operator::many_queues),
+        ("everything", everything::costs),
         (PEERS, comparison::peers),
     ];
     for (name, section) in sections {

@@ -16,6 +16,7 @@ pub mod producer;
 pub mod proxy;
 pub mod receiver;
 pub mod redis_server;
+pub mod requests;
 pub mod runs;
 mod slow;
 pub mod soak;

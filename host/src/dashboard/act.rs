@@ -23,9 +23,6 @@ use crate::config::units::parse_rate;
 use crate::operations::{DeadPart, redrive_part, redrive_walk};
 use crate::queue::redrive::Redrive;
 
-/// How many steps of a count are made for a page.
-const COUNTED_STEPS: usize = 5;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Deed {
     Requeue,
@@ -70,15 +67,16 @@ pub(super) async fn confirm(
     let (filter, rate) = (values.filter()?, rate(&values)?);
     let queue = dashboard.api.queue(&name).await?;
     let begin = redrive_walk(&queue).await?;
-    let (mut count, mut examined, mut cursor) = (0, 0, Some(begin.clone()));
-    for _ in 0..COUNTED_STEPS {
-        let Some(at) = cursor.as_deref() else { break };
+    let dead = queue.census().await?.dead;
+    // Every dead letter can be purged. Others are counted in one step, as a page is bounded.
+    let is_known = filter.is_empty() && deed == Deed::Purge;
+    let (count, examined, has_more) = if is_known {
+        (dead, dead, false)
+    } else {
         let what = Redrive::Count(deed == Deed::Requeue);
-        let part = redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(at) }).await?;
-        count += part.succeeded;
-        examined += part.examined;
-        cursor = part.next;
-    }
+        let part = redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(&begin) }).await?;
+        (part.succeeded, part.examined, part.next.is_some())
+    };
     let path = dead_path(&name);
     let many = plural(count, "dead letter");
     let title = format!("{} dead letters of {name}", deed.label());
@@ -86,10 +84,10 @@ pub(super) async fn confirm(
         p.trail { a href=(link(&path, &values.filter_pairs())) { "Dead letters of " (data(&name)) } }
         h1 { (deed.label()) " dead letters" }
         p.count {
-            @if cursor.is_some() { "At least " }
+            @if has_more { "At least " }
             strong { (many) } " of queue " (data(&name))
-            @if filter.is_empty() { ": all of them." } @else { " match." }
-            " " (examined) " were looked at" @if cursor.is_some() { ", and there are more" } "."
+            @if filter.is_empty() && !has_more { ": all of them." } @else { " match." }
+            @if !is_known { " " (examined) " were looked at" @if has_more { ", the oldest of " (dead) } "." }
         }
         (filter_words(&values))
         @if deed == Deed::Purge { p.error { "What is purged is deleted for good. Export it before." } }
@@ -102,7 +100,7 @@ pub(super) async fn confirm(
         }
         @if !visitor.may_change() {
             p { "This session may only read." }
-        } @else if count == 0 && cursor.is_none() {
+        } @else if count == 0 && !has_more {
             p { "There is nothing to do." }
         } @else {
             @let label = confirm_label(deed, &many, rate);

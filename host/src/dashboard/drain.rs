@@ -18,18 +18,14 @@ use crate::api::audit::AuditNote;
 use crate::operations::{self, BulkCancel, BulkCancelled, DRAINABLE, STEP_TIME};
 use crate::queue::{Queue, TaskFilter};
 
-/// How many steps of a count are made for a page.
-const COUNTED_STEPS: usize = 5;
-
 async fn step(
     dashboard: &Dashboard,
     queue: &Queue,
     cursor: Option<&str>,
-    dry_run: bool,
 ) -> Result<BulkCancelled, PageProblem> {
     let filter = TaskFilter::default();
     let (states, only_waiting, time) = (&DRAINABLE[..], true, STEP_TIME);
-    let bulk = BulkCancel { states, filter: &filter, cursor, only_waiting, dry_run, time };
+    let bulk = BulkCancel { states, filter: &filter, cursor, only_waiting, dry_run: false, time };
     Ok(operations::cancel_all(&dashboard.api.queues(), queue, &bulk).await?)
 }
 
@@ -40,21 +36,13 @@ pub(super) async fn confirm(
     Path(name): Path<String>,
 ) -> Result<Response, PageProblem> {
     let queue = dashboard.api.queue(&name).await?;
-    let (mut count, mut cursor) = (0, None);
-    for _ in 0..COUNTED_STEPS {
-        let part = step(&dashboard, &queue, cursor.as_deref(), true).await?;
-        count += part.succeeded;
-        cursor = part.next;
-        if cursor.is_none() {
-            break;
-        }
-    }
+    let census = queue.census().await?;
+    let count = census.queued + census.delayed + census.held_tasks;
     let path = queue_path(&name);
     let main = html! {
         p.trail { a href=(path) { "Queue " (data(&name)) } }
         h1 { "Drain queue" }
         p.count {
-            @if cursor.is_some() { "At least " }
             strong { (plural(count, "task")) }
             @if count == 1 { " waits" } @else { " wait" } " in queue " (data(&name))
             ": queued, delayed or held."
@@ -66,7 +54,7 @@ pub(super) async fn confirm(
         p.note { "Producers may add more meanwhile, and tasks that run may be tried again." }
         @if !visitor.may_change() {
             p { "This session may only read." }
-        } @else if count == 0 && cursor.is_none() {
+        } @else if count == 0 {
             p { "There is nothing to do." }
         } @else {
             (form(&visitor, &path, None, [0, 0], &format!("Cancel {}", plural(count, "task"))))
@@ -96,7 +84,7 @@ pub(super) async fn drain(
 ) -> Result<Response, PageProblem> {
     let queue = dashboard.api.queue(&name).await?;
     let note = AuditNote::queue(&name);
-    let part = match step(&dashboard, &queue, values.get("cursor"), false).await {
+    let part = match step(&dashboard, &queue, values.get("cursor")).await {
         Ok(part) => part,
         Err(error) => return Ok(note.on(error.into_response())),
     };

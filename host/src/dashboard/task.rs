@@ -1,7 +1,7 @@
 //! A task: its state, fields, result and error, its relatives; cancel and requeue.
 //!
-//! Fields are looked up where the task is, among a bounded number of tasks. Nothing keeps the fields of a
-//! task that has completed or was cancelled.
+//! Fields are looked up where the task is. Nothing keeps the fields of a task that has completed or was
+//! cancelled.
 
 use axum::Extension;
 use axum::extract::{Path, State};
@@ -18,10 +18,10 @@ use super::values::{Values, queue_path, task_path};
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::api::audit::AuditNote;
 use crate::clock::now_ms;
-use crate::operations::{self, FieldView, ListRequest, OperationError, TaskView, redrive_ids};
-use crate::queue::listing::ListedState;
+use crate::operations::{self, FieldView, OperationError, TaskView, redrive_ids};
+use crate::queue::listing::{FoundTask, ListedState};
 use crate::queue::redrive::Redrive;
-use crate::queue::{Queue, Status, TaskFilter};
+use crate::queue::{Queue, Status};
 
 /// The most fields that are shown.
 const FIELDS: usize = 50;
@@ -136,28 +136,18 @@ fn fields(task: &TaskView, found: Option<&LocatedTask>) -> Markup {
 
 /// Looks for the task where tasks of its status are.
 async fn find(queue: &Queue, task: &TaskView) -> Result<Option<LocatedTask>, OperationError> {
-    let states: &[ListedState] = match task.status {
-        // A task that was just claimed has no status of its own yet.
-        Status::Pending | Status::Processing => {
-            &[ListedState::Running, ListedState::Queued, ListedState::Delayed, ListedState::Held]
-        }
+    match task.status {
+        Status::Pending | Status::Processing => {}
         Status::Failed => return dead(queue, &task.id).await,
-        Status::Completed | Status::Cancelled => &[],
-    };
-    for state in states {
-        let filter = TaskFilter { id: Some(task.id.clone()), ..TaskFilter::default() };
-        let request = ListRequest { state: *state, filter, cursor: None, limit: 1, with_fields: true };
-        if let Some(found) = operations::list(queue, &request).await?.tasks.pop() {
-            let fields = found.fields.unwrap_or_default();
-            return Ok(Some(LocatedTask {
-                state: *state,
-                reason: found.reason,
-                attempts: found.attempt,
-                fields,
-            }));
-        }
+        Status::Completed | Status::Cancelled => return Ok(None),
     }
-    Ok(None)
+    let located = |(state, found): (ListedState, FoundTask)| LocatedTask {
+        state,
+        reason: found.reason,
+        attempts: found.status.attempt,
+        fields: FieldView::all(&found.fields),
+    };
+    Ok(queue.located(&task.id).await?.map(located))
 }
 
 async fn dead(queue: &Queue, id: &str) -> Result<Option<LocatedTask>, OperationError> {

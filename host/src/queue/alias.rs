@@ -20,6 +20,7 @@ use super::handle::{Queue, millis};
 use super::keys::QueueKeys;
 use super::reply::{self, Shaped};
 use super::script::{self, ScriptCall};
+use super::search::Search;
 use super::status::Status;
 use super::value;
 use crate::config::ValueAt;
@@ -34,14 +35,6 @@ const NOTED: usize = 200;
 const WAIT: Duration = Duration::from_secs(24 * 3600);
 /// How much longer than its timeout an attempt may take to be settled.
 const SPARE: Duration = Duration::from_secs(3600);
-
-/// Undelivered entries that are looked through, and their size.
-const SEARCH_LIMIT: usize = 10_000;
-const SEARCH_BYTES: usize = 64 << 20;
-/// The size of one page, and its entries: of the first one, whose size is not known before, and at most.
-const PAGE_BYTES: usize = 1 << 20;
-const FIRST_PAGE: usize = 16;
-const PAGE: usize = 500;
 
 /// The entries of one millisecond that have places of their own: as many as a double can tell apart.
 const ONE_MS: u32 = 4096;
@@ -205,7 +198,7 @@ impl Queue {
         if newest.is_some() {
             return Ok(newest);
         }
-        Ok(self.dead_letter(name).await?.map(|letter| letter.id))
+        Ok(self.dead_named(&[name.to_owned()]).await?.pop().map(|letter| letter.id))
     }
 
     /// Whether `name` is the alias of a task with these fields.
@@ -258,16 +251,12 @@ impl Queue {
             position => position?,
         };
         let first = position.map_or_else(|| "-".to_owned(), |position| format!("({}", position.delivered));
-        let (mut last, mut count) = ("+".to_owned(), FIRST_PAGE);
-        let (mut looked, mut read) = (0, 0);
-        while looked < SEARCH_LIMIT && read < SEARCH_BYTES {
+        let (mut last, mut search) = ("+".to_owned(), Search::default());
+        while let Some(count) = search.page() {
             let mut range = redis::cmd("XREVRANGE");
             range.arg(&self.keys.stream).arg(&last).arg(&first).arg("COUNT").arg(count);
             let page = self.shaped(LOOK, read_entries(self.link.command(LOOK, &range).await?))?;
-            let next = page.last().filter(|_| page.len() == count).map(|oldest| format!("({}", oldest.id));
-            let bytes: usize = page.iter().map(StreamEntry::bytes).sum();
-            (looked, read) = (looked + page.len(), read + bytes);
-            count = (PAGE_BYTES / (bytes / page.len().max(1)).max(1)).clamp(1, PAGE);
+            let next = search.looked_at(&page);
             let has_alias = |entry: &StreamEntry| self.alias_of(&entry.fields).is_some_and(|of| of == alias);
             if let Some(entry) = page.into_iter().find(has_alias) {
                 return Ok(Some(entry));

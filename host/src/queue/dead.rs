@@ -13,13 +13,11 @@ use super::error::QueueError;
 use super::filter::{TaskFilter, Traits};
 use super::handle::Queue;
 use super::reply;
+use super::search::Search;
 use crate::task::Task;
 
 /// Dead letters read, requeued or purged in one step.
 pub(super) const PAGE: usize = 200;
-/// A dead letter of which no status is kept is looked for among so many of the newest ones.
-const SEARCHED: usize = 10_000;
-const SEARCH_PAGE: usize = 500;
 
 /// A task that will not be tried again. Times are milliseconds since the Unix epoch, by Redis's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,7 +189,8 @@ impl Queue {
     }
 
     /// The dead letters of the tasks with these names, without a look at all of them: by the status of each
-    /// task, or else among the 10,000 newest dead letters. A name is an id, or an alias.
+    /// task, or else among the 10,000 newest dead letters, or the newest 64 MiB of them. A name is an id, or
+    /// an alias.
     pub(crate) async fn dead_named(&self, names: &[String]) -> Result<Vec<DeadLetter>, QueueError> {
         const WHAT: &str = "find dead letters";
         let mut open: HashSet<&str> = names.iter().map(String::as_str).collect();
@@ -209,13 +208,10 @@ impl Queue {
                 found.push(letter);
             }
         }
-        let mut to = "+".to_owned();
-        for _ in 0..SEARCHED / SEARCH_PAGE {
-            if open.is_empty() {
-                break;
-            }
-            let page = self.range_back(&self.keys.dead, &to, SEARCH_PAGE).await?;
-            let next = page.last().filter(|_| page.len() == SEARCH_PAGE).map(|last| format!("({}", last.id));
+        let (mut to, mut search) = ("+".to_owned(), Search::default());
+        while let Some(count) = search.page().filter(|_| !open.is_empty()) {
+            let page = self.range_back(&self.keys.dead, &to, count).await?;
+            let next = search.looked_at(&page);
             for letter in page.into_iter().map(DeadLetter::read) {
                 let name = open.iter().copied().find(|name| letter.id == *name).or_else(|| {
                     self.rules.id.as_ref()?;

@@ -26,6 +26,7 @@ use super::handle::Queue;
 use super::reply::{self, Shaped};
 use super::script::{self, ScriptCall};
 use super::status::{Status, TaskStatus};
+use super::turns::HELD;
 
 /// The state of the tasks in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
@@ -280,6 +281,73 @@ impl Queue {
         };
         let tasks = self.with_statuses(events.into_iter().filter_map(ended).collect()).await?;
         Ok(ListedPage { tasks, examined, next })
+    }
+
+    /// A task that has not ended, where it is now. Its status names the place; a task without one is looked
+    /// for among the first entries of the stream. None: it is not there (any more).
+    pub(crate) async fn located(&self, id: &str) -> Result<Option<(ListedState, FoundTask)>, QueueError> {
+        const WHAT: &str = "look for a task";
+        let ask = redis::cmd("HMGET").arg(self.keys.task(id)).arg(&["entry", "parked_as"]).to_owned();
+        let noted = self.shaped(WHAT, reply::tuple(self.link.command(WHAT, &ask).await?))?;
+        let [entry, member] = noted.map(|place| reply::optional(place).ok().flatten());
+        let entry = match entry {
+            Some(entry) => self.range(&self.keys.stream, &entry, &entry, 1).await?.pop(),
+            None => None,
+        };
+        let entry = match entry.filter(|entry| codec::id_of(entry) == id) {
+            Some(entry) => entry,
+            None => {
+                if let Some(member) = member
+                    && let Some(found) = self.located_delayed(&member).await?
+                {
+                    return Ok(Some(found));
+                }
+                let Some(entry) = self.find_queued(id).await? else { return Ok(None) };
+                entry
+            }
+        };
+        let mut ask = redis::cmd("XPENDING");
+        ask.arg(&self.keys.stream).arg(&self.rules.group).arg(&entry.id).arg(&entry.id).arg(1);
+        let pending = match self.link.command(WHAT, &ask).await {
+            Ok(pending) => self.shaped(WHAT, pending_entries(pending))?,
+            Err(error) if error.is_no_group() => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let state = if pending.is_empty() { ListedState::Queued } else { ListedState::Running };
+        let at_ms = codec::entry_time_ms(&entry.id);
+        let task = found(entry, Status::Pending, at_ms);
+        Ok(self.with_statuses(vec![task]).await?.pop().map(|task| (state, task)))
+    }
+
+    /// The delayed or held task with this member.
+    async fn located_delayed(&self, member: &str) -> Result<Option<(ListedState, FoundTask)>, QueueError> {
+        const WHAT: &str = "look for a task";
+        let delayed = &self.keys.delayed;
+        let rank = self.link.command(WHAT, redis::cmd("ZRANK").arg(delayed).arg(member)).await?;
+        let Some(rank) = self.shaped(WHAT, reply::optional(rank))?.and_then(|rank| rank.parse::<u64>().ok())
+        else {
+            return Ok(None);
+        };
+        // The list begins behind the task before it.
+        let mut ask = redis::cmd("ZRANGE");
+        ask.arg(delayed).arg(rank.saturating_sub(1)).arg(rank).arg("WITHSCORES");
+        let around = self.link.command(WHAT, &ask).await?;
+        let around = self.shaped(WHAT, reply::pairs(around))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let Some((_, due)) = around.iter().find(|(known, _)| known == member.as_bytes()) else {
+            return Ok(None);
+        };
+        let before = around.first().filter(|(known, _)| known != member.as_bytes());
+        let after = before.map(|(member, due)| format!("{} {}", text(due), text(member)));
+        let held = text(due) == HELD;
+        let page = self.listed_delayed(held, after.as_deref(), 1).await?;
+        let state = if held { ListedState::Held } else { ListedState::Delayed };
+        Ok(page
+            .tasks
+            .into_iter()
+            .next()
+            .filter(|task| task.position.ends_with(&format!(" {member}")))
+            .map(|task| (state, task)))
     }
 
     /// Adds what the statuses of these tasks tell. The list knows the state itself: a task may have moved on

@@ -6,12 +6,14 @@
 //! Not here: counting and the minutes' ends (`worker::recorder`), what is shown (`operations::history`).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::iter;
 use std::ops::Range;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use strum::{EnumCount as _, VariantArray as _};
 
 use super::census::{Census, time_ms};
@@ -189,7 +191,7 @@ impl Tally {
 
     /// Names that this version of tqhost does not know are left out.
     fn read_figures(&mut self, json: &[u8]) {
-        let figures: BTreeMap<String, f64> = serde_json::from_slice(json).unwrap_or_default();
+        let CountPairs(figures) = serde_json::from_slice(json).unwrap_or_default();
         for (name, count) in figures {
             let place = match name.split_at_checked(1) {
                 Some(("w", bucket)) => bucket.parse().ok().and_then(|at: usize| self.waited.0.get_mut(at)),
@@ -218,6 +220,32 @@ impl Tally {
             }
             self.versions.insert(version, tally);
         }
+    }
+}
+
+/// The members of a JSON object, in their order. Many of them are read for one page.
+#[derive(Default)]
+struct CountPairs(Vec<(String, f64)>);
+
+impl<'de> Deserialize<'de> for CountPairs {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<CountPairs, D::Error> {
+        struct PairsReader;
+        impl<'de> Visitor<'de> for PairsReader {
+            type Value = CountPairs;
+
+            fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
+                to.write_str("an object of counts")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<CountPairs, M::Error> {
+                let mut pairs = Vec::with_capacity(16);
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(CountPairs(pairs))
+            }
+        }
+        from.deserialize_map(PairsReader)
     }
 }
 
@@ -306,19 +334,19 @@ pub(crate) async fn redis_ms(link: &Link) -> Result<u64, QueueError> {
 }
 
 /// The last minutes of each of these queues, in their order: `count` of them, at most [`MAX_MINUTES`]. Takes
-/// one command for each queue and hour. The versions are read if they are asked for.
+/// one command for each queue and hour. Depths and versions are read if everything is asked for.
 pub(crate) async fn histories(
     link: &Link,
     queues: &[Queue],
     count: u64,
-    with_versions: bool,
+    everything: bool,
 ) -> Result<Vec<Result<QueueHistory, QueueError>>, QueueError> {
     const WHAT: &str = "read the history";
     let now_ms = redis_ms(link).await?;
     let count = count.clamp(1, MAX_MINUTES);
     let over = now_ms.saturating_sub(LATE_MS) / MINUTE_MS;
     let span = over.saturating_sub(count)..now_ms / MINUTE_MS + 1;
-    let asked = asked(&span, with_versions);
+    let asked = asked(&span, everything);
     let commands: Vec<Cmd> = queues
         .iter()
         .flat_map(|queue| asked.iter().map(|(hour, fields)| ask(queue, *hour, fields)))
@@ -340,16 +368,19 @@ pub(crate) async fn histories(
 
 type AskedField = (Part, u64);
 
-/// The fields that are asked of each hour's hash. The depth is asked for from the beginning of the first hour
+/// The fields that are asked of each hour's hash. A depth is asked for from the beginning of the first hour
 /// on, since it is only written when it changes, and once an hour.
-fn asked(span: &Range<u64>, with_versions: bool) -> Vec<(u64, Vec<AskedField>)> {
+fn asked(span: &Range<u64>, everything: bool) -> Vec<(u64, Vec<AskedField>)> {
     let mut hours: BTreeMap<u64, Vec<AskedField>> = BTreeMap::new();
-    for minute in span.start / HOUR * HOUR..span.end {
+    let begin = if everything { span.start / HOUR * HOUR } else { span.start };
+    for minute in begin..span.end {
         let fields = hours.entry(minute / HOUR).or_default();
-        fields.push((Part::Depth, minute));
+        if everything {
+            fields.push((Part::Depth, minute));
+        }
         if span.contains(&minute) {
             fields.push((Part::Figures, minute));
-            if with_versions {
+            if everything {
                 fields.push((Part::Versions, minute));
             }
         }

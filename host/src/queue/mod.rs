@@ -39,6 +39,7 @@ pub(crate) mod reply;
 pub(crate) mod rights;
 pub mod schedule;
 pub mod script;
+mod search;
 pub(crate) mod server;
 pub(crate) mod settle;
 pub(crate) mod stand;

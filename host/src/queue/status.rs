@@ -12,11 +12,8 @@ use super::codec;
 use super::error::QueueError;
 use super::handle::Queue;
 use super::reply;
+use super::search::Search;
 use crate::effects::Flow;
-
-/// A task without a status key is looked for among this many entries of the stream.
-const SEARCH_LIMIT: usize = 10_000;
-const SEARCH_PAGE: usize = 500;
 
 /// A task's status, as clients see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, Serialize)]
@@ -167,7 +164,7 @@ impl Queue {
     ///
     /// A task from a plain producer has no status key before its first attempt. This call then looks in the
     /// stream (the first 10,000 entries, if the task has an id of its own) and among the dead letters (the
-    /// last 10,000).
+    /// last 10,000), but not further than 64 MiB in each.
     pub async fn status(&self, id: &str) -> Result<Option<TaskStatus>, QueueError> {
         if let Some(kept) = self.kept_status(id).await? {
             return Ok(Some(kept));
@@ -210,10 +207,10 @@ impl Queue {
         {
             return Ok(Some(entry));
         }
-        let mut from = "-".to_owned();
-        for _ in 0..SEARCH_LIMIT / SEARCH_PAGE {
-            let page = self.range(&self.keys.stream, &from, "+", SEARCH_PAGE).await?;
-            let next = page.last().filter(|_| page.len() == SEARCH_PAGE).map(|last| format!("({}", last.id));
+        let (mut from, mut search) = ("-".to_owned(), Search::default());
+        while let Some(count) = search.page() {
+            let page = self.range(&self.keys.stream, &from, "+", count).await?;
+            let next = search.looked_at(&page);
             if let Some(entry) = page.into_iter().find(|entry| codec::id_of(entry) == id) {
                 return Ok(Some(entry));
             }

@@ -1,0 +1,140 @@
+//! Section `everything`: the speed of a queue in a host with everything on that watches it, next to one with
+//! everything off, in the same run.
+//!
+//! In: `REPS` and `TASKS` of the environment. Out: tasks per second of each case, and its ratio to the case
+//! `off` of the same repetition.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::{Bench, http, within};
+use crate::{fill, from_env, median, quiet_host, redis_cpu};
+
+const PATIENCE: Duration = Duration::from_secs(600);
+/// How often Prometheus scrapes, and how often an open page of the dashboard looks.
+const SCRAPE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_secs(3);
+
+/// What is on in one case.
+struct Case {
+    what: &'static str,
+    /// Keys of the queue.
+    queue: &'static str,
+    /// Keys of `[admin]`, and tables behind it. What else can be turned on belongs here, such as traces.
+    admin: &'static str,
+    /// Whether there are clients: pages of the dashboard, a stream of events, and a scraper.
+    is_watched: bool,
+}
+
+const CASES: [Case; 4] = [
+    Case { what: "off", queue: "", admin: "histograms = \"host\"\n", is_watched: false },
+    Case {
+        what: "full histograms, and clients",
+        queue: "",
+        admin: "histograms = \"full\"\n",
+        is_watched: true,
+    },
+    Case { what: "events", queue: "events = 10000\n", admin: "histograms = \"host\"\n", is_watched: false },
+    Case {
+        what: "everything",
+        queue: "events = 10000\n",
+        admin: "histograms = \"full\"\n",
+        is_watched: true,
+    },
+];
+
+pub fn costs() {
+    let (reps, tasks) = (from_env("REPS", 7usize), from_env("TASKS", 200_000usize));
+    println!("everything: {reps} repetitions of {tasks} tasks; ratios to the host with everything off");
+    let mut ratios: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); CASES.len()];
+    for rep in 0..reps {
+        let measured = CASES.each_ref().map(|case| measure(case, tasks));
+        for ((rate, redis), (rates, times)) in measured.iter().zip(&mut ratios) {
+            rates.push(rate / measured[0].0);
+            times.push(redis / measured[0].1);
+        }
+        for (case, (rate, redis)) in CASES.iter().zip(&measured) {
+            println!(
+                "  {} of {reps}  {:30} {rate:>9.0} tasks/s  {redis:6.1} µs of Redis",
+                rep + 1,
+                case.what
+            );
+        }
+    }
+    println!("  {:30} {:>28} {:>14}", "median (least to most)", "tasks/s", "Redis's time");
+    for (case, (mut rates, mut times)) in CASES.iter().zip(ratios) {
+        let rate = median(&mut rates);
+        let spread = format!("{rate:.3} ({:.3} to {:.3})", rates[0], rates[rates.len() - 1]);
+        println!("  {:30} {spread:>28} {:>14.3}", case.what, median(&mut times));
+    }
+}
+
+/// Drains a backlog. Gives the tasks per second, and Redis's time per task in µs.
+fn measure(case: &Case, tasks: usize) -> (f64, f64) {
+    let mut bench = Bench::with_redis("", &["--appendonly", "no"]);
+    bench.configure(&format!(
+        "[queues.work]\nplugin = \"empty\"\nconcurrency = 100\n{}[redis]\nurl = \"{}\"\n[admin]\n\
+         listen = \"127.0.0.1:0\"\n{}",
+        case.queue,
+        bench.redis.url(),
+        case.admin
+    ));
+    fill(&mut bench, &"x".repeat(200), tasks);
+    let host = quiet_host(&bench);
+    let (address, stop) = (host.admin(), AtomicBool::new(false));
+    let figures = thread::scope(|scope| {
+        if case.is_watched {
+            scope.spawn(|| again(&stop, SCRAPE, || ask(address, "/metrics")));
+            scope.spawn(|| {
+                again(&stop, LOOK, || {
+                    ask(address, "/");
+                    ask(address, "/queues/work");
+                });
+            });
+            let path = if case.queue.is_empty() { "/v1/events" } else { "/v1/queues/work/events" };
+            scope.spawn(|| listen(address, path, &stop));
+        }
+        let (begin, redis) = (Instant::now(), redis_cpu(&mut bench.db));
+        bench.install("empty", "empty");
+        within(PATIENCE, "all tasks are done", || (bench.redis::<usize>("XLEN", "work") == 0).then_some(()));
+        let seconds = begin.elapsed().as_secs_f64();
+        let redis = redis_cpu(&mut bench.db) - redis;
+        stop.store(true, Ordering::Relaxed);
+        (tasks as f64 / seconds, redis / tasks as f64 * 1e6)
+    });
+    assert_eq!(bench.places("work").dead, 0, "every task was completed");
+    host.stop();
+    figures
+}
+
+fn ask(address: &str, path: &str) {
+    let answer = http::get(address, path);
+    assert_eq!(answer.status, 200, "{path}: {answer:?}");
+}
+
+/// Does the same at once and after each pause, until it is to stop.
+fn again(stop: &AtomicBool, pause: Duration, act: impl Fn()) {
+    let mut due = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        if Instant::now() >= due {
+            act();
+            due += pause;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Reads a stream of events until it is to stop.
+fn listen(address: &str, path: &str, stop: &AtomicBool) {
+    let mut stream = TcpStream::connect(address).expect("connect to the host");
+    stream.set_read_timeout(Some(Duration::from_millis(100))).expect("set a time-out");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("ask for events");
+    let mut buffer = [0; 64 << 10];
+    while !stop.load(Ordering::Relaxed) {
+        // Nothing has come when the time is over.
+        let _ = stream.read(&mut buffer);
+    }
+}

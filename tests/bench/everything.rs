@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const SCRAPE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(3);
 
-/// What is on in one case.
+/// A host, and what is on in it.
 struct Case {
     what: &'static str,
     /// Keys of the queue.

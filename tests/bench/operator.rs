@@ -28,7 +28,7 @@ pub fn reads() {
     let (tasks, dead) = (from_env("TASKS", 1_000_000usize), from_env("DEAD", 100_000usize));
     let reps = from_env("REPS", 30usize);
     println!(
-        "operator: {tasks} tasks of 200 bytes in the stream, {dead} dead letters; {reps} rounds over all reads"
+        "operator: {tasks} tasks of 200 bytes in the stream, {dead} dead letters; {reps} rounds of all reads"
     );
     let mut bench = bench(tasks, dead);
     let host = quiet_host(&bench);

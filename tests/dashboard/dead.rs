@@ -106,7 +106,7 @@ fn a_large_purge_goes_on_in_bounded_steps() {
     assert!(groups.contains("newest ones that were looked at; there are more."), "{groups}");
     let mut page = browser.page(&format!("{DEAD}/confirm?what=purge"));
     assert!(text(&page).contains("25000 dead letters of queue work: all of them."), "{}", text(&page));
-    // Of those that match, a page counts a part.
+    // With a filter, a page counts a part.
     let part = text(&browser.page(&format!("{DEAD}/confirm?what=requeue&reason=rejected")));
     let known = "At least 5000 dead letters of queue work match. 10000 were looked at, the oldest of 25000.";
     assert!(part.contains(known), "{part}");

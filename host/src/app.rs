@@ -30,6 +30,7 @@ use crate::reload::{self, ConfigReloads, FileWatch, Reloader};
 use crate::sandbox::{self, Compiler, Sandbox, SandboxOptions};
 use crate::shutdown::{Loops, Signals, Stop};
 use crate::supervisor;
+use crate::telemetry::{TraceExport, Traces};
 use crate::worker::capacity::Capacity;
 use crate::worker::janitor::Janitor;
 use crate::worker::lifecycle::Common;
@@ -42,6 +43,9 @@ use crate::worker::workers::Workers;
 
 /// A fetch loop that gave no sign for so long is stalled. It gives one every second or two.
 const STALL_AFTER: Duration = Duration::from_secs(6);
+
+/// How long the last spans of traces may take to be sent at the end.
+const LAST_SPANS: Duration = Duration::from_secs(3);
 
 /// Runs the host until SIGTERM or SIGINT. An error says why it could not start.
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
@@ -64,6 +68,7 @@ struct Host {
     capacity: Capacity,
     health: Health,
     workers: Workers,
+    spans: TraceExport,
     reloads: ConfigReloads,
     /// All other loops of the host.
     servants: Loops,
@@ -112,8 +117,13 @@ impl Host {
         let signals = Signals::listen()?;
         let file = FileWatch::new(&config.path).context("cannot listen to SIGHUP")?;
         let queues = prepared_queues(&config, &link).await?;
-        let common = start_common(&config, &redis, &link, &servants, stop.clone());
-        let (host_id, capacity) = (common.consumer.clone(), common.capacity.clone());
+        let host_id: Arc<str> = host_id().into();
+        let spans = TraceExport::start(config.telemetry.as_ref(), Some(&host_id))?;
+        let common = Common {
+            traces: spans.traces.clone(),
+            ..start_common(&config, &redis, &link, &servants, stop.clone(), host_id.clone())
+        };
+        let capacity = common.capacity.clone();
         let mut workers = Workers::new(common, plugins.clone(), health.clone());
         workers.board().set_histograms(Histograms::of(&config));
         workers.apply(queues);
@@ -133,6 +143,7 @@ impl Host {
             listen: served.address,
             stop: servants.over.clone(),
             limits: ApiLimits::default(),
+            traces: spans.traces.clone(),
         });
         let _ = served.pages.set(dashboard::router(Dashboard::new(api.clone())));
         let _ = served.api.set(api::router(api));
@@ -151,6 +162,7 @@ impl Host {
             reloads: reloads.clone(),
             redis: redis.clone(),
             plugins: plugins.clone(),
+            traces: spans.traces.clone(),
         };
         let _ = served.metrics.set(sources.registry());
         servants.tracker.spawn(announcer.run(servants.over.clone()));
@@ -177,6 +189,7 @@ impl Host {
             capacity,
             health,
             workers,
+            spans,
             reloads,
             servants,
             stop,
@@ -224,12 +237,16 @@ impl Host {
         self.stop.claiming.cancel();
         // 2. What runs, which has until the end of the grace period or a second signal; then its settlements.
         self.stop.bound(grace, self.signals, self.workers.stop()).await;
-        // 3. The loops that serve all queues.
+        // 3. The spans of what ran.
+        if !self.spans.finish(LAST_SPANS).await {
+            tracing::warn!("the collector of traces did not take the last spans in time");
+        }
+        // 4. The loops that serve all queues.
         self.watchers.over.cancel();
         self.servants.over.cancel();
         self.watchers.end().await;
         self.servants.end().await;
-        // 4. Redis last.
+        // 5. Redis last.
         if let Some(embedded) = self.embedded {
             embedded.stop().await;
         }
@@ -310,14 +327,22 @@ fn too_powerful() -> Option<&'static str> {
 }
 
 /// Starts the loops that serve all queues together.
-fn start_common(config: &Config, redis: &Redis, link: &Link, servants: &Loops, stop: Stop) -> Common {
+fn start_common(
+    config: &Config,
+    redis: &Redis,
+    link: &Link,
+    servants: &Loops,
+    stop: Stop,
+    consumer: Arc<str>,
+) -> Common {
     let common = Common {
         redis: redis.clone(),
-        consumer: host_id().into(),
+        consumer,
         capacity: Capacity::new(config.concurrency),
         waiter: Waiter::default(),
         lookout: Lookout::default(),
         reads: redis.link(),
+        traces: Traces::default(),
         stop,
     };
     let (waiter, lookout, claiming) = (common.waiter.clone(), common.lookout.clone(), &common.stop.claiming);

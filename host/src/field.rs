@@ -7,6 +7,9 @@ pub struct Field {
     pub value: Vec<u8>,
 }
 
+/// The most fields that a task may have besides reserved ones: all are arguments of one call in a script.
+pub(crate) const MAX_FIELDS: usize = 1000;
+
 /// The beginning of the names of fields in which the host carries what it knows of a task.
 pub(crate) const HOST_FIELDS: &str = "tq-";
 /// The beginning of the names of fields in which the host tells of the end of another task.

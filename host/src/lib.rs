@@ -30,6 +30,7 @@ mod sandbox;
 mod shutdown;
 mod supervisor;
 mod task;
+mod telemetry;
 mod tls;
 mod watch;
 mod worker;
@@ -64,6 +65,9 @@ pub mod testing {
     }
     pub mod task {
         pub use crate::task::{Field, Origin, Outcome, Progress, Task};
+    }
+    pub mod telemetry {
+        pub use crate::telemetry::AttemptTrace;
     }
     pub mod worker {
         pub use crate::worker::settle;

@@ -27,6 +27,7 @@ use crate::plugins::{PluginStatus, Plugins};
 use crate::queue::Redis;
 use crate::reload::ConfigReloads;
 use crate::task::{AttemptEnd, SettledAs};
+use crate::telemetry::Traces;
 use crate::worker::capacity::Capacity;
 use crate::worker::metrics::{Histograms, QueueMetrics, ScrapedTimes, TimeHistogram};
 use crate::worker::workers::QueueBoard;
@@ -40,6 +41,7 @@ pub(crate) struct Sources {
     pub reloads: ConfigReloads,
     pub redis: Redis,
     pub plugins: Plugins,
+    pub traces: Traces,
 }
 
 impl Sources {
@@ -159,6 +161,14 @@ impl Sources {
         })
     }
 
+    fn traces(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all = self.traces.counts();
+        let mut out = SeriesWriter { out, label: "result", all: &all, name: |(result, _)| result };
+        out.write("trace_spans", "Spans of traces, by what became of them.", |(_, count)| {
+            [([], ConstCounter::new(*count))]
+        })
+    }
+
     fn redis(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Connections to Redis that were made again.";
         let counter = out.encode_descriptor("redis_reconnects", help, None, MetricType::Counter)?;
@@ -225,6 +235,7 @@ impl Collector for Sources {
         self.health(&mut out)?;
         self.config(&mut out)?;
         self.redis(&mut out)?;
+        self.traces(&mut out)?;
         self.plugins(&mut out)
     }
 }

@@ -224,7 +224,8 @@ impl Reloader<'_> {
         let (redis, admin) = (self.config.redis.clone(), self.config.admin.clone());
         let (plugins_dir, data_dir) = (self.config.plugins_dir.clone(), self.config.data_dir.clone());
         let (memory, blobs) = (self.config.memory, self.config.blobs.clone());
-        *self.config = Config { redis, admin, blobs, plugins_dir, data_dir, memory, ..new };
+        let telemetry = self.config.telemetry.clone();
+        *self.config = Config { redis, admin, blobs, telemetry, plugins_dir, data_dir, memory, ..new };
     }
 }
 
@@ -266,6 +267,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("plugins_dir", old.plugins_dir != new.plugins_dir),
         ("data_dir", old.data_dir != new.data_dir),
         ("blobs", blobs_differ(old, new)),
+        ("telemetry", old.telemetry != new.telemetry),
         ("memory", old.memory != new.memory),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()

@@ -12,6 +12,7 @@ use tqhost::testing::config::{Plugin, Warm};
 use tqhost::testing::queue::NoEffects;
 use tqhost::testing::sandbox::{Attempt, Compiler, Handler, Sandbox, SandboxOptions};
 use tqhost::testing::task::{Field, Origin, Outcome, Progress, Task};
+use tqhost::testing::telemetry::AttemptTrace;
 
 use super::support::bench::guest_path;
 use super::{RUNS, amount, median, sample};
@@ -112,6 +113,7 @@ pub fn attempt(tasks: &Arc<Vec<Task>>) -> Attempt {
         timeout: Duration::from_secs(60),
         progress: vec![Progress::default()],
         effects: Arc::new(NoEffects::default()),
+        trace: AttemptTrace::default(),
         stop: CancellationToken::new(),
     }
 }

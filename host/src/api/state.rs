@@ -17,6 +17,7 @@ use crate::operations::find_queue;
 use crate::plugins::Plugins;
 use crate::queue::{Link, Queue};
 use crate::reload::ConfigReloads;
+use crate::telemetry::Traces;
 
 /// The most bytes of a request's body.
 pub(super) const MAX_BODY: usize = 4 << 20;
@@ -46,6 +47,8 @@ pub(crate) struct ApiParts {
     /// Ends the streams.
     pub stop: CancellationToken,
     pub limits: ApiLimits,
+    /// The spans of tasks that are enqueued.
+    pub traces: Traces,
 }
 
 /// How many requests are answered at once.

@@ -25,6 +25,7 @@ use crate::operations::{
     TaskView, fields_of_json,
 };
 use crate::queue::{Enqueued, NewTask};
+use crate::telemetry::TRACEPARENT;
 
 /// The header with a task's idempotency key.
 const KEY_HEADER: &str = "idempotency-key";
@@ -112,6 +113,7 @@ pub(super) async fn list_tasks(
     params(
         ("queue" = String, Path, description = "the queue's name in the configuration"),
         ("Idempotency-Key" = Option<String>, Header, description = "the task's idempotency key"),
+        ("traceparent" = Option<String>, Header, description = "the caller's W3C trace context"),
     ),
     request_body = NewTaskBody,
     responses(
@@ -140,12 +142,16 @@ pub(super) async fn enqueue_task(
     if let Some(key) = key {
         task = task.with_key(key).map_err(wrong)?;
     }
+    let incoming = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
+    let trace = api.parts().traces.enqueueing(task.traceparent().or(incoming));
+    let task = task.with_traceparent(trace.traceparent.clone());
     let queue = api.queue(&name).await?;
     operations::check_delay(&queue.rules, delay)?;
     let note = |id: &str| AuditNote { ids: vec![id.to_owned()], ..AuditNote::queue(&name) };
     match operations::enqueue(&queue, &task).await? {
         Enqueued::Accepted => {
             let id = task.id().to_owned();
+            trace.accepted(&name, &id);
             let part = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
             let location = format!("/v1/queues/{}/tasks/{}", part(&name), part(&id));
             let note = note(&id);

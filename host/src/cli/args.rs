@@ -19,6 +19,7 @@ use crate::doctor::dead_format::parse_pair;
 use crate::logging::LogFormat;
 use crate::operations::GroupBy;
 use crate::queue::listing::ListedState;
+use crate::telemetry::TraceContext;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -172,12 +173,22 @@ pub(super) struct EnqueueArgs {
     /// Let the tasks start only after this time, like 10s or 1h30m
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub delay: Option<Duration>,
+    /// The W3C trace context that the tasks belong to, for those that have no field traceparent
+    #[arg(long, value_name = "CONTEXT", value_parser = parse_context)]
+    pub traceparent: Option<String>,
     /// Wait until the tasks have ended and print what became of them; exit with 1 when one failed
     #[arg(long)]
     pub wait: bool,
     /// Wait no longer than this, like 5m; then exit with 1 (the tasks go on)
     #[arg(long, value_name = "DURATION", requires = "wait", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
+}
+
+/// Checks a trace context, and keeps its text.
+fn parse_context(text: &str) -> Result<String, String> {
+    let form = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let context = TraceContext::parse(text).map(|_| text.to_owned());
+    context.ok_or_else(|| format!("not a W3C trace context: write it like {form}"))
 }
 
 #[derive(Debug, Args)]

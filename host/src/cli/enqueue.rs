@@ -24,13 +24,31 @@ use crate::config::Config;
 use crate::config::units::show_duration;
 use crate::operations::{TaskView, check_delay, full, patiently};
 use crate::queue::{Enqueued, Link, NewTask, Queue, Status, TaskStatus, hosts};
+use crate::telemetry::{Enqueueing, TraceExport, Traces};
 
 /// The most tasks in a batch.
 const BATCH: usize = 200;
 /// A batch is sent when its lines have this many bytes.
 const BATCH_BYTES: usize = 4 << 20;
 
+/// How long the spans of the tasks may take to be sent, after the command has done its work.
+const LAST_SPANS: Duration = Duration::from_secs(2);
+
 pub(super) async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<(), CommandError> {
+    let export = TraceExport::start(config.telemetry.as_ref(), None)?;
+    let done = enqueue(config, args, export.traces.clone(), out).await;
+    if !export.finish(LAST_SPANS).await {
+        note("tqhost: the collector of traces (telemetry.otlp) did not take the spans of these tasks");
+    }
+    done
+}
+
+async fn enqueue(
+    config: &Config,
+    args: EnqueueArgs,
+    traces: Traces,
+    out: &mut Out,
+) -> Result<(), CommandError> {
     let rules = rules(config, &args.queue)?.clone();
     let delay = args.delay.unwrap_or_default();
     check_delay(&rules, delay)?;
@@ -47,13 +65,15 @@ pub(super) async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Re
             let mut sender = Sender {
                 queue: Queue::new(rules, link.clone()),
                 link,
+                traces,
+                traceparent: args.traceparent,
                 wait: args.wait,
                 ids: Vec::new(),
                 sent: 0,
                 duplicates: 0,
                 progress: None,
             };
-            sender.send(&[task], &[None], out).await?;
+            sender.send(vec![task], &[None], out).await?;
             sender
         }
         Some(path) => {
@@ -62,6 +82,8 @@ pub(super) async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Re
             let mut sender = Sender {
                 queue: Queue::new(rules, link.clone()),
                 link,
+                traces,
+                traceparent: args.traceparent,
                 wait: args.wait,
                 ids: Vec::new(),
                 sent: 0,
@@ -97,6 +119,9 @@ fn checked(path: &Path, delay: Duration) -> Result<JsonLines, CommandError> {
 struct Sender {
     queue: Queue,
     link: Link,
+    traces: Traces,
+    /// The trace context of tasks that have none.
+    traceparent: Option<String>,
     wait: bool,
     /// The tasks to wait for; empty without `--wait`.
     ids: Vec<String>,
@@ -122,22 +147,27 @@ impl Sender {
             numbers.push(Some(line.number));
             bytes += line.bytes;
             if tasks.len() == BATCH || bytes >= BATCH_BYTES {
-                self.send(&tasks, &numbers, out).await?;
-                (bytes, _) = (0, (tasks.clear(), numbers.clear()));
+                self.send(std::mem::take(&mut tasks), &numbers, out).await?;
+                (bytes, _) = (0, numbers.clear());
             }
         }
-        if tasks.is_empty() { Ok(()) } else { self.send(&tasks, &numbers, out).await }
+        if tasks.is_empty() { Ok(()) } else { self.send(tasks, &numbers, out).await }
     }
 
     /// Sends a batch, and prints its ids. `lines` has the number of each task's line; none for a task from
     /// arguments.
     async fn send(
         &mut self,
-        tasks: &[NewTask],
+        tasks: Vec<NewTask>,
         lines: &[Option<u64>],
         out: &mut Out,
     ) -> Result<(), CommandError> {
-        let sending = patiently(|| self.queue.enqueue(tasks));
+        let traced = tasks.into_iter().map(|task| {
+            let trace = self.traces.enqueueing(task.traceparent().or(self.traceparent.as_deref()));
+            (task.with_traceparent(trace.traceparent.clone()), trace)
+        });
+        let (tasks, traces): (Vec<NewTask>, Vec<Enqueueing>) = traced.unzip();
+        let sending = patiently(|| self.queue.enqueue(&tasks));
         let replies = match &mut self.progress {
             None => sending.await,
             Some(progress) => match progress.step(sending).await {
@@ -147,9 +177,12 @@ impl Sender {
         };
         let replies = replies.map_err(|error| self.stopped(error.into()))?;
         let mut refused: Option<(Option<u64>, anyhow::Error)> = None;
-        for ((task, line), reply) in tasks.iter().zip(lines).zip(replies) {
+        for (((task, trace), line), reply) in tasks.iter().zip(traces).zip(lines).zip(replies) {
             match reply {
-                Ok(Enqueued::Accepted) => self.accepted(task.id(), line.is_some(), out),
+                Ok(Enqueued::Accepted) => {
+                    trace.accepted(&self.queue.rules.name, task.id());
+                    self.accepted(task.id(), line.is_some(), out);
+                }
                 Ok(Enqueued::Duplicate(first)) => self.duplicate(&first, line.is_some(), out),
                 Ok(Enqueued::Full) => refused = refused.or(Some((*line, anyhow!(full(&self.queue.rules))))),
                 Err(error) => refused = refused.or(Some((*line, error.into()))),

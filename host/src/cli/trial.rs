@@ -35,6 +35,7 @@ use crate::plugins::{self, Single, Singles, Watch};
 use crate::queue::{NoEffects, check_fields};
 use crate::sandbox::{Allowance, Attempt, AttemptReport, CHECK_TIMEOUT, Compiler, Sandbox, SandboxOptions};
 use crate::task::{Origin, Progress, Task};
+use crate::telemetry::AttemptTrace;
 
 use view::{TryView, is_completed, millis, took};
 
@@ -309,6 +310,7 @@ impl Trial {
             timeout: self.args.timeout.unwrap_or(self.rules.timeout),
             progress: vec![progress],
             effects: Arc::new(NoEffects::of(self.rules.clone())),
+            trace: AttemptTrace::default(),
             stop: CancellationToken::new(),
         }
     }

@@ -10,7 +10,7 @@ use toml::de::DeTable;
 
 use super::model::Config;
 use super::reader::{Context, Keys, Table};
-use super::{admin, blobs, plugin, queue, redis_url};
+use super::{admin, blobs, plugin, queue, redis_url, telemetry};
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -22,6 +22,7 @@ pub(super) const KEYS: Keys = Keys {
         "redis",
         "admin",
         "blobs",
+        "telemetry",
         "defaults",
         "queues",
         "plugins",
@@ -63,6 +64,7 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
         redis,
         redis_wait,
         admin: admin::read(root.get("admin")),
+        telemetry: telemetry::read(root.get("telemetry")),
         plugins: plugin::read(root.get("plugins"), &queues),
         queues,
         warnings: cx.warnings.take(),

@@ -41,6 +41,7 @@ mod slots;
 mod source;
 pub(crate) mod store;
 mod targets;
+mod telemetry;
 #[cfg(test)]
 mod testing;
 pub mod times;
@@ -50,7 +51,7 @@ mod value;
 
 pub(crate) use allowed::AllowedHost;
 pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
-pub(crate) use model::{HoldRules, Http, Items, OnEnd, RedisLogin, RedisServer, TargetQueue};
+pub(crate) use model::{HoldRules, Http, Items, OnEnd, RedisLogin, RedisServer, TargetQueue, Telemetry};
 pub(crate) use place::{Pointer, ValueAt};
 pub(crate) use records::RecordGrants;
 pub(crate) use secret::Secret;
@@ -160,6 +161,7 @@ config = { api_key = { env = "MISSING" } }
             ("## `[redis]`", &redis_url::KEYS),
             ("## `[admin]`", &admin::KEYS),
             ("## `[blobs]`", &blobs::KEYS),
+            ("## `[telemetry]`", &telemetry::KEYS),
             ("## `[defaults]`", &queue::DEFAULTS_KEYS),
             ("## `[queues.NAME]`", &queue::KEYS),
             ("### `batch`", &queue::BATCH_KEYS),

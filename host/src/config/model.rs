@@ -35,6 +35,8 @@ pub struct Config {
     /// How long a host that starts waits for a Redis that cannot be reached.
     pub redis_wait: Duration,
     pub admin: Admin,
+    /// The collector of traces. None: no traces are sent.
+    pub telemetry: Option<Telemetry>,
     /// Where handlers keep files.
     pub blobs: BlobSettings,
     /// In the order of the file.
@@ -45,6 +47,19 @@ pub struct Config {
     pub warnings: Vec<String>,
     /// The files that hold secrets; the configuration file is among them if it holds one itself.
     pub secret_files: BTreeSet<PathBuf>,
+}
+
+/// The collector of traces.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Telemetry {
+    /// The whole url for traces.
+    pub otlp: String,
+    pub headers: Vec<(String, Secret)>,
+    /// The part of the traces that begin here and are sent.
+    pub sample: f64,
+    pub service: String,
+    /// Certificates that are trusted in addition to those of the system.
+    pub ca: Vec<CertificateDer<'static>>,
 }
 
 /// Where Redis is.

@@ -330,10 +330,15 @@ pub(super) async fn enqueue(
     if let Some(key) = values.get("key") {
         task = task.with_key(key.to_owned()).map_err(wrong)?;
     }
+    let trace = dashboard.api.parts().traces.enqueueing(task.traceparent());
+    let task = task.with_traceparent(trace.traceparent.clone());
     let queue = dashboard.api.queue(&name).await?;
     operations::check_delay(&queue.rules, delay)?;
     let (id, word) = match operations::enqueue(&queue, &task).await? {
-        Enqueued::Accepted => (task.id().to_owned(), "enqueued"),
+        Enqueued::Accepted => {
+            trace.accepted(&name, task.id());
+            (task.id().to_owned(), "enqueued")
+        }
         Enqueued::Duplicate(first) => (first, "duplicate"),
         Enqueued::Full => {
             let problem = ApiProblem::new(ProblemCode::QueueFull, operations::full(&queue.rules));

@@ -16,6 +16,7 @@ use crate::plugins::Plugins;
 use crate::queue::{Census, Queue, Redis};
 use crate::reload::ConfigReloads;
 use crate::task::SettledAs;
+use crate::telemetry::Traces;
 use crate::worker::capacity::Capacity;
 use crate::worker::metrics::Histograms;
 use crate::worker::workers::QueueBoard;
@@ -75,6 +76,7 @@ impl Host {
             reloads: self.reloads.clone(),
             redis: Redis::open("redis://127.0.0.1:1").unwrap(),
             plugins: self.plugins.clone(),
+            traces: Traces::default(),
         };
         let mut out = String::new();
         text::encode(&mut out, &sources.registry()).unwrap();

@@ -15,13 +15,12 @@ use serde::de::IgnoredAny;
 
 use super::value;
 use crate::config::{self, Items};
-use crate::field::HOST_FIELDS;
+use crate::field::{HOST_FIELDS, MAX_FIELDS};
 use crate::task::{Field, Origin, Task};
+use crate::telemetry::{TRACEPARENT, TraceContext};
 
 /// The longest id of a task, in bytes. The id is part of a key.
 pub const MAX_ID_BYTES: usize = 256;
-/// The most fields that a task may have besides reserved ones: all are arguments of one call in a script.
-pub const MAX_FIELDS: usize = 1000;
 /// The most reserved fields: those that the host knows, and room for those of other versions.
 const MAX_RESERVED: usize = 50;
 
@@ -49,7 +48,8 @@ const KEY: &str = "tq-key";
 const KNOWN: [&str; 8] = [ID, ATTEMPT, DEFERRALS, CRASHES, FENCE, DELAY, ENQUEUED_AT, DUE_AT];
 /// Failures for a cause outside that were not charged, while the queue was not held.
 const OUTAGES: &str = "tq-outages";
-const TRACEPARENT: &str = "traceparent";
+/// The span of the last attempt, as a `traceparent`.
+const SPAN: &str = "tq-span";
 /// Fields that a dead letter adds to those of its task. They are dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = [
     "tq-queue",
@@ -225,6 +225,18 @@ pub fn set_outages(task: &mut Task, outages: u32) {
     if outages > 0 {
         task.reserved.push(Field { name: OUTAGES.to_owned(), value: outages.to_string().into_bytes() });
     }
+}
+
+/// The span of the last attempt of the task whose spans were made.
+pub(crate) fn last_span(task: &Task) -> Option<TraceContext> {
+    let field = task.reserved.iter().find(|field| field.name == SPAN)?;
+    std::str::from_utf8(&field.value).ok().and_then(TraceContext::parse)
+}
+
+/// Sets the span that [`last_span`] gives.
+pub(crate) fn set_span(task: &mut Task, span: TraceContext) {
+    task.reserved.retain(|field| field.name != SPAN);
+    task.reserved.push(Field { name: SPAN.to_owned(), value: span.to_string().into_bytes() });
 }
 
 /// The field that says when a task that is delayed before its first attempt is due.

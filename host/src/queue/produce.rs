@@ -16,8 +16,9 @@ use super::script::{self, ScriptCall, with_fields};
 use super::{value, wait};
 use crate::config::ValueAt;
 use crate::effects::OutboxTask;
-use crate::field::RESERVED;
+use crate::field::{MAX_FIELDS, RESERVED};
 use crate::task::Field;
+use crate::telemetry::{self, TRACEPARENT};
 
 /// A task that is to be enqueued.
 #[derive(Debug, Clone)]
@@ -45,7 +46,7 @@ pub enum Enqueued {
 pub enum NotATask {
     #[error("a task needs at least one field")]
     NoFields,
-    #[error("a task has at most {max} fields, this one has {0}", max = codec::MAX_FIELDS)]
+    #[error("a task has at most {max} fields, this one has {0}", max = MAX_FIELDS)]
     TooManyFields(usize),
     #[error("an idempotency key has at least one byte, this one is empty")]
     EmptyKey,
@@ -69,6 +70,18 @@ impl NewTask {
         Ok(self)
     }
 
+    /// Gives the task a trace context, unless it has one of its own.
+    pub(crate) fn with_traceparent(mut self, context: Option<String>) -> NewTask {
+        telemetry::add_to(&mut self.fields, || context);
+        self
+    }
+
+    /// The task's own trace context.
+    pub(crate) fn traceparent(&self) -> Option<&str> {
+        let own = self.fields.iter().find(|field| field.name == TRACEPARENT)?;
+        std::str::from_utf8(&own.value).ok()
+    }
+
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -85,7 +98,7 @@ pub(crate) fn check_fields(fields: &[Field], reserved: &[&'static str]) -> Resul
     if fields.is_empty() {
         return Err(NotATask::NoFields);
     }
-    if fields.len() > codec::MAX_FIELDS {
+    if fields.len() > MAX_FIELDS {
         return Err(NotATask::TooManyFields(fields.len()));
     }
     let refused = |field: &Field| {

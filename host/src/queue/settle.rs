@@ -19,6 +19,7 @@ use super::script;
 use super::status::TaskName;
 use crate::effects::Effects;
 use crate::task::{SettledAs, Task};
+use crate::telemetry::TRACEPARENT;
 
 /// The most values that one attempt may set to be settled in the short form. One MSET takes those of a whole
 /// call, and Lua passes at most 7,000 arguments to it.
@@ -437,7 +438,9 @@ impl Queue {
                 // A producer may have written any text into the field.
                 let joins = task.joins.as_ref().filter(|flow| **flow == self.keys.flow(&task.id).about);
                 let joins = joins.map(|flow| codec::raw("joins", flow));
-                add_fields(command, &result.chain(flows).chain(joins).collect());
+                let span = self.rules.on_end.completed.as_ref().and_then(|_| codec::last_span(task));
+                let span = span.map(|span| codec::raw(TRACEPARENT, &span));
+                add_fields(command, &result.chain(flows).chain(joins).chain(span).collect());
             }
             (Settlement::Park { delay, from, next_attempt, deferrals, error }, EndingSubject::Task(task)) => {
                 let what = if *from == DelayStart::Now { "P" } else { "E" };

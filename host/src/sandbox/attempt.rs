@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::effects::EffectSource;
 use crate::task::{FailureKind, Outcome, Progress, Task};
+use crate::telemetry::AttemptTrace;
 
 /// One run of a handler.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Attempt {
     pub progress: Vec<Progress>,
     /// Reads committed state and records, and checks new tasks.
     pub effects: Arc<dyn EffectSource>,
+    /// The spans of the tasks, and the trace context of what they make.
+    pub trace: AttemptTrace,
     /// Ends the attempt without a report.
     pub stop: CancellationToken,
 }

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::effects::{EffectError, EffectSource, Effects};
 use crate::task::Task;
+use crate::telemetry::{AttemptTrace, RequestTrace};
 
 /// Why a guest in a self-check has no effects.
 const IN_CHECK: &str = "a self-check has no task, so it reads no data and has no effects";
@@ -32,16 +33,21 @@ pub(super) struct AttemptEffects {
     /// The task that calls belong to. None in a batch, until the guest selects one.
     selected: Option<usize>,
     outages: Outages,
+    trace: AttemptTrace,
 }
 
 /// The tasks of an attempt for which a service was down, and how long it asks to wait.
 pub(super) type Outages = BTreeMap<usize, Option<Duration>>;
 
 impl AttemptEffects {
-    pub(super) fn new(tasks: Arc<Vec<Task>>, source: Option<Arc<dyn EffectSource>>) -> AttemptEffects {
+    pub(super) fn new(
+        tasks: Arc<Vec<Task>>,
+        source: Option<Arc<dyn EffectSource>>,
+        trace: AttemptTrace,
+    ) -> AttemptEffects {
         let each = vec![Effects::default(); tasks.len()];
         let selected = (tasks.len() == 1).then_some(0);
-        AttemptEffects { tasks, source, each, selected, outages: Outages::new() }
+        AttemptEffects { tasks, source, each, selected, outages: Outages::new(), trace }
     }
 
     /// Makes further calls belong to a task of the batch.
@@ -77,6 +83,17 @@ impl AttemptEffects {
         let why = self.why_none();
         let effects = self.selected.and_then(|index| self.each.get_mut(index));
         effects.ok_or_else(|| wasmtime::format_err!("{why}"))
+    }
+
+    /// The `traceparent` of what the task makes that calls belong to.
+    pub(super) fn traceparent(&self) -> Option<String> {
+        let index = self.selected?;
+        self.tasks.get(index).and_then(|task| self.trace.traceparent(index, task))
+    }
+
+    /// The trace of the requests of the attempt.
+    pub(super) fn request_trace(&self) -> RequestTrace {
+        self.trace.requests(&self.tasks)
     }
 
     /// The source that answers reads.

@@ -207,7 +207,8 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     let fuel = most.max(loaded.blob_fuel).saturating_add(RESULT_SLACK);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
     let interrupts = Interrupts { stop: attempt.stop.clone(), turn: turn.clone() };
-    let effects = AttemptEffects::new(attempt.tasks.clone(), Some(attempt.effects.clone()));
+    let source = Some(attempt.effects.clone());
+    let effects = AttemptEffects::new(attempt.tasks.clone(), source, attempt.trace.clone());
     instance.store.data_mut().begin(log, attempt.progress.clone(), effects, deadline, interrupts);
     instance.store.data_mut().plugin = Some(attempt.plugin.clone());
     instance.store.set_epoch_deadline(1);

@@ -157,10 +157,10 @@ impl GuestState {
 
     pub(super) fn http(&mut self) -> WasiHttpCtxView<'_> {
         self.weigh();
-        let (grant, log, deadline) = (&self.grant, &self.log, self.deadline);
+        let (grant, log, deadline, effects) = (&self.grant, &self.log, self.deadline, &self.effects);
         let client = self.http.get_or_insert_with(|| {
             let subject = log.lock().unwrap_or_else(PoisonError::into_inner).subject();
-            Box::new(Client::new(grant.clone(), subject, deadline))
+            Box::new(Client::new(grant.clone(), subject, deadline, effects.request_trace()))
         });
         let (hooks, ctx) = client.parts();
         WasiHttpCtxView { hooks, table: &mut self.table, ctx }

@@ -11,6 +11,7 @@ use super::quota::Quota;
 use super::{Attempt, AttemptReport, Compiler, Sandbox, SandboxOptions};
 use crate::queue::NoEffects;
 use crate::task::{Field, Origin, Outcome, Progress, Task};
+use crate::telemetry::AttemptTrace;
 
 /// A core module with the handler's exports around `body`, which must leave the address of the result; there
 /// is room for one at 16. `extra` is put at module level before the functions.
@@ -142,6 +143,7 @@ pub(crate) fn attempt() -> Attempt {
         timeout: Duration::from_secs(20),
         progress: vec![Progress::default()],
         effects: Arc::new(NoEffects::default()),
+        trace: AttemptTrace::default(),
         stop: CancellationToken::new(),
     }
 }

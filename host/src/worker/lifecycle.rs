@@ -30,6 +30,7 @@ use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::{Link, Queue, QueueEffects, Redis};
 use crate::shutdown::Stop;
+use crate::telemetry::Traces;
 
 /// The parts that all queues of one host share.
 pub(crate) struct Common {
@@ -41,6 +42,7 @@ pub(crate) struct Common {
     pub lookout: Lookout,
     /// The connection for reads that do not block. All queues use it.
     pub reads: Link,
+    pub traces: Traces,
     pub stop: Stop,
 }
 
@@ -105,6 +107,7 @@ impl Worker {
             jobs,
             room: Room::new(concurrency),
             metrics,
+            traces: host.traces.clone(),
             notices: Notices::default(),
             stop: host.stop.child(),
         });

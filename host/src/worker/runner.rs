@@ -24,6 +24,7 @@ use crate::plugins::{Judged, Ruling, Version};
 use crate::queue::{EndingSubject, codec};
 use crate::sandbox::Attempt;
 use crate::task::{AttemptEnd, Task};
+use crate::telemetry::{AttemptTrace, RunEnd};
 
 /// Runs a task or a batch beside other attempts. On the guests' threads, the handler begins without another
 /// hop.
@@ -60,9 +61,11 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
         return;
     }
     let (tasks, holds): (Vec<Task>, Vec<Hold>) = members.into_iter().unzip();
+    let trace = shared.traces.begin(&tasks, codec::last_span);
     let tasks = Arc::new(tasks);
-    let judged = attempt(&shared, &version, &tasks, &holds).await;
-    let tasks = Arc::unwrap_or_clone(tasks);
+    let judged = attempt(&shared, &version, &tasks, &holds, &trace).await;
+    let mut tasks = Arc::unwrap_or_clone(tasks);
+    trace_ends(&shared, &version, &mut tasks, &holds, &trace, judged.as_ref().map(|(_, judged)| judged));
     match judged {
         Some((duration, Judged::Each(ends))) => {
             if ends.len() > 1 {
@@ -129,6 +132,37 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
     }
 }
 
+/// Ends the spans of an attempt, and notes in its tasks which these were.
+fn trace_ends(
+    shared: &SharedQueue,
+    version: &Version,
+    tasks: &mut [Task],
+    holds: &[Hold],
+    trace: &AttemptTrace,
+    judged: Option<&Judged>,
+) {
+    // The tasks of a batch that failed run again at once, and only those runs count.
+    if !shared.traces.are_sent() || matches!(judged, Some(Judged::Split { .. })) {
+        return;
+    }
+    for (index, (task, hold)) in tasks.iter_mut().zip(holds).enumerate() {
+        let (outcome, error) = match judged {
+            Some(Judged::Each(ends)) => {
+                ends.get(index).map_or(("", None), |(outcome, _)| (outcome.word(), outcome.error()))
+            }
+            _ if hold.is_lost() => ("lost", None),
+            _ if hold.is_cancelled() => ("cancelled", None),
+            _ => ("released", None),
+        };
+        let since_ms = task.waits_since_ms.unwrap_or_else(|| codec::entry_time_ms(&task.entry));
+        let (plugin, group) = (&*version.label(), &*shared.queue.rules.group);
+        trace.ended(index, task, &RunEnd { plugin, group, outcome, error, since_ms });
+        if let Some(span) = trace.span(index, task) {
+            codec::set_span(task, span);
+        }
+    }
+}
+
 /// Runs a task of a batch by itself, beside the others.
 fn run_singly(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
     drop(shared.runners.spawn(run_shared(shared.clone(), version.clone(), vec![(task, hold)])));
@@ -140,6 +174,7 @@ async fn attempt(
     version: &Arc<Version>,
     tasks: &Arc<Vec<Task>>,
     holds: &[Hold],
+    trace: &AttemptTrace,
 ) -> Option<(Duration, Judged)> {
     let rules = &shared.queue.rules;
     let stop = if let [hold] = holds { hold.stop().clone() } else { CancellationToken::new() };
@@ -150,6 +185,7 @@ async fn attempt(
         timeout: rules.timeout,
         progress: holds.iter().map(|hold| hold.progress().clone()).collect(),
         effects: shared.effects.clone(),
+        trace: trace.clone(),
         stop: stop.clone(),
     };
     if holds.len() == 1 {

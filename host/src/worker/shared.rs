@@ -24,6 +24,7 @@ use crate::effects::EffectSource;
 use crate::plugins::Version;
 use crate::queue::{Ending, EndingSubject, Queue, Settlement};
 use crate::shutdown::Stop;
+use crate::telemetry::Traces;
 
 pub(crate) struct SharedQueue {
     /// The queue's name.
@@ -59,6 +60,7 @@ pub(crate) struct SharedQueue {
     /// Locked from a claim until all claimed entries are in `inflight`.
     pub claiming: Mutex<()>,
     pub metrics: Arc<QueueMetrics>,
+    pub traces: Traces,
     /// Bounds the lines about single tasks.
     pub notices: Notices,
     pub stop: Stop,
@@ -82,7 +84,10 @@ impl SharedQueue {
         hold: Hold,
     ) {
         // Where few tasks may run beside each other, only the owner completes one, and none is plain.
-        let is_known = hold.settling() || self.queue.rules.turns.are_limited();
+        // The short form has no place for the span that those get to know who are told of the end.
+        let tells_span =
+            self.traces.are_sent() && self.queue.rules.on_end.completed.is_some() && ran.is_some();
+        let is_known = hold.settling() || self.queue.rules.turns.are_limited() || tells_span;
         if let (EndingSubject::Task(task), Settlement::Park { delay, .. }) = (&subject, &decision.settlement)
             && self.queue.needs_its_alias_kept(*delay)
             // In a box, so that the futures of all other tasks stay small.

@@ -188,19 +188,24 @@ local function is_marked(status)
   return redis.pcall('HGET', status, 'cancel') == '1'
 end
 
--- Adds a task for the end of a task, with the fields of the ended one that are told. Fields that begin with
--- `end.` speak of an earlier end. If the stream cannot take it, the status of the ended task says so, if it
+-- Adds a task for the end of a task, with the fields of the ended one that are told. Its trace goes on in the
+-- new task, below the span of the last attempt if hosts send spans. Fields that begin with `end.` speak of an
+-- earlier end. If the stream cannot take it, the status of the ended task says so, if it
 -- is kept.
 local function tell(status, id, how, attempt, changes, fields, letter)
   local reason = letter and value_in(letter, 'tq-reason') or value_in(changes, 'duplicate_of') and 'duplicate'
     or how == 'FAILED' and 'lost' or ''
   if told.fields ~= '' and not told.named then told.named = cjson.decode(told.fields) end
+  local span = value_in(changes, 'traceparent') or letter and value_in(letter, 'tq-span')
   local new = {}
   for i = 1, fields and #fields <= 7000 and #fields or 0, 2 do
     local name = fields[i]
     local is_own = string.sub(name, 1, 3) ~= 'tq-' and string.sub(name, 1, 4) ~= 'end.'
-    if is_own and (not told.named or told.named[name]) then append(new, name, fields[i + 1]) end
+    local is_told = not told.named or told.named[name]
+    if name == 'traceparent' then is_told = not span end
+    if is_own and is_told then append(new, name, fields[i + 1]) end
   end
+  if span then append(new, 'traceparent', span) end
   append(new, 'end.id', id, 'end.queue', told.queue, 'end.status', how, 'end.reason', reason,
     'end.error', value_in(changes, 'error') or '', 'end.result', value_in(changes, 'result') or '',
     'end.attempts', attempt or '', 'end.enqueued_at', value_in(changes, 'enqueued_at') or '',

@@ -6,6 +6,7 @@ use crate::effects::{self, EffectError, OutboxTask};
 use crate::sandbox::effects::FlowFailed;
 use crate::sandbox::state::GuestState;
 use crate::task::Field;
+use crate::telemetry;
 
 type Reply<T> = wasmtime::Result<Result<T, Error>>;
 
@@ -62,7 +63,9 @@ impl GuestState {
     fn new_task(&self, task: NewTask) -> Result<OutboxTask, EffectError> {
         let NewTask { queue, fields, delay_ms, idempotency_key } = task;
         let (fields, delay) = (self.fields(fields), effects::time(delay_ms));
-        self.effects.source()?.new_task(&queue, fields, delay, idempotency_key)
+        let mut task = self.effects.source()?.new_task(&queue, fields, delay, idempotency_key)?;
+        telemetry::add_to(&mut task.fields, || self.effects.traceparent());
+        Ok(task)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Counts the results of requests, for each plugin over all of its versions.
+//! Counts the results of requests, for each plugin over all of its versions, and ends their spans.
 //!
 //! In: a [`CountedRequest`] for each request, from before it is admitted until its last resource is dropped.
 //! Out: the counts of its plugin (`requests`).
@@ -6,9 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use http::StatusCode;
 use wasmtime_wasi_http::Error;
 
+use super::requests::Requests;
 use crate::sandbox::share::Share;
+use crate::telemetry::RequestSpan;
 
 /// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,15 +44,24 @@ impl RequestEnd {
     }
 }
 
-/// Counts one request when it is dropped. It counts as aborted, unless another result was set.
+/// Counts one request when it is dropped, and ends its span. It counts as aborted, unless another result was
+/// set.
 pub(super) struct CountedRequest {
     share: Arc<Share>,
+    span: Option<RequestSpan>,
     end: RequestEnd,
 }
 
 impl CountedRequest {
-    pub(super) fn new(share: Arc<Share>) -> CountedRequest {
-        CountedRequest { share, end: RequestEnd::Aborted }
+    pub(super) fn new(share: Arc<Share>, span: Option<RequestSpan>) -> CountedRequest {
+        CountedRequest { share, span, end: RequestEnd::Aborted }
+    }
+
+    /// Notes the status of the response in the span.
+    pub(super) fn answered(&mut self, status: StatusCode) {
+        if let Some(span) = &mut self.span {
+            span.answered(status.as_u16());
+        }
     }
 
     pub(super) fn ended(&mut self, end: RequestEnd) {
@@ -60,12 +72,15 @@ impl CountedRequest {
 impl Drop for CountedRequest {
     fn drop(&mut self) {
         self.share.requests.0[self.end as usize].fetch_add(1, Ordering::Relaxed);
+        if let Some(span) = &mut self.span {
+            let failure = (self.end != RequestEnd::Ok).then(|| Requests::RESULTS[self.end as usize]);
+            span.ended(failure);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::requests::Requests;
     use super::*;
 
     #[test]
@@ -79,7 +94,7 @@ mod tests {
             RequestEnd::Error,
             RequestEnd::Aborted,
         ]) {
-            let mut counted = CountedRequest::new(share.clone());
+            let mut counted = CountedRequest::new(share.clone(), None);
             counted.ended(RequestEnd::Error);
             counted.ended(end);
             let before = requests.totals();
@@ -88,7 +103,7 @@ mod tests {
                 assert_eq!(after - before, u64::from(found == name), "{name}");
             }
         }
-        drop(CountedRequest::new(share.clone()));
+        drop(CountedRequest::new(share.clone(), None));
         assert_eq!(requests.totals()[4], ("aborted", 2));
     }
 

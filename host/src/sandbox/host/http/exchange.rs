@@ -85,6 +85,7 @@ impl Exchange {
             }
         };
         let (head, incoming) = response.into_parts();
+        counted.answered(head.status);
         let most = grant.bounds.max_response_body;
         if let Some(size) = incoming.size_hint().exact().filter(|size| *size > most) {
             counted.ended(RequestEnd::Error);

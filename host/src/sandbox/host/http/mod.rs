@@ -36,6 +36,7 @@ use wasmtime_wasi_http::p2::types::{HostIncomingResponse, HostOutgoingRequest};
 use wasmtime_wasi_http::{Error, FieldMap, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpHooks};
 
 use crate::sandbox::log::Subject;
+use crate::telemetry::RequestTrace;
 
 use counts::{CountedRequest, RequestEnd};
 pub(in crate::sandbox) use grant::Grant;
@@ -88,6 +89,7 @@ struct Hooks {
     /// Free places for requests.
     places: Arc<Semaphore>,
     refusals: Refusals,
+    trace: RequestTrace,
     /// The time when the attempt's requests end, if nothing has stopped them before.
     latest: Instant,
     stop: CancellationToken,
@@ -99,6 +101,7 @@ impl Client {
         grant: Arc<Grant>,
         subject: Option<Subject>,
         deadline: std::time::Instant,
+        trace: RequestTrace,
     ) -> Client {
         let (stop, mut ctx) = (CancellationToken::new(), WasiHttpCtx::new());
         ctx.set_field_size_limit(MAX_FIELDS);
@@ -106,6 +109,7 @@ impl Client {
             requests: 0,
             places: Arc::new(Semaphore::new(grant.bounds.max_concurrent as usize)),
             refusals: Refusals { subject, seen: Arc::default() },
+            trace,
             latest: Instant::from(deadline) + AFTER_ATTEMPT,
             _stops: stop.clone().drop_guard(),
             stop,
@@ -187,11 +191,12 @@ impl WasiHttpHooks for Hooks {
 
     fn send_request(
         &mut self,
-        request: http::Request<WasiBody>,
+        mut request: http::Request<WasiBody>,
         options: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
     ) -> Box<dyn Future<Output = Exchanged> + Send> {
-        let mut counted = CountedRequest::new(self.grant.owner.share().clone());
+        let mut counted =
+            CountedRequest::new(self.grant.owner.share().clone(), self.trace.begin(&mut request));
         let exchange = match self.admit(request, options) {
             Ok(exchange) => exchange,
             Err(error) => {

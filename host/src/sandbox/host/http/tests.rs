@@ -30,8 +30,13 @@ fn client(hosts: &[&str]) -> Hooks {
     let log =
         GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), None, Arc::default(), testing::quota());
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
-    Client::new(Arc::new(grant_with(&format!("{hosts:?}"), |_, _| Ok(Vec::new()))), log.subject(), deadline)
-        .hooks
+    Client::new(
+        Arc::new(grant_with(&format!("{hosts:?}"), |_, _| Ok(Vec::new()))),
+        log.subject(),
+        deadline,
+        RequestTrace::default(),
+    )
+    .hooks
 }
 
 fn request(url: &str) -> http::Request<WasiBody> {

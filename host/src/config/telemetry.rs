@@ -1,0 +1,163 @@
+//! `[telemetry]`: the collector of traces, and which traces it gets.
+//!
+//! In: the table. Out: a [`Telemetry`], or none without the table: then no traces are sent.
+
+use std::ops::RangeInclusive;
+
+use http::{HeaderName, HeaderValue};
+use url::Url;
+
+use super::http::read_ca;
+use super::model::Telemetry;
+use super::reader::{Item, Keys, Table};
+use super::secret::Secret;
+use super::source::secret;
+
+pub(super) const KEYS: Keys =
+    Keys { known: &["otlp", "headers", "sample", "service", "ca"], later: &[], elsewhere: &[] };
+
+const SAMPLE: RangeInclusive<f64> = 0.0..=1.0;
+const MAX_HEADERS: usize = 20;
+const MAX_SERVICE: usize = 100;
+/// The path of the collector for traces.
+const TRACES: &str = "/v1/traces";
+/// Headers that the host sets itself.
+const OWN: [&str; 5] = ["host", "content-type", "content-length", "connection", "transfer-encoding"];
+
+pub(super) fn read(item: Option<Item>) -> Option<Telemetry> {
+    let item = item?;
+    let table = item.table(&KEYS)?;
+    let headers = table.get("headers").map(|item| read_headers(&item)).unwrap_or_default();
+    let sample = table.get("sample").map_or(Some(1.0), |item| item.number(SAMPLE));
+    let service = table.get("service").map_or(Some("tqhost".to_owned()), |item| item.checked(check_service));
+    let ca = table.get("ca").map_or(Some(Vec::new()), |item| read_ca(&item));
+    let otlp = read_url(&item, &table);
+    Some(Telemetry { otlp: otlp?, headers, sample: sample?, service: service?, ca: ca? })
+}
+
+fn read_url(section: &Item, table: &Table) -> Option<String> {
+    const FORM: &str = "write the collector's address, like \"http://collector:4318\"";
+    let Some(item) = table.get("otlp") else {
+        section.named_as(table.key_of("otlp")).problem(format!("is required: {FORM}"));
+        return None;
+    };
+    let text = item.string()?;
+    let url = match Url::parse(text) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => url,
+        // The text is not shown, because a password may be in it.
+        _ => {
+            item.problem(format!("is not an http or https url: {FORM}"));
+            return None;
+        }
+    };
+    if !url.username().is_empty() || url.password().is_some() {
+        item.problem(
+            "has a user name or a password in it: write headers = { authorization = { env = \"NAME\" } }",
+        );
+        return None;
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        item.problem(format!("has a part after the path (? or #): {FORM}"));
+        return None;
+    }
+    if url.port() == Some(4317) {
+        item.warn("port 4317 is usually that of gRPC; this is OTLP over HTTP, usually on port 4318");
+    }
+    let mut url = url;
+    let path = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&if path.ends_with(TRACES) { path } else { path + TRACES });
+    Some(url.into())
+}
+
+fn read_headers(item: &Item) -> Vec<(String, Secret)> {
+    let named = item.named();
+    if named.len() > MAX_HEADERS {
+        item.problem(format!("has {} headers: write at most {MAX_HEADERS}", named.len()));
+    }
+    named.into_iter().filter_map(|(name, value)| read_header(name, &value)).collect()
+}
+
+fn read_header(name: &str, item: &Item) -> Option<(String, Secret)> {
+    let Ok(header) = HeaderName::try_from(name) else {
+        item.problem("is not the name of a header");
+        return None;
+    };
+    if OWN.contains(&header.as_str()) {
+        item.problem("is a header that the host sets itself: leave it out");
+        return None;
+    }
+    let value = secret(item)?;
+    if HeaderValue::try_from(value.expose()).is_err() {
+        item.problem("has characters in it that a header cannot carry, such as a line end");
+        return None;
+    }
+    Some((header.as_str().to_owned(), value))
+}
+
+fn check_service(name: &str) -> Result<(), String> {
+    if (1..=MAX_SERVICE).contains(&name.len()) && !name.chars().any(char::is_control) {
+        return Ok(());
+    }
+    Err(format!("is no name of a service: write 1 to {MAX_SERVICE} bytes of text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, problem};
+
+    #[test]
+    fn good_tables() {
+        assert_eq!(parse("[queues.a]").expect("valid").telemetry, None);
+        let text = "[queues.a]\n[telemetry]\notlp = \"http://collector:4318\"";
+        let telemetry = parse(text).expect("valid").telemetry.expect("a collector");
+        assert_eq!(telemetry.otlp, "http://collector:4318/v1/traces");
+        assert_eq!(
+            (telemetry.sample, telemetry.service.as_str(), telemetry.headers.len()),
+            (1.0, "tqhost", 0)
+        );
+        let text = r#"
+            [queues.a]
+            [telemetry]
+            otlp = "https://example.com/otlp/"
+            headers = { Authorization = { env = "GOOD" }, x-scope = "team" }
+            sample = 0.1
+            service = "orders"
+        "#;
+        let telemetry = parse(text).expect("valid").telemetry.expect("a collector");
+        assert_eq!(telemetry.otlp, "https://example.com/otlp/v1/traces");
+        assert_eq!((telemetry.sample, telemetry.service.as_str()), (0.1, "orders"));
+        let headers: Vec<_> =
+            telemetry.headers.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
+        assert_eq!(headers, [("authorization", "from-env"), ("x-scope", "team")]);
+        let text = "[queues.a]\n[telemetry]\notlp = \"http://c:4317/v1/traces\"\nsample = 0";
+        let config = parse(text).expect("valid");
+        assert_eq!(config.telemetry.expect("a collector").otlp, "http://c:4317/v1/traces");
+        assert!(config.warnings[0].contains("4317 is usually that of gRPC"), "{:?}", config.warnings);
+    }
+
+    #[test]
+    fn bad_tables() {
+        let table = [
+            ("", "telemetry.otlp: is required: write the collector's address"),
+            ("otlp = \"collector:4318\"", "telemetry.otlp: is not an http or https url"),
+            ("otlp = \"http://\"", "is not an http or https url"),
+            ("otlp = 4318", "is an integer, but must be a string"),
+            ("otlp = \"http://a:hunter2@c\"", "has a user name or a password in it"),
+            ("otlp = \"http://c?x=1\"", "has a part after the path"),
+            ("sample = 2", "telemetry.sample: 2 is out of bounds"),
+            ("sample = \"all\"", "must be a number"),
+            ("service = \"a\\n\"", "is no name of a service: write 1 to 100 bytes"),
+            ("ca = \"missing.pem\"", "telemetry.ca: /etc/tqhost/missing.pem cannot be read"),
+            ("headers = []", "must be a table"),
+            ("headers = { \"a b\" = \"1\" }", "is not the name of a header"),
+            ("headers = { Host = \"1\" }", "the host sets itself"),
+            ("headers = { a = \"1\\n\" }", "that a header cannot carry"),
+            ("headers = { a = { env = \"MISSING\" } }", "\"MISSING\" is not set"),
+            ("endpoint = \"http://c\"", "unknown key"),
+        ];
+        for (line, why) in table {
+            let problem = problem(&format!("[queues.a]\n[telemetry]\n{line}"));
+            assert!(problem.contains(why) && !problem.contains("hunter2"), "{line}: {problem}");
+        }
+    }
+}

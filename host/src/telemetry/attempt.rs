@@ -1,0 +1,216 @@
+//! The spans of an attempt: for each of its tasks "wait", and "run".
+//!
+//! In: the tasks, and how their attempts ended. Out: the spans; and the trace contexts for all that an
+//! attempt makes. A task's span stands below the one that its `traceparent` names. The producer of that has
+//! decided whether the trace is sent. Without one, the first attempt begins a trace, and later attempts go on
+//! with it.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::context::TraceContext;
+use super::request::RequestTrace;
+use super::span::{Span, SpanKind};
+use super::traces::Traces;
+use crate::task::Task;
+
+/// The traces of one attempt. The default is for an attempt whose spans go nowhere.
+#[derive(Debug, Clone, Default)]
+pub struct AttemptTrace(Option<Arc<TracedAttempt>>);
+
+#[derive(Debug)]
+struct TracedAttempt {
+    traces: Traces,
+    start: SystemTime,
+    /// One for each task.
+    runs: Vec<Run>,
+}
+
+/// One task's part of an attempt.
+#[derive(Debug)]
+struct Run {
+    context: TraceContext,
+    parent: Option<u64>,
+    earlier: Option<TraceContext>,
+}
+
+impl Run {
+    fn new(traces: &Traces, task: &Task, earlier: Option<TraceContext>) -> Run {
+        let above = own(task).map(|(_, context)| context).or(earlier);
+        match above {
+            // Nobody is to see the trace, so it goes on as if nothing had been here.
+            Some(above) if !above.sampled => Run { context: above, parent: None, earlier: None },
+            Some(above) => Run { context: above.child(), parent: Some(above.span), earlier },
+            None => Run { context: TraceContext::root(traces.samples()), parent: None, earlier: None },
+        }
+    }
+}
+
+/// The trace context that the producer wrote.
+fn own(task: &Task) -> Option<(&str, TraceContext)> {
+    let text = task.traceparent.as_deref()?;
+    TraceContext::parse(text).map(|context| (text, context))
+}
+
+/// How a task's part of an attempt ended.
+pub(crate) struct RunEnd<'e> {
+    /// The plugin and its version: `name@digest`.
+    pub plugin: &'e str,
+    pub group: &'e str,
+    pub outcome: &'e str,
+    pub error: Option<&'e str>,
+    /// When the task could run (ms since the Unix epoch).
+    pub since_ms: u64,
+}
+
+impl Traces {
+    /// Begins the spans of an attempt. `earlier` gives the last attempt of a task.
+    pub(crate) fn begin(
+        &self,
+        tasks: &[Task],
+        earlier: impl Fn(&Task) -> Option<TraceContext>,
+    ) -> AttemptTrace {
+        AttemptTrace(self.0.is_some().then(|| {
+            let runs = tasks.iter().map(|task| Run::new(self, task, earlier(task))).collect();
+            Arc::new(TracedAttempt { traces: self.clone(), start: SystemTime::now(), runs })
+        }))
+    }
+}
+
+impl AttemptTrace {
+    fn run(&self, index: usize) -> Option<(&TracedAttempt, &Run)> {
+        let traced = self.0.as_deref()?;
+        traced.runs.get(index).map(|run| (traced, run))
+    }
+
+    /// The context of a task's run, if spans are sent anywhere.
+    fn context(&self, index: usize) -> Option<TraceContext> {
+        self.run(index).map(|(_, run)| run.context)
+    }
+
+    /// The `traceparent` of all that the run of a task makes.
+    pub(crate) fn traceparent(&self, index: usize, task: &Task) -> Option<String> {
+        let of_producer = || own(task).map(|(text, _)| text.to_owned());
+        self.span(index, task).map(|span| span.to_string()).or_else(of_producer)
+    }
+
+    /// The span of a task's run, for its next attempt. None if no span is made because the producer's context
+    /// says so.
+    pub(crate) fn span(&self, index: usize, task: &Task) -> Option<TraceContext> {
+        self.context(index).filter(|context| context.sampled || own(task).is_none())
+    }
+
+    /// The trace of the requests of an attempt. Those of a batch belong to several tasks, and so to none.
+    pub(crate) fn requests(&self, tasks: &[Task]) -> RequestTrace {
+        let [task] = tasks else { return RequestTrace::default() };
+        match self.run(0) {
+            Some((traced, run)) if run.context.sampled => RequestTrace::below(&traced.traces, run.context),
+            _ => RequestTrace::passing_on(self.traceparent(0, task)),
+        }
+    }
+
+    /// Records the spans of a task whose attempt has ended.
+    pub(crate) fn ended(&self, index: usize, task: &Task, end: &RunEnd<'_>) {
+        let Some((traced, run)) = self.run(index).filter(|(_, run)| run.context.sampled) else { return };
+        let of_task = |span: Span| {
+            span.text("messaging.system", "tqhost")
+                .text("messaging.destination.name", &task.queue)
+                .text("messaging.consumer.group.name", end.group)
+                .text("messaging.message.id", &task.id)
+                .number("tqhost.attempt", task.attempt)
+        };
+        let since = (UNIX_EPOCH + Duration::from_millis(end.since_ms)).min(traced.start);
+        // Without a span above both, the wait is a part of the run.
+        let parent = run.parent.or(Some(run.context.span));
+        let (name, context) = (format!("wait {}", task.queue), run.context.child());
+        let mut wait = of_task(Span::new(name, SpanKind::Internal, context, parent, since));
+        wait.times.1 = traced.start;
+        traced.traces.record(wait);
+        let name = format!("run {}", task.queue);
+        let span = Span::new(name, SpanKind::Consumer, run.context, run.parent, traced.start);
+        let (plugin, version) = end.plugin.rsplit_once('@').unwrap_or((end.plugin, ""));
+        let mut span = of_task(span)
+            .text("messaging.operation.name", "run")
+            .text("messaging.operation.type", "process")
+            .text("tqhost.plugin", plugin)
+            .text("tqhost.version", version)
+            .text("tqhost.outcome", end.outcome);
+        if let Some(error) = end.error {
+            span = span.failed(end.outcome, error);
+        }
+        span.link = run.earlier;
+        traced.traces.record(span);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::testing;
+    use crate::telemetry::export::tests::kept;
+
+    const ABOVE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn task(traceparent: Option<&str>) -> Task {
+        Task { traceparent: traceparent.map(str::to_owned), ..testing::task() }
+    }
+
+    const END: RunEnd<'_> =
+        RunEnd { plugin: "p@abc", group: "g", outcome: "trap", error: Some("unreachable"), since_ms: 5 };
+
+    #[test]
+    fn the_runs_of_a_task_stand_below_its_producer_and_link_to_each_other() {
+        let (traces, mut spans) = kept(1.0);
+        let task = task(Some(ABOVE));
+        let first = traces.begin(std::slice::from_ref(&task), |_| None);
+        first.ended(0, &task, &END);
+        let second = traces.begin(std::slice::from_ref(&task), |_| first.context(0));
+        second.ended(0, &task, &END);
+        for link in [None, first.context(0)] {
+            let (wait, run) = (spans.try_recv().expect("a span"), spans.try_recv().expect("a span"));
+            for span in [&wait, &run] {
+                assert_eq!(
+                    (span.context.trace, span.parent),
+                    (0x4bf92f3577b34da6a3ce929d0e0e4736, Some(0xf067aa0ba902b7))
+                );
+            }
+            assert_eq!((wait.link, run.link), (None, link));
+            assert_eq!(wait.times.1, run.times.0);
+            assert_eq!((wait.error, run.error.as_deref()), (None, Some("unreachable")));
+        }
+        let below = first.traceparent(0, &task).expect("a context");
+        assert_eq!(TraceContext::parse(&below), first.context(0));
+    }
+
+    #[test]
+    fn a_trace_begins_with_the_first_attempt_and_goes_on_with_the_next() {
+        let (traces, mut spans) = kept(1.0);
+        let task = task(Some("nonsense"));
+        let first = traces.begin(std::slice::from_ref(&task), |_| None);
+        first.ended(0, &task, &END);
+        let (wait, run) = (spans.try_recv().expect("a span"), spans.try_recv().expect("a span"));
+        assert_eq!((run.parent, wait.parent), (None, Some(run.context.span)));
+        let second = traces.begin(std::slice::from_ref(&task), |_| first.context(0));
+        let (before, after) = (first.context(0).expect("traced"), second.context(0).expect("traced"));
+        assert!(before.trace == after.trace && before.span != after.span);
+    }
+
+    #[test]
+    fn who_began_a_trace_decides_whether_it_is_sent() {
+        let (traces, mut spans) = kept(0.0);
+        let (quiet, sampled, own) = (task(Some(&ABOVE.replace("-01", "-00"))), task(Some(ABOVE)), task(None));
+        for task in [&quiet, &sampled, &own] {
+            let attempt = traces.begin(std::slice::from_ref(task), |_| None);
+            attempt.ended(0, task, &END);
+            let below = attempt.traceparent(0, task).expect("a context");
+            assert_eq!(below == ABOVE.replace("-01", "-00"), *task == quiet, "{below}");
+            assert_eq!(below.ends_with("-01"), *task == sampled, "{below}");
+        }
+        assert!(spans.try_recv().is_ok() && spans.try_recv().is_ok() && spans.try_recv().is_err());
+        // Without a collector, a producer's context goes on, if it is one.
+        let none = Traces::default().begin(&[], |_| None);
+        assert_eq!(none.traceparent(0, &sampled).as_deref(), Some(ABOVE));
+        assert_eq!(none.traceparent(0, &own), None);
+        assert_eq!(none.traceparent(0, &task(Some("nonsense"))), None);
+    }
+}

@@ -1,0 +1,312 @@
+//! Sends spans to the collector: OTLP over HTTP, in protobuf.
+//!
+//! In: spans in a bounded queue, from any thread. Out: one POST at a time, with up to [`BATCH`] spans.
+//!
+//! A collector that does not answer is asked again with growing pauses, with the same spans. Meanwhile the
+//! queue fills, and what finds no room is dropped (`traces`). Spans that the collector refuses are dropped,
+//! too. Trouble is logged once, and then not more often than [`TELL_AGAIN`].
+//!
+//! Not here: who makes spans, and the address and headers (`config::telemetry`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector as TcpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::{InstrumentationScope, any_value};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span as Message};
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::span::{Span, attribute};
+use super::traces::{SpanCounts, Traces};
+use crate::chain::chain;
+use crate::config::Telemetry;
+use crate::tls;
+
+/// Spans that may wait. A span takes about a kilobyte.
+const ROOM: usize = 8192;
+/// The most spans in one request.
+const BATCH: usize = 512;
+/// How long the first span of a request waits for others.
+const GATHER: Duration = Duration::from_millis(500);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The pauses between two tries of a request: they double from the first to the second of these.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// The shortest time between two lines of the log about trouble.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+/// The most bytes of an answer that are read.
+const MAX_ANSWER: usize = 64 << 10;
+
+/// The sending of spans, until it is finished.
+#[derive(Debug, Default)]
+pub(crate) struct TraceExport {
+    pub(crate) traces: Traces,
+    sending: Option<(CancellationToken, JoinHandle<()>)>,
+}
+
+impl TraceExport {
+    /// Begins to send, if the configuration names a collector. `instance` is the name of this host.
+    pub(crate) fn start(settings: Option<&Telemetry>, instance: Option<&str>) -> anyhow::Result<TraceExport> {
+        let Some(settings) = settings else { return Ok(TraceExport::default()) };
+        let (sender, spans) = mpsc::channel(ROOM);
+        let counts = Arc::<SpanCounts>::default();
+        let exporter = Exporter::new(settings, instance, spans, counts.clone())?;
+        let stop = CancellationToken::new();
+        let sending = tokio::spawn(exporter.run(stop.clone()));
+        let traces = Traces::over(sender, settings.sample, counts);
+        Ok(TraceExport { traces, sending: Some((stop, sending)) })
+    }
+
+    /// Sends what is left, for no longer than `limit`. False if that was too short.
+    pub(crate) async fn finish(self, limit: Duration) -> bool {
+        let Some((stop, mut sending)) = self.sending else { return true };
+        stop.cancel();
+        let is_done = timeout(limit, &mut sending).await.is_ok();
+        sending.abort();
+        is_done
+    }
+}
+
+/// Sends the spans of a queue.
+struct Exporter {
+    client: legacy::Client<HttpsConnector<TcpConnector>, Full<Bytes>>,
+    uri: Uri,
+    headers: HeaderMap,
+    resource: Resource,
+    spans: mpsc::Receiver<Span>,
+    counts: Arc<SpanCounts>,
+    /// When trouble was logged last, until a request succeeds.
+    told: Option<Instant>,
+}
+
+/// The result of one request.
+enum Sent {
+    /// The collector has it, or does not take it.
+    Done,
+    /// It may succeed later. The collector may have said when.
+    Later(Option<Duration>),
+}
+
+impl Exporter {
+    fn new(
+        settings: &Telemetry,
+        instance: Option<&str>,
+        spans: mpsc::Receiver<Span>,
+        counts: Arc<SpanCounts>,
+    ) -> anyhow::Result<Exporter> {
+        let mut tcp = TcpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let tls = tls::client(&settings.ca).context("cannot use TLS for telemetry.otlp")?;
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let client = legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_max_idle_per_host(1)
+            .build(https.enable_http1().wrap_connector(tcp));
+        let mut headers = HeaderMap::new();
+        for (name, value) in &settings.headers {
+            let mut value = HeaderValue::try_from(value.expose())?;
+            value.set_sensitive(true);
+            headers.insert(HeaderName::try_from(name)?, value);
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+        let attributes = [
+            ("service.name", Some(settings.service.as_str())),
+            ("service.version", Some(env!("CARGO_PKG_VERSION"))),
+            ("service.instance.id", instance),
+        ];
+        let attributes = attributes.into_iter().filter_map(|(key, value)| {
+            value.map(|value| attribute(key, any_value::Value::StringValue(value.to_owned())))
+        });
+        let attributes = attributes.collect();
+        let resource = Resource { attributes, ..Resource::default() };
+        Ok(Exporter { client, uri: settings.otlp.parse()?, headers, resource, spans, counts, told: None })
+    }
+
+    /// Sends until `stop`, and then what is left, as long as the collector takes it.
+    async fn run(mut self, stop: CancellationToken) {
+        let (mut batch, mut pause) = (Vec::with_capacity(BATCH), PAUSES.0);
+        loop {
+            if batch.is_empty() {
+                let received = self.spans.recv_many(&mut batch, BATCH);
+                if stop.run_until_cancelled(received).await.is_none_or(|received| received == 0) {
+                    break;
+                }
+                stop.run_until_cancelled(self.fill(&mut batch)).await;
+            }
+            let messages = self.messages(&mut batch);
+            while let Sent::Later(asked) = self.send(&messages).await {
+                let wait = asked.unwrap_or(pause).min(PAUSES.1);
+                if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                    return self.end(messages).await;
+                }
+                pause = (pause * 2).min(PAUSES.1);
+            }
+            pause = PAUSES.0;
+        }
+        self.end(Vec::new()).await;
+    }
+
+    /// Waits a moment for more spans.
+    async fn fill(&mut self, batch: &mut Vec<Span>) {
+        let until = Instant::now() + GATHER;
+        while batch.len() < BATCH {
+            let room = BATCH - batch.len();
+            match tokio::time::timeout_at(until, self.spans.recv_many(batch, room)).await {
+                Ok(received) if received > 0 => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Sends what is left, each request once.
+    async fn end(mut self, mut messages: Vec<Message>) {
+        let mut batch = Vec::new();
+        self.spans.close();
+        loop {
+            while messages.len() + batch.len() < BATCH
+                && let Ok(span) = self.spans.try_recv()
+            {
+                batch.push(span);
+            }
+            messages.extend(self.messages(&mut batch));
+            if messages.is_empty() {
+                return;
+            }
+            if let Sent::Later(_) = self.send(&messages).await {
+                let spans = messages.len() + self.spans.len();
+                count(&self.counts.dropped, spans);
+                tracing::warn!(spans, "the last spans of traces could not be sent");
+                return;
+            }
+            messages.clear();
+        }
+    }
+
+    fn messages(&self, batch: &mut Vec<Span>) -> Vec<Message> {
+        batch.drain(..).map(Span::message).collect()
+    }
+
+    async fn send(&mut self, spans: &[Message]) -> Sent {
+        let (status, retry_after, body) = match self.post(spans).await {
+            Ok(answer) => answer,
+            Err(why) => {
+                self.tell(&why, spans.len(), true);
+                return Sent::Later(None);
+            }
+        };
+        if status.is_success() {
+            let answer = ExportTraceServiceResponse::decode(body).unwrap_or_default();
+            let partly = answer.partial_success.unwrap_or_default();
+            let refused = usize::try_from(partly.rejected_spans).unwrap_or_default().min(spans.len());
+            count(&self.counts.sent, spans.len() - refused);
+            count(&self.counts.refused, refused);
+            if refused > 0 {
+                self.tell(&partly.error_message, refused, false);
+            } else if self.told.take().is_some() {
+                tracing::info!("the collector of traces takes spans again");
+            }
+            return Sent::Done;
+        }
+        // The statuses for which OTLP lets a client try again.
+        let is_passing = matches!(status.as_u16(), 429 | 502 | 503 | 504);
+        self.tell(&format!("it answers {status}"), spans.len(), is_passing);
+        if is_passing {
+            return Sent::Later(retry_after);
+        }
+        count(&self.counts.refused, spans.len());
+        Sent::Done
+    }
+
+    /// Sends one request, and reads its answer. The error is a text.
+    async fn post(&self, spans: &[Message]) -> Result<(StatusCode, Option<Duration>, Bytes), String> {
+        let scope = InstrumentationScope {
+            name: "tqhost".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..InstrumentationScope::default()
+        };
+        let scope_spans =
+            vec![ScopeSpans { scope: Some(scope), spans: spans.to_vec(), ..ScopeSpans::default() }];
+        let resource = Some(self.resource.clone());
+        let resource_spans = vec![ResourceSpans { resource, scope_spans, ..ResourceSpans::default() }];
+        let body = ExportTraceServiceRequest { resource_spans }.encode_to_vec();
+        let mut request = Request::new(Full::new(Bytes::from(body)));
+        (*request.method_mut(), *request.uri_mut()) = (http::Method::POST, self.uri.clone());
+        *request.headers_mut() = self.headers.clone();
+        let exchange = async {
+            let answer = self.client.request(request).await.map_err(|error| chain(&error))?;
+            let (head, body) = answer.into_parts();
+            let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(|error| error.to_string())?;
+            let retry_after =
+                head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            Ok((head.status, retry_after.map(Duration::from_secs), body.to_bytes()))
+        };
+        timeout(TIMEOUT, exchange)
+            .await
+            .unwrap_or_else(|_| Err(format!("there was no answer within {} s", TIMEOUT.as_secs())))
+    }
+
+    /// Logs why spans are not taken, unless that was said a moment ago.
+    fn tell(&mut self, why: &str, spans: usize, is_kept: bool) {
+        if self.told.is_some_and(|told| told.elapsed() < TELL_AGAIN) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let why: String = why.chars().filter(|c| !c.is_control()).take(200).collect();
+        let collector = self.uri.authority().map(|authority| authority.as_str());
+        if is_kept {
+            tracing::warn!(
+                collector,
+                why,
+                "the collector of traces does not take spans; they wait while there is room, and then some \
+                 are dropped"
+            );
+        } else {
+            tracing::warn!(collector, why, spans, "the collector of traces refuses spans; they are dropped");
+        }
+    }
+}
+
+fn count(counter: &AtomicU64, spans: usize) {
+    counter.fetch_add(spans as u64, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Traces whose spans are kept, for tests.
+    pub(in crate::telemetry) fn kept(sample: f64) -> (Traces, mpsc::Receiver<Span>) {
+        let (sender, spans) = mpsc::channel(16);
+        (Traces::over(sender, sample, Arc::default()), spans)
+    }
+
+    #[tokio::test]
+    async fn spans_without_room_are_dropped_and_counted() {
+        let (sender, _spans) = mpsc::channel(1);
+        let traces = Traces::over(sender, 1.0, Arc::default());
+        for _ in 0..3 {
+            traces.enqueueing(None).accepted("q", "1");
+        }
+        assert_eq!(traces.counts(), [("sent", 0), ("refused", 0), ("dropped", 2)]);
+        assert_eq!(Traces::default().counts(), [("sent", 0), ("refused", 0), ("dropped", 0)]);
+    }
+}

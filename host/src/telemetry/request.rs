@@ -1,0 +1,136 @@
+//! The spans of a handler's HTTP requests, and their header `traceparent`.
+//!
+//! In: a request that is about to be sent, and how it ended. Out: its span. A handler that has set the header
+//! itself keeps it, and its request has no span. A span names the server and not the path, which may hold a
+//! secret.
+
+use std::time::SystemTime;
+
+use http::{HeaderValue, Request};
+
+use super::context::{TRACEPARENT, TraceContext};
+use super::span::{Span, SpanKind};
+use super::traces::Traces;
+
+/// The trace of all requests of one attempt.
+#[derive(Debug, Default)]
+pub(crate) enum RequestTrace {
+    #[default]
+    None,
+    /// The header that requests carry.
+    PassingOn(HeaderValue),
+    /// The run that has a span for each request.
+    Below(Traces, TraceContext),
+}
+
+impl RequestTrace {
+    pub(super) fn below(traces: &Traces, run: TraceContext) -> RequestTrace {
+        RequestTrace::Below(traces.clone(), run)
+    }
+
+    pub(super) fn passing_on(context: Option<String>) -> RequestTrace {
+        context
+            .and_then(|context| HeaderValue::try_from(context).ok())
+            .map_or(RequestTrace::None, RequestTrace::PassingOn)
+    }
+
+    /// Adds the header, and begins the span of the request if it has one.
+    pub(crate) fn begin<B>(&self, request: &mut Request<B>) -> Option<RequestSpan> {
+        if request.headers().contains_key(TRACEPARENT) {
+            return None;
+        }
+        let (traces, run) = match self {
+            RequestTrace::None => return None,
+            RequestTrace::PassingOn(context) => {
+                request.headers_mut().insert(TRACEPARENT, context.clone());
+                return None;
+            }
+            RequestTrace::Below(traces, run) => (traces, run),
+        };
+        let context = run.child();
+        request.headers_mut().insert(TRACEPARENT, HeaderValue::try_from(context.to_string()).ok()?);
+        let method = request.method().as_str().to_owned();
+        let span = Span::new(method.clone(), SpanKind::Client, context, Some(run.span), SystemTime::now())
+            .text("http.request.method", &method)
+            .text("server.address", request.uri().host().unwrap_or_default());
+        let port = request.uri().port_u16().or(match request.uri().scheme_str() {
+            Some("https") => Some(443),
+            Some("http") => Some(80),
+            _ => None,
+        });
+        let span = match port {
+            Some(port) => span.number("server.port", port),
+            None => span,
+        };
+        Some(RequestSpan { traces: traces.clone(), span: Some(span) })
+    }
+}
+
+/// The span of a request on its way. It is recorded when its end is known.
+#[derive(Debug)]
+pub(crate) struct RequestSpan {
+    traces: Traces,
+    span: Option<Span>,
+}
+
+impl RequestSpan {
+    /// Notes the status of the response.
+    pub(crate) fn answered(&mut self, status: u16) {
+        self.span = self.span.take().map(|span| {
+            let span = span.number("http.response.status_code", status);
+            // A client's span has failed with each of these.
+            if status >= 400 { span.failed(&status.to_string(), "") } else { span }
+        });
+    }
+
+    /// Records the span. `failure` is why there was no response, or not all of it.
+    pub(crate) fn ended(&mut self, failure: Option<&str>) {
+        let Some(mut span) = self.span.take() else { return };
+        span.times.1 = SystemTime::now();
+        let span = match failure.filter(|_| span.error.is_none()) {
+            Some(failure) => span.failed(failure, ""),
+            None => span,
+        };
+        self.traces.record(span);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::export::tests::kept;
+
+    fn request() -> Request<()> {
+        Request::get("https://example.com/secret?key=secret").body(()).expect("a request")
+    }
+
+    #[test]
+    fn a_request_has_a_span_below_the_run_and_names_it_in_its_header() {
+        let (traces, mut spans) = kept(1.0);
+        let run = TraceContext::root(true);
+        let mut sent = request();
+        let mut span = RequestTrace::below(&traces, run).begin(&mut sent).expect("a span");
+        let header = sent.headers()[TRACEPARENT].to_str().expect("text").to_owned();
+        span.answered(503);
+        span.ended(Some("timeout"));
+        let span = spans.try_recv().expect("a span");
+        assert_eq!((header, span.parent), (span.context.to_string(), Some(run.span)));
+        assert!(!format!("{span:?}").contains("secret"), "{span:?}");
+        let error = &span.attributes.last().expect("attributes");
+        assert_eq!(error.key, "error.type");
+        assert!(format!("{error:?}").contains("503"), "{error:?}");
+    }
+
+    #[test]
+    fn the_header_of_the_handler_stays() {
+        let (traces, mut spans) = kept(1.0);
+        let mut sent = request();
+        sent.headers_mut().insert(TRACEPARENT, HeaderValue::from_static("own"));
+        assert!(RequestTrace::below(&traces, TraceContext::root(true)).begin(&mut sent).is_none());
+        assert_eq!(sent.headers()[TRACEPARENT], "own");
+        assert!(spans.try_recv().is_err());
+        let mut sent = request();
+        assert!(RequestTrace::passing_on(Some("text".into())).begin(&mut sent).is_none());
+        assert_eq!(sent.headers()[TRACEPARENT], "text");
+    }
+}

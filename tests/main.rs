@@ -20,4 +20,5 @@ mod moving;
 mod plugins;
 mod proofs;
 mod queue;
+mod telemetry;
 mod tidy;

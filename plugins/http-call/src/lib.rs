@@ -25,8 +25,6 @@ use settings::Settings;
 
 /// The value of the header `user-agent`.
 const AGENT: &str = "tqhost-http-call/1";
-/// The most bytes of a `traceparent` that is passed on.
-const MAX_TRACE: usize = 256;
 
 pub fn call(task: Task) -> Result<Option<Vec<u8>>, Failure> {
     call_with(&task, config::get, Request::send)
@@ -49,7 +47,8 @@ pub fn call_with(
     let id = signature::header_id(&task.id);
     let seconds = now_ms / 1000;
     let signatures = signature::of(&settings.keys, &id, seconds, &body);
-    let mut request = Request::post(settings.url(&task.queue), body)
+    // The host adds `traceparent`, as it does for each request of a handler.
+    let request = Request::post(settings.url(&task.queue), body)
         .header("content-type", settings.content_type.as_str())
         .header("user-agent", AGENT)
         .header("webhook-id", id.as_str())
@@ -62,16 +61,8 @@ pub fn call_with(
         .timeout(settings.timeout.map_or(left, |timeout| timeout.min(left)))
         // The plugin's `max_response_body` and `max_output` are the limits.
         .max_response(usize::MAX);
-    if let Some(trace) = task.traceparent.as_deref().filter(|trace| can_be_sent(trace)) {
-        request = request.header("traceparent", trace);
-    }
     let response = send(&request).map_err(answer::missing)?;
     answer::outcome(response, settings.defer_status, now_ms)
-}
-
-/// A producer writes this header, and a wrong one must not cost the task.
-fn can_be_sent(trace: &str) -> bool {
-    (1..=MAX_TRACE).contains(&trace.len()) && trace.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Checks the configuration, and that the host lets requests go to the url.

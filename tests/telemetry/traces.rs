@@ -232,3 +232,18 @@ fn each_task_of_a_batch_has_its_own_trace() {
     }
     host.stop();
 }
+
+#[test]
+fn who_is_told_of_a_cancelled_task_stands_below_its_last_attempt() {
+    let collector = Collector::start();
+    let queues = "[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"1h\"] }\n\
+         on_end = \"told\"\n[queues.told]\nplugin = \"echo\"\n";
+    let mut bench = bench(&with(&collector, queues));
+    let host = bench.host();
+    let id = bench.xadd("work", &[("traceparent", ABOVE)]);
+    let run = collector.span("run work");
+    eventually("it is delayed", || (bench.places("work").delayed == 1).then_some(()));
+    bench.tqhost(&["cancel", "work", &id]).ok();
+    assert_eq!(collector.span("run told").parent, run.span);
+    host.stop();
+}

@@ -196,7 +196,7 @@ local function tell(status, id, how, attempt, changes, fields, letter)
   local reason = letter and value_in(letter, 'tq-reason') or value_in(changes, 'duplicate_of') and 'duplicate'
     or how == 'FAILED' and 'lost' or ''
   if told.fields ~= '' and not told.named then told.named = cjson.decode(told.fields) end
-  local span = value_in(changes, 'traceparent') or letter and value_in(letter, 'tq-span')
+  local span = value_in(changes, 'traceparent') or value_in(letter or fields or {}, 'tq-span')
   local new = {}
   for i = 1, fields and #fields <= 7000 and #fields or 0, 2 do
     local name = fields[i]

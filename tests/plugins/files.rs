@@ -85,7 +85,7 @@ fn a_bad_file_is_named_everywhere_and_the_old_version_goes_on() {
             assert!(line["error"].as_str().is_some_and(|error| error.contains(why)), "{what}: {line}");
             assert_eq!(line["level"], "ERROR", "{what}: {line}");
             assert_eq!(line["active"], digest(&good)[..12], "{what}: {line}");
-            assert!(line["took"].is_string() && line["digest"] == digest(bytes)[..12], "{what}: {line}");
+            assert!(line["took_ms"].is_u64() && line["digest"] == digest(bytes)[..12], "{what}: {line}");
             let id = bench.xadd(plugin, &[("a", "1")]);
             bench.until(plugin, &id, "COMPLETED");
             assert_eq!(bench.status(plugin, &id, "plugin"), label(plugin, &good), "{what}");

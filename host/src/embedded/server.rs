@@ -21,6 +21,8 @@ use nix::unistd::{Pid, getppid};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::clock::ms;
+
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const MAX_DELAY: Duration = Duration::from_secs(10);
@@ -144,7 +146,7 @@ impl Supervision {
             tracing::error!(
                 %why,
                 log = %launch.log.display(),
-                again_in = ?delay,
+                again_in_ms = ms(delay),
                 "the private Redis ended: starting it again"
             );
             let stopping = self.changed.wait_timeout_while(state, delay, |state| !state.stopping);

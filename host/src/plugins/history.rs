@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use strum::IntoStaticStr;
 
-use crate::clock::now_ms;
+use crate::clock::{ms, now_ms};
 
 /// Changes kept of each plugin.
 const KEPT: usize = 20;
@@ -78,7 +78,7 @@ impl History {
             at_ms: now_ms(),
             what,
             digest: digest.map(str::to_owned),
-            took_ms: took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+            took_ms: took.map(ms),
             reason,
         });
     }

@@ -10,6 +10,7 @@ use super::history::What;
 use super::life::{Failure, News, short};
 use super::registry::{PluginEntry, Record};
 use super::version::Version;
+use crate::clock::ms;
 
 impl Record {
     /// `since` is how long ago the version was taken whose probation has ended, `active` is what serves now.
@@ -35,8 +36,8 @@ impl Record {
                     path = %entry.path.display(),
                     digest = digest.as_deref().map(short),
                     active = active.as_deref().map(short),
-                    ?took,
-                    again = again.map(tracing::field::debug),
+                    took_ms = ms(took),
+                    again_in_ms = again.map(ms),
                     error,
                     "plugin cannot be used"
                 );
@@ -54,7 +55,15 @@ impl Record {
                 entry.figures.reloads.inc();
                 self.history.add(What::Loaded, Some(&digest), Some(*took), None);
                 let digest = short(&digest);
-                tracing::info!(plugin, digest, ?took, from_cache, bytes, on_probation, "plugin loaded");
+                tracing::info!(
+                    plugin,
+                    digest,
+                    took_ms = ms(*took),
+                    from_cache,
+                    bytes,
+                    on_probation,
+                    "plugin loaded"
+                );
             }
             News::ServesAgain(digest, is_news) => {
                 if is_news {
@@ -77,11 +86,10 @@ impl Record {
                 let took = active.map(|active| active.took).filter(|_| is_loaded);
                 self.history.add(What::Restored, Some(&digest), took, None);
                 let digest = short(&digest);
-                let shown = took.map(tracing::field::debug);
                 tracing::info!(
                     plugin,
                     digest,
-                    took = shown,
+                    took_ms = took.map(ms),
                     "the last good version of the plugin runs again"
                 );
             }
@@ -90,20 +98,32 @@ impl Record {
                     plugin,
                     digest = short(&digest),
                     error,
-                    again = again.map(tracing::field::debug),
+                    again_in_ms = again.map(ms),
                     "the last good version of the plugin cannot run: its queues wait"
                 );
             }
             News::Confirmed(digest) => {
                 self.history.add(What::Confirmed, Some(&digest), since, None);
                 let (digest, took) = (short(&digest), since.unwrap_or_default());
-                tracing::info!(plugin, digest, ?took, "plugin version confirmed: its probation is over");
+                tracing::info!(
+                    plugin,
+                    digest,
+                    took_ms = ms(took),
+                    "plugin version confirmed: its probation is over"
+                );
             }
             News::RolledBack { digest, good, why } => {
                 entry.figures.rolled_back.inc();
                 self.history.add(What::RolledBack, Some(&digest), since, Some(&why));
                 let (digest, good, took) = (short(&digest), short(&good), since.unwrap_or_default());
-                tracing::error!(plugin, digest, good, ?took, reason = why, "plugin version rolled back");
+                tracing::error!(
+                    plugin,
+                    digest,
+                    good,
+                    took_ms = ms(took),
+                    reason = why,
+                    "plugin version rolled back"
+                );
             }
             News::Quarantined(digest, why) => {
                 self.history.add(What::Quarantined, Some(&digest), None, Some(&why));

@@ -10,7 +10,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +25,7 @@ use super::quarantine::{Good, Lineage, Notes};
 use super::retries::Pauses;
 use super::status::PluginStatus;
 use super::version::{Version, WhenJudged};
-use crate::clock::now_ms;
+use crate::clock::{ms, now_ms};
 use crate::config;
 use crate::file::Stamp;
 use crate::queue::orders::VersionOrder;
@@ -142,8 +142,14 @@ impl PluginEntry {
             record.history.add(What::Regranted, digest.as_deref(), Some(took), Some(&reason));
         }
         let digest = digest.as_deref().map(short);
-        tracing::info!(plugin = %self.name, digest, ?took, reason, "plugin has other grants: attempts \
-            that begin from now on have them");
+        let (plugin, took_ms) = (&*self.name, ms(took));
+        tracing::info!(
+            plugin,
+            digest,
+            took_ms,
+            reason,
+            "plugin has other grants: attempts that begin from now on have them"
+        );
     }
 
     /// Looks, once, what an earlier start had put in quarantine, and which versions were good. Blocking.
@@ -361,7 +367,6 @@ impl PluginEntry {
         let active = self.active.borrow().clone();
         let active = active.as_ref();
         let shown = &record.life.shown;
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let retry_at_ms = shown
             .retry_at
             .map(|at| now_ms().saturating_add(ms(at.saturating_duration_since(Instant::now()))));

@@ -23,6 +23,7 @@ use super::pace::Pace;
 use super::settle;
 use super::shared::SharedQueue;
 use crate::chain::chain;
+use crate::clock::ms;
 use crate::effects::Effects;
 use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, order_of, wait};
 use crate::task::SettledAs;
@@ -317,7 +318,7 @@ impl Settler {
             }
             Settlement::Park { delay, error, .. } if is_failure(label) => {
                 if let Some(more) = notices.admit(NoticeKind::Retry) {
-                    let (task, outcome, again_in_ms) = (task(), label.into_str(), delay.as_millis() as u64);
+                    let (task, outcome, again_in_ms) = (task(), label.into_str(), ms(*delay));
                     tracing::warn!(
                         queue,
                         task = &*task,

@@ -52,6 +52,48 @@ fn queues_are_shown_paused_and_resumed() {
 }
 
 #[test]
+fn the_version_of_each_host_is_told_and_whether_they_differ() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let own = env!("CARGO_PKG_VERSION");
+    let view = |hosts: usize| {
+        eventually("the hosts have announced themselves", || {
+            let view = good(&ask(&host, "GET", "/v1/queues/work"), 200);
+            (view["hosts"].as_array()?.len() == hosts).then_some(view)
+        })
+    };
+    let alone = view(1);
+    assert_eq!((&alone["hosts"][0]["version"], &alone["versions_differ"]), (&json!(own), &json!(false)));
+    let shown = bench.tqhost(&["queues"]).ok().stdout;
+    assert!(!shown.contains("different versions"), "{shown}");
+    let queue = json!({
+        "name": "work", "state": "reading", "running": 0, "completed": 0, "retried": 0, "dead": 0, "rate": 0.0
+    });
+    let other = json!({
+        "id": "other", "version": "99.1.0", "pid": 1, "started_at": 1, "queues": [queue], "plugins": []
+    });
+    bench.redis::<()>("SET", ("tq:host:other", other.to_string()));
+    bench.redis::<()>("ZADD", ("tq:hosts", 1, "other"));
+    let both = view(2);
+    assert_eq!((&both["hosts"][1]["version"], &both["versions_differ"]), (&json!("99.1.0"), &json!(true)));
+    let words = format!("different versions of tqhost: {own}, 99.1.0.");
+    for command in [&["queues"][..], &["queues", "work"]] {
+        let shown = bench.tqhost(command).ok().stdout;
+        assert!(shown.contains(&words), "{shown}");
+    }
+    let shown = bench.tqhost(&["queues", "work"]).ok().stdout;
+    assert!(
+        shown.contains("VERSION")
+            && shown.lines().any(|line| line.starts_with("other") && line.contains("  99.1.0  ")),
+        "{shown}"
+    );
+    assert_eq!(bench.tqhost(&["queues", "work", "--json"]).ok().json()["versions_differ"], true);
+    let page = ask(&host, "GET", "/queues/work").body;
+    assert!(page.contains("99.1.0") && page.contains("run different versions of tqhost"), "{page}");
+    host.stop();
+}
+
+#[test]
 fn a_queue_that_cannot_be_counted_hides_no_other() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n[queues.bad]\nplugin = \"echo\"\n");
     bench.redis::<()>("SET", ("bad", "text"));

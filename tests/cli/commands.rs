@@ -235,6 +235,7 @@ fn queues_count_what_is_where() {
         "schedule",
         "hosts",
         "consumers",
+        "versions_differ",
     ];
     for queue in ask(&bench, &["queues"]).as_array().expect("a list") {
         has(queue, &names);

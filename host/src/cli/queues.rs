@@ -15,6 +15,7 @@ use super::{schedule, text};
 use crate::chain::chain;
 use crate::clock;
 use crate::config::{self, Config};
+use crate::operations::alarms::different_versions;
 use crate::operations::{NO_HOST, QueueOnHost, QueueView, queue_views};
 use crate::queue::Link;
 use crate::queue::hold::QueueHold;
@@ -114,7 +115,8 @@ struct Seen {
     is_one: bool,
     /// Whether the configuration has queues, and none was chosen.
     none_match: bool,
-    refused: Vec<String>,
+    /// Lines about hosts.
+    notes: Vec<String>,
     /// Why one of them could not be counted.
     failed: Option<anyhow::Error>,
 }
@@ -143,7 +145,10 @@ impl ChosenQueues {
             views,
             schedule: schedule.map(|schedule| schedule::words(schedule, now_ms)),
             is_one: self.is_one,
-            refused: refused(&hosts),
+            notes: refused(&hosts)
+                .into_iter()
+                .chain(different_versions(&hosts).map(|note| format!("\n{}", text::escape(&note))))
+                .collect(),
             failed,
         })
     }
@@ -171,7 +176,7 @@ impl Seen {
             None if self.none_match => "No queue matches.".to_owned(),
             None => "No queue is configured.".to_owned(),
         };
-        for line in &self.refused {
+        for line in &self.notes {
             text += &format!("\n{line}");
         }
         text
@@ -247,6 +252,7 @@ fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
         let right = |title| (title, Align::Right);
         let mut table = TextTable::new(&[
             ("HOST", Align::Left),
+            ("VERSION", Align::Left),
             right("RUNNING"),
             right("COMPLETED"),
             right("RETRIED"),
@@ -254,12 +260,13 @@ fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
             right("RATE/S"),
             ("STATE", Align::Left),
         ]);
-        for QueueOnHost { host, queue, .. } in &view.hosts {
+        let mark = if view.versions_differ { Tone::Warning } else { Tone::Plain };
+        for QueueOnHost { host, version, queue, .. } in &view.hosts {
             let (words, tone) = state(&queue.state, &view.plugin);
             let rate = format!("{:.1}", queue.rate);
             let figures = [queue.running, queue.completed, queue.retried, queue.dead].map(Cell::from);
             table.row(
-                [text::escape(host).into()]
+                [text::escape(host).into(), Cell::tone(text::escape(version), mark)]
                     .into_iter()
                     .chain(figures)
                     .chain([rate.into(), Cell::tone(words, tone)]),

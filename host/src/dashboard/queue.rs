@@ -244,6 +244,7 @@ fn hosts_table(view: &QueueView) -> Markup {
         @for on in &view.hosts {
             tr {
                 th scope="row" { (data(&on.host)) }
+                td { (data(&on.version)) }
                 td { (state(&on.queue.state)) }
                 td.number { (on.queue.running) }
                 td.number { (on.queue.completed) }
@@ -253,12 +254,15 @@ fn hosts_table(view: &QueueView) -> Markup {
             }
         }
     };
-    let columns = ["Host", "State", "#Running", "#Completed", "#Retried", "#Dead", "#Per second"];
+    let columns = ["Host", "Version", "State", "#Running", "#Completed", "#Retried", "#Dead", "#Per second"];
     html! {
         @if view.hosts.is_empty() {
             p.quiet { "No running host has this queue." }
         } @else {
             (table("Hosts of this queue", &columns, &rows))
+            @if view.versions_differ {
+                p.note { "Its hosts run different versions of tqhost: finish the upgrade." }
+            }
         }
     }
 }

@@ -163,7 +163,7 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
         .map(|queue| queue.rules.as_str())
         .collect();
     // Another version of tqhost may write the same rules in another way, and is an alarm of its own.
-    if rules.len() > 1 && versions(hosts).len() == 1 {
+    if rules.len() > 1 && different_versions(hosts).is_none() {
         let what = "Hosts have different rules for it.".to_owned();
         add(false, what, "Give all hosts the same configuration, unless this is a rollout that goes on.");
     }
@@ -229,16 +229,16 @@ fn about_hosts(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
             "Repair the file; `tqhost check` tells all problems.",
         ));
     }
-    let versions = versions(hosts);
-    if versions.len() > 1 {
-        let all = versions.into_iter().collect::<Vec<_>>().join(", ");
-        let what = format!("Hosts run different versions of tqhost: {all}.");
+    if let Some(what) = different_versions(hosts) {
         alarms.push(alarm(false, AlarmSubject::Hosts, what, "Finish the upgrade."));
     }
 }
 
-fn versions(hosts: &[HostInfo]) -> BTreeSet<&str> {
-    hosts.iter().map(|host| host.version.as_str()).collect()
+/// Tells that hosts run different versions of tqhost, and which. None: all run the same.
+pub(crate) fn different_versions(hosts: &[HostInfo]) -> Option<String> {
+    let versions: BTreeSet<&str> = hosts.iter().map(|host| host.version.as_str()).collect();
+    let all = || versions.iter().copied().collect::<Vec<_>>().join(", ");
+    (versions.len() > 1).then(|| format!("Hosts run different versions of tqhost: {}.", all()))
 }
 
 fn wait(count: u64) -> String {
@@ -276,6 +276,7 @@ mod tests {
             rate: 0.0,
             schedule: None,
             hosts: Vec::new(),
+            versions_differ: false,
             consumers: Vec::new(),
         }
     }

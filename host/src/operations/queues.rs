@@ -7,6 +7,7 @@ use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::clock::ms;
 use crate::config::{QueueRules, Schedule};
 use crate::queue::census::Consumer;
 use crate::queue::hold::QueueHold;
@@ -55,6 +56,8 @@ pub(crate) struct QueueView {
     pub rate: f64,
     pub schedule: Option<ScheduleView>,
     pub hosts: Vec<QueueOnHost>,
+    /// Whether its hosts run different versions of tqhost.
+    pub versions_differ: bool,
     pub consumers: Vec<Consumer>,
 }
 
@@ -62,6 +65,8 @@ pub(crate) struct QueueView {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct QueueOnHost {
     pub host: String,
+    /// The host's version of tqhost.
+    pub version: String,
     #[serde(flatten)]
     pub queue: HostQueue,
     /// Why the host still runs an earlier configuration.
@@ -92,8 +97,12 @@ impl QueueView {
     pub(crate) fn new(rules: &QueueRules, census: &Census, hosts: &[HostInfo], now_ms: u64) -> QueueView {
         let on = |host: &HostInfo| {
             let queue = host.queues.iter().find(|queue| queue.name == rules.name)?;
-            let (host, config_error) = (host.id.clone(), host.config_error.clone());
-            Some(QueueOnHost { host, queue: queue.clone(), config_error })
+            Some(QueueOnHost {
+                host: host.id.clone(),
+                version: host.version.clone(),
+                queue: queue.clone(),
+                config_error: host.config_error.clone(),
+            })
         };
         let hosts: Vec<QueueOnHost> = hosts.iter().filter_map(on).collect();
         // A state that this version does not know comes last.
@@ -116,9 +125,10 @@ impl QueueView {
             delayed: census.delayed,
             held_tasks: census.held_tasks,
             dead: census.dead,
-            oldest_ms: census.oldest.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+            oldest_ms: census.oldest.map(ms),
             // `sum` of nothing would be -0.0.
             rate: hosts.iter().fold(0.0, |sum, view| sum + view.queue.rate),
+            versions_differ: hosts.iter().any(|on| on.version != hosts[0].version),
             schedule: rules.schedule.as_ref().map(|schedule| ScheduleView::new(schedule, now_ms)),
             hosts,
             consumers: census.consumers.clone(),

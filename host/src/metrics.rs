@@ -221,7 +221,7 @@ impl Sources {
         out.write("plugin_attempts", "Attempts of a version, by how they ended.", |(_, version)| {
             AttemptEnd::VARIANTS.iter().map(move |end| {
                 let labels = [("version", version.digest.as_str()), ("outcome", end.into_str())];
-                (labels, version.attempts(*end).clone())
+                (labels, ConstCounter::new(version.attempts(*end)))
             })
         })
     }

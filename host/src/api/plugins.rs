@@ -11,6 +11,7 @@ use super::audit::AuditNote;
 use super::extract::{JsonBody, PathOf};
 use super::state::Api;
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::operations::history::{self, VersionView};
 use crate::operations::{OperationError, OrderView, PluginView, lift, plugin_rows, withdraw};
 use crate::queue::hosts;
 
@@ -21,6 +22,8 @@ pub(super) struct PluginList {
     hosts: usize,
     /// One row for each plugin of each host.
     plugins: Vec<PluginView>,
+    /// The ends of attempts in the last hour, by version: all hosts and queues together.
+    versions: Vec<VersionView>,
 }
 
 /// A reload that has begun.
@@ -34,8 +37,10 @@ pub(super) struct ReloadView {
 /// The plugins of all running hosts: versions, states, figures
 #[utoipa::path(get, path = "/v1/plugins", responses((status = 200, body = PluginList)))]
 pub(super) async fn list_plugins(State(api): State<Api>) -> Result<Json<PluginList>, ApiProblem> {
-    let hosts = hosts::list(api.link().await?).await?;
-    Ok(Json(PluginList { hosts: hosts.len(), plugins: plugin_rows(&hosts) }))
+    let link = api.link().await?;
+    let hosts = hosts::list(link).await?;
+    let versions = history::versions(&api.queues(), link).await?;
+    Ok(Json(PluginList { hosts: hosts.len(), plugins: plugin_rows(&hosts), versions }))
 }
 
 /// Lets this host look at the file of a plugin now

@@ -8,13 +8,16 @@ use maud::{Markup, html};
 
 use super::layout::{button, done, form_token, page, state, table};
 use super::problem::PageProblem;
+use super::queue_history;
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, data, data_or_none, moment, size};
 use super::values::{Values, part};
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::api::audit::AuditNote;
+use crate::chain::chain;
 use crate::clock::now_ms;
+use crate::operations::history::{self, VersionView};
 use crate::operations::{PluginView, lift, plugin_rows, withdraw};
 use crate::queue::hosts;
 use crate::queue::hosts::HostPlugin;
@@ -40,8 +43,10 @@ pub(super) async fn show(
     visitor: Extension<Visitor>,
     values: Values,
 ) -> Result<Response, PageProblem> {
-    let hosts = hosts::list(dashboard.api.link().await?).await?;
+    let link = dashboard.api.link().await?;
+    let hosts = hosts::list(link).await?;
     let rows = plugin_rows(&hosts);
+    let outcomes = history::versions(&dashboard.api.queues(), link).await;
     let own: Vec<&PluginView> = rows.iter().filter(|row| *row.host == *dashboard.api.parts().host).collect();
     let main = html! {
         h1 { "Plugins" }
@@ -53,6 +58,10 @@ pub(super) async fn show(
             } @else {
                 (table("Plugins", &COLUMNS, &html! { @for row in &rows { (line(row)) } }))
             }
+        }
+        section aria-labelledby="outcomes" data-live="outcomes" {
+            h2 id="outcomes" { "Outcomes of the last hour" }
+            (outcomes_table(outcomes.map_err(|error| chain(&error)), &rows))
         }
         @if visitor.may_change() && !own.is_empty() {
             section aria-labelledby="reload" {
@@ -77,6 +86,37 @@ pub(super) async fn show(
         }
     };
     Ok(page(&visitor, "Plugins", &main))
+}
+
+/// The outcomes of each version, from the history of all queues.
+fn outcomes_table(outcomes: Result<Vec<VersionView>, String>, rows: &[PluginView]) -> Markup {
+    let versions = match outcomes {
+        Err(why) => return html! { p.quiet { "The history cannot be read: " (data(&why)) } },
+        Ok(versions) if versions.is_empty() => {
+            return html! { p.quiet { "No attempt has ended in the last hour." } };
+        }
+        Ok(versions) => versions,
+    };
+    // A host counts the memory of a plugin, whatever its version.
+    let peak = |version: &str| {
+        let name = version.rsplit_once('@').map_or(version, |(name, _)| name);
+        let of_plugin = rows.iter().filter(|row| row.plugin.name == name);
+        of_plugin.map(|row| row.plugin.peak_memory).max()
+    };
+    let columns: Vec<&str> =
+        queue_history::COLUMNS.into_iter().chain(["#Peak memory of the plugin"]).collect();
+    let lines = html! {
+        @for version in &versions {
+            tr {
+                (queue_history::version_cells(version))
+                td.number { @match peak(&version.version) { Some(bytes) => (size(bytes)), None => (NONE) } }
+            }
+        }
+    };
+    html! {
+        (table("Outcomes by version", &columns, &lines))
+        p.note { "All hosts and queues together, by the minute. A minute is there when it is over." }
+    }
 }
 
 /// The forms about versions, which are for all hosts.

@@ -10,7 +10,8 @@ use super::text::{NONE, age, data, plural};
 use crate::operations::history::{HistoryView, MinuteView, Percentiles, SpanView, VersionView};
 use crate::queue::minutes::{Depth, MINUTE_MS};
 
-const COLUMNS: [&str; 11] = [
+/// The columns of outcomes by version.
+pub(super) const COLUMNS: [&str; 11] = [
     "Version",
     "#Attempts",
     "#Completed",
@@ -52,7 +53,7 @@ fn shown(history: &HistoryView) -> Markup {
         }
         @if !history.versions.is_empty() {
             (table("Outcomes by version", &COLUMNS, &html! {
-                @for version in &history.versions { (version_row(version)) }
+                @for version in &history.versions { tr { (version_cells(version)) } }
             }))
         }
         p.note { "All hosts together, by the minute. A minute is there when it is over." }
@@ -145,21 +146,20 @@ fn times(history: &HistoryView) -> Markup {
     line_chart(&chart(history, "times", "p95 of waiting and running", words), &lines, about)
 }
 
-fn version_row(version: &VersionView) -> Markup {
+/// The cells of a version, in the order of [`COLUMNS`].
+pub(super) fn version_cells(version: &VersionView) -> Markup {
     html! {
-        tr {
-            th scope="row" { (data(&version.version)) }
-            td.number { (version.attempts) }
-            td.number { (version.completed) }
-            td.number { (version.retried) }
-            td.number { (version.rejected) }
-            td.number { (version.deferred) }
-            td.number { (version.unavailable) }
-            td.number { (version.trapped) }
-            td.number { (version.timed_out) }
-            td.number { (version.out_of_memory + version.failed) }
-            td.number { (about(version.mean_ms)) }
-        }
+        th scope="row" { (data(&version.version)) }
+        td.number { (version.attempts) }
+        td.number { (version.completed) }
+        td.number { (version.retried) }
+        td.number { (version.rejected) }
+        td.number { (version.deferred) }
+        td.number { (version.unavailable) }
+        td.number { (version.trapped) }
+        td.number { (version.timed_out) }
+        td.number { (version.out_of_memory + version.failed) }
+        td.number { (about(version.mean_ms)) }
     }
 }
 

@@ -231,6 +231,17 @@ pub(crate) async fn history(queue: &Queue, count: u64) -> Result<QueueHistory, Q
     histories.next().unwrap_or_else(|| Ok(QueueHistory::default()))
 }
 
+/// The ends of attempts by version in the last [`OVERVIEW`] minutes, in all hosts and all of these queues. A
+/// queue whose history cannot be read is left out.
+pub(crate) async fn versions(chosen: &[QueueRules], link: &Link) -> Result<Vec<VersionView>, QueueError> {
+    let queues: Vec<Queue> = chosen.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
+    let mut sum = Tally::default();
+    for history in minutes::histories(link, &queues, OVERVIEW, true).await?.into_iter().flatten() {
+        history.minutes.iter().for_each(|minute| sum.add(&minute.tally));
+    }
+    Ok(sum.versions.into_iter().map(|(version, tally)| VersionView::of(version, &tally)).collect())
+}
+
 /// The last [`OVERVIEW`] minutes of each of these queues, by name. A queue whose history cannot be read is
 /// left out.
 pub(crate) async fn histories(

@@ -1,13 +1,16 @@
 //! Counts what a plugin's versions do in this host.
 //!
 //! In: outcomes of attempts, reloads. Out: counters that the metrics and the announcer read as they are. The
-//! attempts are also counted for each of the last few versions.
+//! attempts are also counted for each of the last few versions, and there for each queue: these counts are
+//! those of the history, too.
 //!
 //! Not here: when a reload is counted (`news`), counting requests and lines of logs (`sandbox`).
 
+use std::array;
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -41,17 +44,69 @@ pub(crate) const VERSIONS: usize = 3;
 pub(crate) struct VersionFigures {
     /// The first 12 digits of its digest.
     pub digest: String,
-    attempts: [Counter; AttemptEnd::COUNT],
+    queues: Mutex<CountedQueues>,
+}
+
+/// The counts for each queue; those of queues that are gone are one sum.
+#[derive(Debug, Default)]
+struct CountedQueues {
+    present: Vec<Arc<AttemptCounts>>,
+    gone: [u64; AttemptEnd::COUNT],
+}
+
+/// The attempts of one version at the tasks of one queue.
+#[derive(Debug, Default)]
+pub(crate) struct AttemptCounts {
+    ends: [AtomicU64; AttemptEnd::COUNT],
+    ran_us: AtomicU64,
+}
+
+impl AttemptCounts {
+    /// Counts one attempt.
+    pub(crate) fn record(&self, end: AttemptEnd, ran: Duration) {
+        self.ends[end as usize].fetch_add(1, Ordering::Relaxed);
+        let us = u64::try_from(ran.as_micros()).unwrap_or(u64::MAX);
+        self.ran_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    /// In the order of [`AttemptEnd::VARIANTS`](strum::VariantArray).
+    pub(crate) fn ends(&self) -> [u64; AttemptEnd::COUNT] {
+        array::from_fn(|at| self.ends[at].load(Ordering::Relaxed))
+    }
+
+    /// How long they ran, all together, in microseconds.
+    pub(crate) fn ran_us(&self) -> u64 {
+        self.ran_us.load(Ordering::Relaxed)
+    }
 }
 
 impl VersionFigures {
-    pub(crate) fn attempts(&self, end: AttemptEnd) -> &Counter {
-        &self.attempts[end as usize]
+    pub(crate) fn new(digest: &str) -> VersionFigures {
+        VersionFigures { digest: digest.to_owned(), queues: Mutex::default() }
     }
 
-    /// Counts one attempt.
-    pub(super) fn record(&self, outcome: &Outcome) {
-        self.attempts(AttemptEnd::from(outcome)).inc();
+    /// All its attempts that ended like this.
+    pub(crate) fn attempts(&self, end: AttemptEnd) -> u64 {
+        let queues = self.lock();
+        let present = queues.present.iter().map(|counts| counts.ends()[end as usize]);
+        present.sum::<u64>() + queues.gone[end as usize]
+    }
+
+    /// Counts that begin at 0, for a queue that has none yet.
+    pub(crate) fn counts(&self) -> Arc<AttemptCounts> {
+        let mut queues = self.lock();
+        let CountedQueues { present, gone } = &mut *queues;
+        // Nobody else has them, so nothing more is counted there.
+        for counts in present.extract_if(.., |counts| Arc::strong_count(counts) == 1) {
+            gone.iter_mut().zip(counts.ends()).for_each(|(sum, count)| *sum += count);
+        }
+        let counts = Arc::<AttemptCounts>::default();
+        present.push(counts.clone());
+        counts
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CountedQueues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -70,9 +125,8 @@ impl Figures {
     pub(crate) fn version(&self, digest: &str) -> Arc<VersionFigures> {
         let mut versions = self.lock();
         let known = versions.iter().position(|version| version.digest == digest);
-        let version = known.and_then(|at| versions.remove(at)).unwrap_or_else(|| {
-            Arc::new(VersionFigures { digest: digest.to_owned(), attempts: Default::default() })
-        });
+        let version =
+            known.and_then(|at| versions.remove(at)).unwrap_or_else(|| Arc::new(VersionFigures::new(digest)));
         versions.push_back(version.clone());
         if versions.len() > VERSIONS {
             versions.pop_front();
@@ -98,14 +152,31 @@ mod tests {
     fn the_last_few_versions_are_counted() {
         let figures = Figures::default();
         let digests = || figures.versions().iter().map(|version| version.digest.clone()).collect::<Vec<_>>();
-        let first = figures.version("a");
-        first.record(&Outcome::Reject { message: String::new() });
+        let first = figures.version("a").counts();
+        first.record(AttemptEnd::Rejected, Duration::ZERO);
         figures.version("b");
         figures.version("a");
         assert_eq!(digests(), ["b", "a"]);
-        assert_eq!(figures.version("a").attempts(AttemptEnd::Rejected).get(), 1);
+        assert_eq!(figures.version("a").attempts(AttemptEnd::Rejected), 1);
         figures.version("c");
         figures.version("d");
         assert_eq!(digests(), ["a", "c", "d"]);
+    }
+
+    #[test]
+    fn the_counts_of_queues_that_are_gone_stay_in_the_sum() {
+        let version = VersionFigures::new("a");
+        let count = |times: u64| {
+            let counts = version.counts();
+            (0..times).for_each(|_| counts.record(AttemptEnd::Trapped, Duration::from_millis(3)));
+            counts
+        };
+        let (first, second) = (count(2), count(3));
+        assert_eq!((first.ends()[AttemptEnd::Trapped as usize], first.ran_us()), (2, 6000));
+        drop(first);
+        let third = count(1);
+        assert_eq!(version.attempts(AttemptEnd::Trapped), 6);
+        assert_eq!(version.lock().present.len(), 2);
+        drop((second, third));
     }
 }

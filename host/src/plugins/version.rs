@@ -28,8 +28,8 @@ pub(crate) struct Version {
     pub handler: Handler,
     /// Shared by all versions of the plugin.
     pub figures: Arc<Figures>,
-    /// Its own counts.
-    own_figures: Arc<VersionFigures>,
+    /// The counts of its attempts, which its queues keep.
+    pub own_figures: Arc<VersionFigures>,
     /// Size of the file.
     pub(super) bytes: u64,
     /// To compile it, or to load what was compiled before.
@@ -107,7 +107,6 @@ impl Version {
         };
         let judged = tasks.iter().zip(outcomes).map(|(task, outcome)| {
             self.figures.record(&outcome);
-            self.own_figures.record(&outcome);
             let (ruling, verdict) = self.probation.judge(&task.id, &outcome, Instant::now());
             self.found(verdict);
             (outcome, ruling)

@@ -5,6 +5,7 @@
 //!
 //! Not here: counting and the minutes' ends (`worker::recorder`), what is shown (`operations::history`).
 
+use std::array;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::iter;
@@ -69,6 +70,26 @@ pub(crate) struct VersionTally {
     pub ends: [u64; AttemptEnd::COUNT],
     /// How long they ran, all together, in microseconds.
     pub ran_us: u64,
+}
+
+impl VersionTally {
+    pub(crate) fn add(&mut self, other: &VersionTally) {
+        let ends = self.ends.iter_mut().zip(other.ends);
+        ends.for_each(|(to, from)| *to = to.saturating_add(from));
+        self.ran_us = self.ran_us.saturating_add(other.ran_us);
+    }
+
+    /// The counts since `before`; all of them, if they have begun anew since then.
+    fn since(&self, before: &VersionTally) -> VersionTally {
+        let is_new = self.ends.iter().zip(before.ends).any(|(now, before)| *now < before);
+        if is_new {
+            return self.clone();
+        }
+        VersionTally {
+            ends: array::from_fn(|at| self.ends[at] - before.ends[at]),
+            ran_us: self.ran_us.saturating_sub(before.ran_us),
+        }
+    }
 }
 
 /// How many tasks were in each place.
@@ -149,14 +170,11 @@ impl Tally {
         add(&mut self.waited.0, &other.waited.0);
         add(&mut self.ran.0, &other.ran.0);
         for (version, tally) in &other.versions {
-            let own = self.versions.entry(version.clone()).or_default();
-            add(&mut own.ends, &tally.ends);
-            own.ran_us = own.ran_us.saturating_add(tally.ran_us);
+            self.versions.entry(version.clone()).or_default().add(tally);
         }
     }
 
-    /// The counts since `before`. The versions are taken as they are: they are counted from 0 each
-    /// time.
+    /// The counts since `before`. Versions without an attempt since then are left out.
     pub(crate) fn since(&self, before: &Tally) -> Tally {
         let mut new = self.clone();
         let subtract = |to: &mut [u64], from: &[u64]| {
@@ -165,6 +183,12 @@ impl Tally {
         subtract(&mut new.settled, &before.settled);
         subtract(&mut new.waited.0, &before.waited.0);
         subtract(&mut new.ran.0, &before.ran.0);
+        new.versions.retain(|version, tally| {
+            if let Some(before) = before.versions.get(version) {
+                *tally = tally.since(before);
+            }
+            tally.ends.iter().any(|count| *count > 0)
+        });
         new
     }
 
@@ -498,11 +522,10 @@ mod tests {
             // The differences of two counts add up to the second one.
             let mut later = tally.clone();
             later.add(&tally);
-            let since = later.since(&Tally { versions: BTreeMap::new(), ..tally.clone() });
-            prop_assert_eq!(
-                (since.settled, since.waited, since.ran),
-                (tally.settled, tally.waited, tally.ran)
-            );
+            let mut new = tally.clone();
+            new.versions.retain(|_, version| version.ends != [0; AttemptEnd::COUNT]);
+            prop_assert_eq!(later.since(&tally), new);
+            prop_assert!(later.since(&later).is_empty());
         }
 
         #[test]
@@ -534,6 +557,18 @@ mod tests {
 
     fn text(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_version_whose_counts_began_anew_is_counted_whole() {
+        let version = |completed, ran_us| {
+            let mut tally = VersionTally { ran_us, ..VersionTally::default() };
+            tally.ends[AttemptEnd::Completed as usize] = completed;
+            Tally { versions: BTreeMap::from([("a@1".to_owned(), tally)]), ..Tally::default() }
+        };
+        assert_eq!(version(7, 70).since(&version(5, 50)), version(2, 20));
+        assert_eq!(version(3, 30).since(&version(5, 50)), version(3, 30));
+        assert!(version(5, 50).since(&version(5, 50)).versions.is_empty());
     }
 
     #[test]

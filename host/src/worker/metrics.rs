@@ -7,6 +7,7 @@
 //! reading the census from Redis (`census`).
 
 use std::array;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,7 @@ use strum::{EnumCount as _, VariantArray as _};
 
 use crate::config::Config;
 use crate::config::model::HistogramForm;
+use crate::plugins::figures::{AttemptCounts, VersionFigures};
 use crate::queue::minutes::{BOUNDS, MAX_VERSIONS, Tally, TimeBuckets, VersionTally};
 use crate::queue::{Census, Reason};
 use crate::task::{AttemptEnd, SettledAs};
@@ -77,8 +79,17 @@ pub(crate) struct QueueMetrics {
     pub held: Gauge,
     census: Mutex<Census>,
     is_counted: AtomicBool,
-    /// The ends of attempts since the history was written, by version: [`MAX_VERSIONS`] at most.
-    versions: Mutex<Vec<(Arc<str>, VersionTally)>>,
+    /// The counts of attempts on the last versions: [`MAX_VERSIONS`] at most.
+    versions: Mutex<Vec<CountedVersion>>,
+}
+
+/// A version, and the part of its figures that is this queue's.
+#[derive(Debug)]
+struct CountedVersion {
+    figures: Arc<VersionFigures>,
+    /// `name@digest`, with the first digits.
+    label: Arc<str>,
+    counts: Arc<AttemptCounts>,
 }
 
 /// Counts times in the buckets of [`BOUNDS`].
@@ -163,27 +174,42 @@ impl QueueMetrics {
         Reason::VARIANTS.iter().map(|reason| self.settlements((*reason).into()).get()).sum()
     }
 
-    /// Counts an attempt on a version.
-    pub(crate) fn attempted(&self, version: &Arc<str>, end: AttemptEnd, ran: Duration) {
+    /// Counts an attempt on a version, for a scrape and for the history.
+    pub(crate) fn attempted(
+        &self,
+        figures: &Arc<VersionFigures>,
+        label: &Arc<str>,
+        end: AttemptEnd,
+        ran: Duration,
+    ) {
         let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = versions.iter().position(|(known, _)| known == version).unwrap_or_else(|| {
-            versions.push((version.clone(), VersionTally::default()));
+        let known = versions.iter().rposition(|known| Arc::ptr_eq(&known.figures, figures));
+        let at = known.unwrap_or_else(|| {
+            if versions.len() == MAX_VERSIONS {
+                versions.remove(0);
+            }
+            let (figures, label, counts) = (figures.clone(), label.clone(), figures.counts());
+            versions.push(CountedVersion { figures, label, counts });
             versions.len() - 1
         });
-        let (_, tally) = &mut versions[at];
-        tally.ends[end as usize] += 1;
-        tally.ran_us += ran.as_micros() as u64;
-        versions.truncate(MAX_VERSIONS);
+        versions[at].counts.record(end, ran);
     }
 
-    /// All counts for the history. Those of versions are since the last call, which takes them.
+    /// All counts for the history.
     pub(crate) fn tally(&self) -> Tally {
-        let versions = std::mem::take(&mut *self.versions.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut versions: BTreeMap<String, VersionTally> = BTreeMap::new();
+        // A version may be there twice, if it came back after others.
+        for CountedVersion { label, counts, .. } in
+            &*self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            let counted = VersionTally { ends: counts.ends(), ran_us: counts.ran_us() };
+            versions.entry(label.to_string()).or_default().add(&counted);
+        }
         Tally {
             settled: array::from_fn(|at| self.settled[at].get()),
             waited: self.wait.times(),
             ran: self.duration.times(),
-            versions: versions.into_iter().map(|(version, tally)| (version.to_string(), tally)).collect(),
+            versions,
         }
     }
 

@@ -75,7 +75,8 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
             let charge = shared.holding.ended(tasks.iter().zip(outcomes)).await;
             for ((task, hold), (outcome, ruling)) in tasks.into_iter().zip(holds).zip(ends) {
                 shared.metrics.duration.observe(duration);
-                shared.metrics.attempted(&version.label(), AttemptEnd::from(&outcome), duration);
+                let end = AttemptEnd::from(&outcome);
+                shared.metrics.attempted(&version.own_figures, &version.label(), end, duration);
                 tracing::debug!(
                     queue = rules.name,
                     task = task.id,

@@ -22,10 +22,12 @@ struct Request {
     is_stream: bool,
 }
 
-/// Reads the arguments as a shell and curl do.
-fn request(call: &str) -> Request {
+/// Reads the arguments as a shell and curl do. `task` is the value of `$ID`.
+fn request(call: &str, task: &str) -> Request {
     let line = format!("printf '%s\\n' {call}");
-    let output = Command::new("sh").args(["-euc", &line]).env("TOKEN", "t").output().expect("run a shell");
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", &line]).env("TOKEN", "t").env("ID", task);
+    let output = shell.output().expect("run a shell");
     assert!(output.status.success(), "{call}: {output:?}");
     let words = String::from_utf8(output.stdout).expect("UTF-8");
     let (mut words, mut request) = (words.lines(), Request::default());
@@ -60,7 +62,7 @@ fn the_requests_of_the_page_are_answered() {
     let calls = calls(&page, "curl");
     assert!(calls.len() > 4, "{calls:?}");
     for call in calls {
-        let request = request(&call);
+        let request = request(&call, &dead);
         if request.is_stream {
             let mut events = Events::open(host.admin(), &request.path, &[]);
             assert_eq!(events.status, 200, "{call}");

@@ -53,11 +53,12 @@ fn ask(bench: &Bench, args: &[&str]) -> Value {
     bench.tqhost(&[args, &["--json"]].concat()).ok().json()
 }
 
-const STATUS: [&str; 20] = [
+const STATUS: [&str; 21] = [
     "id",
     "queue",
     "status",
     "attempt",
+    "attempts",
     "error",
     "result",
     "progress",
@@ -234,8 +235,8 @@ fn queues_count_what_is_where() {
         "rate",
         "schedule",
         "hosts",
-        "consumers",
         "versions_differ",
+        "consumers",
     ];
     for queue in ask(&bench, &["queues"]).as_array().expect("a list") {
         has(queue, &names);

@@ -41,6 +41,12 @@ fn markup_shows_as_text_wherever_it_stands() {
         MARKUP,
     ];
     bench.redis::<()>("HSET", &known);
+    // A failed attempt of the second task, with markup in all its parts.
+    let attempt = json!({
+        "attempt": "1", "plugin": MARKUP, "consumer": MARKUP, "outcome": MARKUP, "error": MARKUP,
+        "log": MARKUP
+    });
+    bench.redis::<()>("HSET", (format!("tq:{{work}}:attempts:{MARKUP}"), "1", attempt.to_string()));
     // A dead letter with markup in each of its own fields, and one of another program.
     let names = ["tq-id", "tq-queue", "tq-reason", "tq-error", "tq-consumer", "tq-plugin", MARKUP];
     let mut letter = vec!["tq:{work}:dead", "*"];
@@ -76,12 +82,12 @@ fn markup_shows_as_text_wherever_it_stands() {
     let encoded =
         percent_encoding::utf8_percent_encode(MARKUP, percent_encoding::NON_ALPHANUMERIC).to_string();
     is_text(&browser, "/", 2);
-    is_text(&browser, "/plugins", 8);
-    is_text(&browser, "/queues/work", 6);
+    is_text(&browser, "/plugins", 9);
+    is_text(&browser, "/queues/work", 7);
     is_text(&browser, "/queues/work?state=running", 4);
     is_text(&browser, "/queues/work?state=dead", 3);
     is_text(&browser, "/queues/work/dead", 6);
-    is_text(&browser, &format!("/queues/work/tasks/{encoded}"), 5);
+    is_text(&browser, &format!("/queues/work/tasks/{encoded}"), 10);
     is_text(&browser, &format!("/queues/work/tasks/r{encoded}"), 3);
     // A query that a visitor is made to send comes back as text, too.
     let filters = format!("text={encoded}&error={encoded}&version={encoded}&reason={encoded}&host={encoded}");

@@ -131,6 +131,42 @@ fn pause_resume_and_reload_by_forms() {
 }
 
 #[test]
+fn a_task_has_a_timeline_from_its_enqueueing_to_its_end() {
+    let mut bench =
+        Bench::new("[queues.work]\nplugin = \"remembers\"\nmax_retries = 1\nbackoff = \"none\"\n");
+    bench.install("remembers", "remembers");
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let id = bench.xadd("work", &[("end", "retry")]);
+    bench.until("work", &id, "FAILED");
+    let page = browser.page(&format!("/queues/work/tasks/{id}"));
+    let timeline = page.split("id=\"timeline\"").nth(1).and_then(|rest| rest.split("</ol>").next());
+    let timeline = timeline.expect("a timeline");
+    let steps: Vec<String> = timeline.split("<li").skip(1).map(|step| text(&format!("<li{step}"))).collect();
+    let [enqueued, first, second, end] = &steps[..] else { panic!("four steps: {steps:#?}") };
+    assert!(enqueued.starts_with("Enqueued ") && enqueued.contains("UTC"), "{enqueued}");
+    for (number, step) in [(1, first), (2, second)] {
+        for part in [
+            format!("Attempt {number} retry"),
+            "Version remembers@".to_owned(),
+            format!("on {}", bench.status("work", &id, "consumer")),
+            "retry: as told".to_owned(),
+            format!("Log of attempt {number}, its last 2 lines"),
+            format!("printed by {id}\nINFO logged by {id}"),
+        ] {
+            assert!(step.contains(&part), "{part} in {step}");
+        }
+    }
+    assert_eq!(timeline.matches("<details>").count(), 2, "folded, without a script: {timeline}");
+    assert!(end.starts_with("Ended FAILED"), "{end}");
+    let done = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &done, "COMPLETED");
+    let shown = text(&browser.page(&format!("/queues/work/tasks/{done}")));
+    assert!(shown.contains("Ended COMPLETED") && shown.contains("Attempt 1, version remembers@"), "{shown}");
+    host.stop();
+}
+
+#[test]
 fn lists_go_on_and_every_state_has_a_page() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
     let ids: Vec<String> = (0..60).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();

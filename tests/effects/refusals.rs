@@ -84,6 +84,11 @@ fn an_attempt_whose_record_redis_denies_fails_alone() {
     bench.until("work", &ids[2], "FAILED");
     let why = bench.status("work", &ids[2], "error");
     assert!(why.contains("no permissions to access"), "{why}");
+    let task = bench.tqhost(&["status", "work", &ids[2], "--json"]).ok().json();
+    assert_eq!(
+        (&task["attempts"][0]["outcome"], &task["attempts"][0]["error"]),
+        (&json!("effects"), &json!(why))
+    );
     assert_eq!(bench.redis::<u64>("EXISTS", "kb:1"), 1);
     assert_eq!(bench.redis::<u64>("EXISTS", "other:1"), 0);
     // The rule also allows the commands that the host asks for in advance.

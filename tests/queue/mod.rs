@@ -4,6 +4,7 @@
 
 mod activity_events;
 mod alias;
+mod attempts;
 mod batches;
 mod capacity;
 mod control;

@@ -70,8 +70,8 @@ struct PluginEventView<'e> {
 
 /// The changes of a task, until it has ended
 ///
-/// Each event `task` has the task as `GET …/tasks/{id}` shows it, without relatives. A client that had the
-/// end already gets 204, at which browsers stop to ask.
+/// Each event `task` has the task as `GET …/tasks/{id}` shows it, without relatives and attempts. A client
+/// that had the end already gets 204, at which browsers stop to ask.
 #[utoipa::path(
     get,
     path = "/v1/queues/{queue}/tasks/{id}/events",

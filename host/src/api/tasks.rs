@@ -181,7 +181,7 @@ fn key(headers: &HeaderMap, of_body: Option<String>) -> Result<Option<String>, A
     }
 }
 
-/// One task, with its relatives
+/// One task, with its relatives and the last attempts that failed
 #[utoipa::path(
     get,
     path = "/v1/queues/{queue}/tasks/{id}",

@@ -12,17 +12,20 @@ use tokio::time::sleep;
 use super::args::StatusArgs;
 use super::context::open;
 use super::exit::CommandError;
-use super::output::{Out, Paint, Tone, sheet};
+use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
 use super::{text, value, wait};
 use crate::clock;
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
 use crate::operations::tree::{Family, TreeTask, family};
 use crate::operations::{TaskView, patiently, unknown_task};
+use crate::queue::attempts::FailedAttempt;
 use crate::queue::{FlowProgress, Meant, Status, TaskName, TaskStatus};
 
 /// Columns of the bar that shows progress.
 const BAR: usize = 20;
+/// The most columns of an error in the table of attempts.
+const ERROR_WIDTH: usize = 80;
 
 pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, &args.queue).await?;
@@ -48,9 +51,14 @@ pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Res
         let is_end = task.status.is_end();
         if !args.watch {
             let family = family(&config.queues, &queue, &task).await?;
-            match out.json {
-                true => out.json(&TaskView::new(&args.queue, &task).with(&family)),
-                false => out.line(render(&queue.rules, &task, &family, clock::now_ms(), &zone, out.paint)),
+            let attempts = patiently(|| queue.failed_attempts(&id)).await?;
+            if out.json {
+                out.json(&TaskView::new(&args.queue, &task).with(&family).with_attempts(attempts));
+            } else {
+                out.line(render(&queue.rules, &task, &family, clock::now_ms(), &zone, out.paint));
+                if !attempts.is_empty() {
+                    out.line(format!("\n{}", failed(&attempts, &zone, out.paint)));
+                }
             }
         } else if last.as_ref() != Some(&task) {
             match out.json {
@@ -132,6 +140,37 @@ fn render(
         lines.push(("result", value::shown(result)));
     }
     sheet(paint, &lines)
+}
+
+/// The attempts that failed, and the log of the last one.
+fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
+    let mut table = TextTable::new(&[
+        ("ATTEMPT", Align::Right),
+        ("BEGAN", Align::Left),
+        ("RAN", Align::Right),
+        ("OUTCOME", Align::Left),
+        ("VERSION", Align::Left),
+        ("HOST", Align::Left),
+        ("ERROR", Align::Left),
+    ]);
+    for one in attempts {
+        let ran = Duration::from_millis(one.finished_at.saturating_sub(one.started_at));
+        table.row([
+            u64::from(one.attempt).into(),
+            text::local(one.started_at, zone, "%Y-%m-%d %H:%M:%S").into(),
+            text::took(ran).into(),
+            Cell::tone(text::escape(&one.outcome), Tone::Bad),
+            text::escape(&one.plugin).into(),
+            text::escape(&one.consumer).into(),
+            text::cut(&text::escape(&one.error), ERROR_WIDTH).into(),
+        ]);
+    }
+    let mut shown = table.render(paint);
+    if let Some(last) = attempts.last().filter(|last| !last.log.is_empty()) {
+        let title = format!("log of the last one, attempt {}", last.attempt);
+        shown += &format!("\n\n{}\n{}", paint.tone(Tone::Faint, &title), text::escape_block(&last.log));
+    }
+    shown
 }
 
 /// How many have completed, and lines for the first others with what is below them.
@@ -278,6 +317,30 @@ pub(super) mod tests {
         };
         insta::assert_snapshot!(render(&rules(), &done, &Family::default(), NOW, &TimeZone::UTC, PLAIN));
         insta::assert_json_snapshot!(TaskView::new("resume-analyze", &done));
+    }
+
+    #[test]
+    fn failed_attempts_have_a_row_each() {
+        let one = |attempt: u32, error: &str, log: &str| FailedAttempt {
+            attempt,
+            started_at: NOW - 60_000,
+            finished_at: NOW - 58_500,
+            outcome: "retry".into(),
+            error: error.into(),
+            plugin: "resume-analyze@3f1c".into(),
+            consumer: "box-1".into(),
+            log: log.into(),
+        };
+        let attempts = [one(1, "retry: busy", "not shown"), one(2, "retry: \u{1b}[2J", "one\ntwo \u{1b}[2J")];
+        insta::assert_snapshot!(failed(&attempts, &TimeZone::UTC, PLAIN), @r"
+        ATTEMPT  BEGAN                 RAN  OUTCOME  VERSION              HOST   ERROR
+              1  2023-11-14 22:14:00  1.5s  retry    resume-analyze@3f1c  box-1  retry: busy
+              2  2023-11-14 22:14:00  1.5s  retry    resume-analyze@3f1c  box-1  retry: \u{1b}[2J
+
+        log of the last one, attempt 2
+        one
+        two \u{1b}[2J
+        ");
     }
 
     #[test]

@@ -157,6 +157,8 @@ pub struct QueueRules {
     pub on_end: OnEnd,
     /// How many events about its tasks are kept, approximately. 0: none.
     pub events: u32,
+    /// How many failed attempts of each task are kept. 0: none.
+    pub failed_attempts: u32,
 }
 
 impl QueueRules {
@@ -252,6 +254,11 @@ pub struct Batch {
 }
 
 impl QueueRules {
+    /// Whether failed attempts are kept. They go with the status of their task.
+    pub fn keeps_failed_attempts(&self) -> bool {
+        self.failed_attempts > 0 && self.retention > Duration::ZERO
+    }
+
     /// The most tasks in one call, which is never more than may run at once.
     pub fn largest_batch(&self) -> usize {
         self.batch.max_tasks.map_or(self.concurrency, |most| most.min(self.concurrency)) as usize

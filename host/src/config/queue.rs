@@ -46,6 +46,7 @@ pub(super) const KEYS: Keys = Keys {
         "enqueue_to",
         "on_end",
         "events",
+        "failed_attempts",
         "dead_letter",
         "list",
         "schedule",
@@ -81,6 +82,7 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "enqueue_to",
         "on_end",
         "events",
+        "failed_attempts",
     ],
     later: &[],
     elsewhere: &[
@@ -109,6 +111,8 @@ const MAX_DEFERRALS: RangeInclusive<u32> = 0..=100_000;
 const MAX_CRASHES: RangeInclusive<u32> = 1..=1000;
 const MAX_BACKLOG: RangeInclusive<u32> = 1..=1_000_000_000;
 const EVENTS: RangeInclusive<u32> = 0..=1_000_000;
+/// Settle.lua deletes at most as many at once.
+const FAILED_ATTEMPTS: RangeInclusive<u32> = 0..=100;
 const EXPIRE_AFTER: RangeInclusive<Duration> = SECOND..=Duration::from_secs(365 * 86_400);
 const RETENTION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(365 * 86_400);
 
@@ -137,6 +141,7 @@ struct Rules {
     retention: Duration,
     sends: Sends,
     events: u32,
+    failed_attempts: u32,
 }
 
 impl Default for Rules {
@@ -163,6 +168,7 @@ impl Default for Rules {
             retention: DAY,
             sends: Sends::default(),
             events: 0,
+            failed_attempts: 10,
         }
     }
 }
@@ -236,6 +242,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<(QueueRules, 
         schedule: table.get("schedule").and_then(|item| schedule::read(&item)),
         dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key)),
         events: rules.events,
+        failed_attempts: rules.failed_attempts,
         // The other queues are not known yet.
         enqueue_to: Vec::new(),
         on_end: OnEnd::default(),
@@ -286,6 +293,7 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
                 .map_or_else(|| base.sends.on_end.clone(), |item| targets::read_on_end(&item)),
         },
         events: integer("events", EVENTS).unwrap_or(base.events),
+        failed_attempts: integer("failed_attempts", FAILED_ATTEMPTS).unwrap_or(base.failed_attempts),
     }
 }
 
@@ -325,7 +333,7 @@ fn check_streams(queues: &[(QueueRules, Item)]) {
         let inside = |other: &&&str| {
             let rest = queue.stream.strip_prefix(**other).filter(|_| other.contains('{'));
             rest.is_some_and(|rest| {
-                [":task", ":key", ":alias"]
+                [":task", ":key", ":alias", ":attempts"]
                     .iter()
                     .any(|part| rest == *part || rest.starts_with(&format!("{part}:")))
             })
@@ -405,6 +413,7 @@ mod tests {
             enqueue_to: vec![],
             on_end: OnEnd::default(),
             events: 0,
+            failed_attempts: 10,
         };
         assert_eq!(queue, expected);
     }

@@ -27,11 +27,13 @@
     told.textContent = isPaused ? "as of " + new Date().toLocaleTimeString() : text;
   };
 
-  // What somebody uses at present stays as it is: a field, a text that is selected, a box that is scrolled.
+  // What somebody uses at present stays as it is: a field, a text that is selected, a log that is unfolded.
   const isInUse = (part) => {
     const at = getSelection();
     const isSelected = at && !at.isCollapsed && at.anchorNode && part.contains(at.anchorNode);
-    return isSelected || (part.contains(document.activeElement) && document.activeElement !== part);
+    const isUnfolded = part.querySelector("details[open]");
+    const hasFocus = part.contains(document.activeElement) && document.activeElement !== part;
+    return isSelected || isUnfolded || hasFocus;
   };
 
   const look = async () => {

@@ -36,6 +36,7 @@ mod session;
 mod state;
 mod task;
 mod text;
+mod timeline;
 mod values;
 
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};

@@ -1,4 +1,4 @@
-//! A task: its state, fields, result and error, its relatives; cancel and requeue.
+//! A task: its state, timeline, fields, result and error, its relatives; cancel and requeue.
 //!
 //! Fields are looked up where the task is. Nothing keeps the fields of a task that has completed or was
 //! cancelled.
@@ -14,6 +14,7 @@ use super::problem::PageProblem;
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{self, block, data, data_or_none, moment, version};
+use super::timeline;
 use super::values::{Values, queue_path, task_path};
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::api::audit::AuditNote;
@@ -69,6 +70,7 @@ pub(super) async fn show(
                 }
             }
         }
+        (timeline::section(&task, queue.rules.failed_attempts, queue.rules.retention))
         (flow::section(&task))
         section aria-labelledby="fields" {
             h2 id="fields" { "Fields" }

@@ -49,4 +49,4 @@ pub(crate) use orders::{OrderView, lift, withdraw};
 pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, queue_views};
-pub(crate) use task::{BranchView, TaskView, task_view, unknown_task};
+pub(crate) use task::{AttemptView, BranchView, TaskView, task_view, unknown_task};

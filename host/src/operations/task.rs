@@ -14,6 +14,7 @@ use super::patience::patiently;
 use super::tree::{Family, TreeTask, family};
 use crate::config::QueueRules;
 use crate::config::units::show_duration;
+use crate::queue::attempts::FailedAttempt;
 use crate::queue::{Meant, Queue, Status, TaskName, TaskStatus};
 
 /// A task. The names are stable; an unknown value is null. Times are milliseconds since the Unix epoch.
@@ -45,8 +46,46 @@ pub(crate) struct TaskView {
     /// The first children that have not completed or started a flow that goes on, if they are enqueued.
     pub open_children: Option<Vec<BranchView>>,
     pub child_of: Option<JoiningTask>,
+    /// The last attempts that failed, the first one first, as many as the queue keeps. Null in a stream.
+    pub attempts: Option<Vec<AttemptView>>,
     /// The tasks that join the flows which it started.
     pub flows: Option<Vec<BranchView>>,
+}
+
+/// An attempt that failed. Times are milliseconds since the Unix epoch, by Redis's clock.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AttemptView {
+    pub attempt: u32,
+    pub started_at: u64,
+    pub finished_at: u64,
+    pub duration_ms: u64,
+    /// `retry`, `unavailable`, `reject`, `defer`, `trap`, `timeout`, `out-of-memory`, `instantiate`,
+    /// `output-too-large` or `effects`.
+    pub outcome: String,
+    pub error: String,
+    /// `name@digest` of the version that ran it.
+    pub plugin: String,
+    /// The host that ran it.
+    pub consumer: String,
+    /// The last lines that it logged, at most 4 KiB. An attempt at a batch has those of the whole call.
+    pub log: String,
+}
+
+impl AttemptView {
+    pub(crate) fn all(attempts: Vec<FailedAttempt>) -> Vec<AttemptView> {
+        let view = |failed: FailedAttempt| AttemptView {
+            attempt: failed.attempt,
+            started_at: failed.started_at,
+            finished_at: failed.finished_at,
+            duration_ms: failed.finished_at.saturating_sub(failed.started_at),
+            outcome: failed.outcome,
+            error: failed.error,
+            plugin: failed.plugin,
+            consumer: failed.consumer,
+            log: failed.log,
+        };
+        attempts.into_iter().map(view).collect()
+    }
 }
 
 /// A task that joins a flow.
@@ -114,8 +153,13 @@ impl TaskView {
             children_completed: task.flow.map(|flow| flow.completed),
             open_children: None,
             child_of: None,
+            attempts: None,
             flows: None,
         }
+    }
+
+    pub(crate) fn with_attempts(self, attempts: Vec<FailedAttempt>) -> TaskView {
+        TaskView { attempts: Some(AttemptView::all(attempts)), ..self }
     }
 
     pub(crate) fn with(self, family: &Family) -> TaskView {
@@ -140,7 +184,8 @@ pub(crate) async fn task_view(
     let id = patiently(|| queue.find(name, Meant::Newest)).await?.ok_or_else(unknown)?;
     let task = patiently(|| queue.status(&id)).await?.ok_or_else(unknown)?;
     let family = family(queues, queue, &task).await?;
-    Ok(TaskView::new(&queue.rules.name, &task).with(&family))
+    let attempts = patiently(|| queue.failed_attempts(&id)).await?;
+    Ok(TaskView::new(&queue.rules.name, &task).with(&family).with_attempts(attempts))
 }
 
 /// The message for a task of which nothing is known.

@@ -50,7 +50,7 @@ pub(crate) use history::Change;
 pub(crate) use probation::Ruling;
 pub(crate) use single::{Single, Singles, Watch, read};
 pub(crate) use status::PluginStatus;
-pub(crate) use version::{Judged, Version};
+pub(crate) use version::{Judged, RanAttempt, Version};
 
 use catalog::Wanted;
 use quarantine::Notes;

@@ -257,7 +257,7 @@ fn marked(body: &str, mark: u8) -> Vec<u8> {
 /// Runs an attempt as the worker does, for a task of this name.
 async fn attempt(version: &Arc<Version>, id: usize) -> (Outcome, Ruling) {
     let tasks = Arc::new(vec![Task { id: id.to_string(), ..testing::task() }]);
-    match version.run(Attempt { tasks, ..testing::attempt() }).await.unwrap().1 {
+    match version.run(Attempt { tasks, ..testing::attempt() }).await.unwrap().judged {
         Judged::Each(mut each) => each.remove(0),
         Judged::Split { message, .. } => panic!("{message}"),
     }

@@ -44,6 +44,15 @@ pub(crate) struct Version {
 /// Tells the registry that the version's probation has ended.
 pub(super) type WhenJudged = dyn Fn(&Arc<Version>, ProbationVerdict) + Send + Sync;
 
+/// An attempt that has ended.
+#[derive(Debug)]
+pub(crate) struct RanAttempt {
+    pub duration: Duration,
+    /// The last lines that it has logged.
+    pub last_lines: String,
+    pub judged: Judged,
+}
+
 /// The consequences of an attempt.
 #[derive(Debug)]
 pub(crate) enum Judged {
@@ -95,15 +104,17 @@ impl Version {
     }
 
     /// Runs one attempt on this version, counts it, and tells of each task how it ended and whether it is to
-    /// be charged; before that, how long it took. None only when it was told to stop.
-    pub(crate) async fn run(self: &Arc<Self>, attempt: Attempt) -> Option<(Duration, Judged)> {
+    /// be charged. None only when it was told to stop.
+    pub(crate) async fn run(self: &Arc<Self>, attempt: Attempt) -> Option<RanAttempt> {
         let tasks = attempt.tasks.clone();
-        let AttemptReport { ended, peak_memory, duration, .. } = self.handler.run(attempt).await?;
+        let AttemptReport { ended, peak_memory, duration, last_lines, .. } =
+            self.handler.run(attempt).await?;
+        let ran = |judged| Some(RanAttempt { duration, last_lines, judged });
         self.figures.peak_memory.inner().fetch_max(peak_memory, Ordering::Relaxed);
         let outcomes = match ended {
             Ended::Each(outcomes) => outcomes,
             Ended::Failed { kind, message } if tasks.len() == 1 => vec![Outcome::Failed { kind, message }],
-            Ended::Failed { kind, message } => return Some((duration, Judged::Split { kind, message })),
+            Ended::Failed { kind, message } => return ran(Judged::Split { kind, message }),
         };
         let judged = tasks.iter().zip(outcomes).map(|(task, outcome)| {
             self.figures.record(&outcome);
@@ -111,7 +122,7 @@ impl Version {
             self.found(verdict);
             (outcome, ruling)
         });
-        Some((duration, Judged::Each(judged.collect())))
+        ran(Judged::Each(judged.collect()))
     }
 
     /// This version with other grants.

@@ -7,6 +7,7 @@
 //! | `tq:{S}:parked` | hash | member → the fields of the delayed task (MessagePack) | settle, enqueue, promote, claim |
 //! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters | settle, requeue, purge, import |
 //! | `tq:{S}:key:<key>` | string | the id of the task with this key, for its life and the window | enqueue, begin, settle, cancel, mend, examine |
+//! | `tq:{S}:attempts:<id>` | hash | number → a failed attempt of a task, as JSON, the last ones; `last` → the last number; expires with the status, or 30 days after the last one | settle, and all that end tasks |
 //! | `tq:{S}:alias:<alias>` | zset | the ids of the newest tasks with this alias, by the time of enqueueing (ms); expires | alias |
 //! | `tq:{S}:owners` | hash | id of a task that has its turn → its track and its entry | claim, return, and all that end tasks |
 //! | `tq:{S}:tracks` | zset | the tasks of all tracks that have their turn or are held, by name | claim, cancel, return, and all that end tasks |
@@ -82,6 +83,7 @@ pub(crate) struct QueueKeys {
     minutes_prefix: String,
     marker_prefix: String,
     alias_prefix: String,
+    attempts_prefix: String,
     state_prefix: String,
     flow_prefix: String,
 }
@@ -122,6 +124,7 @@ impl QueueKeys {
             minutes_prefix: format!("{base}:minutes:"),
             marker_prefix: format!("{base}:key:"),
             alias_prefix: format!("{base}:alias:"),
+            attempts_prefix: format!("{base}:attempts:"),
             flow_prefix: format!("{base}:flow:"),
             state_prefix: format!("tq:{{{}}}:state:", hash_tag(stream).unwrap_or(stream)),
             base,
@@ -131,6 +134,11 @@ impl QueueKeys {
     /// The status of the task `id`.
     pub(crate) fn task(&self, id: &str) -> String {
         format!("{}{id}", self.task_prefix)
+    }
+
+    /// The failed attempts of the task `id`.
+    pub(crate) fn attempts(&self, id: &str) -> String {
+        format!("{}{id}", self.attempts_prefix)
     }
 
     /// The last reply to the settlements that `consumer` sends in this lane.
@@ -149,9 +157,11 @@ impl QueueKeys {
     }
 
     /// A glob pattern for the keys of each kind, which have a name at their end, as far as a producer needs
-    /// them: statuses, markers and aliases.
-    pub(crate) fn of_producers(&self) -> [String; 3] {
-        [&self.task_prefix, &self.marker_prefix, &self.alias_prefix].map(|prefix| literal(prefix) + "*")
+    /// them: statuses, markers, aliases, and failed attempts, which expire with a task that turns out to be
+    /// lost.
+    pub(crate) fn of_producers(&self) -> [String; 4] {
+        let prefixes = [&self.task_prefix, &self.marker_prefix, &self.alias_prefix, &self.attempts_prefix];
+        prefixes.map(|prefix| literal(prefix) + "*")
     }
 
     /// A glob pattern for all states of plugins.
@@ -163,7 +173,7 @@ impl QueueKeys {
     /// `*`.
     pub(crate) fn samples(&self) -> Vec<String> {
         let named = [&self.task_prefix, &self.marker_prefix, &self.alias_prefix, &self.settled_prefix];
-        let named = named.into_iter().chain([&self.flow_prefix, &self.state_prefix]);
+        let named = named.into_iter().chain([&self.attempts_prefix, &self.flow_prefix, &self.state_prefix]);
         let whole = [
             &self.delayed,
             &self.parked,
@@ -209,7 +219,7 @@ impl QueueKeys {
             &self.adopted,
             &self.events,
         ];
-        let prefixes = [&self.settled_prefix, &self.minutes_prefix];
+        let prefixes = [&self.settled_prefix, &self.minutes_prefix, &self.attempts_prefix];
         named.iter().any(|known| known.as_bytes() == key)
             || prefixes.iter().any(|prefix| key.starts_with(prefix.as_bytes()))
     }
@@ -299,6 +309,7 @@ mod tests {
         assert_eq!(keys.task_of(keys.task("1-0").as_bytes()).as_deref(), Some("1-0"));
         assert!(keys.task_of(&keys.marker(Some(b"k"))).is_none() && keys.is_marker(&keys.marker(Some(b"k"))));
         assert!(!keys.is_marker(keys.delayed.as_bytes()));
+        assert!(keys.is_of_hosts(keys.attempts("1-0").as_bytes()));
         assert_eq!(keys.all, "tq:{a\\*\\[b\\]}:*");
         let flow = keys.flow("7");
         let ids = [&flow.about, &flow.children, &flow.results].map(|key| keys.flow_of(key.as_bytes()));

@@ -7,6 +7,7 @@
 //! a whole queue and all of its keys (`doctor`, which builds on this module).
 
 pub(crate) mod alias;
+pub(crate) mod attempts;
 pub(crate) mod cancel;
 pub(crate) mod census;
 pub(crate) mod claim;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use strum::{IntoStaticStr, VariantArray, VariantNames};
 
+use super::attempts::AttemptRecord;
 use super::codec::{self, RawFields, StreamEntry};
 use super::effects::EffectCall;
 use super::error::QueueError;
@@ -18,7 +19,7 @@ use super::reply;
 use super::script;
 use super::status::TaskName;
 use crate::effects::Effects;
-use crate::task::{SettledAs, Task};
+use crate::task::{FailureKind, SettledAs, Task};
 use crate::telemetry::TRACEPARENT;
 
 /// The most values that one attempt may set to be settled in the short form. One MSET takes those of a whole
@@ -107,6 +108,8 @@ pub struct Ending {
     /// begun or parked.
     is_known: bool,
     key: Option<Vec<u8>>,
+    /// Kept if the task comes back or dies, as the record of a failed attempt.
+    record: Option<Box<AttemptRecord>>,
 }
 
 impl Ending {
@@ -125,7 +128,12 @@ impl Ending {
         {
             task.fields = Vec::new();
         }
-        Ending { subject, settlement, plugin, ran, is_known, key }
+        Ending { subject, settlement, plugin, ran, is_known, key, record: None }
+    }
+
+    /// Adds the record that is kept of the attempt if it does not complete the task.
+    pub(crate) fn with_record(self, record: Option<Box<AttemptRecord>>) -> Ending {
+        Ending { record, ..self }
     }
 
     /// The task may have a status by now: another host may have taken it over, and begun it.
@@ -136,6 +144,20 @@ impl Ending {
     /// Settles the attempt in another way, because its effects cannot be committed.
     pub fn settle_as(&mut self, settlement: Settlement) {
         self.settlement = settlement;
+        if let Some(record) = &mut self.record {
+            record.outcome = FailureKind::Effects.into_str();
+        }
+    }
+
+    /// The record that goes with its settlement.
+    fn record(&self) -> Option<&AttemptRecord> {
+        let is_failure = matches!(self.subject, EndingSubject::Task(_))
+            && match self.settlement {
+                Settlement::Park { from, .. } => from == DelayStart::Now,
+                Settlement::Bury { .. } => true,
+                Settlement::Complete { .. } => false,
+            };
+        self.record.as_deref().filter(|_| is_failure)
     }
 
     /// Whether it is the first attempt of a task that has no status, no other owner, and no key.
@@ -207,6 +229,7 @@ impl Ending {
     pub fn bytes(&self) -> usize {
         self.result().map_or(0, Vec::len)
             + self.effects().map_or(0, Effects::bytes)
+            + self.record.as_ref().map_or(0, |record| record.last_lines.len())
             + match &self.subject {
                 EndingSubject::Task(task) => {
                     task.fields.iter().map(|field| field.name.len() + field.value.len()).sum()
@@ -355,7 +378,8 @@ impl Queue {
         let keyed: usize = forms.iter().map(|form| if form.is_plain() { 1 } else { 2 }).sum();
         let of_effects: usize = effects.iter().flatten().map(|effect| effect.keys.len()).sum();
         let told = &self.told;
-        let mut command = script::SETTLE.command(5 + keyed + of_effects + told.keys.len());
+        let records = batch.iter().filter(|ending| ending.record().is_some()).count();
+        let mut command = script::SETTLE.command(5 + keyed + of_effects + records + told.keys.len());
         command
             .arg(&keys.stream)
             .arg(&keys.delayed)
@@ -372,6 +396,7 @@ impl Queue {
         for n in others {
             command.arg(keys.task(&batch[*n].subject.id())).arg(keys.marker(batch[*n].key.as_deref()));
             command.arg(effects[*n].iter().flat_map(|effect| &effect.keys).collect::<Vec<_>>());
+            command.arg(batch[*n].record().map(|_| keys.attempts(&batch[*n].subject.id())));
         }
         command
             .arg(&told.keys)
@@ -403,6 +428,10 @@ impl Queue {
             if forms[*n] == AttemptForm::WithEffects {
                 command.arg(effects[*n].len());
                 command.arg(effects[*n].iter().flat_map(|effect| &effect.values).collect::<Vec<_>>());
+            }
+            if let (Some(record), EndingSubject::Task(task)) = (batch[*n].record(), &batch[*n].subject) {
+                command.arg(rules.failed_attempts).arg(task.attempt);
+                command.arg(record.outcome).arg(&record.last_lines);
             }
         }
         command.arg(&told.args);
@@ -443,7 +472,11 @@ impl Queue {
                 add_fields(command, &result.chain(flows).chain(joins).chain(span).collect());
             }
             (Settlement::Park { delay, from, next_attempt, deferrals, error }, EndingSubject::Task(task)) => {
-                let what = if *from == DelayStart::Now { "P" } else { "E" };
+                let what = match from {
+                    DelayStart::Enqueueing => "E",
+                    DelayStart::Now if ending.record().is_some() => "R",
+                    DelayStart::Now => "P",
+                };
                 begin(what, *next_attempt, error, *delay);
                 let mut fields = codec::encode(task, *next_attempt, *deferrals);
                 if *from == DelayStart::Enqueueing {
@@ -461,7 +494,8 @@ impl Queue {
                     EndingSubject::Task(task) => (task.attempt, codec::own_fields(task)),
                     EndingSubject::Malformed(entry) => (1, entry.fields.clone()),
                 };
-                begin("B", attempt, error, Duration::ZERO);
+                let what = if ending.record().is_some() { "F" } else { "B" };
+                begin(what, attempt, error, Duration::ZERO);
                 fields.extend([
                     codec::raw("tq-id", &*id),
                     codec::raw("tq-queue", &self.rules.name),

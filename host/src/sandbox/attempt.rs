@@ -39,6 +39,8 @@ pub struct AttemptReport {
     /// The calls of the guest in which it failed, the innermost first, a line or two for each. Empty where
     /// the sandbox keeps none, and where the guest waited for the host.
     pub backtrace: Vec<String>,
+    /// The last lines that the guest has logged: a few KiB.
+    pub last_lines: String,
     /// The largest size of all memories of the instance together, in bytes. It includes what earlier attempts
     /// left.
     pub peak_memory: u64,

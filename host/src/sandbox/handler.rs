@@ -178,8 +178,8 @@ impl Handler {
             // This is a bug of the host, but it fails only this task. The panic itself has been logged.
             let message = "the host failed while it ran the handler".to_owned();
             let ended = Ended::Failed { kind: FailureKind::Trap, message };
-            let backtrace = Vec::new();
-            Some(AttemptReport { ended, backtrace, peak_memory: 0, duration: Duration::ZERO })
+            let (backtrace, last_lines) = (Vec::new(), String::new());
+            Some(AttemptReport { ended, backtrace, last_lines, peak_memory: 0, duration: Duration::ZERO })
         })
     }
 }
@@ -260,7 +260,8 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
             }
             None => timed_out(phase, timeout, &turn),
         };
-        AttemptReport { ended, backtrace, peak_memory: state.limits.peak(), duration }
+        let last_lines = log.take_last_lines();
+        AttemptReport { ended, backtrace, last_lines, peak_memory: state.limits.peak(), duration }
     };
     if let Some(warm) = &loaded.warm
         && is_fit(&mut instance, &report.ended, warm)

@@ -1,7 +1,7 @@
 //! Turns what a guest prints into log lines of the host.
 //!
 //! In: bytes on stdout and stderr, messages from wasi:logging. Out: tracing events with target `guest`, one
-//! per line, and the guest's last words for the error of a failed attempt.
+//! per line; the guest's last words for the error of a failed attempt, and its last lines.
 //!
 //! Everything is bounded: a line, all lines of an attempt, and the rate of a plugin (`log_rate`). No output
 //! of a guest can end a log line, move the reader's cursor, or show a secret of its plugin.
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use strum::IntoStaticStr;
 use tracing::Level;
 
+use super::last_lines::LastLines;
 use super::last_words::LastWords;
 use super::mask::Mask;
 use super::quota::Quota;
@@ -48,6 +49,7 @@ pub(super) struct GuestLog {
     batch_logged: bool,
     lines: [Vec<u8>; 2],
     last: LastWords,
+    tail: LastLines,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
@@ -110,6 +112,7 @@ impl GuestLog {
         if level == Level::ERROR {
             self.last.note_error(&text);
         }
+        self.tail.add(Some(level), &text);
         self.emit(level, "log", &text);
     }
 
@@ -125,6 +128,11 @@ impl GuestLog {
     /// The message of a panic or an exception, or else the last line on stderr or at level error.
     pub(super) fn last_words(&self) -> Option<&str> {
         self.last.text()
+    }
+
+    /// Takes the last lines, whatever the host's own log has kept of them.
+    pub(super) fn take_last_lines(&mut self) -> String {
+        std::mem::take(&mut self.tail).text()
     }
 
     fn end_line(&mut self, stream: GuestStream) {
@@ -143,6 +151,7 @@ impl GuestLog {
             self.last.note_stderr(&text);
         }
         if !text.is_empty() {
+            self.tail.add(None, &text);
             self.emit(Level::INFO, stream.into_str(), &text);
         }
     }
@@ -372,6 +381,20 @@ mod tests {
             assert!(!out.contains("hunter"), "{before}: {out}");
             assert_eq!(out.contains(" … (cut)"), before + 2 * SECRET.len() > MAX_LINE + longest, "{before}");
         }
+    }
+
+    #[test]
+    fn the_last_lines_have_no_secret_and_a_bound_also_after_a_flood() {
+        let mut log = GuestLog::new(tasks(), "p".into(), None, Arc::new(mask()), testing::quota());
+        for _ in 0..100_000 {
+            log.write(GuestStream::Stdout, b"again and again\n");
+        }
+        log.message(Level::WARN, "", &format!("the key is {SECRET}\nand more"));
+        log.write(GuestStream::Stderr, b"the end");
+        log.finish();
+        let last = log.take_last_lines();
+        assert!(last.ends_with("\nWARN the key is [secret]\\nand more\nthe end"), "{last}");
+        assert!(last.len() <= 4096 && log.take_last_lines().is_empty(), "{}", last.len());
     }
 
     #[test]

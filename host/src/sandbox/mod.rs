@@ -26,6 +26,7 @@ mod error;
 mod failure;
 mod handler;
 mod host;
+mod last_lines;
 mod last_words;
 mod limits;
 mod log;

@@ -19,11 +19,13 @@ use tokio_util::sync::CancellationToken;
 use super::inflight::Hold;
 use super::notices::NoticeKind;
 use super::settle;
-use super::shared::SharedQueue;
-use crate::plugins::{Judged, Ruling, Version};
+use super::shared::{Ran, SharedQueue};
+use crate::config::QueueRules;
+use crate::plugins::{Judged, RanAttempt, Ruling, Version};
+use crate::queue::attempts::AttemptRecord;
 use crate::queue::{EndingSubject, codec};
 use crate::sandbox::Attempt;
-use crate::task::{AttemptEnd, Task};
+use crate::task::{AttemptEnd, Outcome, SettledAs, Task};
 use crate::telemetry::{AttemptTrace, RunEnd};
 
 /// Runs a task or a batch beside other attempts. On the guests' threads, the handler begins without another
@@ -65,9 +67,9 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
     let tasks = Arc::new(tasks);
     let judged = attempt(&shared, &version, &tasks, &holds, &trace).await;
     let mut tasks = Arc::unwrap_or_clone(tasks);
-    trace_ends(&shared, &version, &mut tasks, &holds, &trace, judged.as_ref().map(|(_, judged)| judged));
+    trace_ends(&shared, &version, &mut tasks, &holds, &trace, judged.as_ref().map(|ran| &ran.judged));
     match judged {
-        Some((duration, Judged::Each(ends))) => {
+        Some(RanAttempt { duration, last_lines, judged: Judged::Each(ends) }) => {
             if ends.len() > 1 {
                 shared.metrics.whole_batches.inc();
             }
@@ -87,16 +89,19 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
                     given_back = ruling != Ruling::AsUsual,
                     "attempt ended"
                 );
+                let record = record_of(rules, &outcome, &last_lines);
                 let (mut task, jitter) = (task, fastrand::f64() * 2.0 - 1.0);
                 let decision = match ruling {
                     Ruling::AsUsual => settle::after_outage(&outcome, &mut task, rules, charge, jitter)
                         .unwrap_or_else(|| settle::decide(outcome, &task, rules, jitter)),
                     Ruling::GiveBack(delay) => settle::give_back(&outcome, &task, delay),
                 };
-                settle(&shared, &version, task, Some(duration), hold, decision).await;
+                // A deferral is no failure.
+                let record = record.filter(|_| decision.label != SettledAs::Deferred);
+                settle(&shared, &version, task, Some(Ran { duration, record }), hold, decision).await;
             }
         }
-        Some((_, Judged::Split { kind, message })) => {
+        Some(RanAttempt { judged: Judged::Split { kind, message }, .. }) => {
             shared.metrics.split_batches.inc();
             tracing::warn!(
                 queue = rules.name,
@@ -164,6 +169,14 @@ fn trace_ends(
     }
 }
 
+/// The record that is kept of an attempt if it does not complete its task. One that completed can still fail:
+/// Redis may refuse its effects.
+fn record_of(rules: &QueueRules, outcome: &Outcome, last_lines: &str) -> Option<Box<AttemptRecord>> {
+    let is_over = matches!(outcome, Outcome::Completed { effects: None, .. });
+    (rules.keeps_failed_attempts() && !is_over)
+        .then(|| Box::new(AttemptRecord { outcome: outcome.word(), last_lines: last_lines.to_owned() }))
+}
+
 /// Runs a task of a batch by itself, beside the others.
 fn run_singly(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
     drop(shared.runners.spawn(run_shared(shared.clone(), version.clone(), vec![(task, hold)])));
@@ -176,7 +189,7 @@ async fn attempt(
     tasks: &Arc<Vec<Task>>,
     holds: &[Hold],
     trace: &AttemptTrace,
-) -> Option<(Duration, Judged)> {
+) -> Option<RanAttempt> {
     let rules = &shared.queue.rules;
     let stop = if let [hold] = holds { hold.stop().clone() } else { CancellationToken::new() };
     let attempt = Attempt {
@@ -208,7 +221,7 @@ async fn settle(
     shared: &SharedQueue,
     version: &Version,
     task: Task,
-    ran: Option<Duration>,
+    ran: Option<Ran>,
     hold: Hold,
     decision: settle::Decision,
 ) {

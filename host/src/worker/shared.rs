@@ -22,9 +22,17 @@ use super::starts::{OpenBatch, Starts};
 use crate::chain::chain;
 use crate::effects::EffectSource;
 use crate::plugins::Version;
+use crate::queue::attempts::AttemptRecord;
 use crate::queue::{Ending, EndingSubject, Queue, Settlement};
 use crate::shutdown::Stop;
 use crate::telemetry::Traces;
+
+/// The run of an attempt.
+pub(crate) struct Ran {
+    pub duration: Duration,
+    /// The record that is kept of it if it does not complete its task.
+    pub record: Option<Box<AttemptRecord>>,
+}
 
 pub(crate) struct SharedQueue {
     /// The queue's name.
@@ -74,15 +82,16 @@ impl SharedQueue {
 
     /// Hands an ended attempt to the settler, and waits while `room` is full.
     ///
-    /// `ran` is the running time, if the attempt ran.
+    /// `ran` is none if the attempt did not run.
     pub(crate) async fn settle(
         &self,
         subject: EndingSubject,
         plugin: Arc<str>,
-        ran: Option<Duration>,
+        ran: Option<Ran>,
         decision: Decision,
         hold: Hold,
     ) {
+        let (ran, record) = ran.map_or((None, None), |Ran { duration, record }| (Some(duration), record));
         // Where few tasks may run beside each other, only the owner completes one, and none is plain.
         // The short form has no place for the span that those get to know who are told of the end.
         let tells_span =
@@ -98,7 +107,7 @@ impl SharedQueue {
         }
         let ending =
             Ending::new(subject, decision.settlement, plugin, ran, is_known, hold.key().map(<[u8]>::to_vec));
-        if let Some(job) = self.room.job(ending, decision.label, hold).await {
+        if let Some(job) = self.room.job(ending.with_record(record), decision.label, hold).await {
             // The settler outlives the runners. If it has given up, the task stays pending and is reclaimed.
             let _ = self.jobs.send(job);
         }

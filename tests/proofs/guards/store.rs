@@ -4,12 +4,15 @@
 //! is an error, so a mutant that breaks a script is noticed too. Not here: the library's own calls
 //! (`queue`), which `property` plays.
 
+mod attempt;
+
 use std::fmt::Debug;
 
 use redis::{Connection, FromRedisValue};
 use tqhost::testing::queue::script::{self, Script};
 
 use crate::support::RedisServer;
+pub use attempt::{Attempt, Child, Effect};
 
 pub const WORK: &str = "work";
 pub const PART: &str = "part";
@@ -33,130 +36,6 @@ fn key(queue: &str, what: &str) -> String {
 
 fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
-}
-
-/// One effect of an attempt, as settle.lua takes it.
-#[derive(Debug, Clone)]
-pub struct Effect {
-    keys: Vec<String>,
-    values: Vec<String>,
-}
-
-impl Effect {
-    pub fn add(key: &str) -> Effect {
-        Effect { keys: owned(&[key]), values: owned(&["A", "1"]) }
-    }
-
-    pub fn set(key: &str) -> Effect {
-        Effect { keys: owned(&[key]), values: owned(&["S", "x", "0"]) }
-    }
-
-    pub fn put(key: &str) -> Effect {
-        Effect { keys: owned(&[key]), values: owned(&["H", "0", "-1", "2", "a", "1"]) }
-    }
-
-    /// A task for `queue`. `marker` is the key of its idempotency key.
-    pub fn task(queue: &str, id: &str, marker: Option<&str>) -> Effect {
-        let mut keys = vec![queue.to_owned()];
-        keys.extend(["delayed", "parked", &format!("task:{id}")].map(|what| key(queue, what)));
-        keys.push(marker.unwrap_or(queue).to_owned());
-        Effect { keys, values: owned(&["T", id, "0", HOUR_MS, "2", "n", "1"]) }
-    }
-
-    /// The flow whose last task has this id in `queue`. Its children were staged for [`JOIN`].
-    pub fn flow(queue: &str, id: &str, children: usize) -> Effect {
-        Effect::keyed_flow(queue, id, children, None)
-    }
-
-    /// A flow whose last task has an idempotency key, which `marker` holds.
-    pub fn keyed_flow(queue: &str, id: &str, children: usize, marker: Option<&str>) -> Effect {
-        let about = key(JOIN, &format!("flow:{id}"));
-        let mut keys = vec![about.clone(), format!("{about}:children"), queue.to_owned()];
-        keys.extend(["delayed", "parked", "dead", &format!("task:{id}")].map(|what| key(queue, what)));
-        keys.push(marker.unwrap_or(queue).to_owned());
-        let total = children.to_string();
-        let values = owned(&["F", id, &total, GROUP, "0", HOUR_MS, "4", "n", "1", "tq-joins", &about]);
-        Effect { keys, values }
-    }
-}
-
-/// A delivered child of a flow: its entry, its id, and the field `tq-flow`.
-pub type Child = (String, String, String);
-
-/// An attempt that is settled.
-#[derive(Debug, Clone)]
-pub struct Attempt {
-    what: &'static str,
-    entry: String,
-    id: String,
-    /// The fields of the dead letter.
-    fields: Vec<String>,
-    effects: Vec<Effect>,
-    delay: &'static str,
-}
-
-impl Attempt {
-    /// The first attempt of a task without a status. It completes without a result.
-    pub fn plain(entry: &str) -> Attempt {
-        Attempt { what: "", ..Attempt::completed(entry) }
-    }
-
-    /// A plain attempt that sets a value.
-    pub fn setter(entry: &str, key: &str) -> Attempt {
-        Attempt { effects: vec![Effect::set(key)], ..Attempt::plain(entry) }
-    }
-
-    pub fn completed(entry: &str) -> Attempt {
-        let (entry, id) = (entry.to_owned(), entry.to_owned());
-        Attempt { what: "C", entry, id, fields: Vec::new(), effects: Vec::new(), delay: "0" }
-    }
-
-    /// An attempt of a task with an id of its own.
-    pub fn named(entry: &str, id: &str) -> Attempt {
-        let fields = owned(&["n", "1", "tq-id", id]);
-        Attempt { id: id.to_owned(), fields, ..Attempt::completed(entry) }
-    }
-
-    pub fn child((entry, id, flow): &Child) -> Attempt {
-        let fields = owned(&["n", "1", "tq-id", id, "tq-flow", flow]);
-        Attempt { id: id.clone(), fields, ..Attempt::completed(entry) }
-    }
-
-    /// The last task of a flow.
-    pub fn join(entry: &str, id: &str) -> Attempt {
-        let fields = owned(&["n", "1", "tq-id", id, "tq-joins", &key(JOIN, &format!("flow:{id}"))]);
-        Attempt { id: id.to_owned(), fields, ..Attempt::completed(entry) }
-    }
-
-    /// The attempt is one of the task with this id.
-    pub fn under(self, id: &str) -> Attempt {
-        Attempt { id: id.to_owned(), ..self }
-    }
-
-    /// The task goes to the end of the stream.
-    pub fn released(self) -> Attempt {
-        Attempt { what: "P", ..self }
-    }
-
-    /// The task comes back after a minute.
-    pub fn delayed(self) -> Attempt {
-        Attempt { what: "P", delay: "60000", ..self }
-    }
-
-    /// The task completes, in a queue that limits which tasks run beside each other.
-    pub fn owned(self) -> Attempt {
-        Attempt { what: "O", ..self }
-    }
-
-    pub fn buried(self) -> Attempt {
-        Attempt { what: "B", ..self }
-    }
-
-    pub fn with(mut self, effect: Effect) -> Attempt {
-        self.what = "X";
-        self.effects.push(effect);
-        self
-    }
 }
 
 /// A Redis whose scripts lack the guard of a mutation, if there is one.
@@ -377,7 +256,7 @@ impl Store {
             args.extend(owned(&[what, entry, "1", "p", "1", "0", id, "", delay]));
             let joins = fields.chunks(2).find(|pair| pair[0] == "tq-joins");
             let fields = match (*what, joins) {
-                ("B" | "P", _) => fields.clone(),
+                ("B" | "P" | "F" | "R", _) => fields.clone(),
                 (_, Some(pair)) => owned(&["joins", &pair[1]]),
                 _ => Vec::new(),
             };
@@ -385,6 +264,10 @@ impl Store {
             args.extend(fields);
             if *what == "X" {
                 args.push(effects.len().to_string());
+            }
+            if ["F", "R"].contains(what) {
+                keys.push(key(queue, &format!("attempts:{id}")));
+                args.extend(owned(&["2", "1", "retry", "log"]));
             }
             for effect in effects {
                 keys.extend_from_slice(&effect.keys);

@@ -330,9 +330,9 @@ end
 -- is told of this end); `letter` is the content of the dead letter; `is_new` is true for a task that can have
 -- no status yet; `lives` is how long (ms) the idempotency key lives, if not as long as the queue keeps it.
 --
--- The order is: the dead letter, the status and its retention, the idempotency key, the track, the flow,
--- those who are told of the end. The caller has acknowledged the entry before, or the first write here is an
--- HDEL, so Redis does not refuse the rest when its memory is full.
+-- The order is: the dead letter, the status and its retention, the records, the idempotency key, the track,
+-- the flow, those who are told of the end. The caller has acknowledged the entry before, or the first write
+-- here is an HDEL, so Redis does not refuse the rest when its memory is full.
 local function end_task(status, marker, id, how, changes, source, letter, is_new, lives)
   local attempt
   if source ~= false and (told[how] or told.events) then
@@ -345,9 +345,10 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   end
   local dead = letter and redis.call('XADD', KEYS[4], '*', unpack(letter))
   -- enqueue.lua knows a task by its id for at least a minute, so that a repeated call adds no second task.
-  local enqueued, flow, joins
+  local enqueued, flow, joins, records
   if not is_new then
-    enqueued, flow, joins = unpack(redis.pcall('HMGET', status, 'enqueued', 'flow', 'joins'))
+    enqueued, flow, joins, records =
+      unpack(redis.pcall('HMGET', status, 'enqueued', 'flow', 'joins', 'attempts'))
     -- Somebody may have deleted the status of a task that joins a flow. The flow knows which task that is.
     local noted = not joins and (value_in(changes, 'joins') or letter and value_in(letter, 'tq-joins'))
     if noted and redis.pcall('HGET', noted, 'status') == status then joins = noted end
@@ -367,6 +368,8 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
       redis.call('PEXPIRE', status, 60000)
     end
   end
+  -- The records of failed attempts go with the status. Without a retention, this deletes them.
+  if records then redis.pcall('PEXPIRE', records, retention) end
   if marker ~= stream and first_task(marker) == id then
     redis.call('PEXPIRE', marker, lives or window_after(how))
   end

@@ -3,7 +3,7 @@
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 the last reply to this consumer's calls in one
 --       lane · then for each plain attempt: status · then the keys of the values that plain ones set · then
 --       for each other attempt: status, marker of its idempotency key (the stream: it has none), the keys of
---       its effects
+--       its effects, or the key of its record
 -- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer
 --       5 number of this call, higher than those before
 --       6 how many plain attempts set no values and have no result · 7 how many of these have one
@@ -14,12 +14,13 @@
 --       then the same of those that set values, then how many values each of them sets, then the values
 --       then for each other attempt: what (see below) · entry · attempt · plugin · enqueued-at ms · ms that
 --       it ran (empty: it did not) · task id · error (empty: none) · delay ms · how many values follow
---       · names and values · with effects: how many, and for each its kind and what this kind reads
+--       · names and values · with effects: how many, and for each its kind and what this kind reads · with a
+--       record: how many the task may have, the attempt, its outcome, its last lines of log
 -- `what` is C (complete: the values are the result, if there is one, and other fields of the status), X
 -- (complete, with effects), N (like X, and the attempt is plain but for its effects), O and Y (like C and X,
 -- but only if this consumer owns the task), B (bury: the dead letter's fields), P (park: the fields for the
--- next delivery), or E (park, and the delay counts from the enqueueing). Attempts with effects come before
--- the other ones that are not plain.
+-- next delivery), E (park, and the delay counts from the enqueueing), or F and R (like B and P, and the
+-- attempt has failed and has a record). Attempts with effects come before the other ones that are not plain.
 --
 -- An attempt is plain when it is the first one of its task and completed it, the task cannot have a status
 -- yet, and its host has held it for less than half a lease, so that no other host can own it. Of all effects
@@ -132,11 +133,17 @@ local function complete_setters()
   end)
 end
 
--- The names of attempts with effects.
+-- The names of attempts with effects, and of those with a record.
 local has_effects = { X = true, N = true, Y = true }
+local has_record = { F = true, R = true }
 
 -- The next argument of an attempt that is not plain.
 local at = 12 + 3 * (plain + setters) + with + set_with + setters + values
+
+-- How long (ms) the records of a task are kept after its last failure and the delay that follows: 30 days.
+local RECORDS_LIVE = 2592000000
+-- The most records that a queue keeps of a task.
+local MOST_RECORDS = 100
 
 -- Makes the function that settles the next attempt that is not plain. Calls without such attempts, which are
 -- most of them, do without it and its parts.
@@ -317,6 +324,38 @@ local function make_settle_next()
     note(id, 'PENDING', 'attempt', attempt, 'due_at', due)
   end
 
+  local function next_record()
+    return {
+      key = next_key(), most = next_value(), attempt = next_value(), outcome = next_value(),
+      log = next_value(),
+    }
+  end
+
+  -- Keeps the record of a failed attempt as one of the last ones of its task. The status names their key, and
+  -- `end_task` lets it expire with the status. If the status gets lost, the key expires by itself.
+  local function keep(record, status, plugin, ran, message, delay)
+    local function next_number()
+      return redis.pcall('HINCRBY', record.key, 'last', 1)
+    end
+    local number = next_number()
+    -- If the key holds something else, it is replaced: it is tqhost's.
+    if type(number) == 'table' then
+      redis.pcall('DEL', record.key)
+      number = next_number()
+      if type(number) == 'table' then return end
+    end
+    redis.call('HSET', record.key, number, cjson.encode({
+      attempt = record.attempt, finished_at = now_text, ran = ran, plugin = plugin, consumer = consumer,
+      outcome = record.outcome, error = message, log = record.log,
+    }))
+    -- The queue may have kept more of them before.
+    local old = {}
+    for n = math.max(1, number - MOST_RECORDS), number - record.most do append(old, n) end
+    if #old > 0 then redis.call('HDEL', record.key, unpack(old)) end
+    redis.call('PEXPIRE', record.key, RECORDS_LIVE + delay)
+    set_status(status, 'attempts', record.key)
+  end
+
   -- Leaves the task of another entry as it is, and its track too if this entry has no turn there.
   local function give_up(id, entry)
     if turns.limit then tracks().free(id, entry) end
@@ -326,9 +365,10 @@ local function make_settle_next()
   -- Settles an attempt that is not plain. If a key that it has to write has another type, it fails before the
   -- first write.
   local function settle(
-    status, marker, fields, all, what, entry, attempt, plugin, enqueued_at, ran, id, message, delay
+    status, marker, fields, all, record, what, entry, attempt, plugin, enqueued_at, ran, id, message, delay
   )
-    local completes, buries, is_new = what == 'C' or what == 'O' or all, what == 'B', what == 'N'
+    local completes, is_new = what == 'C' or what == 'O' or all, what == 'N'
+    local buries = what == 'B' or what == 'F'
     local is_free = completes and what ~= 'O' and what ~= 'Y'
     local dropped
     if all then
@@ -354,6 +394,7 @@ local function make_settle_next()
       end
       return end_task(status, marker, id, 'CANCELLED', {}, entry)
     end
+    if record then keep(record, status, plugin, ran, message, delay) end
     if not completes and not buries then
       local due = (what == 'E' and enqueued_at or now) + delay
       park(status, id, entry, attempt, enqueued_at, message, due, fields)
@@ -381,7 +422,8 @@ local function make_settle_next()
     at = at + 9
     local fields = next_list()
     local all = has_effects[args[1]] and next_effects()
-    local result = all and refused or try(settle, status, marker, fields, all, unpack(args))
+    local record = has_record[args[1]] and next_record()
+    local result = all and refused or try(settle, status, marker, fields, all, record, unpack(args))
     if result == 1 then append(settled, args[2]) end
     attempts = attempts + 1
     out[attempts] = result

@@ -22,6 +22,7 @@ use crate::config::{self, Config};
 use crate::dashboard::{self, Dashboard};
 use crate::embedded::{self, Embedded};
 use crate::metrics::Sources;
+use crate::operations::FieldMask;
 use crate::plugins::{Plugins, Source, UNWATCHED};
 use crate::queue::orders::VersionOrder;
 use crate::queue::upkeep::Danger;
@@ -140,6 +141,7 @@ impl Host {
             plugins: plugins.clone(),
             host: Arc::clone(&host_id),
             tokens: Tokens::of(&config.admin),
+            mask: FieldMask::new(&config.admin.mask),
             listen: served.address,
             stop: servants.over.clone(),
             limits: ApiLimits::default(),

@@ -19,6 +19,8 @@ pub(crate) enum ProblemCode {
     ReadOnly,
     ForeignHost,
     ForeignOrigin,
+    /// The answer would show what is hidden.
+    Masked,
     NotFound,
     UnknownQueue,
     UnknownTask,
@@ -48,7 +50,7 @@ impl ProblemCode {
         use ProblemCode as Code;
         match self {
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
-            Code::ReadOnly | Code::ForeignHost | Code::ForeignOrigin => StatusCode::FORBIDDEN,
+            Code::ReadOnly | Code::ForeignHost | Code::ForeignOrigin | Code::Masked => StatusCode::FORBIDDEN,
             Code::NotFound | Code::UnknownQueue | Code::UnknownTask | Code::UnknownPlugin => {
                 StatusCode::NOT_FOUND
             }

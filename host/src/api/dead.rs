@@ -33,7 +33,8 @@ pub(super) async fn list_dead(
 ) -> Result<Json<DeadList>, ApiProblem> {
     let (filter, limit) = (query.filter()?, query.limit()?);
     let queue = api.queue(&name).await?;
-    Ok(Json(dead_list(&queue, &filter, query.cursor.as_deref(), limit, query.fields).await?))
+    let list = dead_list(&queue, &filter, query.cursor.as_deref(), limit, query.fields).await?;
+    Ok(Json(list.masked(api.mask())))
 }
 
 /// Dead letters in groups, with their counts
@@ -76,6 +77,7 @@ pub(super) async fn export_dead(
     PathOf(name): PathOf<String>,
     QueryOf(query): QueryOf<ExportQuery>,
 ) -> Result<Response, ApiProblem> {
+    api.gives_whole_letters()?;
     let filter = query.filter()?;
     let queue = api.queue(&name).await?;
     // A download may take long, so it counts as a stream.

@@ -25,7 +25,7 @@ use super::extract::PathOf;
 use super::state::Api;
 use crate::admin::problem::ApiProblem;
 use crate::clock::now_ms;
-use crate::operations::{OperationError, TaskView, unknown_task};
+use crate::operations::{FieldMask, OperationError, TaskView, unknown_task};
 use crate::plugins::Change;
 use crate::queue::codec::{entry_time_ms, is_entry_id};
 use crate::queue::events::TaskEvent;
@@ -95,11 +95,12 @@ pub(super) async fn task_events(
     let unknown = || OperationError::UnknownTask(unknown_task(&queue.rules, &id));
     let id = queue.find(&id, Meant::Newest).await?.ok_or_else(unknown)?;
     let now = queue.status(&id).await?.ok_or_else(unknown)?;
-    let (_, mark) = task_event(&queue, &now);
+    let mask = api.mask().clone();
+    let (_, mark) = task_event(&queue, &now, &mask);
     if known.as_ref() == Some(&mark) && now.status.is_end() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let tail = TaskTail { queue, id, known, pause: Duration::ZERO, is_over: false };
+    let tail = TaskTail { queue, id, mask, known, pause: Duration::ZERO, is_over: false };
     Ok(events(api, permit, tail))
 }
 
@@ -201,6 +202,7 @@ fn gap() -> Event {
 struct TaskTail {
     queue: Queue,
     id: String,
+    mask: FieldMask,
     /// The id of the event that the client had last.
     known: Option<String>,
     pause: Duration,
@@ -208,8 +210,9 @@ struct TaskTail {
 }
 
 /// The event with what is known of a task, and its id.
-fn task_event(queue: &Queue, task: &crate::queue::TaskStatus) -> (Event, String) {
-    let json = serde_json::to_string(&TaskView::new(&queue.rules.name, task)).unwrap_or_default();
+fn task_event(queue: &Queue, task: &crate::queue::TaskStatus, mask: &FieldMask) -> (Event, String) {
+    let view = TaskView::new(&queue.rules.name, task).masked(mask);
+    let json = serde_json::to_string(&view).unwrap_or_default();
     let mark: String = Sha256::digest(&json).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     (Event::default().event("task").id(&mark).data(json), mark)
 }
@@ -225,7 +228,7 @@ impl Tail for TaskTail {
             match self.queue.status(&self.id).await {
                 Ok(Some(task)) => {
                     self.is_over = task.status.is_end();
-                    let (event, mark) = task_event(&self.queue, &task);
+                    let (event, mark) = task_event(&self.queue, &task, &self.mask);
                     if self.known.as_ref() != Some(&mark) {
                         (self.known, self.pause) = (Some(mark), LOOK);
                         return Some(event);

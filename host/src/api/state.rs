@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::tokens::Tokens;
 use crate::config::QueueRules;
-use crate::operations::find_queue;
+use crate::operations::{FieldMask, find_queue};
 use crate::plugins::Plugins;
 use crate::queue::{Link, Queue};
 use crate::reload::ConfigReloads;
@@ -42,6 +42,8 @@ pub(crate) struct ApiParts {
     /// The id of this host.
     pub host: Arc<str>,
     pub tokens: Tokens,
+    /// The fields whose values are hidden.
+    pub mask: FieldMask,
     /// The address of the listener.
     pub listen: SocketAddr,
     /// Ends the streams.
@@ -74,6 +76,20 @@ impl Api {
 
     pub(crate) fn parts(&self) -> &ApiParts {
         &self.0
+    }
+
+    pub(crate) fn mask(&self) -> &FieldMask {
+        &self.0.mask
+    }
+
+    /// Refuses to give dead letters as a file where fields are hidden: it would show them, or lose them.
+    pub(crate) fn gives_whole_letters(&self) -> Result<(), ApiProblem> {
+        if self.0.mask.is_empty() {
+            return Ok(());
+        }
+        let detail = "fields are hidden here (mask in [admin]), and a file with dead letters would show \
+                      them: write it with `tqhost dead purge --out FILE` or `tqhost dead export`";
+        Err(ApiProblem::new(ProblemCode::Masked, detail))
     }
 
     /// A place among the requests that are answered at once.

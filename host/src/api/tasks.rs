@@ -100,7 +100,7 @@ pub(super) async fn list_tasks(
         with_fields: query.fields,
         cursor: query.cursor,
     };
-    Ok(Json(operations::list(&api.queue(&name).await?, &request).await?))
+    Ok(Json(operations::list(&api.queue(&name).await?, &request).await?.masked(api.mask())))
 }
 
 /// Enqueues a task
@@ -196,7 +196,7 @@ pub(super) async fn get_task(
     PathOf((name, id)): PathOf<(String, String)>,
 ) -> Result<Json<TaskView>, ApiProblem> {
     let queue = api.queue(&name).await?;
-    Ok(Json(operations::task_view(&api.queues(), &queue, &id).await?))
+    Ok(Json(operations::task_view(&api.queues(), &queue, &id).await?.masked(api.mask())))
 }
 
 /// Cancels a task: queued, delayed or running (its handler is stopped within seconds)

@@ -1,4 +1,4 @@
-//! `[admin]`: the address of the HTTP API, and the tokens that it asks for.
+//! `[admin]`: the address of the HTTP API, the tokens that it asks for, and the fields that it hides.
 //!
 //! In: the table. Out: an [`Admin`]. Without the table, the server listens on a loopback address only.
 
@@ -11,14 +11,24 @@ use super::source::secret;
 use super::units::show_text;
 
 pub(super) const KEYS: Keys =
-    Keys { known: &["listen", "token", "read_token", "histograms"], later: &[], elsewhere: &[] };
+    Keys { known: &["listen", "token", "read_token", "mask", "histograms"], later: &[], elsewhere: &[] };
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
+
+/// The most names that are masked, and the most bytes of one.
+const MAX_MASKED: usize = 100;
+const MAX_NAME: usize = 200;
 
 pub(super) fn read(item: Option<Item>) -> Admin {
     match item.and_then(|item| item.table(&KEYS)) {
         Some(table) => read_table(&table),
-        None => Admin { listen: DEFAULT_LISTEN, token: None, read_token: None, histograms: None },
+        None => Admin {
+            listen: DEFAULT_LISTEN,
+            token: None,
+            read_token: None,
+            mask: Vec::new(),
+            histograms: None,
+        },
     }
 }
 
@@ -46,7 +56,36 @@ fn read_table(table: &Table) -> Admin {
         }
     }
     let histograms = table.get("histograms").and_then(|item| read_histograms(&item));
-    Admin { listen, token, read_token, histograms }
+    let mask = table.get("mask").and_then(|item| read_mask(&item)).unwrap_or_default();
+    Admin { listen, token, read_token, mask, histograms }
+}
+
+/// The names of fields. Each problem is told at its name.
+fn read_mask(item: &Item) -> Option<Vec<String>> {
+    let items = item.list()?;
+    if items.len() > MAX_MASKED {
+        item.problem(format!("has {} names: write {MAX_MASKED} at most", items.len()));
+        return None;
+    }
+    let mut names: Vec<String> = Vec::new();
+    for item in &items {
+        let Some(name) = item.checked(check_masked) else { continue };
+        let name = name.to_ascii_lowercase();
+        match names.contains(&name) {
+            true => item.problem(format!("{} is there twice (capitals do not matter)", show_text(&name))),
+            false => names.push(name),
+        }
+    }
+    Some(names)
+}
+
+fn check_masked(name: &str) -> Result<(), String> {
+    match name {
+        "" => Err("is empty: write the name of a field, or of a key in JSON".to_owned()),
+        _ if name.len() > MAX_NAME => Err(format!("has {} bytes: write {MAX_NAME} at most", name.len())),
+        _ if name.trim() != name => Err("begins or ends with a space".to_owned()),
+        _ => Ok(()),
+    }
 }
 
 fn read_histograms(item: &Item) -> Option<HistogramForm> {
@@ -122,6 +161,11 @@ mod tests {
             ("read_token = \"x\"", "admin.read_token: needs token beside it"),
             ("token = \"x\"\nread_token = \"x\"", "admin.read_token: is the same as token"),
             ("token = \"x\"\nread_token = \"\"", "admin.read_token: is empty"),
+            ("mask = \"email\"", "admin.mask: is a string, but must be"),
+            ("mask = [1]", "admin.mask[0]: is an integer, but must be a string"),
+            ("mask = [\"\"]", "admin.mask[0]: \"\" is empty: write the name of a field"),
+            ("mask = [\" email\"]", "begins or ends with a space"),
+            ("mask = [\"email\", \"Email\"]", "admin.mask[1]: \"email\" is there twice"),
             ("histograms = \"none\"", "admin.histograms: is \"none\": write \"full\", \"few-buckets\" or"),
         ];
         for (text, why) in table {

@@ -96,6 +96,8 @@ pub struct Admin {
     pub token: Option<Secret>,
     /// The token with which everything can be read and nothing changed. Only set beside `token`.
     pub read_token: Option<Secret>,
+    /// Fields, and keys in JSON, whose values the API and the dashboard hide: in small letters.
+    pub mask: Vec<String>,
     /// None: by the number of queues.
     pub histograms: Option<HistogramForm>,
 }

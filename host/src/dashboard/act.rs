@@ -91,7 +91,7 @@ pub(super) async fn confirm(
         }
         (filter_words(&values))
         @if deed == Deed::Purge { p.error { "What is purged is deleted for good. Export it before." } }
-        p { a href=(link(&format!("{path}/export"), &values.filter_pairs())) { "Export as JSON lines" } }
+        (export_link(&dashboard, &path, &values))
         @if deed == Deed::Purge {
             p.note {
                 "`tqhost dead import` brings them back. The last line of the file says how many it has: \
@@ -109,6 +109,17 @@ pub(super) async fn confirm(
         p { a href=(link(&path, &values.filter_pairs())) { "Back, without a change" } }
     };
     Ok(page(&visitor, &title, &main))
+}
+
+/// The link to the file with the dead letters that match.
+pub(super) fn export_link(dashboard: &Dashboard, path: &str, values: &Values) -> Markup {
+    html! {
+        @if dashboard.api.gives_whole_letters().is_ok() {
+            p { a href=(link(&format!("{path}/export"), &values.filter_pairs())) { "Export as JSON lines" } }
+        } @else {
+            p.note { "Fields are hidden here, so there is no export: use `tqhost dead purge --out FILE`." }
+        }
+    }
 }
 
 fn confirm_label(deed: Deed, many: &str, rate: Option<Rate>) -> String {

@@ -7,6 +7,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use maud::{Markup, html};
 
+use super::act::export_link;
 use super::layout::{done, page, table};
 use super::problem::PageProblem;
 use super::queue::next;
@@ -46,6 +47,7 @@ pub(super) async fn show(
         }
         section aria-labelledby="act" {
             h2 id="act" { @if filter.is_empty() { "Act on all of them" } @else { "Act on those that match" } }
+            (export_link(&dashboard, &path, &values))
             (actions(&visitor, &path, &values))
         }
         section aria-labelledby="list" {
@@ -128,7 +130,6 @@ fn group_table(path: &str, groups: &DeadGroups, values: &Values) -> Markup {
 
 fn actions(visitor: &Visitor, path: &str, values: &Values) -> Markup {
     html! {
-        p { a href=(link(&format!("{path}/export"), &values.filter_pairs())) { "Export as JSON lines" } }
         @if visitor.may_change() {
             form.stacked method="get" action={ (path) "/confirm" } {
                 (values.hidden_filter())

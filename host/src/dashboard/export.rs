@@ -19,6 +19,7 @@ pub(super) async fn export(
     Path(name): Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
+    dashboard.api.gives_whole_letters()?;
     let filter = values.filter()?;
     let queue = dashboard.api.queue(&name).await?;
     // A download may take long, so it counts as a stream.

@@ -42,8 +42,12 @@ pub(super) async fn show(
     values: Values,
 ) -> Result<Response, PageProblem> {
     let queue = dashboard.api.queue(&name).await?;
-    let task = operations::task_view(&dashboard.api.queues(), &queue, &id).await?;
-    let found = find(&queue, &task).await?;
+    let mask = dashboard.api.mask();
+    let task = operations::task_view(&dashboard.api.queues(), &queue, &id).await?.masked(mask);
+    let mut found = find(&queue, &task).await?;
+    if let Some(found) = &mut found {
+        mask.fields(&mut found.fields);
+    }
     let path = task_path(&name, &task.id);
     let main = html! {
         p.trail { a href=(queue_path(&name)) { "Queue " (data(&name)) } }

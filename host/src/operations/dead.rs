@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::cursor::{self, BadCursor};
 use super::error::OperationError;
 use super::json::FieldView;
+use super::mask::FieldMask;
 use super::patience::patiently;
 use crate::queue::redrive::{DeadWalk, Redrive, StepBudget};
 use crate::queue::{DeadLetter, Queue, Redriven, TaskFilter};
@@ -73,6 +74,13 @@ pub(crate) struct DeadList {
     pub examined: usize,
     /// The cursor with which the list goes on; null at its end.
     pub next: Option<String>,
+}
+
+impl DeadList {
+    pub(crate) fn masked(mut self, mask: &FieldMask) -> DeadList {
+        self.dead.iter_mut().filter_map(|dead| dead.fields.as_mut()).for_each(|fields| mask.fields(fields));
+        self
+    }
 }
 
 /// Lists dead letters that match, the newest first.

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use super::cursor::{self, BadCursor};
 use super::error::OperationError;
 use super::json::FieldView;
+use super::mask::FieldMask;
 use super::patience::patiently;
 use crate::queue::listing::{FoundTask, ListedPage, ListedState};
 use crate::queue::{Queue, Status, TaskFilter};
@@ -77,6 +78,13 @@ pub(crate) struct ListedTask {
     pub idle_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fields: Option<Vec<FieldView>>,
+}
+
+impl TaskList {
+    pub(crate) fn masked(mut self, mask: &FieldMask) -> TaskList {
+        self.tasks.iter_mut().filter_map(|task| task.fields.as_mut()).for_each(|fields| mask.fields(fields));
+        self
+    }
 }
 
 impl ListedTask {

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::error::OperationError;
 use super::json;
+use super::mask::FieldMask;
 use super::patience::patiently;
 use super::tree::{Family, TreeTask, family};
 use crate::config::QueueRules;
@@ -156,6 +157,13 @@ impl TaskView {
             attempts: None,
             flows: None,
         }
+    }
+
+    pub(crate) fn masked(mut self, mask: &FieldMask) -> TaskView {
+        if let Some(result) = &mut self.result {
+            mask.value(result);
+        }
+        self
     }
 
     pub(crate) fn with_attempts(self, attempts: Vec<FailedAttempt>) -> TaskView {

@@ -1,0 +1,143 @@
+//! Hides the values of fields that an operator named (`[admin] mask`) in what the API and the dashboard show.
+//!
+//! In: fields and results, as JSON. Out: the same, with [`MASKED`] in place of the values of these fields,
+//! and of these keys in JSON, at any depth. JSON in a text is looked into, too. Errors, notes, logs and ids
+//! are not.
+//!
+//! Not here: the secrets of plugins, which never leave the sandbox (`sandbox::mask`).
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::json::FieldView;
+
+/// The text in place of a value.
+pub(crate) const MASKED: &str = "[masked]";
+
+/// The names whose values are hidden. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FieldMask(Arc<[String]>);
+
+impl FieldMask {
+    pub(crate) fn new(names: &[String]) -> FieldMask {
+        FieldMask(names.into())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn fields(&self, fields: &mut [FieldView]) {
+        if self.is_empty() {
+            return;
+        }
+        for FieldView { name, value } in fields {
+            match name.as_str().is_some_and(|name| self.hides(name)) {
+                true => *value = MASKED.into(),
+                false => self.value(value),
+            }
+        }
+    }
+
+    /// A value of a field or of a result.
+    pub(crate) fn value(&self, value: &mut Value) {
+        if self.is_empty() {
+            return;
+        }
+        match value {
+            Value::Object(members) => {
+                for (name, value) in members {
+                    match self.hides(name) {
+                        true => *value = MASKED.into(),
+                        false => self.value(value),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.value(item)),
+            Value::String(text) => self.text(text),
+            _ => {}
+        }
+    }
+
+    /// A text that may be JSON. It stays as it is, unless something in it is hidden.
+    fn text(&self, text: &mut String) {
+        if !text.trim_start().starts_with(['{', '[', '"']) {
+            return;
+        }
+        let Ok(before) = serde_json::from_str::<Value>(text) else {
+            // It may be JSON that is cut, or that is too deep to be read.
+            if self.0.iter().any(|name| text.to_ascii_lowercase().contains(name)) {
+                MASKED.clone_into(text);
+            }
+            return;
+        };
+        let mut after = before.clone();
+        self.value(&mut after);
+        if after != before {
+            *text = after.to_string();
+        }
+    }
+
+    /// Whether values of this name are hidden. The names are in small letters.
+    fn hides(&self, name: &str) -> bool {
+        self.0.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn masked(value: Value) -> Value {
+        let mut value = value;
+        FieldMask::new(&["email".into(), "phone".into()]).value(&mut value);
+        value
+    }
+
+    #[test]
+    fn named_members_are_hidden_at_any_depth() {
+        let found = masked(json!({ "id": 7, "E-Mail": 1, "to": [{ "Email": { "a": 1 }, "phone": null }] }));
+        let hidden = json!({ "id": 7, "E-Mail": 1, "to": [{ "Email": MASKED, "phone": MASKED }] });
+        assert_eq!(found, hidden);
+    }
+
+    #[test]
+    fn json_in_a_text_is_looked_into() {
+        let inner = json!({ "email": "a@b" }).to_string();
+        let found = masked(json!({ "body": json!({ "inner": inner, "n": 1 }).to_string() }));
+        let found = found["body"].as_str().expect("a text");
+        assert!(!found.contains("a@b") && found.contains(MASKED) && found.contains("\"n\":1"), "{found}");
+        // A name in another spelling of JSON.
+        let found = masked(Value::from("{\"em\\u0061il\": \"a@b\"}"));
+        assert_eq!(found, "{\"email\":\"[masked]\"}");
+    }
+
+    #[test]
+    fn text_without_hidden_values_stays_as_it_is() {
+        let texts = ["{ \"n\": 12345678901234567890.10 }", "email: a@b", "{\"cut", ""];
+        for text in texts {
+            assert_eq!(masked(Value::from(text)), *text);
+        }
+    }
+
+    #[test]
+    fn json_that_cannot_be_read_is_hidden_as_a_whole() {
+        let deep = format!("{}{{\"email\":1}}{}", "[".repeat(200), "]".repeat(200));
+        for text in ["{\"email\": \"a@", &deep] {
+            assert_eq!(masked(Value::from(text)), MASKED);
+        }
+    }
+
+    #[test]
+    fn fields_are_hidden_by_their_name() {
+        let field = |name: &str, value: &str| FieldView { name: name.into(), value: value.into() };
+        let mut fields =
+            [field("PHONE", "1"), field("text", "phone 1"), field("end.result", "{\"phone\":1}")];
+        FieldMask::new(&["phone".into()]).fields(&mut fields);
+        let values = fields.map(|field| field.value);
+        assert_eq!(values, [MASKED, "phone 1", "{\"phone\":\"[masked]\"}"].map(Value::from));
+    }
+}

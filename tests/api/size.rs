@@ -1,6 +1,6 @@
-//! What each read costs where a queue holds many tasks: commands and bytes of Redis, for two queues of which
-//! one holds twice as many tasks as the other. Both hold more than a request looks at, so a cost that differs
-//! grows with the queue.
+//! Reads of the API and of the dashboard cost Redis no more where a queue holds more tasks. Commands and
+//! bytes are compared for two queues, of which one holds twice as many tasks as the other. Both hold more than a
+//! request looks at, so a cost that differs grows with the queue.
 //!
 //! Redis's own figures are compared, which a busy machine does not change. Not here: times
 //! (`make bench SECTION=operator`).
@@ -21,7 +21,7 @@ const MOST: Cost = Cost { commands: 10_500, bytes: 8 << 20 };
 /// How often each read is measured. What other loops of the host do in the meantime counts as well, so the
 /// least counts.
 const TIMES: usize = 3;
-/// What other loops may do in each of [`TIMES`].
+/// Other loops may do so much in each of [`TIMES`].
 const BESIDE: Cost = Cost { commands: 60, bytes: 40_000 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ fn in_parts(bench: &mut Bench, all: Range<usize>, mut add: impl FnMut(&mut Bench
     all.step_by(1000).for_each(|begin| add(bench, begin..(begin + 1000).min(end)));
 }
 
-/// What Redis has done so far, without the answers to this question.
+/// Asks what Redis has done so far, without the answers to this question.
 fn spent(bench: &mut Bench, asked: &mut Cost) -> Cost {
     let text: String = bench.redis("INFO", ("stats", "commandstats"));
     let calls =

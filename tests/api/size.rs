@@ -1,6 +1,6 @@
 //! Reads of the API and of the dashboard cost Redis no more where a queue holds more tasks. Commands and
-//! bytes are compared for two queues, of which one holds twice as many tasks as the other. Both hold more than a
-//! request looks at, so a cost that differs grows with the queue.
+//! bytes are compared for two queues, of which one holds twice as many tasks as the other. Both hold more
+//! than a request looks at, so a cost that differs grows with the queue.
 //!
 //! Redis's own figures are compared, which a busy machine does not change. Not here: times
 //! (`make bench SECTION=operator`).

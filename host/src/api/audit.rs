@@ -3,16 +3,16 @@
 //! In: who asked, what for, and an [`AuditNote`] that the endpoint has left in its response. Out: a line of
 //! the target `tqhost::audit`, at INFO. docs/operations.md describes its fields.
 
-use axum::Json;
 use axum::http::Method;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::admin::problem::{ApiProblem, ProblemCode};
-use crate::operations::OperationError;
+use crate::admin::problem::ProblemCode;
 
 /// The most ids in a line.
 const MAX_IDS: usize = 10;
+/// The most characters of what a client has sent, in a line.
+const MAX_CHARS: usize = 1_000;
 
 /// The subject of a change, and its result. Fields that do not apply are left out of the line.
 #[derive(Debug, Clone, Default)]
@@ -37,22 +37,6 @@ impl AuditNote {
         AuditNote { filter: serde_json::to_string(filter).ok(), ..self }
     }
 
-    /// Adds how many tasks a change was for, and answers with what was done, or with why it was not.
-    pub(crate) fn on_done<T: Serialize>(
-        mut self,
-        done: Result<T, OperationError>,
-        counts: impl Fn(&T) -> (u64, u64),
-    ) -> Response {
-        match done {
-            Ok(done) => {
-                let (succeeded, skipped) = counts(&done);
-                (self.succeeded, self.skipped) = (Some(succeeded), Some(skipped));
-                self.on(Json(done))
-            }
-            Err(error) => self.on(ApiProblem::from(error)),
-        }
-    }
-
     /// Leaves the note in the response of the endpoint.
     pub(crate) fn on(self, response: impl IntoResponse) -> Response {
         let mut response = response.into_response();
@@ -68,23 +52,27 @@ pub(crate) fn write(who: &str, method: &Method, path: &str, request_id: &str, re
     let code: Option<&'static str> = response.extensions().get::<ProblemCode>().map(|code| code.into_str());
     let AuditNote { queue, plugin, ids, filter, dry_run, succeeded, skipped } = note;
     let named = (!ids.is_empty()).then_some(ids.len());
-    let first = ids.iter().take(MAX_IDS).map(String::as_str).collect::<Vec<_>>().join(" ");
+    let first = ids.iter().take(MAX_IDS).map(|id| cut(id)).collect::<Vec<_>>().join(" ");
     tracing::info!(
         target: "tqhost::audit",
         who,
         method = method.as_str(),
-        path,
+        path = cut(path),
         request_id,
         status = response.status().as_u16(),
         code,
         queue = queue.as_deref(),
         plugin = plugin.as_deref(),
-        ids = named.map(|_| first),
+        ids = named.map(|_| cut(&first)),
         named,
-        filter = filter.as_deref(),
+        filter = filter.as_deref().map(cut),
         dry_run = dry_run.then_some(true),
         succeeded,
         skipped,
         "audit: a change was asked for"
     );
+}
+
+fn cut(text: &str) -> &str {
+    text.char_indices().nth(MAX_CHARS).map_or(text, |(end, _)| &text[..end])
 }

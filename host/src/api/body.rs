@@ -23,168 +23,129 @@ const MAX_IDS: usize = 1_000;
 /// Tasks in a list, where the client does not say, and at most.
 const LIMIT: (usize, usize) = (50, 500);
 
-/// The filter of a query or a body, whose fields have the same names. They cannot share a type, because serde
-/// cannot refuse unknown keys in one that is flattened.
-macro_rules! filter_of {
-    ($given:expr) => {
-        TaskFilter {
-            reason: $given.reason.clone(),
-            text: $given.text.clone(),
-            error: $given.error.clone(),
-            version: $given.version.clone(),
-            host: $given.host.clone(),
-            id: $given.id.clone(),
-            from_ms: $given.from.map(|TimeMs(ms)| ms),
-            to_ms: $given.to.map(|TimeMs(ms)| ms),
-            older_than: age("older_than", $given.older_than.as_deref())?,
-            newer_than: age("newer_than", $given.newer_than.as_deref())?,
+/// A struct whose last fields are a filter. They are written here once: serde cannot refuse unknown keys in a
+/// struct that is flattened. `$utoipa` is the attribute of utoipa's derive.
+macro_rules! with_filter {
+    ($(#[$about:meta])* struct $name:ident ($utoipa:ident) { $($own:tt)* }) => {
+        $(#[$about])*
+        #[serde(deny_unknown_fields)]
+        pub(super) struct $name {
+            $($own)*
+            /// Only those that are dead for this reason
+            #[serde(skip_serializing_if = "Option::is_none")]
+            reason: Option<String>,
+            /// Only those with this text in their id, their error or the value of a field
+            #[serde(skip_serializing_if = "Option::is_none")]
+            text: Option<String>,
+            /// Only those with this text in their latest error
+            #[serde(skip_serializing_if = "Option::is_none")]
+            error: Option<String>,
+            /// Only those with this text in the version that ran them last (`name@digest`)
+            #[serde(skip_serializing_if = "Option::is_none")]
+            version: Option<String>,
+            /// Only those with this text in the name of their host
+            #[serde(skip_serializing_if = "Option::is_none")]
+            host: Option<String>,
+            /// Only the task with this id
+            #[serde(skip_serializing_if = "Option::is_none")]
+            id: Option<String>,
+            /// Only since this time: milliseconds since the Unix epoch, or RFC 3339
+            #[serde(skip_serializing_if = "Option::is_none")]
+            #[$utoipa(value_type = Option<String>)]
+            from: Option<TimeMs>,
+            /// Only up to this time
+            #[serde(skip_serializing_if = "Option::is_none")]
+            #[$utoipa(value_type = Option<String>)]
+            to: Option<TimeMs>,
+            /// Only in their state (or dead) for at least this long, like `30m`
+            #[serde(skip_serializing_if = "Option::is_none")]
+            #[$utoipa(pattern = "^([0-9]+(d|h|m|s|ms))+$")]
+            older_than: Option<String>,
+            /// Only in their state (or dead) for less than this long
+            #[serde(skip_serializing_if = "Option::is_none")]
+            #[$utoipa(pattern = "^([0-9]+(d|h|m|s|ms))+$")]
+            newer_than: Option<String>,
+        }
+
+        impl $name {
+            pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
+                Ok(TaskFilter {
+                    reason: self.reason.clone(),
+                    text: self.text.clone(),
+                    error: self.error.clone(),
+                    version: self.version.clone(),
+                    host: self.host.clone(),
+                    id: self.id.clone(),
+                    from_ms: self.from.map(|TimeMs(ms)| ms),
+                    to_ms: self.to.map(|TimeMs(ms)| ms),
+                    older_than: age("older_than", self.older_than.as_deref())?,
+                    newer_than: age("newer_than", self.newer_than.as_deref())?,
+                })
+            }
         }
     };
 }
 
-/// The query of a list of tasks.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct TasksQuery {
-    /// `queued`, `running`, `delayed`, `held`, `dead` or `ended`
-    pub state: String,
-    /// The most tasks in the answer: 1 to 500
-    #[param(minimum = 1, maximum = 500, default = 50)]
-    limit: Option<usize>,
-    /// `next` of the answer before, with the same state and filters
-    pub cursor: Option<String>,
-    /// Whether the answer has the fields of the tasks
-    #[serde(default)]
-    pub fields: bool,
-    /// Only dead letters with this reason
-    reason: Option<String>,
-    /// Only tasks with this text in their id, their error or the value of a field
-    text: Option<String>,
-    /// Only tasks with this text in their latest error
-    error: Option<String>,
-    /// Only tasks with this text in the version that ran them last (`name@digest`)
-    version: Option<String>,
-    /// Only tasks with this text in the name of their host
-    host: Option<String>,
-    /// Only the task with this id
-    id: Option<String>,
-    /// Only since this time: milliseconds since the Unix epoch, or RFC 3339
-    #[param(value_type = Option<String>)]
-    from: Option<TimeMs>,
-    /// Only up to this time
-    #[param(value_type = Option<String>)]
-    to: Option<TimeMs>,
-    /// Only in their state for at least this long, like `30m`
-    older_than: Option<String>,
-    /// Only in their state for less than this long
-    newer_than: Option<String>,
+with_filter! {
+    /// The query of a list of tasks.
+    #[derive(Debug, Deserialize, IntoParams)]
+    #[into_params(parameter_in = Query)]
+    struct TasksQuery(param) {
+        /// Tasks in this state
+        #[param(inline, value_type = ListedState)]
+        pub state: String,
+        /// The most tasks in the answer: 1 to 500
+        #[param(minimum = 1, maximum = 500, default = 50)]
+        limit: Option<usize>,
+        /// `next` of the answer before, with the same state and filters
+        pub cursor: Option<String>,
+        /// Whether the answer has the fields of the tasks
+        #[serde(default)]
+        pub fields: bool,
+    }
 }
 
-/// The query of a list of dead letters.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct DeadQuery {
-    /// The most dead letters in the answer: 1 to 500
-    #[param(minimum = 1, maximum = 500, default = 50)]
-    limit: Option<usize>,
-    /// `next` of the answer before, with the same filters
-    pub cursor: Option<String>,
-    /// Whether the answer has the fields of the tasks
-    #[serde(default)]
-    pub fields: bool,
-    /// Only those that are dead for this reason
-    reason: Option<String>,
-    /// Only those with this text in their id, their error or the value of a field
-    text: Option<String>,
-    /// Only those with this text in their error
-    error: Option<String>,
-    /// Only those with this text in the version that ran them last (`name@digest`)
-    version: Option<String>,
-    /// Only those with this text in the name of their host
-    host: Option<String>,
-    /// Only those of the task with this id
-    id: Option<String>,
-    /// Only those that died since this time: milliseconds since the Unix epoch, or RFC 3339
-    #[param(value_type = Option<String>)]
-    from: Option<TimeMs>,
-    /// Only those that died up to this time
-    #[param(value_type = Option<String>)]
-    to: Option<TimeMs>,
-    /// Only those that died at least this long ago, like `30m`
-    older_than: Option<String>,
-    /// Only those that died less than this long ago
-    newer_than: Option<String>,
+with_filter! {
+    /// The query of a list of dead letters.
+    #[derive(Debug, Deserialize, IntoParams)]
+    #[into_params(parameter_in = Query)]
+    struct DeadQuery(param) {
+        /// The most dead letters in the answer: 1 to 500
+        #[param(minimum = 1, maximum = 500, default = 50)]
+        limit: Option<usize>,
+        /// `next` of the answer before, with the same filters
+        pub cursor: Option<String>,
+        /// Whether the answer has the fields of the tasks
+        #[serde(default)]
+        pub fields: bool,
+    }
 }
 
-/// The query of groups of dead letters.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct GroupsQuery {
-    /// `cause` (reason, version and the beginning of the error together), `error`, `version`, `reason` or
-    /// `hour`
-    #[param(default = "cause")]
-    by: Option<String>,
-    /// The most groups in the answer: 1 to 500
-    #[param(minimum = 1, maximum = 500, default = 50)]
-    limit: Option<usize>,
-    /// `next` of the answer before, with the same filters
-    pub cursor: Option<String>,
-    /// Only those that are dead for this reason
-    reason: Option<String>,
-    /// Only those with this text in their id, their error or the value of a field
-    text: Option<String>,
-    /// Only those with this text in their error
-    error: Option<String>,
-    /// Only those with this text in the version that ran them last (`name@digest`)
-    version: Option<String>,
-    /// Only those with this text in the name of their host
-    host: Option<String>,
-    /// Only those of the task with this id
-    id: Option<String>,
-    /// Only those that died since this time: milliseconds since the Unix epoch, or RFC 3339
-    #[param(value_type = Option<String>)]
-    from: Option<TimeMs>,
-    /// Only those that died up to this time
-    #[param(value_type = Option<String>)]
-    to: Option<TimeMs>,
-    /// Only those that died at least this long ago, like `30m`
-    older_than: Option<String>,
-    /// Only those that died less than this long ago
-    newer_than: Option<String>,
+with_filter! {
+    /// The query of groups of dead letters.
+    #[derive(Debug, Deserialize, IntoParams)]
+    #[into_params(parameter_in = Query)]
+    struct GroupsQuery(param) {
+        /// `cause` (reason, version and the beginning of the error together), `error`, `version`, `reason` or
+        /// `hour`
+        #[param(inline, value_type = Option<GroupBy>, default = "cause")]
+        by: Option<String>,
+        /// The most groups in the answer: 1 to 500
+        #[param(minimum = 1, maximum = 500, default = 50)]
+        limit: Option<usize>,
+        /// `next` of the answer before, with the same filters
+        pub cursor: Option<String>,
+    }
 }
 
-/// The query of a download of dead letters.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ExportQuery {
-    /// `next` of the download before, with the same filters
-    pub cursor: Option<String>,
-    /// Only those that are dead for this reason
-    reason: Option<String>,
-    /// Only those with this text in their id, their error or the value of a field
-    text: Option<String>,
-    /// Only those with this text in their error
-    error: Option<String>,
-    /// Only those with this text in the version that ran them last (`name@digest`)
-    version: Option<String>,
-    /// Only those with this text in the name of their host
-    host: Option<String>,
-    /// Only those of the task with this id
-    id: Option<String>,
-    /// Only those that died since this time: milliseconds since the Unix epoch, or RFC 3339
-    #[param(value_type = Option<String>)]
-    from: Option<TimeMs>,
-    /// Only those that died up to this time
-    #[param(value_type = Option<String>)]
-    to: Option<TimeMs>,
-    /// Only those that died at least this long ago, like `30m`
-    older_than: Option<String>,
-    /// Only those that died less than this long ago
-    newer_than: Option<String>,
+with_filter! {
+    /// The query of a download of dead letters.
+    #[derive(Debug, Deserialize, IntoParams)]
+    #[into_params(parameter_in = Query)]
+    struct ExportQuery(param) {
+        /// `next` of the download before, with the same filters
+        pub cursor: Option<String>,
+    }
 }
 
 /// The query of a history.
@@ -197,60 +158,38 @@ pub(super) struct HistoryQuery {
     minutes: Option<u64>,
 }
 
-/// Which tasks an operation is for: `ids`, or `all` that match the filters.
-#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct ManyBody {
-    /// Ids of tasks, at most 1,000, or names that the queue's `id` gives to tasks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ids: Option<Vec<String>>,
-    /// All that match the filters.
-    #[serde(skip_serializing_if = "is_false")]
-    pub all: bool,
-    /// Count only, and change nothing.
-    #[serde(skip_serializing_if = "is_false")]
-    pub dry_run: bool,
-    /// `next` of the answer before, with the same filters. It goes with `all`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<String>,
-    /// Only tasks in this state: `queued`, `delayed`, `held` or `running`. For cancelling.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub state: Option<String>,
-    /// No faster than this, like `50/s`. For requeueing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<String>,
-    /// Only those that are dead for this reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    /// Only those with this text in their id, their error or the value of a field.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<String>,
-    /// Only those with this text in their error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    /// Only those with this text in the version that ran them last (`name@digest`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    version: Option<String>,
-    /// Only those with this text in the name of their host.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host: Option<String>,
-    /// Only the task with this id.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
-    /// Only since this time: milliseconds since the Unix epoch, or RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    from: Option<TimeMs>,
-    /// Only up to this time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    to: Option<TimeMs>,
-    /// Only in their state for at least this long, like `30m`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    older_than: Option<String>,
-    /// Only in their state for less than this long.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    newer_than: Option<String>,
+with_filter! {
+    /// Which tasks an operation is for: `ids`, or `all` that match the filters.
+    #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
+    #[serde(default)]
+    #[schema(examples(
+        json!({ "ids": ["order-7"] }),
+        json!({ "all": true, "error": "timeout", "newer_than": "1h" }),
+        json!({ "all": true, "dry_run": true }),
+    ))]
+    struct ManyBody(schema) {
+        /// Ids of tasks, at most 1,000, or names that the queue's `id` gives to tasks.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(min_items = 1, max_items = 1000)]
+        pub ids: Option<Vec<String>>,
+        /// All that match the filters.
+        #[serde(skip_serializing_if = "is_false")]
+        pub all: bool,
+        /// Count only, and change nothing.
+        #[serde(skip_serializing_if = "is_false")]
+        pub dry_run: bool,
+        /// `next` of the answer before, with the same filters. It goes with `all`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub cursor: Option<String>,
+        /// Only tasks in this state: `queued`, `delayed`, `held` or `running`. For cancelling.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(inline, value_type = Option<ListedState>)]
+        pub state: Option<String>,
+        /// No faster than this, like `50/s`. For requeueing.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(pattern = "^[0-9]+/(s|m|h)$")]
+        pub rate: Option<String>,
+    }
 }
 
 fn is_false(value: &bool) -> bool {
@@ -272,25 +211,11 @@ impl TasksQuery {
     pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
         checked_limit(self.limit)
     }
-
-    pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
-        Ok(filter_of!(self))
-    }
 }
 
 impl DeadQuery {
     pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
         checked_limit(self.limit)
-    }
-
-    pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
-        Ok(filter_of!(self))
-    }
-}
-
-impl ExportQuery {
-    pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
-        Ok(filter_of!(self))
     }
 }
 
@@ -304,16 +229,12 @@ impl GroupsQuery {
     pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
         checked_limit(self.limit)
     }
-
-    pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
-        Ok(filter_of!(self))
-    }
 }
 
 impl ManyBody {
     /// Checks which tasks are meant: a mistake must not become "all".
     pub(super) fn many(&self) -> Result<Many<'_>, ApiProblem> {
-        let filter = filter_of!(self);
+        let filter = self.filter()?;
         match (&self.ids, self.all) {
             (Some(_), true) => Err(invalid("ids and all exclude each other: send one of them")),
             (None, false) => Err(invalid("send ids, or all: true, with filters if you like")),
@@ -366,7 +287,6 @@ fn age(key: &str, text: Option<&str>) -> Result<Option<Duration>, ApiProblem> {
     age.map_err(|why| invalid(format!("{key}: {why}")))
 }
 
-/// A value is wrong.
 impl HistoryQuery {
     pub(super) fn minutes(&self) -> Result<u64, ApiProblem> {
         let minutes = self.minutes.unwrap_or(OVERVIEW);
@@ -377,6 +297,7 @@ impl HistoryQuery {
     }
 }
 
+/// A value is wrong.
 pub(super) fn invalid(detail: impl Into<String>) -> ApiProblem {
     ApiProblem::new(ProblemCode::Invalid, detail)
 }

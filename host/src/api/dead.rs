@@ -6,14 +6,15 @@ use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 
-use super::audit::AuditNote;
 use super::body::{DeadQuery, ExportQuery, GroupsQuery, Many, ManyBody};
 use super::extract::{JsonBody, PathOf, QueryOf};
+use super::many::change_many;
 use super::state::Api;
 use crate::admin::problem::ApiProblem;
 use crate::operations::{
     self, DeadGroups, DeadList, DeadPart, RedrivenPart, dead_groups, dead_list, redrive_ids, redrive_part,
 };
+use crate::queue::Queue;
 use crate::queue::redrive::Redrive;
 
 /// Dead letters, the newest first, with filters
@@ -133,15 +134,11 @@ pub(super) async fn purge_dead(
 
 async fn redrive(api: &Api, name: &str, body: &ManyBody, what: Redrive) -> Result<Response, ApiProblem> {
     body.takes_no("state", body.state.is_some())?;
-    let many = body.many()?;
-    let queue = api.queue(name).await?;
-    let note = AuditNote { dry_run: body.dry_run, ..AuditNote::queue(name) };
-    let (note, done) = match many {
-        Many::Ids(ids) => (AuditNote { ids: ids.to_vec(), ..note }, redrive_ids(&queue, ids, what).await),
+    let act = async |queue: &Queue, many: &Many| match many {
+        Many::Ids(ids) => redrive_ids(queue, ids, what).await,
         Many::All(filter) => {
-            let part = DeadPart { filter: &filter, what, cursor: body.cursor.as_deref() };
-            (note.with_filter(body), redrive_part(&queue, part).await)
+            redrive_part(queue, DeadPart { filter, what, cursor: body.cursor.as_deref() }).await
         }
     };
-    Ok(note.on_done(done, |done| (done.succeeded, done.skipped)))
+    change_many(api, name, body, act, |done| (done.succeeded, done.skipped)).await
 }

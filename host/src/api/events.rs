@@ -19,6 +19,7 @@ use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
+use utoipa::ToSchema;
 
 use super::body::invalid;
 use super::extract::PathOf;
@@ -44,6 +45,18 @@ const PAGE: usize = 200;
 const OVERLAP_MS: u64 = 1_000;
 /// Queues that are looked at at once.
 const QUEUES_AT_ONCE: usize = 32;
+
+/// An event of a stream, which has a line for each of these.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "it describes what `Event` writes")]
+struct StreamedEvent {
+    /// `task`, `plugin` or `gap`
+    event: String,
+    /// For `Last-Event-ID`.
+    id: Option<String>,
+    /// JSON.
+    data: String,
+}
 
 /// An event of a task, as JSON.
 #[derive(Serialize)]
@@ -81,7 +94,7 @@ struct PluginEventView<'e> {
         ("Last-Event-ID" = Option<String>, Header, description = "the id of the last event"),
     ),
     responses(
-        (status = 200, description = "events", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "events", body = StreamedEvent, content_type = "text/event-stream"),
         (status = 204, description = "the task has ended, and the client knows it"),
     )
 )]
@@ -114,7 +127,7 @@ pub(super) async fn task_events(
         ("queue" = String, Path, description = "the queue's name in the configuration"),
         ("Last-Event-ID" = Option<String>, Header, description = "the id of the last event"),
     ),
-    responses((status = 200, description = "events", body = String, content_type = "text/event-stream"))
+    responses((status = 200, description = "events", body = StreamedEvent, content_type = "text/event-stream"))
 )]
 pub(super) async fn queue_events(
     State(api): State<Api>,
@@ -147,7 +160,7 @@ pub(super) async fn queue_events(
     get,
     path = "/v1/events",
     params(("Last-Event-ID" = Option<String>, Header, description = "the id of the last event")),
-    responses((status = 200, description = "events", body = String, content_type = "text/event-stream"))
+    responses((status = 200, description = "events", body = StreamedEvent, content_type = "text/event-stream"))
 )]
 pub(super) async fn host_events(State(api): State<Api>, headers: HeaderMap) -> Result<Response, ApiProblem> {
     let (permit, known) = (api.stream_place()?, last_event_id(&headers)?);

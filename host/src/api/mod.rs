@@ -16,6 +16,7 @@ mod dead;
 mod events;
 mod extract;
 pub(crate) mod guard;
+mod many;
 mod plugins;
 mod problems;
 mod queues;

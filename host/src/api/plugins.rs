@@ -13,7 +13,7 @@ use super::state::Api;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::operations::history::{self, VersionView};
 use crate::operations::{OperationError, OrderView, PluginView, lift, plugin_rows, withdraw};
-use crate::queue::hosts;
+use crate::queue::{Link, hosts};
 
 /// The plugins of the running hosts.
 #[derive(Serialize, ToSchema)]
@@ -70,16 +70,19 @@ pub(super) async fn reload_plugin(
 /// Which version is to be withdrawn, and why.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(examples(json!({ "why": "it writes wrong totals" })))]
 pub(super) struct RollbackBody {
     /// SHA-256 of the version, or its first 8 digits or more. Without it: the version that all hosts run.
     version: Option<String>,
     /// The reason, which hosts show: 1 to 200 characters.
+    #[schema(min_length = 1, max_length = 200)]
     why: String,
 }
 
 /// Which version may run again.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schema(examples(json!({})))]
 pub(super) struct LiftBody {
     /// SHA-256 of the version, or its first 8 digits or more. Without it: the one that is in quarantine.
     version: Option<String>,
@@ -102,8 +105,8 @@ pub(super) async fn roll_back_plugin(
     PathOf(name): PathOf<String>,
     JsonBody(body): JsonBody<RollbackBody>,
 ) -> Result<Response, ApiProblem> {
-    let link = api.link().await?;
-    Ok(ordered(&name, withdraw(link, &name, body.version.as_deref(), &body.why).await))
+    let (version, why) = (body.version.as_deref(), &body.why);
+    order(&api, &name, async |link| withdraw(link, &name, version, why).await).await
 }
 
 /// Lets a version run again that was withdrawn, or that hosts have rolled back
@@ -121,14 +124,18 @@ pub(super) async fn lift_plugin(
     PathOf(name): PathOf<String>,
     JsonBody(body): JsonBody<LiftBody>,
 ) -> Result<Response, ApiProblem> {
-    let link = api.link().await?;
-    Ok(ordered(&name, lift(link, &name, body.version.as_deref()).await))
+    order(&api, &name, async |link| lift(link, &name, body.version.as_deref()).await).await
 }
 
-fn ordered(plugin: &str, given: Result<OrderView, OperationError>) -> Response {
+async fn order(
+    api: &Api,
+    plugin: &str,
+    give: impl AsyncFnOnce(&Link) -> Result<OrderView, OperationError>,
+) -> Result<Response, ApiProblem> {
+    let given = give(api.link().await?).await;
     let note = AuditNote { plugin: Some(plugin.to_owned()), ..AuditNote::default() };
-    match given {
+    Ok(match given {
         Ok(view) => note.on((StatusCode::ACCEPTED, Json(view))),
         Err(error) => note.on(ApiProblem::from(error)),
-    }
+    })
 }

@@ -101,9 +101,7 @@ pub(super) async fn pause_queue(
     State(api): State<Api>,
     PathOf(name): PathOf<String>,
 ) -> Result<Response, ApiProblem> {
-    let queue = api.queue(&name).await?;
-    let changed = queue.pause().await?;
-    Ok(AuditNote::queue(&name).on(Json(PausedView { queue: name, paused: true, changed })))
+    set_paused(&api, name, true).await
 }
 
 /// Lets all hosts claim tasks of a paused or held queue again
@@ -117,7 +115,11 @@ pub(super) async fn resume_queue(
     State(api): State<Api>,
     PathOf(name): PathOf<String>,
 ) -> Result<Response, ApiProblem> {
+    set_paused(&api, name, false).await
+}
+
+async fn set_paused(api: &Api, name: String, paused: bool) -> Result<Response, ApiProblem> {
     let queue = api.queue(&name).await?;
-    let changed = queue.resume().await?;
-    Ok(AuditNote::queue(&name).on(Json(PausedView { queue: name, paused: false, changed })))
+    let changed = if paused { queue.pause().await } else { queue.resume().await }?;
+    Ok(AuditNote::queue(&name).on(Json(PausedView { queue: name, paused, changed })))
 }

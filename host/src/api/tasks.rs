@@ -17,6 +17,7 @@ use utoipa::ToSchema;
 use super::audit::AuditNote;
 use super::body::{Many, ManyBody, TasksQuery, invalid};
 use super::extract::{JsonBody, PathOf, QueryOf};
+use super::many::change_many;
 use super::state::Api;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::units::parse_duration;
@@ -24,7 +25,8 @@ use crate::operations::{
     self, BulkCancel, BulkCancelled, CANCELLABLE, Cancelled, DRAINABLE, ListRequest, STEP_TIME, TaskList,
     TaskView, fields_of_json,
 };
-use crate::queue::{Enqueued, NewTask};
+use crate::queue::listing::ListedState;
+use crate::queue::{Enqueued, NewTask, Queue};
 use crate::telemetry::TRACEPARENT;
 
 /// The header with a task's idempotency key.
@@ -33,12 +35,14 @@ const KEY_HEADER: &str = "idempotency-key";
 /// A new task.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(examples(json!({ "fields": { "order": "7", "scan": { "base64": "aGk=" } }, "delay": "10s" })))]
 pub(super) struct NewTaskBody {
     /// The task's fields. A string becomes its text, `{"base64": …}` the bytes; any other value becomes its
     /// JSON text.
     #[schema(value_type = std::collections::HashMap<String, serde_json::Value>)]
     fields: NewFields,
     /// Start it only after this time, like `10s` or `1h30m`.
+    #[schema(pattern = "^([0-9]+(d|h|m|s|ms))+$")]
     delay: Option<String>,
     /// The idempotency key; the header `Idempotency-Key` says the same.
     key: Option<String>,
@@ -171,7 +175,11 @@ pub(super) async fn enqueue_task(
 
 /// The key of the header and of the body, which must not differ.
 fn key(headers: &HeaderMap, of_body: Option<String>) -> Result<Option<String>, ApiProblem> {
-    let Some(of_header) = headers.get(KEY_HEADER) else { return Ok(of_body) };
+    let mut of_headers = headers.get_all(KEY_HEADER).iter();
+    let Some(of_header) = of_headers.next() else { return Ok(of_body) };
+    if of_headers.next().is_some() {
+        return Err(invalid("Idempotency-Key: it is there more than once"));
+    }
     let of_header = std::str::from_utf8(of_header.as_bytes())
         .map_err(|_| invalid("Idempotency-Key: it is not UTF-8"))?
         .to_owned();
@@ -236,30 +244,8 @@ pub(super) async fn cancel_tasks(
     PathOf(name): PathOf<String>,
     JsonBody(body): JsonBody<ManyBody>,
 ) -> Result<Response, ApiProblem> {
-    body.takes_no("rate", body.rate.is_some())?;
-    let (many, state) = (body.many()?, body.state()?);
-    let queue = api.queue(&name).await?;
-    let note = AuditNote { dry_run: body.dry_run, ..AuditNote::queue(&name) };
-    let (note, done) = match many {
-        Many::Ids(ids) => (
-            AuditNote { ids: ids.to_vec(), ..note },
-            operations::cancel_ids(&api.queues(), &queue, ids, body.dry_run).await,
-        ),
-        Many::All(filter) => {
-            let cursor = body.cursor.as_deref();
-            let states = state.as_ref().map_or(&CANCELLABLE[..], std::slice::from_ref);
-            let bulk = BulkCancel {
-                states,
-                filter: &filter,
-                cursor,
-                only_waiting: false,
-                dry_run: body.dry_run,
-                time: STEP_TIME,
-            };
-            (note.with_filter(&body), operations::cancel_all(&api.queues(), &queue, &bulk).await)
-        }
-    };
-    Ok(note.on_done(done, |done| (done.succeeded, done.skipped)))
+    let state = body.state()?;
+    cancel_many(&api, &name, &body, state.as_ref().map_or(&CANCELLABLE, std::slice::from_ref), false).await
 }
 
 /// Cancels all tasks that wait: queued, delayed and held. What runs goes on
@@ -278,20 +264,27 @@ pub(super) async fn drain_queue(
     PathOf(name): PathOf<String>,
     JsonBody(body): JsonBody<ManyBody>,
 ) -> Result<Response, ApiProblem> {
-    body.takes_no("rate", body.rate.is_some())?;
     body.takes_no("state", body.state.is_some())?;
     body.takes_no("ids", body.ids.is_some())?;
-    let Many::All(filter) = body.many()? else { return Err(invalid("all: send true")) };
-    let queue = api.queue(&name).await?;
-    let note = AuditNote { dry_run: body.dry_run, ..AuditNote::queue(&name) }.with_filter(&body);
-    let bulk = BulkCancel {
-        states: &DRAINABLE,
-        filter: &filter,
-        cursor: body.cursor.as_deref(),
-        only_waiting: true,
-        dry_run: body.dry_run,
-        time: STEP_TIME,
+    cancel_many(&api, &name, &body, &DRAINABLE, true).await
+}
+
+async fn cancel_many(
+    api: &Api,
+    name: &str,
+    body: &ManyBody,
+    states: &[ListedState],
+    only_waiting: bool,
+) -> Result<Response, ApiProblem> {
+    body.takes_no("rate", body.rate.is_some())?;
+    let (dry_run, time) = (body.dry_run, STEP_TIME);
+    let act = async |queue: &Queue, many: &Many| match many {
+        Many::Ids(ids) => operations::cancel_ids(&api.queues(), queue, ids, dry_run).await,
+        Many::All(filter) => {
+            let cursor = body.cursor.as_deref();
+            let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run, time };
+            operations::cancel_all(&api.queues(), queue, &bulk).await
+        }
     };
-    let done = operations::cancel_all(&api.queues(), &queue, &bulk).await;
-    Ok(note.on_done(done, |done| (done.succeeded, done.skipped)))
+    change_many(api, name, body, act, |done| (done.succeeded, done.skipped)).await
 }

@@ -35,8 +35,9 @@ const HOUR_MS: u64 = 3_600_000;
 const KIND: &str = "dead-groups";
 
 /// The property by which dead letters are grouped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames, ToSchema)]
 #[strum(serialize_all = "lowercase", const_into_str)]
+#[schema(rename_all = "lowercase")]
 pub(crate) enum GroupBy {
     /// Reason, version and the beginning of the error together.
     Cause,

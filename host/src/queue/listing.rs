@@ -15,6 +15,7 @@ use std::cmp::Reverse;
 
 use redis::{Cmd, Value};
 use strum::{EnumString, IntoStaticStr, VariantNames};
+use utoipa::ToSchema;
 
 use super::census::find_group;
 use super::codec::{self, RawFields, StreamEntry};
@@ -29,8 +30,9 @@ use super::status::{Status, TaskStatus};
 use super::turns::HELD;
 
 /// The state of the tasks in a list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames, ToSchema)]
 #[strum(serialize_all = "lowercase", const_into_str)]
+#[schema(rename_all = "lowercase")]
 pub(crate) enum ListedState {
     Queued,
     Running,

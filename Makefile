@@ -42,7 +42,7 @@ packages: setup ## Make the packages of the helpers for handlers (crate, npm, wh
 	scripts/build-languages.sh --run scripts/packages.sh $(TARGET_DIR)/packages
 
 test-world: plugins ## Run the benchmark in small, and tests with programs from registries: S3, a browser…
-	TQHOST_S3_SERVER=$$(scripts/s3-server.sh) && TQHOST_BROWSER=$$(scripts/browser.sh) && \
+	TQHOST_S3_SERVER=$$(scripts/from-pypi.sh moto) && TQHOST_BROWSER=$$(scripts/browser.sh) && \
 		export TQHOST_S3_SERVER TQHOST_BROWSER && \
 		cargo test --locked --bench host && cargo test --locked --test world
 

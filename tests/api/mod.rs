@@ -6,6 +6,7 @@ mod access;
 mod bad_requests;
 mod dead;
 mod events;
+mod limits;
 mod mask;
 mod page;
 mod queues;

@@ -1,5 +1,5 @@
 //! Commands: `tqhost` in the hands of an operator, the doctor, the way in and out, the admin endpoints, the
-//! demo, the commands of the pages, what operators do with many tasks at once (`desk`).
+//! demo, the commands of the pages, what operators do with many tasks at once (`desk`), an incident.
 //!
 //! Not here: commands that fail because of a mistake (`config::bad_input`), `tqhost try` and `tqhost new`
 //! (`handlers::authors`).
@@ -11,4 +11,5 @@ mod desk;
 mod doctor;
 mod examples;
 mod give_back;
+mod incident;
 pub mod pages;

@@ -108,7 +108,7 @@ impl Shell<'_> {
         Shell { bench, home }
     }
 
-    fn command(&self, line: &str) -> Command {
+    pub fn command(&self, line: &str) -> Command {
         let path = format!("{}:{}", self.home.join("bin").display(), std::env::var("PATH").expect("PATH"));
         let mut command = Command::new("sh");
         command.args(["-euc", line]).current_dir(self.bench.dir.path()).env("HOME", &self.home);

@@ -8,6 +8,7 @@ mod blobs;
 mod browser;
 mod deploy;
 mod java;
+mod openapi;
 mod s3_server;
 mod search;
 #[allow(dead_code, unused_imports, reason = "the end-to-end tests use the rest")]

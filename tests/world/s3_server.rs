@@ -1,6 +1,6 @@
 //! A server that speaks S3 for one test: moto, with a bucket and a key that may use a part of it.
 //!
-//! In: `TQHOST_S3_SERVER`, the folder of the programs that `scripts/s3-server.sh` installs. Out: a running
+//! In: `TQHOST_S3_SERVER`, the folder of the programs that `scripts/from-pypi.sh` installs. Out: a running
 //! server. It ends when it is dropped.
 
 use std::io::{BufRead, BufReader};

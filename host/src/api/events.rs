@@ -127,7 +127,12 @@ pub(super) async fn task_events(
         ("queue" = String, Path, description = "the queue's name in the configuration"),
         ("Last-Event-ID" = Option<String>, Header, description = "the id of the last event"),
     ),
-    responses((status = 200, description = "events", body = StreamedEvent, content_type = "text/event-stream"))
+    responses((
+        status = 200,
+        description = "events",
+        body = StreamedEvent,
+        content_type = "text/event-stream"
+    ))
 )]
 pub(super) async fn queue_events(
     State(api): State<Api>,
@@ -160,7 +165,12 @@ pub(super) async fn queue_events(
     get,
     path = "/v1/events",
     params(("Last-Event-ID" = Option<String>, Header, description = "the id of the last event")),
-    responses((status = 200, description = "events", body = StreamedEvent, content_type = "text/event-stream"))
+    responses((
+        status = 200,
+        description = "events",
+        body = StreamedEvent,
+        content_type = "text/event-stream"
+    ))
 )]
 pub(super) async fn host_events(State(api): State<Api>, headers: HeaderMap) -> Result<Response, ApiProblem> {
     let (permit, known) = (api.stream_place()?, last_event_id(&headers)?);

@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# Installs the S3 server of `make test-world`, and prints the folder of its programs.
+# Installs a program of `make test-world` from Python's registry, and prints the folder of its programs.
 #
-#   scripts/s3-server.sh
+#   scripts/from-pypi.sh moto           the server that speaks S3
+#   scripts/from-pypi.sh schemathesis   what asks the HTTP API
 #
-# It is moto, from Python's registry, with the versions that tests/world/requirements.txt pins. It is kept in
-# TQHOST_TOOLS (default ~/.cache/tqhost), and is not fetched again while this file stays the same.
-# build-languages.sh removes what was not used for 60 days.
+# tests/world/NAME.txt pins the versions. It is kept in TQHOST_TOOLS (default ~/.cache/tqhost), and is not
+# fetched again while that file stays the same. build-languages.sh removes what was not used for 60 days.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+name=${1:?the name of a file in tests/world, without .txt}
 cache=${TQHOST_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tqhost}
-requirements=$PWD/tests/world/requirements.txt
+requirements=$PWD/tests/world/$name.txt
 version="$(sha256sum <"$requirements" | cut -c 1-20)-$(python3 --version | tr -d ' ')"
-tools=$cache/tools/s3-server-$version
+tools=$cache/tools/$name-$version
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 quietly() {
     "$@" >"$log" 2>&1 9>&- || {
         cat "$log" >&2
-        echo "s3-server: failed: $*" >&2
+        echo "$name: failed: $*" >&2
         exit 1
     }
 }
@@ -29,7 +30,7 @@ mkdir -p "$cache/tools"
 exec 9>"$cache/lock"
 flock 9
 if [ ! -e "$tools/complete" ]; then
-    echo "s3-server: fetching $(basename "$tools")" >&2
+    echo "$name: fetching $(basename "$tools")" >&2
     rm -rf "$tools"
     quietly python3 -m venv "$tools"
     quietly "$tools/bin/pip" install --disable-pip-version-check --requirement "$requirements"

@@ -79,11 +79,12 @@ fn encoded(fields: &[(&str, &str)]) -> String {
     url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
 }
 
-/// The form with this action.
+/// The form with this action. One that changes something comes before one that asks.
 #[track_caller]
 fn form(page: &str, action: &str) -> String {
     let start = format!("action=\"{}\"", action.replace('&', "&amp;"));
-    let at = page.find(&start).unwrap_or_else(|| panic!("no form {action} in {page}"));
+    let at = page.find(&format!("method=\"post\" {start}")).or_else(|| page.find(&start));
+    let at = at.unwrap_or_else(|| panic!("no form {action} in {page}"));
     page[at..].split("</form>").next().unwrap_or_default().to_owned()
 }
 

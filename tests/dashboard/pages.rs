@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Browser, led_to, text};
+use super::{Browser, form, led_to, text};
 use crate::support::http::send;
 use crate::support::{Bench, Held, Host, eventually};
 
@@ -58,9 +58,20 @@ fn queue_and_task_pages_show_and_change_tasks() {
     // A drain counts what waits, and leaves what runs.
     let page = browser.page("/queues/work/drain");
     assert!(text(&page).contains("1 task waits in queue work"), "{}", text(&page));
+    // The filter is that of the page that counts, and goes on into the drain.
+    let none = text(&browser.page("/queues/work/drain?text=nothing+like+this"));
+    assert!(none.contains("0 tasks wait in queue work: queued, delayed or held, and match."), "{none}");
+    assert!(none.contains("There is nothing to do."), "{none}");
+    assert_eq!(browser.get("/queues/work/drain?older_than=5").status, 422);
+    let other = browser.press(&page, "/queues/work/drain", &[("text", "nothing like this")]);
+    assert!(text(&other.body).contains("0 tasks are cancelled"), "{other:?}");
+    assert_eq!(bench.places("work").length, 2);
+    let page = browser.page("/queues/work/drain?text=waits");
+    assert!(text(&page).contains("1 task waits in queue work"), "{}", text(&page));
+    assert!(form(&page, "/queues/work/drain").contains("name=\"text\" value=\"waits\""), "{page}");
     let drained = browser.press(&page, "/queues/work/drain", &[]);
     let shown = text(&drained.body);
-    assert!(shown.contains("1 task is cancelled, and none waits that was there."), "{shown}");
+    assert!(shown.contains("1 task is cancelled, and none is left of those that were there."), "{shown}");
     assert_eq!(bench.status("work", &queued, "status"), "CANCELLED");
     assert_eq!(bench.status("work", &running, "status"), "PROCESSING");
 

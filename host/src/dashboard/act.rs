@@ -7,7 +7,6 @@ use axum::Extension;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
-use serde_json::{Map, Value};
 
 use super::layout::{form_token, page};
 use super::problem::PageProblem;
@@ -192,9 +191,7 @@ async fn step(
     // Without a cursor it would be another set than the one that was counted.
     let cursor = values.get("cursor").ok_or_else(|| invalid("cursor: begin at the page that counts"))?;
     let queue = dashboard.api.queue(name).await?;
-    let chosen: Map<String, Value> =
-        values.filter_pairs().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
-    let note = AuditNote::queue(name).with_filter(&chosen);
+    let note = AuditNote::queue(name).with_filter(&values.filter_map());
     let part = match redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(cursor) }).await {
         Ok(part) => part,
         Err(error) => return Ok(note.on(PageProblem::from(error).into_response())),

@@ -21,11 +21,12 @@ use crate::queue::{Queue, TaskFilter};
 async fn step(
     dashboard: &Dashboard,
     queue: &Queue,
+    filter: &TaskFilter,
     cursor: Option<&str>,
+    dry_run: bool,
 ) -> Result<BulkCancelled, PageProblem> {
-    let filter = TaskFilter::default();
     let (states, only_waiting, time) = (&DRAINABLE[..], true, STEP_TIME);
-    let bulk = BulkCancel { states, filter: &filter, cursor, only_waiting, dry_run: false, time };
+    let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run, time };
     Ok(operations::cancel_all(&dashboard.api.queues(), queue, &bulk).await?)
 }
 
@@ -34,19 +35,29 @@ pub(super) async fn confirm(
     State(dashboard): State<Dashboard>,
     visitor: Extension<Visitor>,
     Path(name): Path<String>,
+    values: Values,
 ) -> Result<Response, PageProblem> {
+    let filter = values.filter()?;
     let queue = dashboard.api.queue(&name).await?;
-    let census = queue.census().await?;
-    let count = census.queued + census.delayed + census.held_tasks;
+    // With a filter, one step counts, as a page is bounded.
+    let (count, has_more) = if filter.is_empty() {
+        let census = queue.census().await?;
+        (census.queued + census.delayed + census.held_tasks, false)
+    } else {
+        let part = step(&dashboard, &queue, &filter, None, true).await?;
+        (part.succeeded, part.next.is_some())
+    };
     let path = queue_path(&name);
     let main = html! {
         p.trail { a href=(path) { "Queue " (data(&name)) } }
         h1 { "Drain queue" }
         p.count {
+            @if has_more { "At least " }
             strong { (plural(count, "task")) }
             @if count == 1 { " waits" } @else { " wait" } " in queue " (data(&name))
-            ": queued, delayed or held."
+            ": queued, delayed or held" @if !filter.is_empty() { ", and match" } "."
         }
+        (filter_form(&path, &values))
         p.error {
             "They are cancelled for good. What runs goes on. To keep them, use "
             code { "tqhost drain --out" } "."
@@ -54,20 +65,46 @@ pub(super) async fn confirm(
         p.note { "Producers may add more meanwhile, and tasks that run may be tried again." }
         @if !visitor.may_change() {
             p { "This session may only read." }
-        } @else if count == 0 {
+        } @else if count == 0 && !has_more {
             p { "There is nothing to do." }
         } @else {
-            (form(&visitor, &path, None, [0, 0], &format!("Cancel {}", plural(count, "task"))))
+            (form(&visitor, &path, &values, None, [0, 0], &format!("Cancel {}", plural(count, "task"))))
         }
         p { a href=(path) { "Back, without a change" } }
     };
     Ok(page(&visitor, &format!("Drain {name}"), &main))
 }
 
-fn form(visitor: &Visitor, path: &str, cursor: Option<&str>, so_far: [u64; 2], label: &str) -> Markup {
+/// The filter, which counts again.
+fn filter_form(path: &str, values: &Values) -> Markup {
+    let drain = format!("{path}/drain");
+    html! {
+        form.filter method="get" action=(drain) role="search" aria-label="Filter of tasks that wait" {
+            label { "Text in id, error or field " input name="text" value=[values.get("text")]; }
+            label { "Text in the latest error " input name="error" value=[values.get("error")]; }
+            label { "Latest version " input name="version" value=[values.get("version")]; }
+            label { "Waits for at least "
+                input name="older_than" placeholder="1h" value=[values.get("older_than")]; }
+            label { "Waits for less than "
+                input name="newer_than" placeholder="1h" value=[values.get("newer_than")]; }
+            button { "Count" }
+            @if !values.filter_pairs().is_empty() { a href=(drain) { "All that wait" } }
+        }
+    }
+}
+
+fn form(
+    visitor: &Visitor,
+    path: &str,
+    values: &Values,
+    cursor: Option<&str>,
+    so_far: [u64; 2],
+    label: &str,
+) -> Markup {
     html! {
         form method="post" action={ (path) "/drain" } data-continue[cursor.is_some()] {
             (form_token(visitor))
+            (values.hidden_filter())
             @if let Some(cursor) = cursor { input type="hidden" name="cursor" value=(cursor); }
             input type="hidden" name="succeeded" value=(so_far[0]);
             input type="hidden" name="skipped" value=(so_far[1]);
@@ -82,9 +119,10 @@ pub(super) async fn drain(
     Path(name): Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
+    let filter = values.filter()?;
     let queue = dashboard.api.queue(&name).await?;
-    let note = AuditNote::queue(&name);
-    let part = match step(&dashboard, &queue, values.get("cursor")).await {
+    let note = AuditNote::queue(&name).with_filter(&values.filter_map());
+    let part = match step(&dashboard, &queue, &filter, values.get("cursor"), false).await {
         Ok(part) => part,
         Err(error) => return Ok(note.on(error.into_response())),
     };
@@ -99,11 +137,12 @@ pub(super) async fn drain(
             (plural(so_far[0], "task")) " "
             @if so_far[0] == 1 { "is " } @else { "are " } "cancelled"
             @if so_far[1] > 0 { ", " (so_far[1]) " skipped: they had ended or begun" }
-            @if part.next.is_some() { "; more are left." } @else { ", and none waits that was there." }
+            @if part.next.is_some() { "; more are left." }
+            @else { ", and none is left of those that were there." }
         }
         @if let Some(next) = &part.next {
             p.note { "With JavaScript this page goes on by itself; leave it to stop." }
-            (form(&visitor, &path, Some(next), so_far, "Go on"))
+            (form(&visitor, &path, &values, Some(next), so_far, "Go on"))
         }
         p { a href=(path) { "Watch queue " (data(&name)) } }
     };

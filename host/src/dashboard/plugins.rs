@@ -142,7 +142,7 @@ fn orders(visitor: &Visitor, rows: &[PluginView]) -> Markup {
             @for name in names {
                 @let path = format!("/plugins/{}", part(name));
                 h3 { (data(name)) }
-                form method="post" action={ (path) "/rollback" } {
+                form.actions method="post" action={ (path) "/rollback" } {
                     (form_token(visitor))
                     (version(name, "rollback", "the one that all hosts run"))
                     @let why = format!("why-{name}");
@@ -150,7 +150,7 @@ fn orders(visitor: &Visitor, rows: &[PluginView]) -> Markup {
                     input id=(why) name="why" required maxlength="200";
                     button.danger { "Roll back " (data(name)) }
                 }
-                form method="post" action={ (path) "/lift" } {
+                form.actions method="post" action={ (path) "/lift" } {
                     (form_token(visitor))
                     (version(name, "lift", "the one in quarantine"))
                     button { "Lift the quarantine of " (data(name)) }

@@ -9,6 +9,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use maud::{Markup, html};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value};
 use url::form_urlencoded;
 
 use crate::admin::problem::{ApiProblem, ProblemCode};
@@ -66,6 +67,11 @@ impl Values {
     /// The filter's values.
     pub(super) fn filter_pairs(&self) -> Vec<(&'static str, &str)> {
         FILTER.into_iter().filter_map(|name| Some((name, self.get(name)?))).collect()
+    }
+
+    /// The filter for the audit.
+    pub(super) fn filter_map(&self) -> Map<String, Value> {
+        self.filter_pairs().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
     }
 
     /// The filter as hidden fields of a form.

@@ -1,12 +1,13 @@
 // An incident by clicks, in a headless Chromium: tasks of a queue fail since a version was replaced. The
-// cause is found on the dashboard, the good version is taken again, and the dead letters are requeued with a
+// cause is found on the dashboard, the version is rolled back, and the dead letters are requeued with a
 // rate.
 //
-//   TQHOST_BROWSER=PACKAGES node incident.mjs URL GOOD_FILE PLUGIN_FILE SCREENSHOTS TASKS
+//   TQHOST_BROWSER=PACKAGES node incident.mjs URL GUARDED_URL SCREENSHOTS TASKS
 //
-// Each page is judged by axe on the way, in light and in dark, and a picture of it is taken. It prints JSON:
+// Each page is judged by axe on the way, in light and in dark, and a picture of it is taken; the page of the
+// login is that of another host. It prints JSON:
 // what axe found, what the console told, steps, seconds. Not here: the host and its tasks (browser.rs).
-import { copyFile, mkdir, readFile, rename } from "node:fs/promises";
+import { mkdir, readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 
 const load = createRequire(`${process.env.TQHOST_BROWSER}/package.json`);
@@ -14,7 +15,7 @@ const chromium = (await import(load.resolve("@sparticuz/chromium"))).default;
 const puppeteer = (await import(load.resolve("puppeteer-core"))).default;
 const axe = load.resolve("axe-core/axe.min.js");
 
-const [url, goodFile, pluginFile, pictures, tasks] = process.argv.slice(2);
+const [url, guarded, pictures, tasks] = process.argv.slice(2);
 const WIDE = { width: 1180, height: 820 };
 const PHONE = { width: 390, height: 800 };
 const serious = new Set();
@@ -34,7 +35,8 @@ try {
   page.on("pageerror", (error) => told.push(`error: ${error.message}`));
   await mkdir(pictures, { recursive: true });
 
-  const judge = async (name) => {
+  const picture = (name) => page.screenshot({ path: `${pictures}/${name}.png`, optimizeForSpeed: false });
+  const judge = async (name, isShown = true) => {
     const source = await readFile(axe, "utf8");
     for (const scheme of ["light", "dark"]) {
       await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
@@ -46,13 +48,13 @@ try {
           serious.add(`${name}, ${scheme}: ${id} in ${nodes.map((node) => node.html).slice(0, 3).join(" ")}`);
         }
       }
-      await page.screenshot({ path: `${pictures}/${name}-${scheme}.png` });
+      if (isShown) await picture(`${name}-${scheme}`);
     }
     await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "light" }]);
     await page.setViewport(PHONE);
     const width = await page.evaluate(() => document.documentElement.scrollWidth);
     if (width > PHONE.width) serious.add(`${name}: it is ${width} wide on a phone of ${PHONE.width}`);
-    await page.screenshot({ path: `${pictures}/${name}-phone.png` });
+    if (isShown) await picture(`${name}-phone`);
     await page.setViewport(WIDE);
   };
   const words = () => page.evaluate(() => document.querySelector("main").innerText);
@@ -90,11 +92,10 @@ try {
   await judge("task");
   await click('header a[href="/plugins"]');
   await judge("plugins");
-  // The good version comes back, as a deployment would bring it.
-  await copyFile(goodFile, `${pluginFile}.new`);
-  await rename(`${pluginFile}.new`, pluginFile);
+  // The version before comes back.
   const version = await page.$eval('section[data-live="versions"] tbody code', (code) => code.title);
-  await click("form[action='/plugins/mail/reload'] button");
+  await page.type("form[action='/plugins/mail/rollback'] input[name='why']", "it loses mail");
+  await click("form[action='/plugins/mail/rollback'] button");
   // The page looks again by itself.
   await page.waitForFunction(
     (old) => document.querySelector('section[data-live="versions"] tbody code')?.title !== old,
@@ -110,11 +111,25 @@ try {
   await judge("confirm");
   await click("form[action='/queues/mail/dead/requeue'] button");
   await until("the requeue", (text) => text.includes(`${tasks} dead letters are requeued`));
+  await judge("requeued", false);
   await click('main a[href="/queues/mail"]');
   const drained = ["Queued\n0", "Running\n0", "Dead\n0"];
   const lines = (text) => text.replace(/\n\n/g, "\n");
   await until("the queue to drain", (text) => drained.every((part) => lines(text).includes(part)));
   const seconds = (Date.now() - from) / 1000;
+
+  // The pages that the incident did not need.
+  for (const [name, path] of [
+    ["purge", "queues/reports/dead/confirm?what=purge"],
+    ["drain", "queues/reports/drain"],
+    ["missing", "queues/nothing"],
+  ]) {
+    await page.goto(url + path);
+    await judge(name, name === "drain");
+  }
+  told.splice(0, told.length, ...told.filter((line) => !line.includes("404")));
+  await page.goto(guarded);
+  await judge("login");
 
   // The keyboard reaches the content first, and the switch stops the looking.
   await page.goto(url);

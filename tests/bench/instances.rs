@@ -4,21 +4,20 @@
 //! other languages (`languages`).
 
 use std::fs;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio_util::sync::CancellationToken;
 use tqhost::testing::config::{Plugin, Warm};
-use tqhost::testing::queue::NoEffects;
-use tqhost::testing::sandbox::{Attempt, Compiler, Handler, Sandbox, SandboxOptions};
-use tqhost::testing::task::{Field, Origin, Outcome, Progress, Task};
-use tqhost::testing::telemetry::AttemptTrace;
+use tqhost::testing::sandbox::{Compiler, Handler, Sandbox, SandboxOptions};
+use tqhost::testing::task::{Field, Outcome};
 
+use super::attempt::{a_task, attempt};
 use super::support::bench::guest_path;
 use super::{RUNS, amount, median, sample};
 
 /// Attempts at once.
 const CONCURRENT: u32 = 4;
+/// How long one call may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn calls() {
     let runs = *RUNS;
@@ -71,7 +70,8 @@ async fn rate(handler: &Handler, content: &[u8], calls: u32) -> f64 {
             let (handler, tasks) = (handler.clone(), tasks.clone());
             tokio::spawn(async move {
                 for _ in 0..calls / CONCURRENT {
-                    let report = handler.run(attempt(&tasks)).await.expect("it is not told to stop");
+                    let report =
+                        handler.run(attempt(&tasks, PATIENCE)).await.expect("it is not told to stop");
                     assert!(matches!(report.outcomes(1)[..], [Outcome::Completed { .. }]), "{report:?}");
                 }
             })
@@ -81,39 +81,4 @@ async fn rate(handler: &Handler, content: &[u8], calls: u32) -> f64 {
         caller.await.expect("every call is completed");
     }
     f64::from(calls) / begin.elapsed().as_secs_f64()
-}
-
-/// A task with these fields, as if it had been delivered.
-pub fn a_task(fields: Vec<Field>) -> Arc<Vec<Task>> {
-    Arc::new(vec![Task {
-        id: "1-0".into(),
-        queue: "work".into(),
-        entry: "1-0".into(),
-        fields,
-        attempt: 1,
-        deferrals: 0,
-        crashes: 0,
-        fence: 1,
-        enqueued_at_ms: 1_767_225_600_000,
-        waits_since_ms: None,
-        delay: None,
-        origin: Origin::Producer,
-        joins: None,
-        traceparent: None,
-        reserved: Vec::new(),
-    }])
-}
-
-/// An attempt at the task.
-pub fn attempt(tasks: &Arc<Vec<Task>>) -> Attempt {
-    Attempt {
-        tasks: tasks.clone(),
-        plugin: "work".into(),
-        max_attempts: 1,
-        timeout: Duration::from_secs(60),
-        progress: vec![Progress::default()],
-        effects: Arc::new(NoEffects::default()),
-        trace: AttemptTrace::default(),
-        stop: CancellationToken::new(),
-    }
 }

@@ -15,7 +15,7 @@ use tqhost::testing::config::{Plugin, Warm};
 use tqhost::testing::sandbox::{Compiler, Handler, Sandbox, SandboxOptions};
 use tqhost::testing::task::{Field, Outcome};
 
-use super::instances::{a_task, attempt};
+use super::attempt::{a_task, attempt};
 use super::support::bench::guest_path;
 use super::support::{Bench, within};
 use super::{amount, median, quiet_host, sample};
@@ -177,7 +177,7 @@ async fn calls(handler: &Handler, fields: &[(String, Vec<u8>)]) -> (f64, u64) {
     let tasks = a_task(fields);
     let (mut times, mut peak) = (Vec::new(), 0);
     for _ in 0..*CALLS {
-        let attempt = attempt(&tasks);
+        let attempt = attempt(&tasks, PATIENCE);
         let begin = Instant::now();
         let report = handler.run(attempt).await.expect("it is not told to stop");
         times.push(ms(begin) * 1000.0);

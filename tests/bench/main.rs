@@ -11,6 +11,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attempt;
 mod backlog;
 mod busy;
 mod comparison;

@@ -8,13 +8,15 @@
 //! target. Findings of other kinds need no hook: stack overflows, aborts, reports of a sanitizer, and inputs
 //! that take too long or too much memory.
 
+#[path = "../bench/attempt.rs"]
+mod delivered;
+
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
 use tqhost::testing::sandbox::{Attempt, Compiler, Sandbox, SandboxOptions};
-use tqhost::testing::task::{Field, Origin, Progress, Task};
+use tqhost::testing::task::Field;
 
 /// The most places of panics that are printed.
 const MAX_TOLD: usize = 100;
@@ -48,27 +50,6 @@ pub fn sandbox() -> &'static Sandbox {
 
 /// An attempt at one task, with a timeout of 100 ms.
 pub fn attempt() -> Attempt {
-    let task = Task {
-        id: "1-0".into(),
-        queue: "q".into(),
-        entry: "1-0".into(),
-        fields: vec![Field { name: "name".into(), value: b"value".to_vec() }],
-        attempt: 1,
-        deferrals: 0,
-        crashes: 0,
-        enqueued_at_ms: 7,
-        waits_since_ms: None,
-        delay: None,
-        origin: Origin::Producer,
-        traceparent: None,
-        reserved: Vec::new(),
-    };
-    Attempt {
-        tasks: Arc::new(vec![task]),
-        plugin: "p".into(),
-        max_attempts: 1,
-        timeout: Duration::from_millis(100),
-        progress: vec![Progress::default()],
-        stop: CancellationToken::new(),
-    }
+    let tasks = delivered::a_task(vec![Field { name: "name".into(), value: b"value".to_vec() }]);
+    delivered::attempt(&tasks, Duration::from_millis(100))
 }

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::http_call::Application;
 use crate::support::{Bench, http, within};
-use crate::{fill, from_env, median, quiet_host, redis_cpu};
+use crate::{amount, fill, from_env, median, quiet_host, redis_cpu};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How often Prometheus scrapes, and how often an open page of the dashboard looks.
@@ -23,31 +24,34 @@ struct Case {
     what: &'static str,
     /// Keys of the queue.
     queue: &'static str,
-    /// Keys of `[admin]`, and tables behind it. What else can be turned on belongs here, such as traces.
-    admin: &'static str,
+    /// The `histograms` of `[admin]`.
+    histograms: &'static str,
+    /// The part of the tasks whose traces are sent; none: there is no collector.
+    traces: Option<f64>,
     /// Whether there are clients: pages of the dashboard, a stream of events, and a scraper.
     is_watched: bool,
 }
 
-const CASES: [Case; 4] = [
-    Case { what: "off", queue: "", admin: "histograms = \"host\"\n", is_watched: false },
+/// The cases. The first one is what the others are compared to.
+const CASES: [Case; 6] = [
+    OFF,
+    Case { what: "full histograms, and clients", histograms: "full", is_watched: true, ..OFF },
+    Case { what: "events", queue: EVENTS, ..OFF },
+    Case { what: "traces of one task in 100", traces: Some(0.01), ..OFF },
+    Case { what: "traces of all tasks", traces: Some(1.0), ..OFF },
     Case {
-        what: "full histograms, and clients",
-        queue: "",
-        admin: "histograms = \"full\"\n",
-        is_watched: true,
-    },
-    Case { what: "events", queue: "events = 10000\n", admin: "histograms = \"host\"\n", is_watched: false },
-    Case {
-        what: "everything",
-        queue: "events = 10000\n",
-        admin: "histograms = \"full\"\n",
+        what: "everything, traces of one in 100",
+        queue: EVENTS,
+        histograms: "full",
+        traces: Some(0.01),
         is_watched: true,
     },
 ];
+const OFF: Case = Case { what: "off", queue: "", histograms: "host", traces: None, is_watched: false };
+const EVENTS: &str = "events = 10000\n";
 
 pub fn costs() {
-    let (reps, tasks) = (from_env("REPS", 7usize), from_env("TASKS", 200_000usize));
+    let (reps, tasks) = (from_env("REPS", amount(7usize, 1)), from_env("TASKS", amount(200_000usize, 1_000)));
     println!("everything: {reps} repetitions of {tasks} tasks; ratios to the host with everything off");
     let mut ratios: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); CASES.len()];
     for rep in 0..reps {
@@ -58,29 +62,37 @@ pub fn costs() {
         }
         for (case, (rate, redis)) in CASES.iter().zip(&measured) {
             println!(
-                "  {} of {reps}  {:30} {rate:>9.0} tasks/s  {redis:6.1} µs of Redis",
+                "  {} of {reps}  {:32} {rate:>9.0} tasks/s  {redis:6.1} µs of Redis",
                 rep + 1,
                 case.what
             );
         }
     }
-    println!("  {:30} {:>28} {:>14}", "median (least to most)", "tasks/s", "Redis's time");
+    println!("  {:32} {:>28} {:>14}", "median (least to most)", "tasks/s", "Redis's time");
     for (case, (mut rates, mut times)) in CASES.iter().zip(ratios) {
         let rate = median(&mut rates);
         let spread = format!("{rate:.3} ({:.3} to {:.3})", rates[0], rates[rates.len() - 1]);
-        println!("  {:30} {spread:>28} {:>14.3}", case.what, median(&mut times));
+        println!("  {:32} {spread:>28} {:>14.3}", case.what, median(&mut times));
     }
 }
 
 /// Drains a backlog. Gives the tasks per second, and Redis's time per task in µs.
 fn measure(case: &Case, tasks: usize) -> (f64, f64) {
     let mut bench = Bench::with_redis("", &["--appendonly", "no"]);
+    let collector = case.traces.map(|sample| {
+        let collector = Application::start();
+        (
+            format!("[telemetry]\notlp = \"http://127.0.0.1:{}\"\nsample = {sample}\n", collector.port),
+            collector,
+        )
+    });
     bench.configure(&format!(
         "[queues.work]\nplugin = \"empty\"\nconcurrency = 100\n{}[redis]\nurl = \"{}\"\n[admin]\n\
-         listen = \"127.0.0.1:0\"\n{}",
+         listen = \"127.0.0.1:0\"\nhistograms = \"{}\"\n{}",
         case.queue,
         bench.redis.url(),
-        case.admin
+        case.histograms,
+        collector.as_ref().map_or("", |(table, _)| table)
     ));
     fill(&mut bench, &"x".repeat(200), tasks);
     let host = quiet_host(&bench);
@@ -107,6 +119,9 @@ fn measure(case: &Case, tasks: usize) -> (f64, f64) {
     });
     assert_eq!(bench.places("work").dead, 0, "every task was completed");
     host.stop();
+    if let Some((_, collector)) = collector.filter(|_| case.traces == Some(1.0)) {
+        assert!(collector.requests() > 0, "spans were sent");
+    }
     figures
 }
 

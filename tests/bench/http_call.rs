@@ -142,13 +142,13 @@ fn read(stream: &mut BufReader<TcpStream>) -> Option<()> {
 }
 
 /// An application that answers each request at once, and counts them. It runs until the process ends.
-struct Application {
-    port: u16,
+pub struct Application {
+    pub port: u16,
     requests: Arc<AtomicUsize>,
 }
 
 impl Application {
-    fn start() -> Application {
+    pub fn start() -> Application {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
         let port = listener.local_addr().expect("an address").port();
         let requests: Arc<AtomicUsize> = Arc::default();
@@ -161,7 +161,7 @@ impl Application {
                     let mut stream = BufReader::new(tcp);
                     while read(&mut stream).is_some() {
                         counted.fetch_add(1, Ordering::SeqCst);
-                        let page = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                        let page = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
                         if stream.get_mut().write_all(page).is_err() {
                             break;
                         }
@@ -172,7 +172,7 @@ impl Application {
         Application { port, requests }
     }
 
-    fn requests(&self) -> usize {
+    pub fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 }

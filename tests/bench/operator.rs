@@ -8,6 +8,7 @@
 //! Not here: limits on commands and bytes, which are a test (`tests/api/size.rs`).
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,17 +17,17 @@ use crate::backlog::slow;
 use crate::support::dead_letters::add_dead;
 use crate::support::requests::{self, Names};
 use crate::support::{Bench, Host, eventually, http, within};
-use crate::{fill, from_env, info, median, quantile, quiet_host};
+use crate::{amount, fill, from_env, info, median, quantile, quiet_host};
 
 /// Commands that keep Redis busy for longer than this are told, in µs.
 const SLOW: u64 = 1_000;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Rounds over all commands. Each is a process of its own.
-const COMMAND_RUNS: usize = 5;
+static COMMAND_RUNS: LazyLock<usize> = LazyLock::new(|| amount(5, 1));
 
 pub fn reads() {
-    let (tasks, dead) = (from_env("TASKS", 1_000_000usize), from_env("DEAD", 100_000usize));
-    let reps = from_env("REPS", 30usize);
+    let tasks = from_env("TASKS", amount(1_000_000usize, 2_000));
+    let (dead, reps) = (from_env("DEAD", amount(100_000usize, 200)), from_env("REPS", amount(30usize, 1)));
     println!(
         "operator: {tasks} tasks of 200 bytes in the stream, {dead} dead letters; {reps} rounds of all reads"
     );
@@ -87,7 +88,8 @@ fn row(what: &str, times: &[f64]) {
 
 /// The time of commands that only read, each a process of its own.
 fn commands(bench: &Bench) {
-    println!("commands, {COMMAND_RUNS} runs of each, with the start of the process");
+    let runs = *COMMAND_RUNS;
+    println!("commands, {runs} runs of each, with the start of the process");
     let all: [&[&str]; 7] = [
         &["queues"],
         &["tasks", "work", "--state", "queued"],
@@ -105,7 +107,7 @@ fn commands(bench: &Bench) {
             assert!(ran.code < 2, "{ran:?}");
             begin.elapsed().as_secs_f64() * 1000.0
         };
-        row(&command.join(" "), &(0..COMMAND_RUNS).map(time).collect::<Vec<_>>());
+        row(&command.join(" "), &(0..runs).map(time).collect::<Vec<_>>());
     }
 }
 
@@ -113,7 +115,7 @@ fn commands(bench: &Bench) {
 /// the other.
 fn beside(mut bench: Bench, host: Host, all: &[String]) {
     let pause = Duration::from_millis(from_env("PAUSE_MS", 100));
-    let window = from_env("WINDOW", 50_000usize);
+    let window = from_env("WINDOW", amount(50_000usize, 200));
     let address = host.admin();
     bench.install("empty", "empty");
     // The first tasks are on probation.
@@ -185,7 +187,7 @@ fn go_round(address: &str, all: &[String], pause: Duration, stop: &AtomicBool) -
 
 /// The overview of a host with many queues, each with a history of every minute of the last hour.
 pub fn many_queues() {
-    let (queues, reps) = (from_env("QUEUES", 500usize), from_env("REPS", 30usize));
+    let (queues, reps) = (from_env("QUEUES", amount(500usize, 5)), from_env("REPS", amount(30usize, 1)));
     println!("overview: {queues} queues with a full history and a backlog");
     let text: String = (0..queues).map(|n| format!("[queues.q{n}]\nplugin = \"empty\"\n")).collect();
     let mut bench = Bench::with_redis(&text, &["--appendonly", "no"]);
@@ -206,7 +208,7 @@ pub fn many_queues() {
     }
     let host = quiet_host(&bench);
     eventually("the host is ready to answer", || (http::get(host.admin(), "/").status == 200).then_some(()));
-    for path in ["/", "/v1/queues", "/queues/q7", "/v1/queues/q7/history", "/plugins"] {
+    for path in ["/", "/v1/queues", "/queues/q1", "/v1/queues/q1/history", "/plugins"] {
         let before = calls(&mut bench);
         let times: Vec<f64> = (0..reps).map(|_| timed(host.admin(), path)).collect();
         let each = (calls(&mut bench) - before) / reps as u64;

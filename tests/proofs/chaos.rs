@@ -450,12 +450,24 @@ fn chaos_the_judge_finds_a_task_that_begins_again_under_a_lease_that_is_over() {
     assert!(mentions(&found, "serial-0: two owners: host-10-x began it again"), "{:?}", found.wrong);
     assert!(!mentions(&found, "serial-1: two owners"), "{:?}", found.wrong);
     assert!(mentions(&found, "serial-1: began again at"), "no fault explains it: {:?}", found.wrong);
+    // This one was silent for a whole lease, claims the entry from itself, and begins anew.
+    let entry = add_to_row(&mut bench, "serial", "serial-2", "serial-2");
+    deliver(&mut bench, "serial", 1);
+    mark(&mut bench, "serial-2", &entry, before, None);
+    for idle in [2 * lease, 0, 0] {
+        let own = ("serial", "tqhost", "host-10-x", 0, &entry, "IDLE", idle, "JUSTID");
+        let _: redis::Value = bench.redis("XCLAIM", own);
+    }
+    mark(&mut bench, "serial-2", &entry, now_ms(), Some(2));
     // A heartbeat that was prepared before the stop may renew the lease a moment after it.
     for (to_ms, is_explained) in [(now_ms(), true), (delivered_ms, true), (delivered_ms - 1001, false)] {
         let fault = Done { to_ms, ..stopped(0, before) };
         let verdict = verdict_after(&mut bench, &sent, &[fault]);
         assert_eq!(!mentions(&verdict, "serial-1: began again at"), is_explained, "{:?}", verdict.wrong);
+        assert!(!mentions(&verdict, "serial-2: began again at"), "{:?}", verdict.wrong);
     }
+    let found = verdict(&mut bench, &sent);
+    assert!(mentions(&found, "serial-2: began again at"), "{:?}", found.wrong);
     // With the one that began again, and the one of the other host, these are three runs.
     for (runs, is_found) in [(3, false), (4, true)] {
         say(&bench, &vec![("runs", now_ms()); runs]);

@@ -164,8 +164,8 @@ pub struct QueueRules {
 }
 
 impl QueueRules {
-    /// A short text that is the same in hosts that treat the tasks alike. What each host may choose for itself
-    /// does not count.
+    /// A short text that is the same in hosts that treat the tasks alike. What each host may choose for
+    /// itself does not count.
     pub(crate) fn mark(&self) -> String {
         let shared = QueueRules { concurrency: 1, priority: 1, ..self.clone() };
         let digest = Sha256::digest(format!("{shared:?}"));

@@ -1,8 +1,8 @@
 //! Alarms in words: what is wrong, and what to do about it.
 //!
 //! In: the queues as they are counted, what became of their tasks in the last minutes, the hosts as they
-//! announce themselves, and what is dangerous about Redis. Out: [`Alarm`]s, the urgent ones first. A pure function: it looks at nothing by
-//! itself.
+//! announce themselves, and what is dangerous about Redis. Out: [`Alarm`]s, the urgent ones first. A pure
+//! function: it looks at nothing by itself.
 //!
 //! Not here: how alarms are shown (`dashboard`), alerts from metrics (docs/operations.md).
 

@@ -67,12 +67,13 @@ impl Queue {
 pub(crate) struct Danger {
     /// It happens now, or is about to.
     pub is_urgent: bool,
-    /// What is wrong, and what to do: sentences.
+    /// A sentence that says what is wrong.
     pub what: String,
+    /// A sentence that says what to do.
     pub way_out: &'static str,
 }
 
-/// What is dangerous about this Redis. Empty where Redis does not tell its state.
+/// Finds what is dangerous about this Redis. Nothing is found where Redis does not tell its state.
 pub(crate) async fn dangers(link: &Link) -> Vec<Danger> {
     let ask = redis::cmd("INFO").arg(&["memory", "persistence", "stats"]).to_owned();
     let info = link.command("ask for its state", &ask).await.ok().and_then(|info| reply::text(info).ok());

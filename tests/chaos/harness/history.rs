@@ -33,8 +33,8 @@ pub struct Begin {
     pub until_ms: Option<u64>,
     /// Without faults, each turn begins once.
     pub turn: Turn,
-    /// When it had sent the heartbeat before the last one.
-    pub kept_before_ms: u64,
+    /// When it had renewed the lease before that, the latest time first.
+    kept_before_ms: [u64; 2],
     /// How often PROCESSING was written for this delivery.
     marks: u64,
 }
@@ -399,7 +399,8 @@ impl History {
         let last = task.begins.last_mut().filter(|last| last.entry == entry);
         if before.as_ref() == Some(&consumer) {
             if let Some(last) = last {
-                last.kept_before_ms = std::mem::replace(&mut last.kept_ms, at_ms);
+                last.kept_before_ms = [last.kept_ms, last.kept_before_ms[0]];
+                last.kept_ms = at_ms;
             }
             return;
         }
@@ -421,7 +422,7 @@ impl History {
             kept_ms: at_ms,
             until_ms: None,
             turn: queued.turn,
-            kept_before_ms: at_ms,
+            kept_before_ms: [at_ms; 2],
             marks: 0,
         });
     }
@@ -434,9 +435,12 @@ impl History {
         if let (Some(last), Some(_)) =
             (task.begins.last().filter(|last| has_turns && last.marks > 1), value(fields, "fence"))
         {
-            let Begin { consumer, kept_ms, kept_before_ms, .. } = last;
-            let at_ms = *kept_ms;
-            task.again.push(Again { consumer: consumer.clone(), at_ms, kept_ms: *kept_before_ms });
+            let Begin { consumer, kept_ms, kept_before_ms: [before_ms, first_ms], .. } = last;
+            // A host that was silent for a whole lease claims the entry from itself, and renews the lease
+            // once more when it asks whether the task may run.
+            let is_claimed_from_itself = before_ms.saturating_sub(*first_ms) >= LEASE.as_millis() as u64;
+            let before_ms = if is_claimed_from_itself { *first_ms } else { *before_ms };
+            task.again.push(Again { consumer: consumer.clone(), at_ms: *kept_ms, kept_ms: before_ms });
         }
         let Some(status) = value(fields, "status") else { return };
         match status {

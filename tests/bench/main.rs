@@ -32,7 +32,7 @@ mod turns;
 
 use std::fs;
 use std::str::FromStr;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
@@ -77,13 +77,21 @@ fn main() {
         ("everything", everything::costs),
         (PEERS, comparison::peers),
     ];
-    for (name, section) in sections {
-        // The peers have to be downloaded and built, so they run only when they are named.
-        if name.contains(&filter) && (name != PEERS || filter == PEERS) {
-            section();
-            println!();
+    // The peers have to be downloaded and built, so they run only when they are named.
+    let wanted = |name: &str| name.contains(&filter) && (name != PEERS || filter == PEERS);
+    let sections = Mutex::new(sections.into_iter().filter(|(name, _)| wanted(name)));
+    let next = || sections.lock().expect("no section panics while it is taken").next();
+    // What is measured runs alone. A test mostly waits.
+    std::thread::scope(|scope| {
+        for _ in 0..amount(1, 4) {
+            scope.spawn(|| {
+                while let Some((_, section)) = next() {
+                    section();
+                    println!();
+                }
+            });
         }
-    }
+    });
 }
 
 /// The first amount to measure, and the second to test the benchmark.

@@ -29,11 +29,7 @@ fn header<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
 #[test]
 fn a_task_is_posted_with_its_headers() {
     testing::set_fence(12);
-    let task = Task {
-        id: "order.7".into(),
-        attempt: 2,
-        ..Task::sample([("content", "text")])
-    };
+    let task = Task { id: "order.7".into(), attempt: 2, ..Task::sample([("content", "text")]) };
     let result = called(&task, &[], |request| {
         assert_eq!(request.url, "https://app.example.com/test");
         for (name, value) in [

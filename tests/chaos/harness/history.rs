@@ -144,6 +144,8 @@ struct Step {
     deleted: Vec<(String, String)>,
     /// Entries under which tasks have ended.
     ended: Vec<String>,
+    /// Tasks, each with an entry that its consumer owns no more.
+    released: Vec<(String, String)>,
     /// Whether it is a single command of a producer, not a script.
     is_single: bool,
     /// Entries that were delivered.
@@ -216,6 +218,13 @@ impl History {
         for (at, command) in commands.iter().enumerate().filter(|(_, command)| command.len() > 1) {
             step.at = at;
             self.command(command, &mut step);
+        }
+        // XACK has no time, but what the step writes after it may have one.
+        for (name, entry) in std::mem::take(&mut step.released) {
+            let last = self.tasks.get_mut(&name).and_then(|task| task.begins.last_mut());
+            if let Some(last) = last.filter(|last| last.entry == entry) {
+                last.until_ms = Some(self.now_ms);
+            }
         }
         let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         std::mem::take(&mut step.touched)
@@ -299,11 +308,7 @@ impl History {
                         if step.claimed.contains(&text(entry)) {
                             task.begins.retain(|begin| begin.entry.as_bytes() != *entry);
                         }
-                        if let Some(last) =
-                            task.begins.last_mut().filter(|last| entry == &last.entry.as_bytes())
-                        {
-                            last.until_ms = Some(self.now_ms);
-                        }
+                        step.released.push((queued.name.clone(), text(entry)));
                         step.acked.insert(queued.name.clone());
                         step.touched.push((queued.name.clone(), step.at));
                     }

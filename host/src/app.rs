@@ -118,6 +118,7 @@ impl Host {
         let signals = Signals::listen()?;
         let file = FileWatch::new(&config.path).context("cannot listen to SIGHUP")?;
         let queues = prepared_queues(&config, &link).await?;
+        config.keep();
         let host_id: Arc<str> = host_id().into();
         let spans = TraceExport::start(config.telemetry.as_ref(), Some(&host_id))?;
         let common = Common {

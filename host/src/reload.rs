@@ -159,6 +159,8 @@ impl Reloader<'_> {
                 self.reloads.set_refusal(None);
             }
             Ok(config) => {
+                let accepted = config.clone();
+                drop(tokio::task::spawn_blocking(move || accepted.keep()));
                 self.reloads.taken.inc();
                 self.reloads.set_refusal(None);
                 self.take(config).await;

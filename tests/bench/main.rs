@@ -81,7 +81,7 @@ fn main() {
     let wanted = |name: &str| name.contains(&filter) && (name != PEERS || filter == PEERS);
     let sections = Mutex::new(sections.into_iter().filter(|(name, _)| wanted(name)));
     let next = || sections.lock().expect("no section panics while it is taken").next();
-    // What is measured runs alone. A test mostly waits.
+    // A measurement runs alone. A test mostly waits.
     std::thread::scope(|scope| {
         for _ in 0..amount(1, 4) {
             scope.spawn(|| {

@@ -150,10 +150,13 @@ fn a_configuration_that_is_wrong() {
 }
 
 #[test]
-fn commands_need_no_secrets_of_plugins() {
+fn commands_need_no_secrets_of_plugins_and_of_the_admin_server() {
     let config = "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\n\
                   config = { model = { env = \"NOT_SET_ANYWHERE\" }, key = { file = \"nowhere\" } }\n";
     let bench = Bench::new(config);
+    // The table `[admin]` is the last one.
+    let text = std::fs::read_to_string(bench.config()).expect("the configuration");
+    bench.configure(&(text + "token = { env = \"NO_TOKEN\" }\n"));
     for args in [
         &["enqueue", "work", "a=1"][..],
         &["queues"],
@@ -165,7 +168,8 @@ fn commands_need_no_secrets_of_plugins() {
         bench.tqhost(args).ok();
     }
     for args in [&["check"][..], &["run"]] {
-        refused(&bench.tqhost(args), 78, &["\"NOT_SET_ANYWHERE\" is not set", "cannot read", "nowhere"]);
+        let texts = ["\"NOT_SET_ANYWHERE\" is not set", "cannot read", "nowhere", "\"NO_TOKEN\" is not set"];
+        refused(&bench.tqhost(args), 78, &texts);
     }
     // A mistake in the file itself is an error for every command.
     bench.configure_for(&config.replace("{ env =", "{ environment ="), bench.redis.port);

@@ -2,6 +2,7 @@
 //! no task is affected.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -383,4 +384,36 @@ fn a_queue_that_comes_back_leaves_alone_what_still_runs() {
     let log = host.stop_for_log();
     assert_eq!(log.logged("delivered in a reply that was lost").len(), 0);
     assert_eq!(log.logged("attempt ended").len(), 2, "each ran once");
+}
+
+#[test]
+fn commands_use_the_last_good_configuration_while_the_file_is_broken() {
+    let bench = Bench::new(EMPTY);
+    let refused = |what: &str| {
+        let ran = bench.tqhost(&["queues"]);
+        assert!(ran.code == 78 && ran.stderr.contains("not TOML"), "{what}: {ran:?}");
+    };
+    let good = fs::read_to_string(bench.config()).expect("the configuration");
+    bench.configure(&format!("[queues\n{good}"));
+    refused("no host has accepted anything");
+    bench.configure(&good);
+    let host = bench.host();
+    change(&bench, &host, &format!("data_dir = \".tqhost\"\n{EMPTY}[queues.more]\nplugin = \"empty\"\n"));
+    let copy = bench.dir.path().join(".tqhost/last-good.toml");
+    eventually("what the host has read again is kept", || {
+        fs::read_to_string(&copy).ok()?.contains("queues.more").then_some(())
+    });
+    assert_eq!(fs::metadata(&copy).expect("the copy").permissions().mode() & 0o777, 0o600);
+    let good = fs::read_to_string(bench.config()).expect("the configuration");
+    bench.configure(&format!("{good}[queues\n"));
+    let ran = bench.tqhost(&["queues", "more", "--json"]);
+    assert!(ran.stderr.contains("tqhost.toml is broken"), "{ran:?}");
+    assert_eq!(ran.ok().json()["queue"], "more");
+    let ran = bench.tqhost(&["check"]);
+    assert!(ran.code == 78 && ran.stderr.contains("not TOML"), "what is wrong is told: {ran:?}");
+    // A copy of another file is not taken for one of this.
+    let text = fs::read_to_string(&copy).expect("the copy");
+    fs::write(&copy, text.replacen("tqhost.toml", "other.toml", 1)).expect("write");
+    refused("the copy is that of another file");
+    host.stop();
 }

@@ -63,7 +63,7 @@ use crate::config::Config;
 use crate::sandbox::{self, Cores};
 use args::{Cli, Command, RunArgs};
 use exit::CommandError;
-use output::Out;
+use output::{Out, note};
 
 /// Runs the command and gives the exit code.
 pub fn main() -> u8 {
@@ -129,8 +129,23 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
     // Commands that run no handlers load the configuration without the handlers' secrets, which the user may
     // not have.
     let runs_handlers = matches!(command, None | Some(Command::Run(_) | Command::Check { acl: false }));
+    // The other commands look at what hosts do, and these go on with the last good configuration.
+    let is_about_the_file = runs_handlers || matches!(command, Some(Command::Check { .. }));
     let load = if runs_handlers { Config::load } else { Config::load_for_commands };
-    let config = load(&config).map_err(|errors| CommandError::Config(errors.to_string()))?;
+    let last_good = || (!is_about_the_file).then(|| Config::last_good(&config)).flatten();
+    let config = match load(&config) {
+        Ok(good) => good,
+        Err(errors) => {
+            let (good, copy) = last_good().ok_or_else(|| CommandError::Config(errors.to_string()))?;
+            note(&format!(
+                "tqhost: {} is broken (`tqhost check` says where); \
+                 used instead: the last configuration that a host accepted ({})",
+                good.path.display(),
+                copy.display()
+            ));
+            good
+        }
+    };
     let command = match command {
         None | Some(Command::Run(_)) => {
             let log_format = match command {

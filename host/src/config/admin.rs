@@ -5,9 +5,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::model::{Admin, HistogramForm};
-use super::reader::{Item, Keys, Table};
+use super::reader::{Item, Keys, Secrets, Table};
 use super::secret::Secret;
-use super::source::secret;
+use super::source::secret_of_run;
 use super::units::show_text;
 
 pub(super) const KEYS: Keys =
@@ -113,7 +113,13 @@ fn read_listen(item: &Item) -> Option<SocketAddr> {
 }
 
 fn token_of(item: &Item) -> Option<Secret> {
-    let token = secret(item)?;
+    let token = secret_of_run(item)?;
+    if !token.is_kept_apart() {
+        item.is_secret();
+    }
+    if item.context().secrets == Secrets::OfCommands {
+        return Some(token);
+    }
     if token.expose().is_empty() {
         item.problem("is empty: write a long random text, or { env = \"TQHOST_ADMIN_TOKEN\" }");
         return None;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::http::read_ca;
 use super::reader::{Item, Keys, Table};
-use super::source::secret_of_plugin as secret;
+use super::source::secret_of_run as secret;
 use super::store::{BlobSettings, BlobStore, Bucket, S3Key};
 use super::units::show_text;
 

@@ -31,6 +31,8 @@ pub(super) const KEYS: Keys = Keys {
     elsewhere: &[],
 };
 
+/// The folder for what hosts keep, beside the file.
+pub(super) const DATA_DIR: &str = ".tqhost";
 const DEFAULT_SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
 const CONCURRENCY: RangeInclusive<u32> = 1..=100_000;
 /// The minimum is the default grant of one handler.
@@ -51,7 +53,7 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
                    set concurrency at the top of the file";
         cx.warnings.borrow_mut().push(why.to_owned());
     }
-    let data_dir = folder("data_dir", ".tqhost");
+    let data_dir = folder("data_dir", DATA_DIR);
     let (redis, redis_wait) = redis_url::read(root.get("redis"));
     Config {
         path: path.to_owned(),

@@ -24,10 +24,9 @@ impl Config {
         Config::load_with(path, Secrets::OfAll)
     }
 
-    /// Reads and checks the file without the secrets of plugins, which stay empty: for commands that run no
-    /// handler.
+    /// Reads and checks the file without the secrets that only a running host needs, which stay empty.
     pub fn load_for_commands(path: &Path) -> Result<Config, ConfigErrors> {
-        Config::load_with(path, Secrets::OfTheHost)
+        Config::load_with(path, Secrets::OfCommands)
     }
 
     fn load_with(path: &Path, secrets: Secrets) -> Result<Config, ConfigErrors> {
@@ -44,6 +43,11 @@ impl Config {
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Config, ConfigErrors> {
         Config::parse_with(text, path, env, Secrets::OfAll)
+    }
+
+    /// Like [`Config::load_for_commands`], with this text instead of the file's.
+    pub(super) fn parse_for_commands(text: &str, path: &Path) -> Result<Config, ConfigErrors> {
+        Config::parse_with(text, path, &|name| std::env::var(name).ok(), Secrets::OfCommands)
     }
 
     fn parse_with(
@@ -75,7 +79,7 @@ impl Config {
     }
 }
 
-fn read_text(path: &Path) -> Result<String, String> {
+pub(super) fn read_text(path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
     match read {

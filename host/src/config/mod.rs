@@ -3,9 +3,10 @@
 //!     text ─▶ spanned TOML ─▶ general ─▶ redis_url, admin, blobs, queue, plugin ─▶ Config
 //!                                └─ reader: each wrong value is a problem with key and line ─▶ ConfigErrors
 //!
-//! `load` reads the file. There is one file per element of the configuration, each with its bounds and tests.
-//! docs/configuration.md documents the same for users; a test here checks that it has every key. The values
-//! are below (`model`, `allowed`, `store`, `times`, `secret`), what reads them above.
+//! `load` reads the file, and `last_good` keeps a copy for commands. There is one file per element of the
+//! configuration, each with its bounds and tests. docs/configuration.md documents the same for users; a test
+//! here checks that it has every key. The values are below (`model`, `allowed`, `store`, `times`, `secret`),
+//! what reads them above.
 //!
 //! Not here: watching the file, and exit codes.
 
@@ -22,6 +23,7 @@ mod hosts;
 mod http;
 mod idempotency;
 mod instance;
+mod last_good;
 mod list;
 mod load;
 pub(crate) mod model;

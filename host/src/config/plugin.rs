@@ -8,7 +8,7 @@ use super::names::check_name;
 use super::reader::{Item, Keys};
 use super::records::{RecordGrants, check_pattern};
 use super::secret::Secret;
-use super::source::secret_of_plugin;
+use super::source::secret_of_run;
 use super::{hosts, http, instance};
 
 pub(super) const KEYS: Keys = Keys {
@@ -88,7 +88,7 @@ fn keys_of(queues: &[QueueRules]) -> Vec<String> {
 fn read_config(item: &Item) -> BTreeMap<String, Secret> {
     item.named()
         .into_iter()
-        .filter_map(|(name, item)| Some((name.to_owned(), secret_of_plugin(&item)?)))
+        .filter_map(|(name, item)| Some((name.to_owned(), secret_of_run(&item)?)))
         .collect()
 }
 

@@ -41,8 +41,8 @@ pub(super) struct Context<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Secrets {
     OfAll,
-    /// All but those of plugins.
-    OfTheHost,
+    /// All but those that only a running host needs.
+    OfCommands,
 }
 
 /// The keys of one table.

@@ -30,9 +30,9 @@ pub(super) fn perhaps_secret(item: &Item) -> Option<Secret> {
     read(item, true)
 }
 
-/// Reads a value of a plugin, or of the store of its blobs, that may be a secret. Its text is empty if
-/// plugins' secrets are not needed.
-pub(super) fn secret_of_plugin(item: &Item) -> Option<Secret> {
+/// Reads a value that may be a secret, and that only a running host needs: for its handlers, or for who asks
+/// it. For other commands, what is not in the file itself is empty.
+pub(super) fn secret_of_run(item: &Item) -> Option<Secret> {
     read(item, item.context().secrets == Secrets::OfAll)
 }
 

@@ -309,8 +309,17 @@ fn info(redis: &mut Connection, section: &str) -> Vec<(String, String)> {
 }
 
 fn resident_mib(host: &Host) -> u64 {
+    memory_mib(host, "VmRSS:")
+}
+
+/// The most memory that the host has had.
+fn peak_mib(host: &Host) -> u64 {
+    memory_mib(host, "VmHWM:")
+}
+
+fn memory_mib(host: &Host, figure: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", host.pid())).expect("/proc");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
+    let line = status.lines().find(|line| line.starts_with(figure)).expect("the figure");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("KiB") / 1024
 }
 

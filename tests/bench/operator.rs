@@ -17,7 +17,7 @@ use crate::backlog::slow;
 use crate::support::dead_letters::add_dead;
 use crate::support::requests::{self, Names};
 use crate::support::{Bench, Host, eventually, http, within};
-use crate::{amount, fill, from_env, info, median, quantile, quiet_host};
+use crate::{amount, fill, from_env, info, median, peak_mib, quantile, quiet_host};
 
 /// Commands that keep Redis busy for longer than this are told, in µs.
 const SLOW: u64 = 1_000;
@@ -231,11 +231,4 @@ fn watch_slow(bench: &mut Bench) {
     let _: () = bench.redis("CONFIG", ("SET", "slowlog-log-slower-than", SLOW));
     let _: () = bench.redis("CONFIG", ("SET", "slowlog-max-len", 100_000));
     let _: () = bench.redis("SLOWLOG", ("RESET",));
-}
-
-/// The most memory that the host has had.
-fn peak_mib(host: &Host) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", host.pid())).expect("/proc");
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("VmHWM");
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("KiB") / 1024
 }

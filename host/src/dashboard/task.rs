@@ -74,7 +74,7 @@ pub(super) async fn show(
                 }
             }
         }
-        (timeline::section(&task, queue.rules.failed_attempts, queue.rules.retention))
+        (timeline::section(&task, &queue.rules))
         (flow::section(&task))
         section aria-labelledby="fields" {
             h2 id="fields" { "Fields" }

@@ -2,21 +2,19 @@
 //!
 //! Not here: what is kept of an attempt (`queue::attempts`).
 
-use std::time::Duration;
-
 use maud::{Markup, html};
 
 use super::layout::state;
 use super::text::{age, block, data_or_none, moment, version};
 use crate::clock::now_ms;
+use crate::config::QueueRules;
 use crate::operations::{AttemptView, TaskView};
 use crate::queue::Status;
 
 /// Characters of an error that stand in the line of its attempt; a longer one has a block of its own.
 const IN_LINE: usize = 200;
 
-/// `kept` says how many failed attempts the queue keeps of each task.
-pub(super) fn section(task: &TaskView, kept: u32, retention: Duration) -> Markup {
+pub(super) fn section(task: &TaskView, rules: &QueueRules) -> Markup {
     let now = now_ms();
     let attempts = task.attempts.as_deref().unwrap_or_default();
     let first = attempts.first().map(|first| first.attempt);
@@ -31,12 +29,12 @@ pub(super) fn section(task: &TaskView, kept: u32, retention: Duration) -> Markup
                 @for failed in attempts { (attempt(failed, now)) }
                 (present(task, now))
             }
-            @if kept == 0 || retention == Duration::ZERO {
+            @if !rules.keeps_failed_attempts() {
                 p.note { "The queue keeps no failed attempts." }
             } @else {
                 p.note {
-                    "The last " (kept) " attempts that failed are kept, with the end of their log. \
-                     Deferrals are not, and neither are attempts that ended with their host."
+                    "The last " (rules.failed_attempts) " attempts that failed are kept, with the end of \
+                     their log. Deferrals are not, and neither are attempts that ended with their host."
                 }
             }
         }

@@ -71,6 +71,43 @@ fn the_events_of_a_queue_are_taken_up_again() {
 }
 
 #[test]
+fn tasks_that_are_completed_together_share_entries_in_which_streams_and_pages_go_on() {
+    const TASKS: usize = 300;
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nconcurrency = 50\nevents = 1000\n");
+    bench.install("echo", "echo");
+    let added: Vec<String> = (0..TASKS).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+    let host = bench.host();
+    bench.until_drained("work");
+    let entries: usize = bench.redis("XLEN", "tq:{work}:events");
+    assert!(entries < TASKS, "{entries} entries tell of {TASKS} tasks");
+    let path = "/v1/queues/work/events";
+    let stream = |after: &str, count| -> Vec<Event> {
+        Events::open(host.admin(), path, &[("last-event-id", after)]).take(count).collect()
+    };
+    let all = stream("0-0", TASKS + 1).split_off(1);
+    let mut ids: Vec<String> = moves(&all).into_iter().map(|(id, _)| id).collect();
+    let newest: Vec<String> = ids.iter().rev().cloned().collect();
+    ids.sort();
+    let mut sorted = added.clone();
+    sorted.sort();
+    assert_eq!(ids, sorted, "each task is told once");
+    let inner = all.iter().position(|event| event.id.ends_with("/2")).expect("an entry with several tasks");
+    assert_eq!(stream(&all[inner].id, 3), all[inner + 1..inner + 4]);
+
+    let (mut listed, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = format!("/v1/queues/work/tasks?state=ended&limit=7{cursor}");
+        let page = good(&ask(&host, "GET", &page), 200);
+        let tasks = page["tasks"].as_array().expect("tasks");
+        listed.extend(tasks.iter().map(|task| task["id"].as_str().expect("an id").to_owned()));
+        let Some(next) = page["next"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(listed, newest);
+    host.stop();
+}
+
+#[test]
 fn the_host_tells_of_all_queues_and_of_plugins() {
     let mut bench = Bench::new(
         "[queues.a]\nplugin = \"echo\"\nevents = 10\n[queues.b]\nplugin = \"echo\"\nevents = 10\n",

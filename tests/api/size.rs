@@ -18,16 +18,31 @@ const TASKS: usize = 12_000;
 const DELAYED: usize = 6_000;
 /// The most that one read may cost: a list with a filter asks for 5,000 delayed tasks and their statuses.
 const MOST: Cost = Cost { commands: 10_500, bytes: 8 << 20 };
-/// How often each read is measured. What other loops of the host do in the meantime counts as well, so the
-/// least counts.
+/// How often a read is measured. What other loops of the host do in the meantime counts as well, so the least
+/// counts.
 const TIMES: usize = 3;
-/// Other loops may do so much in each of [`TIMES`].
+/// A read of the larger queue that seems to cost more is measured so often: on a busy machine the first work
+/// of the host's loops takes seconds, and a cost that grows with the queue shows each time.
+const AGAIN: usize = 30;
+/// Other loops may do so much in each measurement.
 const BESIDE: Cost = Cost { commands: 60, bytes: 40_000 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cost {
     commands: u64,
     bytes: u64,
+}
+
+impl Cost {
+    /// Whether it is one that a read of the larger queue may have, which costs this much in the smaller one.
+    fn allows(self, large: Cost) -> bool {
+        // Numbers have more digits.
+        let most = Cost {
+            commands: self.commands + BESIDE.commands,
+            bytes: self.bytes + self.bytes / 5 + BESIDE.bytes,
+        };
+        large.commands <= most.commands.min(MOST.commands) && large.bytes <= most.bytes.min(MOST.bytes)
+    }
 }
 
 /// A queue with tasks in each place, and no handler. Its producers give its tasks names.
@@ -72,8 +87,9 @@ fn spent(bench: &mut Bench, asked: &mut Cost) -> Cost {
     spent
 }
 
-/// The reads and what each of them costs.
-fn costs(of: usize) -> Vec<(String, Cost)> {
+/// The reads and what each of them costs. `small` is what they cost in the smaller queue, which is measured
+/// first.
+fn costs(of: usize, small: &[(String, Cost)]) -> Vec<(String, Cost)> {
     let mut bench = bench(of);
     let host = bench.host();
     let document = good(&ask(&host, "GET", "/v1/openapi.json"), 200);
@@ -85,18 +101,27 @@ fn costs(of: usize) -> Vec<(String, Cost)> {
     let mut asked = Cost { commands: 0, bytes: 0 };
     let mut costs = Vec::new();
     for path in paths {
-        let cost = (0..TIMES).map(|_| {
+        let named = [(ids[0], "last"), (ids[2], "dead"), (ids[1], "named")];
+        let name = named.iter().fold(path.clone(), |path, (id, name)| path.replace(id, name));
+        let limit = small.get(costs.len());
+        assert!(limit.is_none_or(|(same, _)| *same == name), "{limit:?} and {name} are one read");
+        let mut measure = || {
             let before = spent(&mut bench, &mut asked);
             let answer = ask(&host, "GET", &path);
             let after = spent(&mut bench, &mut asked);
             let is_there = answer.status < 400 || path.contains("nobody") && answer.status == 404;
             assert!(is_there, "{path}: {answer:?}");
             Cost { commands: after.commands - before.commands, bytes: after.bytes - before.bytes }
-        });
-        let cost = cost.min_by_key(|cost| cost.commands).expect("some times");
-        let named = [(ids[0], "last"), (ids[2], "dead"), (ids[1], "named")];
-        let path = named.iter().fold(path, |path, (id, name)| path.replace(id, name));
-        costs.push((path, cost));
+        };
+        let mut least = measure();
+        for time in 1..AGAIN {
+            if limit.map_or(time == TIMES, |(_, small)| small.allows(least)) {
+                break;
+            }
+            let cost = measure();
+            least = if cost.commands < least.commands { cost } else { least };
+        }
+        costs.push((name, least));
     }
     host.stop();
     costs
@@ -104,16 +129,13 @@ fn costs(of: usize) -> Vec<(String, Cost)> {
 
 #[test]
 fn no_read_costs_more_where_a_queue_holds_more_tasks() {
-    let (small, large) = (costs(1), costs(2));
+    let small = costs(1, &[]);
+    let large = costs(2, &small);
+    assert_eq!(small.len(), large.len());
     let mut grown = Vec::new();
-    for ((path, small), (same, large)) in small.iter().zip(&large) {
-        assert_eq!(path, same);
+    for ((path, small), (_, large)) in small.iter().zip(&large) {
         println!("{path}: {small:?}, {large:?}");
-        let is_bounded = large.commands <= MOST.commands && large.bytes <= MOST.bytes;
-        // Numbers have more digits.
-        let grows = large.commands > small.commands + BESIDE.commands
-            || large.bytes > small.bytes + small.bytes / 5 + BESIDE.bytes;
-        if grows || !is_bounded {
+        if !small.allows(*large) {
             grown.push(format!("{path}: {small:?}, with twice as many tasks {large:?}"));
         }
     }

@@ -28,8 +28,8 @@ use crate::admin::problem::ApiProblem;
 use crate::clock::now_ms;
 use crate::operations::{FieldMask, OperationError, TaskView, unknown_task};
 use crate::plugins::Change;
-use crate::queue::codec::{entry_time_ms, is_entry_id};
-use crate::queue::events::TaskEvent;
+use crate::queue::codec::entry_time_ms;
+use crate::queue::events::{EventPlace, TaskEvent};
 use crate::queue::{Meant, Queue};
 
 /// The time between two looks.
@@ -147,8 +147,8 @@ pub(super) async fn queue_events(
     let mut first = VecDeque::new();
     let after = match known {
         None => queue.last_event().await?,
-        Some(known) if !is_entry_id(&known) => return Err(not_ours(&known)),
         Some(known) => {
+            let known = EventPlace::parse(&known).ok_or_else(|| not_ours(&known))?;
             if !queue.has_event(&known).await? {
                 first.push_back(gap());
             }
@@ -269,20 +269,20 @@ impl Tail for TaskTail {
 /// The events of one queue.
 struct QueueTail {
     queue: Queue,
-    after: String,
+    after: EventPlace,
     ready: VecDeque<Event>,
     pause: Duration,
 }
 
 fn view(queue: &Queue, event: &TaskEvent) -> String {
-    let TaskEvent { entry, id, status, attempt, due_at } = event;
+    let TaskEvent { place, id, status, attempt, due_at } = event;
     let view = TaskEventView {
         queue: &queue.rules.name,
         id,
         status: *status,
         attempt: *attempt,
         due_at: *due_at,
-        at: entry_time_ms(entry),
+        at: entry_time_ms(&place.entry),
     };
     serde_json::to_string(&view).unwrap_or_default()
 }
@@ -296,12 +296,12 @@ impl Tail for QueueTail {
             tokio::time::sleep(self.pause).await;
             self.pause = LOOK;
             let Ok((found, last)) = self.queue.events_after(&self.after, PAGE).await else { continue };
-            if found.len() == PAGE {
+            if found.len() >= PAGE {
                 self.pause = Duration::ZERO;
             }
             self.after = last;
             let event = |found: &TaskEvent| {
-                Event::default().event("task").id(&found.entry).data(view(&self.queue, found))
+                Event::default().event("task").id(found.place.to_string()).data(view(&self.queue, found))
             };
             self.ready.extend(found.iter().map(event));
         }
@@ -313,8 +313,8 @@ struct HostTail {
     api: Api,
     /// From when on a client wants what has happened.
     since: Option<u64>,
-    /// The entry of the last event of each queue.
-    places: HashMap<String, String>,
+    /// The place of the last event of each queue.
+    places: HashMap<String, EventPlace>,
     plugins_since: u64,
     ready: VecDeque<Event>,
     pause: Duration,
@@ -324,7 +324,7 @@ impl HostTail {
     async fn look(&mut self) {
         let queues = self.api.queues();
         let watched = queues.iter().filter(|rules| rules.events > 0);
-        let watched: Vec<(Queue, Option<String>)> = watched
+        let watched: Vec<(Queue, Option<EventPlace>)> = watched
             .map(|rules| {
                 let place = self.places.get(&rules.name).cloned();
                 (Queue::new(rules.clone(), self.api.0.link.clone()), place)
@@ -334,7 +334,7 @@ impl HostTail {
         let looks = watched.into_iter().map(|(queue, place)| async move {
             let after = match (place, since) {
                 (Some(place), _) => place,
-                (None, Some(since)) => format!("{since}-0"),
+                (None, Some(since)) => EventPlace::parse(&format!("{since}-0"))?,
                 (None, None) => queue.last_event().await.ok()?,
             };
             let (found, last) = queue.events_after(&after, PAGE).await.ok()?;
@@ -343,11 +343,11 @@ impl HostTail {
         let looks: Vec<_> = stream::iter(looks).buffered(QUEUES_AT_ONCE).collect().await;
         let mut found: Vec<(u64, &str, String)> = Vec::new();
         for (queue, events, last) in looks.into_iter().flatten() {
-            if events.len() == PAGE {
+            if events.len() >= PAGE {
                 self.pause = Duration::ZERO;
             }
             found.extend(
-                events.iter().map(|event| (entry_time_ms(&event.entry), "task", view(&queue, event))),
+                events.iter().map(|event| (entry_time_ms(&event.place.entry), "task", view(&queue, event))),
             );
             self.places.insert(queue.rules.name.clone(), last);
         }

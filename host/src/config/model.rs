@@ -157,7 +157,7 @@ pub struct QueueRules {
     pub enqueue_to: Vec<TargetQueue>,
     /// The queues that are told of the ends of its tasks.
     pub on_end: OnEnd,
-    /// How many events about its tasks are kept, approximately. 0: none.
+    /// How many entries of events about its tasks are kept, approximately. 0: none.
     pub events: u32,
     /// How many failed attempts of each task are kept. 0: none.
     pub failed_attempts: u32,

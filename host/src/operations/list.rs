@@ -17,6 +17,7 @@ use super::error::OperationError;
 use super::json::FieldView;
 use super::mask::FieldMask;
 use super::patience::patiently;
+use crate::queue::events::EventPlace;
 use crate::queue::listing::{FoundTask, ListedPage, ListedState};
 use crate::queue::{Queue, Status, TaskFilter};
 
@@ -151,6 +152,7 @@ pub(super) fn position(state: ListedState, cursor: &str) -> Result<String, Opera
         ListedState::Delayed | ListedState::Held => {
             position.split_once(' ').is_some_and(|(due, _)| due.parse::<f64>().is_ok_and(f64::is_finite))
         }
+        ListedState::Ended => EventPlace::parse(&position).is_some(),
         _ => cursor::is_place(&position) && position.as_bytes().first().is_some_and(u8::is_ascii_digit),
     };
     if is_good { Ok(position) } else { Err(BadCursor.into()) }

@@ -1,9 +1,11 @@
 //! Reads the events of a queue: the last ends and moves of its tasks, where the queue keeps some.
 //!
-//! In: the entry of an event. Out: the events behind it. Not here: noting events (the scripts do), streams of
-//! them for clients (`api`).
+//! In: the place of an event. Out: the events on one side of it. Not here: noting events (the scripts do),
+//! streams of them for clients (`api`).
 
-use super::codec::StreamEntry;
+use std::fmt;
+
+use super::codec::{self, StreamEntry};
 use super::error::QueueError;
 use super::handle::Queue;
 use super::reply;
@@ -12,52 +14,116 @@ use super::status::Status;
 /// An event of a task, as the scripts note it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TaskEvent {
-    /// The event's own entry.
-    pub entry: String,
+    pub place: EventPlace,
     pub id: String,
     pub status: Status,
     pub attempt: u32,
     pub due_at: Option<u64>,
 }
 
+/// The place of an event: its entry in the stream, and its number there, from 1 on, if the entry tells of
+/// several tasks. As text: the entry, or `ENTRY/NUMBER`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EventPlace {
+    pub entry: String,
+    number: Option<usize>,
+}
+
+impl EventPlace {
+    pub(crate) fn parse(text: &str) -> Option<EventPlace> {
+        let (entry, number) = match text.split_once('/') {
+            Some((entry, number)) => (entry, Some(number.parse().ok()?)),
+            None => (text, None),
+        };
+        codec::is_entry_id(entry).then(|| EventPlace { entry: entry.to_owned(), number })
+    }
+
+    /// The bound of a range that begins behind this place, and holds its entry if that tells of other tasks.
+    fn bound(&self) -> String {
+        if self.number.is_some() { self.entry.clone() } else { format!("({}", self.entry) }
+    }
+}
+
+impl fmt::Display for EventPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number {
+            Some(number) => write!(f, "{}/{number}", self.entry),
+            None => f.write_str(&self.entry),
+        }
+    }
+}
+
 impl TaskEvent {
-    /// None for an event of another form, which another version may have written.
-    pub(super) fn read(entry: StreamEntry) -> Option<TaskEvent> {
+    /// The events of an entry. None for one of another form, which another version may have written.
+    pub(super) fn read(entry: StreamEntry) -> Vec<TaskEvent> {
         let text = |name: &str| {
             let value = entry.fields.iter().find(|(known, _)| known == name.as_bytes());
             value.map(|(_, value)| String::from_utf8_lossy(value).into_owned())
         };
-        Some(TaskEvent {
-            id: text("id")?,
-            status: Status::parse(text("status")?.as_bytes())?,
+        let Some(status) = text("status").and_then(|status| Status::parse(status.as_bytes())) else {
+            return Vec::new();
+        };
+        let event = |number, id: &str| TaskEvent {
+            place: EventPlace { entry: entry.id.clone(), number },
+            id: id.to_owned(),
+            status,
             attempt: text("attempt").and_then(|attempt| attempt.parse().ok()).unwrap_or(1),
             due_at: text("due_at").and_then(|due| due.parse().ok()),
-            entry: entry.id,
-        })
+        };
+        match text("ids") {
+            Some(ids) => (1..).zip(ids.split(' ')).map(|(number, id)| event(Some(number), id)).collect(),
+            None => text("id").map(|id| event(None, &id)).into_iter().collect(),
+        }
     }
 }
 
 impl Queue {
-    /// Up to `count` events behind this entry, and the entry behind which the next ones are.
+    /// The events of up to `count` entries behind this place, and the place behind which the next ones are.
     pub(crate) async fn events_after(
         &self,
-        after: &str,
+        after: &EventPlace,
         count: usize,
-    ) -> Result<(Vec<TaskEvent>, String), QueueError> {
-        let entries = self.range(&self.keys.events, &format!("({after}"), "+", count).await?;
-        let last = entries.last().map_or_else(|| after.to_owned(), |last| last.id.clone());
-        Ok((entries.into_iter().filter_map(TaskEvent::read).collect(), last))
+    ) -> Result<(Vec<TaskEvent>, EventPlace), QueueError> {
+        let entries = self.range(&self.keys.events, &after.bound(), "+", count).await?;
+        let last = entries.last().map(|last| EventPlace { entry: last.id.clone(), number: None });
+        let mut events: Vec<TaskEvent> = entries.into_iter().flat_map(TaskEvent::read).collect();
+        events.retain(|event| event.place.entry != after.entry || event.place.number > after.number);
+        Ok((events, last.unwrap_or_else(|| after.clone())))
     }
 
-    /// The entry of the last event; `0-0` when there is none.
-    pub(crate) async fn last_event(&self) -> Result<String, QueueError> {
+    /// Up to `count` events before this place, the newest first, and the place before which the next ones
+    /// are; none when these are all.
+    pub(super) async fn events_before(
+        &self,
+        before: Option<&EventPlace>,
+        count: usize,
+    ) -> Result<(Vec<TaskEvent>, Option<EventPlace>), QueueError> {
+        let from = before.map_or_else(|| "+".to_owned(), EventPlace::bound);
+        let entries = self.range_back(&self.keys.events, &from, count).await?;
+        let last = entries.last().filter(|_| entries.len() == count);
+        let mut next = last.map(|last| EventPlace { entry: last.id.clone(), number: None });
+        let events = entries.into_iter().flat_map(|entry| TaskEvent::read(entry).into_iter().rev());
+        let mut events: Vec<TaskEvent> = events
+            .filter(|TaskEvent { place, .. }| {
+                before.is_none_or(|before| place.entry != before.entry || place.number < before.number)
+            })
+            .collect();
+        if events.len() > count {
+            events.truncate(count);
+            next = events.last().map(|last| last.place.clone());
+        }
+        Ok((events, next))
+    }
+
+    /// The place of the last event; `0-0` when there is none.
+    pub(crate) async fn last_event(&self) -> Result<EventPlace, QueueError> {
         let last = self.range_back(&self.keys.events, "+", 1).await?.pop();
-        Ok(last.map_or_else(|| "0-0".to_owned(), |last| last.id))
+        Ok(EventPlace { entry: last.map_or_else(|| "0-0".to_owned(), |last| last.id), number: None })
     }
 
-    /// Whether the event with this entry is still kept. If not, others behind it may be gone too.
-    pub(crate) async fn has_event(&self, entry: &str) -> Result<bool, QueueError> {
-        Ok(!self.range(&self.keys.events, entry, entry, 1).await?.is_empty())
+    /// Whether the event at this place is still kept. If not, others behind it may be gone too.
+    pub(crate) async fn has_event(&self, place: &EventPlace) -> Result<bool, QueueError> {
+        Ok(!self.range(&self.keys.events, &place.entry, &place.entry, 1).await?.is_empty())
     }
 
     /// Up to `count` entries of a stream, from `from` back to its beginning.
@@ -77,25 +143,43 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::codec;
     use super::*;
 
     #[test]
-    fn an_event_of_another_form_is_left_out() {
-        let entry = |fields: &[(&str, &str)]| StreamEntry {
-            id: "7-1".into(),
-            fields: fields.iter().map(|(name, value)| codec::raw(name, *value)).collect(),
-            deliveries: 1,
+    fn an_entry_tells_of_one_task_or_several_and_one_of_another_form_of_none() {
+        let events = |fields: &[(&str, &str)]| {
+            TaskEvent::read(StreamEntry {
+                id: "7-1".into(),
+                fields: fields.iter().map(|(name, value)| codec::raw(name, *value)).collect(),
+                deliveries: 1,
+            })
         };
-        let event = TaskEvent::read(entry(&[("id", "a"), ("status", "FAILED"), ("attempt", "3")]));
-        let expected = TaskEvent {
-            entry: "7-1".into(),
-            id: "a".into(),
-            status: Status::Failed,
-            attempt: 3,
+        let event = |place: &str, id: &str, status, attempt| TaskEvent {
+            place: EventPlace::parse(place).expect("a place"),
+            id: id.into(),
+            status,
+            attempt,
             due_at: None,
         };
-        assert_eq!(event, Some(expected));
-        assert_eq!(TaskEvent::read(entry(&[("id", "a"), ("status", "RESTING")])), None);
+        assert_eq!(
+            events(&[("id", "a b"), ("status", "FAILED"), ("attempt", "3")]),
+            [event("7-1", "a b", Status::Failed, 3)]
+        );
+        assert_eq!(
+            events(&[("ids", "5-0 5-1"), ("status", "COMPLETED"), ("attempt", "1")]),
+            [event("7-1/1", "5-0", Status::Completed, 1), event("7-1/2", "5-1", Status::Completed, 1)]
+        );
+        assert_eq!(events(&[("id", "a"), ("status", "RESTING")]), []);
+        assert_eq!(events(&[("status", "FAILED")]), []);
+    }
+
+    #[test]
+    fn a_place_is_read_as_it_is_written() {
+        for text in ["7-1", "7-1/2"] {
+            assert_eq!(EventPlace::parse(text).map(|place| place.to_string()).as_deref(), Some(text));
+        }
+        for text in ["", "7", "(7-1", "7-1/", "7-1/x", "7-1/2/3"] {
+            assert_eq!(EventPlace::parse(text), None, "{text}");
+        }
     }
 }

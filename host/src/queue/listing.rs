@@ -21,7 +21,7 @@ use super::census::find_group;
 use super::codec::{self, RawFields, StreamEntry};
 use super::dead::DeadLetter;
 use super::error::QueueError;
-use super::events::TaskEvent;
+use super::events::{EventPlace, TaskEvent};
 use super::filter::Traits;
 use super::handle::Queue;
 use super::reply::{self, Shaped};
@@ -261,15 +261,15 @@ impl Queue {
     }
 
     async fn listed_ended(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
-        let from = after.map_or_else(|| "+".to_owned(), |after| format!("({after}"));
-        let events = self.range_back(&self.keys.events, &from, count).await?;
-        let (examined, next) = (events.len(), last_of(&events, count));
-        let ended = |entry: StreamEntry| {
-            let TaskEvent { entry, id, status, attempt, .. } = TaskEvent::read(entry)?;
-            let at_ms = codec::entry_time_ms(&entry);
+        let after = after.and_then(EventPlace::parse);
+        let (events, next) = self.events_before(after.as_ref(), count).await?;
+        let examined = events.len();
+        let ended = |event: TaskEvent| {
+            let TaskEvent { place, id, status, attempt, .. } = event;
+            let at_ms = codec::entry_time_ms(&place.entry);
             let status = TaskStatus { attempt, finished_at: Some(at_ms), ..TaskStatus::new(&id, status) };
             let task = FoundTask {
-                position: entry,
+                position: place.to_string(),
                 entry: None,
                 status,
                 reason: None,
@@ -282,7 +282,7 @@ impl Queue {
             task.status.status.is_end().then_some(task)
         };
         let tasks = self.with_statuses(events.into_iter().filter_map(ended).collect()).await?;
-        Ok(ListedPage { tasks, examined, next })
+        Ok(ListedPage { tasks, examined, next: next.map(|place| place.to_string()) })
     }
 
     /// A task that has not ended, where it is now. Its status names the place; a task without one is looked

@@ -8,8 +8,8 @@
 local stream, group, retention, window = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
 -- The streams that are told of ends: by outcome the one that gets a task for each end, and `events`, which
--- keeps about `kept` events. Each is nil where there is none. `queue` is this queue's name, and `fields` says
--- which of its own fields a task tells.
+-- keeps about `kept` entries. Each is nil where there is none. `queue` is this queue's name, and `fields`
+-- says which of its own fields a task tells.
 local told = {}
 
 -- The limits on which tasks of the queue run beside each other; empty in most queues. `are_limited` is true
@@ -99,11 +99,14 @@ local function drop(entry)
   return fields or nil
 end
 
--- Notes that a task has ended or has moved. An event that cannot be written is left out.
+-- Adds an event. One that cannot be written is left out.
+local function add_event(...)
+  if told.events then redis.pcall('XADD', told.events, 'MAXLEN', '~', told.kept, '*', ...) end
+end
+
+-- Notes that a task has ended or has moved.
 local function note(id, status, ...)
-  if told.events then
-    redis.pcall('XADD', told.events, 'MAXLEN', '~', told.kept, '*', 'id', id, 'status', status, ...)
-  end
+  add_event('id', id, 'status', status, ...)
 end
 
 -- How many more tasks may wait or run, if `most` may.

@@ -138,7 +138,7 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
     }
 }
 
-/// Ends the spans of an attempt, and notes in its tasks which these were.
+/// Ends the spans of an attempt, and notes which these were in the tasks that something comes after.
 fn trace_ends(
     shared: &SharedQueue,
     version: &Version,
@@ -152,28 +152,34 @@ fn trace_ends(
         return;
     }
     for (index, (task, hold)) in tasks.iter_mut().zip(holds).enumerate() {
-        let (outcome, error) = match judged {
-            Some(Judged::Each(ends)) => {
-                ends.get(index).map_or(("", None), |(outcome, _)| (outcome.word(), outcome.error()))
-            }
+        let outcome = match judged {
+            Some(Judged::Each(ends)) => ends.get(index).map(|(outcome, _)| outcome),
+            _ => None,
+        };
+        let (word, error) = match outcome {
+            Some(outcome) => (outcome.word(), outcome.error()),
             _ if hold.is_lost() => ("lost", None),
             _ if hold.is_cancelled() => ("cancelled", None),
             _ => ("released", None),
         };
         let since_ms = task.waits_since_ms.unwrap_or_else(|| codec::entry_time_ms(&task.entry));
-        let (plugin, group) = (&*version.label(), &*shared.queue.rules.group);
-        trace.ended(index, task, &RunEnd { plugin, group, outcome, error, since_ms });
-        if let Some(span) = trace.span(index, task) {
+        let (plugin, rules) = (&*version.label(), &shared.queue.rules);
+        trace.ended(index, task, &RunEnd { plugin, group: &rules.group, outcome: word, error, since_ms });
+        let is_last = outcome.is_some_and(is_over) && rules.on_end.completed.is_none();
+        if !is_last && let Some(span) = trace.span(index, task) {
             codec::set_span(task, span);
         }
     }
 }
 
-/// The record that is kept of an attempt if it does not complete its task. One that completed can still fail:
-/// Redis may refuse its effects.
+/// Whether no other attempt can follow. One that completed can still fail: Redis may refuse its effects.
+fn is_over(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Completed { effects: None, .. })
+}
+
+/// The record that is kept of an attempt if it does not complete its task.
 fn record_of(rules: &QueueRules, outcome: &Outcome, last_lines: &str) -> Option<Box<AttemptRecord>> {
-    let is_over = matches!(outcome, Outcome::Completed { effects: None, .. });
-    (rules.keeps_failed_attempts() && !is_over)
+    (rules.keeps_failed_attempts() && !is_over(outcome))
         .then(|| Box::new(AttemptRecord { outcome: outcome.word(), last_lines: last_lines.to_owned() }))
 }
 

@@ -1,7 +1,6 @@
 //! Queues in which nothing happens: what they cost, and that the host notices every event in them at once.
 //!
-//! The cost is a count of commands, over spans of Redis's own clock. On a busy machine hosts have fewer
-//! commands, not more.
+//! The cost is a count of commands, over spans of Redis's own clock.
 
 use std::time::Duration;
 
@@ -80,11 +79,14 @@ fn idle_queues_cost_few_commands_and_four_hosts_less_than_double() {
     bench.install("echo", "echo");
     let mut hosts = vec![bench.host()];
     until_all_rest(&mut bench, hosts.len());
+    // A host that has started looks at each queue, for longer on a busy machine.
+    let most = MOST * SPAN.as_secs();
+    let first = eventually(&format!("one host has less than {most} commands in {SPAN:?}"), || {
+        Some(commands(&mut bench)).filter(|commands| *commands < most)
+    });
     // Once a minute a host looks at a part of all keys. So one span says little, and the least of some spans
     // is what rest costs.
-    let one = (0..3).map(|_| commands(&mut bench)).min().expect("some spans");
-    let most = MOST * SPAN.as_secs();
-    assert!(one < most, "one host has {one} commands in {SPAN:?}, {most} are too many");
+    let one = (0..2).map(|_| commands(&mut bench)).fold(first, u64::min);
     hosts.extend((0..3).map(|_| bench.host()));
     until_all_rest(&mut bench, hosts.len());
     // The tasks find all hosts at rest.

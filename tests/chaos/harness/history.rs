@@ -100,11 +100,19 @@ pub struct Claim {
     pub at_ms: u64,
 }
 
+/// A pause of a queue.
+#[derive(Debug)]
+pub struct Pause {
+    pub queue: &'static str,
+    pub from_ms: u64,
+    /// None: it was not over at the end of the record.
+    pub to_ms: Option<u64>,
+}
+
 #[derive(Default)]
 pub struct History {
     pub tasks: HashMap<String, Track>,
-    /// The pauses: queue and time.
-    pub pauses: Vec<(&'static str, u64)>,
+    pub pauses: Vec<Pause>,
     pub while_paused: Vec<Claim>,
     /// The times at which tasks ended.
     pub ends_ms: Vec<u64>,
@@ -113,8 +121,8 @@ pub struct History {
     entries: HashMap<(&'static str, String), Queued>,
     parked: HashMap<(&'static str, String), String>,
     letters: HashMap<(&'static str, String), String>,
-    /// The paused queues, and since when.
-    paused: HashMap<&'static str, u64>,
+    /// The queues that are paused, and their places in `pauses`.
+    paused: HashMap<&'static str, usize>,
     /// The names of tasks by queue and id.
     ids: HashMap<(&'static str, String), String>,
     list: VecDeque<String>,
@@ -370,11 +378,15 @@ impl History {
                 }
             }
             Key::Paused(queue) if is(command, "SET") => {
-                let at_ms = text(command[2]).parse().unwrap_or_default();
-                self.paused.insert(queue, at_ms);
-                self.pauses.push((queue, at_ms));
+                let from_ms = text(command[2]).parse().unwrap_or_default();
+                self.paused.insert(queue, self.pauses.len());
+                self.pauses.push(Pause { queue, from_ms, to_ms: None });
             }
-            Key::Paused(queue) => drop(self.paused.remove(queue)),
+            Key::Paused(queue) => {
+                if let Some(pause) = self.paused.remove(queue) {
+                    self.pauses[pause].to_ms = Some(self.now_ms);
+                }
+            }
             Key::Status(queue, id) if is(command, "HSET") => {
                 let Some(name) = self.ids.get(&(queue, id.to_owned())).cloned() else { return };
                 self.status(&name, queue, &command[2..], step);
@@ -393,9 +405,8 @@ impl History {
         let task = self.tasks.get_mut(&queued.name).expect("a known task");
         step.touched.push((queued.name.clone(), step.at));
         let before = queued.owner.replace(consumer.clone());
-        if let Some(paused_ms) =
-            self.paused.get(queue).copied().filter(|_| before.as_ref() != Some(&consumer))
-        {
+        if let Some(pause) = self.paused.get(queue).filter(|_| before.as_ref() != Some(&consumer)) {
+            let paused_ms = self.pauses[*pause].from_ms;
             self.while_paused.push(Claim { queue, consumer: consumer.clone(), paused_ms, at_ms });
         }
         if queued.is_delayed {

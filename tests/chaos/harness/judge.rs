@@ -90,7 +90,7 @@ pub fn judge(case: Case) -> Verdict {
     );
     let statuses = statuses(case.db, &history);
     let runs = runs(case.logs);
-    let mut repeated = Repeated::new(case.faults, case.pids);
+    let mut repeated = Repeated::new(case.faults, case.pids, &history.pauses);
     let mut keys: HashMap<&str, Vec<&Track>> = HashMap::new();
     for (name, task) in &history.tasks {
         match (task.ends.len(), task.places) {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::QUEUES;
 use super::faults::{Done, Loss, now_ms};
-use super::history::{Claim, History, Track, told};
+use super::history::{Claim, History, Pause, Track, told};
 use super::load::Sent;
 use super::repeated::host;
 use super::rows;
@@ -60,11 +60,15 @@ pub fn give(url: &str, config: &Path, seed: u64, stop: &AtomicBool) -> Sent {
         std::thread::sleep(REST);
         let time = paused.map_or(UNPAUSED, |(_, time)| time);
         if since.elapsed() >= time {
-            since = Instant::now();
             let queue = paused.map_or(QUEUES[random.usize(..QUEUES.len())], |(queue, _)| queue);
             let kind = if paused.is_some() { Kind::Resume } else { Kind::Pause };
-            orders.push(order(config, kind, queue, queue, None));
-            paused = paused.is_none().then(|| (queue, Duration::from_millis(random.u64(PAUSED))));
+            let order = order(config, kind, queue, queue, None);
+            // A fault may have kept the order from Redis, or its answer from here.
+            if kind == Kind::Pause || order.is_done {
+                since = Instant::now();
+                paused = paused.is_none().then(|| (queue, Duration::from_millis(random.u64(PAUSED))));
+            }
+            orders.push(order);
             continue;
         }
         let queue = QUEUES[random.usize(..QUEUES.len())];
@@ -196,12 +200,12 @@ pub fn of_queues(
     pids: &HashMap<u32, usize>,
 ) -> Vec<String> {
     let pauses = || sent.orders.iter().filter(|order| order.kind == Kind::Pause);
-    let is_one = |order: &Order, (queue, at_ms): &(&str, u64)| {
-        order.name == *queue && order.from_ms <= *at_ms && *at_ms <= order.to_ms
+    let is_one = |order: &Order, pause: &Pause| {
+        order.name == pause.queue && order.from_ms <= pause.from_ms && pause.from_ms <= order.to_ms
     };
     let mut wrong = Vec::new();
     for pause in history.pauses.iter().filter(|pause| !pauses().any(|order| is_one(order, pause))) {
-        wrong.push(format!("{} was paused at {}, and nobody ordered it", pause.0, pause.1));
+        wrong.push(format!("{} was paused at {}, and nobody ordered it", pause.queue, pause.from_ms));
     }
     for order in pauses().filter(|order| order.is_done && !is_lost((order.from_ms, order.to_ms), losses)) {
         if !history.pauses.iter().any(|pause| is_one(order, pause)) {

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use super::faults::Done;
-use super::history::{Again, Begin, Track, time_of};
+use super::history::{Again, Begin, Pause, Track, time_of};
 use super::plan::Fault;
 
 /// How much later a host may give tasks back when it was kept from reaching Redis.
@@ -31,6 +31,7 @@ pub struct Repeated<'c> {
     faults: &'c [Done],
     /// The host of each process id.
     pids: &'c HashMap<u32, usize>,
+    pauses: &'c [Pause],
     /// For each fault, how many runs were repeated because of it.
     by_fault: Vec<u64>,
     /// For each fault, the changes in the number of tasks that the hosts which it struck had in hand: times
@@ -50,11 +51,12 @@ pub fn host(consumer: &str, pids: &HashMap<u32, usize>) -> Option<usize> {
 }
 
 impl<'c> Repeated<'c> {
-    pub fn new(faults: &'c [Done], pids: &'c HashMap<u32, usize>) -> Repeated<'c> {
+    pub fn new(faults: &'c [Done], pids: &'c HashMap<u32, usize>, pauses: &'c [Pause]) -> Repeated<'c> {
         let (by_fault, in_hand) = (vec![0; faults.len()], vec![Vec::new(); faults.len()]);
         Repeated {
             faults,
             pids,
+            pauses,
             by_fault,
             in_hand,
             total: 0,
@@ -87,8 +89,13 @@ impl<'c> Repeated<'c> {
             };
             self.by_fault[fault] += 1;
             let took_ms = begin.at_ms.saturating_sub(before.at_ms.max(self.faults[fault].from_ms));
-            // A task that was given back waits in the queue like any other, which is no recovery time.
-            if took_ms > self.slowest_ms && before.entry == begin.entry {
+            let is_in_pause = self.pauses.iter().any(|pause| {
+                let ends_ms = pause.to_ms.unwrap_or(u64::MAX);
+                pause.queue == task.queue && pause.from_ms <= begin.at_ms && ends_ms >= before.at_ms
+            });
+            // A task that was given back waits in the queue like any other, and one of a paused queue waits
+            // for the operator. Neither is recovery time.
+            if took_ms > self.slowest_ms && before.entry == begin.entry && !is_in_pause {
                 (self.slowest_ms, self.slowest) = (took_ms, name.to_owned());
             }
         }

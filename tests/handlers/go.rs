@@ -110,6 +110,7 @@ fn a_self_check_in_go_keeps_a_version_out() {
     let host = bench.host_that_may_fail();
     let line = host.log("plugin cannot be used");
     assert_eq!(line["error"], "self-check: the self-check is told to be bad");
+    host.log("tqhost is running");
     host.stop();
 }
 

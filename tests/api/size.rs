@@ -119,7 +119,7 @@ fn costs(of: usize, small: &[(String, Cost)]) -> Vec<(String, Cost)> {
                 break;
             }
             let cost = measure();
-            least = if cost.commands < least.commands { cost } else { least };
+            least = if (cost.commands, cost.bytes) < (least.commands, least.bytes) { cost } else { least };
         }
         costs.push((name, least));
     }

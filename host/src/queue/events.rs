@@ -71,36 +71,43 @@ impl TaskEvent {
             due_at: text("due_at").and_then(|due| due.parse().ok()),
         };
         match text("ids") {
-            Some(ids) => (1..).zip(ids.split(' ')).map(|(number, id)| event(Some(number), id)).collect(),
+            Some(ids) => {
+                let ids = (1..).zip(ids.split(' ')).filter(|(_, id)| !id.is_empty());
+                ids.map(|(number, id)| event(Some(number), id)).collect()
+            }
             None => text("id").map(|id| event(None, &id)).into_iter().collect(),
         }
     }
 }
 
 impl Queue {
-    /// The events of up to `count` entries behind this place, and the place behind which the next ones are.
+    /// Up to `count` events behind this place, and the place behind which the next ones are.
     pub(crate) async fn events_after(
         &self,
         after: &EventPlace,
         count: usize,
     ) -> Result<(Vec<TaskEvent>, EventPlace), QueueError> {
         let entries = self.range(&self.keys.events, &after.bound(), "+", count).await?;
-        let last = entries.last().map(|last| EventPlace { entry: last.id.clone(), number: None });
+        let mut last = entries.last().map(|last| EventPlace { entry: last.id.clone(), number: None });
         let mut events: Vec<TaskEvent> = entries.into_iter().flat_map(TaskEvent::read).collect();
         events.retain(|event| event.place.entry != after.entry || event.place.number > after.number);
+        if events.len() > count {
+            events.truncate(count);
+            last = events.last().map(|last| last.place.clone());
+        }
         Ok((events, last.unwrap_or_else(|| after.clone())))
     }
 
-    /// Up to `count` events before this place, the newest first, and the place before which the next ones
-    /// are; none when these are all.
+    /// Up to `count` events before this place, the newest first; how many entries or events it looked at; and
+    /// the place before which the next ones are, none when these are all.
     pub(super) async fn events_before(
         &self,
         before: Option<&EventPlace>,
         count: usize,
-    ) -> Result<(Vec<TaskEvent>, Option<EventPlace>), QueueError> {
+    ) -> Result<(Vec<TaskEvent>, usize, Option<EventPlace>), QueueError> {
         let from = before.map_or_else(|| "+".to_owned(), EventPlace::bound);
         let entries = self.range_back(&self.keys.events, &from, count).await?;
-        let last = entries.last().filter(|_| entries.len() == count);
+        let (entries_looked_at, last) = (entries.len(), entries.last().filter(|_| entries.len() == count));
         let mut next = last.map(|last| EventPlace { entry: last.id.clone(), number: None });
         let events = entries.into_iter().flat_map(|entry| TaskEvent::read(entry).into_iter().rev());
         let mut events: Vec<TaskEvent> = events
@@ -112,7 +119,8 @@ impl Queue {
             events.truncate(count);
             next = events.last().map(|last| last.place.clone());
         }
-        Ok((events, next))
+        let examined = events.len().max(entries_looked_at);
+        Ok((events, examined, next))
     }
 
     /// The place of the last event; `0-0` when there is none.

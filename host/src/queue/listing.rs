@@ -262,8 +262,7 @@ impl Queue {
 
     async fn listed_ended(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
         let after = after.and_then(EventPlace::parse);
-        let (events, next) = self.events_before(after.as_ref(), count).await?;
-        let examined = events.len();
+        let (events, examined, next) = self.events_before(after.as_ref(), count).await?;
         let ended = |event: TaskEvent| {
             let TaskEvent { place, id, status, attempt, .. } = event;
             let at_ms = codec::entry_time_ms(&place.entry);

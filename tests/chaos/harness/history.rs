@@ -384,7 +384,8 @@ impl History {
             }
             Key::Paused(queue) => {
                 if let Some(pause) = self.paused.remove(queue) {
-                    self.pauses[pause].to_ms = Some(self.now_ms);
+                    let pause = &mut self.pauses[pause];
+                    pause.to_ms = Some(self.now_ms.max(pause.from_ms));
                 }
             }
             Key::Status(queue, id) if is(command, "HSET") => {

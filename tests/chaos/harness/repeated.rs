@@ -88,14 +88,18 @@ impl<'c> Repeated<'c> {
                 continue;
             };
             self.by_fault[fault] += 1;
-            let took_ms = begin.at_ms.saturating_sub(before.at_ms.max(self.faults[fault].from_ms));
-            let is_in_pause = self.pauses.iter().any(|pause| {
-                let ends_ms = pause.to_ms.unwrap_or(u64::MAX);
-                pause.queue == task.queue && pause.from_ms <= begin.at_ms && ends_ms >= before.at_ms
-            });
+            let struck_ms = before.at_ms.max(self.faults[fault].from_ms);
+            let own_pauses = self.pauses.iter().filter(|pause| pause.queue == task.queue);
+            let paused_ms: u64 = own_pauses
+                .map(|pause| {
+                    let end_ms = pause.to_ms.unwrap_or(u64::MAX).min(begin.at_ms);
+                    end_ms.saturating_sub(pause.from_ms.max(struck_ms))
+                })
+                .sum();
+            let took_ms = begin.at_ms.saturating_sub(struck_ms).saturating_sub(paused_ms);
             // A task that was given back waits in the queue like any other, and one of a paused queue waits
             // for the operator. Neither is recovery time.
-            if took_ms > self.slowest_ms && before.entry == begin.entry && !is_in_pause {
+            if took_ms > self.slowest_ms && before.entry == begin.entry {
                 (self.slowest_ms, self.slowest) = (took_ms, name.to_owned());
             }
         }

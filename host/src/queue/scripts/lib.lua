@@ -99,7 +99,7 @@ local function drop(entry)
   return fields or nil
 end
 
--- Adds an event. One that cannot be written is left out.
+-- Adds an entry of events. One that cannot be written is left out.
 local function add_event(...)
   if told.events then redis.pcall('XADD', told.events, 'MAXLEN', '~', told.kept, '*', ...) end
 end

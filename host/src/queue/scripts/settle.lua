@@ -42,7 +42,7 @@ local consumer, without, with = ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
 local set_without, set_with, values = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local plain, setters = without + with, set_without + set_with
 local settled, out = {}, {}
--- The most tasks that share an event.
+-- The most tasks that share an entry of events.
 local MOST_TOGETHER = 20
 -- Times of starts, by their age in ms: writing a number as text is expensive.
 local starts = {}
@@ -93,7 +93,7 @@ local function complete_plain(first, count, results, base, set)
   local refused = type(acked) == 'table' and acked.err
   local ours = not refused and acked < count and told_apart(acked, first, count, base)
   refused = refused or set and set(ours)
-  -- Few events of many tasks cost less than one for each.
+  -- The tasks share entries, which cost less than one for each.
   local events, before = told.events, #settled
   told.events = nil
   -- All attempts share one list, because a new list for each of them would be expensive.

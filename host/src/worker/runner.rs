@@ -172,7 +172,7 @@ fn trace_ends(
     }
 }
 
-/// Whether no other attempt can follow. An attempt that completed can still fail if Redis refuses its effects.
+/// Whether no other attempt can follow. An attempt that completed still fails if Redis refuses its effects.
 fn is_over(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Completed { effects: None, .. })
 }

@@ -171,11 +171,7 @@ fn ends_in_a_circle_are_a_problem_of_the_configuration() {
 fn events_of(bench: &mut Bench, id: &str) -> Vec<String> {
     let events: Vec<(String, HashMap<String, String>)> =
         bench.redis("XRANGE", ("tq:{work}:events", "-", "+"));
-    let is_own = |event: &HashMap<String, String>| {
-        event.get("id").is_some_and(|one| one == id)
-            || event.get("ids").is_some_and(|ids| ids.split(' ').any(|one| one == id))
-    };
-    let own = events.into_iter().filter(|(_, event)| is_own(event));
+    let own = events.into_iter().filter(|(_, event)| event["id"] == id);
     own.map(|(_, event)| format!("{} {}", event["status"], event["attempt"])).collect()
 }
 

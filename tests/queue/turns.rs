@@ -232,11 +232,7 @@ fn every_end_of_a_task_passes_its_turn_on() {
 fn events(bench: &mut Bench) -> Vec<(String, String)> {
     let entries: Vec<(String, HashMap<String, String>)> =
         bench.redis("XRANGE", ("tq:{line}:events", "-", "+"));
-    let tasks = |(_, fields): (String, HashMap<String, String>)| {
-        let ids = fields.get("id").or_else(|| fields.get("ids")).expect("tasks").split(' ');
-        ids.map(|id| (id.to_owned(), fields["status"].clone())).collect::<Vec<_>>()
-    };
-    entries.into_iter().flat_map(tasks).collect()
+    entries.into_iter().map(|(_, fields)| (fields["id"].clone(), fields["status"].clone())).collect()
 }
 
 #[test]

@@ -296,7 +296,7 @@ impl Tail for QueueTail {
             tokio::time::sleep(self.pause).await;
             self.pause = LOOK;
             let Ok((found, last)) = self.queue.events_after(&self.after, PAGE).await else { continue };
-            if found.len() >= PAGE {
+            if found.len() == PAGE {
                 self.pause = Duration::ZERO;
             }
             self.after = last;
@@ -343,7 +343,7 @@ impl HostTail {
         let looks: Vec<_> = stream::iter(looks).buffered(QUEUES_AT_ONCE).collect().await;
         let mut found: Vec<(u64, &str, String)> = Vec::new();
         for (queue, events, last) in looks.into_iter().flatten() {
-            if events.len() >= PAGE {
+            if events.len() == PAGE {
                 self.pause = Duration::ZERO;
             }
             found.extend(

@@ -30,6 +30,11 @@ pub(crate) struct EventPlace {
 }
 
 impl EventPlace {
+    /// The place of the only event of an entry, and that behind all events of one.
+    fn of(entry: String) -> EventPlace {
+        EventPlace { entry, number: None }
+    }
+
     pub(crate) fn parse(text: &str) -> Option<EventPlace> {
         let (entry, number) = match text.split_once('/') {
             Some((entry, number)) => (entry, Some(number.parse().ok()?)),
@@ -88,7 +93,7 @@ impl Queue {
         count: usize,
     ) -> Result<(Vec<TaskEvent>, EventPlace), QueueError> {
         let entries = self.range(&self.keys.events, &after.bound(), "+", count).await?;
-        let mut last = entries.last().map(|last| EventPlace { entry: last.id.clone(), number: None });
+        let mut last = entries.last().map(|last| EventPlace::of(last.id.clone()));
         let mut events: Vec<TaskEvent> = entries.into_iter().flat_map(TaskEvent::read).collect();
         events.retain(|event| event.place.entry != after.entry || event.place.number > after.number);
         if events.len() > count {
@@ -108,7 +113,7 @@ impl Queue {
         let from = before.map_or_else(|| "+".to_owned(), EventPlace::bound);
         let entries = self.range_back(&self.keys.events, &from, count).await?;
         let (entries_looked_at, last) = (entries.len(), entries.last().filter(|_| entries.len() == count));
-        let mut next = last.map(|last| EventPlace { entry: last.id.clone(), number: None });
+        let mut next = last.map(|last| EventPlace::of(last.id.clone()));
         let events = entries.into_iter().flat_map(|entry| TaskEvent::read(entry).into_iter().rev());
         let mut events: Vec<TaskEvent> = events
             .filter(|TaskEvent { place, .. }| {
@@ -126,7 +131,7 @@ impl Queue {
     /// The place of the last event; `0-0` when there is none.
     pub(crate) async fn last_event(&self) -> Result<EventPlace, QueueError> {
         let last = self.range_back(&self.keys.events, "+", 1).await?.pop();
-        Ok(EventPlace { entry: last.map_or_else(|| "0-0".to_owned(), |last| last.id), number: None })
+        Ok(EventPlace::of(last.map_or_else(|| "0-0".to_owned(), |last| last.id)))
     }
 
     /// Whether the event at this place is still kept. If not, others behind it may be gone too.

@@ -49,8 +49,8 @@ fn is_mixed(bench: &mut Bench, words: &[Vec<u8>]) -> bool {
     0 < values && values < attempts
 }
 
-/// Adds tasks and loses the replies to their settlements, until one of them has tasks of both kinds. Gives how
-/// many tasks there were.
+/// Adds tasks and loses the replies to their settlements, until one of them has tasks of both kinds. Gives
+/// how many tasks there were.
 fn lose_a_mixed_call(bench: &mut Bench, proxy: &Proxy) -> usize {
     for round in 0..10 {
         // While calls are on their way, attempts end. The next calls settle many of them.

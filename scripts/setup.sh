@@ -2,6 +2,7 @@
 # Installs the missing programs for building and testing; if it cannot, it prints what to install.
 #
 #   scripts/setup.sh
+#   scripts/setup.sh --world   also what `make test-world` needs beside them
 #
 # It prints nothing if nothing is missing.
 set -euo pipefail
@@ -34,6 +35,13 @@ python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-ven
 # 4. clang and its linker, for the handlers in C.
 scripts/find-clang.sh >/dev/null 2>&1 || missing+=(clang-19 lld-19)
 
+# 5. A JDK for the example in Java, Node.js for the browser, and the program that checks units of systemd.
+if [ "${1-}" = --world ]; then
+    command -v javac >/dev/null || missing+=(default-jdk-headless)
+    command -v npm >/dev/null || missing+=(nodejs npm)
+    command -v systemd-analyze >/dev/null || missing+=(systemd)
+fi
+
 if [ -n "${missing+some}" ]; then
     as_root=()
     if [ "$(id -u)" != 0 ]; then
@@ -57,5 +65,5 @@ fi
 redis=$(redis-server --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
 reaches "$redis" 7.0 || fail "redis-server is $redis, needs 7.0 or newer"
 
-# 5. Compilers for handlers.
+# 6. Compilers for handlers.
 scripts/build-plugins.sh --setup

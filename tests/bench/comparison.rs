@@ -5,7 +5,7 @@
 //! In, from the environment: `REPS` (repetitions, 3), `PEERS` (the names of rows; all), `SCALE` (a factor on
 //! the number of tasks, 1), `LATENCY=0` (leaves out the latency), `WRITE=1`. Out: a table with medians and
 //! spreads, and ratios of rows within a repetition. With `WRITE=1` they also replace the figures and the plot
-//! of docs/performance.md.
+//! of docs/performance.md. As a test, a row that cannot be measured is an error.
 //!
 //! Not here: the rows (`rows`), how one is run (`measure`), the presentation (`report`, `plot`), the programs
 //! (`peers/`).
@@ -21,8 +21,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use super::from_env;
 use super::page::{self, repository};
+use super::{IS_TEST, amount, from_env};
 use measure::Figures;
 use report::Results;
 use rows::{ROWS, Row, Worker};
@@ -45,7 +45,7 @@ impl Setup {
 
     /// Sets up everything that a row needs, or says why it cannot be had.
     fn ready(&mut self, row: &Row) -> Result<measure::Places, String> {
-        let programs = self.folder("programs")?;
+        let programs = self.folder(amount("programs", "programs-for-tests"))?;
         let bullmq =
             if matches!(row.worker, Worker::Bullmq) { self.folder("bullmq")? } else { PathBuf::new() };
         let redis = if row.newer_redis { Some(self.folder("redis")?) } else { None };
@@ -54,7 +54,7 @@ impl Setup {
 }
 
 pub fn peers() {
-    let (reps, scale) = (from_env("REPS", 3usize), from_env("SCALE", 1.0f64));
+    let (reps, scale) = (from_env("REPS", amount(3, 1)), from_env("SCALE", amount(1.0, 0.01)));
     let (with_latency, write) = (from_env("LATENCY", 1u8) != 0, from_env("WRITE", 0u8) != 0);
     println!("peers: {reps} repetitions, each with all rows in an order of its own");
     let mut results = Results::new(reps);
@@ -96,6 +96,7 @@ pub fn peers() {
     }
     let text = report::markdown(&results);
     println!("\n{text}");
+    assert!(!*IS_TEST || results.is_whole(), "there are rows without figures");
     if write {
         let docs = repository().join("docs");
         std::fs::write(docs.join(PLOT), plot::svg(&results)).expect("write the plot");
@@ -104,7 +105,8 @@ pub fn peers() {
     }
 }
 
-/// The rows that `PEERS` names, or all.
+/// The rows that `PEERS` names, or all. A test leaves out loops that compile the runtime of a language, for
+/// which programs without optimisation need minutes.
 fn wanted() -> Vec<&'static Row> {
     let names = std::env::var("PEERS").unwrap_or_default();
     let names: Vec<&str> = names.split_whitespace().collect();
@@ -112,7 +114,13 @@ fn wanted() -> Vec<&'static Row> {
         let known: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
         assert!(known.contains(name), "PEERS: there is no row `{name}`; there are {}", known.join(" "));
     }
-    ROWS.iter().filter(|row| names.is_empty() || names.contains(&row.name)).collect()
+    let is_for_tests =
+        |row: &Row| !matches!(row.worker, Worker::Loops(_, Some("in-javascript" | "in-python")));
+    ROWS.iter()
+        .filter(
+            |row| if names.is_empty() { !*IS_TEST || is_for_tests(row) } else { names.contains(&row.name) },
+        )
+        .collect()
 }
 
 /// Runs a part of scripts/bench-peers.sh.

@@ -4,8 +4,8 @@
 //! In: the name of a section, or a part of it; none runs all but `peers`. Out: tables on stdout. Speeds are
 //! ratios to something that is measured in the same run; absolute figures hold for this machine and moment.
 //! Every section checks that all tasks were completed. `cargo test --bench host` runs each of them with
-//! little work, as a test of the benchmark; its figures say nothing. Not here: limits that are tests
-//! (`tests/queue/costs.rs`).
+//! little work, as a test of the benchmark, and `cargo test --bench host peers` does so with the rest. Their
+//! figures say nothing. Not here: limits that are tests (`tests/queue/costs.rs`).
 
 #[allow(dead_code, unused_imports, reason = "the tests use the rest")]
 #[path = "../support/mod.rs"]

@@ -10,19 +10,20 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 use redis::Connection;
 
 use super::super::support::{Bench, Host, RedisServer};
-use super::super::{cpu, info, quantile, redis_cpu};
+use super::super::{IS_TEST, amount, cpu, info, quantile, redis_cpu};
 use super::rows::{self, Count, Row, Worker};
 
 /// Tasks per second, for the latency.
 const RATE: usize = 200;
 /// How long tasks are added for the latency. The tasks of the first second are left out.
-const SECONDS: usize = 5;
+static SECONDS: LazyLock<usize> = LazyLock::new(|| amount(5, 2));
 /// The measurement of a drain begins when one in this many tasks is done.
 const START: usize = 10;
 /// The pause between two polls.
@@ -81,8 +82,9 @@ pub fn drain(row: &Row, places: &Places, scale: f64) -> Drain {
     look.until(&mut run, 0);
     let end = Seen::take(&mut look, &run);
     let done = begin.left - end.left;
+    // A test has so few tasks that they may all be done before somebody looks.
     assert!(
-        done >= tasks / 2,
+        *IS_TEST || done >= tasks / 2,
         "{}: only {done} of {tasks} tasks were left to measure: raise SCALE",
         row.name
     );
@@ -107,7 +109,7 @@ pub fn latency(row: &Row, places: &Places) -> Latency {
     let mut env = vec![("TIMES", of_producer.as_path())];
     env.extend(row.statuses.map(|prefix| ("WATCH", Path::new(prefix))));
     run.produce(&["pace", &RATE.to_string(), &SECONDS.to_string()], &env);
-    Look::new(row, &run.bench, 1 + RATE * SECONDS).until(&mut run, 0);
+    Look::new(row, &run.bench, 1 + RATE * *SECONDS).until(&mut run, 0);
     run.stop();
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let (of_worker, of_producer) = (read(&of_worker), read(&of_producer));
@@ -351,10 +353,11 @@ fn quantiles(row: &Row, times: &str, point: &str) -> Option<[f64; 2]> {
     });
     let noted: Vec<(u64, u64)> = noted.collect();
     let last = noted.iter().map(|(made, _)| *made).max()?;
-    let seen = Duration::from_secs(SECONDS as u64 - 1).as_nanos() as u64;
+    let seen = Duration::from_secs(*SECONDS as u64 - 1).as_nanos() as u64;
     let recent = noted.iter().filter(|(made, _)| made + seen >= last);
     let took: Vec<f64> = recent.map(|(made, now)| now.saturating_sub(*made) as f64 / 1e6).collect();
-    let least = RATE * (SECONDS - 1) * 9 / 10;
-    assert!(took.len() >= least, "{}: {} tasks were {point} in time, not {least}", row.name, took.len());
+    let least = RATE * (*SECONDS - 1) * 9 / 10;
+    let is_enough = *IS_TEST || took.len() >= least;
+    assert!(is_enough, "{}: {} tasks were {point} in time, not {least}", row.name, took.len());
     Some([quantile(&took, 0.5), quantile(&took, 0.99)])
 }

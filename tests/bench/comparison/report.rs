@@ -60,6 +60,11 @@ impl Results {
         self.missing.push((row.name, format!("a run failed: {why}")));
     }
 
+    /// Whether all rows have figures.
+    pub fn is_whole(&self) -> bool {
+        self.missing.is_empty()
+    }
+
     /// The rows with figures, the fastest first.
     pub fn rows(&self) -> Vec<&'static Row> {
         let mut rows: Vec<(&Row, f64)> =

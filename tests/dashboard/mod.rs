@@ -6,6 +6,7 @@ mod access;
 mod dead;
 mod history;
 mod hostile;
+mod live;
 mod pages;
 
 use percent_encoding::percent_decode_str;

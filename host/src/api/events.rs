@@ -8,13 +8,12 @@
 //! says so with the event `gap`.
 
 use std::collections::{HashMap, VecDeque};
-use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::sse::{Event, KeepAlive};
-use axum::response::{IntoResponse, Response, Sse};
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -36,8 +35,6 @@ use crate::queue::{Meant, Queue};
 const LOOK: Duration = Duration::from_millis(300);
 /// The longest time between two looks at a task that does not change.
 const SLOW_LOOK: Duration = Duration::from_secs(1);
-/// A comment goes out this often: the listener closes connections to which nothing is written.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Events of one queue in one look.
 const PAGE: usize = 200;
 /// A client of the host's stream gets what happened in this time before its last event again: queues are not
@@ -114,7 +111,7 @@ pub(super) async fn task_events(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let tail = TaskTail { queue, id, mask, known, pause: Duration::ZERO, is_over: false };
-    Ok(events(api, permit, tail))
+    Ok(events(&api, permit, tail))
 }
 
 /// The ends and moves of a queue's tasks, where the queue keeps `events`
@@ -155,7 +152,7 @@ pub(super) async fn queue_events(
             known
         }
     };
-    Ok(events(api, permit, QueueTail { queue, after, ready: first, pause: Duration::ZERO }))
+    Ok(events(&api, permit, QueueTail { queue, after, ready: first, pause: Duration::ZERO }))
 }
 
 /// The events of all queues that keep some, and of the plugins of this host
@@ -187,7 +184,7 @@ pub(super) async fn host_events(State(api): State<Api>, headers: HeaderMap) -> R
         ready: VecDeque::new(),
         pause: Duration::ZERO,
     };
-    Ok(events(api, permit, tail))
+    Ok(events(&api, permit, tail))
 }
 
 /// Something that gives one event after the other.
@@ -196,15 +193,8 @@ trait Tail: Send + 'static {
     fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
 }
 
-fn events(api: Api, permit: OwnedSemaphorePermit, tail: impl Tail) -> Response {
-    let stop = api.0.stop.clone();
-    // The place is free again when the stream is dropped.
-    let events = stream::unfold((tail, permit), |(mut tail, permit)| async move {
-        let event = tail.next().await?;
-        Some((Ok::<Event, Infallible>(event), (tail, permit)))
-    });
-    let events = events.take_until(stop.cancelled_owned());
-    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+fn events(api: &Api, permit: OwnedSemaphorePermit, tail: impl Tail) -> Response {
+    api.streamed(permit, stream::unfold(tail, async |mut tail| Some((tail.next().await?, tail))))
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, ApiProblem> {

@@ -3,10 +3,14 @@
 //! In: the parts of the host that the API needs. Out: the queues of the configuration as it is now, on a
 //! connection to Redis that answers. Not here: the endpoints, and who may ask (`guard`).
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::response::sse::{Event, KeepAlive};
+use axum::response::{IntoResponse, Response, Sse};
+use futures_util::stream::{Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +29,8 @@ pub(super) const MAX_BODY: usize = 4 << 20;
 const AT_ONCE: usize = 16;
 /// The most streams of events at once. They take connections, of which the listener has 64.
 const STREAMS: usize = 24;
+/// In a stream a comment goes out this often: the listener closes connections to which nothing is written.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How long a request waits for a first sign of Redis.
 const REDIS_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -106,6 +112,21 @@ impl Api {
             let detail = format!("{STREAMS} streams of events are open at present, which is the most");
             ApiProblem::new(ProblemCode::Busy, detail)
         })
+    }
+
+    /// Streams events until they end, or the host stops.
+    pub(crate) fn streamed(
+        &self,
+        place: OwnedSemaphorePermit,
+        events: impl Stream<Item = Event> + Send + 'static,
+    ) -> Response {
+        // The place is free again when the stream is dropped.
+        let events = events.map(move |event| {
+            let _held = &place;
+            Ok::<Event, Infallible>(event)
+        });
+        let events = events.take_until(self.0.stop.clone().cancelled_owned());
+        Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
     }
 
     /// The connection to Redis, which answers at present.

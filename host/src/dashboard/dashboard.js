@@ -1,7 +1,7 @@
-// Looks at the page again every few seconds, and puts in place what has changed. Everything works without it.
+// Puts in place what has changed in the page, as the host tells it. Everything works without it.
 "use strict";
 (() => {
-  const EVERY_MS = 3000;
+  const AGAIN_MS = 3000;
   const PAUSED = "tqhost-paused";
   const place = document.getElementById("live");
   const parts = () => [...document.querySelectorAll("[data-live]")];
@@ -21,7 +21,7 @@
   place.append(button, " ", told);
 
   let isPaused = sessionStorage.getItem(PAUSED) === "yes";
-  let isAsking = false;
+  let source = null;
   const show = (text) => {
     button.textContent = isPaused ? "Resume updates" : "Pause updates";
     told.textContent = isPaused ? "as of " + new Date().toLocaleTimeString() : text;
@@ -36,44 +36,52 @@
     return isSelected || isUnfolded || hasFocus;
   };
 
-  const look = async () => {
-    if (isPaused || isAsking || document.hidden) return;
-    isAsking = true;
-    try {
-      const url = new URL(location.href);
-      url.searchParams.delete("done");
-      const answer = await fetch(url, { cache: "no-store", credentials: "same-origin" });
-      if (answer.redirected) {
-        isPaused = true;
-        show("");
-        told.textContent = "The session is over: load the page again.";
-        return;
-      }
-      if (!answer.ok) throw new Error(answer.statusText);
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      if (isPaused) return;
-      for (const part of parts()) {
-        const fresh = page.querySelector('[data-live="' + part.dataset.live + '"]');
-        if (!fresh || isInUse(part) || fresh.isEqualNode(part)) continue;
-        const scrolled = [...part.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
-        part.replaceWith(document.importNode(fresh, true));
-        const now = document.querySelector('[data-live="' + fresh.dataset.live + '"]');
-        now.querySelectorAll(".scroll").forEach((box, at) => { box.scrollLeft = scrolled[at] || 0; });
-      }
-      show("live, " + new Date().toLocaleTimeString());
-    } catch (error) {
-      told.textContent = "No answer since " + new Date().toLocaleTimeString() + "; still trying.";
-    } finally {
-      isAsking = false;
+  const put = (text) => {
+    const page = new DOMParser().parseFromString(text, "text/html");
+    for (const part of parts()) {
+      const fresh = page.querySelector('[data-live="' + part.dataset.live + '"]');
+      if (!fresh || isInUse(part) || fresh.isEqualNode(part)) continue;
+      const scrolled = [...part.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
+      part.replaceWith(document.importNode(fresh, true));
+      const now = document.querySelector('[data-live="' + fresh.dataset.live + '"]');
+      now.querySelectorAll(".scroll").forEach((box, at) => { box.scrollLeft = scrolled[at] || 0; });
     }
+    show("live, " + new Date().toLocaleTimeString());
+  };
+
+  // A page that nobody sees listens to nothing: browsers have few connections for an address.
+  const listen = () => {
+    source?.close();
+    source = null;
+    if (isPaused || document.hidden) return;
+    const url = new URL(location.href);
+    url.searchParams.delete("done");
+    const mine = source = new EventSource(url);
+    mine.addEventListener("page", (event) => put(JSON.parse(event.data)));
+    mine.addEventListener("over", () => {
+      mine.close();
+      isPaused = true;
+      show("");
+      told.textContent = "The session is over: load the page again.";
+    });
+    const miss = () => {
+      told.textContent = "No answer since " + new Date().toLocaleTimeString() + "; still trying.";
+    };
+    mine.addEventListener("none", miss);
+    mine.addEventListener("error", () => {
+      miss();
+      // The browser tries again by itself, but not after an answer that is no stream.
+      if (mine.readyState === EventSource.CLOSED && source === mine) setTimeout(listen, AGAIN_MS);
+    });
   };
 
   button.addEventListener("click", () => {
     isPaused = !isPaused;
     sessionStorage.setItem(PAUSED, isPaused ? "yes" : "no");
     show("live");
-    look();
+    listen();
   });
+  document.addEventListener("visibilitychange", listen);
   show("live");
-  setInterval(look, EVERY_MS);
+  listen();
 })();

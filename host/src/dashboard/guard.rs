@@ -15,6 +15,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use url::form_urlencoded;
 
+use super::live;
 use super::problem::PageProblem;
 use super::session::{FORM_TOKEN, Visitor};
 use super::state::Dashboard;
@@ -53,6 +54,12 @@ pub(super) async fn guard(State(dashboard): State<Dashboard>, request: Request, 
             let why = format!("the request failed: {error}");
             PageProblem(ApiProblem::new(ProblemCode::Internal, why)).into_response()
         })
+    } else if live::is_asked(request.headers()) {
+        let looks = dashboard.clone();
+        live::stream(&dashboard, &request, move |request| {
+            let (dashboard, next) = (looks.clone(), next.clone());
+            async move { read(&dashboard, request, next).await }
+        })
     } else {
         read(&dashboard, request, next).await
     };
@@ -67,6 +74,7 @@ pub(super) async fn guard(State(dashboard): State<Dashboard>, request: Request, 
     response
 }
 
+/// Answers a request that changes nothing.
 async fn read(dashboard: &Dashboard, mut request: Request, next: Next) -> Response {
     if let Err(problem) = known_host(dashboard, request.headers()) {
         return problem.into_response();

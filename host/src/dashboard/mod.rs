@@ -3,7 +3,8 @@
 //!     request ─▶ guard: session, origin, form token ─▶ page ─▶ operations ─▶ queue ─▶ Redis
 //!
 //! In: the parts of the HTTP API, whose functions, connection and limits it shares. Out: a router that gives
-//! HTML. Every page reads and acts without JavaScript; the script only looks again by itself.
+//! HTML. Every page reads and acts without JavaScript; the script only puts in place what has changed, from a
+//! stream of the same page (`live`).
 //!
 //!     GET  /                                overview, with alarms
 //!     GET  /queues/{q}                      a queue: figures, tasks by state, hosts
@@ -26,6 +27,7 @@ mod export;
 mod flow;
 mod guard;
 mod layout;
+mod live;
 mod login;
 mod overview;
 mod plugins;

@@ -64,7 +64,8 @@ try {
       const text = await words();
       if (holds(text)) return text;
       if (Date.now() > end) throw new Error(`${what} did not happen: ${text}`);
-      await page.waitForNetworkIdle({ idleTime: 100, timeout: 10_000 }).catch(() => {});
+      // The page keeps one connection, from which it hears what has changed.
+      await page.waitForNetworkIdle({ idleTime: 100, timeout: 10_000, concurrency: 1 }).catch(() => {});
     }
   };
   const click = async (selector) => {
@@ -96,7 +97,7 @@ try {
   const version = await page.$eval('section[data-live="versions"] tbody code', (code) => code.title);
   await page.type("form[action='/plugins/mail/rollback'] input[name='why']", "it loses mail");
   await click("form[action='/plugins/mail/rollback'] button");
-  // The page looks again by itself.
+  // The page changes by itself.
   await page.waitForFunction(
     (old) => document.querySelector('section[data-live="versions"] tbody code')?.title !== old,
     { timeout: 60_000 },
@@ -131,7 +132,7 @@ try {
   await page.goto(guarded);
   await judge("login");
 
-  // The keyboard reaches the content first, and the switch stops the looking.
+  // The keyboard reaches the content first, and the switch stops the changes.
   await page.goto(url);
   await page.keyboard.press("Tab");
   const first = await page.evaluate(() => document.activeElement.textContent);

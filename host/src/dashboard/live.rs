@@ -1,0 +1,97 @@
+//! Sends a page again and again, as it changes: a stream of events (SSE) at the page's own address.
+//!
+//! In: a request for a page that asks for `text/event-stream`, and the function that answers such requests.
+//! Out: the event `page` with the whole page, as a text in JSON, whenever it is another one than before;
+//! `none` with the status of the answer when there is no page at present; `over` when the session has ended,
+//! which ends the stream.
+//!
+//! Each look is a request like any other, with its checks and limits (`guard`). The script puts the parts
+//! that have changed in place. Not here: the streams of the API, which tell single events (`api::events`).
+
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::header::ACCEPT;
+use axum::http::{Extensions, HeaderMap, HeaderValue, Uri};
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use sha2::{Digest, Sha256};
+
+use super::problem::PageProblem;
+use super::state::Dashboard;
+
+/// The time between two looks.
+const LOOK: Duration = Duration::from_secs(3);
+/// The most bytes of a page.
+const MAX_PAGE: usize = 8 << 20;
+
+/// Whether a request asks for a stream.
+pub(super) fn is_asked(headers: &HeaderMap) -> bool {
+    headers.get(ACCEPT).is_some_and(|kind| kind == "text/event-stream")
+}
+
+/// Answers with the stream of a page, which `look` gives.
+pub(super) fn stream<F>(
+    dashboard: &Dashboard,
+    request: &Request,
+    look: impl FnMut(Request) -> F + Send + 'static,
+) -> Response
+where
+    F: Future<Output = Response> + Send + 'static,
+{
+    let place = match dashboard.api.stream_place() {
+        Ok(place) => place,
+        Err(problem) => return PageProblem(problem).into_response(),
+    };
+    let mut headers = request.headers().clone();
+    headers.insert(ACCEPT, HeaderValue::from_static("text/html"));
+    let (uri, extensions) = (request.uri().clone(), request.extensions().clone());
+    let page = LivePage { look, uri, headers, extensions, last: None, is_over: false };
+    dashboard.api.streamed(place, stream::unfold(page, async |mut page| Some((page.next().await?, page))))
+}
+
+/// A page that somebody looks at.
+struct LivePage<L> {
+    look: L,
+    uri: Uri,
+    headers: HeaderMap,
+    /// The names in the path, which the router has found.
+    extensions: Extensions,
+    /// The digest of what was sent last.
+    last: Option<[u8; 32]>,
+    is_over: bool,
+}
+
+impl<L: FnMut(Request) -> F, F: Future<Output = Response>> LivePage<L> {
+    /// The next event; none at the end.
+    async fn next(&mut self) -> Option<Event> {
+        if self.is_over {
+            return None;
+        }
+        loop {
+            if self.last.is_some() {
+                tokio::time::sleep(LOOK).await;
+            }
+            let mut request = Request::new(Body::empty());
+            (*request.uri_mut(), *request.headers_mut()) = (self.uri.clone(), self.headers.clone());
+            *request.extensions_mut() = self.extensions.clone();
+            let answer = (self.look)(request).await;
+            let status = answer.status();
+            if status.is_redirection() {
+                self.is_over = true;
+                return Some(Event::default().event("over").data("{}"));
+            }
+            let page = to_bytes(answer.into_body(), MAX_PAGE).await.ok().filter(|_| status.is_success());
+            let text = page.and_then(|page| String::from_utf8(page.into()).ok());
+            let digest = text.as_ref().map_or([0; 32], |text| Sha256::digest(text).into());
+            if self.last.replace(digest) == Some(digest) {
+                continue;
+            }
+            // JSON, as a stream has no carriage returns.
+            let event = text.and_then(|text| Event::default().event("page").json_data(text).ok());
+            return event.or_else(|| Event::default().event("none").json_data(status.as_u16()).ok());
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Pages that are sent again when they change.
+
+use serde_json::json;
+
+use super::{Browser, guarded};
+use crate::support::Bench;
+use crate::support::http::{Event, Events};
+
+fn open(browser: &Browser<'_>, path: &str) -> Events {
+    let cookie = browser.cookie.as_deref().unwrap_or_default();
+    let headers = [("accept", "text/event-stream"), ("cookie", cookie)];
+    Events::open(browser.host.admin(), path, &headers)
+}
+
+/// The first page that has this text.
+#[track_caller]
+fn until(events: &mut Events, text: &str) {
+    let found = events.by_ref().take(20).find(|event| {
+        assert_eq!(event.kind, "page", "{event:?}");
+        event.data.as_str().expect("a page").contains(text)
+    });
+    assert!(found.is_some(), "no page has {text:?}");
+}
+
+#[test]
+fn a_page_is_sent_again_when_it_has_changed_until_the_session_is_over() {
+    let (mut bench, host) = guarded();
+    let browser = Browser::logged_in(&host, "s3cret");
+    let mut events = open(&browser, "/queues/work?state=queued");
+    assert_eq!(events.status, 200);
+    until(&mut events, "data-live=\"figures\"");
+    let id = bench.xadd("work", &[("data", "x")]);
+    until(&mut events, &id);
+    let mut missing = open(&browser, "/queues/nothing");
+    assert_eq!(missing.next().map(|event| (event.kind, event.data)), Some(("none".to_owned(), json!(404))));
+    // A stream does not hold up the end of a session, nor its end the stream.
+    let page = browser.page("/");
+    assert_eq!(browser.press(&page, "/logout", &[]).status, 303);
+    let last: Vec<Event> = events.collect();
+    assert_eq!(last.last().map(|event| (&*event.kind, &event.data)), Some(("over", &json!({}))));
+    let strange: Vec<Event> = open(&Browser::new(&host), "/").collect();
+    assert_eq!(strange.iter().map(|event| &*event.kind).collect::<Vec<_>>(), ["over"]);
+    host.stop();
+}
+
+#[test]
+fn a_stream_of_a_page_ends_with_the_host_and_has_one_of_the_places_for_streams() {
+    let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let mut streams: Vec<Events> = (0..24).map(|_| open(&browser, "/")).collect();
+    assert!(streams.iter().all(|stream| stream.status == 200));
+    assert_eq!(open(&browser, "/").status, 503);
+    until(&mut streams[0], "work");
+    host.stop();
+    for stream in streams {
+        stream.for_each(drop);
+    }
+}

@@ -163,7 +163,8 @@ fn every_series_of_the_rules_and_the_dashboard_exists() {
 fn an_incident_is_told_of_and_a_graceful_stop_is_not() {
     let held = Held::new();
     let mut bench = held.bench(
-        "[queues.work]\nplugin = \"fetches\"\n[queues.bad]\nplugin = \"always-fails\"\nmax_retries = 0\n",
+        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\n\
+         [queues.bad]\nplugin = \"always-fails\"\nmax_retries = 0\n",
     );
     bench.install("always-fails", "always-fails");
     let (mut first, second) = (bench.host(), bench.host());
@@ -172,14 +173,20 @@ fn an_incident_is_told_of_and_a_graceful_stop_is_not() {
     let prometheus = Prometheus::start(bench.dir.path(), &[&first, &second]);
     prometheus.stays_silent(10);
 
-    // A host stops, and waits for a task that runs. It is still there.
-    bench.xadd("work", &held.task());
-    bench.until_running("work", 1);
+    // Hosts stop, and wait for a task that runs. They are still there.
+    (0..2).for_each(|_| drop(bench.xadd("work", &held.task())));
+    bench.until_running("work", 2);
     first.signal(Signal::SIGTERM);
     first.log("stopping");
     second.signal(Signal::SIGTERM);
     second.log("stopping");
-    prometheus.stays_silent(10);
+    // For longer than a fetch loop may be silent, and a rule may wait.
+    let limit_ms = 12_000;
+    eventually("they stop for a while", || {
+        prometheus.stays_silent(1);
+        let report: Value = serde_json::from_str(&second.get("/readyz").body).expect("JSON");
+        (report["queues"][0]["since_ms"].as_u64() >= Some(limit_ms)).then_some(())
+    });
     held.end();
     assert_eq!(first.ended(), 0);
     drop(prometheus);

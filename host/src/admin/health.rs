@@ -8,6 +8,9 @@
 //!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready ◀─ failed, stopping
 //!     last event is a fault ─┘
 //!
+//! The fetch loops of a host that stops end in order, so their silence then means nothing: each queue is
+//! `stopping`, and ok.
+//!
 //! A loop that waits for its plugin is ok: it is alive, and the report says what it waits for.
 //!
 //! Not here: pings to Redis. An answer to a ping does not mean that tasks are read.
@@ -20,6 +23,9 @@ use std::time::Duration;
 use serde::Serialize;
 use strum::IntoStaticStr;
 use tokio::time::Instant;
+
+use crate::clock::ms;
+use crate::queue::hosts::STOPPING;
 
 /// A longer reason is cut to this length, on a character boundary.
 const MAX_REASON_BYTES: usize = 500;
@@ -48,7 +54,8 @@ pub(crate) struct Health(Arc<HealthState>);
 struct HealthState {
     stall_after: Duration,
     started: AtomicBool,
-    stopping: AtomicBool,
+    /// When the host began to stop.
+    stopping: OnceLock<Instant>,
     failed: OnceLock<&'static str>,
     /// One for each queue, in the order in which the queues were added.
     pulses: Mutex<Vec<FetchPulse>>,
@@ -71,7 +78,7 @@ pub(crate) struct Readiness {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct QueueReport {
     pub queue: String,
-    /// `starting`, `faulted`, or the name of a [`FetchState`].
+    /// `starting`, `faulted`, [`STOPPING`], or the name of a [`FetchState`].
     pub state: &'static str,
     /// How long it has been in this state.
     pub since_ms: u64,
@@ -84,7 +91,7 @@ impl QueueReport {
     /// Whether the host would take a task of the queue, now or when one that runs has ended.
     pub(crate) fn takes_tasks(&self) -> bool {
         let waits = [FetchState::WaitingForPlugin, FetchState::Paused, FetchState::Held];
-        self.ok && waits.iter().all(|state| state.into_str() != self.state)
+        self.ok && self.state != STOPPING && waits.iter().all(|state| state.into_str() != self.state)
     }
 }
 
@@ -94,7 +101,7 @@ impl Health {
         Health(Arc::new(HealthState {
             stall_after,
             started: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
+            stopping: OnceLock::new(),
             failed: OnceLock::new(),
             pulses: Mutex::default(),
         }))
@@ -107,7 +114,7 @@ impl Health {
 
     /// Notes that the host stops: from now on it is not ready.
     pub(crate) fn stops(&self) {
-        self.0.stopping.store(true, Ordering::Release);
+        self.0.stopping.get_or_init(Instant::now);
     }
 
     /// Notes that a part that the host needs has ended: the host is not ready until it is restarted.
@@ -142,9 +149,13 @@ impl Health {
 
     fn report_at(&self, now: Instant) -> Readiness {
         let started = self.0.started.load(Ordering::Acquire);
-        let queues: Vec<QueueReport> =
-            lock(&self.0.pulses).iter().map(|pulse| pulse.report(now, self.0.stall_after)).collect();
-        let stopping = self.0.stopping.load(Ordering::Acquire);
+        let stops_since = self.0.stopping.get();
+        let report = |pulse: &FetchPulse| match stops_since {
+            Some(since) => pulse.stopping(now.saturating_duration_since(*since)),
+            None => pulse.report(now, self.0.stall_after),
+        };
+        let queues: Vec<QueueReport> = lock(&self.0.pulses).iter().map(report).collect();
+        let stopping = stops_since.is_some();
         let failed = self.0.failed.get().copied();
         Readiness {
             ready: started && !stopping && failed.is_none() && queues.iter().all(|queue| queue.ok),
@@ -213,6 +224,17 @@ impl FetchPulse {
         seen.event = event;
     }
 
+    /// The report while the host stops, for so long already.
+    fn stopping(&self, since: Duration) -> QueueReport {
+        QueueReport {
+            queue: self.0.queue.clone(),
+            state: STOPPING,
+            since_ms: ms(since),
+            ok: true,
+            reason: Some("the host stops: it claims no more tasks".to_owned()),
+        }
+    }
+
     fn report(&self, now: Instant, stall_after: Duration) -> QueueReport {
         let seen = lock(&self.0.seen);
         let silent = now.saturating_duration_since(seen.last);
@@ -232,11 +254,10 @@ impl FetchPulse {
             ),
             Event::Beat(state) => (state.into_str(), true, None),
         };
-        let since = now.saturating_duration_since(seen.since).as_millis();
         QueueReport {
             queue: self.0.queue.clone(),
             state,
-            since_ms: u64::try_from(since).unwrap_or(u64::MAX),
+            since_ms: ms(now.saturating_duration_since(seen.since)),
             ok,
             reason,
         }
@@ -358,6 +379,25 @@ mod tests {
         assert!(health.report().ready);
         let names: Vec<String> = health.report().queues.into_iter().map(|queue| queue.queue).collect();
         assert_eq!(names, ["mail", "report"]);
+    }
+
+    #[test]
+    fn the_loops_of_a_host_that_stops_are_stopping_and_never_stalled() {
+        let health = Health::new(STALL);
+        health.started();
+        let (mail, report) = (health.queue("mail"), health.queue("report"));
+        mail.beat(Reading);
+        health.stops();
+        // The last read of a loop may still fail.
+        report.fault("refused".to_owned());
+        let long_after = Instant::now() + Duration::from_secs(300);
+        let seen = health.report_at(long_after);
+        assert!(seen.stopping && !seen.ready, "{seen:?}");
+        for queue in &seen.queues {
+            assert!(queue.ok && !queue.takes_tasks() && queue.state == STOPPING, "{queue:?}");
+            assert!(queue.since_ms >= 300_000, "{queue:?}");
+        }
+        assert_eq!(seen.queues.len(), 2);
     }
 
     #[test]

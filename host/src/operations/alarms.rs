@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::history::{LATELY, Lately, SILENT, SpanView};
 use super::queues::{NO_HOST, QueueView};
 use crate::config::units::{plural, show_duration};
-use crate::queue::hosts::{HostInfo, HostPlugin};
+use crate::queue::hosts::{HostInfo, HostPlugin, STOPPING};
 use crate::queue::upkeep::Danger;
 
 /// A task that has waited for longer is an alarm.
@@ -113,6 +113,8 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
         let what =
             format!("It waits for a working version of its plugin {}; {}.", view.plugin, wait(waiting));
         add(waiting > 0, what, "See the plugins: put a working file in place, or reload it.");
+    } else if view.state == STOPPING {
+        // Every host of the queue stops in order. Once none is left, that is an alarm.
     } else {
         is_explained = false;
     }
@@ -296,6 +298,15 @@ mod tests {
     #[test]
     fn a_quiet_system_has_no_alarm() {
         assert_eq!(alarms(&[queue()], &[host()], &[], &BTreeMap::new(), &[]), []);
+    }
+
+    #[test]
+    fn a_queue_whose_hosts_stop_in_order_has_no_alarm() {
+        let waits = QueueView { running: 0, oldest_ms: Some(400_000), ..queue() };
+        assert_eq!(
+            alarms(&[QueueView { state: STOPPING.into(), ..waits }], &[host()], &[], &BTreeMap::new(), &[]),
+            []
+        );
     }
 
     #[test]

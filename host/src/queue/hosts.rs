@@ -18,6 +18,8 @@ use super::reply;
 const EXPIRES: Duration = Duration::from_secs(15);
 /// The time between two announcements of a host.
 pub(crate) const EVERY: Duration = Duration::from_secs(3);
+/// The state of a queue on a host that stops in order.
+pub(crate) const STOPPING: &str = "stopping";
 /// The most hosts in a list.
 const MAX_HOSTS: usize = 1000;
 
@@ -44,7 +46,7 @@ pub(crate) struct HostQueue {
     /// A mark of its rules: hosts with the same mark treat its tasks alike.
     #[serde(default)]
     pub rules: String,
-    /// The state of the fetch loop, or `stalled`.
+    /// The state of the fetch loop, `stopping` or `stalled`.
     pub state: String,
     pub running: u64,
     pub completed: u64,

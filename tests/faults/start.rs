@@ -1,5 +1,6 @@
 //! How a host starts and ends beside what else the machine starts: Redis, and a service manager.
 
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
@@ -77,6 +78,34 @@ fn a_service_manager_is_told_that_a_host_is_ready_lives_and_stops() {
     held.end();
     assert_eq!(host.ended(), 0);
     assert_eq!(bench.places("work"), Places::default());
+}
+
+#[test]
+fn a_service_manager_is_told_ready_when_readyz_says_so_and_not_before() {
+    let mut bench = Bench::new(&format!("{QUEUE}[queues.other]\nplugin = \"echo\"\n"));
+    bench.install("echo", "echo");
+    // A queue that cannot be read: its stream has another type.
+    let _: () = bench.redis("SET", &["other", "a string"]);
+    let path = bench.dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    let mut command = Host::command(&bench.config());
+    command.env("NOTIFY_SOCKET", &path);
+    let host = Host::spawn(command);
+    host.log("tqhost is running");
+    // It works: the other queue is served.
+    let id = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    host.until_unready("other");
+    let mut text = [0; 256];
+    socket.set_nonblocking(true).expect("does not block");
+    assert_eq!(socket.recv(&mut text).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
+    let _: () = bench.redis("DEL", &["other"]);
+    let told = eventually("the host tells something", || {
+        let length = socket.recv(&mut text).ok()?;
+        Some(String::from_utf8_lossy(&text[..length]).trim().to_owned())
+    });
+    assert_eq!((told.as_str(), host.get("/readyz").status), ("READY=1", 200));
+    host.stop();
 }
 
 #[test]

@@ -16,12 +16,14 @@
 //! Not here: pings to Redis. An answer to a ping does not mean that tasks are read.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
 use strum::IntoStaticStr;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::clock::ms;
@@ -59,6 +61,8 @@ struct HealthState {
     failed: OnceLock<&'static str>,
     /// One for each queue, in the order in which the queues were added.
     pulses: Mutex<Vec<FetchPulse>>,
+    /// Wakes those who wait until the host is ready.
+    changed: Arc<Notify>,
 }
 
 /// The answer of `/readyz`.
@@ -104,12 +108,14 @@ impl Health {
             stopping: OnceLock::new(),
             failed: OnceLock::new(),
             pulses: Mutex::default(),
+            changed: Arc::default(),
         }))
     }
 
     /// Notes that the first scan of the plugins is done.
     pub(crate) fn started(&self) {
         self.0.started.store(true, Ordering::Release);
+        self.0.changed.notify_waiters();
     }
 
     /// Notes that the host stops: from now on it is not ready.
@@ -133,6 +139,7 @@ impl Health {
         let pulse = FetchPulse(Arc::new(PulseState {
             queue: name.to_owned(),
             seen: Mutex::new(LatestEvent::starting()),
+            changed: self.0.changed.clone(),
         }));
         pulses.push(pulse.clone());
         pulse
@@ -141,6 +148,19 @@ impl Health {
     /// Forgets the queue: this host does not run it any more.
     pub(crate) fn remove(&self, name: &str) {
         lock(&self.0.pulses).retain(|pulse| pulse.0.queue != name);
+        self.0.changed.notify_waiters();
+    }
+
+    /// Waits until the host is ready. That may be never.
+    pub(crate) async fn until_ready(&self) {
+        loop {
+            let mut changed = pin!(self.0.changed.notified());
+            changed.as_mut().enable();
+            if self.report().ready {
+                return;
+            }
+            changed.await;
+        }
     }
 
     pub(crate) fn report(&self) -> Readiness {
@@ -175,6 +195,7 @@ pub(crate) struct FetchPulse(Arc<PulseState>);
 struct PulseState {
     queue: String,
     seen: Mutex<LatestEvent>,
+    changed: Arc<Notify>,
 }
 
 struct LatestEvent {
@@ -222,6 +243,10 @@ impl FetchPulse {
         }
         seen.last = now;
         seen.event = event;
+        drop(seen);
+        if !same {
+            self.0.changed.notify_waiters();
+        }
     }
 
     /// The report while the host stops, for so long already.
@@ -398,6 +423,24 @@ mod tests {
             assert!(queue.since_ms >= 300_000, "{queue:?}");
         }
         assert_eq!(seen.queues.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_readiness_is_woken_by_the_last_thing_that_was_missing() {
+        let health = Health::new(STALL);
+        let (mail, report) = (health.queue("mail"), health.queue("report"));
+        let waiter = tokio::spawn({
+            let health = health.clone();
+            async move { health.until_ready().await }
+        });
+        tokio::task::yield_now().await;
+        health.started();
+        mail.beat(Reading);
+        report.fault("refused".to_owned());
+        tokio::task::yield_now().await;
+        assert!(!waiter.is_finished());
+        report.beat(Reading);
+        waiter.await.expect("it is woken");
     }
 
     #[test]

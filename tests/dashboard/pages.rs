@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::{Browser, form, led_to, text};
+use crate::support::files::{digest, guest, loaded, put};
 use crate::support::http::send;
 use crate::support::{Bench, Held, Host, eventually};
 
@@ -240,5 +241,31 @@ fn the_overview_tells_what_is_wrong_with_redis_and_with_rules() {
     let _: () = bench.redis("CONFIG", ("SET", "maxmemory", most));
     told("% of its maxmemory, and refuses new tasks when it is full.");
     other.stop();
+    host.stop();
+}
+
+#[test]
+fn a_version_that_rejects_every_task_is_an_alarm_until_it_is_rolled_back() {
+    const TASKS: u64 = 20;
+    let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\n");
+    bench.install("echo", "p");
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let id = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    let bad = guest("rejects");
+    put(&bench, "p", &bad);
+    loaded(&host, &bad);
+    (0..TASKS).for_each(|_| drop(bench.xadd("work", &[("a", "1")])));
+    host.until_ended_as("work", "rejected", TASKS);
+    let alarm = format!("{TASKS} of {TASKS} attempts on its version {}", &digest(&bad)[..12]);
+    let shown = || text(&browser.page("/"));
+    eventually("the alarm", || shown().contains(&format!("Act now: plugin p: {alarm}")).then_some(()));
+    assert!(text(&browser.page("/queues/work")).contains(&alarm));
+    bench.tqhost(&["rollback", "p", "--why", "it rejects all"]).ok();
+    host.log("the last good version of the plugin runs again");
+    let id = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    eventually("the alarm is over", || (!shown().contains("attempts on its version")).then_some(()));
     host.stop();
 }

@@ -77,6 +77,12 @@ pub(crate) struct HostPlugin {
     pub failures: u64,
     pub peak_memory: u64,
     pub reloads: u64,
+    /// The attempts of the version that runs tasks, without those that were deferred or found a service down.
+    #[serde(default)]
+    pub version_attempts: u64,
+    /// So many of `version_attempts` did not complete their task.
+    #[serde(default)]
+    pub version_failures: u64,
     pub failed_reloads: u64,
     #[serde(default)]
     pub rolled_back: u64,

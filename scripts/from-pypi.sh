@@ -3,6 +3,7 @@
 #
 #   scripts/from-pypi.sh moto           the server that speaks S3
 #   scripts/from-pypi.sh schemathesis   what asks the HTTP API
+#   scripts/from-pypi.sh yaml           a Python that reads YAML
 #
 # tests/world/NAME.txt pins the versions. It is kept in TQHOST_TOOLS (default ~/.cache/tqhost), and is not
 # fetched again while that file stays the same. build-languages.sh removes what was not used for 60 days.

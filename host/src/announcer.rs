@@ -127,6 +127,8 @@ impl CompletionRate {
 }
 
 fn host_plugin(plugin: PluginStatus) -> HostPlugin {
+    let serving = plugin.digest.as_deref().and_then(|digest| plugin.figures.counted(digest));
+    let (version_attempts, version_failures) = serving.map(|version| version.judged()).unwrap_or_default();
     HostPlugin {
         name: plugin.name,
         state: plugin.state.into_str().to_owned(),
@@ -139,6 +141,8 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
         bytes: plugin.bytes,
         attempts: plugin.figures.attempts.get(),
         failures: plugin.figures.failures.get(),
+        version_attempts,
+        version_failures,
         peak_memory: plugin.figures.peak_memory.get(),
         reloads: plugin.figures.reloads.get(),
         failed_reloads: plugin.figures.failed_reloads.get(),

@@ -179,8 +179,14 @@ impl Host {
             queues = config.queues.len(),
             "tqhost is running"
         );
-        supervisor::ready();
-        servants.tracker.spawn(servants.over.clone().run_until_cancelled_owned(supervisor::signs_of_life()));
+        servants.tracker.spawn({
+            let (health, claiming) = (health.clone(), stop.claiming.clone());
+            servants.over.clone().run_until_cancelled_owned(async move {
+                let (is_ready, stopped) = (health.until_ready(), claiming.cancelled());
+                supervisor::ready_once(is_ready, stopped, supervisor::READY_WITHIN).await;
+                supervisor::signs_of_life().await;
+            })
+        });
         Ok(Host {
             config,
             signals,

@@ -146,9 +146,11 @@ impl Sources {
         ConstGauge::new(i64::from(report.ready)).encode(gauge)?;
         let queues = report.queues;
         let mut out = SeriesWriter { out, label: "queue", all: &queues, name: |queue| &queue.queue };
-        out.write("fetch_stalled", "1 while the fetch loop makes no progress.", |queue| {
-            [([], ConstGauge::new(i64::from(!queue.ok)))]
-        })?;
+        out.write(
+            "fetch_stalled",
+            "1 while the fetch loop makes no progress, and the host does not stop.",
+            |queue| [([], ConstGauge::new(i64::from(!queue.ok)))],
+        )?;
         let help = "1 while this host would take a task of the queue.";
         out.write("queue_ready", help, |queue| [([], ConstGauge::new(i64::from(queue.takes_tasks())))])
     }

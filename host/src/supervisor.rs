@@ -1,8 +1,8 @@
 //! Tells the service manager how the host is, if there is one that asks: systemd, or another one that speaks
 //! its protocol.
 //!
-//! In: `NOTIFY_SOCKET` and `WATCHDOG_USEC` of the environment. Out: that the host takes tasks, that its
-//! threads go on, and that it stops. Not here: whether queues make progress (`admin::health`). A host whose
+//! In: `NOTIFY_SOCKET` and `WATCHDOG_USEC` of the environment. Out: that the host is ready, that its threads
+//! go on, and that it stops. Not here: whether queues make progress (`admin::health`). A host whose
 //! Redis is away goes on with its signs of life, because a restart would not help.
 
 use std::time::Duration;
@@ -12,8 +12,26 @@ use sd_notify::NotifyState;
 /// Signs of life for each time that the service manager waits for one.
 const SIGNS: u32 = 3;
 
-/// The host takes tasks from now on.
-pub(crate) fn ready() {
+/// The longest wait for a host that works before it is called ready all the same. The service manager would
+/// kill it otherwise, and a restart does not help against a queue that cannot be read.
+pub(crate) const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// Tells that the host is ready: once it is, or after `patience`. Tells nothing if the host is stopped
+/// before.
+pub(crate) async fn ready_once(
+    is_ready: impl Future<Output = ()>,
+    stopped: impl Future<Output = ()>,
+    patience: Duration,
+) {
+    tokio::select! {
+        biased;
+        () = stopped => return,
+        () = is_ready => {}
+        () = tokio::time::sleep(patience) => tracing::warn!(
+            "the host works, but is not ready after {} s: see /readyz for the reason",
+            patience.as_secs(),
+        ),
+    }
     tell(NotifyState::Ready);
 }
 
@@ -35,5 +53,25 @@ pub(crate) async fn signs_of_life() {
 fn tell(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::warn!(%error, "could not tell the service manager how the host is");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_host_that_is_never_ready_is_called_ready_in_the_end_and_one_that_stops_is_not_waited_for() {
+        let (start, patience) = (Instant::now(), Duration::from_millis(50));
+        ready_once(pending(), pending(), patience).await;
+        assert!(start.elapsed() >= patience);
+        let start = Instant::now();
+        ready_once(ready(()), pending(), READY_WITHIN).await;
+        ready_once(pending(), ready(()), READY_WITHIN).await;
+        assert!(start.elapsed() < READY_WITHIN);
     }
 }

@@ -494,6 +494,8 @@ fn plugins_show_versions_and_figures() {
                 "bytes",
                 "attempts",
                 "failures",
+                "version_attempts",
+                "version_failures",
                 "peak_memory",
                 "reloads",
                 "failed_reloads",

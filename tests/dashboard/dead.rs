@@ -1,6 +1,6 @@
 //! Dead letters: their causes, a filter, and what is done with those that match.
 
-use super::{Browser, form, form_token, text};
+use super::{Browser, encoded, form, form_token, hidden, text};
 use crate::support::dead_letters::add_dead;
 use crate::support::{Bench, Host};
 
@@ -110,6 +110,8 @@ fn a_large_purge_goes_on_in_bounded_steps() {
     let part = text(&browser.page(&format!("{DEAD}/confirm?what=requeue&reason=rejected")));
     let known = "At least 5000 dead letters of queue work match. 10000 were looked at, the oldest of 25000.";
     assert!(part.contains(known), "{part}");
+    // So many are known, and the button is for all of them.
+    assert!(part.contains("Go on counting") && part.contains("Requeue all that match"), "{part}");
     let mut steps = 0;
     while page.contains(&format!("action=\"{DEAD}/purge\"")) {
         let answer = browser.press(&page, &format!("{DEAD}/purge"), &[]);
@@ -120,5 +122,41 @@ fn a_large_purge_goes_on_in_bounded_steps() {
     assert!(text(&page).contains("25000 dead letters are deleted, and none is left"), "{}", text(&page));
     assert!(steps >= 3, "{steps} steps");
     assert_eq!(dead(&mut bench), 0);
+    host.stop();
+}
+
+#[test]
+fn the_count_goes_on_until_it_has_found_those_that_match() {
+    // One step looks at 10,000, and the one that matches is younger.
+    const OLDER: usize = 20_500;
+    let (mut bench, host) = bench(OLDER + 1);
+    let browser = Browser::new(&host);
+    let last = format!("id-{OLDER}");
+    let mut page = browser.page(&format!("{DEAD}/confirm?what=requeue&rate=100/s&text={last}"));
+    // This one dies after the count has begun.
+    add_dead(&mut bench, OLDER..OLDER + 1);
+    for looked_at in [10_000, 20_000] {
+        let shown = text(&page);
+        let part = format!("At least 0 dead letters of queue work match. {looked_at} were looked at");
+        assert!(shown.contains(&part), "{shown}");
+        assert!(!page.contains(&format!("action=\"{DEAD}/requeue\"")), "nothing to requeue is known: {page}");
+        let more = form(&page, &format!("{DEAD}/confirm"));
+        assert!(more.contains("data-continue") && more.contains("Go on counting"), "{more}");
+        let values = hidden(&more);
+        let values: Vec<_> = values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        page = browser.page(&format!("{DEAD}/confirm?{}", encoded(&values)));
+    }
+    let shown = text(&page);
+    assert!(
+        shown.contains(&format!("1 dead letter of queue work match. {} were looked at.", OLDER + 1)),
+        "{shown}"
+    );
+    assert!(shown.contains("Requeue 1 dead letter, 100 every 1s"), "{shown}");
+    page = browser.press(&page, &format!("{DEAD}/requeue"), &[]).body;
+    while page.contains(&format!("action=\"{DEAD}/requeue\"")) {
+        page = browser.press(&page, &format!("{DEAD}/requeue"), &[]).body;
+    }
+    assert!(text(&page).contains("1 dead letter is requeued, and none is left"), "{}", text(&page));
+    assert_eq!((dead(&mut bench), bench.redis::<u64>("XLEN", "work")), (OLDER as u64 + 1, 1));
     host.stop();
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::{Browser, form, led_to, text};
+use crate::support::files::{digest, guest, loaded, put};
 use crate::support::http::send;
 use crate::support::{Bench, Held, Host, eventually};
 
@@ -240,5 +241,75 @@ fn the_overview_tells_what_is_wrong_with_redis_and_with_rules() {
     let _: () = bench.redis("CONFIG", ("SET", "maxmemory", most));
     told("% of its maxmemory, and refuses new tasks when it is full.");
     other.stop();
+    host.stop();
+}
+
+#[test]
+fn a_version_that_rejects_every_task_is_an_alarm_until_it_is_rolled_back() {
+    const TASKS: u64 = 20;
+    let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\n");
+    bench.install("echo", "p");
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let id = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    let bad = guest("rejects");
+    put(&bench, "p", &bad);
+    loaded(&host, &bad);
+    (0..TASKS).for_each(|_| drop(bench.xadd("work", &[("a", "1")])));
+    host.until_ended_as("work", "rejected", TASKS);
+    let alarm = format!("{TASKS} of {TASKS} attempts on its version {}", &digest(&bad)[..12]);
+    let shown = || text(&browser.page("/"));
+    eventually("the alarm", || shown().contains(&format!("Act now: plugin p: {alarm}")).then_some(()));
+    assert!(text(&browser.page("/queues/work")).contains(&alarm));
+    bench.tqhost(&["rollback", "p", "--why", "it rejects all"]).ok();
+    host.log("the last good version of the plugin runs again");
+    let id = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    eventually("the alarm is over", || (!shown().contains("attempts on its version")).then_some(()));
+    host.stop();
+}
+
+#[test]
+fn the_hosts_of_a_queue_are_shown_with_their_last_sign_of_life() {
+    let bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let page = eventually("the host is announced", || {
+        let page = browser.page("/queues/work");
+        page.contains("Hosts of this queue").then_some(page)
+    });
+    let table = page.split(">Hosts of this queue<").nth(1).and_then(|rest| rest.split("</table>").next());
+    let shown = text(table.expect("the table of hosts"));
+    assert!(shown.contains("Announced") && shown.contains(" ago"), "{shown}");
+    host.stop();
+}
+
+#[test]
+fn the_actions_of_a_task_change_with_its_state() {
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\nmax_retries = 0\n");
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let id = bench.xadd("work", &held.task());
+    bench.until_running("work", 1);
+    let path = format!("/queues/work/tasks/{id}");
+    // A browser puts this part in place when it looks again.
+    let actions = || {
+        let page = browser.page(&path);
+        let part = page.split("data-live=\"actions\"").nth(1).expect("the live part");
+        part.split("</div>").next().unwrap_or_default().to_owned()
+    };
+    assert!(actions().contains(">Cancel<"), "{}", actions());
+    held.end();
+    bench.until("work", &id, "COMPLETED");
+    // It has replaced the button by nothing, so the part has to be there.
+    let left = actions();
+    assert!(!left.contains("<form"), "{left}");
+    let dead = bench.xadd("work", &[("name", "has no url")]);
+    bench.until("work", &dead, "FAILED");
+    let page = browser.page(&format!("/queues/work/tasks/{dead}"));
+    let part = page.split("data-live=\"actions\"").nth(1).expect("the live part");
+    assert!(part.contains(">Requeue<") && !page.contains(">Cancel<"), "{page}");
     host.stop();
 }

@@ -1,5 +1,6 @@
 //! How a host starts and ends beside what else the machine starts: Redis, and a service manager.
 
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
@@ -77,6 +78,77 @@ fn a_service_manager_is_told_that_a_host_is_ready_lives_and_stops() {
     held.end();
     assert_eq!(host.ended(), 0);
     assert_eq!(bench.places("work"), Places::default());
+}
+
+#[test]
+fn a_service_manager_is_told_ready_when_readyz_says_so_and_not_before() {
+    let mut bench = Bench::new(&format!("{QUEUE}[queues.other]\nplugin = \"echo\"\n"));
+    bench.install("echo", "echo");
+    // A queue that cannot be read: its stream has another type.
+    let _: () = bench.redis("SET", &["other", "a string"]);
+    let path = bench.dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    let mut command = Host::command(&bench.config());
+    command.env("NOTIFY_SOCKET", &path);
+    let host = Host::spawn(command);
+    host.log("tqhost is running");
+    // It works: the other queue is served.
+    let id = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    host.until_unready("other");
+    let mut text = [0; 256];
+    socket.set_nonblocking(true).expect("does not block");
+    assert_eq!(socket.recv(&mut text).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
+    let _: () = bench.redis("DEL", &["other"]);
+    let told = eventually("the host tells something", || {
+        let length = socket.recv(&mut text).ok()?;
+        Some(String::from_utf8_lossy(&text[..length]).trim().to_owned())
+    });
+    assert_eq!((told.as_str(), host.get("/readyz").status), ("READY=1", 200));
+    host.stop();
+}
+
+#[test]
+fn a_host_that_stops_in_order_is_shown_as_stopping_and_never_as_stalled() {
+    // A host is stalled after 6 s of silence, and announces itself every 3 s.
+    const LONGER_MS: u64 = 10_000;
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\n[queues.idle]\nplugin = \"fetches\"\n");
+    let mut host = bench.host();
+    host.until_ready();
+    bench.xadd("work", &held.task());
+    bench.until_running("work", 1);
+    // This one waits until another host takes it.
+    host.signal(Signal::SIGTERM);
+    host.log("stopping");
+    bench.xadd("work", &held.task());
+    let scrape = || {
+        for queue in ["work", "idle"] {
+            for series in ["tqhost_fetch_stalled", "tqhost_queue_ready"] {
+                let value = host.metric(&format!("{series}{{queue=\"{queue}\"}}"));
+                assert!(value == 0.0, "{series} of {queue} is {value}");
+            }
+        }
+    };
+    eventually("it stops for longer than a host may be silent", || {
+        scrape();
+        let report: Value = serde_json::from_str(&host.get("/readyz").body).expect("JSON");
+        let queues = report["queues"].as_array().expect("queues");
+        let are_stopping = queues.iter().all(|queue| queue["state"] == "stopping" && queue["ok"] == true);
+        assert!(report["stopping"] == true && are_stopping, "{report}");
+        queues.iter().all(|queue| queue["since_ms"].as_u64() >= Some(LONGER_MS)).then_some(())
+    });
+    for queue in bench.tqhost(&["queues", "--json"]).ok().json().as_array().expect("queues") {
+        assert_eq!((&queue["state"], &queue["hosts"][0]["state"]), (&"stopping".into(), &"stopping".into()));
+    }
+    assert!(bench.tqhost(&["queues"]).ok().stdout.contains("stopping"));
+    for path in ["/", "/queues/work"] {
+        let page = host.get(path).body;
+        assert!(page.contains("stopping") && !page.contains("stalled"), "{page}");
+        assert!(!page.contains("Act now") && !page.contains("Look: "), "{page}");
+    }
+    held.end();
+    assert_eq!(host.ended(), 0);
 }
 
 #[test]

@@ -9,15 +9,30 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
-use super::support::{Bench, Held, Host, eventually};
+use super::deploy::documents;
+use super::support::web::Service;
+use super::support::{Bench, Held, Host, Web, eventually};
 
 const RULES: &str = include_str!("../../deploy/alerts.yaml");
+const CONFIG: &str = include_str!("../../deploy/prometheus.yaml");
 const DASHBOARD: &str = include_str!("../../deploy/grafana.json");
 /// The times of the rules, and what stands in their place here.
 const TIMES: [(&str, &str); 4] = [("15m", "10s"), ("5m", "5s"), ("2m", "4s"), ("1m", "3s")];
+
+/// The token that Prometheus has.
+const READ_TOKEN: &str = "may-only-read";
+
+/// Configures queues on hosts that ask for a token.
+fn with_tokens(bench: &Bench, queues: &str) {
+    let url = bench.redis.url();
+    bench.configure(&format!(
+        "{queues}\n[redis]\nurl = \"{url}\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"may-do-all\"\nread_token = \"{READ_TOKEN}\"\n"
+    ));
+}
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -47,13 +62,19 @@ impl Prometheus {
         std::fs::write(dir.join("alerts.yaml"), rules).expect("write the rules");
         let admin = |host: &&Host| host.log("tqhost is running")["admin"].to_string();
         let targets: Vec<String> = hosts.iter().map(admin).collect();
-        let config = format!(
-            "global: {{ scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 200ms }}\n\
-             rule_files: [alerts.yaml]\n\
-             scrape_configs: [{{ job_name: tqhost, static_configs: [{{ targets: [{}] }}] }}]\n",
-            targets.join(", ")
-        );
+        let changes = [
+            ("scrape_interval: 15s", "scrape_interval: 500ms"),
+            ("scrape_timeout: 10s", "scrape_timeout: 500ms"),
+            ("evaluation_interval: 15s", "evaluation_interval: 200ms"),
+            ("/etc/prometheus/tqhost-read-token", "read-token"),
+            ("\"host-1:7700\", \"host-2:7700\"", &targets.join(", ")),
+        ];
+        let config = changes.iter().fold(CONFIG.to_owned(), |config, (from, to)| {
+            assert!(config.contains(from), "{from}");
+            config.replace(from, to)
+        });
         std::fs::write(dir.join("prometheus.yaml"), config).expect("write the configuration");
+        std::fs::write(dir.join("read-token"), READ_TOKEN).expect("write the token");
         let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = free.local_addr().expect("its address").to_string();
         drop(free);
@@ -138,6 +159,23 @@ fn promtool_finds_nothing_wrong_with_the_rules() {
 }
 
 #[test]
+fn each_rule_has_a_history_that_it_tells_of_and_one_that_it_does_not() {
+    let tests = documents("alerts-test.yaml");
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let cases: Vec<Value> =
+        list(&tests[0]["tests"]).iter().flat_map(|test| list(&test["alert_rule_test"])).collect();
+    let rules = documents("alerts.yaml");
+    let rules = list(&rules[0]["groups"][0]["rules"]);
+    assert!(rules.len() > 10, "{rules:?}");
+    for rule in rules {
+        let of_rule: Vec<&Value> = cases.iter().filter(|case| case["alertname"] == rule["alert"]).collect();
+        let tells = |case: &&Value| case["exp_alerts"].as_array().is_some_and(|alerts| !alerts.is_empty());
+        let positive = of_rule.iter().filter(|case| tells(case)).count();
+        assert!(positive > 0 && positive < of_rule.len(), "{}: {of_rule:?}", rule["alert"]);
+    }
+}
+
+#[test]
 fn every_series_of_the_rules_and_the_dashboard_exists() {
     let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
     bench.install("echo", "echo");
@@ -162,9 +200,13 @@ fn every_series_of_the_rules_and_the_dashboard_exists() {
 #[test]
 fn an_incident_is_told_of_and_a_graceful_stop_is_not() {
     let held = Held::new();
-    let mut bench = held.bench(
-        "[queues.work]\nplugin = \"fetches\"\n[queues.bad]\nplugin = \"always-fails\"\nmax_retries = 0\n",
+    let queues = held.queues(
+        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\n\
+         [queues.bad]\nplugin = \"always-fails\"\nmax_retries = 0\n",
     );
+    let mut bench = Bench::new("");
+    with_tokens(&bench, &queues);
+    bench.install("fetches", "fetches");
     bench.install("always-fails", "always-fails");
     let (mut first, second) = (bench.host(), bench.host());
     first.until_ready();
@@ -172,14 +214,20 @@ fn an_incident_is_told_of_and_a_graceful_stop_is_not() {
     let prometheus = Prometheus::start(bench.dir.path(), &[&first, &second]);
     prometheus.stays_silent(10);
 
-    // A host stops, and waits for a task that runs. It is still there.
-    bench.xadd("work", &held.task());
-    bench.until_running("work", 1);
+    // Hosts stop, and wait for a task that runs. They are still there.
+    (0..2).for_each(|_| drop(bench.xadd("work", &held.task())));
+    bench.until_running("work", 2);
     first.signal(Signal::SIGTERM);
     first.log("stopping");
     second.signal(Signal::SIGTERM);
     second.log("stopping");
-    prometheus.stays_silent(10);
+    // For longer than a fetch loop may be silent, and a rule may wait.
+    let limit_ms = 12_000;
+    eventually("they stop for a while", || {
+        prometheus.stays_silent(1);
+        let report: Value = serde_json::from_str(&second.get("/readyz").body).expect("JSON");
+        (report["queues"][0]["since_ms"].as_u64() >= Some(limit_ms)).then_some(())
+    });
     held.end();
     assert_eq!(first.ended(), 0);
     drop(prometheus);
@@ -196,4 +244,43 @@ fn an_incident_is_told_of_and_a_graceful_stop_is_not() {
     });
     host.kill();
     prometheus.until_fires(&["HostDown", "NoHost"], || {});
+}
+
+#[test]
+fn what_makes_a_host_or_a_queue_wait_and_what_is_refused_or_lost_is_told_of() {
+    let web = Web::start();
+    web.set_service(Service::Answers("503 Service Unavailable", ""));
+    let queues = format!(
+        "[queues.asks]\nplugin = \"asks-a-service\"\nhold = {{ after = 2, for = \"60s\" }}\n\
+         [queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\n\
+         [queues.echo]\n[plugins.asks-a-service]\nallowed_hosts = [\"{}\"]\n",
+        web.origin()
+    );
+    let mut bench = Bench::new("");
+    with_tokens(&bench, &queues);
+    for guest in ["asks-a-service", "sleeps", "echo"] {
+        bench.install(guest, guest);
+    }
+    let host = bench.host();
+    host.until_ready();
+    let prometheus = Prometheus::start(bench.dir.path(), &[&host]);
+    prometheus.stays_silent(5);
+
+    let url = format!("{}/service", web.origin());
+    (0..2).for_each(|_| drop(bench.xadd("asks", &[("url", &url)])));
+    prometheus.until_fires(&["QueueHeld"], || {});
+    std::fs::write(bench.plugin_path("echo"), "no handler").expect("break a file");
+    prometheus.until_fires(&["PluginRefused"], || {});
+    bench.xadd("work", &[("ms", "60000")]);
+    bench.until_running("work", 1);
+    assert_eq!(bench.redis::<u64>("XTRIM", ("work", "MAXLEN", 0)), 1);
+    prometheus.until_fires(&["TasksLost"], || {});
+    assert!(!prometheus.fires().contains("HostNotReady"));
+    kill(bench.redis.pid(), Signal::SIGSTOP).expect("suspend Redis");
+    prometheus.until_fires(&["HostNotReady"], || {});
+    kill(bench.redis.pid(), Signal::SIGCONT).expect("wake Redis");
+    eventually("the host makes progress again", || {
+        (!prometheus.fires().contains("HostNotReady")).then_some(())
+    });
+    host.kill();
 }

@@ -2,10 +2,14 @@
 //!
 //! Not here: the rules for Prometheus (`alerts`).
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use super::support::bench::tqhost;
+use super::support::{Bench, http};
 
 fn root() -> PathBuf {
     std::fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).expect("the repository")
@@ -30,7 +34,11 @@ fn systemd_takes_the_unit() {
 fn the_configuration_of_the_image_is_a_good_one() {
     let dir = tempfile::tempdir().expect("a folder");
     let text = std::fs::read_to_string(root().join("deploy/tqhost.toml")).expect("the configuration");
-    let secrets = [("REDIS_URL", "redis://redis:6379"), ("TQHOST_ADMIN_TOKEN", "secret")];
+    let secrets = [
+        ("REDIS_URL", "redis://redis:6379"),
+        ("TQHOST_ADMIN_TOKEN", "secret"),
+        ("TQHOST_READ_TOKEN", "open"),
+    ];
     let text = secrets.iter().fold(text, |text, (name, value)| {
         let reference = format!("{{ env = \"{name}\" }}");
         assert!(text.contains(&reference), "{name}");
@@ -41,4 +49,165 @@ fn the_configuration_of_the_image_is_a_good_one() {
     let file = dir.path().join("tqhost.toml");
     std::fs::write(&file, text).expect("write");
     tqhost(&file, &["check"]).ok();
+}
+
+/// The documents of a YAML file, as JSON.
+pub(super) fn documents(file: &str) -> Vec<Value> {
+    const READ: &str =
+        "import json, sys, yaml\nprint(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
+    let mut script = Command::new(root().join("scripts/from-pypi.sh"));
+    let folder = script.arg("yaml").stdin(Stdio::null()).output().expect("run from-pypi.sh");
+    assert!(folder.status.success(), "{}", String::from_utf8_lossy(&folder.stderr));
+    let folder = String::from_utf8(folder.stdout).expect("UTF-8");
+    let mut python = Command::new(Path::new(folder.trim_end()).join("python3"));
+    let read = python.args(["-c", READ]).arg(root().join("deploy").join(file)).output().expect("run Python");
+    assert!(read.status.success(), "{file}: {}", String::from_utf8_lossy(&read.stderr));
+    serde_json::from_slice(&read.stdout).expect("JSON")
+}
+
+/// The text of a file in `deploy`.
+fn text(file: &str) -> String {
+    std::fs::read_to_string(root().join("deploy").join(file)).expect("a file")
+}
+
+/// The names of the environment that the configuration of the image asks for.
+fn wanted_names() -> BTreeSet<String> {
+    let config = text("tqhost.toml");
+    let names = config.split("env = \"").skip(1).filter_map(|rest| rest.split_once('"'));
+    names.map(|(name, _)| name.to_owned()).collect()
+}
+
+/// All objects with this key, wherever they are, by the value of the key.
+fn found<'v>(value: &'v Value, key: &str, all: &mut Vec<&'v Value>) {
+    match value {
+        Value::Object(map) => {
+            all.extend(map.get(key));
+            map.values().for_each(|value| found(value, key, all));
+        }
+        Value::Array(values) => values.iter().for_each(|value| found(value, key, all)),
+        _ => {}
+    }
+}
+
+fn strings(values: &[Value], key: &str) -> Vec<String> {
+    values.iter().map(|value| value[key].as_str().expect(key).to_owned()).collect()
+}
+
+#[test]
+fn the_manifest_for_kubernetes_fits_the_host_and_itself() {
+    let all = documents("kubernetes.yaml");
+    for document in &all {
+        let has = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
+        let (version, kind) = (&document["apiVersion"], &document["kind"]);
+        assert!(has(version) && has(kind) && has(&document["metadata"]["name"]), "{document}");
+    }
+    assert_eq!(strings(&all, "kind"), ["Deployment", "PodMonitor", "TriggerAuthentication", "ScaledObject"]);
+    let [deployment, monitor, login, scaler] = &all[..] else { panic!("{all:?}") };
+    let name = |document: &Value| document["metadata"]["name"].clone();
+    let template = &deployment["spec"]["template"];
+    let container = &template["spec"]["containers"][0];
+
+    // The secret has the keys that are asked of it, and no others.
+    let (mut asked, mut keys) = (Vec::new(), BTreeSet::new());
+    found(deployment, "secretKeyRef", &mut asked);
+    found(monitor, "credentials", &mut asked);
+    asked.extend(login["spec"]["secretTargetRef"].as_array().expect("a list"));
+    for reference in asked {
+        assert_eq!(reference["name"], "tqhost", "{reference}");
+        keys.insert(reference["key"].as_str().expect("a key").to_owned());
+    }
+    let manifest = text("kubernetes.yaml");
+    let made = manifest.split("--from-literal=").skip(1).filter_map(|rest| rest.split_once('='));
+    assert_eq!(keys, made.map(|(key, _)| key.to_owned()).collect());
+
+    // The environment has what the configuration and the scaler ask for.
+    let env: BTreeSet<String> =
+        strings(container["env"].as_array().expect("a list"), "name").into_iter().collect();
+    assert!(env.is_superset(&wanted_names()), "{env:?}");
+    let trigger = &scaler["spec"]["triggers"][0];
+    assert!(env.contains(trigger["metadata"]["addressFromEnv"].as_str().expect("a name")));
+    assert_eq!((&trigger["authenticationRef"]["name"], &login["kind"]), (&name(login), &all[2]["kind"]));
+    assert_eq!(scaler["spec"]["scaleTargetRef"]["name"], name(deployment));
+    assert_eq!(scaler["spec"]["minReplicaCount"], deployment["spec"]["replicas"]);
+    let stream = format!("stream = {}", trigger["metadata"]["stream"]);
+    assert!(text("tqhost.toml").contains(&stream), "{stream}");
+
+    // Labels and volumes are those that others look for.
+    let labels = &template["metadata"]["labels"];
+    for selector in [&deployment["spec"]["selector"], &monitor["spec"]["selector"]] {
+        assert_eq!(&selector["matchLabels"], labels);
+    }
+    let job = &labels[monitor["spec"]["jobLabel"].as_str().expect("a label")];
+    assert!(text("alerts.yaml").contains(&format!("job={job}")), "{job}");
+    let volumes = strings(template["spec"]["volumes"].as_array().expect("a list"), "name");
+    for mount in strings(container["volumeMounts"].as_array().expect("a list"), "name") {
+        assert!(volumes.contains(&mount), "{mount}");
+    }
+    let grace = template["spec"]["terminationGracePeriodSeconds"].as_u64();
+    assert!(grace > Some(30) && text("tqhost.toml").contains("shutdown_grace = \"30s\""));
+
+    // The host answers at the port and the paths.
+    let port = &container["ports"][0];
+    assert!(text("tqhost.toml").contains(&format!(":{}\"", port["containerPort"])), "{port}");
+    let bench = Bench::new("");
+    let url = bench.redis.url();
+    bench.configure(&format!(
+        "[queues.work]\nplugin = \"echo\"\n[redis]\nurl = \"{url}\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"all\"\nread_token = \"read\"\n"
+    ));
+    bench.install("echo", "echo");
+    let host = bench.host();
+    host.until_ready();
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        let probe = &container[probe]["httpGet"];
+        assert_eq!(probe["port"], port["name"], "{probe}");
+        assert_eq!(host.get(probe["path"].as_str().expect("a path")).status, 200, "{probe}");
+    }
+    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+    assert_eq!(endpoint["port"], port["name"]);
+    let path = endpoint["path"].as_str().expect("a path");
+    let scraped = |headers: &[(&str, &str)]| http::send(host.admin(), "GET", path, headers, None).status;
+    let kind = endpoint["authorization"]["type"].as_str().expect("a type");
+    assert_eq!((scraped(&[("authorization", &format!("{kind} read"))]), scraped(&[])), (200, 401));
+    host.stop();
+}
+
+#[test]
+fn the_manifest_for_compose_refers_to_what_is_there() {
+    let all = documents("compose.yaml");
+    let [manifest] = &all[..] else { panic!("{all:?}") };
+    let services = manifest["services"].as_object().expect("services");
+    for (name, service) in services {
+        if let Value::Object(build) = &service["build"] {
+            let context = root().join("deploy").join(build["context"].as_str().expect("a folder"));
+            assert!(context.join(build["dockerfile"].as_str().expect("a file")).is_file(), "{build:?}");
+            // Docker reads it from the folder that the image is built from.
+            assert!(context.join(".dockerignore").is_file());
+        }
+        for other in service["depends_on"].as_object().into_iter().flat_map(|others| others.keys()) {
+            assert!(services.contains_key(other), "{name} depends on {other}");
+        }
+        for volume in service["volumes"].as_array().expect("volumes") {
+            let source = volume.as_str().and_then(|volume| volume.split(':').next()).expect("a source");
+            let is_there = match source.starts_with('.') {
+                true => root().join("deploy").join(source).exists(),
+                false => manifest["volumes"].as_object().is_some_and(|all| all.contains_key(source)),
+            };
+            assert!(is_there, "{name}: {volume}");
+        }
+    }
+    let env = services["tqhost"]["environment"].as_object().expect("names");
+    for name in wanted_names() {
+        assert!(env.contains_key(&name), "{name}");
+    }
+    assert!(services["tqhost"]["ports"][0].as_str().is_some_and(|port| port.ends_with(":7700")));
+}
+
+#[test]
+fn the_image_has_what_the_build_of_the_allocator_needs() {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("Cargo.lock");
+    assert!(lock.contains("name = \"tikv-jemalloc-sys\""), "then the image needs no make");
+    let dockerfile = text("Dockerfile");
+    let build = dockerfile.split("\nFROM ").nth(1).expect("the first stage");
+    assert!(build.contains("--no-install-recommends make"), "{build}");
 }

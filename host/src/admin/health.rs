@@ -8,18 +8,26 @@
 //!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready ◀─ failed, stopping
 //!     last event is a fault ─┘
 //!
+//! The fetch loops of a host that stops end in order, so their silence then means nothing: each queue is
+//! `stopping`, and ok.
+//!
 //! A loop that waits for its plugin is ok: it is alive, and the report says what it waits for.
 //!
 //! Not here: pings to Redis. An answer to a ping does not mean that tasks are read.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
 use strum::IntoStaticStr;
+use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use crate::clock::ms;
+use crate::queue::hosts::STOPPING;
 
 /// A longer reason is cut to this length, on a character boundary.
 const MAX_REASON_BYTES: usize = 500;
@@ -48,10 +56,13 @@ pub(crate) struct Health(Arc<HealthState>);
 struct HealthState {
     stall_after: Duration,
     started: AtomicBool,
-    stopping: AtomicBool,
+    /// When the host began to stop.
+    stopping: OnceLock<Instant>,
     failed: OnceLock<&'static str>,
     /// One for each queue, in the order in which the queues were added.
     pulses: Mutex<Vec<FetchPulse>>,
+    /// Wakes those who wait until the host is ready.
+    changed: Arc<Notify>,
 }
 
 /// The answer of `/readyz`.
@@ -71,7 +82,7 @@ pub(crate) struct Readiness {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct QueueReport {
     pub queue: String,
-    /// `starting`, `faulted`, or the name of a [`FetchState`].
+    /// `starting`, `faulted`, [`STOPPING`], or the name of a [`FetchState`].
     pub state: &'static str,
     /// How long it has been in this state.
     pub since_ms: u64,
@@ -84,7 +95,7 @@ impl QueueReport {
     /// Whether the host would take a task of the queue, now or when one that runs has ended.
     pub(crate) fn takes_tasks(&self) -> bool {
         let waits = [FetchState::WaitingForPlugin, FetchState::Paused, FetchState::Held];
-        self.ok && waits.iter().all(|state| state.into_str() != self.state)
+        self.ok && self.state != STOPPING && waits.iter().all(|state| state.into_str() != self.state)
     }
 }
 
@@ -94,20 +105,22 @@ impl Health {
         Health(Arc::new(HealthState {
             stall_after,
             started: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
+            stopping: OnceLock::new(),
             failed: OnceLock::new(),
             pulses: Mutex::default(),
+            changed: Arc::default(),
         }))
     }
 
     /// Notes that the first scan of the plugins is done.
     pub(crate) fn started(&self) {
         self.0.started.store(true, Ordering::Release);
+        self.0.changed.notify_waiters();
     }
 
     /// Notes that the host stops: from now on it is not ready.
     pub(crate) fn stops(&self) {
-        self.0.stopping.store(true, Ordering::Release);
+        self.0.stopping.get_or_init(Instant::now);
     }
 
     /// Notes that a part that the host needs has ended: the host is not ready until it is restarted.
@@ -126,6 +139,7 @@ impl Health {
         let pulse = FetchPulse(Arc::new(PulseState {
             queue: name.to_owned(),
             seen: Mutex::new(LatestEvent::starting()),
+            changed: self.0.changed.clone(),
         }));
         pulses.push(pulse.clone());
         pulse
@@ -134,6 +148,19 @@ impl Health {
     /// Forgets the queue: this host does not run it any more.
     pub(crate) fn remove(&self, name: &str) {
         lock(&self.0.pulses).retain(|pulse| pulse.0.queue != name);
+        self.0.changed.notify_waiters();
+    }
+
+    /// Waits until the host is ready. That may be never.
+    pub(crate) async fn until_ready(&self) {
+        loop {
+            let mut changed = pin!(self.0.changed.notified());
+            changed.as_mut().enable();
+            if self.report().ready {
+                return;
+            }
+            changed.await;
+        }
     }
 
     pub(crate) fn report(&self) -> Readiness {
@@ -142,9 +169,13 @@ impl Health {
 
     fn report_at(&self, now: Instant) -> Readiness {
         let started = self.0.started.load(Ordering::Acquire);
-        let queues: Vec<QueueReport> =
-            lock(&self.0.pulses).iter().map(|pulse| pulse.report(now, self.0.stall_after)).collect();
-        let stopping = self.0.stopping.load(Ordering::Acquire);
+        let stops_since = self.0.stopping.get();
+        let report = |pulse: &FetchPulse| match stops_since {
+            Some(since) => pulse.stopping(now.saturating_duration_since(*since)),
+            None => pulse.report(now, self.0.stall_after),
+        };
+        let queues: Vec<QueueReport> = lock(&self.0.pulses).iter().map(report).collect();
+        let stopping = stops_since.is_some();
         let failed = self.0.failed.get().copied();
         Readiness {
             ready: started && !stopping && failed.is_none() && queues.iter().all(|queue| queue.ok),
@@ -164,6 +195,7 @@ pub(crate) struct FetchPulse(Arc<PulseState>);
 struct PulseState {
     queue: String,
     seen: Mutex<LatestEvent>,
+    changed: Arc<Notify>,
 }
 
 struct LatestEvent {
@@ -211,6 +243,21 @@ impl FetchPulse {
         }
         seen.last = now;
         seen.event = event;
+        drop(seen);
+        if !same {
+            self.0.changed.notify_waiters();
+        }
+    }
+
+    /// The report while the host stops, for so long already.
+    fn stopping(&self, since: Duration) -> QueueReport {
+        QueueReport {
+            queue: self.0.queue.clone(),
+            state: STOPPING,
+            since_ms: ms(since),
+            ok: true,
+            reason: Some("the host stops: it claims no more tasks".to_owned()),
+        }
     }
 
     fn report(&self, now: Instant, stall_after: Duration) -> QueueReport {
@@ -232,11 +279,10 @@ impl FetchPulse {
             ),
             Event::Beat(state) => (state.into_str(), true, None),
         };
-        let since = now.saturating_duration_since(seen.since).as_millis();
         QueueReport {
             queue: self.0.queue.clone(),
             state,
-            since_ms: u64::try_from(since).unwrap_or(u64::MAX),
+            since_ms: ms(now.saturating_duration_since(seen.since)),
             ok,
             reason,
         }
@@ -358,6 +404,43 @@ mod tests {
         assert!(health.report().ready);
         let names: Vec<String> = health.report().queues.into_iter().map(|queue| queue.queue).collect();
         assert_eq!(names, ["mail", "report"]);
+    }
+
+    #[test]
+    fn the_loops_of_a_host_that_stops_are_stopping_and_never_stalled() {
+        let health = Health::new(STALL);
+        health.started();
+        let (mail, report) = (health.queue("mail"), health.queue("report"));
+        mail.beat(Reading);
+        health.stops();
+        // The last read of a loop may still fail.
+        report.fault("refused".to_owned());
+        let long_after = Instant::now() + Duration::from_secs(300);
+        let seen = health.report_at(long_after);
+        assert!(seen.stopping && !seen.ready, "{seen:?}");
+        for queue in &seen.queues {
+            assert!(queue.ok && !queue.takes_tasks() && queue.state == STOPPING, "{queue:?}");
+            assert!(queue.since_ms >= 300_000, "{queue:?}");
+        }
+        assert_eq!(seen.queues.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_readiness_is_woken_by_the_last_thing_that_was_missing() {
+        let health = Health::new(STALL);
+        let (mail, report) = (health.queue("mail"), health.queue("report"));
+        let waiter = tokio::spawn({
+            let health = health.clone();
+            async move { health.until_ready().await }
+        });
+        tokio::task::yield_now().await;
+        health.started();
+        mail.beat(Reading);
+        report.fault("refused".to_owned());
+        tokio::task::yield_now().await;
+        assert!(!waiter.is_finished());
+        report.beat(Reading);
+        waiter.await.expect("it is woken");
     }
 
     #[test]

@@ -236,6 +236,8 @@ mod tests {
             bytes: Some(2 << 20),
             attempts: 120,
             failures: 3,
+            version_attempts: 100,
+            version_failures: 4,
             peak_memory: 14 << 20,
             reloads: 1,
             failed_reloads: 0,

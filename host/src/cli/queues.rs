@@ -54,6 +54,7 @@ fn state(state: &str, plugin: &str) -> (String, Tone) {
         "waiting-for-permit" | "waiting-for-turn" => ("busy".into(), Tone::Active),
         "waiting-for-plugin" => (format!("waits for plugin {plugin}"), Tone::Warning),
         "stalled" => ("stalled".into(), Tone::Bad),
+        hosts::STOPPING => ("stopping".into(), Tone::Warning),
         NO_HOST => ("no host".into(), Tone::Warning),
         other => (text::escape(other), Tone::Plain),
     }

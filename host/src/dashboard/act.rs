@@ -1,7 +1,8 @@
 //! Requeue and purge of the dead letters that match: a page that counts and asks, and the steps.
 //!
 //! The page begins the walk: its cursor says which dead letter is the last one, so those that die after the
-//! count are left alone. A step is bounded; where more is left, its page has a form that goes on.
+//! count are left alone. A step is bounded; where more is left, its page has a form that goes on. So has the
+//! page that counts: it hands on where the walk began, where it goes on, and what it has counted.
 
 use axum::Extension;
 use axum::extract::{Path, State};
@@ -65,17 +66,22 @@ pub(super) async fn confirm(
     };
     let (filter, rate) = (values.filter()?, rate(&values)?);
     let queue = dashboard.api.queue(&name).await?;
-    let begin = redrive_walk(&queue).await?;
-    let dead = queue.census().await?.dead;
-    // Every dead letter can be purged. Others are counted in one step, as a page is bounded.
-    let is_known = filter.is_empty() && deed == Deed::Purge;
-    let (count, examined, has_more) = if is_known {
-        (dead, dead, false)
-    } else {
-        let what = Redrive::Count(deed == Deed::Requeue);
-        let part = redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(&begin) }).await?;
-        (part.succeeded, part.examined, part.next.is_some())
+    let begin = match values.get("begin") {
+        Some(begin) => begin.to_owned(),
+        None => redrive_walk(&queue).await?,
     };
+    let dead = queue.census().await?.dead;
+    // Every dead letter can be purged. Others are counted in steps, as a page is bounded.
+    let is_known = filter.is_empty() && deed == Deed::Purge;
+    let (count, examined, next) = if is_known {
+        (dead, dead, None)
+    } else {
+        let (what, at) = (Redrive::Count(deed == Deed::Requeue), values.get("at").unwrap_or(&begin));
+        let part = redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(at) }).await?;
+        let sum = |name, more| number(&values, name).saturating_add(more);
+        (sum("counted", part.succeeded), sum("examined", part.examined), part.next)
+    };
+    let has_more = next.is_some();
     let path = dead_path(&name);
     let many = plural(count, "dead letter");
     let title = format!("{} dead letters of {name}", deed.label());
@@ -101,13 +107,48 @@ pub(super) async fn confirm(
             p { "This session may only read." }
         } @else if count == 0 && !has_more {
             p { "There is nothing to do." }
-        } @else {
-            @let label = confirm_label(deed, &many, rate);
+        } @else if count > 0 {
+            @let label = confirm_label(deed, if has_more { "all that match" } else { &many }, rate);
             (step_form(&visitor, &path, deed, &values, &begin, [0, 0], &label, false))
+        }
+        @if let Some(next) = &next {
+            p.note {
+                "Younger ones may match, too."
+                @if count == 0 { " With JavaScript this page goes on by itself; leave it to stop." }
+            }
+            (count_form(&path, deed, &values, &begin, next, [count, examined]))
         }
         p { a href=(link(&path, &values.filter_pairs())) { "Back, without a change" } }
     };
     Ok(page(&visitor, &title, &main))
+}
+
+/// Counts further. As long as none is found there is nothing else to do, so it goes on by itself.
+fn count_form(
+    path: &str,
+    deed: Deed,
+    values: &Values,
+    begin: &str,
+    at: &str,
+    [counted, examined]: [u64; 2],
+) -> Markup {
+    html! {
+        form method="get" action={ (path) "/confirm" } data-continue[counted == 0] {
+            input type="hidden" name="what" value=(deed.verb());
+            (values.hidden_filter())
+            @if let Some(rate) = values.get("rate") { input type="hidden" name="rate" value=(rate); }
+            input type="hidden" name="begin" value=(begin);
+            input type="hidden" name="at" value=(at);
+            input type="hidden" name="counted" value=(counted);
+            input type="hidden" name="examined" value=(examined);
+            button { "Go on counting" }
+        }
+    }
+}
+
+/// A count that an earlier page hands on.
+fn number(values: &Values, name: &str) -> u64 {
+    values.get(name).and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 /// The link to the file with the dead letters that match.
@@ -197,8 +238,8 @@ async fn step(
         Err(error) => return Ok(note.on(PageProblem::from(error).into_response())),
     };
     let note = AuditNote { succeeded: Some(part.succeeded), skipped: Some(part.skipped), ..note };
-    let before = |name: &str| values.get(name).and_then(|count| count.parse().ok()).unwrap_or(0);
-    let so_far: [u64; 2] = [before("succeeded") + part.succeeded, before("skipped") + part.skipped];
+    let sum = |name, more| number(values, name).saturating_add(more);
+    let so_far = [sum("succeeded", part.succeeded), sum("skipped", part.skipped)];
     let path = dead_path(name);
     let main = html! {
         p.trail { a href=(path) { "Dead letters of " (data(name)) } }

@@ -68,7 +68,8 @@ pub(super) async fn confirm(
         } @else if count == 0 && !has_more {
             p { "There is nothing to do." }
         } @else {
-            (form(&visitor, &path, &values, None, [0, 0], &format!("Cancel {}", plural(count, "task"))))
+            @let many = if has_more { "all that match".to_owned() } else { plural(count, "task") };
+            (form(&visitor, &path, &values, None, [0, 0], &format!("Cancel {many}")))
         }
         p { a href=(path) { "Back, without a change" } }
     };

@@ -100,7 +100,7 @@ pub(super) fn state(text: &str) -> Markup {
     let kind = match text {
         "reading" | "waiting-for-permit" | "waiting-for-turn" | "active" | "COMPLETED" => "good",
         "stalled" | "no-host" | "missing" | "failed" | "quarantined" | "FAILED" => "bad",
-        "paused" | "held" | "waiting-for-plugin" | "CANCELLED" => "odd",
+        "paused" | "held" | "waiting-for-plugin" | "stopping" | "CANCELLED" => "odd",
         _ => "plain",
     };
     html! { span class={ "state " (kind) } { (text) } }

@@ -2,6 +2,7 @@
 //!
 //! Not here: dead letters (`dead`), one task (`task`).
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use axum::Extension;
@@ -14,7 +15,7 @@ use super::problem::PageProblem;
 use super::queue_history;
 use super::session::Visitor;
 use super::state::Dashboard;
-use super::text::{age, age_or_none, data, data_or_none, moment, version};
+use super::text::{NONE, age, age_or_none, data, data_or_none, moment, version};
 use super::values::{Values, dead_path, link, queue_path, task_path};
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::api::audit::AuditNote;
@@ -77,6 +78,7 @@ pub(super) async fn show(
             }
         })
         .collect();
+    let announced = hosts::announced_ago(&queue.link, view.hosts.iter().map(|on| on.host.as_str())).await?;
     let path = queue_path(&name);
     let main = html! {
         h1 { "Queue " (data(&name)) }
@@ -108,7 +110,7 @@ pub(super) async fn show(
         @if visitor.may_change() { (enqueue_form(&visitor, &path)) }
         section aria-labelledby="hosts" data-live="hosts" {
             h2 id="hosts" { "Hosts and consumers" }
-            (hosts_table(&view))
+            (hosts_table(&view, &announced))
             (consumers(&view))
         }
     };
@@ -239,13 +241,18 @@ pub(super) fn next(
     }
 }
 
-fn hosts_table(view: &QueueView) -> Markup {
+/// `announced` says how long ago each host has announced itself, in milliseconds.
+fn hosts_table(view: &QueueView, announced: &HashMap<&str, u64>) -> Markup {
     let rows = html! {
         @for on in &view.hosts {
             tr {
                 th scope="row" { (data(&on.host)) }
                 td { (data(&on.version)) }
                 td { (state(&on.queue.state)) }
+                td.number { @match announced.get(on.host.as_str()) {
+                    Some(ms) => { (age(*ms)) " ago" }
+                    None => (NONE),
+                } }
                 td.number { (on.queue.running) }
                 td.number { (on.queue.completed) }
                 td.number { (on.queue.retried) }
@@ -254,7 +261,17 @@ fn hosts_table(view: &QueueView) -> Markup {
             }
         }
     };
-    let columns = ["Host", "Version", "State", "#Running", "#Completed", "#Retried", "#Dead", "#Per second"];
+    let columns = [
+        "Host",
+        "Version",
+        "State",
+        "#Announced",
+        "#Running",
+        "#Completed",
+        "#Retried",
+        "#Dead",
+        "#Per second",
+    ];
     html! {
         @if view.hosts.is_empty() {
             p.quiet { "No running host has this queue." }

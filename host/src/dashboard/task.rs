@@ -65,12 +65,13 @@ pub(super) async fn show(
                 (text::value(result, "Result"))
             }
         }
-        @if visitor.may_change() && task.status != Status::Completed && task.status != Status::Cancelled {
-            div.actions {
-                @if task.status == Status::Failed {
-                    (button(&visitor, &format!("{path}/requeue"), "Requeue"))
-                } @else {
-                    (button(&visitor, &format!("{path}/cancel"), "Cancel"))
+        // It is there when it is empty, too: it takes the place of a button that was there before.
+        @if visitor.may_change() {
+            div.actions data-live="actions" {
+                @match task.status {
+                    Status::Completed | Status::Cancelled => {}
+                    Status::Failed => (button(&visitor, &format!("{path}/requeue"), "Requeue")),
+                    _ => (button(&visitor, &format!("{path}/cancel"), "Cancel")),
                 }
             }
         }

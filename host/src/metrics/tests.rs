@@ -200,6 +200,9 @@ fn a_fetch_loop_is_shown_as_it_is_now() {
     assert_lines(&host.scrape(), &["tqhost_fetch_stalled{queue=\"mail\"} 0"]);
     host.health.queue("mail").fault("refused".to_owned());
     assert_lines(&host.scrape(), &["tqhost_fetch_stalled{queue=\"mail\"} 1"]);
+    host.health.stops();
+    let stopping = ["tqhost_fetch_stalled{queue=\"mail\"} 0", "tqhost_queue_ready{queue=\"mail\"} 0"];
+    assert_lines(&host.scrape(), &stopping);
     host.health.remove("mail");
     assert!(!host.scrape().contains("fetch_stalled"));
 }

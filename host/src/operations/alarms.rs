@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::history::{LATELY, Lately, SILENT, SpanView};
 use super::queues::{NO_HOST, QueueView};
 use crate::config::units::{plural, show_duration};
-use crate::queue::hosts::{HostInfo, HostPlugin};
+use crate::queue::hosts::{HostInfo, HostPlugin, STOPPING};
 use crate::queue::upkeep::Danger;
 
 /// A task that has waited for longer is an alarm.
@@ -25,9 +25,10 @@ const SILENT_MS: u64 = 60_000;
 /// and more than the second one an urgent one.
 const JUDGED_LATELY: u64 = 10;
 const FAILED_PART: (f64, f64) = (0.1, 0.5);
-/// A plugin is judged by so many attempts, of which it spoiled this part.
+/// The version of a plugin that runs tasks is judged by so many attempts. This part of failures is an
+/// alarm.
 const JUDGED_ATTEMPTS: u64 = 20;
-const SPOILED_PART: f64 = 0.5;
+const FAILED_VERSION: f64 = 0.5;
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +114,8 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
         let what =
             format!("It waits for a working version of its plugin {}; {}.", view.plugin, wait(waiting));
         add(waiting > 0, what, "See the plugins: put a working file in place, or reload it.");
+    } else if view.state == STOPPING {
+        // Every host of the queue stops in order. Once none is left, that is an alarm.
     } else {
         is_explained = false;
     }
@@ -192,15 +195,16 @@ fn about_plugins(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
             let what = format!("It is {state} on {id}{why}.");
             alarms.push(alarm(plugin.version.is_none(), about(), what, way_out_of(plugin)));
         }
-        let (attempts, failures) = (plugin.attempts, plugin.failures);
-        if attempts >= JUDGED_ATTEMPTS && failures as f64 >= attempts as f64 * SPOILED_PART {
-            let what = format!("It spoiled {failures} of {attempts} attempts on {}.", host.id);
-            alarms.push(alarm(
-                true,
-                about(),
-                what,
-                "See the errors of its tasks; put another version in place.",
-            ));
+        let (attempts, failures) = (plugin.version_attempts, plugin.version_failures);
+        if let Some(version) = &plugin.version
+            && attempts >= JUDGED_ATTEMPTS
+            && failures as f64 >= attempts as f64 * FAILED_VERSION
+        {
+            let version = version.get(..12).unwrap_or(version);
+            let what =
+                format!("{failures} of {attempts} attempts on its version {version} failed on {}.", host.id);
+            let way_out = "See the errors of its tasks; put another version in place, or roll it back.";
+            alarms.push(alarm(true, about(), what, way_out));
         }
     }
     for (plugin, versions) in versions.iter().filter(|(_, versions)| versions.len() > 1) {
@@ -299,6 +303,28 @@ mod tests {
     }
 
     #[test]
+    fn a_plugin_is_judged_by_the_version_that_runs_and_by_enough_attempts() {
+        for (version, attempts, failures) in [(Some("ab"), 19, 19), (Some("ab"), 30, 14), (None, 30, 30)] {
+            let mut host = host();
+            let plugin = &mut host.plugins[0];
+            plugin.version = version.map(str::to_owned);
+            (plugin.version_attempts, plugin.version_failures) = (attempts, failures);
+            // An earlier version failed every attempt.
+            (plugin.attempts, plugin.failures) = (300, 300);
+            assert_eq!(alarms(&[queue()], &[host], &[], &BTreeMap::new(), &[]), []);
+        }
+    }
+
+    #[test]
+    fn a_queue_whose_hosts_stop_in_order_has_no_alarm() {
+        let waits = QueueView { running: 0, oldest_ms: Some(400_000), ..queue() };
+        assert_eq!(
+            alarms(&[QueueView { state: STOPPING.into(), ..waits }], &[host()], &[], &BTreeMap::new(), &[]),
+            []
+        );
+    }
+
+    #[test]
     fn each_trouble_is_told() {
         let lost = Consumer { name: "box-2-0123456789ab".into(), pending: 2, idle_ms: 90_000 };
         let held = QueueHold { since_ms: 0, until_ms: 0, cause: "no route".into() };
@@ -338,7 +364,13 @@ mod tests {
             (vec![], true, "No host"),
             (vec![host(), edited(|host| host.version = "0.2.0".into())], false, "0.1.0, 0.2.0"),
             (vec![edited(|host| host.config_error = Some("line 3".into()))], false, "line 3"),
-            (vec![edited(|host| host.plugins[0].failures = 15)], true, "15 of 30 attempts"),
+            (
+                vec![edited(|host| {
+                    (host.plugins[0].version_attempts, host.plugins[0].version_failures) = (20, 10);
+                })],
+                true,
+                "10 of 20 attempts on its version ab failed on box-1-0123456789ab.",
+            ),
             (vec![host(), edited(|host| host.plugins[0].version = Some("cd".into()))], false, "2 different"),
             (
                 vec![edited(|host| {

@@ -11,11 +11,12 @@ use crate::clock::ms;
 use crate::config::{QueueRules, Schedule};
 use crate::queue::census::Consumer;
 use crate::queue::hold::QueueHold;
-use crate::queue::hosts::{HostInfo, HostQueue};
+use crate::queue::hosts::{HostInfo, HostQueue, STOPPING};
 use crate::queue::{Census, Link, Queue, QueueError};
 
-/// The states of a queue on a host, the worst first.
-const STATES: [&str; 9] = [
+/// The states of a queue on a host, the worst first. A host that stops says nothing about the queue in
+/// others, so `stopping` is last.
+const STATES: [&str; 10] = [
     "stalled",
     "starting",
     "waiting-for-plugin",
@@ -25,6 +26,7 @@ const STATES: [&str; 9] = [
     "waiting-for-permit",
     "waiting-for-turn",
     "reading",
+    STOPPING,
 ];
 /// The state of a queue that no host has.
 pub(crate) const NO_HOST: &str = "no-host";

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use strum::EnumCount as _;
+use strum::{EnumCount as _, VariantArray as _};
 
 use crate::sandbox::Share;
 use crate::task::{AttemptEnd, Outcome};
@@ -92,6 +92,17 @@ impl VersionFigures {
         present.sum::<u64>() + queues.gone[end as usize]
     }
 
+    /// The attempts by which the version is judged, and how many of them failed. A deferred one, and one that
+    /// found a service down, say nothing about the version.
+    pub(crate) fn judged(&self) -> (u64, u64) {
+        let sum = |fails: Option<bool>| -> u64 {
+            let ends = AttemptEnd::VARIANTS.iter().filter(|end| is_failure(**end) == fails);
+            ends.map(|end| self.attempts(*end)).sum()
+        };
+        let failed = sum(Some(true));
+        (failed + sum(Some(false)), failed)
+    }
+
     /// Counts that begin at 0, for a queue that has none yet.
     pub(crate) fn counts(&self) -> Arc<AttemptCounts> {
         let mut queues = self.lock();
@@ -107,6 +118,20 @@ impl VersionFigures {
 
     fn lock(&self) -> MutexGuard<'_, CountedQueues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether an attempt that ended like this failed. None: it says nothing about the version.
+fn is_failure(end: AttemptEnd) -> Option<bool> {
+    match end {
+        AttemptEnd::Completed => Some(false),
+        AttemptEnd::Retried
+        | AttemptEnd::Rejected
+        | AttemptEnd::Trapped
+        | AttemptEnd::TimedOut
+        | AttemptEnd::OutOfMemory
+        | AttemptEnd::Failed => Some(true),
+        AttemptEnd::Deferred | AttemptEnd::Unavailable => None,
     }
 }
 
@@ -132,6 +157,11 @@ impl Figures {
             versions.pop_front();
         }
         version
+    }
+
+    /// The counts of the version with this digest, if they are not forgotten. The digest may be a whole one.
+    pub(crate) fn counted(&self, digest: &str) -> Option<Arc<VersionFigures>> {
+        self.lock().iter().find(|version| digest.starts_with(&version.digest)).cloned()
     }
 
     /// The versions whose attempts are counted, the newest last.
@@ -161,6 +191,18 @@ mod tests {
         figures.version("c");
         figures.version("d");
         assert_eq!(digests(), ["a", "c", "d"]);
+    }
+
+    #[test]
+    fn a_version_is_judged_by_its_own_attempts_and_not_by_deferrals_and_services() {
+        let figures = Figures::default();
+        let (bad, good) = (figures.version("aaaaaaaaaaaa"), figures.version("bbbbbbbbbbbb"));
+        let counts = bad.counts();
+        AttemptEnd::VARIANTS.iter().for_each(|end| counts.record(*end, Duration::ZERO));
+        assert_eq!(bad.judged(), (7, 6));
+        assert_eq!(good.judged(), (0, 0));
+        let of = |digest| figures.counted(digest).map(|version| version.judged());
+        assert_eq!((of("aaaaaaaaaaaa0123"), of("cccccccccccc0123")), (Some((7, 6)), None));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!
 //! Not here: what a host announces (`announcer`), and the choice of the hosts that have duties (`duties`).
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -13,11 +14,14 @@ use super::error::QueueError;
 use super::keys;
 use super::link::Link;
 use super::reply;
+use crate::clock::ms;
 
 /// An announcement expires after this time.
 const EXPIRES: Duration = Duration::from_secs(15);
 /// The time between two announcements of a host.
 pub(crate) const EVERY: Duration = Duration::from_secs(3);
+/// The state of a queue on a host that stops in order.
+pub(crate) const STOPPING: &str = "stopping";
 /// The most hosts in a list.
 const MAX_HOSTS: usize = 1000;
 
@@ -44,7 +48,7 @@ pub(crate) struct HostQueue {
     /// A mark of its rules: hosts with the same mark treat its tasks alike.
     #[serde(default)]
     pub rules: String,
-    /// The state of the fetch loop, or `stalled`.
+    /// The state of the fetch loop, `stopping` or `stalled`.
     pub state: String,
     pub running: u64,
     pub completed: u64,
@@ -73,6 +77,12 @@ pub(crate) struct HostPlugin {
     pub bytes: Option<u64>,
     pub attempts: u64,
     pub failures: u64,
+    /// The attempts of the version that runs tasks, without those that were deferred or found a service down.
+    #[serde(default)]
+    pub version_attempts: u64,
+    /// So many of `version_attempts` did not complete their task.
+    #[serde(default)]
+    pub version_failures: u64,
     pub peak_memory: u64,
     pub reloads: u64,
     pub failed_reloads: u64,
@@ -175,6 +185,26 @@ pub(crate) async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
     let texts = reply::array(found).map_err(shape)?.into_iter().filter_map(|value| reply::bytes(value).ok());
     // Another version may have written another form, which is skipped.
     Ok(texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect())
+}
+
+/// How long ago these hosts have announced themselves, in milliseconds. One without an announcement is left
+/// out.
+pub(crate) async fn announced_ago<'h>(
+    link: &Link,
+    ids: impl IntoIterator<Item = &'h str>,
+) -> Result<HashMap<&'h str, u64>, QueueError> {
+    let ids: Vec<&str> = ids.into_iter().collect();
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let asked: Vec<_> = ids.iter().map(|id| redis::cmd("PTTL").arg(keys::host(id)).to_owned()).collect();
+    let replies = link.pipeline("look after hosts", &asked).await?;
+    // Each announcement sets the whole time anew.
+    let age = |reply: Result<redis::Value, QueueError>| match reply {
+        Ok(redis::Value::Int(left)) => Some(ms(EXPIRES).saturating_sub(u64::try_from(left).ok()?)),
+        _ => None,
+    };
+    Ok(ids.into_iter().zip(replies).filter_map(|(id, reply)| Some((id, age(reply)?))).collect())
 }
 
 #[cfg(test)]

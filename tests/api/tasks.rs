@@ -237,6 +237,63 @@ fn a_drain_leaves_what_runs() {
     host.stop();
 }
 
+/// A paused queue with two delayed and five held tasks: one and three of them were enqueued long ago.
+fn old_and_young() -> (Bench, Host) {
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"as-told\"\nserial = { field = \"key\" }\n\
+         backoff = { delays = [\"1h\"] }\n",
+    );
+    bench.install("as-told", "as-told");
+    // The first one fails once, and the others wait behind it.
+    for (n, entry) in ["1000-1", "1000-2", "1000-3", "1000-4", "*", "*"].into_iter().enumerate() {
+        let data = json!({ "n": n.to_string(), "ms": 0, "retries": u64::from(n == 0), "end": "ok" });
+        let _: String = bench.redis("XADD", ("work", entry, "key", "a", "data", data.to_string()));
+    }
+    let host = bench.host();
+    eventually("five wait behind a retry", || (bench.places("work").delayed == 6).then_some(()));
+    bench.tqhost(&["pause", "work"]).ok();
+    good(&post(&host, TASKS, &json!({ "fields": { "data": "later" }, "delay": "2h" })), 202);
+    (bench, host)
+}
+
+#[test]
+fn the_age_of_a_delayed_or_held_task_is_the_time_since_it_was_enqueued() {
+    let (bench, host) = old_and_young();
+    let list = |query: &str| -> usize {
+        let list = good(&ask(&host, "GET", &format!("{TASKS}?state={query}")), 200);
+        list["tasks"].as_array().expect("tasks").len()
+    };
+    for (state, old, young) in [("held", 3, 2), ("delayed", 1, 1)] {
+        assert_eq!(list(&format!("{state}&older_than=1h")), old, "{state}");
+        assert_eq!(list(&format!("{state}&newer_than=1h")), young, "{state}");
+        let count = |age: &str| -> usize {
+            let args = ["tasks", "work", "--state", state, age, "1h", "--json"];
+            bench.tqhost(&args).ok().json()["tasks"].as_array().expect("tasks").len()
+        };
+        assert_eq!((count("--older-than"), count("--newer-than")), (old, young), "{state}");
+    }
+    // The time of a held task is that of its enqueueing, and that of a delayed one the time when it is due.
+    assert_eq!((list("held&to=2001-01-01T00:00:00Z"), list("held&from=2001-01-01T00:00:00Z")), (3, 2));
+    assert_eq!((list("delayed&to=2001-01-01T00:00:00Z"), list("delayed&from=2001-01-01T00:00:00Z")), (0, 2));
+
+    let count = |path: &str, body: Value| {
+        good(&post(&host, path, &body), 200)["succeeded"].as_u64().expect("a count")
+    };
+    let cancel = format!("{TASKS}/cancel");
+    let drain = "/v1/queues/work/drain";
+    for path in [cancel.as_str(), drain] {
+        let age = |name: &str, age: &str| count(path, json!({ "all": true, "dry_run": true, name: age }));
+        assert_eq!((age("older_than", "1h"), age("newer_than", "1h")), (4, 3), "{path}");
+        assert_eq!(age("older_than", "100000d"), 0, "{path}");
+    }
+    assert_eq!(count(&cancel, json!({ "all": true, "state": "held", "older_than": "1h" })), 3);
+    let drained = |args: &[&str]| bench.tqhost(&[&["drain", "work", "--yes"], args].concat()).ok().stdout;
+    assert_eq!(drained(&["--older-than", "1h"]), "1 task cancelled\n");
+    assert_eq!(drained(&["--older-than", "1h"]), "0 tasks cancelled\n");
+    assert_eq!(drained(&["--newer-than", "1h"]), "3 tasks cancelled\n");
+    host.stop();
+}
+
 #[test]
 fn cancelling_many_is_taken_up_where_it_ended() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");

@@ -28,10 +28,12 @@ pub(super) struct TaskFilterArgs {
     /// Only those of hosts with this text in their name
     #[arg(long, value_name = "TEXT")]
     pub host: Option<String>,
-    /// Only those in their state for at least this long, like 30m
+    /// Only those at least this old, like 30m: in their state, or since they were enqueued if delayed or
+    /// held
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub older_than: Option<Duration>,
-    /// Only those in their state for less than this long, like 30m
+    /// Only those less than this old, like 30m: in their state, or since they were enqueued if delayed or
+    /// held
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub newer_than: Option<Duration>,
 }

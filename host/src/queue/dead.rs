@@ -100,7 +100,9 @@ impl DeadLetter {
             error: &self.error,
             plugin: &self.plugin,
             consumer: &self.consumer,
-            at_ms: self.failed_at,
+            // 0: another program wrote this dead letter, without a time.
+            at_ms: Some(self.failed_at).filter(|ms| *ms > 0),
+            since_ms: Some(self.failed_at).filter(|ms| *ms > 0),
             fields: &self.fields,
         }
     }

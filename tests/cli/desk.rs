@@ -129,6 +129,37 @@ fn a_list_is_the_newest_first_and_says_how_many_there_are() {
 }
 
 #[test]
+fn a_dead_letter_that_its_status_names_is_found_at_once() {
+    let mut bench = with_dead(2_000);
+    let id = "id-1999";
+    let newest: Vec<RawEntry> = bench.redis("XREVRANGE", (DEAD, "+", "-", "COUNT", 1));
+    let _: u64 =
+        bench.redis("HSET", (format!("tq:{{work}}:task:{id}"), "status", "FAILED", "dead", &newest[0].0));
+    let reads = |bench: &mut Bench| -> u64 {
+        let stats: String = bench.redis("INFO", "commandstats");
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xrange:calls="));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+    };
+    let commands: [&[&str]; 5] = [
+        &["dead", "show", "work", id],
+        &["dead", "export", "work", id],
+        &["dead", "requeue", "work", id, "--dry-run"],
+        &["dead", "purge", "work", id, "--dry-run"],
+        &["dead", "purge", "work", id],
+    ];
+    for command in commands {
+        let before = reads(&mut bench);
+        bench.tqhost(command).ok();
+        let asked = reads(&mut bench) - before;
+        assert!(asked <= 3, "{asked} reads of {command:?}, and 10 pages have all dead letters");
+    }
+    assert_eq!(dead(&mut bench), 1_999);
+    // One that no status names is looked for among all of them.
+    assert_eq!(ask(&bench, &["dead", "show", "work", "id-1995"])["error"], "trap 1995");
+    assert_eq!(ask(&bench, &["dead", "purge", "work", "id-1995", "id-5", "nobody"]), counts(2, 1));
+}
+
+#[test]
 fn an_interrupted_requeue_ends_with_its_figure() {
     let mut bench = with_dead(500);
     let child = start(&bench, &["dead", "requeue", "work", "--all", "--rate", "20/s", "--json"]);

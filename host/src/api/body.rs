@@ -181,7 +181,7 @@ with_filter! {
         /// Count only, and change nothing.
         #[serde(skip_serializing_if = "is_false")]
         pub dry_run: bool,
-        /// `next` of the answer before, with the same filters. It goes with `all`.
+        /// `next` of the answer before, with the same filters, or the same `ids`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub cursor: Option<String>,
         /// Only tasks in this state: `queued`, `delayed`, `held` or `running`. For cancelling.
@@ -244,8 +244,8 @@ impl ManyBody {
             (Some(ids), false) if ids.is_empty() || ids.len() > MAX_IDS => {
                 Err(invalid(format!("ids: {} of them are not 1 to {MAX_IDS}", ids.len())))
             }
-            (Some(_), false) if !filter.is_empty() || self.cursor.is_some() || self.state.is_some() => {
-                Err(invalid("filters, state and cursor go with all, not with ids"))
+            (Some(_), false) if !filter.is_empty() || self.state.is_some() => {
+                Err(invalid("filters and state go with all, not with ids"))
             }
             (Some(ids), false) => Ok(Many::Ids(ids)),
             (None, true) => Ok(Many::All(Box::new(filter))),
@@ -320,7 +320,7 @@ mod tests {
         assert!(refused("{\"ids\": [], \"all\": true}").starts_with("ids and all exclude"));
         assert!(refused("{\"ids\": []}").starts_with("ids: 0 of them"));
         assert!(refused("{\"reason\": \"rejected\"}").starts_with("send ids, or all"));
-        assert!(refused("{\"ids\": [\"1\"], \"text\": \"a\"}").starts_with("filters, state and cursor"));
+        assert!(refused("{\"ids\": [\"1\"], \"text\": \"a\"}").starts_with("filters and state go with all"));
         assert!(refused("{\"all\": true, \"older_than\": \"5\"}").starts_with("older_than: "));
         assert!(serde_json::from_str::<ManyBody>("{\"all\": true, \"resaon\": \"x\"}").is_err());
         let body: ManyBody = serde_json::from_str("{\"all\": true, \"from\": 5}").expect("a body");

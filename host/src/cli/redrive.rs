@@ -211,6 +211,7 @@ async fn all_matching(
     let (mut sum, mut examined, mut walk) = (Redriven::default(), 0, None);
     loop {
         let until = (Instant::now() + STEP_TIME).into();
+        let mut wait: Duration;
         let step = queue.redrive_step(filter, what, walk.take(), StepBudget { entries: STEP, until });
         match progress.step(step).await {
             StepEnd::Done(Ok(step)) => {
@@ -218,13 +219,19 @@ async fn all_matching(
                 sum.skipped += step.done.skipped;
                 sum.without_flow += step.done.without_flow;
                 examined += step.examined;
-                walk = step.next;
+                (walk, wait) = (step.next, step.wait);
             }
             StepEnd::Done(Err(error)) => return Err(failed(sum.succeeded, error, done)),
             StepEnd::Cut => return Err(interrupted(&known(sum.succeeded, true, done))),
         }
         if walk.is_none() {
             return Ok(sum);
+        }
+        // A slow rate leaves some time between two steps.
+        while !wait.is_zero() && !progress.is_interrupted() {
+            let pause = wait.min(STEP_TIME);
+            progress.step(tokio::time::sleep(pause)).await;
+            wait -= pause;
         }
         if progress.is_interrupted() {
             return Err(interrupted(&known(sum.succeeded, false, done)));

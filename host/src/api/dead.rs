@@ -20,7 +20,8 @@ use crate::queue::redrive::Redrive;
 /// Dead letters, the newest first, with filters
 ///
 /// A list looks at 5,000 dead letters at most, and says how many it looked at. `next` is the cursor of the
-/// rest, also where nothing matched so far.
+/// rest, also where nothing matched so far. With `fields` an answer ends after 8 MiB of fields, with at least
+/// one dead letter.
 #[utoipa::path(
     get,
     path = "/v1/queues/{queue}/dead",

@@ -85,7 +85,8 @@ pub(super) struct EnqueuedView {
 /// Tasks of one state, with filters
 ///
 /// A list looks at 5,000 tasks at most, and says how many it looked at. `next` is the cursor of the rest,
-/// also where nothing matched so far.
+/// also where nothing matched so far. With `fields` an answer ends after 8 MiB of fields, with at least one
+/// task.
 #[utoipa::path(
     get,
     path = "/v1/queues/{queue}/tasks",

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::cursor::{self, BadCursor};
 use super::error::OperationError;
 use super::json::FieldView;
+use super::list::FIELD_BYTES;
 use super::mask::FieldMask;
 use super::patience::patiently;
 use crate::queue::redrive::{DeadWalk, NamedWalk, Redrive, Redrove, StepBudget};
@@ -97,6 +98,7 @@ pub(crate) async fn dead_list(
     let mut list = DeadList { dead: Vec::new(), examined: 0, next: None };
     let (mut count, end) = (limit.clamp(1, PAGE.0), Instant::now() + LIST_TIME);
     let write = |entry: &str| Some(cursor::write(LIST_KIND, &[entry]));
+    let mut field_bytes = 0;
     loop {
         let page = patiently(|| queue.newest_dead(after.as_deref(), count)).await?;
         let Some(last) = page.last().map(|last| last.entry.clone()) else { return Ok(list) };
@@ -105,8 +107,9 @@ pub(crate) async fn dead_list(
         for letter in &page {
             list.examined += 1;
             if filter.takes(&letter.traits(), now_ms) {
+                field_bytes += if with_fields { letter.bytes() } else { 0 };
                 list.dead.push(DeadView::new(letter, with_fields));
-                if list.dead.len() >= limit {
+                if list.dead.len() >= limit || field_bytes >= FIELD_BYTES {
                     list.next = write(&letter.entry);
                     return Ok(list);
                 }

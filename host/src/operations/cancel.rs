@@ -18,7 +18,7 @@ use super::task::unknown_task;
 use super::tree;
 use crate::config::QueueRules;
 use crate::queue::codec;
-use crate::queue::listing::{FoundTask, ListedState, comes_after};
+use crate::queue::listing::{FoundTask, ListedState};
 use crate::queue::{FlowProgress, Meant, Queue, Status, TaskFilter, TaskName};
 
 /// The states from which tasks are cancelled, in this order.
@@ -269,7 +269,7 @@ impl<'c> CancelWalk<'c> {
             };
             let (examined, mut tasks) = (page.examined as u64, page.tasks);
             if let Some(last) = self.last.as_deref().filter(|_| is_in_stream) {
-                let is_later = |task: &FoundTask| comes_after(&task.position, last);
+                let is_later = |task: &FoundTask| codec::comes_after(&task.position, last);
                 if let Some(end) = tasks.iter().position(is_later) {
                     tasks.truncate(end);
                     self.leave_state();

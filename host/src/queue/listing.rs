@@ -11,8 +11,6 @@
 //! In: a state, and the position behind which the page begins. Out: tasks, each with its position. Nothing
 //! here reads more than the page. Not here: filters over many pages (`operations`).
 
-use std::cmp::Reverse;
-
 use redis::{Cmd, Value};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 use utoipa::ToSchema;
@@ -148,7 +146,7 @@ impl Queue {
             Err(error) => return Err(error),
         };
         let delivered = delivered.unwrap_or_default().last_delivered;
-        let after = after.map_or(delivered.as_str(), |after| later(after, &delivered)).to_owned();
+        let after = after.map_or(delivered.as_str(), |after| codec::later(after, &delivered)).to_owned();
         let entries = self.range(&self.keys.stream, &format!("({after}"), "+", count).await?;
         let (examined, next) = (entries.len(), last_of(&entries, count));
         let queued = |entry: StreamEntry| {
@@ -454,20 +452,6 @@ fn last_of(entries: &[StreamEntry], count: usize) -> Option<String> {
     entries.last().filter(|_| entries.len() == count).map(|last| last.id.clone())
 }
 
-/// Whether the entry id `a` comes after `b`.
-pub(crate) fn comes_after(a: &str, b: &str) -> bool {
-    a != b && later(a, b) == a
-}
-
-/// The later one of two entry ids.
-fn later<'a>(a: &'a str, b: &'a str) -> &'a str {
-    let number = |id: &str| -> (u64, u64) {
-        let (ms, sequence) = id.split_once('-').unwrap_or((id, "0"));
-        (ms.parse().unwrap_or(0), sequence.parse().unwrap_or(0))
-    };
-    [a, b].into_iter().min_by_key(|id| Reverse(number(id))).unwrap_or(a)
-}
-
 /// Entry, consumer and idle time of each item of a reply of XPENDING.
 fn pending_entries(reply: Value) -> Shaped<Vec<(String, String, u64)>> {
     let pending = |item| {
@@ -488,17 +472,4 @@ fn optional_values(values: Vec<Value>) -> Shaped<Vec<Option<Vec<u8>>>> {
         value => reply::bytes(value).map(Some),
     };
     values.into_iter().map(optional).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entry_ids_are_compared_as_numbers() {
-        assert_eq!(later("9-0", "10-0"), "10-0");
-        assert_eq!(later("10-2", "10-11"), "10-11");
-        assert_eq!(later("10-2", "0-0"), "10-2");
-        assert!(comes_after("10-0", "9-5") && !comes_after("9-5", "9-5") && !comes_after("9-5", "10-0"));
-    }
 }

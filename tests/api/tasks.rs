@@ -323,3 +323,68 @@ fn cancelling_many_is_taken_up_where_it_ended() {
     assert!(succeeded >= expected, "{succeeded} of at least {expected}");
     host.stop();
 }
+
+#[test]
+fn cancelling_many_unknown_ids_is_taken_up_where_it_ended() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let mut pipe = redis::pipe();
+    for n in 0..10_000 {
+        pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n).arg("more").arg("x".repeat(2_000)).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("add tasks");
+    let known: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+", "COUNT", 1));
+    // Each of the others is looked for in the whole stream.
+    let unknown = (1..1000).map(|n| format!("no-{n}"));
+    let ids: Vec<String> = known.into_iter().map(|(id, _)| id).chain(unknown).collect();
+    let cancel = |body: Value| post(&host, &format!("{TASKS}/cancel"), &body);
+    let part = good(&cancel(json!({ "ids": ids })), 200);
+    let count = |part: &Value, name: &str| part[name].as_u64().expect("a count");
+    assert_eq!(count(&part, "succeeded"), 1, "{part}");
+    let examined = count(&part, "examined");
+    assert!((1..1000).contains(&examined) && count(&part, "skipped") == examined - 1, "{part}");
+    let next = part["next"].as_str().expect("a cursor");
+    problem(&cancel(json!({ "ids": ["1"], "cursor": next })), 422, "invalid");
+    let _: u64 = bench.redis("DEL", "work");
+    let rest = good(&cancel(json!({ "ids": ids, "cursor": next })), 200);
+    assert_eq!((count(&rest, "skipped"), &rest["next"]), (1000 - examined, &Value::Null));
+    host.stop();
+}
+
+#[test]
+fn cancelling_many_says_how_far_it_came_when_it_fails() {
+    let mut bench =
+        Bench::new("[queues.work]\nplugin = \"missing\"\n[queues.other]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let [ids, _] = ["work", "other"].map(|queue| {
+        let ids: Vec<String> = (0..5).map(|_| bench.xadd(queue, &[("n", "1")])).collect();
+        // A key of another type stands in the place of its status.
+        let _: String = bench.redis("SET", (format!("tq:{{{queue}}}:task:{}", ids[2]), "x"));
+        ids
+    });
+    let cancel = |body: Value| problem(&post(&host, &format!("{TASKS}/cancel"), &body), 409, "queue-unfit");
+    let why = cancel(json!({ "all": true }));
+    assert!(why.contains("; 2 were cancelled before"), "{why}");
+    let why = cancel(json!({ "ids": [&ids[3], &ids[2], &ids[4]] }));
+    assert!(why.contains("; 1 were cancelled before"), "{why}");
+    let ran = bench.tqhost(&["cancel", "other", "--all", "--yes"]);
+    assert!(ran.code == 1 && ran.stderr.contains("at least 2 tasks cancelled, not all of them"), "{ran:?}");
+    host.stop();
+}
+
+#[test]
+fn what_is_delayed_is_cancelled_before_it_can_become_due_behind_the_walk() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let mut pipe = redis::pipe();
+    for n in 0..6_000 {
+        pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("add tasks");
+    good(&post(&host, TASKS, &json!({ "fields": { "name": "later" }, "delay": "2h" })), 202);
+    // One request does not look at all that is queued.
+    let body = json!({ "all": true, "text": "later" });
+    let done = good(&post(&host, &format!("{TASKS}/cancel"), &body), 200);
+    assert_eq!((&done["succeeded"], done["next"].is_string()), (&json!(1), true), "{done}");
+    host.stop();
+}

@@ -2,7 +2,7 @@
 //!
 //! Not here: the same over HTTP (`api`), single tasks (`commands`).
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
@@ -157,6 +157,57 @@ fn a_dead_letter_that_its_status_names_is_found_at_once() {
     // One that no status names is looked for among all of them.
     assert_eq!(ask(&bench, &["dead", "show", "work", "id-1995"])["error"], "trap 1995");
     assert_eq!(ask(&bench, &["dead", "purge", "work", "id-1995", "id-5", "nobody"]), counts(2, 1));
+}
+
+/// Runs a command at a terminal. When it asks, `meanwhile` happens, and the answer is yes. Gives what stands
+/// on the terminal in the end.
+fn answered(bench: &mut Bench, args: &str, meanwhile: impl FnOnce(&mut Bench)) -> String {
+    let config = bench.config();
+    let line = format!("{} --config {} {args}", env!("CARGO_BIN_EXE_tqhost"), config.display());
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("start a terminal");
+    let mut terminal = child.stdout.take().expect("a terminal");
+    let mut shown = Vec::new();
+    while !shown.ends_with(b"[y/N] ") {
+        let mut byte = [0];
+        terminal.read_exact(&mut byte).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&shown)));
+        shown.extend(byte);
+    }
+    meanwhile(bench);
+    let mut stdin = child.stdin.take().expect("a keyboard");
+    stdin.write_all(b"y\n").expect("answer");
+    terminal.read_to_end(&mut shown).expect("read the terminal");
+    drop(stdin);
+    assert!(child.wait().expect("wait").success());
+    String::from_utf8_lossy(&shown).into_owned()
+}
+
+#[test]
+fn what_is_deleted_is_what_was_counted() {
+    let mut bench = with_dead(3);
+    let shown = answered(&mut bench, "dead purge work --all", |bench| add_dead(bench, 3..5));
+    assert!(shown.contains("Delete 3 dead letters of work for good? [y/N]"), "{shown}");
+    assert!(shown.contains("3 dead letters deleted") && dead(&mut bench) == 2, "{shown}");
+    let file = bench.dir.path().join("dead.jsonl");
+    let purge = format!("dead purge work --all --out {}", file.display());
+    let shown = answered(&mut bench, &purge, |bench| add_dead(bench, 5..6));
+    assert!(shown.contains("2 dead letters deleted") && dead(&mut bench) == 1, "{shown}");
+
+    let delay = |bench: &Bench| drop(ask(bench, &["enqueue", "work", "a=1", "--delay", "1h"]));
+    for command in ["drain", "cancel"] {
+        bench.xadd("work", &[("a", "1")]);
+        delay(&bench);
+        let all = if command == "cancel" { " --all" } else { "" };
+        let shown = answered(&mut bench, &format!("{command} work{all}"), |bench| {
+            bench.xadd("work", &[("a", "2")]);
+            delay(bench);
+        });
+        assert!(shown.contains("Cancel 2 tasks") && shown.contains("2 tasks cancelled"), "{shown}");
+        let places = bench.places("work");
+        assert_eq!((places.length, places.delayed), (1, 1), "{command}");
+        assert_eq!(ask(&bench, &["drain", "work", "--yes"])["succeeded"], 2, "{command}");
+    }
 }
 
 #[test]

@@ -49,8 +49,8 @@ macro_rules! with_filter {
             /// Only the task with this id
             #[serde(skip_serializing_if = "Option::is_none")]
             id: Option<String>,
-            /// Only since this time: milliseconds since the Unix epoch, or RFC 3339. It is the time when a task
-            /// was queued, began, is due, died or ended, or when a held one was enqueued
+            /// Only since this time: milliseconds since the Unix epoch, or RFC 3339. It is the time when a
+            /// task was queued, began, is due, died or ended, or when a held one was enqueued
             #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(value_type = Option<String>)]
             from: Option<TimeMs>,
@@ -58,8 +58,8 @@ macro_rules! with_filter {
             #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(value_type = Option<String>)]
             to: Option<TimeMs>,
-            /// Only in their state (or dead) for at least this long, like `30m`; delayed and held ones: enqueued
-            /// at least this long ago
+            /// Only in their state (or dead) for at least this long, like `30m`; delayed and held ones:
+            /// enqueued at least this long ago
             #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(pattern = "^([0-9]+(d|h|m|s|ms))+$")]
             older_than: Option<String>,

@@ -94,9 +94,9 @@ pub(super) async fn export_dead(
 
 /// Brings dead letters back into the queue, as tasks on their first attempt
 ///
-/// One request looks at 10,000 dead letters, or for 10 seconds; `next` is the cursor of the rest. Tasks that die
-/// during the operation are left out. At a slow rate a request does what fits into its time, and `wait_ms` says
-/// when the next one can go on.
+/// One request looks at 10,000 dead letters, or for 10 seconds; `next` is the cursor of the rest. Tasks that
+/// die during the operation are left out. At a slow rate a request does what fits into its time, and
+/// `wait_ms` says when the next one can go on.
 #[utoipa::path(
     post,
     path = "/v1/queues/{queue}/dead/requeue",

@@ -190,8 +190,8 @@ pub(crate) async fn redrive_walk(queue: &Queue) -> Result<String, OperationError
     Ok(write_walk(&patiently(|| queue.begin_walk()).await?))
 }
 
-/// Takes one step: requeues, purges or counts the dead letters of these tasks, those of which a status is kept,
-/// and those among the 10,000 newest dead letters. It ends after 10 seconds.
+/// Takes one step: requeues, purges or counts the dead letters of these tasks, those of which a status is
+/// kept, and those among the 10,000 newest dead letters. It ends after 10 seconds.
 pub(crate) async fn redrive_ids(
     queue: &Queue,
     ids: &[String],

@@ -43,6 +43,16 @@ fn texts(list: &Value, name: &str) -> Vec<String> {
     items.iter().map(|item| item[name].as_str().unwrap_or_default().to_owned()).collect()
 }
 
+/// How often commands have read a part of a stream.
+fn reads(bench: &mut Bench) -> u64 {
+    let stats: String = bench.redis("INFO", "commandstats");
+    let calls = |name: &str| {
+        let line = stats.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    calls("cmdstat_xrange:calls=") + calls("cmdstat_xrevrange:calls=")
+}
+
 fn dead(bench: &mut Bench) -> u64 {
     bench.redis("XLEN", DEAD)
 }
@@ -135,11 +145,6 @@ fn a_dead_letter_that_its_status_names_is_found_at_once() {
     let newest: Vec<RawEntry> = bench.redis("XREVRANGE", (DEAD, "+", "-", "COUNT", 1));
     let _: u64 =
         bench.redis("HSET", (format!("tq:{{work}}:task:{id}"), "status", "FAILED", "dead", &newest[0].0));
-    let reads = |bench: &mut Bench| -> u64 {
-        let stats: String = bench.redis("INFO", "commandstats");
-        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xrange:calls="));
-        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
-    };
     let commands: [&[&str]; 5] = [
         &["dead", "show", "work", id],
         &["dead", "export", "work", id],
@@ -222,6 +227,52 @@ fn an_interrupted_requeue_ends_with_its_figure() {
     let error: Value = serde_json::from_str(&ran.stderr).expect("one error as JSON");
     assert!(error["error"].as_str().is_some_and(|why| why.starts_with(&told)), "{back}: {ran:?}");
     assert_eq!((ran.code, dead(&mut bench)), (1, 500 - back));
+}
+
+#[test]
+fn an_interrupted_list_says_that_it_has_not_seen_all() {
+    const TASKS: usize = 60_000;
+    let mut bench = Bench::new("[queues.work]\n");
+    let mut pipe = redis::pipe();
+    for n in 0..TASKS {
+        pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n).ignore();
+        pipe.cmd("XADD").arg(DEAD).arg("*").arg(&["tq-id", "a", "tq-reason", "rejected"]).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("add tasks");
+    let lists: [&[&str]; 3] = [
+        &["tasks", "work", "--match", "nothing like this"],
+        &["dead", "list", "work", "--match", "nothing like this"],
+        &["dead", "list", "work", "--match", "nothing like this", "--by", "error"],
+    ];
+    for list in lists {
+        let before = reads(&mut bench);
+        let child = start(&bench, list);
+        eventually("it is at work", || (reads(&mut bench) > before + 10).then_some(()));
+        let ran = interrupt(child);
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+        assert!(ran.stderr.starts_with("tqhost: interrupted: "), "{ran:?}");
+        assert!(ran.stderr.contains(" looked at; --cursor "), "{ran:?}");
+        assert!(!ran.stderr.contains(&format!(" {TASKS} ")), "{ran:?}");
+    }
+}
+
+#[test]
+fn an_import_that_only_counts_can_be_interrupted() {
+    let mut bench = with_dead(1);
+    let file = bench.dir.path().join("dead.jsonl");
+    let path = file.to_str().expect("a path");
+    let line = |n| {
+        let id = format!("old-{n}");
+        format!("{}\n", json!({ "id": id, "queue": "work", "failed_at": 1, "fields": [], "reserved": [] }))
+    };
+    std::fs::write(&file, (0..100_000).map(line).collect::<String>()).expect("write");
+    let before = reads(&mut bench);
+    let child = start(&bench, &["dead", "import", "work", path, "--dry-run"]);
+    // It has read the file once by then.
+    eventually("it knows what is dead", || (reads(&mut bench) > before).then_some(()));
+    let ran = interrupt(child);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+    assert!(ran.stderr.starts_with("tqhost: interrupted: "), "{ran:?}");
 }
 
 /// An entry of a stream, byte for byte.

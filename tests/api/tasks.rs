@@ -275,6 +275,14 @@ fn the_age_of_a_delayed_or_held_task_is_the_time_since_it_was_enqueued() {
     // The time of a held task is that of its enqueueing, and that of a delayed one the time when it is due.
     assert_eq!((list("held&to=2001-01-01T00:00:00Z"), list("held&from=2001-01-01T00:00:00Z")), (3, 2));
     assert_eq!((list("delayed&to=2001-01-01T00:00:00Z"), list("delayed&from=2001-01-01T00:00:00Z")), (0, 2));
+    let chosen = |args: &[&str]| -> usize {
+        let ran = bench.tqhost(&[&["tasks", "work", "--state", "held", "--json"], args].concat());
+        ran.ok().json()["tasks"].as_array().expect("tasks").len()
+    };
+    assert_eq!((chosen(&["--to", "2001-01-01T00:00:00Z"]), chosen(&["--from", "1000000000000"])), (3, 2));
+    assert_eq!((chosen(&["--id", "1000-2"]), chosen(&["--id", "1000"])), (1, 0));
+    let wrong = bench.tqhost(&["tasks", "work", "--from", "yesterday"]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("no time like"), "{wrong:?}");
 
     let count = |path: &str, body: Value| {
         good(&post(&host, path, &body), 200)["succeeded"].as_u64().expect("a count")
@@ -353,8 +361,7 @@ fn cancelling_many_unknown_ids_is_taken_up_where_it_ended() {
 
 #[test]
 fn cancelling_many_says_how_far_it_came_when_it_fails() {
-    let mut bench =
-        Bench::new("[queues.work]\nplugin = \"missing\"\n[queues.other]\nplugin = \"missing\"\n");
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n[queues.other]\nplugin = \"missing\"\n");
     let host = bench.host();
     let [ids, _] = ["work", "other"].map(|queue| {
         let ids: Vec<String> = (0..5).map(|_| bench.xadd(queue, &[("n", "1")])).collect();

@@ -34,7 +34,8 @@ macro_rules! with_filter {
             /// Only those that are dead for this reason
             #[serde(skip_serializing_if = "Option::is_none")]
             reason: Option<String>,
-            /// Only those with this text in their id, their error or the value of a field
+            /// Only those with this text in their id, their error or the value of a field. The fields of
+            /// ended tasks are not known
             #[serde(skip_serializing_if = "Option::is_none")]
             text: Option<String>,
             /// Only those with this text in their latest error

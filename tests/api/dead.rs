@@ -221,3 +221,51 @@ fn a_requeue_at_a_rate_ends_its_step_in_time() {
     eventually("all are back", || (bench.redis::<u64>("XLEN", "work") == 30).then_some(()));
     host.stop();
 }
+
+#[test]
+fn a_requeue_at_a_slow_rate_says_when_it_goes_on() {
+    let (mut bench, host) = bench(5);
+    let requeue = |body: Value| good(&post(&host, &format!("{DEAD}/requeue"), &body), 200);
+    let wait = |part: &Value| part["wait_ms"].as_u64().expect("a time to wait");
+    for chosen in [json!({ "all": true, "reason": "rejected" }), json!({ "ids": ["id-1", "nobody", "id-3"] })]
+    {
+        let with = |more: Value| {
+            let mut body = chosen.clone();
+            let members = body.as_object_mut().expect("an object");
+            members.extend(more.as_object().expect("an object").clone());
+            body
+        };
+        let first = requeue(with(json!({ "rate": "1/m" })));
+        assert_eq!(counts(&first)[0], 1, "{first}");
+        assert!((30_001..=60_000).contains(&wait(&first)), "{first}");
+        // The next one may come too early, whoever sends it.
+        let next = first["next"].as_str().expect("a cursor");
+        let early = requeue(with(json!({ "rate": "1/m", "cursor": next })));
+        assert_eq!(counts(&early), [0, 0], "{early}");
+        assert!(early["next"].is_string() && wait(&early) <= wait(&first), "{early}");
+        let rest = requeue(with(json!({ "cursor": early["next"] })));
+        assert_eq!((&rest["next"], &rest["wait_ms"]), (&Value::Null, &Value::Null), "{rest}");
+        let asked_for: u64 = [&first, &rest].into_iter().flat_map(counts).sum();
+        assert_eq!(asked_for, 3, "{first} {rest}");
+    }
+    assert_eq!(bench.redis::<u64>("XLEN", "work"), 5);
+    host.stop();
+}
+
+#[test]
+fn a_thousand_ids_at_a_rate_are_taken_up_where_they_ended() {
+    let (mut bench, host) = bench(999);
+    let ids: Vec<String> = (0..999).map(|n| format!("id-{n}")).chain(["nobody".into()]).collect();
+    let requeue = |body: Value| post(&host, &format!("{DEAD}/requeue"), &body);
+    // All of them take 20 seconds at this rate, and a step 10.
+    let part = good(&requeue(json!({ "ids": ids, "rate": "50/s" })), 200);
+    let [succeeded, skipped] = counts(&part);
+    assert!((1..999).contains(&succeeded) && skipped == 0, "{part}");
+    assert_eq!(bench.redis::<u64>("XLEN", "work"), succeeded);
+    let next = part["next"].as_str().expect("a cursor");
+    problem(&requeue(json!({ "ids": ["id-1"], "cursor": next })), 422, "invalid");
+    let rest = good(&requeue(json!({ "ids": ids, "cursor": next })), 200);
+    assert_eq!((counts(&rest), &rest["next"]), ([999 - succeeded, 1], &Value::Null));
+    assert_eq!(bench.redis::<u64>("XLEN", "work"), 999);
+    host.stop();
+}

@@ -150,3 +150,56 @@ fn the_number_of_streams_is_bounded() {
     drop(open);
     host.stop();
 }
+
+/// Adds events as hosts note them, and deletes all but the last one in the same moment.
+fn add_events(bench: &mut Bench, ids: &[&str], and_trim: bool) {
+    let mut pipe = redis::pipe();
+    pipe.atomic();
+    for id in ids {
+        let event = ["id", id, "status", "COMPLETED", "attempt", "1"];
+        pipe.cmd("XADD").arg("tq:{work}:events").arg("*").arg(&event).ignore();
+    }
+    if and_trim {
+        pipe.cmd("XTRIM").arg("tq:{work}:events").arg("MAXLEN").arg(1).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("add events");
+}
+
+#[test]
+fn a_stream_that_misses_events_says_so() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\nevents = 10\n");
+    let host = bench.host();
+    let mut of_queue = Events::open(host.admin(), "/v1/queues/work/events", &[]);
+    let mut of_host = Events::open(host.admin(), "/v1/events", &[("last-event-id", "1000")]);
+    let next = |events: &mut Events| {
+        let event = events.next().expect("an event");
+        (event.kind, event.data)
+    };
+    let task = |kind: &str, data: &Value, id: &str| assert_eq!((kind, &data["id"]), ("task", &json!(id)));
+    let steps = [(&["a", "b"][..], false), (&["c"], false), (&["d", "e", "f"], true), (&["g"], false)];
+    for (ids, and_trim) in steps {
+        add_events(&mut bench, ids, and_trim);
+        for (events, about) in [(&mut of_queue, json!({})), (&mut of_host, json!({ "queue": "work" }))] {
+            let left = if and_trim { &ids[ids.len() - 1..] } else { ids };
+            if and_trim {
+                assert_eq!(next(events), ("gap".to_owned(), about), "{ids:?}");
+            }
+            for id in left {
+                let (kind, data) = next(events);
+                task(&kind, &data, id);
+            }
+        }
+    }
+    // A client of the host that comes later has missed some, too, and is told once.
+    let mut late = Events::open(host.admin(), "/v1/events", &[("last-event-id", "1000")]);
+    assert_eq!(next(&mut late).0, "gap");
+    for id in ["f", "g"] {
+        let (kind, data) = next(&mut late);
+        task(&kind, &data, id);
+    }
+    let mut late = Events::open(host.admin(), "/v1/queues/work/events", &[("last-event-id", "5-0")]);
+    assert_eq!(next(&mut late).0, "gap");
+    let (kind, data) = next(&mut late);
+    task(&kind, &data, "f");
+    host.stop();
+}

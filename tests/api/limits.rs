@@ -178,3 +178,37 @@ fn a_filter_by_text_says_how_far_it_came() {
     }
     host.stop();
 }
+
+#[test]
+fn a_list_with_fields_ends_after_some_mebibytes() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    // The disk is no part of this.
+    let _: String = bench.redis("CONFIG", ("SET", "appendonly", "no"));
+    let [small, large] = [1, 5 << 20].map(|bytes| "x".repeat(bytes));
+    // One with more than an answer may have comes alone.
+    for more in [&large, &large, &"x".repeat(9 << 20), &small] {
+        bench.xadd("work", &[("more", more)]);
+    }
+    for more in [&small, &large, &large] {
+        let letter = ["more", more, "tq-id", "d", "tq-queue", "work", "tq-reason", "rejected"];
+        let _: String = bench.redis("XADD", ("tq:{work}:dead", "*", &letter[..]));
+    }
+    let host = bench.host();
+    for (path, list, sizes) in [
+        ("/v1/queues/work/tasks?state=queued&fields=true", "tasks", &[2, 1, 1][..]),
+        ("/v1/queues/work/dead?fields=true", "dead", &[2, 1]),
+        ("/v1/queues/work/tasks?state=queued&fields=false", "tasks", &[4]),
+    ] {
+        let (mut found, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = good(&ask(&host, "GET", &format!("{path}{cursor}")), 200);
+            found.push(page[list].as_array().expect("a list").len());
+            let Some(next) = page["next"].as_str() else { break };
+            cursor = format!("&cursor={next}");
+        }
+        // A list that ends with its last task may have an empty page behind it.
+        found.retain(|tasks| *tasks > 0);
+        assert_eq!(found, sizes, "{path}");
+    }
+    host.stop();
+}

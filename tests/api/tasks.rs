@@ -237,6 +237,71 @@ fn a_drain_leaves_what_runs() {
     host.stop();
 }
 
+/// A paused queue with two delayed and five held tasks: one and three of them were enqueued long ago.
+fn old_and_young() -> (Bench, Host) {
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"as-told\"\nserial = { field = \"key\" }\n\
+         backoff = { delays = [\"1h\"] }\n",
+    );
+    bench.install("as-told", "as-told");
+    // The first one fails once, and the others wait behind it.
+    for (n, entry) in ["1000-1", "1000-2", "1000-3", "1000-4", "*", "*"].into_iter().enumerate() {
+        let data = json!({ "n": n.to_string(), "ms": 0, "retries": u64::from(n == 0), "end": "ok" });
+        let _: String = bench.redis("XADD", ("work", entry, "key", "a", "data", data.to_string()));
+    }
+    let host = bench.host();
+    eventually("five wait behind a retry", || (bench.places("work").delayed == 6).then_some(()));
+    bench.tqhost(&["pause", "work"]).ok();
+    good(&post(&host, TASKS, &json!({ "fields": { "data": "later" }, "delay": "2h" })), 202);
+    (bench, host)
+}
+
+#[test]
+fn the_age_of_a_delayed_or_held_task_is_the_time_since_it_was_enqueued() {
+    let (bench, host) = old_and_young();
+    let list = |query: &str| -> usize {
+        let list = good(&ask(&host, "GET", &format!("{TASKS}?state={query}")), 200);
+        list["tasks"].as_array().expect("tasks").len()
+    };
+    for (state, old, young) in [("held", 3, 2), ("delayed", 1, 1)] {
+        assert_eq!(list(&format!("{state}&older_than=1h")), old, "{state}");
+        assert_eq!(list(&format!("{state}&newer_than=1h")), young, "{state}");
+        let count = |age: &str| -> usize {
+            let args = ["tasks", "work", "--state", state, age, "1h", "--json"];
+            bench.tqhost(&args).ok().json()["tasks"].as_array().expect("tasks").len()
+        };
+        assert_eq!((count("--older-than"), count("--newer-than")), (old, young), "{state}");
+    }
+    // The time of a held task is that of its enqueueing, and that of a delayed one the time when it is due.
+    assert_eq!((list("held&to=2001-01-01T00:00:00Z"), list("held&from=2001-01-01T00:00:00Z")), (3, 2));
+    assert_eq!((list("delayed&to=2001-01-01T00:00:00Z"), list("delayed&from=2001-01-01T00:00:00Z")), (0, 2));
+    let chosen = |args: &[&str]| -> usize {
+        let ran = bench.tqhost(&[&["tasks", "work", "--state", "held", "--json"], args].concat());
+        ran.ok().json()["tasks"].as_array().expect("tasks").len()
+    };
+    assert_eq!((chosen(&["--to", "2001-01-01T00:00:00Z"]), chosen(&["--from", "1000000000000"])), (3, 2));
+    assert_eq!((chosen(&["--id", "1000-2"]), chosen(&["--id", "1000"])), (1, 0));
+    let wrong = bench.tqhost(&["tasks", "work", "--from", "yesterday"]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("no time like"), "{wrong:?}");
+
+    let count = |path: &str, body: Value| {
+        good(&post(&host, path, &body), 200)["succeeded"].as_u64().expect("a count")
+    };
+    let cancel = format!("{TASKS}/cancel");
+    let drain = "/v1/queues/work/drain";
+    for path in [cancel.as_str(), drain] {
+        let age = |name: &str, age: &str| count(path, json!({ "all": true, "dry_run": true, name: age }));
+        assert_eq!((age("older_than", "1h"), age("newer_than", "1h")), (4, 3), "{path}");
+        assert_eq!(age("older_than", "100000d"), 0, "{path}");
+    }
+    assert_eq!(count(&cancel, json!({ "all": true, "state": "held", "older_than": "1h" })), 3);
+    let drained = |args: &[&str]| bench.tqhost(&[&["drain", "work", "--yes"], args].concat()).ok().stdout;
+    assert_eq!(drained(&["--older-than", "1h"]), "1 task cancelled\n");
+    assert_eq!(drained(&["--older-than", "1h"]), "0 tasks cancelled\n");
+    assert_eq!(drained(&["--newer-than", "1h"]), "3 tasks cancelled\n");
+    host.stop();
+}
+
 #[test]
 fn cancelling_many_is_taken_up_where_it_ended() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
@@ -264,5 +329,69 @@ fn cancelling_many_is_taken_up_where_it_ended() {
     assert!(steps >= 2, "it came in {steps} steps");
     // The text may also stand in an entry's id.
     assert!(succeeded >= expected, "{succeeded} of at least {expected}");
+    host.stop();
+}
+
+#[test]
+fn cancelling_many_unknown_ids_is_taken_up_where_it_ended() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let mut pipe = redis::pipe();
+    for n in 0..10_000 {
+        pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n).arg("more").arg("x".repeat(2_000)).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("add tasks");
+    let known: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+", "COUNT", 1));
+    // Each of the others is looked for in the whole stream.
+    let unknown = (1..1000).map(|n| format!("no-{n}"));
+    let ids: Vec<String> = known.into_iter().map(|(id, _)| id).chain(unknown).collect();
+    let cancel = |body: Value| post(&host, &format!("{TASKS}/cancel"), &body);
+    let part = good(&cancel(json!({ "ids": ids })), 200);
+    let count = |part: &Value, name: &str| part[name].as_u64().expect("a count");
+    assert_eq!(count(&part, "succeeded"), 1, "{part}");
+    let examined = count(&part, "examined");
+    assert!((1..1000).contains(&examined) && count(&part, "skipped") == examined - 1, "{part}");
+    let next = part["next"].as_str().expect("a cursor");
+    problem(&cancel(json!({ "ids": ["1"], "cursor": next })), 422, "invalid");
+    let _: u64 = bench.redis("DEL", "work");
+    let rest = good(&cancel(json!({ "ids": ids, "cursor": next })), 200);
+    assert_eq!((count(&rest, "skipped"), &rest["next"]), (1000 - examined, &Value::Null));
+    host.stop();
+}
+
+#[test]
+fn cancelling_many_says_how_far_it_came_when_it_fails() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n[queues.other]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let [ids, _] = ["work", "other"].map(|queue| {
+        let ids: Vec<String> = (0..5).map(|_| bench.xadd(queue, &[("n", "1")])).collect();
+        // A key of another type stands in the place of its status.
+        let _: String = bench.redis("SET", (format!("tq:{{{queue}}}:task:{}", ids[2]), "x"));
+        ids
+    });
+    let cancel = |body: Value| problem(&post(&host, &format!("{TASKS}/cancel"), &body), 409, "queue-unfit");
+    let why = cancel(json!({ "all": true }));
+    assert!(why.contains("; 2 were cancelled before"), "{why}");
+    let why = cancel(json!({ "ids": [&ids[3], &ids[2], &ids[4]] }));
+    assert!(why.contains("; 1 were cancelled before"), "{why}");
+    let ran = bench.tqhost(&["cancel", "other", "--all", "--yes"]);
+    assert!(ran.code == 1 && ran.stderr.contains("at least 2 tasks cancelled, not all of them"), "{ran:?}");
+    host.stop();
+}
+
+#[test]
+fn what_is_delayed_is_cancelled_before_it_can_become_due_behind_the_walk() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let mut pipe = redis::pipe();
+    for n in 0..6_000 {
+        pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("add tasks");
+    good(&post(&host, TASKS, &json!({ "fields": { "name": "later" }, "delay": "2h" })), 202);
+    // One request does not look at all that is queued.
+    let body = json!({ "all": true, "text": "later" });
+    let done = good(&post(&host, &format!("{TASKS}/cancel"), &body), 200);
+    assert_eq!((&done["succeeded"], done["next"].is_string()), (&json!(1), true), "{done}");
     host.stop();
 }

@@ -477,7 +477,7 @@ fn plugins_show_versions_and_figures() {
         let rows = view["plugins"].as_array()?;
         (rows.len() == 2 && rows.iter().all(|row| row["attempts"] == 1)).then_some(view)
     });
-    has(&view, &["hosts", "plugins"]);
+    has(&view, &["hosts", "plugins", "versions"]);
     for row in view["plugins"].as_array().expect("rows") {
         has(
             row,
@@ -514,6 +514,20 @@ fn plugins_show_versions_and_figures() {
     }
     let text = bench.tqhost(&["plugins"]).ok().stdout;
     assert!(text.contains("active") && text.contains("traps"), "{text}");
+    // The outcomes are there a moment later.
+    let of = |view: &Value, plugin: &str, end: &str| {
+        let versions = view["versions"].as_array().expect("versions").iter();
+        let version = |of: &&Value| of["version"].as_str().is_some_and(|name| name.starts_with(plugin));
+        versions.filter(version).filter_map(|of| of[end].as_u64()).sum::<u64>()
+    };
+    eventually("the outcomes by version", || {
+        let view = ask(&bench, &["plugins"]);
+        (of(&view, "echo@", "completed") == 1 && of(&view, "traps@", "trapped") == 1).then_some(())
+    });
+    let one = ask(&bench, &["plugins", "echo"]);
+    assert_eq!((of(&one, "echo@", "completed"), of(&one, "traps@", "attempts")), (1, 0), "{one}");
+    let text = bench.tqhost(&["plugins"]).ok().stdout;
+    assert!(text.contains("VERSION") && text.contains("REJECTED") && text.contains("\ntraps@"), "{text}");
     host.stop();
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Not here: the same over HTTP (`api`), single tasks (`commands`).
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
@@ -41,6 +41,16 @@ fn ask(bench: &Bench, args: &[&str]) -> Value {
 fn texts(list: &Value, name: &str) -> Vec<String> {
     let items = list.as_array().unwrap_or_else(|| panic!("a list: {list}"));
     items.iter().map(|item| item[name].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// How often commands have read a part of a stream.
+fn reads(bench: &mut Bench) -> u64 {
+    let stats: String = bench.redis("INFO", "commandstats");
+    let calls = |name: &str| {
+        let line = stats.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    calls("cmdstat_xrange:calls=") + calls("cmdstat_xrevrange:calls=")
 }
 
 fn dead(bench: &mut Bench) -> u64 {
@@ -129,6 +139,83 @@ fn a_list_is_the_newest_first_and_says_how_many_there_are() {
 }
 
 #[test]
+fn a_dead_letter_that_its_status_names_is_found_at_once() {
+    let mut bench = with_dead(2_000);
+    let id = "id-1999";
+    let newest: Vec<RawEntry> = bench.redis("XREVRANGE", (DEAD, "+", "-", "COUNT", 1));
+    let _: u64 =
+        bench.redis("HSET", (format!("tq:{{work}}:task:{id}"), "status", "FAILED", "dead", &newest[0].0));
+    let commands: [&[&str]; 5] = [
+        &["dead", "show", "work", id],
+        &["dead", "export", "work", id],
+        &["dead", "requeue", "work", id, "--dry-run"],
+        &["dead", "purge", "work", id, "--dry-run"],
+        &["dead", "purge", "work", id],
+    ];
+    for command in commands {
+        let before = reads(&mut bench);
+        bench.tqhost(command).ok();
+        let asked = reads(&mut bench) - before;
+        assert!(asked <= 3, "{asked} reads of {command:?}, and 10 pages have all dead letters");
+    }
+    assert_eq!(dead(&mut bench), 1_999);
+    // One that no status names is looked for among all of them.
+    assert_eq!(ask(&bench, &["dead", "show", "work", "id-1995"])["error"], "trap 1995");
+    assert_eq!(ask(&bench, &["dead", "purge", "work", "id-1995", "id-5", "nobody"]), counts(2, 1));
+}
+
+/// Runs a command at a terminal. When it asks, `meanwhile` happens, and the answer is yes. Gives what stands
+/// on the terminal in the end.
+fn answered(bench: &mut Bench, args: &str, meanwhile: impl FnOnce(&mut Bench)) -> String {
+    let config = bench.config();
+    let line = format!("{} --config {} {args}", env!("CARGO_BIN_EXE_tqhost"), config.display());
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("start a terminal");
+    let mut terminal = child.stdout.take().expect("a terminal");
+    let mut shown = Vec::new();
+    while !shown.ends_with(b"[y/N] ") {
+        let mut byte = [0];
+        terminal.read_exact(&mut byte).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&shown)));
+        shown.extend(byte);
+    }
+    meanwhile(bench);
+    let mut stdin = child.stdin.take().expect("a keyboard");
+    stdin.write_all(b"y\n").expect("answer");
+    terminal.read_to_end(&mut shown).expect("read the terminal");
+    drop(stdin);
+    assert!(child.wait().expect("wait").success());
+    String::from_utf8_lossy(&shown).into_owned()
+}
+
+#[test]
+fn what_is_deleted_is_what_was_counted() {
+    let mut bench = with_dead(3);
+    let shown = answered(&mut bench, "dead purge work --all", |bench| add_dead(bench, 3..5));
+    assert!(shown.contains("Delete 3 dead letters of work for good? [y/N]"), "{shown}");
+    assert!(shown.contains("3 dead letters deleted") && dead(&mut bench) == 2, "{shown}");
+    let file = bench.dir.path().join("dead.jsonl");
+    let purge = format!("dead purge work --all --out {}", file.display());
+    let shown = answered(&mut bench, &purge, |bench| add_dead(bench, 5..6));
+    assert!(shown.contains("2 dead letters deleted") && dead(&mut bench) == 1, "{shown}");
+
+    let delay = |bench: &Bench| drop(ask(bench, &["enqueue", "work", "a=1", "--delay", "1h"]));
+    for command in ["drain", "cancel"] {
+        bench.xadd("work", &[("a", "1")]);
+        delay(&bench);
+        let all = if command == "cancel" { " --all" } else { "" };
+        let shown = answered(&mut bench, &format!("{command} work{all}"), |bench| {
+            bench.xadd("work", &[("a", "2")]);
+            delay(bench);
+        });
+        assert!(shown.contains("Cancel 2 tasks") && shown.contains("2 tasks cancelled"), "{shown}");
+        let places = bench.places("work");
+        assert_eq!((places.length, places.delayed), (1, 1), "{command}");
+        assert_eq!(ask(&bench, &["drain", "work", "--yes"])["succeeded"], 2, "{command}");
+    }
+}
+
+#[test]
 fn an_interrupted_requeue_ends_with_its_figure() {
     let mut bench = with_dead(500);
     let child = start(&bench, &["dead", "requeue", "work", "--all", "--rate", "20/s", "--json"]);
@@ -140,6 +227,52 @@ fn an_interrupted_requeue_ends_with_its_figure() {
     let error: Value = serde_json::from_str(&ran.stderr).expect("one error as JSON");
     assert!(error["error"].as_str().is_some_and(|why| why.starts_with(&told)), "{back}: {ran:?}");
     assert_eq!((ran.code, dead(&mut bench)), (1, 500 - back));
+}
+
+#[test]
+fn an_interrupted_list_says_that_it_has_not_seen_all() {
+    const TASKS: usize = 60_000;
+    let mut bench = Bench::new("[queues.work]\n");
+    let mut pipe = redis::pipe();
+    for n in 0..TASKS {
+        pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n).ignore();
+        pipe.cmd("XADD").arg(DEAD).arg("*").arg(&["tq-id", "a", "tq-reason", "rejected"]).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("add tasks");
+    let lists: [&[&str]; 3] = [
+        &["tasks", "work", "--match", "nothing like this"],
+        &["dead", "list", "work", "--match", "nothing like this"],
+        &["dead", "list", "work", "--match", "nothing like this", "--by", "error"],
+    ];
+    for list in lists {
+        let before = reads(&mut bench);
+        let child = start(&bench, list);
+        eventually("it is at work", || (reads(&mut bench) > before + 10).then_some(()));
+        let ran = interrupt(child);
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+        assert!(ran.stderr.starts_with("tqhost: interrupted: "), "{ran:?}");
+        assert!(ran.stderr.contains(" looked at; --cursor "), "{ran:?}");
+        assert!(!ran.stderr.contains(&format!(" {TASKS} ")), "{ran:?}");
+    }
+}
+
+#[test]
+fn an_import_that_only_counts_can_be_interrupted() {
+    let mut bench = with_dead(1);
+    let file = bench.dir.path().join("dead.jsonl");
+    let path = file.to_str().expect("a path");
+    let line = |n| {
+        let id = format!("old-{n}");
+        format!("{}\n", json!({ "id": id, "queue": "work", "failed_at": 1, "fields": [], "reserved": [] }))
+    };
+    std::fs::write(&file, (0..100_000).map(line).collect::<String>()).expect("write");
+    let before = reads(&mut bench);
+    let child = start(&bench, &["dead", "import", "work", path, "--dry-run"]);
+    // It has read the file once by then.
+    eventually("it knows what is dead", || (reads(&mut bench) > before).then_some(()));
+    let ran = interrupt(child);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+    assert!(ran.stderr.starts_with("tqhost: interrupted: "), "{ran:?}");
 }
 
 /// An entry of a stream, byte for byte.

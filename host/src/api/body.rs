@@ -34,7 +34,8 @@ macro_rules! with_filter {
             /// Only those that are dead for this reason
             #[serde(skip_serializing_if = "Option::is_none")]
             reason: Option<String>,
-            /// Only those with this text in their id, their error or the value of a field
+            /// Only those with this text in their id, their error or the value of a field. The fields of
+            /// ended tasks are not known
             #[serde(skip_serializing_if = "Option::is_none")]
             text: Option<String>,
             /// Only those with this text in their latest error
@@ -49,7 +50,8 @@ macro_rules! with_filter {
             /// Only the task with this id
             #[serde(skip_serializing_if = "Option::is_none")]
             id: Option<String>,
-            /// Only since this time: milliseconds since the Unix epoch, or RFC 3339
+            /// Only since this time: milliseconds since the Unix epoch, or RFC 3339. It is the time when a
+            /// task was queued, began, is due, died or ended, or when a held one was enqueued
             #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(value_type = Option<String>)]
             from: Option<TimeMs>,
@@ -57,11 +59,13 @@ macro_rules! with_filter {
             #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(value_type = Option<String>)]
             to: Option<TimeMs>,
-            /// Only in their state (or dead) for at least this long, like `30m`
+            /// Only in their state (or dead) for at least this long, like `30m`; delayed and held ones:
+            /// enqueued at least this long ago
             #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(pattern = "^([0-9]+(d|h|m|s|ms))+$")]
             older_than: Option<String>,
-            /// Only in their state (or dead) for less than this long
+            /// Only in their state (or dead) for less than this long; delayed and held ones: enqueued less
+            /// than this long ago
             #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(pattern = "^([0-9]+(d|h|m|s|ms))+$")]
             newer_than: Option<String>,
@@ -178,7 +182,7 @@ with_filter! {
         /// Count only, and change nothing.
         #[serde(skip_serializing_if = "is_false")]
         pub dry_run: bool,
-        /// `next` of the answer before, with the same filters. It goes with `all`.
+        /// `next` of the answer before, with the same filters, or the same `ids`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub cursor: Option<String>,
         /// Only tasks in this state: `queued`, `delayed`, `held` or `running`. For cancelling.
@@ -241,8 +245,8 @@ impl ManyBody {
             (Some(ids), false) if ids.is_empty() || ids.len() > MAX_IDS => {
                 Err(invalid(format!("ids: {} of them are not 1 to {MAX_IDS}", ids.len())))
             }
-            (Some(_), false) if !filter.is_empty() || self.cursor.is_some() || self.state.is_some() => {
-                Err(invalid("filters, state and cursor go with all, not with ids"))
+            (Some(_), false) if !filter.is_empty() || self.state.is_some() => {
+                Err(invalid("filters and state go with all, not with ids"))
             }
             (Some(ids), false) => Ok(Many::Ids(ids)),
             (None, true) => Ok(Many::All(Box::new(filter))),
@@ -317,7 +321,7 @@ mod tests {
         assert!(refused("{\"ids\": [], \"all\": true}").starts_with("ids and all exclude"));
         assert!(refused("{\"ids\": []}").starts_with("ids: 0 of them"));
         assert!(refused("{\"reason\": \"rejected\"}").starts_with("send ids, or all"));
-        assert!(refused("{\"ids\": [\"1\"], \"text\": \"a\"}").starts_with("filters, state and cursor"));
+        assert!(refused("{\"ids\": [\"1\"], \"text\": \"a\"}").starts_with("filters and state go with all"));
         assert!(refused("{\"all\": true, \"older_than\": \"5\"}").starts_with("older_than: "));
         assert!(serde_json::from_str::<ManyBody>("{\"all\": true, \"resaon\": \"x\"}").is_err());
         let body: ManyBody = serde_json::from_str("{\"all\": true, \"from\": 5}").expect("a body");

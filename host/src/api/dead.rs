@@ -20,7 +20,8 @@ use crate::queue::redrive::Redrive;
 /// Dead letters, the newest first, with filters
 ///
 /// A list looks at 5,000 dead letters at most, and says how many it looked at. `next` is the cursor of the
-/// rest, also where nothing matched so far.
+/// rest, also where nothing matched so far. With `fields` an answer ends after 8 MiB of fields, with at least
+/// one dead letter.
 #[utoipa::path(
     get,
     path = "/v1/queues/{queue}/dead",
@@ -93,8 +94,9 @@ pub(super) async fn export_dead(
 
 /// Brings dead letters back into the queue, as tasks on their first attempt
 ///
-/// With `all`, one request looks at 10,000 dead letters, or for 10 seconds; `next` is the cursor of the rest.
-/// Tasks that die during the operation are left out.
+/// One request looks at 10,000 dead letters, or for 10 seconds; `next` is the cursor of the rest. Tasks that
+/// die during the operation are left out. At a slow rate a request does what fits into its time, and
+/// `wait_ms` says when the next one can go on.
 #[utoipa::path(
     post,
     path = "/v1/queues/{queue}/dead/requeue",
@@ -114,7 +116,7 @@ pub(super) async fn requeue_dead(
 
 /// Deletes dead letters for good
 ///
-/// With `all`, one request looks at 10,000 dead letters, or for 10 seconds; `next` is the cursor of the rest.
+/// One request looks at 10,000 dead letters, or for 10 seconds; `next` is the cursor of the rest.
 #[utoipa::path(
     post,
     path = "/v1/queues/{queue}/dead/purge",
@@ -135,7 +137,7 @@ pub(super) async fn purge_dead(
 async fn redrive(api: &Api, name: &str, body: &ManyBody, what: Redrive) -> Result<Response, ApiProblem> {
     body.takes_no("state", body.state.is_some())?;
     let act = async |queue: &Queue, many: &Many| match many {
-        Many::Ids(ids) => redrive_ids(queue, ids, what).await,
+        Many::Ids(ids) => redrive_ids(queue, ids, what, body.cursor.as_deref()).await,
         Many::All(filter) => {
             redrive_part(queue, DeadPart { filter, what, cursor: body.cursor.as_deref() }).await
         }

@@ -4,8 +4,8 @@
 //! listens. A stream ends with the host, and that of a task with the task. It looks at Redis again and again,
 //! as Redis announces nothing.
 //!
-//! Not here: what Redis keeps (`queue::events`). Where it keeps no more what a client has missed, the stream
-//! says so with the event `gap`.
+//! Not here: what Redis keeps (`queue::events`). Where it may keep no more what a client has missed, the
+//! stream says so with the event `gap`: at its beginning, and whenever it was read too slowly.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -147,17 +147,19 @@ pub(super) async fn queue_events(
         Some(known) => {
             let known = EventPlace::parse(&known).ok_or_else(|| not_ours(&known))?;
             if !queue.has_event(&known).await? {
-                first.push_back(gap());
+                first.push_back(gap().data("{}"));
             }
             known
         }
     };
-    Ok(events(&api, permit, QueueTail { queue, after, ready: first, pause: Duration::ZERO }))
+    let is_told = !first.is_empty();
+    Ok(events(&api, permit, QueueTail { queue, after, is_told, ready: first, pause: Duration::ZERO }))
 }
 
 /// The events of all queues that keep some, and of the plugins of this host
 ///
-/// The id of an event is its time. After `Last-Event-ID` the stream repeats the second before it.
+/// The id of an event is its time. After `Last-Event-ID` the stream repeats the second before it. `gap` names
+/// the queue of which events may be lost.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -206,9 +208,9 @@ fn not_ours(id: &str) -> ApiProblem {
     invalid(format!("Last-Event-ID: {id:?} is not the id of an event of this stream"))
 }
 
-/// Events may be missing here.
+/// Events may be missing here. It needs data.
 fn gap() -> Event {
-    Event::default().event("gap").data("{}")
+    Event::default().event("gap")
 }
 
 /// The changes of one task.
@@ -260,6 +262,8 @@ impl Tail for TaskTail {
 struct QueueTail {
     queue: Queue,
     after: EventPlace,
+    /// Whether the client knows that events behind this place may be lost.
+    is_told: bool,
     ready: VecDeque<Event>,
     pause: Duration,
 }
@@ -288,6 +292,13 @@ impl Tail for QueueTail {
             let Ok((found, last)) = self.queue.events_after(&self.after, PAGE).await else { continue };
             if found.len() == PAGE {
                 self.pause = Duration::ZERO;
+            }
+            if !found.is_empty() {
+                // Where Redis has deleted more than was read, the page begins behind a gap.
+                if !self.is_told && self.queue.has_gap(&self.after).await.unwrap_or_default() {
+                    self.ready.push_back(gap().data("{}"));
+                }
+                self.is_told = false;
             }
             self.after = last;
             let event = |found: &TaskEvent| {
@@ -328,16 +339,26 @@ impl HostTail {
                 (None, None) => queue.last_event().await.ok()?,
             };
             let (found, last) = queue.events_after(&after, PAGE).await.ok()?;
-            Some((queue, found, last))
+            let is_behind_gap = !found.is_empty() && queue.has_gap(&after).await.unwrap_or_default();
+            Some((queue, is_behind_gap, found, last))
         });
         let looks: Vec<_> = stream::iter(looks).buffered(QUEUES_AT_ONCE).collect().await;
-        let mut found: Vec<(u64, &str, String)> = Vec::new();
-        for (queue, events, last) in looks.into_iter().flatten() {
+        let event = |at: u64, kind: &str, data: String| {
+            (at, Event::default().event(kind).id(at.to_string()).data(data))
+        };
+        let mut found: Vec<(u64, Event)> = Vec::new();
+        for (queue, is_behind_gap, events, last) in looks.into_iter().flatten() {
             if events.len() == PAGE {
                 self.pause = Duration::ZERO;
             }
+            if let (true, Some(first)) = (is_behind_gap, events.first()) {
+                let data = serde_json::json!({ "queue": queue.rules.name }).to_string();
+                found.push((entry_time_ms(&first.place.entry), gap().data(data)));
+            }
             found.extend(
-                events.iter().map(|event| (entry_time_ms(&event.place.entry), "task", view(&queue, event))),
+                events
+                    .iter()
+                    .map(|found| event(entry_time_ms(&found.place.entry), "task", view(&queue, found))),
             );
             self.places.insert(queue.rules.name.clone(), last);
         }
@@ -353,14 +374,11 @@ impl HostTail {
                     reason: reason.as_deref(),
                     at: *at_ms,
                 };
-                found.push((*at_ms, "plugin", serde_json::to_string(&view).unwrap_or_default()));
+                found.push(event(*at_ms, "plugin", serde_json::to_string(&view).unwrap_or_default()));
             }
         }
-        found.sort_by_key(|(at, ..)| *at);
-        let event = |(at, kind, data): (u64, &str, String)| {
-            Event::default().event(kind).id(at.to_string()).data(data)
-        };
-        self.ready.extend(found.into_iter().map(event));
+        found.sort_by_key(|(at, _)| *at);
+        self.ready.extend(found.into_iter().map(|(_, event)| event));
     }
 }
 

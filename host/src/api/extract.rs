@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::state::MAX_BODY;
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::clock::parse_ms;
 
 /// A JSON body.
 pub(super) struct JsonBody<T>(pub T);
@@ -91,11 +92,7 @@ impl<'de> Deserialize<'de> for TimeMs {
 
             fn visit_str<E: Error>(self, text: &str) -> Result<TimeMs, E> {
                 let wrong = || E::invalid_value(serde::de::Unexpected::Str(text), &self);
-                if let Ok(ms) = text.parse() {
-                    return Ok(TimeMs(ms));
-                }
-                let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
-                time.as_millisecond().try_into().map(TimeMs).map_err(|_| wrong())
+                parse_ms(text).map(TimeMs).ok_or_else(wrong)
             }
         }
         from.deserialize_any(TimeReader)

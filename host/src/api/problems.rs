@@ -29,6 +29,7 @@ impl From<OperationError> for ApiProblem {
         let code = match error {
             OperationError::Redis(error) => return error.into(),
             OperationError::Interrupted(error) => return interrupted(error),
+            OperationError::CancelStopped { cause, succeeded } => return stopped(cause, succeeded),
             OperationError::UnknownQueue(_) => ProblemCode::UnknownQueue,
             OperationError::UnknownTask(_) => ProblemCode::UnknownTask,
             OperationError::HasEnded(_) => ProblemCode::TaskEnded,
@@ -48,6 +49,18 @@ fn interrupted(error: RedriveError) -> ApiProblem {
     let problem = ApiProblem::from(cause);
     let detail = format!(
         "{}; {succeeded} were done before{doubt}. The request may be repeated: it skips what is done",
+        problem.detail
+    );
+    ApiProblem { detail, ..problem }
+}
+
+/// Cancelling many tasks ended early: its client learns how far it came.
+fn stopped(cause: Option<Box<OperationError>>, succeeded: u64) -> ApiProblem {
+    let late = || ApiProblem::new(ProblemCode::TimedOut, "the last task took too long");
+    let problem = cause.map_or_else(late, |cause| ApiProblem::from(*cause));
+    let detail = format!(
+        "{}; {succeeded} were cancelled before, and perhaps another one. The request may be repeated: it \
+         skips what is done",
         problem.detail
     );
     ApiProblem { detail, ..problem }

@@ -85,7 +85,8 @@ pub(super) struct EnqueuedView {
 /// Tasks of one state, with filters
 ///
 /// A list looks at 5,000 tasks at most, and says how many it looked at. `next` is the cursor of the rest,
-/// also where nothing matched so far.
+/// also where nothing matched so far. With `fields` an answer ends after 8 MiB of fields, with at least one
+/// task.
 #[utoipa::path(
     get,
     path = "/v1/queues/{queue}/tasks",
@@ -231,7 +232,7 @@ pub(super) async fn cancel_task(
 
 /// Cancels many tasks: those with these ids, or all that match
 ///
-/// With `all`, one request looks at 5,000 tasks, or for 10 seconds; `next` is the cursor of the rest.
+/// One request looks at 5,000 tasks, or for 10 seconds; `next` is the cursor of the rest.
 #[utoipa::path(
     post,
     path = "/v1/queues/{queue}/tasks/cancel",
@@ -279,11 +280,14 @@ async fn cancel_many(
     body.takes_no("rate", body.rate.is_some())?;
     let (dry_run, time) = (body.dry_run, STEP_TIME);
     let act = async |queue: &Queue, many: &Many| match many {
-        Many::Ids(ids) => operations::cancel_ids(&api.queues(), queue, ids, dry_run).await,
+        Many::Ids(ids) => {
+            let cursor = body.cursor.as_deref();
+            operations::cancel_ids(&api.queues(), queue, ids, dry_run, cursor).await
+        }
         Many::All(filter) => {
             let cursor = body.cursor.as_deref();
             let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run, time };
-            operations::cancel_all(&api.queues(), queue, &bulk).await
+            operations::cancel_part(&api.queues(), queue, &bulk).await
         }
     };
     change_many(api, name, body, act, |done| (done.succeeded, done.skipped)).await

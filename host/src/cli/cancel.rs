@@ -38,9 +38,10 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Res
     let state: Option<ListedState> = state.as_deref().and_then(|state| state.parse().ok());
     let states = state.as_ref().map_or(&CANCELLABLE[..], std::slice::from_ref);
     let queue = open(config, &name).await?;
-    let many = ManyTasks { config, queue: &queue, states, filter: &filter, only_waiting: false };
+    let mut many =
+        ManyTasks { config, queue: &queue, states, filter: &filter, only_waiting: false, begin: None };
     if !dry_run && !yes {
-        let question = format!("Cancel {} of {name}?", text::plural(many.run(true).await?.succeeded, "task"));
+        let question = format!("Cancel {} of {name}?", text::plural(many.count().await?, "task"));
         confirm(&question, ALONE, "nothing was cancelled").await?;
     }
     let done = many.run(dry_run).await?;
@@ -59,13 +60,23 @@ pub(super) struct ManyTasks<'m> {
     pub filter: &'m TaskFilter,
     /// Tasks that a host has taken stay as they are.
     pub only_waiting: bool,
+    /// The cursor of those that were counted. None: all that are there.
+    pub begin: Option<String>,
 }
 
 impl ManyTasks<'_> {
+    /// Counts them, before somebody is asked. From then on they are those that were there, and none that are
+    /// added later.
+    pub(super) async fn count(&mut self) -> Result<u64, CommandError> {
+        self.begin = Some(operations::cancel_walk(self.queue, self.states).await?);
+        Ok(self.run(true).await?.succeeded)
+    }
+
     /// Cancels them all, or counts them, in steps.
     pub(super) async fn run(&self, dry_run: bool) -> Result<BulkCancelled, CommandError> {
-        let ManyTasks { config, queue, states, filter, only_waiting } = *self;
-        let (mut sum, mut progress) = (BulkCancelled::default(), CommandProgress::begin()?);
+        let ManyTasks { config, queue, states, filter, only_waiting, .. } = *self;
+        let mut progress = CommandProgress::begin()?;
+        let mut sum = BulkCancelled { next: self.begin.clone(), ..BulkCancelled::default() };
         loop {
             let cursor = sum.next.take();
             let bulk = BulkCancel {
@@ -76,16 +87,14 @@ impl ManyTasks<'_> {
                 dry_run,
                 time: STEP_TIME,
             };
-            let step = Box::pin(operations::cancel_all(&config.queues, queue, &bulk));
-            let done = match progress.step(step).await {
-                StepEnd::Done(Ok(done)) => done,
+            let step = Box::pin(operations::cancel_all(&config.queues, queue, &bulk, &mut sum));
+            match progress.step(step).await {
+                StepEnd::Done(Ok(())) => {}
                 StepEnd::Done(Err(error)) => {
                     return Err(CommandError::from(error).context(&so_far(&sum, true)));
                 }
                 StepEnd::Cut => return Err(interrupted(&so_far(&sum, true))),
-            };
-            add(&mut sum, &done);
-            sum.next = done.next;
+            }
             if sum.next.is_none() {
                 return Ok(sum);
             }
@@ -98,13 +107,6 @@ impl ManyTasks<'_> {
             });
         }
     }
-}
-
-pub(super) fn add(sum: &mut BulkCancelled, step: &BulkCancelled) {
-    sum.succeeded += step.succeeded;
-    sum.skipped += step.skipped;
-    sum.children += step.children;
-    sum.examined += step.examined;
 }
 
 /// How far a command came that did not end.

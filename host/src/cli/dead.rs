@@ -93,13 +93,23 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
         _ if filter.is_empty() => (all, true),
         _ => count(&queue, &filter, &mut progress).await?,
     };
+    // Ctrl-C may have come during the last call that was needed.
+    let is_whole = list.next.is_none() || list.dead.len() >= limit;
+    let cut = (progress.is_interrupted() && !(is_whole && all_counted)).then(|| {
+        let found = text::plural(list.dead.len() as u64, "dead letter");
+        let goes_on = list.next.as_ref().map(|next| format!("; --cursor {next} goes on")).unwrap_or_default();
+        interrupted(&format!("{found} found, {} looked at{goes_on}", list.examined))
+    });
     drop(progress);
     if out.json {
         out.json(&ListView { list, matching, all_counted });
-        return Ok(());
+        return cut.map_or(Ok(()), Err);
     }
     if !list.dead.is_empty() {
         out.line(table(&list.dead, clock::now_ms(), out.paint));
+    }
+    if let Some(cut) = cut {
+        return Err(cut);
     }
     let known = if all_counted { String::new() } else { "at least ".to_owned() };
     let in_all = text::plural(all, "dead letter");

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use super::args::DeadListArgs;
 use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
-use super::progress::{CommandProgress, StepEnd};
+use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::clock;
 use crate::operations::{DeadGroup, DeadGrouping, DeadGroups, GroupBy};
@@ -40,14 +40,23 @@ pub(super) async fn list(
         }
         progress.tell(|| format!("{} looked at", text::plural(grouping.examined as u64, "dead letter")));
     }
-    drop(progress);
     let groups = grouping.finish(args.limit.max(1));
+    // Ctrl-C may have come during the last call that was needed.
+    let goes_on = groups.next.as_ref().filter(|_| progress.is_interrupted() && groups.examined < LOOKS);
+    let cut = goes_on.map(|next| {
+        let looked_at = text::plural(groups.examined as u64, "dead letter");
+        interrupted(&format!("{looked_at} looked at; --cursor {next} goes on"))
+    });
+    drop(progress);
     if out.json {
         out.json(&groups);
-        return Ok(());
+        return cut.map_or(Ok(()), Err);
     }
     if !groups.groups.is_empty() {
         out.line(table(&groups, clock::now_ms(), &TimeZone::system(), out.paint));
+    }
+    if let Some(cut) = cut {
+        return Err(cut);
     }
     out.line(out.paint.tone(Tone::Faint, &footer(&queue.rules.name, &groups)));
     Ok(())

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::args::DrainArgs;
-use super::cancel::{ManyTasks, add, sentence, so_far};
+use super::cancel::{ManyTasks, sentence, so_far};
 use super::confirm::{can_ask, confirm};
 use super::context::{open, rules};
 use super::exit::CommandError;
@@ -45,10 +45,11 @@ pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> Resu
         return Err(CommandError::Usage(ALONE.into()));
     }
     let queue = open(config, &name).await?;
-    let many = ManyTasks { config, queue: &queue, states: &DRAINABLE, filter: &filter, only_waiting: true };
+    let (states, filter) = (&DRAINABLE[..], &filter);
+    let mut many = ManyTasks { config, queue: &queue, states, filter, only_waiting: true, begin: None };
     if !dry_run && !yes {
         let which = if filter.is_empty() { "that wait in" } else { "that wait and match in" };
-        let count = text::plural(many.run(true).await?.succeeded, "task");
+        let count = text::plural(many.count().await?, "task");
         confirm(&format!("Cancel {count} {which} {name}?"), ALONE, "nothing was cancelled").await?;
     }
     if let Some(file) = file {
@@ -86,7 +87,7 @@ async fn keep_and_cancel(
     progress: &mut CommandProgress,
 ) -> Result<(), CommandError> {
     let ManyTasks { config, queue, filter, .. } = *many;
-    let mut walk = CancelWalk::new(many.states, None)?;
+    let mut walk = CancelWalk::new(many.states, many.begin.as_deref())?;
     loop {
         let read = async {
             let page = walk.page(queue, filter).await?;
@@ -102,9 +103,9 @@ async fn keep_and_cancel(
         sum.examined += page.examined;
         let lines = drained_lines(&queue.rules.name, &page.tasks, now_ms);
         file.add(&lines).map_err(|error| error.context(&so_far(sum, false)))?;
-        let step = Box::pin(cancel_waiting(&config.queues, queue, &page.tasks));
+        let step = Box::pin(cancel_waiting(&config.queues, queue, &page.tasks, sum));
         match progress.step(step).await {
-            StepEnd::Done(Ok(step)) => add(sum, &step),
+            StepEnd::Done(Ok(())) => {}
             StepEnd::Done(Err(error)) => return Err(CommandError::from(error).context(&so_far(sum, true))),
             StepEnd::Cut => return Err(interrupted(&so_far(sum, true))),
         }

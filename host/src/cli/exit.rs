@@ -112,6 +112,7 @@ impl From<OperationError> for CommandError {
             | OperationError::HasEnded(_)
             | OperationError::NoEvents(_)
             | OperationError::UnknownPlugin(_)
+            | OperationError::CancelStopped { .. }
             | OperationError::OutOfReach(_) => CommandError::Failed(error.into()),
         }
     }

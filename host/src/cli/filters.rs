@@ -10,13 +10,14 @@ use clap::builder::PossibleValuesParser;
 use strum::VariantNames as _;
 
 use super::exit::CommandError;
+use crate::clock::parse_ms;
 use crate::config::units::parse_duration;
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::{Reason, TaskFilter};
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct TaskFilterArgs {
-    /// Only those with this text in their id, their error or the value of a field
+    /// Only those with this text in their id, their error or the value of a field; not of ended tasks' fields
     #[arg(long = "match", value_name = "TEXT")]
     pub text: Option<String>,
     /// Only those with this text in their latest error
@@ -28,19 +29,47 @@ pub(super) struct TaskFilterArgs {
     /// Only those of hosts with this text in their name
     #[arg(long, value_name = "TEXT")]
     pub host: Option<String>,
-    /// Only those in their state for at least this long, like 30m
+    /// Only the task with this id
+    #[arg(long = "id", value_name = "ID")]
+    pub only: Option<String>,
+    /// Only since this time (queued, began, due, died, ended), like 2026-11-25T03:00:00Z, or milliseconds
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub from: Option<u64>,
+    /// Only up to this time
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub to: Option<u64>,
+    /// Only those at least this old, like 30m: in their state, or since they were enqueued if delayed or
+    /// held
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub older_than: Option<Duration>,
-    /// Only those in their state for less than this long, like 30m
+    /// Only those less than this old, like 30m: in their state, or since they were enqueued if delayed or
+    /// held
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub newer_than: Option<Duration>,
 }
 
 impl TaskFilterArgs {
     pub(super) fn filter(self) -> TaskFilter {
-        let TaskFilterArgs { text, error, version, host, older_than, newer_than } = self;
-        TaskFilter { text, error, version, host, older_than, newer_than, ..TaskFilter::default() }
+        let TaskFilterArgs { text, error, version, host, only, from, to, older_than, newer_than } = self;
+        TaskFilter {
+            reason: None,
+            text,
+            error,
+            version,
+            host,
+            id: only,
+            from_ms: from,
+            to_ms: to,
+            older_than,
+            newer_than,
+        }
     }
+}
+
+fn parse_time(text: &str) -> Result<u64, String> {
+    parse_ms(text).ok_or_else(|| {
+        format!("{text:?} is no time like 2026-11-25T03:00:00Z, and no number of milliseconds since 1970")
+    })
 }
 
 #[derive(Debug, Clone, Args)]

@@ -17,7 +17,7 @@ use super::args::DeadImportArgs;
 use super::context::{open, rules};
 use super::exit::CommandError;
 use super::output::Out;
-use super::progress::{CommandProgress, ProgressLine, StepEnd, interrupted};
+use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::operations::{FileLine, ImportedLetter, patiently, read_line};
@@ -29,6 +29,8 @@ const MAX_LINE: u64 = 64 << 20;
 /// The most dead letters in one call, and about so many bytes.
 const BATCH: usize = 100;
 const BATCH_BYTES: usize = 4 << 20;
+/// After so many lines the command looks whether it is to end.
+const LINES: u64 = 500;
 /// Dead letters that one read looks at.
 const PAGE: usize = 500;
 
@@ -45,21 +47,24 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
     rules(config, &name)?;
     let file = LetterFile { path };
     let hasher = RandomState::new();
-    let mut line_told = ProgressLine::new();
+    let mut progress = CommandProgress::begin()?;
     // A hash per line: ids themselves may be many, and only those that are dead already are compared.
-    let mut hashes = HashSet::new();
+    let (mut hashes, mut read) = (HashSet::new(), 0_u64);
     for line in file.lines(&name)? {
         hashes.insert(hasher.hash_one(&line?.id));
-        line_told.tell(|| format!("{} read", text::plural(hashes.len() as u64, "line")));
+        read += 1;
+        if read.is_multiple_of(LINES) && progress.look().await {
+            return Err(nothing());
+        }
+        progress.tell(|| format!("{} read", text::plural(read, "line")));
     }
-    drop(line_told);
-    let queue = open(config, &name).await?;
-    let mut progress = CommandProgress::begin()?;
+    let StepEnd::Done(queue) = progress.step(open(config, &name)).await else { return Err(nothing()) };
+    let queue = queue?;
     let is_named = |id: &str| hashes.contains(&hasher.hash_one(id));
     let mut there = dead_already(&queue, is_named, &mut progress).await?;
     let mut counts = ImportCounts::default();
     let mut batch: Vec<ImportedLetter> = Vec::new();
-    for line in file.lines(&name)? {
+    for (at, line) in file.lines(&name)?.enumerate() {
         let letter = line?;
         // The second of two lines with the same id is left out.
         if !there.insert(letter.id.clone()) {
@@ -68,6 +73,11 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
             counts.succeeded += 1;
         } else {
             batch.push(letter);
+        }
+        let seen = at as u64 + 1;
+        if seen.is_multiple_of(LINES) && progress.look().await {
+            let looked_at = || interrupted(&format!("{} looked at", text::plural(seen, "line")));
+            return Err(if dry_run { looked_at() } else { so_far(&counts) });
         }
         let bytes: usize = batch.iter().map(ImportedLetter::bytes).sum();
         if batch.len() >= BATCH || bytes >= BATCH_BYTES {
@@ -111,6 +121,16 @@ async fn dead_already(
     }
 }
 
+/// How much of an interrupted import was done.
+fn done(counts: &ImportCounts) -> String {
+    let added = text::plural(counts.succeeded, "dead letter");
+    format!("{added} added, not all of them; run the command again to go on")
+}
+
+fn so_far(counts: &ImportCounts) -> CommandError {
+    interrupted(&done(counts))
+}
+
 fn nothing() -> CommandError {
     interrupted("nothing was added")
 }
@@ -125,10 +145,6 @@ async fn add(
         return Ok(());
     }
     let letters: Vec<_> = batch.iter().map(|letter| (letter.id.as_str(), &letter.fields)).collect();
-    let done = |counts: &ImportCounts| {
-        let added = text::plural(counts.succeeded, "dead letter");
-        format!("{added} added, not all of them; run the command again to go on")
-    };
     let step = progress.step(patiently(|| queue.import_dead(&letters))).await;
     let StepEnd::Done(replies) = step else { return Err(interrupted(&format!("at least {}", done(counts)))) };
     let replies = replies.with_context(|| format!("at least {}", done(counts)))?;
@@ -137,7 +153,7 @@ async fn add(
     counts.skipped += (replies.len() - added) as u64;
     batch.clear();
     if progress.is_interrupted() {
-        return Err(interrupted(&done(counts)));
+        return Err(so_far(counts));
     }
     progress.tell(|| format!("{} added, {} skipped", counts.succeeded, counts.skipped));
     Ok(())

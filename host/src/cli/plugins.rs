@@ -16,6 +16,7 @@ use super::text;
 use crate::clock;
 use crate::config::{self, Config};
 use crate::embedded;
+use crate::operations::history::{self, VersionView};
 use crate::operations::{PluginView, plugin_rows};
 use crate::queue::hosts;
 
@@ -24,6 +25,8 @@ use crate::queue::hosts;
 struct PluginsView {
     hosts: usize,
     plugins: Vec<PluginView>,
+    /// The ends of attempts in the last hour, by version: all hosts and queues together.
+    versions: Vec<VersionView>,
     /// Only when no host runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     files: Option<Vec<FileView>>,
@@ -47,19 +50,30 @@ pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> R
     // The embedded Redis runs only while its host runs.
     let is_down = matches!(config.redis, config::RedisServer::Embedded)
         && !embedded::socket_path(&config.data_dir).exists();
-    let hosts = if is_down { Vec::new() } else { hosts::list(&connect(config).await?).await? };
+    let (hosts, versions) = if is_down {
+        (Vec::new(), Vec::new())
+    } else {
+        let link = connect(config).await?;
+        (hosts::list(&link).await?, history::versions(&config.queues, &link).await?)
+    };
+    let is_chosen = |label: &str| only.is_none_or(|only| label.split('@').next() == Some(only));
     let view = PluginsView {
         hosts: hosts.len(),
         plugins: plugin_rows(&hosts)
             .into_iter()
             .filter(|row| only.is_none_or(|only| row.plugin.name == only))
             .collect(),
+        versions: versions.into_iter().filter(|version| is_chosen(&version.version)).collect(),
         files: hosts.is_empty().then(|| names.iter().map(|name| file(config, name)).collect()),
     };
     match (out.json, &view.files) {
         (true, _) => out.json(&view),
         (false, None) => {
             out.line(render(&view.plugins, clock::now_ms(), out.paint));
+            if !view.versions.is_empty() {
+                let title = "What attempts came to in the last hour, on all hosts:";
+                out.line(format!("\n{title}\n{}", render_versions(&view.versions, out.paint)));
+            }
             if only.is_some() && !view.plugins.is_empty() {
                 out.line(format!("\n{}", render_history(&view.plugins, clock::now_ms(), out.paint)));
             }
@@ -151,6 +165,33 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     } else {
         format!("{table}\n\n{}", paint.tone(Tone::Bad, &errors.join("\n")))
     }
+}
+
+/// The ends of attempts, by version. FAILED are those that the sandbox ended, OTHERS found a service down or
+/// were deferred.
+fn render_versions(versions: &[VersionView], paint: Paint) -> String {
+    let right = |title| (title, Align::Right);
+    let mut table = TextTable::new(&[
+        ("VERSION", Align::Left),
+        right("ATTEMPTS"),
+        right("COMPLETED"),
+        right("RETRIED"),
+        right("REJECTED"),
+        right("FAILED"),
+        right("OTHERS"),
+    ]);
+    for of in versions {
+        table.row([
+            text::escape(&of.version).into(),
+            of.attempts.into(),
+            of.completed.into(),
+            of.retried.into(),
+            of.rejected.into(),
+            (of.trapped + of.timed_out + of.out_of_memory + of.failed).into(),
+            (of.deferred + of.unavailable).into(),
+        ]);
+    }
+    table.render(paint)
 }
 
 /// The changes of a plugin's versions, newest first.
@@ -272,9 +313,38 @@ mod tests {
         let hosts = [host()];
         insta::assert_snapshot!(render(&plugin_rows(&hosts), 1_700_000_192_000, PLAIN));
         insta::assert_snapshot!(render_history(&plugin_rows(&hosts)[1..], 1_700_000_192_000, PLAIN));
-        let view =
-            PluginsView { hosts: 1, plugins: plugin_rows(&hosts).into_iter().take(1).collect(), files: None };
+        let view = PluginsView {
+            hosts: 1,
+            plugins: plugin_rows(&hosts).into_iter().take(1).collect(),
+            versions: vec![version()],
+            files: None,
+        };
         insta::assert_json_snapshot!(view);
+    }
+
+    fn version() -> VersionView {
+        VersionView {
+            version: "resume-analyze@3f1c0aa2b7d4".into(),
+            attempts: 120,
+            completed: 80,
+            retried: 10,
+            rejected: 20,
+            deferred: 1,
+            unavailable: 2,
+            trapped: 3,
+            timed_out: 2,
+            out_of_memory: 1,
+            failed: 1,
+            mean_ms: 1.5,
+        }
+    }
+
+    #[test]
+    fn outcomes_of_a_version() {
+        insta::assert_snapshot!(render_versions(&[version()], PLAIN), @r"
+        VERSION                      ATTEMPTS  COMPLETED  RETRIED  REJECTED  FAILED  OTHERS
+        resume-analyze@3f1c0aa2b7d4       120         80       10        20       7       3
+        ");
     }
 
     #[test]

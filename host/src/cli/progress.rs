@@ -90,6 +90,14 @@ impl CommandProgress {
         self.is_interrupted
     }
 
+    /// Whether Ctrl-C was pressed, for a command that waits for nothing.
+    pub(super) async fn look(&mut self) -> bool {
+        if !self.is_interrupted {
+            self.step(tokio::task::yield_now()).await;
+        }
+        self.is_interrupted
+    }
+
     /// Tells how far the command is, if that is worth a line.
     pub(super) fn tell(&mut self, line: impl FnOnce() -> String) {
         if !self.is_interrupted {

@@ -21,7 +21,7 @@ use super::text;
 use crate::config::Config;
 use crate::config::model::Rate;
 use crate::operations::{letter_lines, patiently};
-use crate::queue::redrive::{DeadChoice, Redrive, StepBudget};
+use crate::queue::redrive::{DeadChoice, DeadRest, DeadWalk, Redrive, StepBudget};
 use crate::queue::{Queue, RedriveError, Redriven, TaskFilter};
 
 /// The most that one step looks at, and for how long.
@@ -34,6 +34,8 @@ const ALONE: &str = "purge --all deletes for good: add --yes where nobody can be
 struct Chosen {
     queue: Queue,
     choice: DeadChoice,
+    /// The walk through those that were counted before somebody was asked. None: all that are there.
+    counted: Option<DeadWalk>,
 }
 
 async fn choose(config: &Config, args: RedriveArgs) -> Result<Chosen, CommandError> {
@@ -41,7 +43,7 @@ async fn choose(config: &Config, args: RedriveArgs) -> Result<Chosen, CommandErr
     only_with_all(&filter, args.all)?;
     let queue = open(config, &args.queue).await?;
     let choice = if args.all { DeadChoice::All(filter) } else { DeadChoice::Ids(args.ids) };
-    Ok(Chosen { queue, choice })
+    Ok(Chosen { queue, choice, counted: None })
 }
 
 pub(super) async fn requeue(
@@ -67,9 +69,9 @@ async fn choose_for_purge(config: &Config, args: RedriveArgs, yes: bool) -> Resu
     if asks && !can_ask() {
         return Err(CommandError::Usage(ALONE.into()));
     }
-    let chosen = choose(config, args).await?;
+    let mut chosen = choose(config, args).await?;
     if asks {
-        ask(&chosen).await?;
+        ask(&mut chosen).await?;
     }
     Ok(chosen)
 }
@@ -140,11 +142,15 @@ async fn keep_and_delete(
     file: &mut KeptFile,
     progress: &mut CommandProgress,
 ) -> Result<u64, CommandError> {
-    let Chosen { queue, choice } = chosen;
-    let begun = patiently(|| queue.begin_chosen(choice));
-    let mut rest = match progress.long_step("looking for dead letters", begun).await {
-        StepEnd::Done(begun) => begun?,
-        StepEnd::Cut => return Err(interrupted(&known(0, false, "deleted"))),
+    let Chosen { queue, choice, counted } = chosen;
+    let mut rest = if let Some(walk) = counted {
+        DeadRest::Matching(walk.clone())
+    } else {
+        let begun = patiently(|| queue.begin_chosen(choice));
+        match progress.long_step("looking for dead letters", begun).await {
+            StepEnd::Done(begun) => begun?,
+            StepEnd::Cut => return Err(interrupted(&known(0, false, "deleted"))),
+        }
     };
     let mut deleted = 0;
     loop {
@@ -172,8 +178,10 @@ async fn keep_and_delete(
     }
 }
 
-/// Asks before all that match are deleted, and tells how many they are.
-async fn ask(chosen: &Chosen) -> Result<(), CommandError> {
+/// Asks before all that match are deleted, and tells how many they are. Those that die after the count are
+/// left alone.
+async fn ask(chosen: &mut Chosen) -> Result<(), CommandError> {
+    chosen.counted = Some(patiently(|| chosen.queue.begin_walk()).await?);
     let is_all = matches!(&chosen.choice, DeadChoice::All(filter) if filter.is_empty());
     let which = if is_all { "" } else { " that match" };
     let count = run(chosen, Redrive::Count(false), "counted").await?.succeeded;
@@ -184,7 +192,7 @@ async fn ask(chosen: &Chosen) -> Result<(), CommandError> {
 
 /// Carries the operation out. `done` is the word for what became of the dead letters.
 async fn run(chosen: &Chosen, what: Redrive, done: &str) -> Result<Redriven, CommandError> {
-    let Chosen { queue, choice } = chosen;
+    let Chosen { queue, choice, counted } = chosen;
     match choice {
         DeadChoice::Ids(_) => {
             let step = queue.redrive(choice, what);
@@ -195,7 +203,7 @@ async fn run(chosen: &Chosen, what: Redrive, done: &str) -> Result<Redriven, Com
         }
         DeadChoice::All(filter) => {
             let mut progress = CommandProgress::begin()?;
-            all_matching(queue, filter, what, done, &mut progress).await
+            all_matching(queue, filter, what, counted.clone(), done, &mut progress).await
         }
     }
 }
@@ -205,12 +213,14 @@ async fn all_matching(
     queue: &Queue,
     filter: &TaskFilter,
     what: Redrive,
+    mut walk: Option<DeadWalk>,
     done: &str,
     progress: &mut CommandProgress,
 ) -> Result<Redriven, CommandError> {
-    let (mut sum, mut examined, mut walk) = (Redriven::default(), 0, None);
+    let (mut sum, mut examined) = (Redriven::default(), 0);
     loop {
         let until = (Instant::now() + STEP_TIME).into();
+        let mut wait: Duration;
         let step = queue.redrive_step(filter, what, walk.take(), StepBudget { entries: STEP, until });
         match progress.step(step).await {
             StepEnd::Done(Ok(step)) => {
@@ -218,13 +228,19 @@ async fn all_matching(
                 sum.skipped += step.done.skipped;
                 sum.without_flow += step.done.without_flow;
                 examined += step.examined;
-                walk = step.next;
+                (walk, wait) = (step.next, step.wait);
             }
             StepEnd::Done(Err(error)) => return Err(failed(sum.succeeded, error, done)),
             StepEnd::Cut => return Err(interrupted(&known(sum.succeeded, true, done))),
         }
         if walk.is_none() {
             return Ok(sum);
+        }
+        // A slow rate leaves some time between two steps.
+        while !wait.is_zero() && !progress.is_interrupted() {
+            let pause = wait.min(STEP_TIME);
+            progress.step(tokio::time::sleep(pause)).await;
+            wait -= pause;
         }
         if progress.is_interrupted() {
             return Err(interrupted(&known(sum.succeeded, false, done)));

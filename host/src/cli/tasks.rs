@@ -14,7 +14,7 @@ use super::status::tone;
 use super::text;
 use crate::clock;
 use crate::config::Config;
-use crate::operations::{self, ListRequest, ListedTask};
+use crate::operations::{self, ListRequest, ListedTask, TaskList};
 use crate::queue::listing::ListedState;
 
 /// The most columns of an error in the list.
@@ -44,23 +44,37 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
         list.next = more.next;
         progress.tell(|| format!("{} found, {} looked at", list.tasks.len(), list.examined));
     }
+    // Ctrl-C may have come during the last call that was needed.
+    let goes_on = list.next.as_ref().filter(|_| progress.is_interrupted() && list.tasks.len() < limit);
+    let cut = goes_on.map(|next| {
+        let found = text::plural(list.tasks.len() as u64, "task");
+        interrupted(&format!("{found} found, {} looked at; --cursor {next} goes on", list.examined))
+    });
     drop(progress);
+    show(&list, &request, &name, cut.is_some(), out);
+    cut.map_or(Ok(()), Err)
+}
+
+/// Shows the list. One that was interrupted says nothing of tasks that it did not look at.
+fn show(list: &TaskList, request: &ListRequest, name: &str, is_cut: bool, out: &mut Out) {
     if out.json {
-        out.json(&list);
-        return Ok(());
+        out.json(list);
+        return;
     }
-    let word = state.into_str();
+    let word = request.state.into_str();
+    if list.tasks.is_empty() && is_cut {
+        return;
+    }
     if list.tasks.is_empty() {
         let of = if request.filter.is_empty() { "" } else { " that match" };
         out.line(format!("Queue {name} has no {word} tasks{of}."));
-        return Ok(());
+        return;
     }
     out.line(table(&list.tasks, clock::now_ms(), out.paint));
-    if let Some(next) = &list.next {
+    if let Some(next) = list.next.as_ref().filter(|_| !is_cut) {
         let more = format!("There are more; --limit shows more, and --cursor {next} goes on.");
         out.line(out.paint.tone(Tone::Faint, &more));
     }
-    Ok(())
 }
 
 fn table(tasks: &[ListedTask], now_ms: u64, paint: Paint) -> String {

@@ -109,7 +109,7 @@ pub(super) async fn confirm(
             p { "There is nothing to do." }
         } @else if count > 0 {
             @let label = confirm_label(deed, if has_more { "all that match" } else { &many }, rate);
-            (step_form(&visitor, &path, deed, &values, &begin, [0, 0], &label, false))
+            (step_form(&visitor, &path, deed, &values, &begin, [0, 0], &label, None))
         }
         @if let Some(next) = &next {
             p.note {
@@ -186,10 +186,10 @@ fn step_form(
     cursor: &str,
     so_far: [u64; 2],
     label: &str,
-    goes_on: bool,
+    goes_on_in: Option<u64>,
 ) -> Markup {
     html! {
-        form method="post" action={ (path) "/" (deed.verb()) } data-continue[goes_on] {
+        form method="post" action={ (path) "/" (deed.verb()) } data-continue=[goes_on_in] {
             (form_token(visitor))
             (values.hidden_filter())
             @if let Some(rate) = values.get("rate") { input type="hidden" name="rate" value=(rate); }
@@ -255,7 +255,8 @@ async fn step(
         }
         @if let Some(next) = &part.next {
             p.note { "With JavaScript this page goes on by itself; leave it to stop." }
-            (step_form(visitor, &path, deed, values, next, so_far, "Go on", true))
+            @let wait = part.wait_ms.unwrap_or(0);
+            (step_form(visitor, &path, deed, values, next, so_far, "Go on", Some(wait)))
         }
         p { a href=(super::values::queue_path(name)) { "Watch queue " (data(name)) } }
         p { a href=(path) { "To the dead letters" } }

@@ -27,7 +27,7 @@ async fn step(
 ) -> Result<BulkCancelled, PageProblem> {
     let (states, only_waiting, time) = (&DRAINABLE[..], true, STEP_TIME);
     let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run, time };
-    Ok(operations::cancel_all(&dashboard.api.queues(), queue, &bulk).await?)
+    Ok(operations::cancel_part(&dashboard.api.queues(), queue, &bulk).await?)
 }
 
 /// Counts, and asks.

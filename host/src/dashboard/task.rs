@@ -158,7 +158,7 @@ async fn find(queue: &Queue, task: &TaskView) -> Result<Option<LocatedTask>, Ope
 }
 
 async fn dead(queue: &Queue, id: &str) -> Result<Option<LocatedTask>, OperationError> {
-    let letter = queue.dead_named(&[id.to_owned()]).await?.pop();
+    let letter = queue.dead_named(id).await?;
     Ok(letter.map(|letter| LocatedTask {
         state: ListedState::Dead,
         fields: FieldView::all(&letter.fields),
@@ -188,7 +188,7 @@ pub(super) async fn requeue(
 ) -> Result<Response, PageProblem> {
     let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
     let queue = dashboard.api.queue(&name).await?;
-    let done = match redrive_ids(&queue, std::slice::from_ref(&id), Redrive::Requeue(None)).await {
+    let done = match redrive_ids(&queue, std::slice::from_ref(&id), Redrive::Requeue(None), None).await {
         Ok(done) => done,
         Err(error) => return Ok(note.on(PageProblem::from(error).into_response())),
     };

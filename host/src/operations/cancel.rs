@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::time::Instant;
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
 use super::cursor::{self, BadCursor};
@@ -18,19 +19,23 @@ use super::task::unknown_task;
 use super::tree;
 use crate::config::QueueRules;
 use crate::queue::codec;
-use crate::queue::listing::{FoundTask, ListedState, comes_after};
+use crate::queue::listing::{FoundTask, ListedState};
 use crate::queue::{FlowProgress, Meant, Queue, Status, TaskFilter, TaskName};
 
-/// The states from which tasks are cancelled, in this order.
+/// The states from which tasks are cancelled, in this order. What becomes due meanwhile goes to the end of
+/// the stream, which therefore comes later, and what a host takes meanwhile runs.
 pub(crate) const CANCELLABLE: [ListedState; 4] =
-    [ListedState::Queued, ListedState::Delayed, ListedState::Held, ListedState::Running];
-/// The states that a drain empties. What becomes due meanwhile goes to the end of the stream, which therefore
-/// comes last.
+    [ListedState::Delayed, ListedState::Held, ListedState::Queued, ListedState::Running];
+/// The states that a drain empties, in this order for the same reason.
 pub(crate) const DRAINABLE: [ListedState; 3] = [ListedState::Delayed, ListedState::Held, ListedState::Queued];
 /// The most tasks that one step looks at, and for how long where somebody waits for an answer.
 const LOOKS: u64 = 5_000;
 pub(crate) const STEP_TIME: Duration = Duration::from_secs(10);
+/// How long a step may take where somebody waits for an answer: the last task of it may have a large tree,
+/// and Redis may be away.
+const LIMIT: Duration = Duration::from_secs(20);
 const KIND: &str = "cancel";
+const IDS_KIND: &str = "cancel-ids";
 
 /// A task that is cancelled.
 #[derive(Debug, Serialize, ToSchema)]
@@ -109,15 +114,40 @@ pub(crate) struct BulkCancelled {
     pub next: Option<String>,
 }
 
-/// Cancels the tasks with these ids or aliases.
+/// Takes one step: cancels the tasks with these ids or aliases, until 10 seconds have passed. An id of which
+/// nothing is known may take long.
 pub(crate) async fn cancel_ids(
     queues: &[QueueRules],
     queue: &Queue,
     ids: &[String],
     dry_run: bool,
+    cursor: Option<&str>,
 ) -> Result<BulkCancelled, OperationError> {
+    let mut begin = 0;
+    if let Some(cursor) = cursor {
+        let [at] = cursor::read(IDS_KIND, cursor)?;
+        begin = at.parse().ok().filter(|at| *at < ids.len()).ok_or(BadCursor)?;
+    }
     let mut done = BulkCancelled::default();
-    for id in ids {
+    let step = cancel_from(queues, queue, ids, begin, dry_run, &mut done);
+    let ended = timeout(LIMIT, step).await;
+    in_full(ended, done)
+}
+
+async fn cancel_from(
+    queues: &[QueueRules],
+    queue: &Queue,
+    ids: &[String],
+    begin: usize,
+    dry_run: bool,
+    done: &mut BulkCancelled,
+) -> Result<(), OperationError> {
+    let end = Instant::now() + STEP_TIME;
+    for (at, id) in ids.iter().enumerate().skip(begin) {
+        if at > begin && Instant::now() >= end {
+            done.next = Some(cursor::write(IDS_KIND, &[&at.to_string()]));
+            return Ok(());
+        }
         done.examined += 1;
         if dry_run {
             let found = patiently(|| queue.find(id, Meant::NewestLiving)).await?;
@@ -142,51 +172,79 @@ pub(crate) async fn cancel_ids(
             Err(error) => return Err(error),
         }
     }
-    Ok(done)
+    Ok(())
 }
 
-/// Takes one step: cancels tasks that match, until 5,000 were looked at or the time has passed. Tasks that
-/// come to the stream during the operation are left out.
-pub(crate) async fn cancel_all(
+/// The result of a step for which somebody waits; if it failed or took too long, the error has its figure.
+fn in_full(
+    ended: Result<Result<(), OperationError>, Elapsed>,
+    done: BulkCancelled,
+) -> Result<BulkCancelled, OperationError> {
+    let cause = match ended {
+        Ok(Ok(())) => return Ok(done),
+        Ok(Err(error @ OperationError::Invalid(_))) => return Err(error),
+        Ok(Err(error)) => Some(Box::new(error)),
+        Err(_) => None,
+    };
+    Err(OperationError::CancelStopped { cause, succeeded: done.succeeded })
+}
+
+/// Takes one step as [`cancel_all`] does, for somebody who waits for an answer.
+pub(crate) async fn cancel_part(
     queues: &[QueueRules],
     queue: &Queue,
     bulk: &BulkCancel<'_>,
 ) -> Result<BulkCancelled, OperationError> {
+    let mut done = BulkCancelled::default();
+    let ended = timeout(LIMIT, cancel_all(queues, queue, bulk, &mut done)).await;
+    in_full(ended, done)
+}
+
+/// Takes one step: cancels tasks that match, until 5,000 were looked at or the time has passed. Tasks that
+/// come to the stream during the operation are left out. Adds to `done` what it did, also if it fails, and
+/// sets where the operation goes on.
+pub(crate) async fn cancel_all(
+    queues: &[QueueRules],
+    queue: &Queue,
+    bulk: &BulkCancel<'_>,
+    done: &mut BulkCancelled,
+) -> Result<(), OperationError> {
     let mut walk = CancelWalk::new(bulk.states, bulk.cursor)?;
-    let (mut done, end) = (BulkCancelled::default(), Instant::now() + bulk.time);
+    let (looks, end) = (done.examined + LOOKS, Instant::now() + bulk.time);
+    done.next = None;
     while let Some(page) = walk.page(queue, bulk.filter).await? {
         done.examined += page.examined;
         for task in &page.tasks {
             if bulk.dry_run {
                 done.succeeded += 1;
             } else {
-                cancel_one(queues, queue, task, bulk.only_waiting, &mut done).await?;
+                cancel_one(queues, queue, task, bulk.only_waiting, done).await?;
             }
             if Instant::now() >= end {
                 done.next = Some(walk.write(page.state, &task.position));
-                return Ok(done);
+                return Ok(());
             }
         }
-        if done.examined >= LOOKS || Instant::now() >= end {
+        if done.examined >= looks || Instant::now() >= end {
             done.next = walk.cursor();
-            return Ok(done);
+            return Ok(());
         }
     }
-    Ok(done)
+    Ok(())
 }
 
 /// Cancels these tasks, which a [`CancelWalk`] gave and which wait; those that a host has taken since then
-/// are skipped.
+/// are skipped. Adds to `done` what it did, also if it fails.
 pub(crate) async fn cancel_waiting(
     queues: &[QueueRules],
     queue: &Queue,
     tasks: &[FoundTask],
-) -> Result<BulkCancelled, OperationError> {
-    let mut done = BulkCancelled::default();
+    done: &mut BulkCancelled,
+) -> Result<(), OperationError> {
     for task in tasks {
-        cancel_one(queues, queue, task, true, &mut done).await?;
+        cancel_one(queues, queue, task, true, done).await?;
     }
-    Ok(done)
+    Ok(())
 }
 
 async fn cancel_one(
@@ -219,6 +277,18 @@ pub(crate) struct CancelWalk<'c> {
     /// The last entry of the stream when its tasks were first looked at. Those that come later are left out,
     /// as the walk might never end.
     last: Option<String>,
+    /// Delayed and held tasks that were enqueued after this time (ms since the Unix epoch, by Redis's clock)
+    /// are left out. None: none are.
+    until_ms: Option<u64>,
+}
+
+/// The cursor of an operation that has not begun: on the tasks that are there now, and on none that are added
+/// later.
+pub(crate) async fn cancel_walk(queue: &Queue, states: &[ListedState]) -> Result<String, OperationError> {
+    let until_ms = Some(patiently(|| queue.now_ms()).await?);
+    let last = Some(patiently(|| queue.last_queued()).await?);
+    let state = states.first().map_or("", |state| (*state).into_str());
+    Ok(CancelWalk { last, until_ms, ..CancelWalk::new(states, None)? }.write_parts(state, ""))
 }
 
 /// A page of a [`CancelWalk`].
@@ -235,13 +305,16 @@ impl<'c> CancelWalk<'c> {
         states: &'c [ListedState],
         cursor: Option<&str>,
     ) -> Result<CancelWalk<'c>, OperationError> {
-        let mut walk = CancelWalk { states, at: 0, begin: None, walk: None, last: None };
+        let mut walk = CancelWalk { states, at: 0, begin: None, walk: None, last: None, until_ms: None };
         let Some(cursor) = cursor else { return Ok(walk) };
-        let [state, last, inner] = cursor::read(KIND, cursor)?;
+        let [state, last, until, inner] = cursor::read(KIND, cursor)?;
         walk.at = states.iter().position(|known| known.into_str() == state).ok_or(BadCursor)?;
         walk.last = Some(last).filter(|last| !last.is_empty());
         if walk.last.as_deref().is_some_and(|last| !codec::is_entry_id(last)) {
             return Err(BadCursor.into());
+        }
+        if !until.is_empty() {
+            walk.until_ms = Some(until.parse().map_err(|_| BadCursor)?);
         }
         if !inner.is_empty() {
             walk.begin = Some(position(states[walk.at], &inner)?);
@@ -269,13 +342,16 @@ impl<'c> CancelWalk<'c> {
             };
             let (examined, mut tasks) = (page.examined as u64, page.tasks);
             if let Some(last) = self.last.as_deref().filter(|_| is_in_stream) {
-                let is_later = |task: &FoundTask| comes_after(&task.position, last);
+                let is_later = |task: &FoundTask| codec::comes_after(&task.position, last);
                 if let Some(end) = tasks.iter().position(is_later) {
                     tasks.truncate(end);
                     self.leave_state();
                 }
             }
-            tasks.retain(|task| filter.takes(&task.traits(), now_ms));
+            let until_ms = self.until_ms.filter(|_| !is_in_stream);
+            let is_newer =
+                |task: &FoundTask| until_ms.zip(task.since_ms).is_some_and(|(until, at)| at > until);
+            tasks.retain(|task| filter.takes(&task.traits(), now_ms) && !is_newer(task));
             return Ok(Some(CancelPage { state, tasks, examined }));
         }
         Ok(None)
@@ -304,7 +380,8 @@ impl<'c> CancelWalk<'c> {
     }
 
     fn write_parts(&self, state: &str, inner: &str) -> String {
-        cursor::write(KIND, &[state, self.last.as_deref().unwrap_or_default(), inner])
+        let until = self.until_ms.map(|ms| ms.to_string()).unwrap_or_default();
+        cursor::write(KIND, &[state, self.last.as_deref().unwrap_or_default(), &until, inner])
     }
 }
 
@@ -323,7 +400,11 @@ mod tests {
         let read = CancelWalk::new(&DRAINABLE, Some(&read)).expect("a cursor");
         assert_eq!((read.at, read.begin, read.last.as_deref()), (0, None, Some("9-0")));
         assert!(CancelWalk::new(&[ListedState::Running], Some(&cursor)).is_err(), "another operation's");
-        let bad = cursor::write(KIND, &["queued", "later", ""]);
-        assert!(CancelWalk::new(&DRAINABLE, Some(&bad)).is_err());
+        let bounded = CancelWalk { until_ms: Some(7), ..walk };
+        let read = CancelWalk::new(&DRAINABLE, bounded.cursor().as_deref()).expect("a cursor");
+        assert_eq!(read.until_ms, Some(7));
+        for bad in [["queued", "later", "", ""], ["queued", "9-0", "soon", ""]] {
+            assert!(CancelWalk::new(&DRAINABLE, Some(&cursor::write(KIND, &bad))).is_err());
+        }
     }
 }

@@ -12,10 +12,11 @@ use utoipa::ToSchema;
 use super::cursor::{self, BadCursor};
 use super::error::OperationError;
 use super::json::FieldView;
+use super::list::FIELD_BYTES;
 use super::mask::FieldMask;
 use super::patience::patiently;
-use crate::queue::redrive::{DeadWalk, Redrive, StepBudget};
-use crate::queue::{DeadLetter, Queue, Redriven, TaskFilter};
+use crate::queue::redrive::{DeadWalk, NamedWalk, Redrive, Redrove, StepBudget};
+use crate::queue::{DeadLetter, Queue, TaskFilter};
 
 /// The most dead letters that one list looks at, and for how long.
 const LOOKS: usize = 5_000;
@@ -28,6 +29,7 @@ const STEP: u64 = 10_000;
 const STEP_TIME: Duration = Duration::from_secs(10);
 const LIST_KIND: &str = "dead-letters";
 const STEP_KIND: &str = "redrive";
+const NAMED_KIND: &str = "redrive-named";
 
 /// A dead letter. The names are stable. Times are milliseconds since the Unix epoch.
 #[derive(Debug, Serialize, ToSchema)]
@@ -96,6 +98,7 @@ pub(crate) async fn dead_list(
     let mut list = DeadList { dead: Vec::new(), examined: 0, next: None };
     let (mut count, end) = (limit.clamp(1, PAGE.0), Instant::now() + LIST_TIME);
     let write = |entry: &str| Some(cursor::write(LIST_KIND, &[entry]));
+    let mut field_bytes = 0;
     loop {
         let page = patiently(|| queue.newest_dead(after.as_deref(), count)).await?;
         let Some(last) = page.last().map(|last| last.entry.clone()) else { return Ok(list) };
@@ -104,8 +107,9 @@ pub(crate) async fn dead_list(
         for letter in &page {
             list.examined += 1;
             if filter.takes(&letter.traits(), now_ms) {
+                field_bytes += if with_fields { letter.bytes() } else { 0 };
                 list.dead.push(DeadView::new(letter, with_fields));
-                if list.dead.len() >= limit {
+                if list.dead.len() >= limit || field_bytes >= FIELD_BYTES {
                     list.next = write(&letter.entry);
                     return Ok(list);
                 }
@@ -128,7 +132,7 @@ fn list_position(cursor: &str) -> Result<String, OperationError> {
     if crate::queue::codec::is_entry_id(&entry) { Ok(entry) } else { Err(BadCursor.into()) }
 }
 
-/// The result of one step of a requeue or purge of all that match.
+/// The result of one step of a requeue or purge.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RedrivenPart {
     /// Requeued or deleted; with `dry_run`: would be.
@@ -137,16 +141,27 @@ pub(crate) struct RedrivenPart {
     pub skipped: u64,
     /// So many of the succeeded ones belong to a flow that is not known any more.
     pub without_flow: u64,
-    /// How many dead letters were looked at.
+    /// How many dead letters were looked at; of those that were named, how many names are done.
     pub examined: u64,
     /// The cursor with which the operation goes on; null when nothing is left.
     pub next: Option<String>,
+    /// So many milliseconds pass at this rate before the next request can do anything; null: none. A request
+    /// that comes earlier waits, or does nothing and says it again.
+    pub wait_ms: Option<u64>,
 }
 
 impl RedrivenPart {
-    fn new(done: Redriven, examined: u64, next: Option<String>) -> RedrivenPart {
-        let Redriven { succeeded, skipped, without_flow } = done;
-        RedrivenPart { succeeded, skipped, without_flow, examined, next }
+    fn new<W>(step: Redrove<W>, write: impl FnOnce(W) -> String) -> RedrivenPart {
+        let next = step.next.map(write);
+        let wait_ms = step.wait.as_micros().div_ceil(1_000) as u64;
+        RedrivenPart {
+            succeeded: step.done.succeeded,
+            skipped: step.done.skipped,
+            without_flow: step.done.without_flow,
+            examined: step.examined,
+            wait_ms: (next.is_some() && wait_ms > 0).then_some(wait_ms),
+            next,
+        }
     }
 }
 
@@ -161,34 +176,52 @@ pub(crate) struct DeadPart<'p> {
 /// Takes one step: 10,000 dead letters are looked at, or 10 seconds pass.
 pub(crate) async fn redrive_part(queue: &Queue, part: DeadPart<'_>) -> Result<RedrivenPart, OperationError> {
     let walk = part.cursor.map(walk).transpose()?;
-    let budget = StepBudget { entries: STEP, until: Instant::now() + STEP_TIME };
-    let step = queue.redrive_step(part.filter, part.what, walk, budget).await;
+    let step = queue.redrive_step(part.filter, part.what, walk, step_budget()).await;
     let step = step.map_err(OperationError::Interrupted)?;
-    let next = step.next.map(|walk| cursor::write(STEP_KIND, &[&walk.from, &walk.last]));
-    Ok(RedrivenPart::new(step.done, step.examined, next))
+    Ok(RedrivenPart::new(step, |walk| write_walk(&walk)))
+}
+
+fn step_budget() -> StepBudget {
+    StepBudget { entries: STEP, until: Instant::now() + STEP_TIME }
 }
 
 /// The cursor of an operation that has not begun: on those that are dead now, and on none that die later.
 pub(crate) async fn redrive_walk(queue: &Queue) -> Result<String, OperationError> {
-    let last = patiently(|| queue.last_dead()).await?;
-    Ok(cursor::write(STEP_KIND, &["-", &last]))
+    Ok(write_walk(&patiently(|| queue.begin_walk()).await?))
 }
 
-/// Requeues, purges or counts the dead letters of these tasks: those of which a status is kept, and those
-/// among the 10,000 newest dead letters.
+/// Takes one step: requeues, purges or counts the dead letters of these tasks, those of which a status is
+/// kept, and those among the 10,000 newest dead letters. It ends after 10 seconds.
 pub(crate) async fn redrive_ids(
     queue: &Queue,
     ids: &[String],
     what: Redrive,
+    cursor: Option<&str>,
 ) -> Result<RedrivenPart, OperationError> {
-    let done = queue.redrive_named(ids, what).await.map_err(OperationError::Interrupted)?;
-    Ok(RedrivenPart::new(done, done.succeeded, None))
+    let walk = match cursor {
+        None => NamedWalk::default(),
+        Some(cursor) => {
+            let [done, not_before] = cursor::read(NAMED_KIND, cursor)?;
+            let done = done.parse().ok().filter(|done| *done < ids.len()).ok_or(BadCursor)?;
+            NamedWalk { done, not_before_ms: not_before.parse().map_err(|_| BadCursor)? }
+        }
+    };
+    let step = queue.redrive_named(ids, what, walk, step_budget()).await;
+    let step = step.map_err(OperationError::Interrupted)?;
+    Ok(RedrivenPart::new(step, |walk| {
+        cursor::write(NAMED_KIND, &[&walk.done.to_string(), &walk.not_before_ms.to_string()])
+    }))
+}
+
+fn write_walk(walk: &DeadWalk) -> String {
+    cursor::write(STEP_KIND, &[&walk.from, &walk.last, &walk.not_before_ms.to_string()])
 }
 
 fn walk(cursor: &str) -> Result<DeadWalk, OperationError> {
-    let [from, last] = cursor::read(STEP_KIND, cursor)?;
+    let [from, last, not_before] = cursor::read(STEP_KIND, cursor)?;
+    let not_before_ms = not_before.parse().map_err(|_| BadCursor)?;
     if cursor::is_place(&from) && crate::queue::codec::is_entry_id(&last) {
-        Ok(DeadWalk { from, last })
+        Ok(DeadWalk { from, last, not_before_ms })
     } else {
         Err(BadCursor.into())
     }

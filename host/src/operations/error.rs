@@ -31,7 +31,18 @@ pub(crate) enum OperationError {
     /// A requeue or purge ended early; the error says how far it came.
     #[error("{}", .0.cause)]
     Interrupted(RedriveError),
+    /// Cancelling many tasks ended early; the figure says how far it came.
+    #[error("{}; {succeeded} were cancelled before", stop(cause.as_deref()))]
+    CancelStopped {
+        /// None: it took too long.
+        cause: Option<Box<OperationError>>,
+        succeeded: u64,
+    },
     /// A part of a task's tree is out of reach.
     #[error("{0}")]
     OutOfReach(String),
+}
+
+fn stop(cause: Option<&OperationError>) -> String {
+    cause.map_or_else(|| "there was no end in time".to_owned(), ToString::to_string)
 }

@@ -2,7 +2,7 @@
 //!
 //! In: a state, a filter, and where to begin. Out: the tasks that match, how many places were looked at, and
 //! a cursor where the list goes on. A list looks at a bounded number of tasks for a bounded time, so a filter
-//! that few tasks match may give an empty list with a cursor.
+//! that few tasks match may give an empty list with a cursor. With fields it ends after some MiB, too.
 //!
 //! Not here: reading a page (`queue::listing`).
 
@@ -27,6 +27,8 @@ const LOOKS: usize = 5_000;
 const TIME: Duration = Duration::from_secs(3);
 /// Tasks in one read, at first and at most.
 const PAGE: (usize, usize) = (20, 200);
+/// A list with fields ends behind the task with which its fields have so many bytes.
+pub(super) const FIELD_BYTES: usize = 8 << 20;
 /// A read with more bytes makes the next one smaller.
 const PAGE_BYTES: usize = 2 << 20;
 
@@ -123,7 +125,7 @@ pub(crate) async fn list(queue: &Queue, request: &ListRequest) -> Result<TaskLis
     let mut walk = TaskWalk::new(state, begin, request.limit);
     let now_ms = patiently(|| queue.now_ms()).await?;
     let mut list = TaskList { tasks: Vec::new(), examined: 0, next: None };
-    let end = Instant::now() + TIME;
+    let (end, mut bytes) = (Instant::now() + TIME, 0);
     while let Some(page) = walk.page(queue).await? {
         list.examined += page.examined;
         for task in page.tasks {
@@ -131,8 +133,9 @@ pub(crate) async fn list(queue: &Queue, request: &ListRequest) -> Result<TaskLis
                 continue;
             }
             let position = task.position.clone();
+            bytes += if request.with_fields { task.bytes() } else { 0 };
             list.tasks.push(ListedTask::new(task, request.with_fields));
-            if list.tasks.len() >= request.limit {
+            if list.tasks.len() >= request.limit || bytes >= FIELD_BYTES {
                 list.next = Some(cursor::write(kind, &[&position]));
                 return Ok(list);
             }

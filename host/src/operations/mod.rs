@@ -31,7 +31,7 @@ pub(crate) mod tree;
 
 pub(crate) use cancel::{
     BulkCancel, BulkCancelled, CANCELLABLE, CancelWalk, Cancelled, DRAINABLE, STEP_TIME, cancel, cancel_all,
-    cancel_ids, cancel_waiting,
+    cancel_ids, cancel_part, cancel_waiting, cancel_walk,
 };
 pub(crate) use dead::{
     DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part, redrive_walk,

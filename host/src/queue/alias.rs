@@ -198,7 +198,7 @@ impl Queue {
         if newest.is_some() {
             return Ok(newest);
         }
-        Ok(self.dead_named(&[name.to_owned()]).await?.pop().map(|letter| letter.id))
+        Ok(self.dead_named(name).await?.map(|letter| letter.id))
     }
 
     /// Whether `name` is the alias of a task with these fields.

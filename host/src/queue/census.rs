@@ -172,10 +172,10 @@ fn consumer(item: Value) -> Shaped<Consumer> {
 }
 
 /// One item of an XINFO reply: names with values of different kinds.
-struct Info(Vec<(String, Value)>);
+pub(super) struct Info(Vec<(String, Value)>);
 
 impl Info {
-    fn read(item: Value) -> Shaped<Info> {
+    pub(super) fn read(item: Value) -> Shaped<Info> {
         let mut parts = reply::array(item)?.into_iter();
         let mut fields = Vec::new();
         while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
@@ -192,7 +192,7 @@ impl Info {
         reply::text(self.get(name)?.clone())
     }
 
-    fn count(&self, name: &str) -> Shaped<u64> {
+    pub(super) fn count(&self, name: &str) -> Shaped<u64> {
         reply::count(self.get(name)?)
     }
 }

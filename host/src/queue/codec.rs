@@ -8,6 +8,7 @@
 //! Not here: handling an entry that cannot be decoded (`worker::intake` buries it as `malformed`).
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -301,6 +302,20 @@ pub fn is_entry_id(id: &str) -> bool {
     id.split_once('-').is_some_and(|(ms, sequence)| digits(ms) && digits(sequence))
 }
 
+/// Whether the entry id `a` comes after `b`.
+pub(crate) fn comes_after(a: &str, b: &str) -> bool {
+    a != b && later(a, b) == a
+}
+
+/// The later one of two entry ids.
+pub(super) fn later<'a>(a: &'a str, b: &'a str) -> &'a str {
+    let number = |id: &str| -> (u64, u64) {
+        let (ms, sequence) = id.split_once('-').unwrap_or((id, "0"));
+        (ms.parse().unwrap_or(0), sequence.parse().unwrap_or(0))
+    };
+    [a, b].into_iter().min_by_key(|id| Reverse(number(id))).unwrap_or(a)
+}
+
 /// Whether this is a field of the host, not of the task's producer.
 pub fn is_of_host(name: &str) -> bool {
     name.starts_with(HOST_FIELDS)
@@ -322,6 +337,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn entry_ids_are_compared_as_numbers() {
+        assert_eq!(later("9-0", "10-0"), "10-0");
+        assert_eq!(later("10-2", "10-11"), "10-11");
+        assert_eq!(later("10-2", "0-0"), "10-2");
+        assert!(comes_after("10-0", "9-5") && !comes_after("9-5", "9-5") && !comes_after("9-5", "10-0"));
+    }
 
     fn entry(fields: &[(&str, &str)]) -> StreamEntry {
         let fields = fields.iter().map(|(name, value)| raw(name, *value)).collect();

@@ -100,7 +100,9 @@ impl DeadLetter {
             error: &self.error,
             plugin: &self.plugin,
             consumer: &self.consumer,
-            at_ms: self.failed_at,
+            // 0: another program wrote this dead letter, without a time.
+            at_ms: Some(self.failed_at).filter(|ms| *ms > 0),
+            since_ms: Some(self.failed_at).filter(|ms| *ms > 0),
             fields: &self.fields,
         }
     }
@@ -113,12 +115,6 @@ impl DeadLetter {
     /// Whether it had too many fields to keep them one by one: such a task can never run.
     pub(super) fn is_packed(&self) -> bool {
         self.raw.iter().any(|(name, _)| name == b"tq-packed")
-    }
-
-    pub(super) fn is_named(&self, ids: &HashSet<&str>) -> bool {
-        // The new id is not the entry id of the dead letter. That has the form of a task's id, and where many
-        // tasks die at once another task soon has the same one.
-        ids.contains(self.id.as_str())
     }
 }
 
@@ -145,14 +141,17 @@ impl Queue {
         Ok(out)
     }
 
-    /// The oldest dead letter of the task with this id, or else the newest one of a task with this alias.
+    /// The dead letter of the task with this id: the one that its status names, or else the oldest one. Or
+    /// else the newest one of a task with this alias.
     pub async fn dead_letter(&self, id: &str) -> Result<Option<DeadLetter>, QueueError> {
-        let ids = HashSet::from([id]);
+        if let Some(letter) = self.dead_by_status(&[id]).await?.remove(id) {
+            return Ok(Some(letter));
+        }
         let mut aliased = None;
         let mut pages = Pages::new(None);
         while let Some(page) = pages.next(self).await? {
             for letter in page {
-                if letter.is_named(&ids) {
+                if letter.id == id {
                     return Ok(Some(letter));
                 }
                 if self.is_alias(id, &letter.fields) {
@@ -163,63 +162,98 @@ impl Queue {
         Ok(aliased)
     }
 
-    /// The dead letters that are meant by these names, as with [`Queue::dead_letter`], up to the entry
-    /// `last`. Gives their entries.
-    pub(super) async fn dead_entries(
-        &self,
-        names: &[String],
-        last: &str,
-    ) -> Result<HashSet<String>, QueueError> {
-        let ids: HashSet<&str> = names.iter().map(String::as_str).collect();
-        let aliases: HashMap<Vec<u8>, &str> = ids.iter().map(|name| (self.alias_key(name), *name)).collect();
+    /// The dead letters that the statuses of these tasks name.
+    async fn dead_by_status<'n>(&self, ids: &[&'n str]) -> Result<HashMap<&'n str, DeadLetter>, QueueError> {
+        const WHAT: &str = "find dead letters";
+        let noted = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("dead").to_owned();
+        let replies = self.link.pipeline(WHAT, &ids.iter().map(noted).collect::<Vec<_>>()).await?;
+        let mut found = HashMap::new();
+        for (id, reply) in ids.iter().zip(replies) {
+            // A key of another type in the place of the status tells nothing.
+            let Ok(reply) = reply else { continue };
+            let Some(entry) = self.shaped(WHAT, reply::optional(reply))? else { continue };
+            let letter = self.range(&self.keys.dead, &entry, &entry, 1).await?.pop().map(DeadLetter::read);
+            if let Some(letter) = letter.filter(|letter| letter.id == **id) {
+                found.insert(*id, letter);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The entries of the dead letters that are meant by these names, as with [`Queue::dead_letter`], sorted.
+    /// All dead letters up to the entry `last` are looked at for a task that no status names.
+    pub(super) async fn dead_entries(&self, names: &[String], last: &str) -> Result<Vec<String>, QueueError> {
+        let mut open: HashSet<&str> = names.iter().map(String::as_str).collect();
+        let mut entries = HashSet::new();
+        let asked: Vec<&str> = open.iter().copied().collect();
+        for some in asked.chunks(PAGE) {
+            for (id, letter) in self.dead_by_status(some).await? {
+                open.remove(id);
+                entries.insert(letter.entry);
+            }
+        }
+        let aliases: HashMap<Vec<u8>, &str> = open.iter().map(|name| (self.alias_key(name), *name)).collect();
         let (mut by_id, mut by_alias) = (HashMap::new(), HashMap::new());
+        // Only a look at all of them tells which one is the newest with an alias.
+        let is_done = |by_id: &HashMap<&str, String>| by_id.len() == open.len();
         let mut pages = Pages::new(Some(last.to_owned()));
-        while let Some(page) = pages.next(self).await? {
+        while !is_done(&by_id)
+            && let Some(page) = pages.next(self).await?
+        {
             for letter in page {
                 let alias = self.alias_of(&letter.fields).and_then(|alias| aliases.get(&alias));
                 if let Some(name) = alias {
                     by_alias.insert(*name, letter.entry.clone());
                 }
-                if let Some(name) = ids.get(letter.id.as_str()) {
+                if let Some(name) = open.get(letter.id.as_str()) {
                     by_id.entry(*name).or_insert(letter.entry);
                 }
             }
         }
-        Ok(ids.into_iter().filter_map(|name| by_id.remove(name).or_else(|| by_alias.remove(name))).collect())
+        entries.extend(open.iter().filter_map(|name| by_id.remove(name).or_else(|| by_alias.remove(name))));
+        let mut entries: Vec<String> = entries.into_iter().collect();
+        entries.sort_unstable();
+        Ok(entries)
+    }
+
+    /// The dead letters of these entries that are still there.
+    pub(super) async fn dead_at(&self, entries: &[String]) -> Result<Vec<DeadLetter>, QueueError> {
+        let mut letters = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let found = self.range(&self.keys.dead, entry, entry, 1).await?;
+            letters.extend(found.into_iter().map(DeadLetter::read));
+        }
+        Ok(letters)
+    }
+
+    /// The dead letter of the task with this name, as [`Queue::dead_by_name`] finds it.
+    pub(crate) async fn dead_named(&self, name: &str) -> Result<Option<DeadLetter>, QueueError> {
+        Ok(self.dead_by_name(&[name.to_owned()]).await?.remove(name))
     }
 
     /// The dead letters of the tasks with these names, without a look at all of them: by the status of each
     /// task, or else among the 10,000 newest dead letters, or the newest 64 MiB of them. A name is an id, or
     /// an alias.
-    pub(crate) async fn dead_named(&self, names: &[String]) -> Result<Vec<DeadLetter>, QueueError> {
-        const WHAT: &str = "find dead letters";
-        let mut open: HashSet<&str> = names.iter().map(String::as_str).collect();
-        let mut found = Vec::new();
-        let noted = |name: &&str| redis::cmd("HGET").arg(self.keys.task(name)).arg("dead").to_owned();
-        let asked: Vec<&str> = open.iter().copied().collect();
-        let replies = self.link.pipeline(WHAT, &asked.iter().map(noted).collect::<Vec<_>>()).await?;
-        for (name, reply) in asked.iter().zip(replies) {
-            // A key of another type in the place of the status tells nothing.
-            let Ok(reply) = reply else { continue };
-            let Some(entry) = self.shaped(WHAT, reply::optional(reply))? else { continue };
-            let letter = self.range(&self.keys.dead, &entry, &entry, 1).await?.pop().map(DeadLetter::read);
-            if let Some(letter) = letter.filter(|letter| letter.id == **name) {
-                open.remove(name);
-                found.push(letter);
-            }
-        }
+    pub(super) async fn dead_by_name<'n>(
+        &self,
+        names: &'n [String],
+    ) -> Result<HashMap<&'n str, DeadLetter>, QueueError> {
+        let mut open: HashSet<&'n str> = names.iter().map(String::as_str).collect();
+        let asked: Vec<&'n str> = open.iter().copied().collect();
+        let mut found = self.dead_by_status(&asked).await?;
+        open.retain(|name| !found.contains_key(name));
         let (mut to, mut search) = ("+".to_owned(), Search::default());
         while let Some(count) = search.page().filter(|_| !open.is_empty()) {
             let page = self.range_back(&self.keys.dead, &to, count).await?;
             let next = search.looked_at(&page);
             for letter in page.into_iter().map(DeadLetter::read) {
-                let name = open.iter().copied().find(|name| letter.id == *name).or_else(|| {
+                let name = open.get(letter.id.as_str()).copied().or_else(|| {
                     self.rules.id.as_ref()?;
                     open.iter().copied().find(|name| self.is_alias(name, &letter.fields))
                 });
                 if let Some(name) = name {
                     open.remove(name);
-                    found.push(letter);
+                    found.insert(name, letter);
                 }
             }
             let Some(next) = next else { break };

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use super::census::Info;
 use super::codec::{self, StreamEntry};
 use super::error::QueueError;
 use super::handle::Queue;
@@ -132,6 +133,20 @@ impl Queue {
     pub(crate) async fn last_event(&self) -> Result<EventPlace, QueueError> {
         let last = self.range_back(&self.keys.events, "+", 1).await?.pop();
         Ok(EventPlace::of(last.map_or_else(|| "0-0".to_owned(), |last| last.id)))
+    }
+
+    /// Whether events behind this place may be lost: Redis has deleted some, and keeps only later ones.
+    pub(crate) async fn has_gap(&self, after: &EventPlace) -> Result<bool, QueueError> {
+        const WHAT: &str = "look for lost events";
+        let first = self.range(&self.keys.events, "-", "+", 1).await?.pop();
+        if !first.is_some_and(|first| codec::comes_after(&first.id, &after.entry)) {
+            return Ok(false);
+        }
+        let asked = redis::cmd("XINFO").arg("STREAM").arg(&self.keys.events).to_owned();
+        let counts = Info::read(self.link.command(WHAT, &asked).await?)
+            .and_then(|stream| Ok((stream.count("entries-added")?, stream.count("length")?)));
+        let (added, length) = self.shaped(WHAT, counts)?;
+        Ok(added > length)
     }
 
     /// Whether the event at this place is still kept. If not, others behind it may be gone too.

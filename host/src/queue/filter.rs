@@ -25,9 +25,9 @@ pub struct TaskFilter {
     /// The earliest and the latest time (ms since the Unix epoch, by Redis's clock), each inclusive.
     pub from_ms: Option<u64>,
     pub to_ms: Option<u64>,
-    /// In its state for at least this long, by Redis's clock.
+    /// At least this old ([`Traits::since_ms`]), by Redis's clock.
     pub older_than: Option<Duration>,
-    /// In its state for less than this long, by Redis's clock.
+    /// Less than this old, by Redis's clock.
     pub newer_than: Option<Duration>,
 }
 
@@ -39,8 +39,11 @@ pub(crate) struct Traits<'t> {
     pub error: &'t str,
     pub plugin: &'t str,
     pub consumer: &'t str,
-    /// The time that belongs to the state, for example when the task died.
-    pub at_ms: u64,
+    /// The time that belongs to the state, for example when the task died or is due. None: not known.
+    pub at_ms: Option<u64>,
+    /// The time from which its age counts: when its state began, or for a task that is delayed or held when
+    /// it was enqueued. None: not known.
+    pub since_ms: Option<u64>,
     pub fields: &'t RawFields,
 }
 
@@ -51,7 +54,9 @@ impl TaskFilter {
     }
 
     pub(crate) fn takes(&self, task: &Traits, now_ms: u64) -> bool {
-        let age = Duration::from_millis(now_ms.saturating_sub(task.at_ms));
+        let is_aged = |is: &dyn Fn(Duration) -> bool| {
+            task.since_ms.is_some_and(|since| is(Duration::from_millis(now_ms.saturating_sub(since))))
+        };
         let has = |text: &str| {
             let in_fields =
                 || task.fields.iter().any(|(_, value)| String::from_utf8_lossy(value).contains(text));
@@ -67,10 +72,10 @@ impl TaskFilter {
             && within(&self.error, task.error)
             && within(&self.version, task.plugin)
             && within(&self.host, task.consumer)
-            && self.from_ms.is_none_or(|from| task.at_ms >= from)
-            && self.to_ms.is_none_or(|to| task.at_ms <= to)
-            && self.older_than.is_none_or(|least| age >= least)
-            && self.newer_than.is_none_or(|most| age < most)
+            && self.from_ms.is_none_or(|from| task.at_ms.is_some_and(|at| at >= from))
+            && self.to_ms.is_none_or(|to| task.at_ms.is_some_and(|at| at <= to))
+            && self.older_than.is_none_or(|least| is_aged(&|age| age >= least))
+            && self.newer_than.is_none_or(|most| is_aged(&|age| age < most))
             && self.text.as_deref().is_none_or(has)
     }
 }
@@ -88,7 +93,8 @@ mod tests {
             error: "no such page",
             plugin: "echo@ab12",
             consumer: "box-1",
-            at_ms: 5_000,
+            at_ms: Some(5_000),
+            since_ms: Some(5_000),
             fields: &fields,
         };
         let text = |text: &str| Some(text.to_owned());
@@ -119,5 +125,38 @@ mod tests {
             assert!(taking.takes(&task, 7_000) && !taking.is_empty(), "{taking:?}");
             assert!(!refusing.takes(&task, 7_000), "{refusing:?}");
         }
+    }
+
+    #[test]
+    fn an_unknown_time_matches_no_filter_of_times() {
+        let fields = Vec::new();
+        let task = Traits {
+            id: "7",
+            reason: "",
+            error: "",
+            plugin: "",
+            consumer: "",
+            at_ms: None,
+            since_ms: None,
+            fields: &fields,
+        };
+        let none = TaskFilter::default;
+        let filters = [
+            TaskFilter { from_ms: Some(0), ..none() },
+            TaskFilter { to_ms: Some(u64::MAX), ..none() },
+            TaskFilter { older_than: Some(Duration::ZERO), ..none() },
+            TaskFilter { newer_than: Some(Duration::MAX), ..none() },
+        ];
+        assert!(none().takes(&task, 7_000));
+        for filter in filters {
+            assert!(!filter.takes(&task, 7_000), "{filter:?}");
+        }
+        // A delayed task is due later, and was enqueued before.
+        let task = Traits { at_ms: Some(90_000), since_ms: Some(5_000), ..task };
+        let old = TaskFilter { older_than: Some(Duration::from_secs(2)), ..none() };
+        let young = TaskFilter { newer_than: Some(Duration::from_secs(2)), ..none() };
+        assert!(old.takes(&task, 7_000) && !young.takes(&task, 7_000));
+        assert!(young.takes(&task, 6_000) && !old.takes(&task, 6_000));
+        assert!(TaskFilter { from_ms: Some(80_000), ..none() }.takes(&task, 7_000));
     }
 }

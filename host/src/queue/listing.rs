@@ -11,8 +11,6 @@
 //! In: a state, and the position behind which the page begins. Out: tasks, each with its position. Nothing
 //! here reads more than the page. Not here: filters over many pages (`operations`).
 
-use std::cmp::Reverse;
-
 use redis::{Cmd, Value};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 use utoipa::ToSchema;
@@ -69,8 +67,12 @@ pub(crate) struct FoundTask {
     pub status: TaskStatus,
     /// Why it is dead.
     pub reason: Option<String>,
-    /// The time that belongs to the state: queued, delivered to a host, due, died or ended.
-    pub at_ms: u64,
+    /// The time that belongs to the state: queued, delivered to a host, due, died or ended; of a held task
+    /// when it was enqueued. None: not known.
+    pub at_ms: Option<u64>,
+    /// The time from which its age counts: that of the state, or of a delayed or held task when it was
+    /// enqueued. None: not known.
+    pub since_ms: Option<u64>,
     /// Milliseconds since the host that runs it was last heard of.
     pub idle_ms: Option<u64>,
     /// Whether Redis keeps a status of it.
@@ -94,6 +96,7 @@ impl FoundTask {
             plugin: text(&self.status.plugin),
             consumer: text(&self.status.consumer),
             at_ms: self.at_ms,
+            since_ms: self.since_ms,
             fields: &self.fields,
         }
     }
@@ -143,12 +146,12 @@ impl Queue {
             Err(error) => return Err(error),
         };
         let delivered = delivered.unwrap_or_default().last_delivered;
-        let after = after.map_or(delivered.as_str(), |after| later(after, &delivered)).to_owned();
+        let after = after.map_or(delivered.as_str(), |after| codec::later(after, &delivered)).to_owned();
         let entries = self.range(&self.keys.stream, &format!("({after}"), "+", count).await?;
         let (examined, next) = (entries.len(), last_of(&entries, count));
         let queued = |entry: StreamEntry| {
             let at_ms = codec::entry_time_ms(&entry.id);
-            found(entry, Status::Pending, at_ms)
+            found(entry, Status::Pending, Some(at_ms))
         };
         let tasks = self.with_statuses(entries.into_iter().map(queued).collect()).await?;
         Ok(ListedPage { tasks, examined, next })
@@ -193,14 +196,15 @@ impl Queue {
         for ((entry, consumer, idle_ms), reply) in pending.into_iter().zip(replies) {
             let fields = self.shaped(WHAT, first_fields(reply?))?;
             let entry = StreamEntry { id: entry, fields, deliveries: 1 };
-            let mut task = found(entry, Status::Processing, now_ms.saturating_sub(idle_ms));
+            let mut task = found(entry, Status::Processing, Some(now_ms.saturating_sub(idle_ms)));
             task.idle_ms = Some(idle_ms);
             task.status.consumer = Some(consumer);
             tasks.push(task);
         }
         let mut tasks = self.with_statuses(tasks).await?;
         for task in &mut tasks {
-            task.at_ms = task.status.started_at.unwrap_or(task.at_ms);
+            task.at_ms = task.status.started_at.or(task.at_ms);
+            task.since_ms = task.at_ms;
         }
         Ok(ListedPage { tasks, examined, next })
     }
@@ -225,19 +229,25 @@ impl Queue {
         let next =
             items.last().filter(|_| items.len() == count).map(|(member, due, _)| position(member, due));
         let delayed = |(member, due, fields): (String, String, RawFields)| {
-            let at_ms = if held { 0 } else { due.parse::<f64>().map_or(0, |ms| ms as u64) };
-            // A parked task has its id among its fields; what cannot be read is shown by its member.
+            let due_at = due.parse::<f64>().map_or(0, |ms| ms as u64);
+            // A parked task has its id and the time of its enqueueing among its fields; what cannot be read
+            // is shown by its member.
+            let enqueued_at = number_in(&fields, "tq-enqueued-at");
             let entry = StreamEntry { id: member.clone(), fields, deliveries: 1 };
-            let mut task = found(entry, Status::Pending, at_ms);
+            let mut task = found(entry, Status::Pending, (!held).then_some(due_at));
             task.entry = None;
             task.position = position(&member, &due);
-            task.status.due_at = (!held).then_some(at_ms);
+            (task.status.enqueued_at, task.since_ms) = (enqueued_at, enqueued_at);
             task
         };
         let examined = items.len();
         let mut tasks = self.with_statuses(items.into_iter().map(delayed).collect()).await?;
         for task in &mut tasks {
-            task.status.due_at = (!held).then_some(task.at_ms);
+            task.status.due_at = task.at_ms;
+            task.since_ms = task.since_ms.or(task.status.enqueued_at);
+            if held {
+                task.at_ms = task.since_ms;
+            }
         }
         Ok(ListedPage { tasks, examined, next })
     }
@@ -272,7 +282,8 @@ impl Queue {
                 entry: None,
                 status,
                 reason: None,
-                at_ms,
+                at_ms: Some(at_ms),
+                since_ms: Some(at_ms),
                 idle_ms: None,
                 has_status: false,
                 fields: Vec::new(),
@@ -316,7 +327,7 @@ impl Queue {
         };
         let state = if pending.is_empty() { ListedState::Queued } else { ListedState::Running };
         let at_ms = codec::entry_time_ms(&entry.id);
-        let task = found(entry, Status::Pending, at_ms);
+        let task = found(entry, Status::Pending, Some(at_ms));
         Ok(self.with_statuses(vec![task]).await?.pop().map(|task| (state, task)))
     }
 
@@ -382,14 +393,11 @@ impl Queue {
 }
 
 /// A task in its stream.
-fn found(entry: StreamEntry, status: Status, at_ms: u64) -> FoundTask {
-    let text = |name: &str| {
-        let value = entry.fields.iter().find(|(known, _)| known == name.as_bytes());
-        value.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse::<u64>().ok())
-    };
+fn found(entry: StreamEntry, status: Status, at_ms: Option<u64>) -> FoundTask {
+    let number = |name: &str| number_in(&entry.fields, name);
     let mut task = TaskStatus::new(&codec::id_of(&entry), status);
-    task.attempt = text("tq-attempt").and_then(|attempt| attempt.try_into().ok()).unwrap_or(1);
-    task.enqueued_at = text("tq-enqueued-at").or_else(|| Some(codec::entry_time_ms(&entry.id)));
+    task.attempt = number("tq-attempt").and_then(|attempt| attempt.try_into().ok()).unwrap_or(1);
+    task.enqueued_at = number("tq-enqueued-at").or_else(|| Some(codec::entry_time_ms(&entry.id)));
     let (reserved, fields) = entry
         .fields
         .into_iter()
@@ -400,11 +408,18 @@ fn found(entry: StreamEntry, status: Status, at_ms: u64) -> FoundTask {
         status: task,
         reason: None,
         at_ms,
+        since_ms: at_ms,
         idle_ms: None,
         has_status: false,
         fields,
         reserved,
     }
+}
+
+/// The number in a field of the host; none where it is not there, or is none.
+fn number_in(fields: &RawFields, name: &str) -> Option<u64> {
+    let (_, value) = fields.iter().find(|(known, _)| known == name.as_bytes())?;
+    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 fn dead(letter: DeadLetter) -> FoundTask {
@@ -424,7 +439,8 @@ fn dead(letter: DeadLetter) -> FoundTask {
         entry: Some(letter.entry),
         status,
         reason: some(letter.reason),
-        at_ms: letter.failed_at,
+        at_ms: time(letter.failed_at),
+        since_ms: time(letter.failed_at),
         idle_ms: None,
         has_status: false,
         fields: letter.fields,
@@ -434,20 +450,6 @@ fn dead(letter: DeadLetter) -> FoundTask {
 
 fn last_of(entries: &[StreamEntry], count: usize) -> Option<String> {
     entries.last().filter(|_| entries.len() == count).map(|last| last.id.clone())
-}
-
-/// Whether the entry id `a` comes after `b`.
-pub(crate) fn comes_after(a: &str, b: &str) -> bool {
-    a != b && later(a, b) == a
-}
-
-/// The later one of two entry ids.
-fn later<'a>(a: &'a str, b: &'a str) -> &'a str {
-    let number = |id: &str| -> (u64, u64) {
-        let (ms, sequence) = id.split_once('-').unwrap_or((id, "0"));
-        (ms.parse().unwrap_or(0), sequence.parse().unwrap_or(0))
-    };
-    [a, b].into_iter().min_by_key(|id| Reverse(number(id))).unwrap_or(a)
 }
 
 /// Entry, consumer and idle time of each item of a reply of XPENDING.
@@ -470,17 +472,4 @@ fn optional_values(values: Vec<Value>) -> Shaped<Vec<Option<Vec<u8>>>> {
         value => reply::bytes(value).map(Some),
     };
     values.into_iter().map(optional).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entry_ids_are_compared_as_numbers() {
-        assert_eq!(later("9-0", "10-0"), "10-0");
-        assert_eq!(later("10-2", "10-11"), "10-11");
-        assert_eq!(later("10-2", "0-0"), "10-2");
-        assert!(comes_after("10-0", "9-5") && !comes_after("9-5", "9-5") && !comes_after("9-5", "10-0"));
-    }
 }

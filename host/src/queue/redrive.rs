@@ -1,12 +1,13 @@
 //! Requeues and purges dead letters, in bounded steps, oldest first.
 //!
-//! In: which dead letters, and what becomes of them. Out: counts. An operation on all that match can be split
-//! into steps, each with a budget, and taken up again where the step before it ended.
+//! In: which dead letters, and what becomes of them. Out: counts. An operation on all that match, or on those
+//! that are named, can be split into steps, each with a budget, and taken up again where the step before it
+//! ended. At a rate, a step ends where the next dead letters have to wait for longer than it may take.
 //!
 //! Not here: finding dead letters (`dead`).
 
-use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -19,6 +20,8 @@ use super::reply;
 use super::script::{self, ScriptCall, with_fields};
 use crate::config::model::Rate;
 
+/// So many named dead letters are looked up at once.
+const NAMES: usize = 100;
 /// The reply of requeue.lua for a task whose flow is not known any more.
 const REQUEUED_WITHOUT_FLOW: u64 = 2;
 
@@ -73,6 +76,12 @@ impl Redrive {
         let tenth = f64::from(rate.count) / rate.per.as_secs_f64() / 10.0;
         (tenth as usize).clamp(1, PAGE)
     }
+
+    /// The time that passes after so many were requeued, before the next ones may be.
+    fn pause(self, count: u64) -> Duration {
+        let Redrive::Requeue(Some(rate)) = self else { return Duration::ZERO };
+        rate.per.mul_f64(count as f64 / f64::from(rate.count))
+    }
 }
 
 /// How far an operation on all dead letters that match has come.
@@ -82,6 +91,17 @@ pub(crate) struct DeadWalk {
     pub from: String,
     /// Tasks that die during the operation are left out, as it might never end.
     pub last: String,
+    /// At a rate, nothing is requeued before this time (ms since the Unix epoch, by Redis's clock).
+    pub not_before_ms: u64,
+}
+
+/// How far an operation on named dead letters has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct NamedWalk {
+    /// How many of the names are done.
+    pub done: usize,
+    /// As in a [`DeadWalk`].
+    pub not_before_ms: u64,
 }
 
 /// The most that a step of an operation does.
@@ -94,11 +114,13 @@ pub(crate) struct StepBudget {
 
 /// The result of a step.
 #[derive(Debug)]
-pub(crate) struct Redrove {
+pub(crate) struct Redrove<W> {
     pub done: Redriven,
     pub examined: u64,
     /// None: nothing is left.
-    pub next: Option<DeadWalk>,
+    pub next: Option<W>,
+    /// The time that the rate lets pass before the next step can do anything.
+    pub wait: Duration,
 }
 
 #[derive(Default)]
@@ -108,6 +130,61 @@ struct RedriveProgress {
     succeeded: u64,
     without_flow: u64,
     is_writing: bool,
+    /// So many were sent to Redis by the latest call.
+    sent: u64,
+}
+
+/// When a step may go on: at a rate, and within its budget.
+struct RedrivePace {
+    what: Redrive,
+    budget: Option<StepBudget>,
+    /// Nothing is requeued before this moment.
+    free_at: Option<Instant>,
+    /// The beginning of the step, by this machine's clock and by Redis's.
+    begun: (Instant, u64),
+}
+
+impl RedrivePace {
+    fn new(what: Redrive, budget: Option<StepBudget>, not_before_ms: u64, now_ms: u64) -> RedrivePace {
+        // A client may have made up the time, or come back with another rate.
+        let longest = what.pause(what.at_once() as u64);
+        let ahead = Duration::from_millis(not_before_ms.saturating_sub(now_ms)).min(longest);
+        let begun = Instant::now();
+        let free_at = (!ahead.is_zero()).then(|| begun + ahead);
+        RedrivePace { what, budget, free_at, begun: (begun, now_ms) }
+    }
+
+    /// When the next ones may be requeued, by Redis's clock; 0: at once.
+    fn free_at_ms(&self) -> u64 {
+        let (begun, begun_ms) = self.begun;
+        self.free_at
+            .map_or(0, |free_at| begun_ms + free_at.saturating_duration_since(begun).as_millis() as u64)
+    }
+
+    fn is_late(&self) -> bool {
+        self.budget.is_some_and(|budget| Instant::now() >= budget.until)
+    }
+
+    /// Waits until the next ones may be requeued. False: the step would take too long.
+    async fn wait(&self) -> bool {
+        let Some(free_at) = self.free_at else { return true };
+        if self.budget.is_some_and(|budget| free_at > budget.until) {
+            return false;
+        }
+        tokio::time::sleep_until(free_at).await;
+        true
+    }
+
+    /// Notes that so many were requeued just now.
+    fn note(&mut self, sent: u64) {
+        let pause = self.what.pause(sent);
+        self.free_at = (!pause.is_zero()).then(|| Instant::now() + pause);
+    }
+
+    /// The time that is left to wait.
+    fn left(&self) -> Duration {
+        self.free_at.map_or(Duration::ZERO, |free_at| free_at.saturating_duration_since(Instant::now()))
+    }
 }
 
 impl RedriveProgress {
@@ -147,11 +224,7 @@ impl Queue {
         let walk = self.begin_walk().await?;
         match choice {
             DeadChoice::All(_) => Ok(DeadRest::Matching(walk)),
-            DeadChoice::Ids(names) => {
-                let mut entries: Vec<_> = self.dead_entries(names, &walk.last).await?.into_iter().collect();
-                entries.sort_unstable();
-                Ok(DeadRest::Named(entries))
-            }
+            DeadChoice::Ids(names) => Ok(DeadRest::Named(self.dead_entries(names, &walk.last).await?)),
         }
     }
 
@@ -167,19 +240,14 @@ impl Queue {
                 let mut pages = Pages::between(walk.from.clone(), walk.last.clone());
                 let page = pages.next(self).await?.unwrap_or_default();
                 let next = page.last().filter(|_| pages.has_more()).map(|last| {
-                    let (from, last) = (format!("({}", last.entry), walk.last.clone());
-                    DeadRest::Matching(DeadWalk { from, last })
+                    DeadRest::Matching(DeadWalk { from: format!("({}", last.entry), ..walk.clone() })
                 });
                 let matches = |letter: &DeadLetter| filter.takes(&letter.traits(), now_ms);
                 Ok(DeadPage { letters: page.into_iter().filter(matches).collect(), next })
             }
             (_, DeadRest::Named(entries)) => {
                 let (now, later) = entries.split_at(entries.len().min(PAGE));
-                let mut letters = Vec::with_capacity(now.len());
-                for entry in now {
-                    let found = self.range(&self.keys.dead, entry, entry, 1).await?;
-                    letters.extend(found.into_iter().map(DeadLetter::read));
-                }
+                let letters = self.dead_at(now).await?;
                 let next = (!later.is_empty()).then(|| DeadRest::Named(later.to_vec()));
                 Ok(DeadPage { letters, next })
             }
@@ -198,8 +266,8 @@ impl Queue {
         self.redrive(choice, Redrive::Purge).await
     }
 
-    /// Requeues, purges or counts all that are chosen. Without `id` in the queue's rules, or by filter, each
-    /// dead letter is looked at once; there is no other bound.
+    /// Requeues, purges or counts all that are chosen. By filter, or to find those that no status names, all
+    /// dead letters are looked at; there is no other bound.
     pub(crate) async fn redrive(&self, choice: &DeadChoice, what: Redrive) -> Result<Redriven, RedriveError> {
         let mut progress = RedriveProgress::default();
         match self.redrive_chosen(choice, what, &mut progress).await {
@@ -215,7 +283,7 @@ impl Queue {
         what: Redrive,
         walk: Option<DeadWalk>,
         budget: StepBudget,
-    ) -> Result<Redrove, RedriveError> {
+    ) -> Result<Redrove<DeadWalk>, RedriveError> {
         let mut progress = RedriveProgress::default();
         let begun = match walk {
             Some(walk) => Ok(walk),
@@ -223,32 +291,83 @@ impl Queue {
         };
         let mut walk = begun.map_err(|cause| progress.failed(cause))?;
         match self.redrive_all(filter, what, &mut walk, Some(budget), &mut progress).await {
-            Ok(is_over) => Ok(Redrove {
+            Ok(wait) => Ok(Redrove {
                 done: progress.done(),
                 examined: progress.examined,
-                next: Some(walk).filter(|_| !is_over),
+                next: wait.is_some().then_some(walk),
+                wait: wait.unwrap_or_default(),
             }),
             Err(cause) => Err(progress.failed(cause)),
         }
     }
 
-    /// Requeues, purges or counts the dead letters with these names, as far as [`Queue::dead_named`] finds
-    /// them.
+    /// Takes one step of an operation on the dead letters with these names, as far as [`Queue::dead_named`]
+    /// finds them. `walk` is what the step before left.
     pub(crate) async fn redrive_named(
         &self,
         names: &[String],
         what: Redrive,
-    ) -> Result<Redriven, RedriveError> {
-        let mut progress = RedriveProgress { asked_for: names.len() as u64, ..Default::default() };
-        let letters = self.dead_named(names).await.map_err(|cause| progress.failed(cause))?;
-        match self.redrive_page(&letters, what, &mut progress).await {
-            Ok(()) => Ok(progress.done()),
+        walk: NamedWalk,
+        budget: StepBudget,
+    ) -> Result<Redrove<NamedWalk>, RedriveError> {
+        let (mut progress, mut walk) = (RedriveProgress::default(), walk);
+        match self.redrive_names(names, what, &mut walk, budget, &mut progress).await {
+            Ok(wait) => Ok(Redrove {
+                done: progress.done(),
+                examined: progress.asked_for,
+                next: wait.is_some().then_some(walk),
+                wait: wait.unwrap_or_default(),
+            }),
             Err(cause) => Err(progress.failed(cause)),
         }
     }
 
-    async fn begin_walk(&self) -> Result<DeadWalk, QueueError> {
-        Ok(DeadWalk { from: "-".to_owned(), last: self.last_dead().await? })
+    /// Goes through the names from `walk` on, until the budget is spent. Gives how long the next step has to
+    /// wait; none when no name is left.
+    async fn redrive_names(
+        &self,
+        names: &[String],
+        what: Redrive,
+        walk: &mut NamedWalk,
+        budget: StepBudget,
+        progress: &mut RedriveProgress,
+    ) -> Result<Option<Duration>, QueueError> {
+        let now_ms = self.now_ms().await?;
+        let mut pace = RedrivePace::new(what, Some(budget), walk.not_before_ms, now_ms);
+        while let Some(rest) = names.get(walk.done..).filter(|rest| !rest.is_empty()) {
+            // A page of a slow requeue is read again by the next step.
+            let page = &rest[..rest.len().min(NAMES)];
+            let mut letters = self.dead_by_name(page).await?;
+            let mut at = 0;
+            while at < page.len() {
+                // As many as one step takes, and the names before them that mean no dead letter.
+                let (begin, mut some) = (at, Vec::new());
+                while at < page.len() && some.len() < what.at_once() {
+                    some.extend(letters.remove(page[at].as_str()));
+                    at += 1;
+                }
+                if !some.is_empty() && !pace.wait().await {
+                    walk.not_before_ms = pace.free_at_ms();
+                    return Ok(Some(pace.left()));
+                }
+                progress.asked_for += (at - begin) as u64;
+                self.redrive_some(&some, what, progress).await?;
+                if !some.is_empty() {
+                    pace.note(progress.sent);
+                }
+                walk.done += at - begin;
+                walk.not_before_ms = pace.free_at_ms();
+                if pace.is_late() && walk.done < names.len() {
+                    return Ok(Some(pace.left()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The beginning of a walk through those that are dead now.
+    pub(crate) async fn begin_walk(&self) -> Result<DeadWalk, QueueError> {
+        Ok(DeadWalk { from: "-".to_owned(), last: self.last_dead().await?, not_before_ms: 0 })
     }
 
     async fn redrive_chosen(
@@ -258,40 +377,24 @@ impl Queue {
         progress: &mut RedriveProgress,
     ) -> Result<(), QueueError> {
         let mut walk = self.begin_walk().await?;
-        let mut pages = Pages::new(Some(walk.last.clone()));
         match choice {
             DeadChoice::All(filter) => {
                 self.redrive_all(filter, what, &mut walk, None, progress).await?;
             }
-            // A task may be named by its alias, and only a look at all of them tells which one is the newest.
-            DeadChoice::Ids(names) if self.rules.id.is_some() => {
+            DeadChoice::Ids(names) => {
                 progress.asked_for = names.len() as u64;
-                let mut entries = self.dead_entries(names, &walk.last).await?;
-                while !entries.is_empty()
-                    && let Some(page) = pages.next(self).await?
-                {
-                    let chosen: Vec<_> =
-                        page.into_iter().filter(|letter| entries.remove(&letter.entry)).collect();
-                    self.redrive_page(&chosen, what, progress).await?;
-                }
-            }
-            DeadChoice::Ids(ids) => {
-                progress.asked_for = ids.len() as u64;
-                let mut open: HashSet<&str> = ids.iter().map(String::as_str).collect();
-                while !open.is_empty()
-                    && let Some(page) = pages.next(self).await?
-                {
-                    let named: Vec<_> = page.into_iter().filter(|letter| letter.is_named(&open)).collect();
-                    let chosen: Vec<_> =
-                        named.into_iter().filter(|letter| open.remove(letter.id.as_str())).collect();
-                    self.redrive_page(&chosen, what, progress).await?;
+                let mut pace = RedrivePace::new(what, None, 0, 0);
+                for entries in self.dead_entries(names, &walk.last).await?.chunks(PAGE) {
+                    let letters = self.dead_at(entries).await?;
+                    self.redrive_page(&letters, &mut pace, progress).await?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Goes through all dead letters from `walk` on, until the budget is spent. Gives whether none is left.
+    /// Goes through all dead letters from `walk` on, until the budget is spent. Gives how long the next step
+    /// has to wait; none when no dead letter is left.
     async fn redrive_all(
         &self,
         filter: &TaskFilter,
@@ -299,9 +402,9 @@ impl Queue {
         walk: &mut DeadWalk,
         budget: Option<StepBudget>,
         progress: &mut RedriveProgress,
-    ) -> Result<bool, QueueError> {
+    ) -> Result<Option<Duration>, QueueError> {
         let now_ms = self.now_ms().await?;
-        let is_late = || budget.is_some_and(|budget| Instant::now() >= budget.until);
+        let mut pace = RedrivePace::new(what, budget, walk.not_before_ms, now_ms);
         let mut pages = Pages::between(walk.from.clone(), walk.last.clone());
         while let Some(page) = pages.next(self).await? {
             progress.examined += page.len() as u64;
@@ -309,30 +412,41 @@ impl Queue {
             let chosen: Vec<_> =
                 page.into_iter().filter(|letter| filter.takes(&letter.traits(), now_ms)).collect();
             for some in chosen.chunks(what.at_once()) {
+                if !pace.wait().await {
+                    walk.not_before_ms = pace.free_at_ms();
+                    return Ok(Some(pace.left()));
+                }
                 progress.asked_for += some.len() as u64;
                 self.redrive_some(some, what, progress).await?;
-                if let (true, Some(last)) = (is_late(), some.last()) {
+                pace.note(progress.sent);
+                if let Some(last) = some.last() {
                     walk.from = format!("({}", last.entry);
-                    return Ok(false);
+                    walk.not_before_ms = pace.free_at_ms();
+                }
+                let is_end = some.last().is_some_and(|last| last.entry == end) && !pages.has_more();
+                if pace.is_late() && !is_end {
+                    return Ok(Some(pace.left()));
                 }
             }
             walk.from = format!("({end}");
             let is_spent = budget.is_some_and(|budget| progress.examined >= budget.entries);
-            if (is_spent || is_late()) && pages.has_more() {
-                return Ok(false);
+            if (is_spent || pace.is_late()) && pages.has_more() {
+                return Ok(Some(pace.left()));
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
     async fn redrive_page(
         &self,
         letters: &[DeadLetter],
-        what: Redrive,
+        pace: &mut RedrivePace,
         progress: &mut RedriveProgress,
     ) -> Result<(), QueueError> {
-        for some in letters.chunks(what.at_once()) {
-            self.redrive_some(some, what, progress).await?;
+        for some in letters.chunks(pace.what.at_once()) {
+            pace.wait().await;
+            self.redrive_some(some, pace.what, progress).await?;
+            pace.note(progress.sent);
         }
         Ok(())
     }
@@ -345,15 +459,16 @@ impl Queue {
         progress: &mut RedriveProgress,
     ) -> Result<(), QueueError> {
         let able = || letters.iter().filter(|letter| !letter.is_packed());
+        progress.sent = 0;
         match what {
             Redrive::Count(true) => progress.succeeded += able().count() as u64,
             Redrive::Count(false) => progress.succeeded += letters.len() as u64,
-            Redrive::Requeue(rate) => {
+            Redrive::Requeue(_) => {
                 let calls: Vec<ScriptCall> = able().map(|letter| self.requeue_call(letter)).collect();
                 if calls.is_empty() {
                     return Ok(());
                 }
-                progress.is_writing = true;
+                (progress.is_writing, progress.sent) = (true, calls.len() as u64);
                 let replies = self.link.scripts("requeue", &calls).await?;
                 let counts: Vec<Result<u64, QueueError>> =
                     replies.into_iter().map(|reply| self.shaped("requeue", reply::count(&reply?))).collect();
@@ -366,10 +481,6 @@ impl Queue {
                     .filter_map(|letter| self.waiting(&letter.id, &letter.fields, letter.enqueued_at))
                     .collect();
                 self.note(&self.keys, &named).await?;
-                if let Some(rate) = rate {
-                    let pause = rate.per.mul_f64(calls.len() as f64 / f64::from(rate.count));
-                    tokio::time::sleep(pause).await;
-                }
             }
             Redrive::Purge if letters.is_empty() => {}
             Redrive::Purge => {
@@ -393,5 +504,27 @@ impl Queue {
             .key(self.keys.task(&letter.id))
             .telling(Arc::clone(&self.told));
         with_fields(call.arg(&letter.entry).arg(letter.enqueued_at), codec::revived(&letter.id, &letter.raw))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pause_fits_into_the_step_or_ends_it_and_is_never_longer_than_the_rate_asks() {
+        let rate = |count, secs| Redrive::Requeue(Some(Rate { count, per: Duration::from_secs(secs) }));
+        let budget = StepBudget { entries: 1, until: Instant::now() + Duration::from_secs(10) };
+        let begun = |what, not_before_ms| RedrivePace::new(what, Some(budget), not_before_ms, 1_000);
+        let slow = begun(rate(1, 60), u64::MAX);
+        assert!(!slow.wait().await && slow.left() > Duration::from_secs(50), "{:?}", slow.left());
+        assert!((1_001..=61_000).contains(&slow.free_at_ms()), "{}", slow.free_at_ms());
+        assert!(begun(rate(1, 60), 1_000).wait().await, "its time has come");
+        for unpaced in [Redrive::Purge, Redrive::Requeue(None), Redrive::Count(true)] {
+            assert!(begun(unpaced, u64::MAX).wait().await, "{unpaced:?}");
+        }
+        let mut quick = begun(rate(100, 1), 0);
+        quick.note(10);
+        assert!(quick.left() <= Duration::from_millis(100) && quick.wait().await);
     }
 }

@@ -172,7 +172,7 @@ impl Queue {
         if self.find_queued(id).await?.is_some() {
             return Ok(Some(TaskStatus::new(id, Status::Pending)));
         }
-        let dead = self.dead_named(&[id.to_owned()]).await?.pop();
+        let dead = self.dead_named(id).await?;
         if let Some(letter) = dead.filter(|letter| letter.id == id) {
             return Ok(Some(TaskStatus {
                 attempt: letter.attempts,

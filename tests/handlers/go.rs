@@ -216,7 +216,8 @@ fn a_server_that_is_down_is_told_as_the_cause() {
     let web = Web::start();
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("tqhost.toml");
-    let grants = format!("[queues.q]\n[plugins.in-go]\nallowed_hosts = [{:?}]\n", web.origin());
+    let hosts = [web.origin()];
+    let grants = format!("[queues.q]\n[plugins.in-go]\nallowed_hosts = {hosts:?}\n");
     std::fs::write(&config, grants).expect("write");
     let config = config.to_str().expect("UTF-8");
     // The outcome is the same if the handler ignores the answer and panics.
@@ -226,6 +227,11 @@ fn a_server_that_is_down_is_told_as_the_cause() {
         let view = tried_with(&cache_of("languages"), "in-go", &args).json();
         assert_eq!((&view["outcome"], &view["after_ms"]), (&json!("unavailable"), &json!(after)), "{view}");
     }
+    // A request that names no timeout ends before the attempt does.
+    let url = format!("url={}/silent", web.origin());
+    let args = ["--config", config, "--field", &url, "--timeout", "2s", "--json"];
+    let view = tried_with(&cache_of("languages"), "in-go", &args).json();
+    assert_eq!(view["outcome"], "unavailable", "{view}");
 }
 
 #[test]

@@ -643,7 +643,8 @@ fn a_busy_server_says_when_to_come_again() {
     let web = Web::start();
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("tqhost.toml");
-    std::fs::write(&config, format!("[queues.q]\n{}", may_ask(&[&web.origin()], ""))).expect("write");
+    let grants = may_ask(&[&web.origin()], "");
+    std::fs::write(&config, format!("[queues.q]\n{grants}")).expect("write");
     let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     for guest in GUESTS {
         let (config, url) = (config.to_str().expect("UTF-8"), format!("url={}/busy", web.origin()));
@@ -664,6 +665,11 @@ fn a_busy_server_says_when_to_come_again() {
         )
         .json();
         assert_eq!((&view["outcome"], &view["after_ms"]), (&json!("unavailable"), &json!(9000)), "{view}");
+        // A request that names no timeout ends before the attempt does.
+        let url = format!("url={}/silent", web.origin());
+        let args = ["--config", config, "--field", &url, "--timeout", "5s", "--json"];
+        let view = tried_with(&cache_of("languages"), guest, &args).json();
+        assert_eq!(view["outcome"], "unavailable", "{view}");
     }
 }
 

@@ -151,6 +151,23 @@ fn a_server_that_refuses_connections_holds_the_queue_too() {
 }
 
 #[test]
+fn a_service_that_hangs_holds_the_queue_by_the_timeouts_of_requests() {
+    // The handler names no timeout, so a request has a little less time than the attempt.
+    let mut outage = Outage::new("timeout = \"5s\"\nmax_retries = 0\nhold = { after = 2, for = \"1s\" }\n");
+    outage.web.set_service(Service::Hangs);
+    let host = outage.bench.host();
+    let ids = outage.add(6);
+    let held = outage.until_held();
+    assert_eq!(held["cause"], "no answer in time");
+    // The probes find it so, too.
+    outage.until_asked(2);
+    assert_eq!((host.ended_as("work", "retried"), outage.bench.places("work").dead), (0, 0));
+    outage.web.set_service(Service::Up);
+    outage.all_uncharged(&ids);
+    host.stop();
+}
+
+#[test]
 fn the_time_that_a_service_asks_for_is_kept() {
     let mut outage = Outage::new(
         "max_retries = 0\nbackoff = { delays = [\"100ms\"] }\nhold = { after = 1, for = \"1s\" }\n",

@@ -34,15 +34,18 @@ export class HttpError extends Error {
 }
 
 /**
- * Like `fetch` in a browser, but with `timeoutMs` for the whole response instead of a signal. By default, a
- * request may take the rest of the attempt. Requests that are made before the first one is awaited run at the
- * same time.
+ * Like `fetch` in a browser, but with `timeoutMs` for the whole response instead of a signal. By default, and
+ * at most, a request may take a little less than the rest of the attempt: a tenth of it less, up to half a
+ * second. So the handler can still tell that the server did not answer. Requests that are made before the
+ * first one is awaited run at the same time.
  */
-export async function fetch(url, { method = 'GET', headers, body, timeoutMs = Number(remainingMs()) } = {}) {
+export async function fetch(url, { method = 'GET', headers, body, timeoutMs = Infinity } = {}) {
   const target = targetOf(String(url));
   const content = bytesOf(body);
   const message = messageOf(target, method.toUpperCase(), new Headers(headers), content);
-  return using(subscribeDuration(BigInt(Math.max(0, Math.round(timeoutMs))) * 1_000_000n), async (timer) => {
+  const rest = Number(remainingMs());
+  const mostMs = Math.max(0, Math.round(Math.min(timeoutMs, rest - Math.min(rest / 10, marginMs))));
+  return using(subscribeDuration(BigInt(mostMs) * 1_000_000n), async (timer) => {
     const out = content.length > 0 ? message.body() : undefined;
     const sent = attempt(() => handle(message, undefined), (code) => errorOf(code, target));
     return using(sent, async () => {
@@ -70,6 +73,9 @@ export function retryAfterMs(response) {
   const wait = Date.parse(value) - (Number.isNaN(now) ? Date.now() : now);
   return Number.isNaN(wait) ? undefined : Math.max(0, wait);
 }
+
+/** The most time that is left for the handler after a request. */
+const marginMs = 500;
 
 const theSameAgain = [
   'HTTP-request-URI-invalid',

@@ -14,7 +14,7 @@ use bindings::wasi::http::types::{
 use bindings::wasi::io::poll::{Pollable, poll};
 use bindings::wasi::io::streams::StreamError;
 
-use super::{Error, Method, Request, Response, Target};
+use super::{Error, Method, Request, Response, Target, time_left};
 
 mod bindings {
     wit_bindgen::generate!({
@@ -28,7 +28,8 @@ mod bindings {
 const PIECE: u64 = 64 * 1024;
 
 pub(super) fn send(request: &Request, target: &Target<'_>) -> Result<Response, Error> {
-    let timer = Timer::start(request.timeout.unwrap_or_else(crate::context::remaining));
+    let left = time_left();
+    let timer = Timer::start(request.timeout.map_or(left, |timeout| timeout.min(left)));
     let message = message(request, target)?;
     let body = if request.body.is_empty() { None } else { Some(message.body().map_err(|()| refused())?) };
     let sent = handle(message, None).map_err(|code| error(&code, target))?;

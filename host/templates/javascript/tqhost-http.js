@@ -5,7 +5,7 @@
 // and sizes (`http`). Not here: redirects, which are responses like any other.
 //
 // After a failed request, or a response with status 429 or 5xx, an exception that the handler does not catch
-// is a retry instead of a trap. It is `unavailable` after 429, 503, a timeout and a refused connection.
+// is a retry instead of a trap. It is `unavailable` after 429, 503 and a timeout, and without any answer.
 //
 //   const response = await fetch('https://api.example.com/v1/orders', { method: 'POST', body: order });
 //   if (response.status === 429) throw unavailable('the server is busy', retryAfterMs(response));
@@ -20,14 +20,15 @@ import { failedOutside, reject, remainingMs, retry, unavailable } from './tqhost
  * Why there is no response. The text names the host of the URL, but no path, header or body. `code` is one of
  * wasi:http's `error-code` (`HTTP-request-denied`, `connection-refused`, …) or `header-error` (`forbidden`,
  * `invalid-syntax`). If nobody catches the error, the task ends with `failure`: a retry, `unavailable` where
- * the server cannot be reached or is too slow, or a rejection where the same error would happen again.
+ * the server does not answer at all or in time, or a rejection where the same error would happen again.
  */
 export class HttpError extends Error {
-  constructor(code, why) {
+  constructor(code, why, { isAnswered = false } = {}) {
     super(why);
     this.name = 'HttpError';
     this.code = code;
-    const later = unreachable.includes(code) ? unavailable : retry;
+    const isDown = unreachable.includes(code) || (cut.includes(code) && !isAnswered);
+    const later = isDown ? unavailable : retry;
     this.failure = theSameAgain.includes(code) ? reject(why) : later(why);
     if (this.failure.tag === 'retry' && !refused.includes(code)) failedOutside(later);
   }
@@ -89,14 +90,26 @@ const theSameAgain = [
 /** With these codes the host refused the request, and sent nothing. */
 const refused = ['HTTP-request-denied', 'destination-IP-prohibited'];
 
-/** With these codes the server is down, whatever the request asks for. */
+/** With these codes no server answers, whatever the request asks for. */
 const unreachable = [
+  'DNS-error',
+  'DNS-timeout',
+  'destination-not-found',
+  'destination-unavailable',
+  'destination-IP-unroutable',
+  'TLS-protocol-error',
+  'TLS-certificate-error',
+  'TLS-alert-received',
+  'configuration-error',
   'connection-refused',
   'connection-timeout',
   'connection-read-timeout',
   'connection-write-timeout',
   'HTTP-response-timeout',
 ];
+
+/** With these codes the connection ended before the answer or within it. */
+const cut = ['connection-terminated', 'HTTP-response-incomplete'];
 
 const why = {
   'HTTP-request-denied':
@@ -117,8 +130,9 @@ const why = {
   'TLS-certificate-error': 'the certificate of {host} is not trusted',
 };
 
-function errorOf({ tag: code }, { host }) {
-  return new HttpError(code, (why[code] ?? `the request to {host} failed: ${code}`).replace('{host}', host));
+function errorOf({ tag: code }, { host }, options) {
+  const text = why[code] ?? `the request to {host} failed: ${code}`;
+  return new HttpError(code, text.replace('{host}', host), options);
 }
 
 /** The parts of a URL, which wasi:http takes one by one. */
@@ -210,7 +224,8 @@ function next(stream, timer, target) {
     return stream.read(65_536n);
   } catch ({ payload }) {
     if (payload.tag === 'closed') return undefined;
-    throw errorOf(using(payload.val, httpErrorCode) ?? { tag: 'HTTP-response-incomplete' }, target);
+    const code = using(payload.val, httpErrorCode) ?? { tag: 'HTTP-response-incomplete' };
+    throw errorOf(code, target, { isAnswered: true });
   }
 }
 

@@ -74,9 +74,10 @@ pub enum Error {
     Timeout,
     /// The body of the request or of the response is larger than its limit.
     TooLarge(String),
-    /// The server refuses connections, or no connection was made in time.
+    /// There is no answer: the name was not found, no connection was made, the server's certificate is not
+    /// trusted, or the connection ended before the answer began.
     Unreachable(String),
-    /// The connection failed or ended too early.
+    /// The connection ended within the answer, or the answer is no HTTP.
     Network(String),
 }
 
@@ -222,7 +223,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// An error is a retry if it may pass or if the operator can fix it, and [`Failure::unavailable`] if the
-/// server cannot be reached or is too slow. An error that would occur again is a rejection.
+/// server does not answer at all, or not in time. An error that would occur again is a rejection.
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {

@@ -276,9 +276,10 @@ func (from *reader) Read(to []byte) (int, error) {
 	if area.tag(0) != 0 {
 		code = area.tag(8)
 	}
-	err = errorOf(code, from.host)
-	note(err.(*tqhost.HTTPError))
-	return 0, from.end(err)
+	cut := errorOf(code, from.host).(*tqhost.HTTPError)
+	cut.Answered = true
+	note(cut)
+	return 0, from.end(cut)
 }
 
 func (from *reader) end(err error) error {

@@ -3,6 +3,7 @@
 //! Not here: the endpoints that need no API (`admin` in the crate, `cli::commands`).
 
 mod access;
+mod alias;
 mod bad_requests;
 mod dead;
 mod events;

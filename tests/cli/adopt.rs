@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Bench, Ran, eventually};
+use crate::support::{Bench, Clock, Ran, RedisServer, eventually};
 
 const QUEUE: &str = "[queues.work]\nplugin = \"echo\"\nlease = \"1s\"\n";
 
@@ -167,6 +167,39 @@ fn deliveries_count_from_the_first_host_on() {
     let second = bench.host();
     eventually("it is taken over from the host that died", || (deliveries(&mut bench) == 2).then_some(()));
     second.kill();
+}
+
+/// It read ten entries at once and works on one after the other. In Redis 7.0 its XACKs are no sign of life.
+#[test]
+fn a_consumer_that_was_given_entries_lately_is_taken_to_work_on_them() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let clock = Clock::new(dir.path());
+    let redis = RedisServer::start_with_env(dir.path(), &[], clock.env());
+    let mut bench = Bench::on(QUEUE, dir, redis);
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
+    let ids = add(&mut bench, 10);
+    read(&mut bench, "old", 10);
+    let _: u64 = bench.redis("XACK", ("work", "tqhost", &ids[0]));
+    clock.shift(240);
+    let told = adopt(&bench, &["--yes"]);
+    let report = told.json();
+    assert_eq!(
+        (told.code, kinds(&report)),
+        (1, pairs(&[("busy-consumer", 1), ("pending", 9), ("acked", 1)]))
+    );
+    let busy = of_kind(&report, "busy-consumer")[0];
+    assert!(busy["what"].as_str().is_some_and(|what| what.contains("in the last 10m: old.")), "{busy}");
+    assert!(!bench.redis::<bool>("HEXISTS", ("tq:{work}:history", "tqhost")), "nothing was done");
+    let stopped = adopt(&bench, &["--stopped"]).ok().json();
+    assert_eq!(of_kind(&stopped, "busy-consumer").len(), 1, "it is still told");
+    // With nothing in its hands it is idle, and after a time it is gone.
+    clock.shift(601);
+    let told = adopt(&bench, &[]).ok().json();
+    assert_eq!(kinds(&told), pairs(&[("pending", 9), ("acked", 1)]), "{told:#}");
+    clock.shift(240);
+    let _: u64 = bench.redis("XACK", ("work", "tqhost", &ids[1..]));
+    let told = adopt(&bench, &["--yes"]).ok().json();
+    assert_eq!(kinds(&told), pairs(&[("acked", 10)]), "{told:#}");
 }
 
 #[test]

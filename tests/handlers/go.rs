@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::authors::{NAME, cache_of, make, new_project, tried_with};
 use super::languages::{host, result};
+use crate::support::application::{Application, Reply};
 use crate::support::{Bench, Web, eventually};
 
 fn seen(bench: &mut Bench, fields: &[(&str, &str)]) -> Value {
@@ -216,7 +217,9 @@ fn a_server_that_is_down_is_told_as_the_cause() {
     let web = Web::start();
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("tqhost.toml");
-    let grants = format!("[queues.q]\n[plugins.in-go]\nallowed_hosts = [{:?}]\n", web.origin());
+    let closing = Application::start(|_| Reply::lost());
+    let hosts = [web.origin(), closing.origin()];
+    let grants = format!("[queues.q]\n[plugins.in-go]\nallowed_hosts = {hosts:?}\n");
     std::fs::write(&config, grants).expect("write");
     let config = config.to_str().expect("UTF-8");
     // The outcome is the same if the handler ignores the answer and panics.
@@ -225,6 +228,17 @@ fn a_server_that_is_down_is_told_as_the_cause() {
         let args = ["--config", config, "--field", &url, "--field", &end, "--json"];
         let view = tried_with(&cache_of("languages"), "in-go", &args).json();
         assert_eq!((&view["outcome"], &view["after_ms"]), (&json!("unavailable"), &json!(after)), "{view}");
+    }
+    // A request that names no timeout ends before the attempt does.
+    let url = format!("url={}/silent", web.origin());
+    let args = ["--config", config, "--field", &url, "--timeout", "2s", "--json"];
+    let view = tried_with(&cache_of("languages"), "in-go", &args).json();
+    assert_eq!(view["outcome"], "unavailable", "{view}");
+    // A connection that ends before the answer is no answer at all; one that ends within it is one.
+    for (url, outcome) in [(closing.origin(), "unavailable"), (format!("{}/cut", web.origin()), "retry")] {
+        let args = ["--config", config, "--field", &format!("url={url}"), "--json"];
+        let view = tried_with(&cache_of("languages"), "in-go", &args).json();
+        assert_eq!(view["outcome"], outcome, "{view}");
     }
 }
 

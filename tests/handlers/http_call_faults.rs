@@ -10,7 +10,8 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use super::http_call::bench;
 use crate::support::application::{Application, Call, Reply};
-use crate::support::{Bench, Web, eventually};
+use crate::support::names::names;
+use crate::support::{Authority, Bench, Web, eventually};
 
 /// Rules for tasks that are tried until they succeed.
 const STUBBORN: &str = "max_retries = 1000\nlease = \"1s\"";
@@ -150,6 +151,35 @@ fn a_queue_with_a_hold_waits_for_an_application_that_takes_no_task() {
         is_right.store(true, Ordering::SeqCst);
         all_completed(&mut bench, &application, &ids);
         assert_eq!(bench.places("work").dead, 0, "{answer}");
+        host.stop();
+    }
+}
+
+/// A mistyped name, an expired certificate or a service that was deleted is the fault of no task.
+#[test]
+fn a_queue_with_a_hold_waits_while_there_is_no_answer_at_all() {
+    let rules = "max_retries = 0\nconcurrency = 2\nhold = { after = 2, for = \"1s\" }";
+    let known = [("localhost", "127.0.0.1")];
+    let (untrusted, cuts) =
+        (Web::start_tls(&Authority::new(), "localhost"), Application::start(|_| Reply::lost()));
+    let table = [
+        ("http://mistyped.test".to_owned(), "mistyped.test could not be looked up"),
+        (format!("https://localhost:{}", untrusted.port), "is not trusted"),
+        (cuts.origin(), "ended the connection too early"),
+    ];
+    for (origin, cause) in table {
+        let mut bench = bench(&origin, rules, "");
+        let host = bench.host_with_env(names(bench.dir.path(), &known));
+        let ids: Vec<String> = (0..10).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+        host.log("the queue is held");
+        let held = bench.tqhost(&["queues", "work", "--json"]).ok().json()["held"].clone();
+        assert!(held["cause"].as_str().is_some_and(|told| told.contains(cause)), "{held}");
+        // The operator corrects it.
+        let application = Application::start(|_| Reply::ok("done"));
+        let text = std::fs::read_to_string(bench.config()).expect("the configuration");
+        bench.configure(&text.replace(&origin, &application.origin()));
+        all_completed(&mut bench, &application, &ids);
+        assert_eq!((bench.places("work").dead, host.ended_as("work", "retried")), (0, 0), "{cause}");
         host.stop();
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::authors::{cache_of, tried_with};
+use crate::support::application::{Application, Reply};
 use crate::support::files::{put, said, version};
 use crate::support::{Bench, Host, Web, eventually, within};
 
@@ -643,7 +644,9 @@ fn a_busy_server_says_when_to_come_again() {
     let web = Web::start();
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("tqhost.toml");
-    std::fs::write(&config, format!("[queues.q]\n{}", may_ask(&[&web.origin()], ""))).expect("write");
+    let closing = Application::start(|_| Reply::lost());
+    let grants = may_ask(&[&web.origin(), &closing.origin()], "");
+    std::fs::write(&config, format!("[queues.q]\n{grants}")).expect("write");
     let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     for guest in GUESTS {
         let (config, url) = (config.to_str().expect("UTF-8"), format!("url={}/busy", web.origin()));
@@ -664,6 +667,18 @@ fn a_busy_server_says_when_to_come_again() {
         )
         .json();
         assert_eq!((&view["outcome"], &view["after_ms"]), (&json!("unavailable"), &json!(9000)), "{view}");
+        // A request that names no timeout ends before the attempt does.
+        let url = format!("url={}/silent", web.origin());
+        let args = ["--config", config, "--field", &url, "--timeout", "5s", "--json"];
+        let view = tried_with(&cache_of("languages"), guest, &args).json();
+        assert_eq!(view["outcome"], "unavailable", "{view}");
+        // A connection that ends before the answer is no answer at all; one that ends within it is one.
+        for (url, outcome) in [(closing.origin(), "unavailable"), (format!("{}/cut", web.origin()), "retry")]
+        {
+            let args = ["--config", config, "--field", &format!("url={url}"), "--json"];
+            let view = tried_with(&cache_of("languages"), guest, &args).json();
+            assert_eq!(view["outcome"], outcome, "{view}");
+        }
     }
 }
 

@@ -151,6 +151,48 @@ fn a_server_that_refuses_connections_holds_the_queue_too() {
 }
 
 #[test]
+fn a_service_that_hangs_holds_the_queue_by_the_timeouts_of_requests() {
+    // The handler names no timeout, so a request has a little less time than the attempt.
+    let mut outage = Outage::new("timeout = \"5s\"\nmax_retries = 0\nhold = { after = 2, for = \"1s\" }\n");
+    outage.web.set_service(Service::Hangs);
+    let host = outage.bench.host();
+    let ids = outage.add(6);
+    let held = outage.until_held();
+    assert_eq!(held["cause"], "no answer in time");
+    // The probes find it so, too.
+    outage.until_asked(2);
+    assert_eq!((host.ended_as("work", "retried"), outage.bench.places("work").dead), (0, 0));
+    outage.web.set_service(Service::Up);
+    outage.all_uncharged(&ids);
+    host.stop();
+}
+
+#[test]
+fn a_probe_that_ends_without_an_answer_is_followed_by_the_pause() {
+    let rules = "max_retries = 0\nbackoff = { delays = [\"1h\"] }\ntimeout = \"200ms\"\n\
+                 hold = { after = 1, for = \"1s\" }\n";
+    let mut outage = Outage::new(rules);
+    let hosts = [outage.bench.host(), outage.bench.host()];
+    outage.add(1);
+    hosts.iter().for_each(|host| drop(host.log("the queue is held")));
+    let ids: Vec<String> = (0..3).map(|_| outage.bench.xadd("work", &[("loops", "1")])).collect();
+    for id in &ids {
+        outage.bench.until("work", id, "FAILED");
+    }
+    let mut failed: Vec<u64> = outage
+        .bench
+        .dead("work")
+        .iter()
+        .map(|letter| letter["tq-failed-at"].parse().expect("a time"))
+        .collect();
+    failed.sort_unstable();
+    assert!(failed.windows(2).all(|pair| pair[1] - pair[0] >= 1000), "{failed:?}");
+    assert_eq!(failed.len(), ids.len());
+    assert!(outage.hold().is_some(), "it says nothing about the service");
+    Host::stop_all(hosts);
+}
+
+#[test]
 fn the_time_that_a_service_asks_for_is_kept() {
     let mut outage = Outage::new(
         "max_retries = 0\nbackoff = { delays = [\"100ms\"] }\nhold = { after = 1, for = \"1s\" }\n",

@@ -1,6 +1,6 @@
 //! The upkeep of a queue, and the warnings that an operator gets before data is lost.
 
-use crate::support::{Bench, eventually};
+use crate::support::{Bench, Host, eventually};
 
 #[test]
 fn data_37_names_of_hosts_that_are_gone_are_removed_and_what_is_pending_is_not() {
@@ -73,6 +73,36 @@ fn a_redis_that_keeps_what_it_was_given_causes_no_warning() {
     let told = raw.lines().filter(|line| line.contains("\"WARN\"") || line.contains("\"ERROR\""));
     let told: Vec<&str> = told.filter(|line| !line.contains("the host runs as root")).collect();
     assert!(told.is_empty(), "{raw}");
+}
+
+#[test]
+fn a_second_group_that_comes_while_hosts_run_is_told_and_loses_what_ends() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let hosts = [bench.host(), bench.host()];
+    hosts.iter().for_each(|host| host.until_ready());
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "audit", "0"));
+    // A queue at rest is not looked at, and loses nothing.
+    let id = bench.xadd("work", &[("n", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    let what = "the stream has got other consumer groups";
+    let told = eventually("a host tells of it", || hosts.iter().find_map(|host| host.logged(what).pop()));
+    assert_eq!((&told["level"], &told["queue"]), (&"WARN".into(), &"work".into()), "{told}");
+    assert_eq!(told["groups"], "audit", "{told}");
+    assert!(told["message"].to_string().contains("`tqhost adopt work --yes` confirms it"), "{told}");
+    // The hosts go on, and the other group does not get what has ended.
+    let next = bench.xadd("work", &[("n", "2")]);
+    bench.until("work", &next, "COMPLETED");
+    eventually("it is settled", || (bench.places("work").length == 0).then_some(()));
+    let read = ("GROUP", "audit", "c", "COUNT", 10, "STREAMS", "work", ">");
+    assert_eq!(bench.redis::<Option<redis::Value>>("XREADGROUP", read), None);
+    // Confirmed, it stops no host that starts.
+    bench.tqhost(&["adopt", "work", "--yes"]).ok();
+    Host::stop_all(hosts);
+    let host = bench.host();
+    host.until_ready();
+    assert!(host.logged("no task is taken").is_empty() && host.logged(what).is_empty());
+    host.stop();
 }
 
 #[test]

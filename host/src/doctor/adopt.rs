@@ -27,6 +27,9 @@ scripts! {
 
 /// A consumer that was heard from in this time lives.
 const LIVES: Duration = Duration::from_secs(30);
+/// A consumer that was given entries in this time may work on them. It may have read several at once, and in
+/// Redis 7.0 an XACK is no sign of life.
+const MAY_WORK: Duration = Duration::from_secs(600);
 /// Entries in one step of a deletion, and the bytes at which it ends.
 const PAGE: usize = 500;
 const BYTES: usize = 1 << 20;
@@ -141,6 +144,7 @@ pub(crate) enum AdoptKind {
     NoGroup,
     OtherGroup,
     LivingConsumer,
+    BusyConsumer,
     Waiting,
     ListItems,
     Running,
@@ -226,25 +230,7 @@ fn plan(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> AdoptReport {
         );
         tell(AdoptItem::told(K::Group, 1, what));
     }
-    let living = |consumer: &&crate::queue::census::Consumer| {
-        !is_host(&consumer.name) && u128::from(consumer.idle_ms) < LIVES.as_millis()
-    };
-    let living: Vec<_> = found.consumers.iter().filter(living).collect();
-    if !living.is_empty() {
-        let names = named(living.iter().map(|consumer| consumer.name.as_str()));
-        let what = format!(
-            "consumers of the group that are no hosts were heard from in the last {}: {names}. While they \
-             work, what they acknowledge is not known to be done",
-            show_duration(LIVES)
-        );
-        let item = AdoptItem::told(K::LivingConsumer, living.len() as u64, what);
-        tell(match orders.are_stopped {
-            true => item,
-            false => {
-                item.with_step("stop them, and wait, or add --stopped if they are stopped").that_blocks()
-            }
-        });
-    }
+    consumers(found, orders).into_iter().for_each(&mut tell);
     for other in stand.iter().flat_map(|stand| &stand.others) {
         let (ms, sequence) = other.delivered;
         let what = format!(
@@ -321,6 +307,45 @@ fn plan(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> AdoptReport {
     }
     report.lacks_beginning = lacks_group && orders.from.is_none();
     report
+}
+
+/// The consumers that may still work: those that were heard from, and those that were given entries lately.
+fn consumers(found: &Remains, orders: &AdoptOrders) -> Vec<AdoptItem> {
+    let is_in = |ms: u64, time: Duration| u128::from(ms) < time.as_millis();
+    let others = found.consumers.iter().filter(|consumer| !is_host(&consumer.name));
+    let living: Vec<&str> = others
+        .filter(|consumer| is_in(consumer.idle_ms, LIVES))
+        .map(|consumer| consumer.name.as_str())
+        .collect();
+    let given = found.foreign.given_ms.iter().filter(|(_, given)| is_in(**given, MAY_WORK));
+    let busy: Vec<&str> =
+        given.map(|(name, _)| name.as_str()).filter(|name| !living.contains(name)).collect();
+    let item = |kind, names: &[&str], what: String, step: &str| {
+        let item = AdoptItem::told(kind, names.len() as u64, what);
+        if orders.are_stopped { item } else { item.with_step(step).that_blocks() }
+    };
+    let mut items = Vec::new();
+    if !living.is_empty() {
+        let what = format!(
+            "consumers of the group that are no hosts were heard from in the last {}: {}. While they \
+             work, what they acknowledge is not known to be done",
+            show_duration(LIVES),
+            named(living.iter().copied())
+        );
+        let step = "stop them, and wait, or add --stopped if they are stopped";
+        items.push(item(AdoptKind::LivingConsumer, &living, what, step));
+    }
+    if !busy.is_empty() {
+        let what = format!(
+            "consumers of the group that are no hosts hold entries that they were given in the last {}: {}. \
+             If they work on them, the work is done twice",
+            show_duration(MAY_WORK),
+            named(busy.iter().copied())
+        );
+        let step = "let them end what they have read and stop them, or add --stopped if they are stopped";
+        items.push(item(AdoptKind::BusyConsumer, &busy, what, step));
+    }
+    items
 }
 
 fn pending(queue: &Queue, found: &Remains) -> AdoptItem {

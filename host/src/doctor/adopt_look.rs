@@ -53,6 +53,8 @@ pub(super) struct Remains {
 pub(super) struct ForeignPending {
     pub count: u64,
     pub consumers: BTreeSet<String>,
+    /// How long ago (ms) each consumer was given the newest entry that it holds.
+    pub given_ms: BTreeMap<String, u64>,
     pub most_deliveries: u64,
     pub oldest_idle_ms: u64,
     /// So many of all pending entries were trimmed or deleted: their fields are gone.
@@ -186,8 +188,10 @@ impl Queue {
                 foreign.most_deliveries = foreign.most_deliveries.max(deliveries);
                 foreign.oldest_idle_ms = foreign.oldest_idle_ms.max(idle);
                 if foreign.consumers.len() < MAX_NAMES {
-                    foreign.consumers.insert(owner);
+                    foreign.consumers.insert(owner.clone());
                 }
+                let given = foreign.given_ms.entry(owner).or_insert(idle);
+                *given = idle.min(*given);
             }
         }
     }

@@ -124,6 +124,13 @@ impl Queue {
         self.call_hold(call.arg(millis(lease))).await.map(drop)
     }
 
+    /// Notes that the probe of this consumer ended without an answer of the service. Gives how long nobody
+    /// may try a task from now on.
+    pub(crate) async fn end_silent_probe(&self, consumer: &str) -> Result<Duration, QueueError> {
+        let Some(call) = self.hold_call("silent", consumer) else { return Ok(Duration::ZERO) };
+        self.call_hold(call).await.map(|(_, wait)| wait)
+    }
+
     fn hold_call(&self, what: &str, consumer: &str) -> Option<ScriptCall> {
         let rules = self.rules.hold?;
         let call = ScriptCall::new(&script::HOLD).key(&self.keys.hold).arg(what);

@@ -53,13 +53,6 @@ impl Queue {
         let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
         Ok(replies.into_iter().map(|reply| reply.ok().and_then(|reply| reply::bytes(reply).ok())).collect())
     }
-
-    /// The stream's other consumer groups that no operator has confirmed. tqhost deletes entries when it
-    /// settles them, whether or not these groups have read them.
-    pub async fn other_groups(&self) -> Result<Vec<String>, QueueError> {
-        let others = self.stand().await?.map(|stand| stand.others).unwrap_or_default();
-        Ok(others.into_iter().filter(|group| !group.is_confirmed).map(|group| group.name).collect())
-    }
 }
 
 /// Something about this Redis that may lose tasks, or refuses new ones.

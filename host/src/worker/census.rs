@@ -1,28 +1,43 @@
 //! Reads a queue's figures every few seconds for the metrics.
 //!
 //! The figures of a resting queue are read only while they can change. The host with the queue's duties also
-//! looks whether a producer trims entries away that no host has read.
+//! looks whether a producer trims entries away that no host has read, and whether the stream has got a
+//! consumer group that nobody has confirmed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::idle::Rest;
+use super::notices::first_few;
 use super::shared::SharedQueue;
 use crate::queue::QueueError;
+use crate::queue::stand::StreamStand;
 
 /// The greatest age of a figure, except the number of dead letters of a resting queue.
 const EVERY: Duration = Duration::from_secs(5);
+
+/// How often other groups are told of while nobody confirms them.
+const REMIND: Duration = Duration::from_secs(60);
 
 pub(crate) struct CensusTaker {
     pub shared: Arc<SharedQueue>,
 }
 
+/// The findings of the looks so far.
+#[derive(Default)]
+struct Noticed {
+    trimmed: Option<u64>,
+    /// The other groups that were told of last, and when.
+    groups: Option<(Vec<String>, Instant)>,
+}
+
 impl CensusTaker {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut rest = self.shared.idle.rest();
-        let mut trimmed = None;
+        let mut noticed = Noticed::default();
         let counts = async {
             loop {
                 let rests = *rest.borrow_and_update() != Rest::Awake;
@@ -39,9 +54,9 @@ impl CensusTaker {
                     }
                 };
                 if self.shared.idle.has_duty()
-                    && let Err(error) = self.look_for_trims(&mut trimmed).await
+                    && let Err(error) = self.look_at_stream(&mut noticed).await
                 {
-                    tracing::debug!(queue = self.shared.name.as_ref(), %error, "could not look for trims");
+                    tracing::debug!(queue = self.shared.name.as_ref(), %error, "no look at the stream");
                 }
                 // The figures of a resting queue do not change until it wakes.
                 if settled {
@@ -53,10 +68,38 @@ impl CensusTaker {
         stop.run_until_cancelled(counts).await;
     }
 
-    /// Counts and tells what was trimmed unread since the look before. `before` is what that look found.
-    async fn look_for_trims(&self, before: &mut Option<u64>) -> Result<(), QueueError> {
+    async fn look_at_stream(&self, noticed: &mut Noticed) -> Result<(), QueueError> {
         let Some(stand) = self.shared.queue.stand().await? else { return Ok(()) };
-        let Some(now) = stand.trimmed_unread() else { return Ok(()) };
+        self.tell_of_groups(&stand, &mut noticed.groups);
+        self.tell_of_trims(&stand, &mut noticed.trimmed);
+        Ok(())
+    }
+
+    /// Warns of groups that nobody has confirmed: tqhost deletes each entry when it settles the task, whether
+    /// or not they have read it. `told` is what was told last.
+    fn tell_of_groups(&self, stand: &StreamStand, told: &mut Option<(Vec<String>, Instant)>) {
+        let unconfirmed = stand.others.iter().filter(|group| !group.is_confirmed);
+        let groups: Vec<String> = unconfirmed.map(|group| group.name.clone()).collect();
+        if groups.is_empty() {
+            *told = None;
+            return;
+        }
+        if told.as_ref().is_some_and(|(before, at)| *before == groups && at.elapsed() < REMIND) {
+            return;
+        }
+        let name = self.shared.name.as_ref();
+        tracing::warn!(
+            queue = name,
+            groups = first_few(&groups),
+            "the stream has got other consumer groups, and loses each entry when its task has ended. No host \
+             serves the queue after its next start, unless `tqhost adopt {name} --yes` confirms it"
+        );
+        *told = Some((groups, Instant::now()));
+    }
+
+    /// Counts and tells what was trimmed unread since the look before. `before` is what that look found.
+    fn tell_of_trims(&self, stand: &StreamStand, before: &mut Option<u64>) {
+        let Some(now) = stand.trimmed_unread() else { return };
         let lost = new_trims(before.replace(now), now);
         if lost > 0 {
             self.shared.metrics.lost_entries.inc_by(lost);
@@ -69,7 +112,6 @@ impl CensusTaker {
                  take MAXLEN and MINID out of its XADD"
             );
         }
-        Ok(())
     }
 }
 

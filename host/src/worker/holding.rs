@@ -274,9 +274,8 @@ impl Holding {
                 self.failed(&task.entry, cause, asked, is_probe).await
             }
             _ => {
-                // A trap says nothing about the service.
                 if !is_answered && is_probe {
-                    self.lend(Duration::ZERO).await;
+                    self.stayed_silent().await;
                 } else if is_answered && (is_probe || self.is_counting.load(Ordering::Acquire)) {
                     self.got_through(is_probe).await;
                 }
@@ -335,6 +334,23 @@ impl Holding {
                 "could not note that a task got through"
             ),
         }
+    }
+
+    /// Notes that the probe ended in the sandbox, by a timeout or a trap. This says nothing about the
+    /// service, so the queue stays held. It waits again, because such an attempt is charged.
+    async fn stayed_silent(&self) {
+        let wait = match self.queue.end_silent_probe(&self.consumer).await {
+            Ok(wait) => wait,
+            Err(error) => {
+                tracing::debug!(
+                    queue = self.queue.rules.name,
+                    error = chain(&error),
+                    "could not note that the probe ended without an answer"
+                );
+                self.rules.map_or(Duration::ZERO, |rules| rules.pause)
+            }
+        };
+        self.probe().ask_at = Some(Instant::now() + wait);
     }
 
     /// Gives the probe back if its task, under one of these entries, was stopped without an outcome.

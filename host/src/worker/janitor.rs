@@ -78,8 +78,8 @@ impl Janitor {
         Ok(Duration::from_secs_f64(asked as f64 / ASKED_PER_SECOND))
     }
 
-    /// Removes the consumers that are gone from the queue that has waited for it longest, and warns if its
-    /// stream has groups that nobody has confirmed.
+    /// Removes the consumers that are gone from the queue that has waited for it longest, and passes on turns
+    /// that nobody uses.
     async fn sweep_one(&mut self, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
         let duties: HashMap<String, &Arc<SharedQueue>> =
             queues.iter().map(|queue| (queue.queue.duty(), queue)).collect();
@@ -102,17 +102,6 @@ impl Janitor {
         if !faults.is_empty() {
             let (queue, turns) = (queue.name.as_ref(), faults.len());
             tracing::warn!(queue, turns, "turns that nobody used were passed on");
-        }
-        let groups = queue.queue.other_groups().await?;
-        if !groups.is_empty() {
-            let name = queue.name.as_ref();
-            tracing::warn!(
-                queue = name,
-                groups = first_few(&groups),
-                "the stream has got other consumer groups, and loses each entry when its task has ended. \
-                 No host serves the queue after its next start, unless \
-                 `tqhost adopt {name} --yes` confirms it"
-            );
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 // and sizes (`http`). Not here: redirects, which are responses like any other.
 //
 // After a failed request, or a response with status 429 or 5xx, an exception that the handler does not catch
-// is a retry instead of a trap. It is `unavailable` after 429, 503, a timeout and a refused connection.
+// is a retry instead of a trap. It is `unavailable` after 429, 503 and a timeout, and without any answer.
 //
 //   const response = await fetch('https://api.example.com/v1/orders', { method: 'POST', body: order });
 //   if (response.status === 429) throw unavailable('the server is busy', retryAfterMs(response));
@@ -20,29 +20,33 @@ import { failedOutside, reject, remainingMs, retry, unavailable } from './tqhost
  * Why there is no response. The text names the host of the URL, but no path, header or body. `code` is one of
  * wasi:http's `error-code` (`HTTP-request-denied`, `connection-refused`, …) or `header-error` (`forbidden`,
  * `invalid-syntax`). If nobody catches the error, the task ends with `failure`: a retry, `unavailable` where
- * the server cannot be reached or is too slow, or a rejection where the same error would happen again.
+ * the server does not answer at all or in time, or a rejection where the same error would happen again.
  */
 export class HttpError extends Error {
-  constructor(code, why) {
+  constructor(code, why, { isAnswered = false } = {}) {
     super(why);
     this.name = 'HttpError';
     this.code = code;
-    const later = unreachable.includes(code) ? unavailable : retry;
+    const isDown = unreachable.includes(code) || (cut.includes(code) && !isAnswered);
+    const later = isDown ? unavailable : retry;
     this.failure = theSameAgain.includes(code) ? reject(why) : later(why);
     if (this.failure.tag === 'retry' && !refused.includes(code)) failedOutside(later);
   }
 }
 
 /**
- * Like `fetch` in a browser, but with `timeoutMs` for the whole response instead of a signal. By default, a
- * request may take the rest of the attempt. Requests that are made before the first one is awaited run at the
- * same time.
+ * Like `fetch` in a browser, but with `timeoutMs` for the whole response instead of a signal. By default, and
+ * at most, a request may take a little less than the rest of the attempt: a tenth of it less, up to half a
+ * second. So the handler can still tell that the server did not answer. Requests that are made before the
+ * first one is awaited run at the same time.
  */
-export async function fetch(url, { method = 'GET', headers, body, timeoutMs = Number(remainingMs()) } = {}) {
+export async function fetch(url, { method = 'GET', headers, body, timeoutMs = Infinity } = {}) {
   const target = targetOf(String(url));
   const content = bytesOf(body);
   const message = messageOf(target, method.toUpperCase(), new Headers(headers), content);
-  return using(subscribeDuration(BigInt(Math.max(0, Math.round(timeoutMs))) * 1_000_000n), async (timer) => {
+  const rest = Number(remainingMs());
+  const mostMs = Math.max(0, Math.round(Math.min(timeoutMs, rest - Math.min(rest / 10, marginMs))));
+  return using(subscribeDuration(BigInt(mostMs) * 1_000_000n), async (timer) => {
     const out = content.length > 0 ? message.body() : undefined;
     const sent = attempt(() => handle(message, undefined), (code) => errorOf(code, target));
     return using(sent, async () => {
@@ -71,6 +75,9 @@ export function retryAfterMs(response) {
   return Number.isNaN(wait) ? undefined : Math.max(0, wait);
 }
 
+/** The most time that is left for the handler after a request. */
+const marginMs = 500;
+
 const theSameAgain = [
   'HTTP-request-URI-invalid',
   'HTTP-request-method-invalid',
@@ -83,14 +90,26 @@ const theSameAgain = [
 /** With these codes the host refused the request, and sent nothing. */
 const refused = ['HTTP-request-denied', 'destination-IP-prohibited'];
 
-/** With these codes the server is down, whatever the request asks for. */
+/** With these codes no server answers, whatever the request asks for. */
 const unreachable = [
+  'DNS-error',
+  'DNS-timeout',
+  'destination-not-found',
+  'destination-unavailable',
+  'destination-IP-unroutable',
+  'TLS-protocol-error',
+  'TLS-certificate-error',
+  'TLS-alert-received',
+  'configuration-error',
   'connection-refused',
   'connection-timeout',
   'connection-read-timeout',
   'connection-write-timeout',
   'HTTP-response-timeout',
 ];
+
+/** With these codes the connection ended before the answer or within it. */
+const cut = ['connection-terminated', 'HTTP-response-incomplete'];
 
 const why = {
   'HTTP-request-denied':
@@ -111,8 +130,9 @@ const why = {
   'TLS-certificate-error': 'the certificate of {host} is not trusted',
 };
 
-function errorOf({ tag: code }, { host }) {
-  return new HttpError(code, (why[code] ?? `the request to {host} failed: ${code}`).replace('{host}', host));
+function errorOf({ tag: code }, { host }, options) {
+  const text = why[code] ?? `the request to {host} failed: ${code}`;
+  return new HttpError(code, text.replace('{host}', host), options);
 }
 
 /** The parts of a URL, which wasi:http takes one by one. */
@@ -204,7 +224,8 @@ function next(stream, timer, target) {
     return stream.read(65_536n);
   } catch ({ payload }) {
     if (payload.tag === 'closed') return undefined;
-    throw errorOf(using(payload.val, httpErrorCode) ?? { tag: 'HTTP-response-incomplete' }, target);
+    const code = using(payload.val, httpErrorCode) ?? { tag: 'HTTP-response-incomplete' };
+    throw errorOf(code, target, { isAnswered: true });
   }
 }
 

@@ -8,8 +8,8 @@ configuration grants the targets (`allowed_hosts`), and bounds times and sizes (
         raise unavailable("the server is busy", response.retry_after_ms())
 
 After a failed request, or a response with status 429 or 5xx, an exception that the handler does not catch is
-a retry instead of a trap. It is `unavailable` after 429, 503, a timeout and a refused connection. Not here:
-redirects, which are responses like any other, and bodies that arrive in pieces.
+a retry instead of a trap. It is `unavailable` after 429, 503 and a timeout, and if there is no answer at all.
+Not here: redirects, which are responses like any other, and bodies that arrive in pieces.
 """
 
 import json as _json
@@ -65,14 +65,15 @@ class HttpError(Exception):
 
     `code` is one of wasi:http's `error-code` (`HTTP-request-denied`, `connection-refused`, …) or
     `header-error` (`forbidden`, `invalid-syntax`). If nobody catches the error, the task ends with `failure`:
-    a retry, `unavailable` where the server cannot be reached or is too slow, or a rejection where the same
+    a retry, `unavailable` where the server does not answer at all or in time, or a rejection where the same
     error would happen again.
     """
 
-    def __init__(self, code: str, why: str):
+    def __init__(self, code: str, why: str, *, is_answered: bool = False):
         super().__init__(why)
         self.code = code
-        later = unavailable if code in _UNREACHABLE else retry
+        is_down = code in _UNREACHABLE or (code in _CUT and not is_answered)
+        later = unavailable if is_down else retry
         self.failure = reject(why) if code in _THE_SAME_AGAIN else later(why)
         if code not in _THE_SAME_AGAIN | _REFUSED:
             failed_outside(later)
@@ -88,11 +89,15 @@ def request(
 ) -> Response:
     """Sends a request and waits for the whole response.
 
-    `timeout` is in seconds, for the whole response. By default, a request may take the rest of the attempt.
+    `timeout` is in seconds, for the whole response. By default, and at most, a request may take a little less
+    than the rest of the attempt: a tenth of it less, up to half a second. So the handler can still tell that
+    the server did not answer.
     """
     tls, host, path = _target(url)
     content = body.encode() if isinstance(body, str) else body or b""
-    wait = remaining_ms() * 1_000_000 if timeout is None else int(max(0, timeout) * 1e9)
+    rest = remaining_ms()
+    most = (rest - min(rest // 10, _MARGIN_MS)) * 1_000_000
+    wait = most if timeout is None else min(most, int(max(0, timeout) * 1e9))
     with monotonic_clock.subscribe_duration(wait) as timer:
         message = _message(method, tls, host, path, headers or {}, content)
         out = message.body() if content else None
@@ -112,6 +117,9 @@ def request(
             with answer.value as response:
                 return _read(response, timer, host)
 
+
+# The most time that is left for the handler after a request.
+_MARGIN_MS = 500
 
 # Made when the component is built.
 _URL = re.compile("(https?)://([^/?#]*)([^#]*)(#.*)?", re.IGNORECASE | re.DOTALL)
@@ -133,14 +141,26 @@ _THE_SAME_AGAIN = {
 # With these codes the host refused the request, and sent nothing.
 _REFUSED = {"HTTP-request-denied", "destination-IP-prohibited"}
 
-# With these codes the server is down, whatever the request asks for.
+# With these codes no server answers, whatever the request asks for.
 _UNREACHABLE = {
+    "DNS-error",
+    "DNS-timeout",
+    "destination-not-found",
+    "destination-unavailable",
+    "destination-IP-unroutable",
+    "TLS-protocol-error",
+    "TLS-certificate-error",
+    "TLS-alert-received",
+    "configuration-error",
     "connection-refused",
     "connection-timeout",
     "connection-read-timeout",
     "connection-write-timeout",
     "HTTP-response-timeout",
 }
+
+# With these codes the connection ended before the answer or within it.
+_CUT = {"connection-terminated", "HTTP-response-incomplete"}
 
 _WHY = {
     "HTTP-request-denied": "the request to {host} is refused: "
@@ -234,7 +254,8 @@ def _read(response, timer, host: str) -> Response:
                     break
                 with error.value.value as failed:
                     code = http.http_error_code(failed)
-                raise _error(code or http.ErrorCode_HttpResponseIncomplete(), host) from None
+                code = code or http.ErrorCode_HttpResponseIncomplete()
+                raise _error(code, host, is_answered=True) from None
     answer = Response(response.status(), headers, b"".join(pieces))
     if answer.status == 429 or answer.status >= 500:
         later = unavailable if answer.status in (429, 503) else retry
@@ -248,9 +269,10 @@ def _wait(ready, timer, host: str) -> None:
         raise HttpError("HTTP-response-timeout", _WHY["HTTP-response-timeout"].replace("{host}", host))
 
 
-def _error(error, host: str) -> HttpError:
+def _error(error, host: str, *, is_answered: bool = False) -> HttpError:
     code = _code(error, "ErrorCode_")
-    return HttpError(code, _WHY.get(code, "the request to {host} failed: " + code).replace("{host}", host))
+    why = _WHY.get(code, "the request to {host} failed: " + code).replace("{host}", host)
+    return HttpError(code, why, is_answered=is_answered)
 
 
 def _code(case, prefix: str) -> str:

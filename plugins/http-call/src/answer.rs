@@ -7,13 +7,14 @@
 //! | `defer_status` | deferred |
 //! | 2xx | completed |
 //! | 400, 410, 413, 415, 422 | rejected, with the `detail` or `title` of a problem+json |
-//! | 3xx, 401, 403, 404, 405, 429, 502, 503, 504; no connection, or no answer in time | an outage |
+//! | 3xx, 401, 403, 404, 405, 429, 502, 503, 504; no answer, or none in time | an outage |
 //! | everything else | a retry |
 //!
 //! An outage is a retry that any task would have met. Its causes are the address, the grant, the secret, and
 //! a service that is down or asks for fewer requests. The operator or time corrects them, and no task should
-//! pay for them: a queue with `hold` waits until then. 500 and a connection that ends within the answer may
-//! be the task's own doing, so they use up its attempts.
+//! pay for them: a queue with `hold` waits until then. Where no answer began, most likely nobody could give
+//! one. 500 and a connection that ends within the answer may be the task's own doing, so they use up its
+//! attempts.
 
 use std::fmt;
 use std::time::Duration;
@@ -78,7 +79,7 @@ pub fn missing(error: Error) -> Failure {
         Error::Unreachable(why) => outage(format_args!("calling the application: {why}")),
         Error::Invalid(why) => outage(format_args!("the plugin's configuration: {why}")),
         Error::Denied(why) => outage(why),
-        // It may have ended within the work on this task.
+        // The connection ended within the answer, so maybe within the work on this task.
         other => Failure::retry(format_args!("calling the application: {other}")),
     }
 }

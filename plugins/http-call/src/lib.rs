@@ -12,8 +12,8 @@
 //!
 //! Not here: the configuration (`settings`), what a status means (`answer`).
 
-use model_server::{now_ms, time_left};
-use tqhost_handler::http::{self, Error, Request, Response};
+use model_server::now_ms;
+use tqhost_handler::http::{self, Error, Request, Response, time_left};
 use tqhost_handler::{Failure, Task, config, delivery, handler};
 
 pub mod answer;

@@ -130,8 +130,11 @@ fn fetched(
         // The session was deleted, and no attempt brings it back.
         404 | 410 => Err(Failure::reject(says("has no such session"))),
         408 | 425 | 429 | 500.. => {
-            let after = response.retry_after(now_ms);
-            Err(after.into_iter().fold(Failure::retry(says("failed")), Failure::after))
+            let failure = match response.is_unavailable() {
+                true => Failure::unavailable(says("is not available")),
+                false => Failure::retry(says("failed")),
+            };
+            Err(response.retry_after(now_ms).into_iter().fold(failure, Failure::after))
         }
         401 | 403 => Err(Failure::retry(says("refuses the request"))),
         _ => Err(Failure::reject(says("does not take the request"))),

@@ -74,7 +74,10 @@ fn answers_come_from_the_source_with_the_session_in_its_url() {
     for (status, body, is_rejected) in table {
         match evaluated(&[("sessionId", "9")], &config, |_| Ok(page(status, body))) {
             Err(Failure::Reject(why)) => assert!(is_rejected, "{why}"),
-            Err(Failure::Retry(retry)) => assert!(!is_rejected, "{}", retry.message),
+            Err(failure @ Failure::Retry(_)) => {
+                assert!(!is_rejected, "{failure:?}");
+                assert_eq!(failure.is_unavailable(), matches!(status, 429 | 503), "{failure:?}");
+            }
             other => panic!("{status}: {other:?}"),
         }
     }

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tqhost_handler::http::{Error, Request, Response};
+use tqhost_handler::http::{Error, Request, Response, time_left};
 use tqhost_handler::{Failure, Task, context};
 
 /// The least time that is worth a request.
@@ -103,13 +103,6 @@ pub fn wrong(key: &str, must: &str) -> Failure {
 pub fn now_ms(task: &Task) -> u64 {
     let remaining = u64::try_from(context::remaining().as_millis()).unwrap_or(u64::MAX);
     task.deadline_ms.saturating_sub(remaining)
-}
-
-/// The time that a request may take. It is shorter than the time that the attempt has left, so that the
-/// attempt ends with a clear reason instead of the host's timeout.
-pub fn time_left() -> Duration {
-    let left = context::remaining();
-    left.saturating_sub((left / 10).min(Duration::from_millis(500)))
 }
 
 /// The text as one line of at most `most` characters, and `…` if it was longer.

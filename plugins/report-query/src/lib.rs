@@ -89,9 +89,13 @@ fn ask(
         200 => {}
         404 | 425 | 503 => return Err(Failure::defer(says("is not ready"), wait)),
         408 | 429 | 500.. => {
+            let failure = match response.is_unavailable() {
+                true => Failure::unavailable(says("asks for fewer requests")),
+                false => Failure::retry(says("failed")),
+            };
             let remaining = u64::try_from(context::remaining().as_millis()).unwrap_or(u64::MAX);
             let after = response.retry_after(task.deadline_ms.saturating_sub(remaining));
-            return Err(after.into_iter().fold(Failure::retry(says("failed")), Failure::after));
+            return Err(after.into_iter().fold(failure, Failure::after));
         }
         // The operator can correct what the source grants, and then requeue the task.
         401 | 403 => return Err(Failure::retry(says("refuses the request"))),
@@ -152,7 +156,9 @@ mod tests {
             assert!(deferral.message.contains(&status.to_string()), "{}", deferral.message);
         }
         for status in [401, 403, 408, 429, 500, 502] {
-            assert!(matches!(answered(TABLE, status, &[], ""), Err(Failure::Retry(_))), "{status}");
+            let Err(failure) = answered(TABLE, status, &[], "") else { panic!("{status}") };
+            assert!(matches!(failure, Failure::Retry(_)), "{status}");
+            assert_eq!(failure.is_unavailable(), status == 429, "{status}");
         }
         let Err(Failure::Retry(retry)) = answered(TABLE, 429, &[("retry-after", "9")], "") else { panic!() };
         assert_eq!(retry.after_ms, Some(9000));

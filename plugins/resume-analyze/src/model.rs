@@ -16,9 +16,9 @@
 pub mod answer;
 pub mod prompt;
 
-use model_server::{LEAST_TIME, MAX_EXPLANATION, Server, time_left, wrong};
+use model_server::{LEAST_TIME, MAX_EXPLANATION, Server, wrong};
 use serde_json::Value;
-use tqhost_handler::http::{Error, Request, Response};
+use tqhost_handler::http::{Error, Request, Response, time_left};
 use tqhost_handler::{Failure, log, progress};
 
 use crate::analysis::Analysis;

@@ -31,6 +31,8 @@ mod wasi;
 
 /// The default of [`Request::max_response`], in bytes.
 const MAX_RESPONSE: usize = 1024 * 1024;
+/// The most time that is left for the handler after a request.
+const MARGIN: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
 pub struct Request {
@@ -38,7 +40,7 @@ pub struct Request {
     pub url: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// The time for the whole request and its response. The default is the time that the attempt has left.
+    /// The time for the whole request and its response. The default is [`time_left`], which is also the most.
     pub timeout: Option<Duration>,
     /// The most bytes that the response's body may have, 1 MiB by default. A larger body is an
     /// [`Error::TooLarge`].
@@ -72,9 +74,10 @@ pub enum Error {
     Timeout,
     /// The body of the request or of the response is larger than its limit.
     TooLarge(String),
-    /// The server refuses connections, or no connection was made in time.
+    /// There is no answer: the name was not found, no connection was made, the server's certificate is not
+    /// trusted, or the connection ended before the answer began.
     Unreachable(String),
-    /// The connection failed or ended too early.
+    /// The connection ended within the answer, or the answer is no HTTP.
     Network(String),
 }
 
@@ -115,6 +118,17 @@ impl Request {
         #[cfg(not(target_family = "wasm"))]
         Err(Error::Network(format!("there is no network for {} in a native build", target.authority)))
     }
+}
+
+/// The time that a request may take: a little less than the attempt has left, by a tenth and at most by half
+/// a second. So the handler can still tell that a server did not answer. If the host stopped the attempt
+/// instead, nobody would know whether the server or the handler was slow.
+pub fn time_left() -> Duration {
+    without_margin(crate::context::remaining())
+}
+
+fn without_margin(left: Duration) -> Duration {
+    left.saturating_sub((left / 10).min(MARGIN))
 }
 
 /// Whether the host would send a request to this url: the url is valid, and the plugin's `allowed_hosts`
@@ -209,7 +223,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// An error is a retry if it may pass or if the operator can fix it, and [`Failure::unavailable`] if the
-/// server cannot be reached or is too slow. An error that would occur again is a rejection.
+/// server does not answer at all, or not in time. An error that would occur again is a rejection.
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
@@ -241,6 +255,14 @@ mod tests {
                 expected.map(|(tls, authority, path)| Target { tls, authority, path: path.into() });
             assert_eq!(target.as_ref().ok(), expected.as_ref(), "{url}");
             assert!(!format!("{target:?}").contains("secret"));
+        }
+    }
+
+    #[test]
+    fn a_request_leaves_time_to_tell_how_it_ended() {
+        for (left, expected) in [(60_000, 59_500), (5000, 4500), (1000, 900), (10, 9), (0, 0)] {
+            let [left, expected] = [left, expected].map(Duration::from_millis);
+            assert_eq!(without_margin(left), expected);
         }
     }
 

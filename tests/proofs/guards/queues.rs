@@ -68,6 +68,7 @@ pub const CASES: &[Case] = &[
             &[("if hold.since and wait() == 0 then", "if hold.since then")],
             &[("if not hold.since or ARGV[5] == '1' then", "if true then")],
             &[("elseif hold.since and hold.prober == consumer then", "elseif hold.since then")],
+            &[("  if hold.prober == consumer then\n    hold.last", "  if hold.since then\n    hold.last")],
         ],
     },
     Case {
@@ -205,6 +206,12 @@ fn holds(store: &mut Store) -> Step {
     same("another one asks", call(store, "0", ask("c2"))?, 1)?;
     same("another one gives it back", call(store, "0", ["keep", "c2", "0", "", "", ""])?, 1)?;
     same("another one asks again", call(store, "0", ask("c2"))?, 1)?;
+    let silent = |consumer| ["silent", consumer, "", "", "", ""];
+    same("another one's attempt is silent", call(store, "0", silent("c2"))?, 1)?;
+    same("another one asks once more", call(store, "0", ask("c2"))?, 1)?;
+    same("the probe is silent", call(store, "60000", silent("c1"))?, 1)?;
+    same("nobody may try again yet", call(store, "60000", ask("c2"))?, 1)?;
+    same("the next probe", call(store, "0", ask("c1"))?, 2)?;
     same("another attempt gets through", call(store, "0", ["through", "c2", "0", "", "", ""])?, 1)?;
     same("the probe gets through", call(store, "0", ["through", "c1", "1", "", "", ""])?, 0)
 }

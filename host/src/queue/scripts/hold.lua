@@ -9,11 +9,12 @@
 --       through  an attempt got through: 5 whether it was the probe (1 or 0)
 --       ask      for the probe: 5 its lease (ms)
 --       keep     renews the lease of the probe: 5 the lease (ms; 0: gives the probe back)
+--       silent   the probe ended without an answer of the service
 -- Gives 0: the queue is open, 1: it is held, 2: it is held, and this consumer has the probe; then the ms
 -- until the probe may be asked for.
 --
 -- Fields of the hold. While the queue is open: `entries`, the failures in a row. While it is held: `since`,
--- `last` (the failure from which the time counts), `cause`, and the `prober` with the end of its `lease`. In
+-- `last` (the attempt from which the time counts), `cause`, and the `prober` with the end of its `lease`. In
 -- both: `asked`, the time until which the service asks to wait. All times are in ms.
 --
 -- A second call with the same entry is not counted again, and every other call may be repeated. If the clock
@@ -64,6 +65,11 @@ elseif what == 'ask' then
     hold.prober, hold.lease = consumer, now + lease
     write()
     return { 2, 0 }
+  end
+elseif what == 'silent' then
+  if hold.prober == consumer then
+    hold.last, hold.prober, hold.lease = now, nil, nil
+    write()
   end
 elseif hold.since and hold.prober == consumer then
   local lease = tonumber(ARGV[5])

@@ -78,6 +78,8 @@ type HTTPError struct {
 	// Code is one of wasi:http's error-code (`HTTP-request-denied`, `connection-refused`, …) or header-error.
 	Code string
 	Why  string
+	// Answered says whether the answer had begun.
+	Answered bool
 }
 
 func (err *HTTPError) Error() string { return err.Why }
@@ -97,12 +99,16 @@ func (err *HTTPError) failure() *Failure {
 	return Retry(err.Why)
 }
 
-// Unreachable says whether the server cannot be reached or is too slow.
+// Unreachable says whether the server does not answer at all, or not in time.
 func (err *HTTPError) Unreachable() bool {
 	switch err.Code {
-	case "connection-refused", "connection-timeout", "connection-read-timeout", "connection-write-timeout",
-		"HTTP-response-timeout":
+	case "DNS-error", "DNS-timeout", "destination-not-found", "destination-unavailable",
+		"destination-IP-unroutable", "TLS-protocol-error", "TLS-certificate-error", "TLS-alert-received",
+		"configuration-error", "connection-refused", "connection-timeout", "connection-read-timeout",
+		"connection-write-timeout", "HTTP-response-timeout":
 		return true
+	case "connection-terminated", "HTTP-response-incomplete":
+		return !err.Answered
 	}
 	return false
 }

@@ -14,7 +14,7 @@ use bindings::wasi::http::types::{
 use bindings::wasi::io::poll::{Pollable, poll};
 use bindings::wasi::io::streams::StreamError;
 
-use super::{Error, Method, Request, Response, Target};
+use super::{Error, Method, Request, Response, Target, time_left};
 
 mod bindings {
     wit_bindgen::generate!({
@@ -28,10 +28,11 @@ mod bindings {
 const PIECE: u64 = 64 * 1024;
 
 pub(super) fn send(request: &Request, target: &Target<'_>) -> Result<Response, Error> {
-    let timer = Timer::start(request.timeout.unwrap_or_else(crate::context::remaining));
+    let left = time_left();
+    let timer = Timer::start(request.timeout.map_or(left, |timeout| timeout.min(left)));
     let message = message(request, target)?;
     let body = if request.body.is_empty() { None } else { Some(message.body().map_err(|()| refused())?) };
-    let sent = handle(message, None).map_err(|code| error(&code, target))?;
+    let sent = handle(message, None).map_err(|code| unanswered(&code, target))?;
     // The server may stop reading the body. Then its response, or the error instead of a response, has the
     // reason, so only a timeout ends the request here.
     if let Some(Err(Error::Timeout)) = body.map(|body| write(body, &request.body, &timer)) {
@@ -123,7 +124,7 @@ fn head(sent: FutureIncomingResponse, timer: &Timer, target: &Target<'_>) -> Res
     timer.wait(&sent.subscribe())?;
     // The response is ready, and nothing else has taken it.
     let response = sent.get().and_then(Result::ok).ok_or_else(|| Error::Network("no response".into()))?;
-    response.map_err(|code| error(&code, target))
+    response.map_err(|code| unanswered(&code, target))
 }
 
 fn read(
@@ -161,6 +162,16 @@ fn read(
     }
 }
 
+/// The error of a request to which no answer began.
+fn unanswered(code: &ErrorCode, target: &Target<'_>) -> Error {
+    match (code, error(code, target)) {
+        (ErrorCode::ConnectionTerminated | ErrorCode::HttpResponseIncomplete, Error::Network(why)) => {
+            Error::Unreachable(why)
+        }
+        (_, error) => error,
+    }
+}
+
 fn error(code: &ErrorCode, target: &Target<'_>) -> Error {
     let name = target.authority;
     match code {
@@ -182,17 +193,26 @@ fn error(code: &ErrorCode, target: &Target<'_>) -> Error {
             Error::TooLarge("the response is larger than the plugin's max_response_body".into())
         }
         ErrorCode::DnsError(_) | ErrorCode::DnsTimeout => {
-            Error::Network(format!("{name} could not be looked up"))
+            Error::Unreachable(format!("{name} could not be looked up"))
         }
         ErrorCode::ConnectionRefused => Error::Unreachable(format!("{name} refuses connections")),
         ErrorCode::ConnectionTimeout => Error::Unreachable(format!("{name} could not be reached in time")),
         ErrorCode::ConnectionTerminated | ErrorCode::HttpResponseIncomplete => {
             Error::Network(format!("{name} ended the connection too early"))
         }
-        ErrorCode::TlsCertificateError => Error::Network(format!("the certificate of {name} is not trusted")),
-        other => Error::Network(format!(
-            "the request to {name} failed: {}",
-            format!("{other:?}").trim_start_matches("ErrorCode::")
-        )),
+        ErrorCode::TlsCertificateError => {
+            Error::Unreachable(format!("the certificate of {name} is not trusted"))
+        }
+        ErrorCode::DestinationNotFound
+        | ErrorCode::DestinationUnavailable
+        | ErrorCode::DestinationIpUnroutable
+        | ErrorCode::TlsProtocolError
+        | ErrorCode::TlsAlertReceived(_)
+        | ErrorCode::ConfigurationError => Error::Unreachable(failed(code, name)),
+        other => Error::Network(failed(other, name)),
     }
+}
+
+fn failed(code: &ErrorCode, name: &str) -> String {
+    format!("the request to {name} failed: {}", format!("{code:?}").trim_start_matches("ErrorCode::"))
 }

@@ -17,6 +17,21 @@ func init() { http.DefaultTransport = transport{} }
 
 type transport struct{}
 
+// margin is the most time that is left for the handler after a request.
+const margin = 500 * time.Millisecond
+
+// limit is the time that a request may take. The host ends the attempt when its time is over, so a request
+// has a tenth less, up to the margin. So the handler can still tell that the server did not answer.
+type limit struct {
+	ctx context.Context
+	end time.Time
+}
+
+func limitOf(request *http.Request) limit {
+	rest := tqhost.Remaining()
+	return limit{request.Context(), time.Now().Add(rest - min(rest/10, margin))}
+}
+
 // RoundTrip sends a request. The response's body is read from the host while the handler reads it.
 func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := send(request)
@@ -49,7 +64,7 @@ func send(request *http.Request) (*http.Response, error) {
 	if request.Body != nil {
 		defer request.Body.Close()
 	}
-	host := request.URL.Host
+	host, until := request.URL.Host, limitOf(request)
 	if request.URL.Scheme != "http" && request.URL.Scheme != "https" {
 		return nil, failure("HTTP-request-URI-invalid", "the url does not begin with http:// or https://")
 	}
@@ -77,14 +92,14 @@ func send(request *http.Request) (*http.Response, error) {
 	future := to.u32(8)
 	defer dropFuture(future)
 	if hasBody {
-		if err := write(request.Context(), body, request.Body, host); err != nil {
+		if err := write(until, body, request.Body, host); err != nil {
 			return nil, err
 		}
 	}
 	// Other goroutines send their requests before this one waits.
 	runtime.Gosched()
 	ready := futureSubscribe(future)
-	err = wait(request.Context(), ready, host)
+	err = until.wait(ready, host)
 	dropPollable(ready)
 	if err != nil {
 		return nil, err
@@ -94,7 +109,7 @@ func send(request *http.Request) (*http.Response, error) {
 	if to.tag(16) != 0 {
 		return nil, errorOf(to.tag(24), host)
 	}
-	return responseOf(request, to.u32(24), host)
+	return responseOf(request, until, to.u32(24), host)
 }
 
 var methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
@@ -148,7 +163,7 @@ func messageOf(request *http.Request) (uint32, error) {
 }
 
 // write sends a body in pieces, as the host takes them.
-func write(ctx context.Context, body uint32, from io.Reader, host string) error {
+func write(until limit, body uint32, from io.Reader, host string) error {
 	to := newArea()
 	bodyWrite(body, to)
 	stream := to.u32(4)
@@ -164,7 +179,7 @@ func write(ctx context.Context, body uint32, from io.Reader, host string) error 
 			room := int(min(to.u64(8), 64<<10))
 			if room == 0 {
 				ready := outputSubscribe(stream)
-				err := wait(ctx, ready, host)
+				err := until.wait(ready, host)
 				dropPollable(ready)
 				if err != nil {
 					return err
@@ -203,7 +218,7 @@ func failedStream(to *area, at int) bool {
 	return true
 }
 
-func responseOf(request *http.Request, answer uint32, host string) (*http.Response, error) {
+func responseOf(request *http.Request, until limit, answer uint32, host string) (*http.Response, error) {
 	to := newArea()
 	status := int(responseStatus(answer))
 	fields := responseHeaders(answer)
@@ -214,7 +229,7 @@ func responseOf(request *http.Request, answer uint32, host string) (*http.Respon
 	}
 	dropFields(fields)
 	responseConsume(answer, to)
-	content := &reader{ctx: request.Context(), host: host, answer: answer, body: to.u32(4)}
+	content := &reader{until: until, host: host, answer: answer, body: to.u32(4)}
 	bodyStream(content.body, to)
 	content.stream = to.u32(4)
 	length := int64(-1)
@@ -230,7 +245,7 @@ func responseOf(request *http.Request, answer uint32, host string) (*http.Respon
 
 // reader is the body of a response.
 type reader struct {
-	ctx                  context.Context
+	until                limit
 	host                 string
 	answer, body, stream uint32
 	ended                error
@@ -241,7 +256,7 @@ func (from *reader) Read(to []byte) (int, error) {
 		return 0, from.ended
 	}
 	ready := inputSubscribe(from.stream)
-	err := wait(from.ctx, ready, from.host)
+	err := from.until.wait(ready, from.host)
 	dropPollable(ready)
 	if err != nil {
 		return 0, from.end(err)
@@ -261,9 +276,10 @@ func (from *reader) Read(to []byte) (int, error) {
 	if area.tag(0) != 0 {
 		code = area.tag(8)
 	}
-	err = errorOf(code, from.host)
-	note(err.(*tqhost.HTTPError))
-	return 0, from.end(err)
+	cut := errorOf(code, from.host).(*tqhost.HTTPError)
+	cut.Answered = true
+	note(cut)
+	return 0, from.end(cut)
 }
 
 func (from *reader) end(err error) error {
@@ -285,13 +301,12 @@ func (from *reader) Close() error {
 }
 
 // wait blocks until the host is ready, or the time is over.
-func wait(ctx context.Context, ready uint32, host string) error {
-	if err := ctx.Err(); err != nil {
+func (until limit) wait(ready uint32, host string) error {
+	if err := until.ctx.Err(); err != nil {
 		return err
 	}
-	// The host ends the attempt when its time is over, so this wait is a little shorter.
-	rest := tqhost.Remaining() - 5*time.Millisecond
-	if deadline, has := ctx.Deadline(); has {
+	rest := time.Until(until.end)
+	if deadline, has := until.ctx.Deadline(); has {
 		rest = min(rest, time.Until(deadline))
 	}
 	timer := subscribeDuration(uint64(max(0, rest)))

@@ -54,7 +54,8 @@ impl Queue {
         let turns = &self.rules.turns;
         let most = turns.max_running.map_or_else(String::new, |most| most.to_string());
         let field = turns.tracks.as_ref().and_then(|tracks| tracks.field.as_deref()).unwrap_or_default();
-        let call = self.ending_call(&script::CLAIM).arg(consumer).arg(count).arg(most).arg(field);
+        let call = self.ending_call(&script::CLAIM).key(&self.keys.delayed);
+        let call = call.arg(consumer).arg(count).arg(most).arg(field);
         let reply = link.script(&call).await?;
         self.shaped("claim", claim_reply(reply))
     }

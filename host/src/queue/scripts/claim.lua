@@ -1,6 +1,6 @@
 -- Gives a consumer new entries of a queue that limits which tasks run beside each other.
 --
--- KEYS  1 stream
+-- KEYS  1 stream · 2 delayed
 -- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 how many entries at most
 --       6 the most entries that may be pending for all consumers together (empty: any number)
 --       7 the field that names a task's track (empty: all tasks are in one); of no meaning without tracks

@@ -143,7 +143,8 @@ impl Queue {
     /// Takes over up to `count` entries, from `cursor` on, that no consumer kept alive for a whole lease;
     /// fewer if they are large. A takeover counts as a crash of the task, unless the owner gave a sign of
     /// life at least `outlived` after the entry's last heartbeat. A task of another program's consumer, which
-    /// served the group before tqhost came, begins with its first attempt.
+    /// served the group before tqhost came, begins with its first attempt. As many of these are taken over as
+    /// the queue's limits allow, and the others stay where they are, or are held.
     pub async fn reclaim(
         &self,
         consumer: &str,
@@ -151,9 +152,9 @@ impl Queue {
         count: usize,
         outlived: Duration,
     ) -> Result<Reclaimed, QueueError> {
-        let call = ScriptCall::new(&script::RECLAIM).key(&self.keys.stream).key(&self.keys.history);
-        let call = call.arg(&self.rules.group).arg(consumer);
-        let call = call.arg(millis(self.rules.lease)).arg(cursor).arg(count).arg(BYTES).arg(millis(outlived));
+        let call = self.ending_call(&script::RECLAIM).key(&self.keys.delayed).key(&self.keys.history);
+        let call = call.arg(consumer).arg(millis(self.rules.lease)).arg(cursor);
+        let call = self.within_limits(call.arg(count).arg(BYTES).arg(millis(outlived)));
         let reply = self.link.script(&call).await?;
         self.shaped("reclaim", reclaim_reply(reply))
     }

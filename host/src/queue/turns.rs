@@ -15,7 +15,7 @@ use super::error::QueueError;
 use super::handle::Queue;
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
-use super::script;
+use super::script::{self, ScriptCall};
 
 /// The time at which held tasks are due (`scripts/turns.lua`).
 pub(crate) const HELD: &str = "9007199254740991";
@@ -36,6 +36,8 @@ pub enum ClaimStop {
     Limit,
     /// It brought as many as were wanted, or looked at as many as one call does.
     Enough,
+    /// Entries that consumers of another program left are to be taken over first.
+    Older,
 }
 
 /// A fault in the tracks of a queue.
@@ -51,13 +53,18 @@ impl Queue {
     /// Claims up to `count` new entries over `link`, as far as the queue's limits allow. Entries whose track
     /// is busy are held.
     pub async fn claim(&self, link: &Link, consumer: &str, count: usize) -> Result<Claimed, QueueError> {
+        let call = self.ending_call(&script::CLAIM).key(&self.keys.delayed).key(&self.keys.history);
+        let call = self.within_limits(call.arg(consumer).arg(count));
+        let reply = link.script(&call).await?;
+        self.shaped("claim", claim_reply(reply))
+    }
+
+    /// Adds how many entries may be pending, and the field that names a task's track.
+    pub(super) fn within_limits(&self, call: ScriptCall) -> ScriptCall {
         let turns = &self.rules.turns;
         let most = turns.max_running.map_or_else(String::new, |most| most.to_string());
         let field = turns.tracks.as_ref().and_then(|tracks| tracks.field.as_deref()).unwrap_or_default();
-        let call = self.ending_call(&script::CLAIM).key(&self.keys.delayed);
-        let call = call.arg(consumer).arg(count).arg(most).arg(field);
-        let reply = link.script(&call).await?;
-        self.shaped("claim", claim_reply(reply))
+        call.arg(most).arg(field)
     }
 
     /// Counts the tasks that are held. None: the queue holds none.
@@ -102,6 +109,7 @@ fn claim_reply(reply: Value) -> Shaped<Claimed> {
         0 => ClaimStop::Empty,
         1 => ClaimStop::Limit,
         2 => ClaimStop::Enough,
+        3 => ClaimStop::Older,
         _ => return Err(UnexpectedShape),
     };
     let entry = |item| {

@@ -248,6 +248,10 @@ impl Fetcher {
         shared.queue.give_places_back(unused).await?;
         match stopped_by {
             ClaimStop::Limit => return Ok(Read::AtLimit),
+            ClaimStop::Older => {
+                shared.older.notify_one();
+                return Ok(Read::AtLimit);
+            }
             ClaimStop::Enough => {
                 self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
                 return Ok(Read::Busy);

@@ -60,6 +60,7 @@ impl Reclaimer {
             tokio::select! {
                 () = tokio::time::sleep(wait), if !settled => {}
                 _ = rest.changed(), if settled => {}
+                () = self.shared.older.notified() => {}
                 () = stop.cancelled() => {}
             }
         }

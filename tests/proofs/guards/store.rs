@@ -457,16 +457,17 @@ impl Store {
     /// Takes over entries of [`WORK`] that had no heartbeat for a second. Their owners died if they gave no
     /// sign of life for an hour.
     pub fn reclaim(&mut self, consumer: &str, bytes: &str) -> Step<Reclaimed> {
-        let keys = [WORK, "tq:{work}:history"];
-        let args = [GROUP, consumer, "1000", "-", "100", bytes, HOUR_MS];
-        self.script(&script::RECLAIM, &keys, &args)
+        let keys = vec![WORK.to_owned(), key(WORK, "delayed"), key(WORK, "history")];
+        let args = owned(&[consumer, "1000", "-", "100", bytes, HOUR_MS, "", ""]);
+        self.ending(&script::RECLAIM.source, WORK, keys, args)
     }
 
     /// Claims entries of [`WORK`], a queue whose tasks follow each other.
     pub fn claim(&mut self, consumer: &str) -> Step<Vec<String>> {
         let args = owned(&[consumer, "10", "", ""]);
+        let keys = vec![WORK.to_owned(), key(WORK, "delayed"), key(WORK, "history")];
         let (_, entries): (u64, Vec<(String, Vec<String>)>) =
-            self.ending(&script::CLAIM.source, WORK, vec![WORK.to_owned()], args)?;
+            self.ending(&script::CLAIM.source, WORK, keys, args)?;
         Ok(entries.into_iter().map(|(entry, _)| entry).collect())
     }
 

@@ -198,6 +198,28 @@ fn what_an_old_consumer_left_outlives_the_host_that_took_it_over() {
 }
 
 #[test]
+fn a_consumer_that_is_named_by_a_uuid_is_no_host() {
+    let mut bench = bench(QUEUE);
+    let ids = add(&mut bench, 2);
+    let consumer = "consumer-550e8400-e29b-41d4-8716-446655440000";
+    read(&mut bench, consumer, 2);
+    for _ in 0..4 {
+        let _: redis::Value = bench.redis("XCLAIM", ("work", "tqhost", consumer, 0, &ids[1]));
+    }
+    let refused = adopt(&bench, &["--yes"]);
+    assert_eq!((refused.code, of_kind(&refused.json(), "living-consumer").len()), (1, 1), "{refused:#?}");
+    let told = adopt(&bench, &["--yes", "--stopped"]).ok().json();
+    assert_eq!(of_kind(&told, "pending")[0]["count"], 2, "{told:#}");
+    assert_eq!(of_kind(&told, "running"), Vec::<&Value>::new(), "{told:#}");
+    let host = bench.host();
+    for id in &ids {
+        bench.until("work", id, "COMPLETED");
+    }
+    let log = host.stop_for_log();
+    assert_eq!(log.logged("runs alone").len(), 0, "its deliveries were no crashes");
+}
+
+#[test]
 fn a_pending_entry_that_was_trimmed_is_told_and_ends_as_lost() {
     let mut bench = bench(QUEUE);
     let id = add(&mut bench, 1).remove(0);

@@ -78,6 +78,8 @@ pub const CASES: &[Case] = &[
             &[("if is_host(consumer) then return false end", "if true then return false end")],
             &[("if is_host(consumer) then return false end", "")],
             &[("before_tqhost ~= '0-0'", "true")],
+            &[("    and not string.find(named, '^' .. uuid .. '$') and not", "    and not")],
+            &[(" and not string.find(named, '%X' .. uuid .. '$')", "")],
         ],
     },
     Case {
@@ -235,11 +237,15 @@ fn takeovers_from_another_program(store: &mut Store) -> Step {
     let host = "box-123-0123456789ab";
     // The group was there before tqhost, or tqhost made it.
     let other = "box-123-0123456789ab.2";
+    let uuid = "550e8400-e29b-41d4-8716-446655440000";
+    let named = format!("worker-{uuid}");
     for (history, owner, deliveries) in [
         ("5-0", "worker-7", 1),
         ("5-0", host, 5),
         ("5-0", other, 5),
         ("0-0", "worker-7", 5),
+        ("5-0", uuid, 1),
+        ("5-0", &named, 1),
     ] {
         store.empty()?;
         store.run::<u64>("HSET", &["tq:{work}:history", "tqhost", history])?;

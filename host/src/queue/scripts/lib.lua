@@ -444,10 +444,13 @@ local function is_gone(holder, marker, id)
   return end_lost(holder, marker, id, 'its entry was deleted from the stream')
 end
 
--- Whether a consumer's name is that of a host: it ends in a process, 12 digits, and perhaps a number. hosts.rs
--- tells them in the same way.
+-- Whether a consumer's name is that of a host: it ends in a process, 12 digits, and perhaps a number, but not
+-- in a UUID. hosts.rs tells them in the same way.
 local function is_host(name)
-  return string.find((string.gsub(name, '%.%d+$', '')), '%-%d+%-' .. string.rep('%x', 12) .. '$') ~= nil
+  local hex, named = string.rep('%x', 4), string.gsub(name, '%.%d+$', '')
+  local uuid = table.concat({ hex .. hex, hex, hex, hex, hex .. hex .. hex }, '%-')
+  return string.find(named, '%-%d+%-' .. hex .. hex .. hex .. '$') ~= nil
+    and not string.find(named, '^' .. uuid .. '$') and not string.find(named, '%X' .. uuid .. '$')
 end
 
 -- Whether a consumer is that of another program, which served the group before tqhost came. `history` is the

@@ -124,8 +124,11 @@ tracks = function()
     if not enqueued_at then
       enqueued_at = string.match(entry, '^%d+')
       append(fields, 'tq-enqueued-at', enqueued_at)
-      -- Its producer gave it the id, and may give it to another task. A host would give one only once.
-      if has_id and not has_attempt and not before then append(fields, 'tq-attempt', '1') end
+      -- Its producer gave it the id, and may give it to another task. A host would give one only once. It
+      -- still waits for its first attempt, and may expire.
+      if has_id and not has_attempt and not before then
+        append(fields, 'tq-attempt', '1', 'tq-due-at', enqueued_at)
+      end
     end
     if not has_id then append(fields, 'tq-id', id) end
     redis.call('ZADD', members, 0, member)

@@ -14,6 +14,7 @@ use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
 use super::script::{self, ScriptCall};
+use super::turns::{HeldTask, held_reply};
 use crate::task::Task;
 
 /// One call stops claiming entries once those that it has claimed reach this many bytes.
@@ -27,6 +28,8 @@ pub struct Reclaimed {
     pub entries: Vec<StreamEntry>,
     /// Ids of entries that were deleted while they were pending: their fields are gone.
     pub lost: Vec<String>,
+    /// The tasks with aliases that it held.
+    pub held: Vec<HeldTask>,
 }
 
 /// The answer to [`Queue::begin`] for one claimed task.
@@ -360,14 +363,14 @@ fn read_reply(reply: Value) -> Shaped<Vec<StreamEntry>> {
 }
 
 fn reclaim_reply(reply: Value) -> Shaped<Reclaimed> {
-    let [cursor, found, lost] = reply::tuple(reply)?;
+    let [cursor, found, lost, held] = reply::tuple(reply)?;
     let entries = reply::array(found)?
         .into_iter()
         .map(delivered)
         .map(|entry| entry?.ok_or(UnexpectedShape))
         .collect::<Shaped<_>>()?;
     let lost = reply::array(lost)?.into_iter().map(reply::text).collect::<Shaped<_>>()?;
-    Ok(Reclaimed { cursor: reply::text(cursor)?, entries, lost })
+    Ok(Reclaimed { cursor: reply::text(cursor)?, entries, lost, held: held_reply(held)? })
 }
 
 fn recover_reply(reply: Value, entries: &mut Vec<StreamEntry>, lost: &mut Vec<String>) -> Shaped<String> {

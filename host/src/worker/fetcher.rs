@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::arrivals;
 use super::capacity::Permits;
 use super::holding::{ClaimTurn, HoldProbe};
 use super::idle::Pause;
@@ -229,6 +230,7 @@ impl Fetcher {
         let entries = if shared.queue.rules.turns.are_limited() {
             let claimed = shared.queue.claim(link, &shared.consumer, places).await?;
             stopped_by = claimed.stopped_by;
+            arrivals::note_held(&shared, &claimed.held).await;
             claimed.entries
         } else {
             shared.queue.read(link, &shared.consumer, places, block).await?

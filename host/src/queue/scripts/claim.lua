@@ -4,7 +4,9 @@
 -- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 how many entries at most
 --       6 the most entries that may be pending for all consumers together (empty: any number)
 --       7 the field that names a task's track (empty: all tasks are in one); of no meaning without tracks
--- Gives what stopped it, and the entries as { id, fields }. It stops because
+--       8 the field that has a task's alias (empty: tasks have none)
+-- Gives what stopped it, the entries as { id, fields }, and the tasks with aliases that it held, each as
+--   { id, enqueued-at ms, the field with its alias }. It stops because
 --   0: there are no more entries
 --   1: so many are pending as may be
 --   2: it gave all that it was asked for, or looked at enough
@@ -26,14 +28,14 @@ local pending = redis.call('XPENDING', stream, group)
 local running = pending[1]
 if turns.limit or most and running >= most then
   for _, owner in ipairs(pending[4] or {}) do
-    if is_foreign(KEYS[3], owner[1]) then return { 3, {} } end
+    if is_foreign(KEYS[3], owner[1]) then return { 3, {}, {} } end
   end
 end
-local entries, looked, size = {}, 0, 0
+local entries, held, looked, size = {}, {}, 0, 0
 while true do
-  if most and running + #entries >= most then return { 1, entries } end
+  if most and running + #entries >= most then return { 1, entries, held } end
   local count = math.min(want - #entries, LOOK - looked, most and most - running - #entries or want)
-  if count <= 0 or size > BYTES then return { 2, entries } end
+  if count <= 0 or size > BYTES then return { 2, entries, held } end
   local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', stream, '>')
   local found = read and read[1][2] or {}
   for _, entry in ipairs(found) do
@@ -41,8 +43,9 @@ while true do
       append(entries, entry)
     else
       size = size + size_of(entry[2])
+      append(held, tracks().named_by(entry[2], ARGV[8]))
     end
   end
   looked = looked + #found
-  if #found < count then return { 0, entries } end
+  if #found < count then return { 0, entries, held } end
 end

@@ -7,8 +7,9 @@
 --         not die with it (0: no owner died)
 --       10 the most entries that may run for all consumers together (empty: any number)
 --       11 the field that names a task's track (empty: all tasks are in one); of no meaning without tracks
--- Gives the id to go on at ('' when done), the entries as { id, fields, deliveries }, and the ids of entries
---   that were deleted while they were pending.
+--       12 the field that has a task's alias (empty: tasks have none)
+-- Gives the id to go on at ('' when done), the entries as { id, fields, deliveries }, the ids of entries
+--   that were deleted while they were pending, and the held tasks with aliases as claim.lua gives them.
 --
 -- The delivery count is 1 + crashes, so it grows only where the owner died. A host that stalled and went on
 -- did not die, nor did an owner that read or renewed other entries after it should have renewed this one.
@@ -62,7 +63,7 @@ local function has_place()
   return places > 0
 end
 
-local entries, lost, held, size = {}, {}, 0, 0
+local entries, lost, named, held, size = {}, {}, {}, 0, 0
 
 local function take_over(id, owner, idle, deliveries)
   local is_left = is_foreign(KEYS[3], owner)
@@ -77,6 +78,7 @@ local function take_over(id, owner, idle, deliveries)
   -- This consumer may still run its own entries, so they are not put aside.
   if found and turns.limit and owner ~= consumer and not tracks().take(id, found[2], field, deliveries) then
     held = held + 1
+    append(named, tracks().named_by(found[2], ARGV[12]))
     return
   end
   -- XCLAIM removes a deleted entry from the pending ones.
@@ -92,7 +94,7 @@ end
 local look = turns.are_limited and math.max(limit, LOOK) or limit
 local abandoned = redis.call('XPENDING', stream, group, 'IDLE', ARGV[5], ARGV[6], '+', look)
 for _, pending in ipairs(abandoned) do
-  if size > bytes or #entries + #lost + held >= limit then return { pending[1], entries, lost } end
+  if size > bytes or #entries + #lost + held >= limit then return { pending[1], entries, lost, named } end
   take_over(unpack(pending))
 end
-return { #abandoned == look and '(' .. abandoned[look][1] or '', entries, lost }
+return { #abandoned == look and '(' .. abandoned[look][1] or '', entries, lost, named }

@@ -165,8 +165,19 @@ tracks = function()
     return false
   end
 
+  -- Gives what a host needs to note the alias of a task that was held just now: its id, when it was enqueued,
+  -- and the field that has the alias. Nil: the task has none.
+  local function named_by(fields, field)
+    for i = 1, field ~= '' and #fields or 0, 2 do
+      if fields[i] == field then
+        return { value_in(fields, 'tq-id'), value_in(fields, 'tq-enqueued-at'), fields[i + 1] }
+      end
+    end
+  end
+
   track_functions = {
     take = take, give = give, free = free, pass_on = pass_on, count_in = count_in, turn_of = turn_of,
+    named_by = named_by,
   }
   return track_functions
 end

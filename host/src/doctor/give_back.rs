@@ -18,18 +18,21 @@ use super::adopt::{AdoptItem, AdoptKind, AdoptReport, named};
 use super::walk::{FIRST, START};
 use crate::config::units::show_duration;
 use crate::queue::hosts::{HostInfo, is_host};
-use crate::queue::reply::{self, Shaped, UnexpectedShape, optional};
+use crate::queue::reply::{self, Shaped, optional};
 use crate::queue::script::{ScriptCall, scripts};
 use crate::queue::turns::HELD;
 use crate::queue::{Queue, QueueError, Status};
 
 scripts! {
     DELAYS = "delays",
+    NAMES = "names",
     RETURN = "return",
 }
 
 /// Tasks in one step.
 const PAGE: usize = 100;
+/// One call looks at no more entries once those that it has looked at reach this many bytes.
+const BYTES: usize = 4 << 20;
 /// A call waits for the leases of hosts for so long, and refuses if they last longer.
 const WAITS: Duration = Duration::from_secs(15);
 /// Keys of the whole Redis in one step.
@@ -231,11 +234,14 @@ impl Queue {
         }
         let unread =
             self.group_position().await?.map_or_else(|| FIRST.to_owned(), |at| format!("({}", at.delivered));
-        let first = self.range(&self.keys.stream, &unread, "+", PAGE).await?;
-        let has_reserved = |entry: &&crate::queue::StreamEntry| {
-            entry.fields.iter().any(|(name, _)| name.starts_with(b"tq-"))
-        };
-        held.reserved = first.iter().filter(has_reserved).count() as u64;
+        let (mut from, mut seen) = (unread, 0);
+        while seen < PAGE {
+            let page = self.names("XRANGE", &from, "+", PAGE - seen).await?;
+            let Some((last, _)) = page.last() else { break };
+            from = format!("({last}");
+            seen += page.len();
+            held.reserved += page.iter().filter(|(_, is_reserved)| *is_reserved).count() as u64;
+        }
         let mut cursor = START.to_owned();
         loop {
             let call = ScriptCall::new(&DELAYS).key(&self.keys.delayed).key(&self.keys.parked);
@@ -253,6 +259,23 @@ impl Queue {
                 return Ok(held);
             }
         }
+    }
+
+    /// A page of the stream by XRANGE or XREVRANGE: ids, and whether the entry has fields of tqhost.
+    async fn names(
+        &self,
+        command: &str,
+        from: &str,
+        to: &str,
+        most: usize,
+    ) -> Result<Vec<(String, bool)>, QueueError> {
+        let call = ScriptCall::new(&NAMES).key(&self.keys.stream).arg(from).arg(to);
+        let reply = self.link.script(&call.arg(command).arg(most).arg(BYTES)).await?;
+        let row = |row| {
+            let [id, is_reserved] = reply::tuple(row)?;
+            Ok((reply::text(id)?, reply::count(&is_reserved)? == 1))
+        };
+        self.shaped("names", reply::array(reply).and_then(|rows| rows.into_iter().map(row).collect()))
     }
 
     /// How long the last lease of a host's pending entries lasts.
@@ -348,28 +371,29 @@ impl Queue {
         let to_list = self.rules.list.is_some();
         let (mut from, mut all) = (if to_list { "+".to_owned() } else { FIRST.to_owned() }, (0, 0));
         loop {
-            let mut look = redis::cmd(if to_list { "XREVRANGE" } else { "XPENDING" });
-            match to_list {
-                true => look.arg(&self.keys.stream).arg(&from).arg(FIRST).arg("COUNT").arg(PAGE),
-                false => look.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE),
+            let rows = if to_list {
+                let page = self.names("XREVRANGE", &from, FIRST, PAGE).await?;
+                page.into_iter().map(|(id, _)| (id, true)).collect()
+            } else {
+                let mut look = redis::cmd("XPENDING");
+                look.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE);
+                let reply = match self.link.command(WHAT, &look).await {
+                    Err(error) if error.is_no_group() => return Ok(all),
+                    reply => reply?,
+                };
+                // An entry that another consumer runs stays with it.
+                let row = |row| -> Shaped<(String, bool)> {
+                    let [id, owner, _, _] = reply::tuple(row)?;
+                    Ok((reply::text(id)?, is_host(&reply::text(owner)?)))
+                };
+                let rows = reply::array(reply)
+                    .and_then(|rows| rows.into_iter().map(row).collect::<Shaped<Vec<_>>>());
+                self.shaped(WHAT, rows)?
             };
-            let reply = match self.link.command(WHAT, &look).await {
-                Err(error) if error.is_no_group() => return Ok(all),
-                reply => reply?,
-            };
-            // A row of XPENDING names the owner, too. What another consumer runs stays with it.
-            let row = |row| -> Shaped<(Vec<u8>, bool)> {
-                let mut parts = reply::array(row)?.into_iter();
-                let id = reply::bytes(parts.next().ok_or(UnexpectedShape)?)?;
-                let owner = parts.next().filter(|_| !to_list).map(reply::text).transpose()?;
-                Ok((id, owner.is_none_or(|owner| is_host(&owner))))
-            };
-            let rows =
-                reply::array(reply).and_then(|rows| rows.into_iter().map(row).collect::<Shaped<Vec<_>>>());
-            let rows = self.shaped(WHAT, rows)?;
             let Some((last, _)) = rows.last() else { return Ok(all) };
-            from = format!("({}", String::from_utf8_lossy(last));
-            let ids: Vec<Vec<u8>> = rows.into_iter().filter(|(_, ours)| *ours).map(|(id, _)| id).collect();
+            from = format!("({last}");
+            let ids: Vec<Vec<u8>> =
+                rows.into_iter().filter(|(_, ours)| *ours).map(|(id, _)| id.into_bytes()).collect();
             let (done, left) = self.return_these(&ids, which, true, are_stopped).await?;
             all = (all.0 + done, all.1 + left);
         }

@@ -4,7 +4,8 @@
 
 use serde_json::Value;
 
-use crate::support::{Bench, Clock, Ran, RedisServer, eventually};
+use crate::support::runs::{assert_in_order, most_at_once};
+use crate::support::{Bench, Clock, Host, Ran, RedisServer, Runs, eventually};
 
 const QUEUE: &str = "[queues.work]\nplugin = \"echo\"\nlease = \"1s\"\n";
 
@@ -118,6 +119,104 @@ fn what_was_done_stays_done_and_what_was_pending_begins_anew() {
     bench.until("work", &last[0], "COMPLETED");
     let log = host.stop_for_log();
     assert_eq!(log.logged("runs alone").len(), 0, "nothing was called a crash");
+}
+
+/// An old consumer leaves ten tasks pending in a queue with these limits, of two keys in turn, and others
+/// wait. Two hosts run them all.
+fn adopt_under_limits(limits: &str) -> Runs {
+    let runs = Runs::start();
+    let mut bench =
+        runs.bench(&format!("[queues.work]\nplugin = \"fetches\"\nlease = \"1s\"\nevents = 1000\n{limits}"));
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
+    let add = |bench: &mut Bench, n: u32| runs.add(bench, "work", ["a", "b"][n as usize % 2], n / 2, 20);
+    let mut ids: Vec<String> = (0..10).map(|n| add(&mut bench, n)).collect();
+    read(&mut bench, "old", 10);
+    ids.extend((10..16).map(|n| add(&mut bench, n)));
+    adopt(&bench, &["--yes", "--stopped"]).ok();
+    let hosts: Vec<Host> = (0..2).map(|_| bench.host()).collect();
+    bench.all_done("work", &ids);
+    for id in &ids {
+        assert_eq!(bench.status("work", id, "attempt"), "1");
+    }
+    let left: u64 = bench.redis("EXISTS", &["tq:{work}:owners", "tq:{work}:tracks"]);
+    assert_eq!(left, 0, "tracks without tasks leave no key behind");
+    eventually("all are settled", || (bench.places("work").pending == 0).then_some(()));
+    doctor_is_silent(&bench);
+    Host::stop_all(hosts);
+    assert_eq!(runs.all().len(), ids.len(), "each ran once");
+    runs
+}
+
+#[test]
+fn what_an_old_consumer_left_takes_places_one_after_the_other() {
+    let runs = adopt_under_limits("max_running = 1\n");
+    assert_eq!(most_at_once(&runs.all()), 1);
+    let runs = adopt_under_limits("max_running = 3\n");
+    assert!(most_at_once(&runs.all()) <= 3);
+}
+
+#[test]
+fn what_an_old_consumer_left_of_a_key_runs_in_order_before_what_is_new() {
+    for limits in ["", "max_running = 2\n"] {
+        let runs = adopt_under_limits(&format!("{limits}serial = {{ field = \"key\" }}\n"));
+        for key in ["a", "b"] {
+            assert_in_order(&runs.of(key), 8);
+        }
+    }
+}
+
+#[test]
+fn what_an_old_consumer_left_runs_first_in_a_strict_order() {
+    let runs = adopt_under_limits("max_running = 1\norder = \"strict\"\n");
+    let all: Vec<(String, u32)> = runs.all().into_iter().map(|run| (run.key, run.n)).collect();
+    let expected: Vec<(String, u32)> =
+        (0..16).map(|n| (["a", "b"][n % 2].to_owned(), n as u32 / 2)).collect();
+    assert_eq!((all, most_at_once(&runs.all())), (expected, 1));
+}
+
+#[test]
+fn what_an_old_consumer_left_outlives_the_host_that_took_it_over() {
+    let runs = Runs::start();
+    let mut bench = runs
+        .bench("[queues.work]\nplugin = \"fetches\"\nlease = \"1s\"\nmax_running = 1\norder = \"strict\"\n");
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
+    let mut ids: Vec<String> = (0..4).map(|n| runs.add(&mut bench, "work", "a", n, 200)).collect();
+    read(&mut bench, "old", 4);
+    ids.push(runs.add(&mut bench, "work", "a", 4, 200));
+    adopt(&bench, &["--yes", "--stopped"]).ok();
+    for begun in [1, 3] {
+        let host = bench.host();
+        eventually("one more has begun", || (runs.all().len() >= begun).then_some(()));
+        host.kill();
+    }
+    let host = bench.host();
+    bench.all_done("work", &ids);
+    assert_in_order(&runs.of("a"), 5);
+    eventually("all are settled", || (bench.places("work").pending == 0).then_some(()));
+    doctor_is_silent(&bench);
+    host.stop();
+}
+
+#[test]
+fn a_consumer_that_is_named_by_a_uuid_is_no_host() {
+    let mut bench = bench(QUEUE);
+    let ids = add(&mut bench, 2);
+    let consumer = "consumer-550e8400-e29b-41d4-8716-446655440000";
+    read(&mut bench, consumer, 2);
+    for _ in 0..4 {
+        let _: redis::Value = bench.redis("XCLAIM", ("work", "tqhost", consumer, 0, &ids[1]));
+    }
+    let refused = adopt(&bench, &["--yes"]);
+    assert_eq!((refused.code, of_kind(&refused.json(), "living-consumer").len()), (1, 1), "{refused:#?}");
+    let told = adopt(&bench, &["--yes", "--stopped"]).ok().json();
+    assert_eq!(of_kind(&told, "pending")[0]["count"], 2, "{told:#}");
+    assert_eq!(of_kind(&told, "running"), Vec::<&Value>::new(), "{told:#}");
+    let host = bench.host();
+    for id in &ids {
+        bench.until("work", id, "COMPLETED");
+    }
+    let log = host.stop_for_log();
+    assert_eq!(log.logged("runs alone").len(), 0, "its deliveries were no crashes");
 }
 
 #[test]

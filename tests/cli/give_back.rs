@@ -1,11 +1,13 @@
 //! `tqhost adopt --out`: a plain consumer gets everything that has not ended, and finds no keys of tqhost.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::web::Service;
-use crate::support::{Bench, Ran, Web, eventually};
+use crate::support::{Bench, Held, Ran, Web, eventually};
 
 const QUEUE: &str = "[queues.work]\nplugin = \"fails-twice\"\nlease = \"1s\"\n\
                      backoff = { delays = [\"1h\"] }\n";
@@ -91,7 +93,7 @@ fn a_plain_consumer_gets_what_has_not_ended() {
 
 #[test]
 fn a_list_gets_its_items_back_in_order() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nlist = \"report:queue\"\n");
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nlease = \"1s\"\nlist = \"report:queue\"\n");
     bench.install("echo", "echo");
     bench.tqhost(&["pause", "work"]).ok();
     let host = bench.host();
@@ -110,6 +112,57 @@ fn a_list_gets_its_items_back_in_order() {
     assert_eq!(bench.places("work").length, 0);
     let keys: Vec<String> = bench.redis("KEYS", "tq:{work}:*");
     assert_eq!(keys, [""; 0]);
+}
+
+#[test]
+fn what_a_frozen_host_may_still_run_stays_until_its_lease_is_over() {
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\nlease = \"5m\"\n");
+    let [url] = held.task();
+    let host = bench.host();
+    let id = bench.xadd("work", &[url]);
+    bench.until("work", &id, "PROCESSING");
+    host.signal(Signal::SIGSTOP);
+    // Its announcement expires after a while.
+    let announced: Vec<String> = bench.redis("ZRANGE", ("tq:hosts", 0, -1));
+    let _: u64 = bench.redis("DEL", format!("tq:host:{}", announced[0]));
+    let before = bench.places("work");
+    let refused = out(&bench, &["--yes"]);
+    let report = refused.json();
+    assert_eq!((refused.code, &report["acted"]), (1, &Value::Bool(false)), "{report:#}");
+    let running = report["found"].as_array().expect("findings").iter().find(|item| item["kind"] == "running");
+    let running = running.expect("it may still run");
+    let what = running["what"].as_str().expect("a text");
+    assert!(what.contains("another 4m") && what.contains(", until 2"), "{what}");
+    assert!(running["step"].as_str().expect("a step").contains("--stopped"), "{running:#}");
+    assert_eq!(out(&bench, &[]).ok().json()["ok"], Value::Bool(false), "it tells so without --yes");
+    assert_eq!(bench.places("work"), before);
+    // A lease that is short is waited for.
+    let short = held.queues("[queues.work]\nplugin = \"fetches\"\nlease = \"1s\"\n");
+    bench.configure_for(&short, bench.redis.port);
+    let _: redis::Value = bench.redis("XCLAIM", ("work", "tqhost", &announced[0], 0, &id, "IDLE", 0));
+    let begun = Instant::now();
+    host.kill();
+    out(&bench, &["--yes"]).ok();
+    assert!(begun.elapsed() > Duration::from_millis(900), "it waited for {:?}", begun.elapsed());
+    assert_eq!(consume(&mut bench).len(), 1);
+}
+
+#[test]
+fn an_operator_may_say_that_the_hosts_have_ended() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nlease = \"5m\"\n");
+    bench.install("echo", "echo");
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
+    for (n, host) in ["box-17-0123456789ab", "box-550e8400-e29b-41d4-8716-446655440000"].iter().enumerate() {
+        bench.xadd("work", &[("n", &n.to_string())]);
+        let _: redis::Value =
+            bench.redis("XREADGROUP", ("GROUP", "tqhost", host, "COUNT", 1, "STREAMS", "work", ">"));
+    }
+    assert_eq!(out(&bench, &["--yes"]).code, 1);
+    out(&bench, &["--yes", "--stopped"]).ok();
+    let given: Vec<String> =
+        consume(&mut bench).into_iter().map(|mut fields| fields.remove("n").expect("n")).collect();
+    assert_eq!(given, ["0"], "what the other consumer runs stays with it");
 }
 
 #[test]

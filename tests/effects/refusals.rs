@@ -45,6 +45,23 @@ fn what_is_not_granted_is_refused_with_the_way_out() {
 }
 
 #[test]
+fn a_strict_order_takes_no_delayed_task_of_a_handler() {
+    let mut bench = bench(
+        "[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"line\"]\n\
+         [queues.line]\nplugin = \"effects\"\nmax_running = 1\norder = \"strict\"\n",
+    );
+    let host = bench.host();
+    let task = |delay: u64| json!({ "queue": "line", "fields": { "do": "[]" }, "delay": delay });
+    let seen = done(&mut bench, "work", json!([["enqueue", task(5000)], ["enqueue", task(0)]]));
+    let why = "queue `line` runs its tasks in a strict order, and takes none with a delay";
+    assert!(error(&seen[0]).contains(why), "{}", seen[0]);
+    bench.until("line", seen[1].as_str().expect("an id"), "COMPLETED");
+    let known: Vec<String> = bench.redis("KEYS", "tq:{line}:task:*");
+    assert_eq!((known.len(), bench.places("line").delayed), (1, 0), "nothing else came");
+    host.stop();
+}
+
+#[test]
 fn too_many_and_too_large_effects_are_refused() {
     let mut bench = bench("[queues.work]\nplugin = \"effects\"\n");
     let host = bench.host();

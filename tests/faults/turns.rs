@@ -147,6 +147,29 @@ fn lost_replies_to_settlements_break_no_order() {
 }
 
 #[test]
+fn lost_replies_to_takeovers_from_an_old_consumer_break_no_order() {
+    let runs = Runs::start();
+    let mut bench = runs.bench(QUEUES);
+    let proxy = Proxy::start(bench.redis.port);
+    for queue in ["few", "track", "line"] {
+        let _: () = bench.redis("XGROUP", ("CREATE", queue, "tqhost", "0", "MKSTREAM"));
+    }
+    let added = add(&runs, &mut bench);
+    for queue in ["few", "track", "line"] {
+        let _: redis::Value =
+            bench.redis("XREADGROUP", ("GROUP", "tqhost", "old", "COUNT", 15, "STREAMS", queue, ">"));
+        bench.tqhost(&["adopt", queue, "--yes", "--stopped"]).ok();
+    }
+    bench.configure_for(&runs.queues(QUEUES), proxy.port);
+    let _: String = bench.redis("SCRIPT", ("LOAD", &script::RECLAIM.source));
+    proxy.lose_replies(script::RECLAIM.sha1(), 6);
+    let hosts = [bench.host(), bench.host()];
+    assert_kept_to_the_limits(&runs, &mut bench, &added);
+    assert_eq!(proxy.hits(), 6);
+    Host::stop_all(hosts);
+}
+
+#[test]
 fn a_task_that_its_host_begins_again_has_a_whole_lease() {
     let runs = Runs::start();
     let mut bench = runs.bench(QUEUES);

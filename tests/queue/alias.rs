@@ -93,6 +93,39 @@ fn cancel_by_alias_finds_the_newest_task_that_has_not_ended() {
 }
 
 #[test]
+fn a_task_that_is_held_is_the_newest_of_its_alias() {
+    let held = Held::new();
+    for place in ["field = \"resumeId\"", "field = \"data\", json = \"/resume\""] {
+        let mut bench = held.bench(&format!(
+            "[queues.work]\nplugin = \"fetches\"\nserial = {{ field = \"resumeId\" }}\nid = {{ {place} }}\n"
+        ));
+        let [url] = held.task();
+        let host = bench.host();
+        let task = [("resumeId", "7"), ("data", "{\"resume\":7}"), url];
+        let running = bench.xadd("work", &task);
+        bench.until("work", &running, "PROCESSING");
+        let waiting: Vec<String> = (0..2).map(|_| bench.xadd("work", &task)).collect();
+        eventually("they are held", || (bench.places("work").delayed == 2).then_some(()));
+        eventually("they have their alias", || {
+            (bench.redis::<u64>("ZCARD", "tq:{work}:alias:7") == 3).then_some(())
+        });
+        assert_status(&bench, "7", &waiting[1], "PENDING");
+        let cancelled = |bench: &Bench| {
+            bench.tqhost(&["cancel", "work", "7", "--json"]).ok().json()["id"]
+                .as_str()
+                .expect("an id")
+                .to_owned()
+        };
+        assert_eq!([cancelled(&bench), cancelled(&bench)], [waiting[1].clone(), waiting[0].clone()]);
+        assert_status(&bench, "7", &waiting[1], "CANCELLED");
+        assert_eq!(cancelled(&bench), running, "no other one lives");
+        bench.until_drained("work");
+        doctor_is_silent(&bench, "work");
+        host.stop();
+    }
+}
+
+#[test]
 fn an_alias_may_be_in_the_json_of_a_field_and_long() {
     let mut bench = Bench::new(
         "[queues.work]\nplugin = \"as-told\"\nlist = \"items\"\n\

@@ -176,3 +176,26 @@ fn a_task_that_had_an_attempt_does_not_expire() {
     doctor_is_silent(&bench);
     host.stop();
 }
+
+#[test]
+fn a_task_that_is_held_for_too_long_expires_whoever_gave_it_its_id() {
+    let held = Held::new();
+    let mut bench = held
+        .bench("[queues.work]\nplugin = \"fetches\"\nexpire_after = \"1s\"\nserial = { field = \"key\" }\n");
+    let [url] = held.task();
+    let host = bench.host();
+    let first = bench.xadd("work", &[("key", "k"), url]);
+    bench.until("work", &first, "PROCESSING");
+    let plain = bench.xadd("work", &[("key", "k"), url]);
+    bench.xadd("work", &[("key", "k"), ("tq-id", "mine"), url]);
+    bench.xadd("work", &[("key", "k"), ("tq-id", "tried"), ("tq-attempt", "2"), url]);
+    eventually("they are held", || (bench.places("work").delayed == 3).then_some(()));
+    until_expired(&mut bench);
+    held.end();
+    bench.until("work", &first, "COMPLETED");
+    assert_expired(&mut bench, &plain, "it waited ");
+    assert_expired(&mut bench, "mine", "it waited ");
+    bench.until("work", "tried", "COMPLETED");
+    doctor_is_silent(&bench);
+    host.stop();
+}

@@ -236,6 +236,28 @@ fn events(bench: &mut Bench) -> Vec<(String, String)> {
 }
 
 #[test]
+fn a_task_that_is_sent_again_while_its_retry_waits_takes_no_turn() {
+    let mut bench = Bench::new(
+        "[queues.track]\nplugin = \"fails-twice\"\nserial = { field = \"key\" }\n\
+         backoff = { delays = [\"1h\"] }\n",
+    );
+    bench.install("fails-twice", "fails-twice");
+    let host = bench.host();
+    let task = [("key", "a"), ("tq-id", "x")];
+    bench.xadd("track", &task);
+    eventually("its retry waits", || (bench.places("track").delayed == 1).then_some(()));
+    let next = bench.xadd("track", &[("key", "a")]);
+    eventually("the next one is held", || (held(&mut bench, "track") == 1).then_some(()));
+    bench.xadd("track", &task);
+    eventually("the second one has ended", || (bench.places("track").length == 0).then_some(()));
+    let owners: HashMap<String, String> = bench.redis("HGETALL", "tq:{track}:owners");
+    assert_eq!(owners.into_keys().collect::<Vec<_>>(), ["x"], "the retry keeps its turn");
+    assert_eq!((held(&mut bench, "track"), &*bench.status("track", &next, "status")), (1, "PENDING"));
+    bench.tqhost(&["doctor", "track"]).ok();
+    host.stop();
+}
+
+#[test]
 fn in_a_strict_order_the_next_task_waits_for_the_retries_of_the_one_before() {
     let mut bench = Bench::new(STRICT);
     bench.install("as-told", "as-told");

@@ -14,7 +14,7 @@ use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::doctor::adopt::{self, AdoptItem, AdoptKind, AdoptOrders, AdoptReport};
-use crate::doctor::give_back;
+use crate::doctor::give_back::{self, GiveBackOrders};
 use crate::operations::patiently;
 use crate::queue::hosts;
 
@@ -56,7 +56,8 @@ pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> Resu
     // Neither is repeated with --yes: a second call would not tell what the first one did.
     let looked = async {
         if gives {
-            return give_back::give_back(&queue, &hosts, yes, early).await;
+            let orders = GiveBackOrders { act: yes, early, are_stopped: stopped };
+            return give_back::give_back(&queue, &hosts, orders).await;
         }
         let orders =
             AdoptOrders { act: yes, from, are_stopped: stopped, is_done: done, delete_acked, dead_fields };

@@ -202,7 +202,8 @@ pub(super) struct AdoptArgs {
     /// of the first entry that runs, or a time like 2026-11-24T08:00:00Z
     #[arg(long, value_name = "0|$|ID|TIME", value_parser = Beginning::parse)]
     pub from: Option<Beginning>,
-    /// The old consumers are stopped, although one of them was heard from a moment ago
+    /// The old consumers are stopped, although one of them was heard from a moment ago; with --out: the hosts
+    /// have ended, although their leases last
     #[arg(long)]
     pub stopped: bool,
     /// The old consumers worked beside hosts of tqhost: what was acknowledged since a host first came, and
@@ -218,7 +219,7 @@ pub(super) struct AdoptArgs {
     #[arg(long = "dead-field", value_name = "NEW=OLD", value_parser = parse_pair)]
     pub dead_fields: Vec<(String, String)>,
     /// Tell what going back takes; with --yes, give the tasks back and remove the keys of tqhost
-    #[arg(long, conflicts_with_all = ["from", "stopped", "done", "delete_acked", "dead_fields"])]
+    #[arg(long, conflicts_with_all = ["from", "done", "delete_acked", "dead_fields"])]
     pub out: bool,
     /// With --out: also give back tasks that a producer delayed and that are not due; they run at once
     #[arg(long, requires = "out")]

@@ -16,19 +16,25 @@ use redis::Value;
 
 use super::adopt::{AdoptItem, AdoptKind, AdoptReport, named};
 use super::walk::{FIRST, START};
+use crate::config::units::show_duration;
 use crate::queue::hosts::{HostInfo, is_host};
-use crate::queue::reply::{self, Shaped, UnexpectedShape, optional};
+use crate::queue::reply::{self, Shaped, optional};
 use crate::queue::script::{ScriptCall, scripts};
 use crate::queue::turns::HELD;
 use crate::queue::{Queue, QueueError, Status};
 
 scripts! {
     DELAYS = "delays",
+    NAMES = "names",
     RETURN = "return",
 }
 
 /// Tasks in one step.
 const PAGE: usize = 100;
+/// One call looks at no more entries once those that it has looked at reach this many bytes.
+const BYTES: usize = 4 << 20;
+/// A call waits for the leases of hosts for so long, and refuses if they last longer.
+const WAITS: Duration = Duration::from_secs(15);
 /// Keys of the whole Redis in one step.
 const SCAN: usize = 1000;
 
@@ -40,6 +46,8 @@ struct Holdings {
     reserved: u64,
     /// Pending at hosts.
     running: u64,
+    /// How long the last lease of these lasts: a host that is frozen or cut off may run them until then.
+    lease_left: Duration,
     /// Delayed after an attempt, or due.
     retried: u64,
     /// Delayed by their producer, and not due.
@@ -54,26 +62,40 @@ struct Holdings {
     consumers: u64,
 }
 
-/// Tells what going back takes, and does what is safe if `act`. `early` also gives back what producers
-/// delayed.
+/// The operator's decisions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GiveBackOrders {
+    pub act: bool,
+    /// Give back what producers delayed, too.
+    pub early: bool,
+    /// The hosts have ended, although leases of theirs last.
+    pub are_stopped: bool,
+}
+
+/// Tells what going back takes, and does what is safe if `orders.act`.
 pub(crate) async fn give_back(
     queue: &Queue,
     hosts: &[HostInfo],
-    act: bool,
-    early: bool,
+    orders: GiveBackOrders,
 ) -> Result<AdoptReport, QueueError> {
-    let now_ms = queue.now_ms().await?;
-    let held = queue.holdings().await?;
+    let GiveBackOrders { act, early, are_stopped } = orders;
     let serving: Vec<&str> = hosts
         .iter()
         .filter(|host| host.queues.iter().any(|known| known.name == queue.rules.name))
         .map(|host| host.id.as_str())
         .collect();
-    let mut report = plan(queue, &held, &serving, now_ms, early);
+    let mut held = queue.holdings(are_stopped).await?;
+    if act && serving.is_empty() && !held.lease_left.is_zero() && held.lease_left <= WAITS {
+        // A host that goes on meanwhile renews them.
+        tokio::time::sleep(held.lease_left + Duration::from_millis(10)).await;
+        held = queue.holdings(are_stopped).await?;
+    }
+    let now_ms = queue.now_ms().await?;
+    let mut report = plan(queue, &held, &serving, now_ms, orders);
     if !act || report.is_blocked() {
         return Ok(report);
     }
-    let (given, left) = queue.return_all(early).await?;
+    let (given, left) = queue.return_all(early, are_stopped).await?;
     let removed = queue.remove_keys().await?;
     for item in report.items.iter_mut().filter(|item| item.step.is_some()) {
         item.done = true;
@@ -86,8 +108,15 @@ pub(crate) async fn give_back(
     Ok(report)
 }
 
-fn plan(queue: &Queue, held: &Holdings, serving: &[&str], now_ms: u64, early: bool) -> AdoptReport {
+fn plan(
+    queue: &Queue,
+    held: &Holdings,
+    serving: &[&str],
+    now_ms: u64,
+    orders: GiveBackOrders,
+) -> AdoptReport {
     use AdoptKind as K;
+    let early = orders.early;
     let (rules, keys) = (&queue.rules, &queue.keys);
     let mut items = Vec::new();
     let place = match &rules.list {
@@ -113,8 +142,7 @@ fn plan(queue: &Queue, held: &Holdings, serving: &[&str], now_ms: u64, early: bo
         items.push(AdoptItem::told(K::Reserved, held.reserved, what.to_owned()));
     }
     if held.running > 0 {
-        let what = "tasks are pending at hosts that have ended: they begin anew".to_owned();
-        items.push(AdoptItem::told(K::Running, held.running, what).with_step(&format!("they go to {place}")));
+        items.push(running(held, now_ms, orders.act, &place));
     }
     if held.retried > 0 {
         let what = "tasks are due, or wait for another attempt: a plain consumer cannot see them";
@@ -129,9 +157,7 @@ fn plan(queue: &Queue, held: &Holdings, serving: &[&str], now_ms: u64, early: bo
     if held.timed > 0 {
         let what = format!(
             "tasks were delayed by their producer, the last one for another {}",
-            crate::config::units::show_duration(Duration::from_secs(
-                held.latest_due_ms.saturating_sub(now_ms) / 1000
-            ))
+            show_duration(Duration::from_secs(held.latest_due_ms.saturating_sub(now_ms) / 1000))
         );
         let item = AdoptItem::told(K::Timed, held.timed, what);
         items.push(match early {
@@ -166,8 +192,33 @@ fn plan(queue: &Queue, held: &Holdings, serving: &[&str], now_ms: u64, early: bo
     AdoptReport { items, ..AdoptReport::default() }
 }
 
+/// Tells what is pending at hosts. It stands in the way while a lease lasts that is too long to wait for.
+fn running(held: &Holdings, now_ms: u64, act: bool, place: &str) -> AdoptItem {
+    let told = |what: String| AdoptItem::told(AdoptKind::Running, held.running, what);
+    let left = held.lease_left;
+    if left.is_zero() {
+        let item = told("tasks are pending at hosts that have ended: they begin anew".to_owned());
+        return item.with_step(&format!("they go to {place}"));
+    }
+    let end = i64::try_from((u128::from(now_ms) + left.as_millis()).div_ceil(1000)).ok();
+    let end = end.and_then(|end| jiff::Timestamp::from_second(end).ok());
+    let end = end.map_or_else(String::new, |end| format!(", until {end}"));
+    let item = told(format!(
+        "tasks are pending at hosts under leases that last for another {}{end}: a host that is frozen or \
+         cut off may still run them",
+        show_duration(Duration::from_secs(left.as_secs().max(1)))
+    ));
+    match act || left > WAITS {
+        true => item
+            .with_step("wait until then, or add --stopped if the processes of those hosts have ended")
+            .that_blocks(),
+        false => item.with_step(&format!("they go to {place}, once the leases are over")),
+    }
+}
+
 impl Queue {
-    async fn holdings(&self) -> Result<Holdings, QueueError> {
+    /// Where hosts `are_stopped`, their leases are of no interest.
+    async fn holdings(&self, are_stopped: bool) -> Result<Holdings, QueueError> {
         let census = self.census().await?;
         let mut held = Holdings {
             waiting: census.queued,
@@ -176,13 +227,21 @@ impl Queue {
             consumers: census.consumers.iter().filter(|one| is_host(&one.name)).count() as u64,
             ..Holdings::default()
         };
+        for host in census.consumers.iter().filter(|one| one.pending > 0 && is_host(&one.name)) {
+            if !are_stopped {
+                held.lease_left = held.lease_left.max(self.lease_left(&host.name).await?);
+            }
+        }
         let unread =
             self.group_position().await?.map_or_else(|| FIRST.to_owned(), |at| format!("({}", at.delivered));
-        let first = self.range(&self.keys.stream, &unread, "+", PAGE).await?;
-        let has_reserved = |entry: &&crate::queue::StreamEntry| {
-            entry.fields.iter().any(|(name, _)| name.starts_with(b"tq-"))
-        };
-        held.reserved = first.iter().filter(has_reserved).count() as u64;
+        let (mut from, mut seen) = (unread, 0);
+        while seen < PAGE {
+            let page = self.names("XRANGE", &from, "+", PAGE - seen).await?;
+            let Some((last, _)) = page.last() else { break };
+            from = format!("({last}");
+            seen += page.len();
+            held.reserved += page.iter().filter(|(_, is_reserved)| *is_reserved).count() as u64;
+        }
         let mut cursor = START.to_owned();
         loop {
             let call = ScriptCall::new(&DELAYS).key(&self.keys.delayed).key(&self.keys.parked);
@@ -202,19 +261,57 @@ impl Queue {
         }
     }
 
+    /// A page of the stream by XRANGE or XREVRANGE: ids, and whether the entry has fields of tqhost.
+    async fn names(
+        &self,
+        command: &str,
+        from: &str,
+        to: &str,
+        most: usize,
+    ) -> Result<Vec<(String, bool)>, QueueError> {
+        let call = ScriptCall::new(&NAMES).key(&self.keys.stream).arg(from).arg(to);
+        let reply = self.link.script(&call.arg(command).arg(most).arg(BYTES)).await?;
+        let row = |row| {
+            let [id, is_reserved] = reply::tuple(row)?;
+            Ok((reply::text(id)?, reply::count(&is_reserved)? == 1))
+        };
+        self.shaped("names", reply::array(reply).and_then(|rows| rows.into_iter().map(row).collect()))
+    }
+
+    /// How long the last lease of a host's pending entries lasts.
+    async fn lease_left(&self, host: &str) -> Result<Duration, QueueError> {
+        const WHAT: &str = "look at leases";
+        let (mut from, mut last) = (FIRST.to_owned(), Duration::ZERO);
+        loop {
+            let mut ask = redis::cmd("XPENDING");
+            ask.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE).arg(host);
+            let rows = self.shaped(WHAT, reply::array(self.link.command(WHAT, &ask).await?))?;
+            let row = |row: Value| -> Shaped<(String, u64)> {
+                let [id, _, idle, _] = reply::tuple(row)?;
+                Ok((reply::text(id)?, reply::count(&idle)?))
+            };
+            let rows: Vec<_> = self.shaped(WHAT, rows.into_iter().map(row).collect::<Shaped<Vec<_>>>())?;
+            let Some((end, _)) = rows.last() else { return Ok(last) };
+            from = format!("({end}");
+            for (_, idle_ms) in rows {
+                last = last.max(self.rules.lease.saturating_sub(Duration::from_millis(idle_ms)));
+            }
+        }
+    }
+
     /// Gives back everything. Gives how many were given and how many were left.
     ///
     /// A consumer reads first what comes to a list last. So a list gets first what was added last, and last
     /// what has begun, which may be a retry in front of tasks that are held for it.
-    async fn return_all(&self, early: bool) -> Result<(u64, u64), QueueError> {
+    async fn return_all(&self, early: bool, are_stopped: bool) -> Result<(u64, u64), QueueError> {
         // A step passes over what a later one takes. Only the last step of a place counts what is left.
         let (begun, delayed, entries);
         if self.rules.list.is_some() {
-            begun = self.return_entries("unread").await?.0 + self.return_held().await?;
+            begun = self.return_entries("unread", are_stopped).await?.0 + self.return_held().await?;
             delayed = self.return_delayed(early, true).await?;
-            entries = self.return_entries("all").await?;
+            entries = self.return_entries("all", are_stopped).await?;
         } else {
-            entries = self.return_entries("pending").await?;
+            entries = self.return_entries("pending", are_stopped).await?;
             begun = self.return_delayed(early, false).await?.0 + self.return_held().await?;
             delayed = self.return_delayed(early, true).await?;
         }
@@ -236,7 +333,7 @@ impl Queue {
                 .map(|(member, _)| member)
                 .collect();
             for some in members.chunks(PAGE) {
-                let (done, left) = self.return_these(some, "pending", early).await?;
+                let (done, left) = self.return_these(some, "pending", early, false).await?;
                 all = (all.0 + done, all.1 + left);
             }
             cursor = self.shaped(WHAT, reply::text(next))?;
@@ -263,40 +360,41 @@ impl Queue {
             let Some(end) = members.last() else { return Ok(given) };
             from = [b"(", end.as_slice()].concat();
             // Members of tasks that have their turn are no delayed tasks: nothing is done about them here.
-            given += self.return_these(&members, "pending", false).await?.0;
+            given += self.return_these(&members, "pending", false, false).await?.0;
         }
     }
 
     /// Gives back entries of the stream, `which` as return.lua says: with a list the newest first, so that
     /// the oldest is read first. Gives how many were given and how many were left.
-    async fn return_entries(&self, which: &str) -> Result<(u64, u64), QueueError> {
+    async fn return_entries(&self, which: &str, are_stopped: bool) -> Result<(u64, u64), QueueError> {
         const WHAT: &str = "look through the stream";
         let to_list = self.rules.list.is_some();
         let (mut from, mut all) = (if to_list { "+".to_owned() } else { FIRST.to_owned() }, (0, 0));
         loop {
-            let mut look = redis::cmd(if to_list { "XREVRANGE" } else { "XPENDING" });
-            match to_list {
-                true => look.arg(&self.keys.stream).arg(&from).arg(FIRST).arg("COUNT").arg(PAGE),
-                false => look.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE),
+            let rows = if to_list {
+                let page = self.names("XREVRANGE", &from, FIRST, PAGE).await?;
+                page.into_iter().map(|(id, _)| (id, true)).collect()
+            } else {
+                let mut look = redis::cmd("XPENDING");
+                look.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE);
+                let reply = match self.link.command(WHAT, &look).await {
+                    Err(error) if error.is_no_group() => return Ok(all),
+                    reply => reply?,
+                };
+                // An entry that another consumer runs stays with it.
+                let row = |row| -> Shaped<(String, bool)> {
+                    let [id, owner, _, _] = reply::tuple(row)?;
+                    Ok((reply::text(id)?, is_host(&reply::text(owner)?)))
+                };
+                let rows = reply::array(reply)
+                    .and_then(|rows| rows.into_iter().map(row).collect::<Shaped<Vec<_>>>());
+                self.shaped(WHAT, rows)?
             };
-            let reply = match self.link.command(WHAT, &look).await {
-                Err(error) if error.is_no_group() => return Ok(all),
-                reply => reply?,
-            };
-            // A row of XPENDING names the owner, too. What another consumer runs stays with it.
-            let row = |row| -> Shaped<(Vec<u8>, bool)> {
-                let mut parts = reply::array(row)?.into_iter();
-                let id = reply::bytes(parts.next().ok_or(UnexpectedShape)?)?;
-                let owner = parts.next().filter(|_| !to_list).map(reply::text).transpose()?;
-                Ok((id, owner.is_none_or(|owner| is_host(&owner))))
-            };
-            let rows =
-                reply::array(reply).and_then(|rows| rows.into_iter().map(row).collect::<Shaped<Vec<_>>>());
-            let rows = self.shaped(WHAT, rows)?;
             let Some((last, _)) = rows.last() else { return Ok(all) };
-            from = format!("({}", String::from_utf8_lossy(last));
-            let ids: Vec<Vec<u8>> = rows.into_iter().filter(|(_, ours)| *ours).map(|(id, _)| id).collect();
-            let (done, left) = self.return_these(&ids, which, true).await?;
+            from = format!("({last}");
+            let ids: Vec<Vec<u8>> =
+                rows.into_iter().filter(|(_, ours)| *ours).map(|(id, _)| id.into_bytes()).collect();
+            let (done, left) = self.return_these(&ids, which, true, are_stopped).await?;
             all = (all.0 + done, all.1 + left);
         }
     }
@@ -306,12 +404,14 @@ impl Queue {
         these: &[Vec<u8>],
         which: &str,
         early: bool,
+        are_stopped: bool,
     ) -> Result<(u64, u64), QueueError> {
         let keys = &self.keys;
         let list = self.rules.list.as_ref().map_or(&keys.stream, |list| &list.key);
         let call = ScriptCall::new(&RETURN).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(list);
         let call = call.key(&keys.owners).key(&keys.tracks);
-        let call = call.arg(&self.rules.group).arg(which).arg(u8::from(early));
+        let lease = if are_stopped { Duration::ZERO } else { self.rules.lease };
+        let call = call.arg(&self.rules.group).arg(which).arg(u8::from(early)).arg(lease.as_millis() as u64);
         let reply = self.link.script(&these.iter().fold(call, |call, one| call.arg(one))).await?;
         let [done, left] = self.shaped("return", reply::tuple(reply))?;
         Ok((self.shaped("return", reply::count(&done))?, self.shaped("return", reply::count(&left))?))

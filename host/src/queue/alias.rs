@@ -22,6 +22,7 @@ use super::reply::{self, Shaped};
 use super::script::{self, ScriptCall};
 use super::search::Search;
 use super::status::Status;
+use super::turns::HeldTask;
 use super::value;
 use crate::config::ValueAt;
 use crate::effects::{Effects, OutboxTask};
@@ -82,6 +83,15 @@ impl Queue {
         self.note(&self.keys, &named).await
     }
 
+    /// Notes the aliases of tasks that were held.
+    pub(crate) async fn note_held_aliases(&self, held: &[HeldTask]) -> Result<(), QueueError> {
+        let Some(place) = &self.rules.id else { return Ok(()) };
+        let named = |HeldTask { id, enqueued_at_ms, value }: &HeldTask| {
+            self.waiting(id, &vec![(place.field.clone().into_bytes(), value.clone())], *enqueued_at_ms)
+        };
+        self.note(&self.keys, &held.iter().filter_map(named).collect::<Vec<_>>()).await
+    }
+
     /// Whether the aliases of tasks have to be kept before the tasks are delayed: a delay takes longer than
     /// what is set aside for an attempt.
     pub(crate) fn needs_its_alias_kept(&self, delay: Duration) -> bool {
@@ -138,7 +148,7 @@ impl Queue {
         Naming { keys: &self.keys, place, retention: self.rules.retention }.new_task(id, fields, delay)
     }
 
-    /// A task that waits in the stream, and its alias. None: it has none.
+    /// A task that waits in the stream or for its turn, and its alias. None: it has none.
     pub(super) fn waiting(&self, id: &str, fields: &RawFields, enqueued_at_ms: u64) -> Option<NamedTask> {
         Some(NamedTask {
             alias: self.alias_of(fields)?,

@@ -36,7 +36,7 @@ impl Queue {
         only_waiting: bool,
     ) -> Result<Option<Status>, QueueError> {
         let (id, entry) = (&task.status.id, task.entry.as_deref().unwrap_or_default());
-        // A task that a host has seen, or parked, has its alias already.
+        // A task that a host has seen, parked or held has its alias already.
         let unseen = Some(entry).filter(|entry| !entry.is_empty() && !task.has_status);
         let named = unseen.and_then(|entry| self.waiting(id, &task.fields, codec::entry_time_ms(entry)));
         self.note(&self.keys, named.as_slice()).await?;

@@ -14,6 +14,7 @@ use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
 use super::script::{self, ScriptCall};
+use super::turns::{HeldTask, held_reply};
 use crate::task::Task;
 
 /// One call stops claiming entries once those that it has claimed reach this many bytes.
@@ -27,6 +28,8 @@ pub struct Reclaimed {
     pub entries: Vec<StreamEntry>,
     /// Ids of entries that were deleted while they were pending: their fields are gone.
     pub lost: Vec<String>,
+    /// The tasks with aliases that it held.
+    pub held: Vec<HeldTask>,
 }
 
 /// The answer to [`Queue::begin`] for one claimed task.
@@ -143,7 +146,8 @@ impl Queue {
     /// Takes over up to `count` entries, from `cursor` on, that no consumer kept alive for a whole lease;
     /// fewer if they are large. A takeover counts as a crash of the task, unless the owner gave a sign of
     /// life at least `outlived` after the entry's last heartbeat. A task of another program's consumer, which
-    /// served the group before tqhost came, begins with its first attempt.
+    /// served the group before tqhost came, begins with its first attempt. As many of these are taken over as
+    /// the queue's limits allow, and the others stay where they are, or are held.
     pub async fn reclaim(
         &self,
         consumer: &str,
@@ -151,9 +155,9 @@ impl Queue {
         count: usize,
         outlived: Duration,
     ) -> Result<Reclaimed, QueueError> {
-        let call = ScriptCall::new(&script::RECLAIM).key(&self.keys.stream).key(&self.keys.history);
-        let call = call.arg(&self.rules.group).arg(consumer);
-        let call = call.arg(millis(self.rules.lease)).arg(cursor).arg(count).arg(BYTES).arg(millis(outlived));
+        let call = self.ending_call(&script::RECLAIM).key(&self.keys.delayed).key(&self.keys.history);
+        let call = call.arg(consumer).arg(millis(self.rules.lease)).arg(cursor);
+        let call = self.within_limits(call.arg(count).arg(BYTES).arg(millis(outlived)));
         let reply = self.link.script(&call).await?;
         self.shaped("reclaim", reclaim_reply(reply))
     }
@@ -359,14 +363,14 @@ fn read_reply(reply: Value) -> Shaped<Vec<StreamEntry>> {
 }
 
 fn reclaim_reply(reply: Value) -> Shaped<Reclaimed> {
-    let [cursor, found, lost] = reply::tuple(reply)?;
+    let [cursor, found, lost, held] = reply::tuple(reply)?;
     let entries = reply::array(found)?
         .into_iter()
         .map(delivered)
         .map(|entry| entry?.ok_or(UnexpectedShape))
         .collect::<Shaped<_>>()?;
     let lost = reply::array(lost)?.into_iter().map(reply::text).collect::<Shaped<_>>()?;
-    Ok(Reclaimed { cursor: reply::text(cursor)?, entries, lost })
+    Ok(Reclaimed { cursor: reply::text(cursor)?, entries, lost, held: held_reply(held)? })
 }
 
 fn recover_reply(reply: Value, entries: &mut Vec<StreamEntry>, lost: &mut Vec<String>) -> Shaped<String> {

@@ -110,15 +110,29 @@ pub(crate) struct HostChange {
     pub reason: Option<String>,
 }
 
-/// Whether a consumer's name is that of a host: it ends in a process, 12 digits, and perhaps a number.
-/// `scripts/reclaim.lua` tells them in the same way.
+/// Whether a consumer's name is that of a host: it ends in a process, 12 digits, and perhaps a number, but
+/// not in a UUID. `scripts/lib.lua` tells them in the same way.
 pub(crate) fn is_host(consumer: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let name =
         consumer.rsplit_once('.').filter(|(_, number)| is_number(number)).map_or(consumer, |(name, _)| name);
     let Some((rest, unique)) = name.rsplit_once('-') else { return false };
-    let is_unique = unique.len() == 12 && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_unique = is_hex(unique, 12) && !ends_in_uuid(name);
     is_unique && rest.rsplit_once('-').is_some_and(|(_, process)| is_number(process))
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Other programs like to name their consumers by a UUID.
+fn ends_in_uuid(name: &str) -> bool {
+    let mut parts = name.rsplit('-');
+    let ends = [12, 4, 4, 4].into_iter().all(|digits| parts.next().is_some_and(|part| is_hex(part, digits)));
+    ends && parts.next().is_some_and(|first| {
+        let (before, digits) = first.split_at_checked(first.len().saturating_sub(8)).unwrap_or((first, ""));
+        is_hex(digits, 8) && !before.ends_with(|last: char| last.is_ascii_hexdigit())
+    })
 }
 
 /// Announces a host. `said` is its latest announcement: while nothing changes, only its expiry is renewed.
@@ -218,5 +232,16 @@ mod tests {
         let others =
             ["analyze-consumer-1", "web-1-3041-0123456789abc", "a-b-0123456789ab", "0123456789ab", ""];
         assert!(!others.into_iter().any(is_host));
+        let uuids = [
+            "550e8400-e29b-41d4-8716-446655440000",
+            "consumer-550e8400-e29b-41d4-8716-446655440000",
+            "consumer:550E8400-E29B-41D4-8716-446655440000",
+            "grün550e8400-e29b-41d4-8716-446655440000",
+            "worker_0190b8e4-61a9-7000-8505-001122334455.3",
+        ];
+        assert_eq!(uuids.into_iter().filter(|name| is_host(name)).count(), 0);
+        // Names that only look like a UUID: other numbers of digits.
+        let hosts = ["web-550e8400-e29b-41d4-871-446655440000", "x550e840-e29b-41d4-8716-446655440000"];
+        assert!(hosts.into_iter().all(is_host));
     }
 }

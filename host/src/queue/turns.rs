@@ -15,7 +15,7 @@ use super::error::QueueError;
 use super::handle::Queue;
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
-use super::script;
+use super::script::{self, ScriptCall};
 
 /// The time at which held tasks are due (`scripts/turns.lua`).
 pub(crate) const HELD: &str = "9007199254740991";
@@ -24,7 +24,18 @@ pub(crate) const HELD: &str = "9007199254740991";
 #[derive(Debug, PartialEq, Eq)]
 pub struct Claimed {
     pub entries: Vec<StreamEntry>,
+    /// The tasks with aliases that it held.
+    pub held: Vec<HeldTask>,
     pub stopped_by: ClaimStop,
+}
+
+/// A task that was held just now, and that may have an alias.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldTask {
+    pub id: String,
+    pub enqueued_at_ms: u64,
+    /// The value of the field that has its alias.
+    pub value: Vec<u8>,
 }
 
 /// Why a claim brought no more entries.
@@ -36,6 +47,8 @@ pub enum ClaimStop {
     Limit,
     /// It brought as many as were wanted, or looked at as many as one call does.
     Enough,
+    /// Entries that consumers of another program left are to be taken over first.
+    Older,
 }
 
 /// A fault in the tracks of a queue.
@@ -51,12 +64,19 @@ impl Queue {
     /// Claims up to `count` new entries over `link`, as far as the queue's limits allow. Entries whose track
     /// is busy are held.
     pub async fn claim(&self, link: &Link, consumer: &str, count: usize) -> Result<Claimed, QueueError> {
+        let call = self.ending_call(&script::CLAIM).key(&self.keys.delayed).key(&self.keys.history);
+        let call = self.within_limits(call.arg(consumer).arg(count));
+        let reply = link.script(&call).await?;
+        self.shaped("claim", claim_reply(reply))
+    }
+
+    /// Adds how many entries may be pending, and the fields that name a task's track and its alias.
+    pub(super) fn within_limits(&self, call: ScriptCall) -> ScriptCall {
         let turns = &self.rules.turns;
         let most = turns.max_running.map_or_else(String::new, |most| most.to_string());
         let field = turns.tracks.as_ref().and_then(|tracks| tracks.field.as_deref()).unwrap_or_default();
-        let call = self.ending_call(&script::CLAIM).arg(consumer).arg(count).arg(most).arg(field);
-        let reply = link.script(&call).await?;
-        self.shaped("claim", claim_reply(reply))
+        let alias = self.rules.id.as_ref().map(|place| place.field.as_str()).unwrap_or_default();
+        call.arg(most).arg(field).arg(alias)
     }
 
     /// Counts the tasks that are held. None: the queue holds none.
@@ -96,18 +116,32 @@ impl Queue {
 }
 
 fn claim_reply(reply: Value) -> Shaped<Claimed> {
-    let [stopped_by, found] = reply::tuple(reply)?;
+    let [stopped_by, found, held] = reply::tuple(reply)?;
     let stopped_by = match reply::int(&stopped_by)? {
         0 => ClaimStop::Empty,
         1 => ClaimStop::Limit,
         2 => ClaimStop::Enough,
+        3 => ClaimStop::Older,
         _ => return Err(UnexpectedShape),
     };
     let entry = |item| {
         let [id, fields] = reply::tuple(item)?;
         Ok(StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
     };
-    Ok(Claimed { entries: reply::array(found)?.into_iter().map(entry).collect::<Shaped<_>>()?, stopped_by })
+    let entries = reply::array(found)?.into_iter().map(entry).collect::<Shaped<_>>()?;
+    Ok(Claimed { entries, held: held_reply(held)?, stopped_by })
+}
+
+/// Leaves out what cannot be the id or the time of a task: its delivery finds it malformed.
+pub(super) fn held_reply(reply: Value) -> Shaped<Vec<HeldTask>> {
+    let held = |item| {
+        let [id, at, value] = reply::tuple(item)?;
+        let (id, at) = (String::from_utf8(reply::bytes(id)?), String::from_utf8(reply::bytes(at)?));
+        let known = id.ok().zip(at.ok().and_then(|at| at.parse().ok()));
+        let value = reply::bytes(value)?;
+        Ok(known.map(|(id, enqueued_at_ms)| HeldTask { id, enqueued_at_ms, value }))
+    };
+    reply::array(reply)?.into_iter().filter_map(|item| held(item).transpose()).collect()
 }
 
 /// Adds the faults, and gives the next cursor.

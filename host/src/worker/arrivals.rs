@@ -8,7 +8,8 @@ use super::inflight::Hold;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use crate::chain::chain;
-use crate::queue::{StreamEntry, codec};
+use crate::queue::turns::HeldTask;
+use crate::queue::{QueueError, StreamEntry, codec};
 use crate::task::Task;
 
 /// A claimed task, or an entry that is none.
@@ -40,10 +41,24 @@ pub(super) async fn note_aliases(shared: &SharedQueue, claimed: &[(Decoded, Hold
         return;
     }
     let tasks: Vec<&Task> = claimed.iter().filter_map(|(decoded, _)| decoded.as_ref().ok()).collect();
+    patiently(shared, || shared.queue.note_aliases(&tasks)).await;
+}
+
+/// Notes the aliases of tasks that were held, so that they are found while they wait for their turn.
+pub(super) async fn note_held(shared: &SharedQueue, held: &[HeldTask]) {
+    if !held.is_empty() {
+        patiently(shared, || shared.queue.note_held_aliases(held)).await;
+    }
+}
+
+async fn patiently<F>(shared: &SharedQueue, note: impl Fn() -> F)
+where
+    F: Future<Output = Result<(), QueueError>>,
+{
     let asked = async {
         let mut pace = Pace::new(&shared.name, "aliases");
         loop {
-            match shared.queue.note_aliases(&tasks).await {
+            match note().await {
                 Ok(()) => return pace.succeeded(),
                 Err(error) if error.is_connection() => tokio::time::sleep(pace.failed(&error)).await,
                 Err(error) => {

@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::arrivals;
 use super::capacity::Permits;
 use super::holding::{ClaimTurn, HoldProbe};
 use super::idle::Pause;
@@ -229,6 +230,7 @@ impl Fetcher {
         let entries = if shared.queue.rules.turns.are_limited() {
             let claimed = shared.queue.claim(link, &shared.consumer, places).await?;
             stopped_by = claimed.stopped_by;
+            arrivals::note_held(&shared, &claimed.held).await;
             claimed.entries
         } else {
             shared.queue.read(link, &shared.consumer, places, block).await?
@@ -248,6 +250,10 @@ impl Fetcher {
         shared.queue.give_places_back(unused).await?;
         match stopped_by {
             ClaimStop::Limit => return Ok(Read::AtLimit),
+            ClaimStop::Older => {
+                shared.older.notify_one();
+                return Ok(Read::AtLimit);
+            }
             ClaimStop::Enough => {
                 self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
                 return Ok(Read::Busy);

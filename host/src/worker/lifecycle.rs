@@ -94,6 +94,7 @@ impl Worker {
             unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),
             settled: Notify::new(),
+            older: Notify::new(),
             begun: Notify::new(),
             idle: IdleState::default(),
             unseen: AtomicBool::new(false),

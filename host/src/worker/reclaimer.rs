@@ -15,7 +15,7 @@ use super::holding::ClaimTurn;
 use super::idle::{Pause, Rest};
 use super::pace::Pace;
 use super::shared::SharedQueue;
-use super::{heartbeat, intake};
+use super::{arrivals, heartbeat, intake};
 use crate::queue::QueueError;
 use crate::queue::rate::Places;
 
@@ -60,6 +60,7 @@ impl Reclaimer {
             tokio::select! {
                 () = tokio::time::sleep(wait), if !settled => {}
                 _ = rest.changed(), if settled => {}
+                () = self.shared.older.notified() => {}
                 () = stop.cancelled() => {}
             }
         }
@@ -122,6 +123,7 @@ impl Reclaimer {
             // them.
             let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
             shared.end_lost(&found.lost).await;
+            arrivals::note_held(shared, &found.held).await;
             if !found.entries.is_empty() {
                 shared.metrics.reclaimed.inc_by(found.entries.len() as u64);
                 tracing::warn!(

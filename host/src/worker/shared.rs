@@ -58,6 +58,8 @@ pub(crate) struct SharedQueue {
     pub parked: Notify,
     /// Notified when settlements of this host are known.
     pub settled: Notify,
+    /// Notified when entries of another program have to be taken over before new ones are read.
+    pub older: Notify,
     pub idle: IdleState,
     /// Whether something outside is down.
     pub holding: Arc<Holding>,

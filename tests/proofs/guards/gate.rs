@@ -75,15 +75,17 @@ pub const CASES: &[Case] = &[
         what: "what is taken over from another program was delivered for the first time",
         scenario: takeovers_from_another_program,
         mutations: &[
-            &[("return has_others and not string.find", "return false and not string.find")],
-            &[(" and not string.find(owner, '%-%d+%-' .. string.rep('%x', 12) .. '%.?%d*$')", "")],
-            &[("noted ~= '0-0'", "true")],
+            &[("if is_host(consumer) then return false end", "if true then return false end")],
+            &[("if is_host(consumer) then return false end", "")],
+            &[("before_tqhost ~= '0-0'", "true")],
+            &[("    and not string.find(named, '^' .. uuid .. '$') and not", "    and not")],
+            &[(" and not string.find(named, '%X' .. uuid .. '$')", "")],
         ],
     },
     Case {
         what: "a takeover is bounded in bytes",
         scenario: takeovers_are_bounded,
-        mutations: &[&[("if size > bytes then return { id, entries, lost } end", "")]],
+        mutations: &[&[("if size > bytes or #entries + #lost + held >= limit then", "if false then")]],
     },
     Case {
         what: "plain attempts are settled only if their consumer may still own them",
@@ -235,15 +237,22 @@ fn takeovers_from_another_program(store: &mut Store) -> Step {
     let host = "box-123-0123456789ab";
     // The group was there before tqhost, or tqhost made it.
     let other = "box-123-0123456789ab.2";
-    for (history, owner, deliveries) in
-        [("5-0", "worker-7", 1), ("5-0", host, 5), ("5-0", other, 5), ("0-0", "worker-7", 5)]
-    {
+    let uuid = "550e8400-e29b-41d4-8716-446655440000";
+    let named = format!("worker-{uuid}");
+    for (history, owner, deliveries) in [
+        ("5-0", "worker-7", 1),
+        ("5-0", host, 5),
+        ("5-0", other, 5),
+        ("0-0", "worker-7", 5),
+        ("5-0", uuid, 1),
+        ("5-0", &named, 1),
+    ] {
         store.empty()?;
         store.run::<u64>("HSET", &["tq:{work}:history", "tqhost", history])?;
         let entry = store.work(owner)?;
         let silent = ["IDLE", "10000", "RETRYCOUNT", "4", "JUSTID"];
         store.run::<()>("XCLAIM", &[&[WORK, "tqhost", owner, "0", &entry][..], &silent].concat())?;
-        let (_, entries, _) = store.reclaim("box-9-aaaaaaaaaaaa", "1000")?;
+        let (_, entries, ..) = store.reclaim("box-9-aaaaaaaaaaaa", "1000")?;
         let found: Vec<u64> = entries.iter().map(|(.., deliveries)| *deliveries).collect();
         same(&format!("{history} {owner}"), found, vec![deliveries])?;
     }
@@ -255,7 +264,7 @@ fn takeovers_are_bounded(store: &mut Store) -> Step {
     for entry in &entries {
         store.run::<()>("XCLAIM", &[WORK, "tqhost", "c1", "0", entry, "IDLE", "10000", "JUSTID"])?;
     }
-    let (next, taken, _) = store.reclaim("c2", "0")?;
+    let (next, taken, ..) = store.reclaim("c2", "0")?;
     same("taken", taken.len(), 1)?;
     same("it goes on at", next, entries[1].as_str())
 }

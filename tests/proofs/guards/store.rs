@@ -69,8 +69,12 @@ pub struct Gate {
 /// A first delivery, just now.
 pub const FIRST: Gate = Gate { held: "0", crashes: "0", alone: "0", fence: "1", again: "0" };
 
-/// The reply of a reclaim: where it goes on, entries with their fields and deliveries, and deleted ones.
-pub type Reclaimed = (String, Vec<(String, Vec<String>, u64)>, Vec<String>);
+/// The reply of a reclaim: where it goes on, entries with their fields and deliveries, deleted ones, and what
+/// was held.
+pub type Reclaimed = (String, Vec<(String, Vec<String>, u64)>, Vec<String>, Vec<Vec<String>>);
+
+/// The reply of a claim: what stopped it, entries with their fields, and what was held.
+type Claimed = (u64, Vec<(String, Vec<String>)>, Vec<Vec<String>>);
 
 impl Store {
     pub fn new(redis: &RedisServer, mutation: Option<Mutation>) -> Store {
@@ -457,16 +461,16 @@ impl Store {
     /// Takes over entries of [`WORK`] that had no heartbeat for a second. Their owners died if they gave no
     /// sign of life for an hour.
     pub fn reclaim(&mut self, consumer: &str, bytes: &str) -> Step<Reclaimed> {
-        let keys = [WORK, "tq:{work}:history"];
-        let args = [GROUP, consumer, "1000", "-", "100", bytes, HOUR_MS];
-        self.script(&script::RECLAIM, &keys, &args)
+        let keys = vec![WORK.to_owned(), key(WORK, "delayed"), key(WORK, "history")];
+        let args = owned(&[consumer, "1000", "-", "100", bytes, HOUR_MS, "", "", ""]);
+        self.ending(&script::RECLAIM.source, WORK, keys, args)
     }
 
     /// Claims entries of [`WORK`], a queue whose tasks follow each other.
     pub fn claim(&mut self, consumer: &str) -> Step<Vec<String>> {
-        let args = owned(&[consumer, "10", "", ""]);
-        let (_, entries): (u64, Vec<(String, Vec<String>)>) =
-            self.ending(&script::CLAIM.source, WORK, vec![WORK.to_owned()], args)?;
+        let args = owned(&[consumer, "10", "", "", ""]);
+        let keys = vec![WORK.to_owned(), key(WORK, "delayed"), key(WORK, "history")];
+        let (_, entries, _): Claimed = self.ending(&script::CLAIM.source, WORK, keys, args)?;
         Ok(entries.into_iter().map(|(entry, _)| entry).collect())
     }
 

@@ -46,6 +46,14 @@ pub const CASES: &[Case] = &[
             )],
         ],
     },
+    Case {
+        what: "what another program left gets a turn or is held, before anything new is read",
+        scenario: what_another_program_left_has_a_turn,
+        mutations: &[
+            &[("not tracks().take(id, found[2], field, deliveries)", "false")],
+            &[("if is_foreign(KEYS[3], owner[1]) then return", "if false then return")],
+        ],
+    },
 ];
 
 /// Adds a task with this id to the queue, whose tasks follow each other.
@@ -124,11 +132,28 @@ fn repeated_deliveries_begin_with_a_whole_lease(store: &mut Store) -> Step {
             same("the attempt goes on", store.beat("c1", "t", &entry)?, 3)?;
             continue;
         }
-        let (_, taken_over, _) = store.reclaim("c2", "1000")?;
+        let (_, taken_over, ..) = store.reclaim("c2", "1000")?;
         same("another host takes nothing over", taken_over.len(), 0)?;
         let pending: Vec<(String, String, u64, u64)> =
             store.run("XPENDING", &[WORK, "tqhost", "-", "+", "10"])?;
         same("nobody died", pending[0].3, 1)?;
     }
     Ok(())
+}
+
+fn what_another_program_left_has_a_turn(store: &mut Store) -> Step {
+    store.run::<u64>("HSET", &["tq:{work}:history", "tqhost", "5-0"])?;
+    let left = [add(store, "t")?, add(store, "u")?];
+    same("delivered", store.read(WORK, "worker-7")?, left[0].as_str())?;
+    same("delivered", store.read(WORK, "worker-7")?, left[1].as_str())?;
+    add(store, "v")?;
+    claim(store, &[])?;
+    same("nothing new is read", store.length(WORK)?, 3)?;
+    for entry in &left {
+        store.run::<()>("XCLAIM", &[WORK, "tqhost", "worker-7", "0", entry, "IDLE", "10000", "JUSTID"])?;
+    }
+    let (_, entries, ..) = store.reclaim("box-9-aaaaaaaaaaaa", "1000")?;
+    let taken: Vec<&str> = entries.iter().map(|(entry, ..)| entry.as_str()).collect();
+    same("taken over", taken, vec![left[0].as_str()])?;
+    same("the other one is held", store.run::<u64>("ZCARD", &["tq:{work}:delayed"])?, 1)
 }

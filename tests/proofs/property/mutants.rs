@@ -302,8 +302,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "a reclaim counts no crash of a consumer whose name is not that of a host",
         scripts: &[&script::RECLAIM],
-        text: "type(noted) == 'string' and noted ~= '0-0'",
-        instead: "type(noted) == 'string'",
+        text: "type(before_tqhost) == 'string' and before_tqhost ~= '0-0'",
+        instead: "type(before_tqhost) == 'string'",
         found: DIFFERS,
     },
     Mutation {

@@ -3,10 +3,11 @@
 --
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 list (the stream: the queue has none) · 5 owners · 6 tracks
 -- ARGV  1 group · 2 which entries of the stream: `pending` ones; `unread` ones whose tasks do not have their
---       turn; `all` of both · 3 1: also what is delayed by its producer · 4… entries of the stream, or
---       members of the delayed tasks
--- Gives how many were given back, and how many were left: delayed by their producer, of a flow, or, where
---   there is a list, without the field data.
+--       turn; `all` of both · 3 1: also what is delayed by its producer · 4 lease ms: what is pending under
+--       a lease that lasts may still run, and is left (0: the hosts have ended) · 5… entries of the stream,
+--       or members of the delayed tasks
+-- Gives how many were given back, and how many were left: under a lease, delayed by their producer, of a
+--   flow, or, where there is a list, without the field data.
 --
 -- Safe to run again: each goes from one place to the other in this step. A task that has its turn loses it,
 -- and passes it on to nobody: those that are held are given back, too.
@@ -14,7 +15,7 @@ local list = KEYS[4] ~= stream and KEYS[4]
 local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[5], 'hash', KEYS[6], 'zset')
   or list and wrong_type(list, 'list')
 if bad then return bad end
-local which, done, left, last = ARGV[2], 0, 0, last_delivered() or '0-0'
+local which, lease, done, left, last = ARGV[2], tonumber(ARGV[4]), 0, 0, last_delivered() or '0-0'
 
 -- Adds a task. False if it cannot be added.
 local function give(fields)
@@ -39,6 +40,7 @@ end
 
 local function give_entry(entry)
   local is_pending, fields = pending_of(entry), fields_of(entry)
+  if is_pending and is_pending[3] < lease then return false end
   if not fields then
     redis.call('XACK', stream, group, entry)
     return nil
@@ -69,7 +71,7 @@ local function give_delayed(member)
   return true
 end
 
-for i = 4, #ARGV do
+for i = 5, #ARGV do
   -- A delayed task's member may have the form of an entry's id: it is that of its former entry.
   local given
   if redis.call('ZSCORE', KEYS[2], ARGV[i]) then

@@ -1,30 +1,41 @@
 -- Gives a consumer new entries of a queue that limits which tasks run beside each other.
 --
--- KEYS  1 stream
+-- KEYS  1 stream · 2 delayed · 3 history: group → the last entry that it was given before tqhost came
 -- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 how many entries at most
 --       6 the most entries that may be pending for all consumers together (empty: any number)
 --       7 the field that names a task's track (empty: all tasks are in one); of no meaning without tracks
--- Gives what stopped it, and the entries as { id, fields }. It stops because
+--       8 the field that has a task's alias (empty: tasks have none)
+-- Gives what stopped it, the entries as { id, fields }, and the tasks with aliases that it held, each as
+--   { id, enqueued-at ms, the field with its alias }. It stops because
 --   0: there are no more entries
 --   1: so many are pending as may be
 --   2: it gave all that it was asked for, or looked at enough
+--   3: entries that consumers of another program left are pending, and reclaim.lua takes them over first
 --
 -- The pending entries are what runs, so there is no second account that could be wrong: a dead host's entries
 -- stay pending until they are taken over, and taking over makes them no more. Entries whose track is busy are
 -- held in the same step. The keys of their statuses are made here, from a prefix, since nobody knows the ids
 -- of tasks before they are read. If the reply is lost, recover.lua finds the entries.
+--
+-- Entries that another program left are older than every new one. In a queue with tracks they come first.
 take_told()
 local consumer, want, most, field = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 
 -- Entries, and bytes of held ones, that one call looks at.
 local LOOK, BYTES = 200, 4194304
 
-local running = redis.call('XPENDING', stream, group)[1]
-local entries, looked, size = {}, 0, 0
+local pending = redis.call('XPENDING', stream, group)
+local running = pending[1]
+if turns.limit or most and running >= most then
+  for _, owner in ipairs(pending[4] or {}) do
+    if is_foreign(KEYS[3], owner[1]) then return { 3, {}, {} } end
+  end
+end
+local entries, held, looked, size = {}, {}, 0, 0
 while true do
-  if most and running + #entries >= most then return { 1, entries } end
+  if most and running + #entries >= most then return { 1, entries, held } end
   local count = math.min(want - #entries, LOOK - looked, most and most - running - #entries or want)
-  if count <= 0 or size > BYTES then return { 2, entries } end
+  if count <= 0 or size > BYTES then return { 2, entries, held } end
   local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', stream, '>')
   local found = read and read[1][2] or {}
   for _, entry in ipairs(found) do
@@ -32,8 +43,9 @@ while true do
       append(entries, entry)
     else
       size = size + size_of(entry[2])
+      append(held, tracks().named_by(entry[2], ARGV[8]))
     end
   end
   looked = looked + #found
-  if #found < count then return { 0, entries } end
+  if #found < count then return { 0, entries, held } end
 end

@@ -444,6 +444,24 @@ local function is_gone(holder, marker, id)
   return end_lost(holder, marker, id, 'its entry was deleted from the stream')
 end
 
+-- Whether a consumer's name is that of a host: it ends in a process, 12 digits, and perhaps a number, but not
+-- in a UUID. hosts.rs tells them in the same way.
+local function is_host(name)
+  local hex, named = string.rep('%x', 4), string.gsub(name, '%.%d+$', '')
+  local uuid = table.concat({ hex .. hex, hex, hex, hex, hex .. hex .. hex }, '%-')
+  return string.find(named, '%-%d+%-' .. hex .. hex .. hex .. '$') ~= nil
+    and not string.find(named, '^' .. uuid .. '$') and not string.find(named, '%X' .. uuid .. '$')
+end
+
+-- Whether a consumer is that of another program, which served the group before tqhost came. `history` is the
+-- key with group.lua's note.
+local before_tqhost
+local function is_foreign(history, consumer)
+  if is_host(consumer) then return false end
+  if before_tqhost == nil then before_tqhost = redis.pcall('HGET', history, group) end
+  return type(before_tqhost) == 'string' and before_tqhost ~= '0-0'
+end
+
 -- The entry that the group was given last, or nil where there is no group.
 local function last_delivered()
   for _, fields in ipairs(redis.pcall('XINFO', 'GROUPS', stream)) do

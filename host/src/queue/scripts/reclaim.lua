@@ -1,30 +1,36 @@
 -- Takes over entries that went without a heartbeat for a whole lease, from other consumers and from this one.
 --
--- KEYS  1 stream · 2 history: group → the last entry that it was given before tqhost came
--- ARGV  1 group · 2 consumer · 3 lease ms · 4 id to begin at · 5 how many at most
---       6 bytes beyond which no more are taken (at least one is)
---       7 ms: an owner that gave a sign of life this long, or longer, after the entry's last heartbeat did
+-- KEYS  1 stream · 2 delayed · 3 history: group → the last entry that it was given before tqhost came
+-- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 lease ms · 6 id to begin at
+--       7 how many at most · 8 bytes beyond which no more are taken (at least one is)
+--       9 ms: an owner that gave a sign of life this long, or longer, after the entry's last heartbeat did
 --         not die with it (0: no owner died)
--- Gives the id to go on at ('' when done), the entries as { id, fields, deliveries }, and the ids of entries
---   that were deleted while they were pending.
+--       10 the most entries that may run for all consumers together (empty: any number)
+--       11 the field that names a task's track (empty: all tasks are in one); of no meaning without tracks
+--       12 the field that has a task's alias (empty: tasks have none)
+-- Gives the id to go on at ('' when done), the entries as { id, fields, deliveries }, the ids of entries
+--   that were deleted while they were pending, and the held tasks with aliases as claim.lua gives them.
 --
 -- The delivery count is 1 + crashes, so it grows only where the owner died. A host that stalled and went on
 -- did not die, nor did an owner that read or renewed other entries after it should have renewed this one.
 -- Consumers of another program that served the group before count deliveries as they like: what is taken over
 -- from one of them was delivered for the first time.
+--
+-- A task of a host keeps its place and its turn when it is taken over. What another program left has neither:
+-- it is taken over when there is a place, in the order of the stream, and held if its track is busy. Until
+-- then it stays where it is. In queues with tracks, claim.lua reads nothing new meanwhile.
+--
 -- If the reply is lost, this consumer owns entries that it has not seen: recover.lua finds them, or this
 -- script after another lease.
-local consumer, limit, bytes, outlived = ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local silences
-local noted = redis.pcall('HGET', KEYS[2], group)
-local has_others = type(noted) == 'string' and noted ~= '0-0'
+take_told()
+local consumer, lease, limit, bytes = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local outlived, most, field = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11]
 
--- Whether this consumer is not a host: names of hosts end in a process, 12 digits, and perhaps a number.
-local function is_foreign(owner)
-  return has_others and not string.find(owner, '%-%d+%-' .. string.rep('%x', 12) .. '%.?%d*$')
-end
+-- Entries that one call looks at where some of them may have to stay.
+local LOOK = 500
 
 -- The ms since a consumer last gave a sign of life.
+local silences
 local function silence_of(owner)
   if not silences then
     silences = {}
@@ -36,24 +42,59 @@ local function silence_of(owner)
   return silences[owner] or 0
 end
 
-local entries, lost, size = {}, {}, 0
-local abandoned = redis.call('XPENDING', stream, group, 'IDLE', ARGV[3], ARGV[4], '+', limit)
-for _, pending in ipairs(abandoned) do
-  local id, owner, idle, deliveries = unpack(pending)
-  if size > bytes then return { id, entries, lost } end
-  if is_foreign(owner) then
+-- How many of a foreign consumer's pending entries have not run for a lease. A consumer that was silent for a
+-- lease was given none since then. Of one that lives, the first ones are looked at, and the rest may run.
+local function idle_of(owner, count)
+  if silence_of(owner) >= lease then return count end
+  return #redis.call('XPENDING', stream, group, 'IDLE', ARGV[5], '-', '+', math.min(count, LOOK), owner)
+end
+
+-- How many more entries may run.
+local places
+local function has_place()
+  if not most then return true end
+  if not places then
+    places = most
+    for _, pending in ipairs(redis.call('XPENDING', stream, group)[4] or {}) do
+      local owner, count = pending[1], tonumber(pending[2])
+      places = places - count + (is_foreign(KEYS[3], owner) and idle_of(owner, count) or 0)
+    end
+  end
+  return places > 0
+end
+
+local entries, lost, named, held, size = {}, {}, {}, 0, 0
+
+local function take_over(id, owner, idle, deliveries)
+  local is_left = is_foreign(KEYS[3], owner)
+  if is_left and not has_place() then return end
+  if is_left then
     deliveries = 1
   elseif owner ~= consumer and idle - silence_of(owner) < outlived then
     deliveries = deliveries + 1
   end
   local found = redis.call('XRANGE', stream, id, id)[1]
+  if found then size = size + size_of(found[2]) end
+  -- This consumer may still run its own entries, so they are not put aside.
+  if found and turns.limit and owner ~= consumer and not tracks().take(id, found[2], field, deliveries) then
+    held = held + 1
+    append(named, tracks().named_by(found[2], ARGV[12]))
+    return
+  end
   -- XCLAIM removes a deleted entry from the pending ones.
   redis.call('XCLAIM', stream, group, consumer, 0, id, 'RETRYCOUNT', deliveries, 'JUSTID')
   if found then
-    size = size + size_of(found[2])
     append(entries, { id, found[2], deliveries })
+    if is_left and places then places = places - 1 end
   else
     append(lost, id)
   end
 end
-return { #abandoned == limit and '(' .. abandoned[limit][1] or '', entries, lost }
+
+local look = turns.are_limited and math.max(limit, LOOK) or limit
+local abandoned = redis.call('XPENDING', stream, group, 'IDLE', ARGV[5], ARGV[6], '+', look)
+for _, pending in ipairs(abandoned) do
+  if size > bytes or #entries + #lost + held >= limit then return { pending[1], entries, lost, named } end
+  take_over(unpack(pending))
+end
+return { #abandoned == look and '(' .. abandoned[look][1] or '', entries, lost, named }

@@ -105,24 +105,35 @@ tracks = function()
     return key and key ~= '' and string.sub(redis.sha1hex(key), 1, 16) or nil
   end
 
-  -- Puts a task that was just delivered aside, behind those of its track.
-  local function hold(track, id, entry, fields)
+  -- Puts a task that was just delivered aside, behind those of its track. If it was delivered before, it has
+  -- waited for its first attempt, and its next delivery goes on counting.
+  local function hold(track, id, entry, fields, before)
     local from, to = range(track, 'h')
     local last = redis.call('ZREVRANGEBYLEX', members, to, from, 'LIMIT', 0, 1)[1]
     local number = last and tonumber(string.match(last, '/h/(%d+)/')) + 1 or 1
     local member = track .. '/h/' .. string.format('%016.0f', number) .. '/' .. entry
+    local status = turns.statuses .. id
     local has_id, enqueued_at = value_in(fields, 'tq-id'), value_in(fields, 'tq-enqueued-at')
+    local has_attempt = value_in(fields, 'tq-attempt')
+    if before then
+      local last = tonumber(redis.pcall('HGET', status, 'fence')) or 0
+      append(fields, 'tq-fence', string.format('%.0f', math.max(before, last)))
+      if before > 1 then append(fields, 'tq-crashes', before - 1) end
+      if not has_attempt then append(fields, 'tq-attempt', '1') end
+    end
     if not enqueued_at then
       enqueued_at = string.match(entry, '^%d+')
       append(fields, 'tq-enqueued-at', enqueued_at)
-      -- Its producer gave it the id, and may give it to another task. A host would give one only once.
-      if has_id and not value_in(fields, 'tq-attempt') then append(fields, 'tq-attempt', '1') end
+      -- Its producer gave it the id, and may give it to another task. A host would give one only once. It
+      -- still waits for its first attempt, and may expire.
+      if has_id and not has_attempt and not before then
+        append(fields, 'tq-attempt', '1', 'tq-due-at', enqueued_at)
+      end
     end
     if not has_id then append(fields, 'tq-id', id) end
     redis.call('ZADD', members, 0, member)
     redis.call('ZADD', turns.delayed, HELD, member)
     redis.call('HSET', turns.parked, member, cmsgpack.pack(fields))
-    local status = turns.statuses .. id
     if not is_marked(status) and not is_elsewhere(status, entry) then
       redis.pcall('HDEL', status, 'entry', 'due_at', 'progress')
       set_status(status, 'status', 'PENDING', 'attempt', value_in(fields, 'tq-attempt') or '1',
@@ -132,8 +143,9 @@ tracks = function()
     redis.call('XDEL', stream, entry)
   end
 
-  -- Whether a task that was just delivered may run. If not, it is held.
-  local function take(entry, fields, field)
+  -- Whether a task that was just delivered may run. If not, it is held. `before` is how often it was
+  -- delivered before, if it was.
+  local function take(entry, fields, field, before)
     local id = value_in(fields, 'tq-id') or entry
     local track = turn_of(id)
     if track then
@@ -147,14 +159,25 @@ tracks = function()
       give(track, id, entry)
       return true
     end
-    hold(track, id, entry, fields)
+    hold(track, id, entry, fields, before)
     -- There is room although tasks are held if the limit was raised, or somebody deleted something.
     pass_on(track)
     return false
   end
 
+  -- Gives what a host needs to note the alias of a task that was held just now: its id, when it was enqueued,
+  -- and the field that has the alias. Nil: the task has none.
+  local function named_by(fields, field)
+    for i = 1, field ~= '' and #fields or 0, 2 do
+      if fields[i] == field then
+        return { value_in(fields, 'tq-id'), value_in(fields, 'tq-enqueued-at'), fields[i + 1] }
+      end
+    end
+  end
+
   track_functions = {
     take = take, give = give, free = free, pass_on = pass_on, count_in = count_in, turn_of = turn_of,
+    named_by = named_by,
   }
   return track_functions
 end

@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
+use super::CONCURRENCY;
 use super::faults::Done;
 use super::history::{Again, Begin, Pause, Track, time_of};
 use super::plan::Fault;
@@ -37,6 +38,8 @@ pub struct Repeated<'c> {
     /// For each fault, the changes in the number of tasks that the hosts which it struck had in hand: times
     /// and changes.
     in_hand: Vec<Vec<(u64, i64)>>,
+    /// For each fault that stops a host in order, and each queue, how many entries it was given after that.
+    late: HashMap<(usize, &'static str), usize>,
     total: u64,
     unexplained: u64,
     slowest_ms: u64,
@@ -59,6 +62,7 @@ impl<'c> Repeated<'c> {
             pauses,
             by_fault,
             in_hand,
+            late: HashMap::new(),
             total: 0,
             unexplained: 0,
             slowest_ms: 0,
@@ -70,7 +74,7 @@ impl<'c> Repeated<'c> {
     pub fn add(&mut self, name: &str, task: &Track) -> Vec<String> {
         let mut wrong = Vec::new();
         for (at, begin) in task.begins.iter().enumerate() {
-            self.note(begin);
+            self.note(begin, task.queue);
             let Some(before) = task.begins[..at].iter().rev().find(|before| before.turn == begin.turn) else {
                 continue;
             };
@@ -107,9 +111,13 @@ impl<'c> Repeated<'c> {
     }
 
     /// Adds a delivery to what was in hand during each fault that strikes it.
-    fn note(&mut self, begin: &Begin) {
+    ///
+    /// A host that stops in order reads no more, but a read of each queue may be on its way. What these bring
+    /// is given back, one queue after the other, so it is counted together: as many for a queue as one read
+    /// asks for.
+    fn note(&mut self, begin: &Begin, queue: &'static str) {
         let host = host(&begin.consumer, self.pids);
-        for (done, in_hand) in self.faults.iter().zip(&mut self.in_hand) {
+        for (at, (done, in_hand)) in self.faults.iter().zip(&mut self.in_hand).enumerate() {
             let until_ms = done.fault.strikes_until(done.to_ms);
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
             if is_here
@@ -117,6 +125,13 @@ impl<'c> Repeated<'c> {
                 && begin.until_ms.is_none_or(|end_ms| end_ms >= done.from_ms)
             {
                 in_hand.push((begin.at_ms, 1));
+                if done.fault == Fault::HostRestarted && begin.at_ms > done.from_ms {
+                    let late = self.late.entry((at, queue)).or_default();
+                    *late += 1;
+                    if *late <= CONCURRENCY as usize {
+                        continue;
+                    }
+                }
                 in_hand.extend(begin.until_ms.map(|end_ms| (end_ms.max(begin.at_ms + 1), -1)));
             }
         }

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{ask, good, post, problem};
+use crate::support::dead_letters::dead_with_aliases;
 use crate::support::http::{Event, Events};
-use crate::support::{Bench, Held, Host, eventually};
+use crate::support::{Held, Host, eventually};
 
 const TASKS: &str = "/v1/queues/work/tasks";
 
@@ -56,15 +57,7 @@ fn a_task_is_shown_watched_and_cancelled_by_its_alias() {
 
 #[test]
 fn a_dead_letter_is_requeued_and_purged_by_its_alias() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"rejects\"\nid = { field = \"resumeId\" }\n");
-    bench.install("rejects", "rejects");
-    let host = bench.host();
-    let mut dead = |resume: &str| {
-        let id = bench.xadd("work", &[("resumeId", resume)]);
-        bench.until("work", &id, "FAILED");
-        id
-    };
-    let [old, new, other] = [dead("7"), dead("7"), dead("8")];
+    let (mut bench, host, [old, new, other]) = dead_with_aliases();
     good(&post(&host, "/v1/queues/work/pause", &json!({})), 200);
     eventually("the pause is seen", || host.get("/readyz").body.contains("paused").then_some(()));
     let change = |what: &str, ids: Value| {

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::support::dead_letters::dead_with_aliases;
 use crate::support::{Bench, Held, eventually};
 
 const WORK: &str = "[queues.work]\nplugin = \"fetches\"\nlease = \"2s\"\nid = { field = \"resumeId\" }\n";
@@ -165,15 +166,7 @@ fn an_alias_may_be_in_the_json_of_a_field_and_long() {
 
 #[test]
 fn dead_letters_are_found_by_alias_and_counted_as_asked_for() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"rejects\"\nid = { field = \"resumeId\" }\n");
-    bench.install("rejects", "rejects");
-    let host = bench.host();
-    let mut dead = |resume: &str| {
-        let id = bench.xadd("work", &[("resumeId", resume)]);
-        bench.until("work", &id, "FAILED");
-        id
-    };
-    let [old, new, other] = [dead("7"), dead("7"), dead("8")];
+    let (mut bench, host, [old, new, other]) = dead_with_aliases();
     host.stop();
     let dead =
         |bench: &Bench, args: &[&str]| bench.tqhost(&[&["dead"], args, &["--json"]].concat()).ok().json();

@@ -1,8 +1,21 @@
-//! Dead letters of the queue `work`, without hosts and tasks.
+//! Dead letters of the queue `work`.
 
 use std::ops::Range;
 
-use super::Bench;
+use super::{Bench, Host};
+
+/// A host that rejects every task, and three dead letters, in their order: two have the alias 7, one has 8.
+pub fn dead_with_aliases() -> (Bench, Host, [String; 3]) {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"rejects\"\nid = { field = \"resumeId\" }\n");
+    bench.install("rejects", "rejects");
+    let host = bench.host();
+    let dead = ["7", "7", "8"].map(|resume| {
+        let id = bench.xadd("work", &[("resumeId", resume)]);
+        bench.until("work", &id, "FAILED");
+        id
+    });
+    (bench, host, dead)
+}
 
 /// Adds dead letters as hosts write them, of four causes: one for each number, a minute apart.
 pub fn add_dead(bench: &mut Bench, numbers: Range<usize>) {

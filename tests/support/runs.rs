@@ -6,9 +6,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Bench;
 
@@ -22,6 +25,7 @@ pub struct Run {
     pub ended: Option<Instant>,
     /// The client got its answer.
     pub answered: bool,
+    tcp: Arc<TcpStream>,
 }
 
 /// The server. It runs until the test's process ends.
@@ -98,11 +102,12 @@ pub fn assert_in_order(runs: &[Run], tasks: u32) {
     assert_eq!(done, (0..tasks).collect::<Vec<_>>(), "each of them ran");
 }
 
-fn serve(mut tcp: TcpStream, runs: &Mutex<Vec<Run>>) {
+fn serve(tcp: TcpStream, runs: &Mutex<Vec<Run>>) {
+    let tcp = Arc::new(tcp);
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        match tcp.read(&mut piece) {
+        match (&*tcp).read(&mut piece) {
             Ok(0) | Err(_) => return,
             Ok(size) => head.extend_from_slice(&piece[..size]),
         }
@@ -111,21 +116,33 @@ fn serve(mut tcp: TcpStream, runs: &Mutex<Vec<Run>>) {
     let path: Vec<&str> = head.split(' ').nth(1).unwrap_or_default().split('/').collect();
     let [_, key, n, ms] = path[..] else { return };
     let [n, ms] = [n, ms].map(|text| text.parse::<u32>().expect("a number"));
-    let began = Instant::now();
     let at = {
         let mut runs = runs.lock().expect("the runs");
-        runs.push(Run { key: key.to_owned(), n, began, ended: None, answered: false });
+        let began = Instant::now();
+        // The threads that wait for the ends of these may notice them later than this one its beginning.
+        for run in runs.iter_mut().filter(|run| run.ended.is_none() && is_closed(&run.tcp)) {
+            run.ended = Some(began);
+        }
+        runs.push(Run { key: key.to_owned(), n, began, ended: None, answered: false, tcp: tcp.clone() });
         runs.len() - 1
     };
     // A client that goes away ends the wait.
-    let answered = !is_closed_within(&tcp, Duration::from_millis(ms.into()));
+    let is_closed = is_closed_within(&tcp, Duration::from_millis(ms.into()));
     let mut runs = runs.lock().expect("the runs");
+    let answered = !is_closed && runs[at].ended.is_none();
     // The run ends before the client can know of it.
-    runs[at].ended = Some(Instant::now());
+    runs[at].ended.get_or_insert_with(Instant::now);
     runs[at].answered = answered;
     if answered {
-        let _ = tcp.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok");
+        let _ = (&*tcp).write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok");
     }
+}
+
+/// The other side has closed the connection.
+fn is_closed(tcp: &TcpStream) -> bool {
+    // The request was read to its end, so only the end of the connection can be read now.
+    let mut events = [PollFd::new(tcp.as_fd(), PollFlags::POLLIN)];
+    poll(&mut events, PollTimeout::ZERO).expect("the state of a connection") > 0
 }
 
 /// Waits for `time`, or until the other side has closed the connection.

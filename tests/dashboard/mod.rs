@@ -15,13 +15,13 @@ use crate::support::http::{self, Response};
 use crate::support::{Bench, Host};
 
 /// A browser without JavaScript: it keeps a cookie, and sends forms as pages have them.
-struct Browser<'h> {
+pub(crate) struct Browser<'h> {
     host: &'h Host,
     cookie: Option<String>,
 }
 
 impl Browser<'_> {
-    fn new(host: &Host) -> Browser<'_> {
+    pub(crate) fn new(host: &Host) -> Browser<'_> {
         Browser { host, cookie: None }
     }
 
@@ -49,7 +49,7 @@ impl Browser<'_> {
 
     /// A page that must be there and be well made.
     #[track_caller]
-    fn page(&self, path: &str) -> String {
+    pub(crate) fn page(&self, path: &str) -> String {
         let answer = self.get(path);
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         check(&answer);
@@ -57,7 +57,7 @@ impl Browser<'_> {
     }
 
     /// Sends a form, as a browser does.
-    fn submit(&self, path: &str, fields: &[(&str, &str)]) -> Response {
+    pub(crate) fn submit(&self, path: &str, fields: &[(&str, &str)]) -> Response {
         let origin = format!("http://{}", self.host.admin());
         self.ask("POST", path, &[("origin", &origin), FORM], Some(&encoded(fields)))
     }
@@ -103,7 +103,7 @@ fn unescaped(text: &str) -> String {
     text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&")
 }
 
-fn form_token(page: &str) -> String {
+pub(crate) fn form_token(page: &str) -> String {
     let tokens = hidden(page).into_iter().find(|(name, _)| name == "form-token");
     tokens.unwrap_or_else(|| panic!("a form token in {page}")).1
 }

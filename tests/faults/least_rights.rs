@@ -3,10 +3,12 @@
 //! In: a configuration with most kinds of queues. Out: every part works, and Redis has refused nothing, by
 //! its own log. Not here: rights that are missing (`rights`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::dashboard::{Browser, form_token};
+use crate::support::http::{self, Events};
 use crate::support::{Bench, Held, Host, eventually};
 
 const PARTS: &str = "[defaults]\nlease = \"2s\"\nbackoff = { delays = [\"10ms\"] }\n\
@@ -19,7 +21,7 @@ const PARTS: &str = "[defaults]\nlease = \"2s\"\nbackoff = { delays = [\"10ms\"]
      [queues.effects]\nplugin = \"effects\"\nenqueue_to = [\"part\", \"join\"]\n\
      [queues.part]\nplugin = \"effects\"\n[queues.join]\nplugin = \"effects\"\n\
      [queues.turns]\nplugin = \"echo\"\nserial = { field = \"of\" }\nidempotency = { field = \"once\" }\n\
-     [queues.long]\nstream = \"app:{tag}:long\"\nplugin = \"fetches\"\n\
+     [queues.long]\nstream = \"app:{tag}:long\"\nplugin = \"fetches\"\nserial = { field = \"of\" }\n\
      [queues.clock]\nplugin = \"echo\"\nschedule = { cron = \"* * * * * *\" }\n\
      [plugins.effects]\nrecords = [\"team:*\"]\n";
 
@@ -179,6 +181,157 @@ fn every_part_works_with_the_least_rights() {
     let host = bench.host();
     bench.until_drained("work");
     host.stop();
+    nothing_was_refused(&mut bench);
+}
+
+/// The requests to the HTTP API, in their order: each path of its document, with bodies for it.
+fn api_requests(long: &str, echo: &str) -> Vec<(&'static str, &'static str, Vec<Value>)> {
+    let all = json!({ "all": true });
+    let rarely = |body: Value| [&[json!({ "all": true, "dry_run": true })], &[body][..]].concat();
+    let reads = [
+        "/v1/queues",
+        "/v1/queues/{queue}",
+        "/v1/queues/{queue}/history",
+        "/v1/queues/{queue}/tasks",
+        "/v1/queues/{queue}/tasks/{id}",
+        "/v1/queues/{queue}/tasks/{id}/events",
+        "/v1/queues/{queue}/dead",
+        "/v1/queues/{queue}/dead/groups",
+        "/v1/queues/{queue}/dead/export",
+        "/v1/queues/{queue}/events",
+        "/v1/plugins",
+        "/v1/events",
+    ];
+    let reads = reads.map(|path| ("GET", path, vec![Value::Null]));
+    let tasks = [json!({ "fields": { "n": 9, "of": "x" } }), json!({ "fields": { "n": 8 }, "delay": "1h" })];
+    let changes = [
+        ("POST", "/v1/queues/{queue}/tasks", tasks.to_vec()),
+        ("POST", "/v1/queues/{queue}/pause", vec![Value::Null]),
+        ("POST", "/v1/queues/{queue}/resume", vec![Value::Null]),
+        ("POST", "/v1/queues/{queue}/dead/requeue", rarely(json!({ "all": true, "rate": "100/s" }))),
+        ("POST", "/v1/queues/{queue}/dead/purge", rarely(all.clone())),
+        ("DELETE", "/v1/queues/{queue}/tasks/{id}", vec![Value::Null]),
+        ("POST", "/v1/queues/{queue}/tasks/cancel", vec![json!({ "ids": [long] }), all.clone()]),
+        ("POST", "/v1/queues/{queue}/drain", rarely(all)),
+        ("POST", "/v1/plugins/{plugin}/reload", vec![Value::Null]),
+        ("POST", "/v1/plugins/{plugin}/rollback", vec![json!({ "why": "a test" })]),
+        ("POST", "/v1/plugins/{plugin}/lift", vec![json!({ "version": echo })]),
+    ];
+    reads.into_iter().chain(changes).collect()
+}
+
+/// The queries with which a path is asked.
+fn queries(path: &str) -> &'static [&'static str] {
+    match path.rsplit('/').next() {
+        Some("tasks") => &[
+            "?state=queued&fields=true",
+            "?state=running&text=url",
+            "?state=delayed&older_than=1ms",
+            "?state=held",
+            "?state=ended&newer_than=1h",
+            "?state=dead&error=failed",
+        ],
+        Some("groups") => &["", "?by=version", "?by=hour"],
+        _ => &[""],
+    }
+}
+
+#[test]
+fn the_api_and_the_dashboard_need_no_more_than_the_rights_of_a_host() {
+    let held = Held::new();
+    let (mut bench, _) = bench(&held);
+    let url = held.task()[0].1.to_owned();
+    let queues = ["work", "fails", "turns", "long", "effects", "clock"];
+    let (host, dead) = {
+        let roles = Roles { bench: &bench, held: &held };
+        let host = roles.host();
+        let dead: Vec<String> =
+            ["a", "b", "c", "d"].iter().map(|n| roles.enqueue(&["fails", &format!("n={n}")])).collect();
+        (host, dead)
+    };
+    let long: Vec<String> =
+        (0..3).map(|_| bench.xadd("app:{tag}:long", &[("url", &url), ("of", "x")])).collect();
+    eventually("tasks are dead, run, and wait for their turn", || {
+        let lists = [("fails", "dead", 4), ("long", "running", 1), ("long", "held", 2)];
+        let count = |queue: &str, state: &str| {
+            let answer = host.get(&format!("/v1/queues/{queue}/tasks?state={state}"));
+            answer.json()["tasks"].as_array().map(Vec::len)
+        };
+        lists.iter().all(|(queue, state, tasks)| count(queue, state) == Some(*tasks)).then_some(())
+    });
+
+    // The dashboard comes first, because the requests to the API leave nothing to act upon.
+    let browser = Browser::new(&host);
+    browser.page("/");
+    browser.page("/plugins");
+    for queue in queues {
+        let states = ["queued", "running", "delayed", "held", "dead", "ended"];
+        for state in states {
+            browser.page(&format!("/queues/{queue}?state={state}"));
+        }
+        for page in ["drain", "dead", "dead?by=version", "dead/confirm?what=purge"] {
+            browser.page(&format!("/queues/{queue}/{page}"));
+        }
+    }
+    browser.page(&format!("/queues/fails/tasks/{}", dead[0]));
+    let page = browser.page(&format!("/queues/long/tasks/{}", long[0]));
+    let token = form_token(&page);
+    let submit = |path: &str, fields: &[(&str, &str)]| {
+        let fields = [&[("form-token", token.as_str())], fields].concat();
+        let answer = browser.submit(path, &fields);
+        assert!(answer.status == 303 || answer.status == 200, "{path}: {answer:?}");
+    };
+    submit("/queues/work/pause", &[]);
+    submit("/queues/work/tasks", &[("fields", "n=7"), ("delay", "1h")]);
+    submit("/queues/work/resume", &[]);
+    submit(&format!("/queues/fails/tasks/{}/requeue", dead[0]), &[]);
+    submit(&format!("/queues/long/tasks/{}/cancel", long[2]), &[]);
+
+    let document = host.get("/v1/openapi.json").json();
+    let plugins = host.get("/v1/plugins").json();
+    let rows = plugins["plugins"].as_array().expect("rows");
+    let echo = rows.iter().find(|row| row["name"] == "echo").expect("its row");
+    let requests = api_requests(&long[0], echo["version"].as_str().expect("its version"));
+    let known: BTreeSet<String> = document["paths"]
+        .as_object()
+        .expect("paths")
+        .iter()
+        .flat_map(|(path, item)| {
+            let methods = item.as_object().expect("an item").keys();
+            methods.map(move |method| format!("{} {path}", method.to_uppercase()))
+        })
+        .collect();
+    let asked: BTreeSet<String> =
+        requests.iter().map(|(method, path, _)| format!("{method} {path}")).collect();
+    assert_eq!(asked, known, "every path is asked");
+    let mut streams = Vec::new();
+    for (method, template, bodies) in requests {
+        for queue in queues {
+            let id = if queue == "fails" { &dead[1] } else { &long[1] };
+            let path = template.replace("{queue}", queue).replace("{id}", id).replace("{plugin}", "echo");
+            if template.ends_with("/events") {
+                let events = Events::open(host.admin(), &path, &[]);
+                // A queue has no stream unless it keeps events, and a task has none in another queue.
+                assert!(events.status < 500, "{path}: {}", events.status);
+                streams.push(events);
+                continue;
+            }
+            for (query, body) in
+                queries(&path).iter().flat_map(|query| bodies.iter().map(move |b| (query, b)))
+            {
+                let body = (!body.is_null()).then(|| body.to_string());
+                let headers = [("content-type", "application/json")];
+                let path = format!("{path}{query}");
+                let answer = http::send(host.admin(), method, &path, &headers, body.as_deref());
+                // There is no earlier version, no quarantine, and not each task in each queue.
+                assert!([200, 202, 404, 409].contains(&answer.status), "{method} {path}: {answer:?}");
+            }
+        }
+    }
+    held.end();
+    host.stop();
+    let events = streams.into_iter().map(Iterator::count);
+    assert!(events.sum::<usize>() > 0, "the streams have told of the changes");
     nothing_was_refused(&mut bench);
 }
 

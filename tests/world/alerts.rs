@@ -21,6 +21,8 @@ const CONFIG: &str = include_str!("../../deploy/prometheus.yaml");
 const DASHBOARD: &str = include_str!("../../deploy/grafana.json");
 /// The times of the rules, and what stands in their place here.
 const TIMES: [(&str, &str); 4] = [("15m", "10s"), ("5m", "5s"), ("2m", "4s"), ("1m", "3s")];
+/// The age of a task that is told of, in seconds, and what stands in its place here.
+const AGE: (&str, &str) = ("tqhost_queue_oldest_seconds) > 300", "tqhost_queue_oldest_seconds) > 10");
 
 /// The token that Prometheus has.
 const READ_TOKEN: &str = "may-only-read";
@@ -59,6 +61,9 @@ impl Prometheus {
                 .replace(&format!("[{minutes}]"), &format!("[{seconds}]"))
                 .replace(&format!("for: {minutes}\n"), &format!("for: {seconds}\n"))
         });
+        let (minutes, seconds) = AGE;
+        assert!(rules.contains(minutes), "{minutes}");
+        let rules = rules.replace(minutes, seconds);
         std::fs::write(dir.join("alerts.yaml"), rules).expect("write the rules");
         let admin = |host: &&Host| host.log("tqhost is running")["admin"].to_string();
         let targets: Vec<String> = hosts.iter().map(admin).collect();
@@ -244,6 +249,28 @@ fn an_incident_is_told_of_and_a_graceful_stop_is_not() {
     });
     host.kill();
     prometheus.until_fires(&["HostDown", "NoHost"], || {});
+}
+
+#[test]
+fn a_backlog_that_nothing_ends_is_told_of_until_it_does() {
+    let held = Held::new();
+    let mut bench = Bench::new("");
+    with_tokens(&bench, &held.queues("[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\n"));
+    bench.install("fetches", "fetches");
+    let host = bench.host();
+    host.until_ready();
+    let prometheus = Prometheus::start(bench.dir.path(), &[&host]);
+    prometheus.stays_silent(5);
+    // One runs and the others wait: as many as no rule tells of, and one more.
+    (0..100).for_each(|_| drop(bench.xadd("work", &held.task())));
+    prometheus.until_fires(&["OldestTaskWaits", "NothingProcessed"], || {});
+    assert!(!prometheus.fires().contains("BacklogGrows"));
+    bench.xadd("work", &held.task());
+    prometheus.until_fires(&["BacklogGrows"], || {});
+    held.end();
+    bench.until_drained("work");
+    eventually("no rule tells of the backlog any more", || prometheus.fires().is_empty().then_some(()));
+    host.stop();
 }
 
 #[test]

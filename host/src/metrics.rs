@@ -168,7 +168,10 @@ impl Sources {
         let mut out = SeriesWriter { out, label: "result", all: &all, name: |(result, _)| result };
         out.write("trace_spans", "Spans of traces, by what became of them.", |(_, count)| {
             [([], ConstCounter::new(*count))]
-        })
+        })?;
+        let help = "Traces that were left out because more began in one second than telemetry.max_traces.";
+        let counter = out.out.encode_descriptor("traces_left_out", help, None, MetricType::Counter)?;
+        ConstCounter::new(self.traces.left_out()).encode(counter)
     }
 
     fn redis(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {

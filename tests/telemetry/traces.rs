@@ -127,6 +127,35 @@ fn who_begins_a_trace_decides_whether_it_is_sent() {
 }
 
 #[test]
+fn traces_over_the_bound_are_left_out_as_a_whole() {
+    const TASKS: usize = 200;
+    let collector = Collector::start();
+    let queues = "[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"part\"]\n\
+         [queues.part]\nplugin = \"effects\"\n";
+    let mut bench = bench(&(with(&collector, queues) + "max_traces = 1\n"));
+    let calls = json!([["enqueue", { "queue": "part", "fields": { "do": [["fence"]] } }]]).to_string();
+    let ids: Vec<String> = (0..TASKS).map(|_| bench.xadd("work", &[("do", calls.as_str())])).collect();
+    let host = bench.host();
+    bench.all_done("work", &ids);
+    // The tasks of `part` go on with these traces, so all traces are counted now.
+    let left_out = host.metric("tqhost_traces_left_out_total") as usize;
+    assert!((1..TASKS).contains(&left_out), "{left_out} traces are left out: is it one in a second?");
+    // This producer has decided.
+    let own = bench.xadd("work", &[("do", calls.as_str()), ("traceparent", ABOVE)]);
+    bench.until("work", &own, "COMPLETED");
+    bench.until_drained("part");
+    let sent = TASKS - left_out + 1;
+    collector.until("run part", sent);
+    host.stop();
+    let (runs, parts) = (collector.until("run work", sent), collector.until("run part", sent));
+    assert_eq!((runs.len(), parts.len()), (sent, sent));
+    assert!(runs.iter().any(|run| run.trace == TRACE));
+    for run in &runs {
+        assert!(parts.iter().any(|part| part.trace == run.trace && part.parent == run.span), "{run:?}");
+    }
+}
+
+#[test]
 fn commands_and_the_api_begin_a_span_and_retries_link_to_the_attempt_before() {
     let collector = Collector::start();
     let queues = "[queues.work]\nplugin = \"fails-twice\"\nbackoff = \"none\"\nmax_retries = 2\n";

@@ -122,24 +122,28 @@ impl AttemptTrace {
         let since = (UNIX_EPOCH + Duration::from_millis(end.since_ms)).min(traced.start);
         // Without a span above both, the wait is a part of the run.
         let parent = run.parent.or(Some(run.context.span));
-        let (name, context) = (format!("wait {}", task.queue), run.context.child());
-        let mut wait = of_task(Span::new(name, SpanKind::Internal, context, parent, since));
-        wait.times.1 = traced.start;
-        traced.traces.record(wait);
-        let name = format!("run {}", task.queue);
-        let span = Span::new(name, SpanKind::Consumer, run.context, run.parent, traced.start);
-        let (plugin, version) = end.plugin.rsplit_once('@').unwrap_or((end.plugin, ""));
-        let mut span = of_task(span)
-            .text("messaging.operation.name", "run")
-            .text("messaging.operation.type", "process")
-            .text("tqhost.plugin", plugin)
-            .text("tqhost.version", version)
-            .text("tqhost.outcome", end.outcome);
-        if let Some(error) = end.error {
-            span = span.failed(end.outcome, error);
-        }
-        span.link = run.earlier;
-        traced.traces.record(span);
+        traced.traces.record(|| {
+            let (name, context) = (format!("wait {}", task.queue), run.context.child());
+            let mut wait = of_task(Span::new(name, SpanKind::Internal, context, parent, since));
+            wait.times.1 = traced.start;
+            wait
+        });
+        traced.traces.record(|| {
+            let name = format!("run {}", task.queue);
+            let span = Span::new(name, SpanKind::Consumer, run.context, run.parent, traced.start);
+            let (plugin, version) = end.plugin.rsplit_once('@').unwrap_or((end.plugin, ""));
+            let mut span = of_task(span)
+                .text("messaging.operation.name", "run")
+                .text("messaging.operation.type", "process")
+                .text("tqhost.plugin", plugin)
+                .text("tqhost.version", version)
+                .text("tqhost.outcome", end.outcome);
+            if let Some(error) = end.error {
+                span = span.failed(end.outcome, error);
+            }
+            span.link = run.earlier;
+            span
+        });
     }
 }
 

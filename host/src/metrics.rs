@@ -29,7 +29,7 @@ use crate::reload::ConfigReloads;
 use crate::task::{AttemptEnd, SettledAs};
 use crate::telemetry::Traces;
 use crate::worker::capacity::Capacity;
-use crate::worker::metrics::{Histograms, QueueMetrics, ScrapedTimes, TimeHistogram};
+use crate::worker::metrics::{Histograms, ScrapedTimes};
 use crate::worker::workers::QueueBoard;
 use process::Process;
 
@@ -97,13 +97,13 @@ impl Sources {
     /// One pair of histograms for each queue, or for all of them together.
     fn histograms(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (all, form) = (self.board.metrics(), self.board.histograms());
-        type Times = fn(&QueueMetrics) -> &TimeHistogram;
-        let times: [(&str, &str, Times); 2] = [
-            ("task_duration_seconds", "How long attempts ran.", |queue| &queue.duration),
-            ("task_wait_seconds", "How long tasks waited for an attempt.", |queue| &queue.wait),
+        let scraped: Vec<_> = all.iter().map(|(queue, metrics)| (&**queue, metrics.scraped(form))).collect();
+        let names = [
+            ("task_duration_seconds", "How long attempts ran."),
+            ("task_wait_seconds", "How long tasks waited for an attempt."),
         ];
-        for (name, help, of) in times {
-            let each = all.iter().map(|(queue, metrics)| (&**queue, of(metrics).scraped(form)));
+        for (at, (name, help)) in names.into_iter().enumerate() {
+            let each = scraped.iter().map(|(queue, times)| (*queue, times[at].clone()));
             let shown: Vec<(&str, ScrapedTimes)> = match form {
                 Histograms::Full | Histograms::Few => each.collect(),
                 Histograms::Host => {
@@ -168,7 +168,10 @@ impl Sources {
         let mut out = SeriesWriter { out, label: "result", all: &all, name: |(result, _)| result };
         out.write("trace_spans", "Spans of traces, by what became of them.", |(_, count)| {
             [([], ConstCounter::new(*count))]
-        })
+        })?;
+        let help = "Traces that were left out because more began in one second than telemetry.max_traces.";
+        let counter = out.out.encode_descriptor("traces_left_out", help, None, MetricType::Counter)?;
+        ConstCounter::new(self.traces.left_out()).encode(counter)
     }
 
     fn redis(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {

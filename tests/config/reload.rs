@@ -50,6 +50,26 @@ fn a_queue_that_is_added_works_and_one_that_is_removed_stops() {
 }
 
 #[test]
+fn the_buckets_of_the_metrics_follow_the_timeout() {
+    let rules = |timeout: &str| format!("{EMPTY}timeout = \"{timeout}\"\n");
+    let bench = Bench::new(&rules("1h"));
+    bench.install("empty", "empty");
+    let host = bench.host();
+    host.until_ready();
+    let longest = |host: &Host| {
+        let text = host.get("/metrics").body;
+        ["600", "1800", "3600", "21600", "86400"]
+            .map(|bound| text.contains(&format!("task_duration_seconds_bucket{{le=\"{bound}.0\",")))
+    };
+    assert_eq!(longest(&host), [true, true, true, false, false]);
+    change(&bench, &host, &rules("2h"));
+    assert_eq!(longest(&host), [true, true, true, true, false]);
+    change(&bench, &host, &rules("10m"));
+    assert_eq!(longest(&host), [true, false, false, false, false]);
+    host.stop();
+}
+
+#[test]
 fn an_attempt_ends_under_the_rules_that_it_began_with() {
     let held = Held::new();
     let before = "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\n";

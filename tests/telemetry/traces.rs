@@ -127,6 +127,35 @@ fn who_begins_a_trace_decides_whether_it_is_sent() {
 }
 
 #[test]
+fn traces_over_the_bound_are_left_out_as_a_whole() {
+    const TASKS: usize = 200;
+    let collector = Collector::start();
+    let queues = "[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"part\"]\n\
+         [queues.part]\nplugin = \"effects\"\n";
+    let mut bench = bench(&(with(&collector, queues) + "max_traces = 1\n"));
+    let calls = json!([["enqueue", { "queue": "part", "fields": { "do": [["fence"]] } }]]).to_string();
+    let ids: Vec<String> = (0..TASKS).map(|_| bench.xadd("work", &[("do", calls.as_str())])).collect();
+    let host = bench.host();
+    bench.all_done("work", &ids);
+    // The tasks of `part` go on with these traces, so all traces are counted now.
+    let left_out = host.metric("tqhost_traces_left_out_total") as usize;
+    assert!((1..TASKS).contains(&left_out), "{left_out} traces are left out: is it one in a second?");
+    // This producer has decided.
+    let own = bench.xadd("work", &[("do", calls.as_str()), ("traceparent", ABOVE)]);
+    bench.until("work", &own, "COMPLETED");
+    bench.until_drained("part");
+    let sent = TASKS - left_out + 1;
+    collector.until("run part", sent);
+    host.stop();
+    let (runs, parts) = (collector.until("run work", sent), collector.until("run part", sent));
+    assert_eq!((runs.len(), parts.len()), (sent, sent));
+    assert!(runs.iter().any(|run| run.trace == TRACE));
+    for run in &runs {
+        assert!(parts.iter().any(|part| part.trace == run.trace && part.parent == run.span), "{run:?}");
+    }
+}
+
+#[test]
 fn commands_and_the_api_begin_a_span_and_retries_link_to_the_attempt_before() {
     let collector = Collector::start();
     let queues = "[queues.work]\nplugin = \"fails-twice\"\nbackoff = \"none\"\nmax_retries = 2\n";
@@ -208,6 +237,94 @@ fn the_tasks_of_a_flow_stand_below_the_run_that_made_them() {
     let parents: Vec<String> = collector.until("run part", 2).into_iter().map(|span| span.parent).collect();
     assert!(parents.contains(&work.span) && parents.contains(&"00000000000000aa".to_owned()), "{parents:?}");
     assert_eq!((join.trace.as_str(), join.parent), (TRACE, work.span));
+    host.stop();
+}
+
+/// A flow of children in two queues, one of which completes at its third attempt. So does the last task.
+const FLOW: &str = "[defaults]\nbackoff = \"none\"\nmax_retries = 2\n\
+     [queues.work]\nplugin = \"effects\"\nenqueue_to = [\"part\", \"flaky\", \"join\"]\n\
+     [queues.part]\nplugin = \"effects\"\n[queues.flaky]\nplugin = \"fails-twice\"\n\
+     [queues.join]\nplugin = \"fails-twice\"\n";
+
+/// Enqueues the task that makes the flow, and waits until the last task has completed. Gives the id of that.
+fn run_flow(bench: &mut Bench) -> String {
+    let (other, quiet) = (ABOVE.replace('4', "5"), ABOVE.replace("-01", "-00"));
+    let children = json!([
+        { "queue": "flaky", "fields": { "a": "1" } },
+        { "queue": "part", "fields": { "do": [["fence"]], "traceparent": other } },
+        { "queue": "part", "fields": { "do": [["fence"]], "traceparent": quiet } },
+    ]);
+    let calls = json!([["fan-out", children, { "queue": "join", "fields": { "a": "1" } }]]);
+    bench.xadd("work", &[("do", &calls.to_string()), ("traceparent", ABOVE)]);
+    let flow = eventually("the flow begins", || {
+        let keys: Vec<String> = bench.redis("KEYS", "tq:{join}:flow:*:results");
+        keys.into_iter().next()
+    });
+    let id = flow.trim_start_matches("tq:{join}:flow:").trim_end_matches(":results").to_owned();
+    bench.until("join", &id, "COMPLETED");
+    id
+}
+
+#[test]
+fn each_attempt_of_a_flows_last_task_links_to_the_last_attempts_of_the_children() {
+    let collector = Collector::start();
+    let mut bench = bench(&with(&collector, FLOW));
+    let (first, second) = (bench.host(), bench.host());
+    run_flow(&mut bench);
+    let (work, part, flaky) =
+        (collector.span("run work"), collector.span("run part"), collector.until("run flaky", 3));
+    assert_ne!(part.trace, TRACE);
+    assert_eq!(flaky.iter().map(|run| run.links.len()).collect::<Vec<_>>(), [0, 1, 1]);
+    let joins = collector.until("run join", 3);
+    let mut children = [part.span, flaky[2].span.clone()];
+    children.sort();
+    for (at, join) in joins.iter().enumerate() {
+        assert_eq!((join.trace.as_str(), &join.parent), (TRACE, &work.span), "{join:?}");
+        let mut links = join.links.clone();
+        let before: Vec<String> = links.drain(..links.len() - 2).collect();
+        let expected = at.checked_sub(1).map(|before| joins[before].span.clone());
+        assert_eq!(before, expected.into_iter().collect::<Vec<_>>(), "{join:?}");
+        links.sort();
+        assert_eq!(links, children, "{join:?}");
+    }
+    first.stop();
+    second.stop();
+}
+
+#[test]
+fn a_flow_of_many_children_has_128_links() {
+    let collector = Collector::start();
+    let mut bench = bench(&with(&collector, FLOW));
+    let host = bench.host();
+    let child = json!({ "queue": "part", "fields": { "do": [["fence"]] } });
+    let join = json!({ "queue": "part", "fields": { "do": [["results"]] } });
+    let calls = json!([["fan-out", vec![child; 130], join]]).to_string();
+    bench.xadd("work", &[("do", &calls), ("traceparent", ABOVE)]);
+    let runs = collector.until("run part", 131);
+    let (joins, children): (Vec<&Seen>, Vec<&Seen>) = runs.iter().partition(|run| !run.links.is_empty());
+    assert_eq!((joins.len(), joins[0].links.len()), (1, 128));
+    assert!(joins[0].links.iter().all(|link| children.iter().any(|child| child.span == *link)));
+    let kept: Vec<String> = bench.redis("KEYS", "tq:{part}:flow:*:results");
+    let bytes: usize = bench.redis("HSTRLEN", (kept[0].trim_end_matches(":results"), "spans"));
+    assert_eq!(bytes, 128 * 56);
+    host.stop();
+}
+
+#[test]
+fn without_a_collector_a_flow_keeps_no_spans() {
+    let mut bench = bench(FLOW);
+    let host = bench.host();
+    let join = run_flow(&mut bench);
+    let spans: Option<String> = bench.redis("HGET", (format!("tq:{{join}}:flow:{join}"), "spans"));
+    assert_eq!(spans, None);
+    for queue in ["part", "flaky"] {
+        let statuses: Vec<String> = bench.redis("KEYS", format!("tq:{{{queue}}}:task:*"));
+        assert!(!statuses.is_empty());
+        for status in statuses {
+            let span: Option<String> = bench.redis("HGET", (&status, "traceparent"));
+            assert_eq!(span, None, "{status}");
+        }
+    }
     host.stop();
 }
 

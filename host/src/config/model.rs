@@ -57,6 +57,8 @@ pub struct Telemetry {
     pub headers: Vec<(String, Secret)>,
     /// The part of the traces that begin here and are sent.
     pub sample: f64,
+    /// The most of them in a second.
+    pub max_traces: u32,
     pub service: String,
     /// Certificates that are trusted in addition to those of the system.
     pub ca: Vec<CertificateDer<'static>>,

@@ -14,9 +14,11 @@ use super::secret::Secret;
 use super::source::secret;
 
 pub(super) const KEYS: Keys =
-    Keys { known: &["otlp", "headers", "sample", "service", "ca"], later: &[], elsewhere: &[] };
+    Keys { known: &["otlp", "headers", "sample", "max_traces", "service", "ca"], later: &[], elsewhere: &[] };
 
 const SAMPLE: RangeInclusive<f64> = 0.0..=1.0;
+const MAX_TRACES: RangeInclusive<u32> = 1..=1_000_000;
+const DEFAULT_MAX_TRACES: u32 = 1000;
 const MAX_HEADERS: usize = 20;
 const MAX_SERVICE: usize = 100;
 /// The path of the collector for traces.
@@ -29,10 +31,19 @@ pub(super) fn read(item: Option<Item>) -> Option<Telemetry> {
     let table = item.table(&KEYS)?;
     let headers = table.get("headers").map(|item| read_headers(&item)).unwrap_or_default();
     let sample = table.get("sample").map_or(Some(1.0), |item| item.number(SAMPLE));
+    let max_traces =
+        table.get("max_traces").map_or(Some(DEFAULT_MAX_TRACES), |item| item.integer(MAX_TRACES));
     let service = table.get("service").map_or(Some("tqhost".to_owned()), |item| item.checked(check_service));
     let ca = table.get("ca").map_or(Some(Vec::new()), |item| read_ca(&item));
     let otlp = read_url(&item, &table);
-    Some(Telemetry { otlp: otlp?, headers, sample: sample?, service: service?, ca: ca? })
+    Some(Telemetry {
+        otlp: otlp?,
+        headers,
+        sample: sample?,
+        max_traces: max_traces?,
+        service: service?,
+        ca: ca?,
+    })
 }
 
 fn read_url(section: &Item, table: &Table) -> Option<String> {
@@ -112,8 +123,8 @@ mod tests {
         let telemetry = parse(text).expect("valid").telemetry.expect("a collector");
         assert_eq!(telemetry.otlp, "http://collector:4318/v1/traces");
         assert_eq!(
-            (telemetry.sample, telemetry.service.as_str(), telemetry.headers.len()),
-            (1.0, "tqhost", 0)
+            (telemetry.sample, telemetry.max_traces, telemetry.service.as_str(), telemetry.headers.len()),
+            (1.0, 1000, "tqhost", 0)
         );
         let text = r#"
             [queues.a]
@@ -121,11 +132,12 @@ mod tests {
             otlp = "https://example.com/otlp/"
             headers = { Authorization = { env = "GOOD" }, x-scope = "team" }
             sample = 0.1
+            max_traces = 20
             service = "orders"
         "#;
         let telemetry = parse(text).expect("valid").telemetry.expect("a collector");
         assert_eq!(telemetry.otlp, "https://example.com/otlp/v1/traces");
-        assert_eq!((telemetry.sample, telemetry.service.as_str()), (0.1, "orders"));
+        assert_eq!((telemetry.sample, telemetry.max_traces, telemetry.service.as_str()), (0.1, 20, "orders"));
         let headers: Vec<_> =
             telemetry.headers.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
         assert_eq!(headers, [("authorization", "from-env"), ("x-scope", "team")]);
@@ -146,6 +158,8 @@ mod tests {
             ("otlp = \"http://c?x=1\"", "has a part after the path"),
             ("sample = 2", "telemetry.sample: 2 is out of bounds"),
             ("sample = \"all\"", "must be a number"),
+            ("max_traces = 0", "telemetry.max_traces: 0 is out of bounds"),
+            ("max_traces = 1.5", "must be a whole number"),
             ("service = \"a\\n\"", "is no name of a service: write 1 to 100 bytes"),
             ("ca = \"missing.pem\"", "telemetry.ca: /etc/tqhost/missing.pem cannot be read"),
             ("headers = []", "must be a table"),

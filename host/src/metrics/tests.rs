@@ -48,8 +48,11 @@ struct Host {
 }
 
 fn queue(name: &str, concurrency: u32) -> Queue {
-    let text =
-        format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n[queues.{name}]\nconcurrency = {concurrency}\n");
+    queue_with(name, &format!("concurrency = {concurrency}"))
+}
+
+fn queue_with(name: &str, rules: &str) -> Queue {
+    let text = format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n[queues.{name}]\n{rules}\n");
     let config = Config::parse(&text, Path::new("/tqhost.toml"), &|_| None).expect("a configuration");
     Queue::new(config.queues[0].clone(), Redis::open("redis://127.0.0.1:1").unwrap().link())
 }
@@ -294,6 +297,63 @@ fn hundreds_of_queues_make_a_bounded_number_of_series() {
     );
     assert!(one.contains("tqhost_task_wait_seconds_count{queue=\"*\"} 0"), "one pair for all");
     assert_eq!(one.matches("tqhost_task_wait_seconds_count").count(), 1);
+}
+
+/// The upper bounds of a queue's histogram in a scrape.
+fn bounds(text: &str, series: &str, queue: &str) -> Vec<String> {
+    let of_queue = format!("\",queue=\"{queue}\"}} ");
+    let lines = text.lines().filter_map(|line| line.strip_prefix(series)?.strip_prefix("_bucket{le=\""));
+    lines.filter_map(|line| Some(line.split_once(&of_queue)?.0.to_owned())).collect()
+}
+
+#[test]
+fn a_queue_with_a_long_timeout_has_buckets_up_to_it() {
+    const SERIES: [&str; 2] = ["tqhost_task_duration_seconds", "tqhost_task_wait_seconds"];
+    let host = Host::new();
+    let mail = |text: &str| SERIES.map(|series| bounds(text, series, "mail"));
+    for (form, few) in [(Histograms::Full, false), (Histograms::Few, true)] {
+        host.board.set_histograms(form);
+        let always = if few { 6 } else { 18 };
+        for (timeout, longer) in [
+            ("1ms", &[][..]),
+            ("10m", &[]),
+            ("601s", &["1800.0"]),
+            ("30m", &["1800.0"]),
+            ("31m", &["1800.0", "3600.0"]),
+            ("2h", &["1800.0", "3600.0", "21600.0"]),
+            ("24h", &["1800.0", "3600.0", "21600.0", "86400.0"]),
+            ("7d", &["1800.0", "3600.0", "21600.0", "86400.0"]),
+            // The last one that was told counts.
+            ("60s", &[]),
+        ] {
+            host.board.show(queue_with("mail", &format!("timeout = \"{timeout}\"")));
+            for bounds in mail(&host.scrape()) {
+                assert_eq!(bounds[always - 1], "600.0", "{timeout}");
+                assert_eq!(bounds[always..bounds.len() - 1], *longer, "{timeout}");
+                assert_eq!(bounds.last().expect("bounds"), "+Inf");
+            }
+        }
+    }
+    // One pair for all queues has the bounds that the longest timeout asks for, whichever queue that is.
+    host.board.set_histograms(Histograms::Host);
+    for others in ["a", "z"] {
+        host.board.show(queue_with(others, "timeout = \"1h\""));
+        host.board.queue(others).duration.observe(Duration::from_secs(1801));
+        host.board.queue("mail").duration.observe(Duration::from_secs(601));
+        let text = host.scrape();
+        assert_eq!(SERIES.map(|series| bounds(&text, series, "*").len()), [21, 21]);
+        host.board.queue(others).set_timeout(Duration::from_secs(1));
+    }
+    host.board.queue("mail").set_timeout(Duration::from_secs(3600));
+    assert_lines(
+        &host.scrape(),
+        &[
+            "tqhost_task_duration_seconds_bucket{le=\"600.0\",queue=\"*\"} 0",
+            "tqhost_task_duration_seconds_bucket{le=\"1800.0\",queue=\"*\"} 2",
+            "tqhost_task_duration_seconds_bucket{le=\"3600.0\",queue=\"*\"} 4",
+            "tqhost_task_duration_seconds_bucket{le=\"+Inf\",queue=\"*\"} 4",
+        ],
+    );
 }
 
 #[test]

@@ -51,6 +51,10 @@ const KNOWN: [&str; 8] = [ID, ATTEMPT, DEFERRALS, CRASHES, FENCE, DELAY, ENQUEUE
 const OUTAGES: &str = "tq-outages";
 /// The span of the last attempt, as a `traceparent`.
 const SPAN: &str = "tq-span";
+/// The spans of the last attempts of the children whose flow the task joins, with spaces between them.
+const LINKS: &str = "tq-links";
+/// The place of a child in its flow, and the key of the flow.
+pub(super) const FLOW: &str = "tq-flow";
 /// Fields that a dead letter adds to those of its task. They are dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = [
     "tq-queue",
@@ -232,6 +236,17 @@ pub fn set_outages(task: &mut Task, outages: u32) {
 pub(crate) fn last_span(task: &Task) -> Option<TraceContext> {
     let field = task.reserved.iter().find(|field| field.name == SPAN)?;
     std::str::from_utf8(&field.value).ok().and_then(TraceContext::parse)
+}
+
+/// The spans of the children whose flow the task joins, with spaces between them.
+pub(crate) fn links(task: &Task) -> Option<&str> {
+    let field = task.reserved.iter().find(|field| field.name == LINKS)?;
+    std::str::from_utf8(&field.value).ok()
+}
+
+/// Whether the task is a child of a flow, as far as its fields tell.
+pub(crate) fn is_child(task: &Task) -> bool {
+    task.reserved.iter().any(|field| field.name == FLOW)
 }
 
 /// Sets the span that [`last_span`] gives.

@@ -107,7 +107,7 @@ impl Queue {
             for (index, child) in (given..).zip(page) {
                 let Some((target, keys)) = self.target(&child.queue) else { continue };
                 let mut fields = outbox_fields(child);
-                fields.push(codec::raw("tq-flow", &format!("{index} {}", flow.about)));
+                fields.push(codec::raw(codec::FLOW, &format!("{index} {}", flow.about)));
                 call = call
                     .arg(&target.name)
                     .arg(&keys.stream)

@@ -19,7 +19,7 @@
 //! | `tq:{S}:adopted` | hash | another group of S → when an operator confirmed that its entries may be deleted (ms) | adopt |
 //! | `tq:{S}:dead-list` | list | items of a list at the place of the dead letters, while they become dead letters | convert |
 //! | `tq:{S}:events` | stream | the last moves and ends of tasks, if the queue keeps events | settle and all that end tasks |
-//! | `tq:{S}:flow:<id>` | hash | a flow that ends in the task `id`: how many children are left, and the task | settle |
+//! | `tq:{S}:flow:<id>` | hash | a flow that ends in the task `id`: how many children are left, the task, and the children's spans | settle |
 //! | `tq:{S}:flow:<id>:children` | list | children that are not enqueued yet (MessagePack); expires before the commit | stage, unstage, promote |
 //! | `tq:{S}:flow:<id>:results` | hash | index of a child → how it ended, and `<index>:value` → its result | all that end tasks |
 //! | `tq:{S}:schedule` | hash | schedule → up to which time it was handled (ms) | fire, and the scheduler's begin, reset, forget |

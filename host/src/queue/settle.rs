@@ -20,7 +20,7 @@ use super::script;
 use super::status::TaskName;
 use crate::effects::Effects;
 use crate::task::{FailureKind, SettledAs, Task};
-use crate::telemetry::TRACEPARENT;
+use crate::telemetry::{TRACEPARENT, TraceContext};
 
 /// The most values that one attempt may set to be settled in the short form. One MSET takes those of a whole
 /// call, and Lua passes at most 7,000 arguments to it.
@@ -467,7 +467,9 @@ impl Queue {
                 // A producer may have written any text into the field.
                 let joins = task.joins.as_ref().filter(|flow| **flow == self.keys.flow(&task.id).about);
                 let joins = joins.map(|flow| codec::raw("joins", flow));
-                let span = self.rules.on_end.completed.as_ref().and_then(|_| codec::last_span(task));
+                let is_told = self.rules.on_end.completed.is_some();
+                let is_linked = |span: &TraceContext| span.sampled && codec::is_child(task);
+                let span = codec::last_span(task).filter(|span| is_told || is_linked(span));
                 let span = span.map(|span| codec::raw(TRACEPARENT, &span));
                 add_fields(command, &result.chain(flows).chain(joins).chain(span).collect());
             }

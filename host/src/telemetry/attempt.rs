@@ -14,6 +14,9 @@ use super::span::{Span, SpanKind};
 use super::traces::Traces;
 use crate::task::Task;
 
+/// The most links of a span. lib.lua keeps as many spans of the children of a flow.
+const MAX_LINKS: usize = 128;
+
 /// The traces of one attempt. The default is for an attempt whose spans go nowhere.
 #[derive(Debug, Clone, Default)]
 pub struct AttemptTrace(Option<Arc<TracedAttempt>>);
@@ -61,6 +64,8 @@ pub(crate) struct RunEnd<'e> {
     pub error: Option<&'e str>,
     /// When the task could run (ms since the Unix epoch).
     pub since_ms: u64,
+    /// The spans of the children whose flow the task joins, with spaces between them.
+    pub links: Option<&'e str>,
 }
 
 impl Traces {
@@ -122,24 +127,30 @@ impl AttemptTrace {
         let since = (UNIX_EPOCH + Duration::from_millis(end.since_ms)).min(traced.start);
         // Without a span above both, the wait is a part of the run.
         let parent = run.parent.or(Some(run.context.span));
-        let (name, context) = (format!("wait {}", task.queue), run.context.child());
-        let mut wait = of_task(Span::new(name, SpanKind::Internal, context, parent, since));
-        wait.times.1 = traced.start;
-        traced.traces.record(wait);
-        let name = format!("run {}", task.queue);
-        let span = Span::new(name, SpanKind::Consumer, run.context, run.parent, traced.start);
-        let (plugin, version) = end.plugin.rsplit_once('@').unwrap_or((end.plugin, ""));
-        let mut span = of_task(span)
-            .text("messaging.operation.name", "run")
-            .text("messaging.operation.type", "process")
-            .text("tqhost.plugin", plugin)
-            .text("tqhost.version", version)
-            .text("tqhost.outcome", end.outcome);
-        if let Some(error) = end.error {
-            span = span.failed(end.outcome, error);
-        }
-        span.link = run.earlier;
-        traced.traces.record(span);
+        traced.traces.record(|| {
+            let (name, context) = (format!("wait {}", task.queue), run.context.child());
+            let mut wait = of_task(Span::new(name, SpanKind::Internal, context, parent, since));
+            wait.times.1 = traced.start;
+            wait
+        });
+        traced.traces.record(|| {
+            let name = format!("run {}", task.queue);
+            let span = Span::new(name, SpanKind::Consumer, run.context, run.parent, traced.start);
+            let (plugin, version) = end.plugin.rsplit_once('@').unwrap_or((end.plugin, ""));
+            let mut span = of_task(span)
+                .text("messaging.operation.name", "run")
+                .text("messaging.operation.type", "process")
+                .text("tqhost.plugin", plugin)
+                .text("tqhost.version", version)
+                .text("tqhost.outcome", end.outcome);
+            if let Some(error) = end.error {
+                span = span.failed(end.outcome, error);
+            }
+            let joined = end.links.into_iter().flat_map(|links| links.split(' '));
+            let joined = joined.take(MAX_LINKS).filter_map(TraceContext::parse);
+            span.links = run.earlier.into_iter().chain(joined).take(MAX_LINKS).collect();
+            span
+        });
     }
 }
 
@@ -155,8 +166,14 @@ mod tests {
         Task { traceparent: traceparent.map(str::to_owned), ..testing::task() }
     }
 
-    const END: RunEnd<'_> =
-        RunEnd { plugin: "p@abc", group: "g", outcome: "trap", error: Some("unreachable"), since_ms: 5 };
+    const END: RunEnd<'_> = RunEnd {
+        plugin: "p@abc",
+        group: "g",
+        outcome: "trap",
+        error: Some("unreachable"),
+        since_ms: 5,
+        links: None,
+    };
 
     #[test]
     fn the_runs_of_a_task_stand_below_its_producer_and_link_to_each_other() {
@@ -174,12 +191,35 @@ mod tests {
                     (0x4bf92f3577b34da6a3ce929d0e0e4736, Some(0xf067aa0ba902b7))
                 );
             }
-            assert_eq!((wait.link, run.link), (None, link));
+            assert_eq!((wait.links, run.links), (vec![], link.into_iter().collect()));
             assert_eq!(wait.times.1, run.times.0);
             assert_eq!((wait.error, run.error.as_deref()), (None, Some("unreachable")));
         }
         let below = first.traceparent(0, &task).expect("a context");
         assert_eq!(TraceContext::parse(&below), first.context(0));
+    }
+
+    #[test]
+    fn a_task_that_joins_a_flow_links_to_the_runs_of_the_children() {
+        let (traces, mut spans) = kept(1.0);
+        let task = task(Some(ABOVE));
+        let mut run_with = |links: &str, earlier: Option<TraceContext>| {
+            let attempt = traces.begin(std::slice::from_ref(&task), |_| earlier);
+            attempt.ended(0, &task, &RunEnd { links: Some(links), ..END });
+            let (wait, run) = (spans.try_recv().expect("a span"), spans.try_recv().expect("a span"));
+            assert_eq!(wait.links, []);
+            run.links
+        };
+        let children: Vec<_> = (0..200).map(|_| TraceContext::root(true)).collect();
+        let text = |children: &[TraceContext]| -> String {
+            children.iter().map(|child| format!("{child} ")).collect()
+        };
+        assert_eq!(run_with(&text(&children[..2]), None), children[..2]);
+        let earlier = TraceContext::root(true);
+        assert_eq!(run_with(&text(&children[..1]), Some(earlier)), [earlier, children[0]]);
+        assert_eq!(run_with(&text(&children), None), children[..128]);
+        assert_eq!(run_with(&text(&children), Some(earlier))[1..], children[..127]);
+        assert_eq!(run_with(&format!(" nonsense  {}", children[0]), None), children[..1]);
     }
 
     #[test]

@@ -45,13 +45,14 @@ impl Enqueueing {
     /// Records the span: the queue has taken the task.
     pub(crate) fn accepted(self, queue: &str, id: &str) {
         let Some(EnqueueSpan { traces, context, parent, start }) = self.span else { return };
-        let span = Span::new(format!("enqueue {queue}"), SpanKind::Producer, context, parent, start)
-            .text("messaging.system", "tqhost")
-            .text("messaging.destination.name", queue)
-            .text("messaging.message.id", id)
-            .text("messaging.operation.name", "enqueue")
-            .text("messaging.operation.type", "send");
-        traces.record(span);
+        traces.record(|| {
+            Span::new(format!("enqueue {queue}"), SpanKind::Producer, context, parent, start)
+                .text("messaging.system", "tqhost")
+                .text("messaging.destination.name", queue)
+                .text("messaging.message.id", id)
+                .text("messaging.operation.name", "enqueue")
+                .text("messaging.operation.type", "send")
+        });
     }
 }
 

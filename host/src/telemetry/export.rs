@@ -71,7 +71,7 @@ impl TraceExport {
         let exporter = Exporter::new(settings, instance, spans, counts.clone())?;
         let stop = CancellationToken::new();
         let sending = tokio::spawn(exporter.run(stop.clone()));
-        let traces = Traces::over(sender, settings.sample, counts);
+        let traces = Traces::over(sender, (settings.sample, settings.max_traces), counts);
         Ok(TraceExport { traces, sending: Some((stop, sending)) })
     }
 
@@ -291,21 +291,36 @@ fn count(counter: &AtomicU64, spans: usize) {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::SystemTime;
+
     use super::*;
+    use crate::telemetry::context::TraceContext;
+    use crate::telemetry::span::SpanKind;
 
     /// Traces whose spans are kept, for tests.
     pub(in crate::telemetry) fn kept(sample: f64) -> (Traces, mpsc::Receiver<Span>) {
-        let (sender, spans) = mpsc::channel(16);
-        (Traces::over(sender, sample, Arc::default()), spans)
+        sent((sample, u32::MAX))
     }
 
-    #[tokio::test]
-    async fn spans_without_room_are_dropped_and_counted() {
-        let (sender, _spans) = mpsc::channel(1);
-        let traces = Traces::over(sender, 1.0, Arc::default());
+    /// Traces whose spans are kept, with a rate.
+    pub(in crate::telemetry) fn sent(most: (f64, u32)) -> (Traces, mpsc::Receiver<Span>) {
+        let (sender, spans) = mpsc::channel(16);
+        (Traces::over(sender, most, Arc::default()), spans)
+    }
+
+    #[test]
+    fn spans_without_room_are_not_built_but_counted() {
+        let (sender, spans) = mpsc::channel(1);
+        let traces = Traces::over(sender, (1.0, u32::MAX), Arc::default());
+        let mut built = 0;
         for _ in 0..3 {
-            traces.enqueueing(None).accepted("q", "1");
+            traces.record(|| {
+                built += 1;
+                let context = TraceContext::root(true);
+                Span::new("n".to_owned(), SpanKind::Internal, context, None, SystemTime::now())
+            });
         }
+        assert_eq!((built, spans.len()), (1, 1));
         assert_eq!(traces.counts(), [("sent", 0), ("refused", 0), ("dropped", 2)]);
         assert_eq!(Traces::default().counts(), [("sent", 0), ("refused", 0), ("dropped", 0)]);
     }

@@ -6,7 +6,8 @@
 
 use std::time::SystemTime;
 
-use http::{HeaderValue, Request};
+use http::uri::Authority;
+use http::{HeaderValue, Method, Request, Uri};
 
 use super::context::{TRACEPARENT, TraceContext};
 use super::span::{Span, SpanKind};
@@ -49,49 +50,70 @@ impl RequestTrace {
         };
         let context = run.child();
         request.headers_mut().insert(TRACEPARENT, HeaderValue::try_from(context.to_string()).ok()?);
-        let method = request.method().as_str().to_owned();
-        let span = Span::new(method.clone(), SpanKind::Client, context, Some(run.span), SystemTime::now())
-            .text("http.request.method", &method)
-            .text("server.address", request.uri().host().unwrap_or_default());
-        let port = request.uri().port_u16().or(match request.uri().scheme_str() {
-            Some("https") => Some(443),
-            Some("http") => Some(80),
-            _ => None,
-        });
-        let span = match port {
-            Some(port) => span.number("server.port", port),
-            None => span,
-        };
-        Some(RequestSpan { traces: traces.clone(), span: Some(span) })
+        Some(RequestSpan {
+            traces: traces.clone(),
+            context,
+            parent: run.span,
+            start: SystemTime::now(),
+            method: request.method().clone(),
+            server: request.uri().authority().cloned(),
+            port: port_of(request.uri()),
+            status: None,
+        })
     }
 }
 
-/// The span of a request on its way. It is recorded when its end is known.
+fn port_of(uri: &Uri) -> Option<u16> {
+    uri.port_u16().or(match uri.scheme_str() {
+        Some("https") => Some(443),
+        Some("http") => Some(80),
+        _ => None,
+    })
+}
+
+/// A request on its way. Its span is recorded when its end is known.
 #[derive(Debug)]
 pub(crate) struct RequestSpan {
     traces: Traces,
-    span: Option<Span>,
+    context: TraceContext,
+    /// The run that makes the request.
+    parent: u64,
+    start: SystemTime,
+    method: Method,
+    server: Option<Authority>,
+    port: Option<u16>,
+    /// The status of the response.
+    status: Option<u16>,
 }
 
 impl RequestSpan {
     /// Notes the status of the response.
     pub(crate) fn answered(&mut self, status: u16) {
-        self.span = self.span.take().map(|span| {
-            let span = span.number("http.response.status_code", status);
-            // A client's span has failed with each of these.
-            if status >= 400 { span.failed(&status.to_string(), "") } else { span }
-        });
+        self.status = Some(status);
     }
 
     /// Records the span. `failure` is why there was no response, or not all of it.
-    pub(crate) fn ended(&mut self, failure: Option<&str>) {
-        let Some(mut span) = self.span.take() else { return };
-        span.times.1 = SystemTime::now();
-        let span = match failure.filter(|_| span.error.is_none()) {
-            Some(failure) => span.failed(failure, ""),
-            None => span,
-        };
-        self.traces.record(span);
+    pub(crate) fn ended(self, failure: Option<&str>) {
+        let RequestSpan { traces, context, parent, start, method, server, port, status } = self;
+        traces.record(|| {
+            let host = server.as_ref().map_or("", Authority::host);
+            let mut span =
+                Span::new(method.as_str().to_owned(), SpanKind::Client, context, Some(parent), start)
+                    .text("http.request.method", method.as_str())
+                    .text("server.address", host);
+            if let Some(port) = port {
+                span = span.number("server.port", port);
+            }
+            if let Some(status) = status {
+                span = span.number("http.response.status_code", status);
+            }
+            // A client's span has failed with each of these.
+            let bad = status.filter(|status| *status >= 400).map(|status| status.to_string());
+            match bad.as_deref().or(failure) {
+                Some(kind) => span.failed(kind, ""),
+                None => span,
+            }
+        });
     }
 }
 

@@ -27,8 +27,8 @@ pub(super) struct Span {
     pub(super) parent: Option<u64>,
     pub(super) times: (SystemTime, SystemTime),
     pub(super) attributes: Vec<KeyValue>,
-    /// The span that did the same before, without success.
-    pub(super) link: Option<TraceContext>,
+    /// The spans of which this one is the consequence, but which do not stand above it.
+    pub(super) links: Vec<TraceContext>,
     /// The error, if it failed.
     pub(super) error: Option<String>,
 }
@@ -43,7 +43,7 @@ impl Span {
     ) -> Span {
         let times = (start, SystemTime::now());
         let name = cut(name, MAX_TEXT);
-        Span { name, kind, context, parent, times, attributes: Vec::new(), link: None, error: None }
+        Span { name, kind, context, parent, times, attributes: Vec::new(), links: Vec::new(), error: None }
     }
 
     pub(super) fn text(mut self, key: &str, value: &str) -> Span {
@@ -66,8 +66,8 @@ impl Span {
 
     /// The span as OTLP has it.
     pub(super) fn message(self) -> Message {
-        let Span { name, kind, context, parent, times: (start, end), attributes, link, error } = self;
-        let links = link.map(|link| span::Link {
+        let Span { name, kind, context, parent, times: (start, end), attributes, links, error } = self;
+        let links = links.into_iter().map(|link| span::Link {
             trace_id: link.trace.to_be_bytes().to_vec(),
             span_id: link.span.to_be_bytes().to_vec(),
             flags: u32::from(link.sampled),
@@ -85,7 +85,7 @@ impl Span {
             // A clock may have been set back meanwhile.
             end_time_unix_nano: end.max(start),
             attributes,
-            links: links.into_iter().collect(),
+            links: links.collect(),
             status: error.map(|message| Status { message, code: status::StatusCode::Error.into() }),
             ..Message::default()
         }

@@ -26,11 +26,11 @@ use crate::queue::minutes::{BOUNDS, MAX_VERSIONS, Tally, TimeBuckets, VersionTal
 use crate::queue::{Census, Reason};
 use crate::task::{AttemptEnd, SettledAs};
 
-/// A scrape shows the buckets up to ten minutes; the history has more.
-const SCRAPED: usize = 18;
+/// A scrape shows the buckets up to ten minutes, in seconds; and more for a queue with a longer timeout.
+const ALWAYS_SHOWN: f64 = 600.0;
 
 /// The bounds in a host with many queues: some of [`BOUNDS`].
-const FEW_BOUNDS: [f64; 6] = [0.01, 0.1, 1.0, 10.0, 60.0, 600.0];
+const FEW_BOUNDS: [f64; 10] = [0.01, 0.1, 1.0, 10.0, 60.0, ALWAYS_SHOWN, 1800.0, 3600.0, 21_600.0, 86_400.0];
 
 /// With more queues, a host has few buckets, unless its configuration says otherwise.
 const MANY_QUEUES: usize = 100;
@@ -72,6 +72,8 @@ pub(crate) struct QueueMetrics {
     pub duration: TimeHistogram,
     /// How many seconds tasks waited, from when they were due until their attempt.
     pub wait: TimeHistogram,
+    /// How long an attempt may run, in milliseconds.
+    timeout_ms: AtomicU64,
     pub lost_entries: Counter,
     pub lease_lost: Counter,
     pub reclaimed: Counter,
@@ -116,11 +118,17 @@ impl TimeHistogram {
         TimeBuckets(array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed)))
     }
 
-    /// The counts as a scrape shows them.
-    pub(crate) fn scraped(&self, form: Histograms) -> ScrapedTimes {
-        let bounds = if form == Histograms::Few { &FEW_BOUNDS[..] } else { &BOUNDS[..SCRAPED] };
+    fn scraped(&self, bounds: &'static [f64]) -> ScrapedTimes {
         ScrapedTimes { times: self.times(), sum_us: self.sum_us.load(Ordering::Relaxed), bounds }
     }
+}
+
+/// The bounds that a scrape shows of a queue with this timeout: up to the first one that is not shorter.
+fn bounds(form: Histograms, timeout: Duration) -> &'static [f64] {
+    let all = if form == Histograms::Few { &FEW_BOUNDS[..] } else { &BOUNDS[..] };
+    let longest = timeout.as_secs_f64().max(ALWAYS_SHOWN);
+    let shorter = all.partition_point(|bound| *bound < longest);
+    &all[..all.len().min(shorter + 1)]
 }
 
 /// Times of one queue, or of all queues of a host, in the buckets that are shown.
@@ -133,8 +141,11 @@ pub(crate) struct ScrapedTimes {
 }
 
 impl ScrapedTimes {
-    /// The times of both.
+    /// The times of both, with the bounds of the one that has more.
     pub(crate) fn with(mut self, other: ScrapedTimes) -> ScrapedTimes {
+        if other.bounds.len() > self.bounds.len() {
+            self.bounds = other.bounds;
+        }
         self.times.0.iter_mut().zip(other.times.0).for_each(|(own, other)| *own += other);
         self.sum_us += other.sum_us;
         self
@@ -159,6 +170,18 @@ impl EncodeMetric for ScrapedTimes {
 }
 
 impl QueueMetrics {
+    /// Notes how long an attempt may run, from now on.
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
+        let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        self.timeout_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// How long attempts ran, and how long tasks waited, as a scrape shows it.
+    pub(crate) fn scraped(&self, form: Histograms) -> [ScrapedTimes; 2] {
+        let timeout = Duration::from_millis(self.timeout_ms.load(Ordering::Relaxed));
+        [&self.duration, &self.wait].map(|times| times.scraped(bounds(form, timeout)))
+    }
+
     /// Counts a settlement.
     pub(crate) fn settled(&self, outcome: SettledAs) {
         self.settlements(outcome).inc();

@@ -164,8 +164,11 @@ fn trace_ends(
         };
         let since_ms = task.waits_since_ms.unwrap_or_else(|| codec::entry_time_ms(&task.entry));
         let (plugin, rules) = (&*version.label(), &shared.queue.rules);
-        trace.ended(index, task, &RunEnd { plugin, group: &rules.group, outcome: word, error, since_ms });
-        let is_last = outcome.is_some_and(is_over) && rules.on_end.completed.is_none();
+        let links = codec::links(task);
+        let end = RunEnd { plugin, group: &rules.group, outcome: word, error, since_ms, links };
+        trace.ended(index, task, &end);
+        let is_told = rules.on_end.completed.is_some() || codec::is_child(task);
+        let is_last = outcome.is_some_and(is_over) && !is_told;
         if !is_last && let Some(span) = trace.span(index, task) {
             codec::set_span(task, span);
         }

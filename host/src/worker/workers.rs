@@ -138,6 +138,7 @@ impl Workers {
         self.capacities.insert(name.clone(), Arc::downgrade(&capacity));
         let versions = self.plugins.subscribe(&queue.rules.plugin);
         let (metrics, pulse) = (self.board.queue(name), self.health.queue(name));
+        metrics.set_timeout(queue.rules.timeout);
         Worker::start(&self.host, queue, self.applied, capacity, versions, metrics, pulse)
     }
 
@@ -197,6 +198,7 @@ impl QueueBoard {
     pub(crate) fn show(&self, queue: Queue) {
         let name: Arc<str> = queue.rules.name.as_str().into();
         let metrics = self.queue(&name);
+        metrics.set_timeout(queue.rules.timeout);
         let entry =
             QueueEntry { name, metrics, queue, rules: "".into(), shared: Weak::new(), inflight: Vec::new() };
         self.lock().queues.push(entry);

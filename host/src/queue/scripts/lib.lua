@@ -235,6 +235,10 @@ local flow_functions
 local function flows()
   if flow_functions then return flow_functions end
 
+  -- The most bytes of spans that a flow keeps for the links of its last task: 128 texts of 55 bytes, with a
+  -- space after each. The host takes as many (telemetry::attempt).
+  local MOST_SPANS = 128 * 56
+
   -- Keeps the state of a flow for a while after the task that joins it has ended. `letter` is the dead letter
   -- of that task.
   local function leave(flow, letter)
@@ -274,6 +278,7 @@ local function flows()
       redis.call('PERSIST', flow .. ':results')
     end
     about.fields = cmsgpack.unpack(about['fields'])
+    if about['spans'] then append(about.fields, 'tq-links', about['spans']) end
     if enqueue(about) then
       leave(flow)
     else
@@ -299,6 +304,12 @@ local function flows()
       if result then redis.call('HSET', results, index .. ':value', result) end
       local started = value_in(changes, 'flows')
       if started then redis.call('HSET', results, index .. ':flows', started) end
+      -- Hosts that send spans tell the child's span. One that is not sampled is nobody's.
+      local span, spans = value_in(changes, 'traceparent'), about['spans'] or ''
+      if span and string.sub(span, -3) == '-01' and #spans < MOST_SPANS then
+        about['spans'] = spans .. span .. ' '
+        redis.call('HSET', flow, 'spans', about['spans'])
+      end
       if redis.call('HINCRBY', flow, 'left', -1) == 0 then release(flow, about) end
     elseif not about['failed_as'] then
       local fields = cmsgpack.unpack(about['fields'])

@@ -72,7 +72,7 @@ impl CountedRequest {
 impl Drop for CountedRequest {
     fn drop(&mut self) {
         self.share.requests.0[self.end as usize].fetch_add(1, Ordering::Relaxed);
-        if let Some(span) = &mut self.span {
+        if let Some(span) = self.span.take() {
             let failure = (self.end != RequestEnd::Ok).then(|| Requests::RESULTS[self.end as usize]);
             span.ended(failure);
         }

@@ -100,7 +100,7 @@ pub(super) async fn list_tasks(
 ) -> Result<Json<TaskList>, ApiProblem> {
     let request = ListRequest {
         state: query.state()?,
-        filter: query.filter()?,
+        filter: query.filter(api.mask())?,
         limit: query.limit()?,
         with_fields: query.fields,
         cursor: query.cursor,

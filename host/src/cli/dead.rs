@@ -61,7 +61,7 @@ struct ListView {
 
 async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, &args.queue).await?;
-    let filter = args.filter.clone().filter();
+    let filter = args.filter.clone().filter(config);
     // clap takes no others.
     if let Some(by) = args.by.as_deref().and_then(|by| by.parse().ok()) {
         return dead_groups::list(&queue, by, &filter, &args, out).await;

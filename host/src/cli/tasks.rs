@@ -25,7 +25,7 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
     let queue = open(config, &name).await?;
     // clap takes no other states.
     let state = state.parse().unwrap_or(ListedState::Queued);
-    let filter = filter.filter();
+    let filter = filter.filter(config);
     let mut request = ListRequest { state, filter, cursor, limit: limit.max(1), with_fields: false };
     let mut progress = CommandProgress::begin()?;
     let first = progress.step(operations::list(&queue, &request)).await;

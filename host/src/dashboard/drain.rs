@@ -37,7 +37,7 @@ pub(super) async fn confirm(
     Path(name): Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
-    let filter = values.filter()?;
+    let filter = values.filter(dashboard.api.mask())?;
     let queue = dashboard.api.queue(&name).await?;
     // With a filter, one step counts, as a page is bounded.
     let (count, has_more) = if filter.is_empty() {
@@ -120,7 +120,7 @@ pub(super) async fn drain(
     Path(name): Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
-    let filter = values.filter()?;
+    let filter = values.filter(dashboard.api.mask())?;
     let queue = dashboard.api.queue(&name).await?;
     let note = AuditNote::queue(&name).with_filter(&values.filter_map());
     let part = match step(&dashboard, &queue, &filter, values.get("cursor"), false).await {

@@ -46,7 +46,7 @@ pub(super) async fn show(
     let task = operations::task_view(&dashboard.api.queues(), &queue, &id).await?.masked(mask);
     let mut found = find(&queue, &task).await?;
     if let Some(found) = &mut found {
-        mask.fields(&mut found.fields);
+        FieldView::mask(&mut found.fields, mask);
     }
     let path = task_path(&name, &task.id);
     let main = html! {

@@ -21,7 +21,6 @@ pub(crate) mod history;
 mod json;
 mod letters;
 mod list;
-mod mask;
 mod orders;
 mod patience;
 mod plugins;
@@ -46,7 +45,6 @@ pub(crate) use letters::{
     FileLine, ImportedLetter, drained_lines, export, file_name, letter_lines, read_line,
 };
 pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
-pub(crate) use mask::FieldMask;
 pub(crate) use orders::{OrderView, lift, withdraw};
 pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, plugin_rows};

@@ -41,6 +41,9 @@ mod output;
 mod progress;
 mod schedule;
 mod shell;
+mod table;
+#[cfg(test)]
+mod table_tests;
 mod task_file;
 mod templates;
 mod text;

@@ -11,6 +11,7 @@ mod limits;
 mod mask;
 mod page;
 mod queues;
+mod retry;
 mod size;
 mod tasks;
 

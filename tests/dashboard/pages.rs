@@ -100,6 +100,30 @@ fn path_in(page: &str, end: &str) -> String {
 }
 
 #[test]
+fn a_delayed_task_has_a_button_that_lets_it_run_now() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let late = bench.tqhost(&["enqueue", "work", "a=1", "--delay", "1h"]).ok().stdout.trim().to_owned();
+    let queued = bench.xadd("work", &[("a", "2")]);
+    let browser = Browser::new(&host);
+    let page = browser.page(&format!("/queues/work/tasks/{queued}"));
+    assert!(text(&page).contains("(queued)") && !text(&page).contains("Run now"), "{page}");
+    let page = browser.page(&format!("/queues/work/tasks/{late}"));
+    assert!(text(&page).contains("(delayed)") && text(&page).contains("Run now"), "{page}");
+    let action = format!("{}/retry", path_in(&page, "/retry"));
+    let place = led_to(&browser.press(&page, &action, &[]));
+    assert_eq!(place, format!("/queues/work/tasks/{late}?done=retried"));
+    let after = text(&browser.page(&place));
+    assert!(after.contains("The task is due now") && after.contains("(queued)"), "{after}");
+    assert!(!after.contains("Run now"), "{after}");
+    // The button of a page that is old.
+    let again = browser.press(&page, &action, &[]);
+    assert!(again.status == 409 && text(&again.body).contains("it is queued already"), "{again:?}");
+    assert_eq!((bench.places("work").length, bench.places("work").delayed), (2, 0));
+    host.stop();
+}
+
+#[test]
 fn pause_resume_and_reload_by_forms() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
     bench.install("wrong-world", "echo");

@@ -94,7 +94,7 @@ pub(super) struct TextTable {
 
 impl TextTable {
     /// `spare` are the titles of columns that may be left out where the table does not fit, in this order.
-    /// Those that the table does not have count for nothing.
+    /// Titles that the table does not have count for nothing.
     pub(super) fn new(columns: &[Column], spare: &'static [&'static str]) -> TextTable {
         TextTable { columns: columns.to_vec(), spare, rows: Vec::new() }
     }
@@ -108,7 +108,7 @@ impl TextTable {
     fn fit(&self, full: &[usize], most: usize) -> (Vec<usize>, Vec<usize>) {
         let at = |title: &&str| self.columns.iter().position(|column| column.title == *title);
         let spare: Vec<usize> = self.spare.iter().filter_map(at).collect();
-        // What is left out first is cut first; of the others, the last one.
+        // The column that is left out first is cut first; of the others, the last one.
         let others = (0..full.len()).rev().filter(|column| !spare.contains(column));
         let order: Vec<usize> = spare.iter().copied().chain(others).collect();
         let tries = [ID_WHOLE, ID_LEAST].into_iter().flat_map(|id| (0..=spare.len()).map(move |n| (id, n)));

@@ -25,6 +25,7 @@ mod orders;
 mod patience;
 mod plugins;
 mod queues;
+mod retry;
 mod task;
 pub(crate) mod tree;
 
@@ -49,4 +50,5 @@ pub(crate) use orders::{OrderView, lift, withdraw};
 pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, queue_views};
+pub(crate) use retry::{Retried, retry};
 pub(crate) use task::{AttemptView, BranchView, TaskView, task_view, unknown_task};

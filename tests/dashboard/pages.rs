@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Browser, form, led_to, text};
+use super::{Browser, form, form_token, led_to, text};
 use crate::support::files::{digest, guest, loaded, put};
 use crate::support::http::send;
 use crate::support::{Bench, Held, Host, eventually};
@@ -70,9 +70,17 @@ fn queue_and_task_pages_show_and_change_tasks() {
     let page = browser.page("/queues/work/drain?text=waits");
     assert!(text(&page).contains("1 task waits in queue work"), "{}", text(&page));
     assert!(form(&page, "/queues/work/drain").contains("name=\"text\" value=\"waits\""), "{page}");
+    // Tasks that come after the count stay.
+    let later = bench.xadd("work", &[task, ("name", "waits")]);
+    let late = bench.tqhost(&["enqueue", "work", "name=waits", "--delay", "1h"]).ok().stdout;
     let drained = browser.press(&page, "/queues/work/drain", &[]);
     let shown = text(&drained.body);
-    assert!(shown.contains("1 task is cancelled, and none is left of those that were there."), "{shown}");
+    assert!(shown.contains("1 task is cancelled, and none is left that was counted."), "{shown}");
+    let uncounted = browser.submit("/queues/work/drain", &[("form-token", &form_token(&page))]);
+    assert!(uncounted.status == 422 && text(&uncounted.body).contains("begin at the page that counts"));
+    for id in [later.as_str(), late.trim()] {
+        assert_eq!(bench.tqhost(&["cancel", "work", id, "--json"]).ok().json()["before"], "PENDING");
+    }
     assert_eq!(bench.status("work", &queued, "status"), "CANCELLED");
     assert_eq!(bench.status("work", &running, "status"), "PROCESSING");
 

@@ -5,6 +5,7 @@
 mod access;
 mod alias;
 mod bad_requests;
+mod cancel_walk;
 mod dead;
 mod events;
 mod limits;

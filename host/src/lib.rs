@@ -21,6 +21,7 @@ mod embedded;
 mod field;
 mod file;
 mod logging;
+mod mask;
 mod metrics;
 mod operations;
 mod plugins;

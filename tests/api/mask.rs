@@ -1,10 +1,10 @@
-//! Fields that are hidden (`mask` in `[admin]`): no answer of the API and no page shows their values, and the
-//! command line does.
+//! Fields that are hidden (`mask` in `[admin]`): no answer of the API and no page shows their values, and no
+//! filter finds a task by them. The command line shows them.
 
 use serde_json::{Value, json};
 
 use super::{ask, good, post, problem};
-use crate::support::{Bench, Host, eventually};
+use crate::support::{Bench, Host, eventually, http};
 
 const EMAIL: &str = "ada@lovelace.example";
 
@@ -76,5 +76,96 @@ fn no_answer_and_no_page_shows_what_is_hidden() {
     // The command line reads Redis itself.
     let shown = bench.tqhost(&["status", "work", &done, "--json"]).ok().stdout;
     assert!(shown.contains(EMAIL), "{shown}");
+    host.stop();
+}
+
+/// How many tasks an answer or an output with this list has.
+fn found(list: &Value, name: &str) -> usize {
+    list[name].as_array().unwrap_or_else(|| panic!("a list: {list}")).len()
+}
+
+#[test]
+fn no_filter_finds_a_task_by_what_is_hidden() {
+    let mut bench = Bench::new("");
+    let redis = bench.redis.port;
+    let config = |mask: &str| {
+        format!(
+            "[queues.bad]\nplugin = \"rejects\"\n[queues.waits]\nplugin = \"missing\"\n\
+             [redis]\nurl = \"redis://127.0.0.1:{redis}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+             token = \"all\"\nread_token = \"read\"\n{mask}\n"
+        )
+    };
+    bench.configure(&config("mask = [\"email\", \"Phone\"]"));
+    bench.install("rejects", "rejects");
+    let host = bench.host();
+    let send = |method: &str, path: &str, token: &str, body: Option<Value>| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+        http::send(host.admin(), method, path, &headers, body.map(|body| body.to_string()).as_deref())
+    };
+    let inner = json!({ "PHONE": EMAIL, "n": 7 }).to_string();
+    let body = json!({ "user": { "Email": EMAIL }, "inner": inner, "city": "London" });
+    let task = json!({ "fields": { "email": EMAIL, "body": body, "text": "in-the-open" } });
+    for queue in ["bad", "waits"] {
+        let path = format!("/v1/queues/{queue}/tasks");
+        let id = good(&send("POST", &path, "all", Some(task.clone())), 202)["id"].clone();
+        if queue == "bad" {
+            bench.until("bad", id.as_str().expect("an id"), "FAILED");
+        }
+    }
+    let hidden = "lovelace";
+    let (lists, matching) = (
+        [
+            ("/v1/queues/waits/tasks?state=queued&", "tasks"),
+            ("/v1/queues/bad/tasks?state=dead&", "tasks"),
+            ("/v1/queues/bad/dead?", "dead"),
+            ("/v1/queues/bad/dead/groups?", "groups"),
+        ],
+        [(hidden, 0), ("in-the-open", 1), ("London", 1)],
+    );
+    for (path, name) in lists {
+        for (text, count) in matching {
+            let list = good(&send("GET", &format!("{path}text={text}"), "read", None), 200);
+            assert_eq!(found(&list, name), count, "{path} {text}: {list}");
+        }
+    }
+    for path in ["waits/tasks/cancel", "waits/drain", "bad/dead/requeue", "bad/dead/purge"] {
+        for (text, count) in matching {
+            let body = json!({ "all": true, "dry_run": true, "text": text });
+            let counted = good(&send("POST", &format!("/v1/queues/{path}"), "all", Some(body)), 200);
+            assert_eq!(counted["succeeded"], count, "{path} {text}: {counted}");
+        }
+    }
+    // A filter selects the same tasks on the command line, which says so.
+    let commands: [(&[&str], &str); 7] = [
+        (&["tasks", "waits"], "tasks"),
+        (&["tasks", "bad", "--state", "dead"], "tasks"),
+        (&["dead", "list", "bad"], "dead"),
+        (&["cancel", "waits", "--all", "--dry-run"], "succeeded"),
+        (&["drain", "waits", "--dry-run"], "succeeded"),
+        (&["dead", "requeue", "bad", "--all", "--dry-run"], "succeeded"),
+        (&["dead", "purge", "bad", "--all", "--dry-run"], "succeeded"),
+    ];
+    let run =
+        |command: &[&str], text: &str| bench.tqhost(&[command, &["--json", "--match", text]].concat()).ok();
+    let count = |list: &Value, name: &str| match list[name].as_u64() {
+        Some(count) => usize::try_from(count).expect("a count"),
+        None => found(list, name),
+    };
+    for (command, name) in commands {
+        for (text, expected) in matching {
+            let done = run(command, text);
+            let list: Value = serde_json::from_str(&done.stdout).expect("JSON");
+            assert_eq!(count(&list, name), expected, "{command:?} {text}: {list}");
+            assert!(done.stderr.contains("does not look at the values that [admin] mask hides"), "{done:?}");
+        }
+    }
+    // Without the mask, the same filter finds them.
+    bench.configure(&config(""));
+    for (command, name) in commands {
+        let done = run(command, hidden);
+        let list: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        assert_eq!((count(&list, name), done.stderr.as_str()), (1, ""), "{command:?}: {list}");
+    }
     host.stop();
 }

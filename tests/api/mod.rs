@@ -5,12 +5,14 @@
 mod access;
 mod alias;
 mod bad_requests;
+mod cancel_walk;
 mod dead;
 mod events;
 mod limits;
 mod mask;
 mod page;
 mod queues;
+mod retry;
 mod size;
 mod tasks;
 

@@ -13,3 +13,4 @@ mod examples;
 mod give_back;
 mod incident;
 pub mod pages;
+mod retry;

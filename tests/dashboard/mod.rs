@@ -7,6 +7,7 @@ mod dead;
 mod history;
 mod hostile;
 mod live;
+mod mask;
 mod pages;
 
 use percent_encoding::percent_decode_str;

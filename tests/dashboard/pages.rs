@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Browser, form, led_to, text};
+use super::{Browser, form, form_token, led_to, text};
 use crate::support::files::{digest, guest, loaded, put};
 use crate::support::http::send;
 use crate::support::{Bench, Held, Host, eventually};
@@ -70,9 +70,17 @@ fn queue_and_task_pages_show_and_change_tasks() {
     let page = browser.page("/queues/work/drain?text=waits");
     assert!(text(&page).contains("1 task waits in queue work"), "{}", text(&page));
     assert!(form(&page, "/queues/work/drain").contains("name=\"text\" value=\"waits\""), "{page}");
+    // Tasks that come after the count stay.
+    let later = bench.xadd("work", &[task, ("name", "waits")]);
+    let late = bench.tqhost(&["enqueue", "work", "name=waits", "--delay", "1h"]).ok().stdout;
     let drained = browser.press(&page, "/queues/work/drain", &[]);
     let shown = text(&drained.body);
-    assert!(shown.contains("1 task is cancelled, and none is left of those that were there."), "{shown}");
+    assert!(shown.contains("1 task is cancelled, and none is left that was counted."), "{shown}");
+    let uncounted = browser.submit("/queues/work/drain", &[("form-token", &form_token(&page))]);
+    assert!(uncounted.status == 422 && text(&uncounted.body).contains("begin at the page that counts"));
+    for id in [later.as_str(), late.trim()] {
+        assert_eq!(bench.tqhost(&["cancel", "work", id, "--json"]).ok().json()["before"], "PENDING");
+    }
     assert_eq!(bench.status("work", &queued, "status"), "CANCELLED");
     assert_eq!(bench.status("work", &running, "status"), "PROCESSING");
 
@@ -97,6 +105,30 @@ fn path_in(page: &str, end: &str) -> String {
     let actions = page.split("action=\"").skip(1).filter_map(|rest| rest.split('"').next());
     let found = actions.filter_map(|action| action.strip_suffix(end)).next();
     found.unwrap_or_else(|| panic!("a form for {end} in {page}")).to_owned()
+}
+
+#[test]
+fn a_delayed_task_has_a_button_that_lets_it_run_now() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let late = bench.tqhost(&["enqueue", "work", "a=1", "--delay", "1h"]).ok().stdout.trim().to_owned();
+    let queued = bench.xadd("work", &[("a", "2")]);
+    let browser = Browser::new(&host);
+    let page = browser.page(&format!("/queues/work/tasks/{queued}"));
+    assert!(text(&page).contains("(queued)") && !text(&page).contains("Run now"), "{page}");
+    let page = browser.page(&format!("/queues/work/tasks/{late}"));
+    assert!(text(&page).contains("(delayed)") && text(&page).contains("Run now"), "{page}");
+    let action = format!("{}/retry", path_in(&page, "/retry"));
+    let place = led_to(&browser.press(&page, &action, &[]));
+    assert_eq!(place, format!("/queues/work/tasks/{late}?done=retried"));
+    let after = text(&browser.page(&place));
+    assert!(after.contains("The task is due now") && after.contains("(queued)"), "{after}");
+    assert!(!after.contains("Run now"), "{after}");
+    // The button of a page that is old.
+    let again = browser.press(&page, &action, &[]);
+    assert!(again.status == 409 && text(&again.body).contains("it is queued already"), "{again:?}");
+    assert_eq!((bench.places("work").length, bench.places("work").delayed), (2, 0));
+    host.stop();
 }
 
 #[test]

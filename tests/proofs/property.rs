@@ -135,6 +135,10 @@ pub enum Op {
     Promote {
         limit: usize,
     },
+    /// An operator lets a delayed task run now; the call is repeated.
+    RunNow {
+        nth: usize,
+    },
     Requeue {
         nth: usize,
     },
@@ -224,6 +228,7 @@ fn op() -> impl Strategy<Value = Op> {
         8 => nth().prop_map(|nth| Op::Silence { nth }),
         6 => nth().prop_map(|nth| Op::Ripen { nth }),
         5 => (1..4usize).prop_map(|limit| Op::Promote { limit }),
+        2 => nth().prop_map(|nth| Op::RunNow { nth }),
         2 => nth().prop_map(|nth| Op::Requeue { nth }),
         1 => Just(Op::RequeueAll),
         1 => nth().prop_map(|nth| Op::Purge { nth }),

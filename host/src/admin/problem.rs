@@ -34,6 +34,7 @@ pub(crate) enum ProblemCode {
     UnsupportedMediaType,
     QueueFull,
     TaskEnded,
+    NotDelayed,
     NoEvents,
     /// A key of the queue has another type, or other groups need its entries.
     QueueUnfit,
@@ -60,7 +61,7 @@ impl ProblemCode {
             Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::QueueFull => StatusCode::TOO_MANY_REQUESTS,
-            Code::TaskEnded | Code::NoEvents | Code::QueueUnfit => StatusCode::CONFLICT,
+            Code::TaskEnded | Code::NotDelayed | Code::NoEvents | Code::QueueUnfit => StatusCode::CONFLICT,
             Code::Busy | Code::TimedOut | Code::Starting | Code::RedisUnavailable | Code::RedisRefused => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

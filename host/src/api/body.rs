@@ -12,6 +12,7 @@ use super::extract::TimeMs;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
+use crate::mask::FieldMask;
 use crate::operations::GroupBy;
 use crate::operations::history::OVERVIEW;
 use crate::queue::TaskFilter;
@@ -34,8 +35,8 @@ macro_rules! with_filter {
             /// Only those that are dead for this reason
             #[serde(skip_serializing_if = "Option::is_none")]
             reason: Option<String>,
-            /// Only those with this text in their id, their error or the value of a field. The fields of
-            /// ended tasks are not known
+            /// Only those with this text in their id, their error or the value of a field that is not hidden
+            /// (`mask`). The fields of ended tasks are not known
             #[serde(skip_serializing_if = "Option::is_none")]
             text: Option<String>,
             /// Only those with this text in their latest error
@@ -72,10 +73,11 @@ macro_rules! with_filter {
         }
 
         impl $name {
-            pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
+            pub(super) fn filter(&self, mask: &FieldMask) -> Result<TaskFilter, ApiProblem> {
                 Ok(TaskFilter {
                     reason: self.reason.clone(),
                     text: self.text.clone(),
+                    mask: mask.clone(),
                     error: self.error.clone(),
                     version: self.version.clone(),
                     host: self.host.clone(),
@@ -237,8 +239,8 @@ impl GroupsQuery {
 
 impl ManyBody {
     /// Checks which tasks are meant: a mistake must not become "all".
-    pub(super) fn many(&self) -> Result<Many<'_>, ApiProblem> {
-        let filter = self.filter()?;
+    pub(super) fn many(&self, mask: &FieldMask) -> Result<Many<'_>, ApiProblem> {
+        let filter = self.filter(mask)?;
         match (&self.ids, self.all) {
             (Some(_), true) => Err(invalid("ids and all exclude each other: send one of them")),
             (None, false) => Err(invalid("send ids, or all: true, with filters if you like")),
@@ -312,7 +314,7 @@ mod tests {
 
     fn refused(json: &str) -> String {
         let body: ManyBody = serde_json::from_str(json).expect(json);
-        body.many().map(drop).expect_err(json).detail
+        body.many(&FieldMask::default()).map(drop).expect_err(json).detail
     }
 
     #[test]
@@ -325,7 +327,7 @@ mod tests {
         assert!(refused("{\"all\": true, \"older_than\": \"5\"}").starts_with("older_than: "));
         assert!(serde_json::from_str::<ManyBody>("{\"all\": true, \"resaon\": \"x\"}").is_err());
         let body: ManyBody = serde_json::from_str("{\"all\": true, \"from\": 5}").expect("a body");
-        let Ok(Many::All(filter)) = body.many() else { panic!("all") };
+        let Ok(Many::All(filter)) = body.many(&FieldMask::default()) else { panic!("all") };
         assert_eq!(filter.from_ms, Some(5));
     }
 }

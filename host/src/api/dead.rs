@@ -33,7 +33,7 @@ pub(super) async fn list_dead(
     PathOf(name): PathOf<String>,
     QueryOf(query): QueryOf<DeadQuery>,
 ) -> Result<Json<DeadList>, ApiProblem> {
-    let (filter, limit) = (query.filter()?, query.limit()?);
+    let (filter, limit) = (query.filter(api.mask())?, query.limit()?);
     let queue = api.queue(&name).await?;
     let list = dead_list(&queue, &filter, query.cursor.as_deref(), limit, query.fields).await?;
     Ok(Json(list.masked(api.mask())))
@@ -54,7 +54,7 @@ pub(super) async fn group_dead(
     PathOf(name): PathOf<String>,
     QueryOf(query): QueryOf<GroupsQuery>,
 ) -> Result<Json<DeadGroups>, ApiProblem> {
-    let (by, filter, limit) = (query.by()?, query.filter()?, query.limit()?);
+    let (by, filter, limit) = (query.by()?, query.filter(api.mask())?, query.limit()?);
     let queue = api.queue(&name).await?;
     Ok(Json(dead_groups(&queue, &filter, by, query.cursor.as_deref(), limit).await?))
 }
@@ -80,7 +80,7 @@ pub(super) async fn export_dead(
     QueryOf(query): QueryOf<ExportQuery>,
 ) -> Result<Response, ApiProblem> {
     api.gives_whole_letters()?;
-    let filter = query.filter()?;
+    let filter = query.filter(api.mask())?;
     let queue = api.queue(&name).await?;
     // A download may take long, so it counts as a stream.
     let permit = api.stream_place()?;

@@ -22,7 +22,7 @@ pub(super) async fn change_many<T: Serialize>(
     act: impl AsyncFnOnce(&Queue, &Many<'_>) -> Result<T, OperationError>,
     counts: impl FnOnce(&T) -> (u64, u64),
 ) -> Result<Response, ApiProblem> {
-    let many = body.many()?;
+    let many = body.many(api.mask())?;
     let queue = api.queue(name).await?;
     let note = AuditNote { dry_run: body.dry_run, ..AuditNote::queue(name) };
     let note = match &many {

@@ -56,6 +56,7 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(queues::resume_queue))
         .routes(routes!(tasks::list_tasks, tasks::enqueue_task))
         .routes(routes!(tasks::get_task, tasks::cancel_task))
+        .routes(routes!(tasks::retry_task))
         .routes(routes!(tasks::cancel_tasks))
         .routes(routes!(tasks::drain_queue))
         .routes(routes!(dead::list_dead))

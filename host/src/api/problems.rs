@@ -33,6 +33,7 @@ impl From<OperationError> for ApiProblem {
             OperationError::UnknownQueue(_) => ProblemCode::UnknownQueue,
             OperationError::UnknownTask(_) => ProblemCode::UnknownTask,
             OperationError::HasEnded(_) => ProblemCode::TaskEnded,
+            OperationError::NotDelayed(_) => ProblemCode::NotDelayed,
             OperationError::Invalid(_) => ProblemCode::Invalid,
             OperationError::NoEvents(_) => ProblemCode::NoEvents,
             OperationError::UnknownPlugin(_) => ProblemCode::UnknownPlugin,

@@ -1,4 +1,4 @@
-//! Endpoints: tasks. List, enqueue, show, cancel one, cancel many, drain.
+//! Endpoints: tasks. List, enqueue, show, cancel one, let one run now, cancel many, drain.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use super::state::Api;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::units::parse_duration;
 use crate::operations::{
-    self, BulkCancel, BulkCancelled, CANCELLABLE, Cancelled, DRAINABLE, ListRequest, STEP_TIME, TaskList,
-    TaskView, fields_of_json,
+    self, BulkCancel, BulkCancelled, CANCELLABLE, Cancelled, DRAINABLE, ListRequest, Retried, STEP_TIME,
+    TaskList, TaskView, fields_of_json,
 };
 use crate::queue::listing::ListedState;
 use crate::queue::{Enqueued, NewTask, Queue};
@@ -100,7 +100,7 @@ pub(super) async fn list_tasks(
 ) -> Result<Json<TaskList>, ApiProblem> {
     let request = ListRequest {
         state: query.state()?,
-        filter: query.filter()?,
+        filter: query.filter(api.mask())?,
         limit: query.limit()?,
         with_fields: query.fields,
         cursor: query.cursor,
@@ -226,6 +226,30 @@ pub(super) async fn cancel_task(
     let queue = api.queue(&name).await?;
     match operations::cancel(&api.queues(), &queue, &id).await {
         Ok(cancelled) => Ok(note.on(Json(cancelled))),
+        Err(error) => Ok(note.on(ApiProblem::from(error))),
+    }
+}
+
+/// Lets a delayed task run now: a retry, or one that was enqueued for later
+///
+/// Its attempts stay as they are. A task that is not delayed stays as it is, so the request may be repeated.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/tasks/{id}/retry",
+    params(
+        ("queue" = String, Path, description = "the queue's name in the configuration"),
+        ("id" = String, Path, description = "the task's id, or the name that the queue's `id` gives to it"),
+    ),
+    responses((status = 200, body = Retried))
+)]
+pub(super) async fn retry_task(
+    State(api): State<Api>,
+    PathOf((name, id)): PathOf<(String, String)>,
+) -> Result<Response, ApiProblem> {
+    let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
+    let queue = api.queue(&name).await?;
+    match operations::retry(&queue, &id).await {
+        Ok(retried) => Ok(note.on(Json(retried))),
         Err(error) => Ok(note.on(ApiProblem::from(error))),
     }
 }

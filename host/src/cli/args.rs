@@ -66,6 +66,8 @@ pub(super) enum Command {
     Tasks(TasksArgs),
     /// Cancel tasks: queued, delayed or running (their handlers are stopped within seconds)
     Cancel(CancelArgs),
+    /// Let delayed tasks run now: retries that wait for their backoff, and tasks that were enqueued for later
+    Retry(RetryArgs),
     /// Cancel all tasks that wait in a queue: queued, delayed or held; what runs goes on
     Drain(DrainArgs),
     /// Let all hosts stop claiming tasks of a queue; what runs goes on
@@ -372,6 +374,15 @@ pub(super) struct CancelArgs {
     /// With --all: do not ask before cancelling
     #[arg(long, requires = "all", conflicts_with = "id")]
     pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RetryArgs {
+    /// The queue's name in the configuration
+    pub queue: String,
+    /// Task ids, or names that the queue's `id` gives to tasks
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -26,7 +26,7 @@ const ALONE: &str = "cancel --all cancels all that match: add --yes where nobody
 
 pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Result<(), CommandError> {
     let CancelArgs { queue: name, id, state, filter, dry_run, yes, .. } = args;
-    let filter = filter.filter();
+    let filter = filter.filter(config);
     if let Some(id) = id {
         only_with_all(&filter, false)?;
         return one(config, &open(config, &name).await?, &id, out).await;

@@ -13,8 +13,9 @@ use serde::Serialize;
 use super::args::{DeadCommand, DeadListArgs};
 use super::context::open;
 use super::exit::CommandError;
-use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
+use super::output::{Out, Paint, Tone, sheet};
 use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::table::{Cell, Column, TextTable};
 use super::task_file::ExportedTask;
 use super::{dead_groups, import, redrive, text, value};
 use crate::clock;
@@ -61,7 +62,7 @@ struct ListView {
 
 async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, &args.queue).await?;
-    let filter = args.filter.clone().filter();
+    let filter = args.filter.clone().filter(config);
     // clap takes no others.
     if let Some(by) = args.by.as_deref().and_then(|by| by.parse().ok()) {
         return dead_groups::list(&queue, by, &filter, &args, out).await;
@@ -155,14 +156,17 @@ async fn count(
     Ok((count, false))
 }
 
-fn table(letters: &[DeadView], now_ms: u64, paint: Paint) -> String {
-    let mut table = TextTable::new(&[
-        ("ID", Align::Left),
-        ("REASON", Align::Left),
-        ("ATTEMPTS", Align::Right),
-        ("DIED", Align::Right),
-        ("ERROR", Align::Left),
-    ]);
+pub(super) fn table(letters: &[DeadView], now_ms: u64, paint: Paint) -> String {
+    let mut table = TextTable::new(
+        &[
+            Column::id("ID"),
+            Column::text("REASON"),
+            Column::figure("ATTEMPTS"),
+            Column::figure("DIED"),
+            Column::text("ERROR"),
+        ],
+        &["ATTEMPTS", "DIED"],
+    );
     for letter in letters {
         let ago =
             || format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(letter.failed_at))));

@@ -10,8 +10,9 @@ use jiff::tz::TimeZone;
 
 use super::args::DeadListArgs;
 use super::exit::CommandError;
-use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
+use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::table::{Cell, Column, TextTable};
 use super::text;
 use crate::clock;
 use crate::operations::{DeadGroup, DeadGrouping, DeadGroups, GroupBy};
@@ -80,20 +81,20 @@ fn footer(name: &str, groups: &DeadGroups) -> String {
     footer
 }
 
-fn table(groups: &DeadGroups, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
-    let keys: &[&'static str] = match groups.by {
-        GroupBy::Cause => &["REASON", "VERSION"],
-        GroupBy::Reason => &["REASON"],
-        GroupBy::Version => &["VERSION"],
-        GroupBy::Hour => &["HOUR"],
-        GroupBy::Error => &[],
+pub(super) fn table(groups: &DeadGroups, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
+    let (reason, version) = (Column::text("REASON"), Column::name("VERSION"));
+    let mut columns = match groups.by {
+        GroupBy::Cause => vec![reason, version],
+        GroupBy::Reason => vec![reason],
+        GroupBy::Version => vec![version],
+        GroupBy::Hour => vec![Column::fixed("HOUR")],
+        GroupBy::Error => Vec::new(),
     };
-    let mut columns: Vec<_> = keys.iter().map(|title| (*title, Align::Left)).collect();
-    columns.extend([("COUNT", Align::Right), ("OLDEST", Align::Right), ("NEWEST", Align::Right)]);
-    columns.push(("EXAMPLE", Align::Left));
+    columns.extend(["COUNT", "OLDEST", "NEWEST"].map(Column::figure));
+    columns.push(Column::id("EXAMPLE"));
     let with_error = matches!(groups.by, GroupBy::Cause | GroupBy::Error);
-    columns.extend(with_error.then_some(("ERROR", Align::Left)));
-    let mut table = TextTable::new(&columns);
+    columns.extend(with_error.then_some(Column::text("ERROR")));
+    let mut table = TextTable::new(&columns, &["OLDEST", "EXAMPLE", "NEWEST"]);
     for group in &groups.groups {
         let DeadGroup { reason, version, error, hour, count, oldest_at, newest_at, example } = group;
         let name = |name: &Option<String>| {

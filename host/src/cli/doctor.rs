@@ -11,8 +11,9 @@ use serde::Serialize;
 
 use super::context::open;
 use super::exit::CommandError;
-use super::output::{Align, Out, Paint, TextTable, Tone};
+use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::table::{Column, TextTable};
 use super::text;
 use crate::config::Config;
 use crate::doctor::{self, DoctorReport, FaultKind, Finding};
@@ -109,18 +110,21 @@ pub(super) async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -
     if report.open == 0 { Ok(()) } else { Err(CommandError::Reported) }
 }
 
-fn render(queue: &str, report: &DoctorReport, fix: bool, paint: Paint) -> String {
+/// How many tasks are in each place.
+pub(super) fn places(queue: &str, report: &DoctorReport, paint: Paint) -> String {
     let census = &report.census;
-    let right = |title| (title, Align::Right);
-    let mut places = TextTable::new(&[
-        ("QUEUE", Align::Left),
-        right("QUEUED"),
-        right("RUNNING"),
-        right("DELAYED"),
-        right("HELD"),
-        right("DEAD"),
-        right("ENDED"),
-    ]);
+    let mut places = TextTable::new(
+        &[
+            Column::name("QUEUE"),
+            Column::figure("QUEUED"),
+            Column::figure("RUNNING"),
+            Column::figure("DELAYED"),
+            Column::figure("HELD"),
+            Column::figure("DEAD"),
+            Column::figure("ENDED"),
+        ],
+        &["ENDED", "HELD", "DELAYED", "RUNNING", "QUEUED", "DEAD"],
+    );
     places.row([
         queue.into(),
         census.queued.into(),
@@ -130,7 +134,11 @@ fn render(queue: &str, report: &DoctorReport, fix: bool, paint: Paint) -> String
         census.dead.into(),
         report.ended.into(),
     ]);
-    let mut parts = vec![places.render(paint)];
+    places.render(paint)
+}
+
+fn render(queue: &str, report: &DoctorReport, fix: bool, paint: Paint) -> String {
+    let mut parts = vec![places(queue, report, paint)];
     if !report.findings.is_empty() {
         parts.push(findings(report, paint));
     }

@@ -110,6 +110,7 @@ impl From<OperationError> for CommandError {
             OperationError::Interrupted(error) => error.cause.into(),
             OperationError::UnknownTask(_)
             | OperationError::HasEnded(_)
+            | OperationError::NotDelayed(_)
             | OperationError::NoEvents(_)
             | OperationError::UnknownPlugin(_)
             | OperationError::CancelStopped { .. }

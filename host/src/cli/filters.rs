@@ -10,14 +10,18 @@ use clap::builder::PossibleValuesParser;
 use strum::VariantNames as _;
 
 use super::exit::CommandError;
+use super::output::note;
 use crate::clock::parse_ms;
+use crate::config::Config;
 use crate::config::units::parse_duration;
+use crate::mask::FieldMask;
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::{Reason, TaskFilter};
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct TaskFilterArgs {
-    /// Only those with this text in their id, their error or the value of a field; not of ended tasks' fields
+    /// Only those with this text in their id, their error or the value of a field that [admin] mask does not
+    /// hide; not of ended tasks' fields
     #[arg(long = "match", value_name = "TEXT")]
     pub text: Option<String>,
     /// Only those with this text in their latest error
@@ -49,11 +53,16 @@ pub(super) struct TaskFilterArgs {
 }
 
 impl TaskFilterArgs {
-    pub(super) fn filter(self) -> TaskFilter {
+    pub(super) fn filter(self, config: &Config) -> TaskFilter {
+        let mask = FieldMask::new(&config.admin.mask);
+        if self.text.is_some() && !mask.is_empty() {
+            note("--match does not look at the values that [admin] mask hides");
+        }
         let TaskFilterArgs { text, error, version, host, only, from, to, older_than, newer_than } = self;
         TaskFilter {
             reason: None,
             text,
+            mask,
             error,
             version,
             host,
@@ -82,9 +91,9 @@ pub(super) struct DeadFilterArgs {
 }
 
 impl DeadFilterArgs {
-    pub(super) fn filter(self) -> TaskFilter {
+    pub(super) fn filter(self, config: &Config) -> TaskFilter {
         let DeadFilterArgs { reason, filter } = self;
-        TaskFilter { reason, ..filter.filter() }
+        TaskFilter { reason, ..filter.filter(config) }
     }
 }
 

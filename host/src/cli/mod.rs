@@ -24,6 +24,7 @@ mod new;
 mod plugins;
 mod queues;
 mod redrive;
+mod retry;
 mod run;
 mod status;
 mod tasks;
@@ -41,6 +42,9 @@ mod output;
 mod progress;
 mod schedule;
 mod shell;
+mod table;
+#[cfg(test)]
+mod table_tests;
 mod task_file;
 mod templates;
 mod text;
@@ -180,6 +184,7 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
             Command::Status(args) => status::run(&config, args, &mut out).await,
             Command::Tasks(args) => tasks::run(&config, args, &mut out).await,
             Command::Cancel(args) => cancel::run(&config, args, &mut out).await,
+            Command::Retry(args) => retry::run(&config, args, &mut out).await,
             Command::Drain(args) => drain::run(&config, args, &mut out).await,
             Command::Pause { queue } => control::pause(&config, &queue, &mut out).await,
             Command::Resume { queue } => control::resume(&config, &queue, &mut out).await,

@@ -1,7 +1,7 @@
-//! Output to the terminal: stdout, colours, tables.
+//! Output to the terminal: stdout, colours, sheets.
 //!
-//! In: finished text, or rows of cells. Out: lines on stdout, in colour where stdout is a terminal and
-//! `NO_COLOR` is not set. Not here: formats of numbers and escapes of foreign text (`text`), errors (`exit`).
+//! In: finished text. Out: lines on stdout, in colour where stdout is a terminal and `NO_COLOR` is not set.
+//! Not here: tables (`table`), formats of numbers and escapes of foreign text (`text`), errors (`exit`).
 
 use std::env;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -11,11 +11,8 @@ use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr as _;
 
-use super::text;
-
-/// The smallest width of the last column of a table, and that of a task's id, which other columns keep.
-const SMALLEST: usize = 10;
-const ID_WIDTH: usize = 36;
+/// The columns of a terminal that does not tell how many it has.
+const USUAL_WIDTH: usize = 80;
 
 /// Stdout. When its reader is gone (`| head`), the output ends and the command goes on.
 #[derive(Debug)]
@@ -30,8 +27,9 @@ impl Out {
     pub(super) fn new(json: bool) -> Out {
         let wanted = |name: &str| env::var_os(name).is_none_or(|value| value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let colour = !json && io::stdout().is_terminal() && wanted("NO_COLOR") && !dumb;
-        let width = terminal_size(io::stdout()).map(|(columns, _)| columns).filter(|_| !json);
+        let is_terminal = !json && io::stdout().is_terminal();
+        let colour = is_terminal && wanted("NO_COLOR") && !dumb;
+        let width = width_of(is_terminal, terminal_size(io::stdout()));
         Out { json, paint: Paint { colour, width }, closed: false, error: None }
     }
 
@@ -84,6 +82,11 @@ pub(super) fn terminal_size(stream: impl AsFd) -> Option<(usize, usize)> {
     Some(size).filter(|(columns, rows)| *columns > 0 && *rows > 0)
 }
 
+/// The columns into which tables are fitted.
+fn width_of(is_terminal: bool, size: Option<(usize, usize)>) -> Option<usize> {
+    is_terminal.then(|| size.map_or(USUAL_WIDTH, |(columns, _)| columns))
+}
+
 /// Says how text is shown: in colours, and fitted into a terminal.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Paint {
@@ -119,101 +122,6 @@ impl Paint {
     }
 }
 
-/// One cell of a table.
-#[derive(Debug, Clone)]
-pub(super) struct Cell {
-    pub text: String,
-    tone: Tone,
-}
-
-impl Cell {
-    pub(super) fn tone(text: impl Into<String>, tone: Tone) -> Cell {
-        Cell { text: text.into(), tone }
-    }
-}
-
-impl<T: ToString> From<T> for Cell {
-    fn from(value: T) -> Cell {
-        Cell::tone(value.to_string(), Tone::Plain)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Align {
-    Left,
-    Right,
-}
-
-/// Rows below titles, with aligned columns.
-#[derive(Debug)]
-pub(super) struct TextTable {
-    columns: Vec<(&'static str, Align)>,
-    rows: Vec<Vec<Cell>>,
-}
-
-impl TextTable {
-    pub(super) fn new(columns: &[(&'static str, Align)]) -> TextTable {
-        TextTable { columns: columns.to_vec(), rows: Vec::new() }
-    }
-
-    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
-        self.rows.push(cells.into_iter().collect());
-    }
-
-    /// Makes columns of text smaller until a row has room: first the last one, then the widest ones, as far
-    /// as an id is not cut. Figures keep their width.
-    fn fit(&self, widths: &mut [usize], most: usize) {
-        let is_text = |column: usize| self.columns[column].1 == Align::Left;
-        let excess =
-            |widths: &[usize]| (widths.iter().sum::<usize>() + 2 * (widths.len() - 1)).saturating_sub(most);
-        if let Some(last) = (0..widths.len()).rev().find(|column| is_text(*column)) {
-            let room = widths[last].saturating_sub(SMALLEST);
-            widths[last] -= room.min(excess(widths));
-        }
-        while excess(widths) > 0 {
-            let widest = (0..widths.len()).filter(|column| is_text(*column)).max_by_key(|at| widths[*at]);
-            match widest {
-                Some(column) if widths[column] > ID_WIDTH => widths[column] -= 1,
-                _ => break,
-            }
-        }
-    }
-
-    /// The whole table, without a newline at the end.
-    pub(super) fn render(&self, paint: Paint) -> String {
-        let titles: Vec<Cell> =
-            self.columns.iter().map(|(title, _)| Cell::tone(*title, Tone::Title)).collect();
-        let lines: Vec<&Vec<Cell>> = std::iter::once(&titles).chain(self.rows.iter()).collect();
-        let widest = |column| {
-            lines
-                .iter()
-                .filter_map(|cells: &&Vec<Cell>| cells.get(column))
-                .map(|cell: &Cell| cell.text.width())
-                .max()
-                .unwrap_or(0)
-        };
-        let mut widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
-        if let Some(most) = paint.width {
-            self.fit(&mut widths, most);
-        }
-        let line = |cells: &Vec<Cell>| {
-            let mut out = String::new();
-            for (column, ((_, align), cell)) in self.columns.iter().zip(cells).enumerate() {
-                let shown = text::cut(&cell.text, widths[column]);
-                let padding = " ".repeat(widths[column].saturating_sub(shown.width()));
-                let text = paint.tone(cell.tone, &shown);
-                let gap = if column == 0 { "" } else { "  " };
-                match align {
-                    Align::Left => out += &format!("{gap}{text}{padding}"),
-                    Align::Right => out += &format!("{gap}{padding}{text}"),
-                }
-            }
-            out.trim_end().to_owned()
-        };
-        lines.into_iter().map(line).collect::<Vec<_>>().join("\n")
-    }
-}
-
 /// Lines of `label  value`, with the values below each other. Further lines of a value are indented like its
 /// first.
 pub(super) fn sheet(paint: Paint, lines: &[(&str, String)]) -> String {
@@ -232,54 +140,11 @@ mod tests {
 
     const PLAIN: Paint = Paint { colour: false, width: None };
 
-    fn table() -> TextTable {
-        let mut table =
-            TextTable::new(&[("QUEUE", Align::Left), ("DEAD", Align::Right), ("STATE", Align::Left)]);
-        table.row(["日本".into(), 7.into(), Cell::tone("ready", Tone::Good)]);
-        table.row(["resume-analyze".into(), 12_345.into(), "".into()]);
-        table.row(["नमस्ते".into(), 1.into(), "".into()]);
-        table
-    }
-
     #[test]
-    fn columns_are_aligned() {
-        insta::assert_snapshot!(table().render(PLAIN), @r"
-        QUEUE            DEAD  STATE
-        日本                7  ready
-        resume-analyze  12345
-        नमस्ते                1
-        ");
-    }
-
-    #[test]
-    fn a_table_fits_the_terminal() {
-        let mut table =
-            TextTable::new(&[("ID", Align::Left), ("COUNT", Align::Right), ("ERROR", Align::Left)]);
-        let id = "0190b8e4-61a9-76b6-8505-cad2c3ca81d9";
-        table.row([id.into(), 7.into(), "a long error, which says much".into()]);
-        table.row([format!("a-very-long-name-{id}").into(), 8.into(), "日本語の長いエラー".into()]);
-        let fitted = |width| table.render(Paint { colour: false, width: Some(width) });
-        for width in [70, 80, 100] {
-            let widest = fitted(width).lines().map(|line| line.width()).max();
-            assert!(widest.is_some_and(|widest| widest <= width), "{width}: {}", fitted(width));
-        }
-        assert_eq!(fitted(200), table.render(PLAIN), "nothing is cut where there is room");
-        insta::assert_snapshot!(fitted(70), @r"
-        ID                                                   COUNT  ERROR
-        0190b8e4-61a9-76b6-8505-cad2c3ca81d9                     7  a long er…
-        a-very-long-name-0190b8e4-61a9-76b6-8505-cad2c3ca8…      8  日本語の…
-        ");
-        assert!(fitted(20).contains(id), "an id is never cut: {}", fitted(20));
-    }
-
-    #[test]
-    fn colours_take_no_room() {
-        let coloured = table().render(Paint { colour: true, width: None });
-        assert!(
-            coloured.contains("    \u{1b}[1mDEAD\u{1b}[0m")
-                && coloured.contains("  \u{1b}[32mready\u{1b}[0m"),
-            "{coloured:?}"
-        );
+    fn a_terminal_that_does_not_tell_its_width_has_80_columns() {
+        assert_eq!(width_of(true, Some((120, 50))), Some(120));
+        assert_eq!(width_of(true, None), Some(80));
+        assert_eq!(width_of(false, None), None, "a pipe takes whole tables");
     }
 
     #[test]

@@ -11,7 +11,8 @@ use serde::Serialize;
 use super::context::connect;
 use super::exit::CommandError;
 use super::files::{self, short};
-use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
+use super::output::{Out, Paint, Tone};
+use super::table::{Cell, Column, TextTable};
 use super::text;
 use crate::clock;
 use crate::config::{self, Config};
@@ -33,12 +34,12 @@ struct PluginsView {
 }
 
 #[derive(Debug, Serialize)]
-struct FileView {
-    plugin: String,
-    file: String,
-    bytes: Option<u64>,
-    version: Option<String>,
-    error: Option<String>,
+pub(super) struct FileView {
+    pub plugin: String,
+    pub file: String,
+    pub bytes: Option<u64>,
+    pub version: Option<String>,
+    pub error: Option<String>,
 }
 
 pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
@@ -105,22 +106,24 @@ fn file(config: &Config, name: &str) -> FileView {
     view
 }
 
-fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
+pub(super) fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     if rows.is_empty() {
         return "The running hosts have no plugins.".into();
     }
-    let right = |title| (title, Align::Right);
-    let mut table = TextTable::new(&[
-        ("PLUGIN", Align::Left),
-        ("HOST", Align::Left),
-        ("STATE", Align::Left),
-        ("VERSION", Align::Left),
-        right("LOADED"),
-        right("COMPILED"),
-        right("ATTEMPTS"),
-        right("FAILURES"),
-        right("PEAK MEMORY"),
-    ]);
+    let mut table = TextTable::new(
+        &[
+            Column::name("PLUGIN"),
+            Column::name("HOST"),
+            Column::fixed("STATE"),
+            Column::name("VERSION"),
+            Column::figure("LOADED"),
+            Column::figure("COMPILED"),
+            Column::figure("ATTEMPTS"),
+            Column::figure("FAILURES"),
+            Column::figure("PEAK MEMORY"),
+        ],
+        &["COMPILED", "PEAK MEMORY", "LOADED", "ATTEMPTS", "FAILURES", "HOST"],
+    );
     let none = || text::NONE.to_owned();
     let mut errors = Vec::new();
     for PluginView { host, plugin } in rows {
@@ -169,17 +172,19 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
 
 /// The ends of attempts, by version. FAILED are those that the sandbox ended, OTHERS found a service down or
 /// were deferred.
-fn render_versions(versions: &[VersionView], paint: Paint) -> String {
-    let right = |title| (title, Align::Right);
-    let mut table = TextTable::new(&[
-        ("VERSION", Align::Left),
-        right("ATTEMPTS"),
-        right("COMPLETED"),
-        right("RETRIED"),
-        right("REJECTED"),
-        right("FAILED"),
-        right("OTHERS"),
-    ]);
+pub(super) fn render_versions(versions: &[VersionView], paint: Paint) -> String {
+    let mut table = TextTable::new(
+        &[
+            Column::name("VERSION"),
+            Column::figure("ATTEMPTS"),
+            Column::figure("COMPLETED"),
+            Column::figure("RETRIED"),
+            Column::figure("REJECTED"),
+            Column::figure("FAILED"),
+            Column::figure("OTHERS"),
+        ],
+        &["OTHERS", "RETRIED", "REJECTED", "COMPLETED", "ATTEMPTS", "FAILED"],
+    );
     for of in versions {
         table.row([
             text::escape(&of.version).into(),
@@ -195,15 +200,18 @@ fn render_versions(versions: &[VersionView], paint: Paint) -> String {
 }
 
 /// The changes of a plugin's versions, newest first.
-fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
-    let mut table = TextTable::new(&[
-        ("WHEN", Align::Right),
-        ("HOST", Align::Left),
-        ("CHANGE", Align::Left),
-        ("VERSION", Align::Left),
-        ("TOOK", Align::Right),
-        ("REASON", Align::Left),
-    ]);
+pub(super) fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
+    let mut table = TextTable::new(
+        &[
+            Column::figure("WHEN"),
+            Column::name("HOST"),
+            Column::text("CHANGE"),
+            Column::name("VERSION"),
+            Column::figure("TOOK"),
+            Column::text("REASON"),
+        ],
+        &["TOOK", "HOST", "WHEN"],
+    );
     let none = || text::NONE.to_owned();
     let mut changes: Vec<_> = rows
         .iter()
@@ -228,13 +236,11 @@ fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     table.render(paint)
 }
 
-fn render_files(files: &[FileView], paint: Paint) -> String {
-    let mut table = TextTable::new(&[
-        ("PLUGIN", Align::Left),
-        ("FILE", Align::Left),
-        ("SIZE", Align::Right),
-        ("VERSION", Align::Left),
-    ]);
+pub(super) fn render_files(files: &[FileView], paint: Paint) -> String {
+    let mut table = TextTable::new(
+        &[Column::name("PLUGIN"), Column::name("FILE"), Column::figure("SIZE"), Column::text("VERSION")],
+        &["SIZE"],
+    );
     for file in files {
         let version = match (&file.version, &file.error) {
             (Some(version), _) => Cell::from(short(version)),

@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::args::QueuesArgs;
 use super::context::{connect, rules};
 use super::exit::CommandError;
-use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
+use super::output::{Out, Paint, Tone, sheet};
+use super::table::{Cell, Column, TextTable};
 use super::watch::WatchScreen;
 use super::{schedule, text};
 use crate::chain::chain;
@@ -18,6 +19,7 @@ use crate::config::{self, Config};
 use crate::operations::alarms::different_versions;
 use crate::operations::{NO_HOST, QueueOnHost, QueueView, queue_views};
 use crate::queue::Link;
+use crate::queue::census::Consumer;
 use crate::queue::hold::QueueHold;
 use crate::queue::hosts::{self, HostInfo};
 
@@ -196,20 +198,22 @@ fn refused(hosts: &[HostInfo]) -> Vec<String> {
     hosts.iter().filter_map(told).collect()
 }
 
-fn table(views: &[QueueView], paint: Paint) -> String {
-    let right = |title| (title, Align::Right);
-    let mut table = TextTable::new(&[
-        ("QUEUE", Align::Left),
-        right("QUEUED"),
-        right("RUNNING"),
-        right("DELAYED"),
-        right("HELD"),
-        right("DEAD"),
-        right("OLDEST"),
-        right("RATE/S"),
-        right("HOSTS"),
-        ("STATE", Align::Left),
-    ]);
+pub(super) fn table(views: &[QueueView], paint: Paint) -> String {
+    let mut table = TextTable::new(
+        &[
+            Column::name("QUEUE"),
+            Column::figure("QUEUED"),
+            Column::figure("RUNNING"),
+            Column::figure("DELAYED"),
+            Column::figure("HELD"),
+            Column::figure("DEAD"),
+            Column::figure("OLDEST"),
+            Column::figure("RATE/S"),
+            Column::figure("HOSTS"),
+            Column::text("STATE"),
+        ],
+        &["HOSTS", "HELD", "RATE/S", "DELAYED", "OLDEST", "RUNNING", "QUEUED", "DEAD"],
+    );
     for view in views {
         let dead = Cell::tone(view.dead.to_string(), if view.dead > 0 { Tone::Bad } else { Tone::Plain });
         table.row([
@@ -250,44 +254,56 @@ fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
     lines.extend(schedule.map(|schedule| ("schedule", schedule)));
     let mut parts = vec![sheet(paint, &lines)];
     if !view.hosts.is_empty() {
-        let right = |title| (title, Align::Right);
-        let mut table = TextTable::new(&[
-            ("HOST", Align::Left),
-            ("VERSION", Align::Left),
-            right("RUNNING"),
-            right("COMPLETED"),
-            right("RETRIED"),
-            right("DEAD"),
-            right("RATE/S"),
-            ("STATE", Align::Left),
-        ]);
-        let mark = if view.versions_differ { Tone::Warning } else { Tone::Plain };
-        for QueueOnHost { host, version, queue, .. } in &view.hosts {
-            let (words, tone) = state(&queue.state, &view.plugin);
-            let rate = format!("{:.1}", queue.rate);
-            let figures = [queue.running, queue.completed, queue.retried, queue.dead].map(Cell::from);
-            table.row(
-                [text::escape(host).into(), Cell::tone(text::escape(version), mark)]
-                    .into_iter()
-                    .chain(figures)
-                    .chain([rate.into(), Cell::tone(words, tone)]),
-            );
-        }
-        parts.push(table.render(paint));
+        parts.push(hosts_table(view, paint));
     }
     if !view.consumers.is_empty() {
-        let mut table =
-            TextTable::new(&[("CONSUMER", Align::Left), ("PENDING", Align::Right), ("IDLE", Align::Right)]);
-        for consumer in &view.consumers {
-            table.row([
-                text::escape(&consumer.name).into(),
-                consumer.pending.into(),
-                text::age(Duration::from_millis(consumer.idle_ms)).into(),
-            ]);
-        }
-        parts.push(table.render(paint));
+        parts.push(consumers_table(&view.consumers, paint));
     }
     parts.join("\n\n")
+}
+
+pub(super) fn hosts_table(view: &QueueView, paint: Paint) -> String {
+    let mut table = TextTable::new(
+        &[
+            Column::name("HOST"),
+            Column::name("VERSION"),
+            Column::figure("RUNNING"),
+            Column::figure("COMPLETED"),
+            Column::figure("RETRIED"),
+            Column::figure("DEAD"),
+            Column::figure("RATE/S"),
+            Column::text("STATE"),
+        ],
+        &["RATE/S", "RETRIED", "VERSION", "COMPLETED", "DEAD", "RUNNING"],
+    );
+    let mark = if view.versions_differ { Tone::Warning } else { Tone::Plain };
+    for QueueOnHost { host, version, queue, .. } in &view.hosts {
+        let (words, tone) = state(&queue.state, &view.plugin);
+        let rate = format!("{:.1}", queue.rate);
+        let figures = [queue.running, queue.completed, queue.retried, queue.dead].map(Cell::from);
+        table.row(
+            [text::escape(host).into(), Cell::tone(text::escape(version), mark)]
+                .into_iter()
+                .chain(figures)
+                .chain([rate.into(), Cell::tone(words, tone)]),
+        );
+    }
+    table.render(paint)
+}
+
+pub(super) fn consumers_table(consumers: &[Consumer], paint: Paint) -> String {
+    let mut table = TextTable::new(
+        &[Column::name("CONSUMER"), Column::figure("PENDING"), Column::figure("IDLE")],
+        &["IDLE", "PENDING"],
+    );
+    for consumer in consumers {
+        table.row([
+            text::escape(&consumer.name).into(),
+            consumer.pending.into(),
+            text::age(Duration::from_millis(consumer.idle_ms)).into(),
+        ]);
+    }
+    table.render(paint)
 }
 
 #[cfg(test)]
@@ -295,7 +311,6 @@ mod tests {
     use super::super::status::tests::rules;
     use super::*;
     use crate::queue::Census;
-    use crate::queue::census::Consumer;
     use crate::queue::hosts::HostQueue;
 
     const PLAIN: Paint = Paint { colour: false, width: None };

@@ -39,7 +39,7 @@ struct Chosen {
 }
 
 async fn choose(config: &Config, args: RedriveArgs) -> Result<Chosen, CommandError> {
-    let filter = args.filter.filter();
+    let filter = args.filter.filter(config);
     only_with_all(&filter, args.all)?;
     let queue = open(config, &args.queue).await?;
     let choice = if args.all { DeadChoice::All(filter) } else { DeadChoice::Ids(args.ids) };

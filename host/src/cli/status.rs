@@ -12,7 +12,8 @@ use tokio::time::sleep;
 use super::args::StatusArgs;
 use super::context::open;
 use super::exit::CommandError;
-use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
+use super::output::{Out, Paint, Tone, sheet};
+use super::table::{Cell, Column, TextTable};
 use super::{text, value, wait};
 use crate::clock;
 use crate::config::units::show_duration;
@@ -143,16 +144,19 @@ fn render(
 }
 
 /// The attempts that failed, and the log of the last one.
-fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
-    let mut table = TextTable::new(&[
-        ("ATTEMPT", Align::Right),
-        ("BEGAN", Align::Left),
-        ("RAN", Align::Right),
-        ("OUTCOME", Align::Left),
-        ("VERSION", Align::Left),
-        ("HOST", Align::Left),
-        ("ERROR", Align::Left),
-    ]);
+pub(super) fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
+    let mut table = TextTable::new(
+        &[
+            Column::figure("ATTEMPT"),
+            Column::fixed("BEGAN"),
+            Column::figure("RAN"),
+            Column::text("OUTCOME"),
+            Column::name("VERSION"),
+            Column::name("HOST"),
+            Column::text("ERROR"),
+        ],
+        &["HOST", "RAN", "VERSION", "BEGAN"],
+    );
     for one in attempts {
         let ran = Duration::from_millis(one.finished_at.saturating_sub(one.started_at));
         table.row([

@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::args::TasksArgs;
 use super::context::open;
 use super::exit::CommandError;
-use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
+use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::status::tone;
+use super::table::{Cell, Column, TextTable};
 use super::text;
 use crate::clock;
 use crate::config::Config;
@@ -25,7 +26,7 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
     let queue = open(config, &name).await?;
     // clap takes no other states.
     let state = state.parse().unwrap_or(ListedState::Queued);
-    let filter = filter.filter();
+    let filter = filter.filter(config);
     let mut request = ListRequest { state, filter, cursor, limit: limit.max(1), with_fields: false };
     let mut progress = CommandProgress::begin()?;
     let first = progress.step(operations::list(&queue, &request)).await;
@@ -77,15 +78,18 @@ fn show(list: &TaskList, request: &ListRequest, name: &str, is_cut: bool, out: &
     }
 }
 
-fn table(tasks: &[ListedTask], now_ms: u64, paint: Paint) -> String {
-    let mut table = TextTable::new(&[
-        ("ID", Align::Left),
-        ("STATUS", Align::Left),
-        ("ATTEMPT", Align::Right),
-        ("WHEN", Align::Right),
-        ("HOST", Align::Left),
-        ("ERROR", Align::Left),
-    ]);
+pub(super) fn table(tasks: &[ListedTask], now_ms: u64, paint: Paint) -> String {
+    let mut table = TextTable::new(
+        &[
+            Column::id("ID"),
+            Column::fixed("STATUS"),
+            Column::figure("ATTEMPT"),
+            Column::figure("WHEN"),
+            Column::name("HOST"),
+            Column::text("ERROR"),
+        ],
+        &["ATTEMPT", "HOST", "WHEN"],
+    );
     for task in tasks {
         let ago = |ms: u64| format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(ms))));
         let due = task.due_at.filter(|due| *due > now_ms);

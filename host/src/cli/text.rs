@@ -56,6 +56,39 @@ pub(super) fn cut(text: &str, max: usize) -> String {
     kept.chain(['…']).collect()
 }
 
+/// Cuts the text to `max` columns of a terminal in its middle, so that its beginning and its end are seen.
+pub(super) fn cut_middle(text: &str, max: usize) -> String {
+    if text.width() <= max {
+        return text.to_owned();
+    }
+    let room = max.saturating_sub(1);
+    let part = |chars: &mut dyn Iterator<Item = char>, most: usize| -> Vec<char> {
+        let mut used = 0;
+        chars
+            .take_while(|c| {
+                used += c.width().unwrap_or(0);
+                used <= most
+            })
+            .collect()
+    };
+    let begin = part(&mut text.chars(), room.div_ceil(2));
+    let end = part(&mut text.chars().rev(), room / 2);
+    begin.into_iter().chain(['…']).chain(end.into_iter().rev()).collect()
+}
+
+/// Lines of at most `most` columns, as far as its words are that short.
+pub(super) fn wrapped(text: &str, most: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.width() + 1 + word.width() <= most => *line += &format!(" {word}"),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// `3m 12s`: the two largest units.
 pub(super) fn age(duration: Duration) -> String {
     let (ms, s) = (duration.as_millis(), duration.as_secs());

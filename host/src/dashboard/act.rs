@@ -64,7 +64,7 @@ pub(super) async fn confirm(
         Some("purge") => Deed::Purge,
         _ => return Err(invalid("what: it is neither requeue nor purge").into()),
     };
-    let (filter, rate) = (values.filter()?, rate(&values)?);
+    let (filter, rate) = (values.filter(dashboard.api.mask())?, rate(&values)?);
     let queue = dashboard.api.queue(&name).await?;
     let begin = match values.get("begin") {
         Some(begin) => begin.to_owned(),
@@ -228,7 +228,7 @@ async fn step(
     deed: Deed,
     what: Redrive,
 ) -> Result<Response, PageProblem> {
-    let filter = values.filter()?;
+    let filter = values.filter(dashboard.api.mask())?;
     // Without a cursor it would be another set than the one that was counted.
     let cursor = values.get("cursor").ok_or_else(|| invalid("cursor: begin at the page that counts"))?;
     let queue = dashboard.api.queue(name).await?;

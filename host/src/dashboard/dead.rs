@@ -31,7 +31,7 @@ pub(super) async fn show(
     Path(name): Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
-    let filter = values.filter()?;
+    let filter = values.filter(dashboard.api.mask())?;
     let queue = dashboard.api.queue(&name).await?;
     let groups = dead_groups(&queue, &filter, GroupBy::Cause, None, GROUPS).await?;
     let list = dead_list(&queue, &filter, values.get("cursor"), LETTERS, false).await?;

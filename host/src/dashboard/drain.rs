@@ -1,7 +1,8 @@
 //! Drain of a queue: a page that counts what waits and asks, and the steps.
 //!
-//! A step is bounded; where more is left, its page has a form that goes on. Not here: cancelling tasks
-//! (`operations::cancel`).
+//! The page begins the walk: its cursor says which tasks were there, so those that are added after the count
+//! are left alone. A step is bounded; where more is left, its page has a form that goes on. Not here:
+//! cancelling tasks (`operations::cancel`).
 
 use axum::Extension;
 use axum::extract::{Path, State};
@@ -10,6 +11,7 @@ use maud::{Markup, html};
 
 use super::layout::{form_token, page};
 use super::problem::PageProblem;
+use super::queue::invalid;
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{data, plural};
@@ -22,10 +24,10 @@ async fn step(
     dashboard: &Dashboard,
     queue: &Queue,
     filter: &TaskFilter,
-    cursor: Option<&str>,
+    cursor: &str,
     dry_run: bool,
 ) -> Result<BulkCancelled, PageProblem> {
-    let (states, only_waiting, time) = (&DRAINABLE[..], true, STEP_TIME);
+    let (states, cursor, only_waiting, time) = (&DRAINABLE[..], Some(cursor), true, STEP_TIME);
     let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run, time };
     Ok(operations::cancel_part(&dashboard.api.queues(), queue, &bulk).await?)
 }
@@ -37,14 +39,15 @@ pub(super) async fn confirm(
     Path(name): Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
-    let filter = values.filter()?;
+    let filter = values.filter(dashboard.api.mask())?;
     let queue = dashboard.api.queue(&name).await?;
+    let begin = operations::cancel_walk(&queue, &DRAINABLE).await?;
     // With a filter, one step counts, as a page is bounded.
     let (count, has_more) = if filter.is_empty() {
         let census = queue.census().await?;
         (census.queued + census.delayed + census.held_tasks, false)
     } else {
-        let part = step(&dashboard, &queue, &filter, None, true).await?;
+        let part = step(&dashboard, &queue, &filter, &begin, true).await?;
         (part.succeeded, part.next.is_some())
     };
     let path = queue_path(&name);
@@ -62,14 +65,14 @@ pub(super) async fn confirm(
             "They are cancelled for good. What runs goes on. To keep them, use "
             code { "tqhost drain --out" } "."
         }
-        p.note { "Producers may add more meanwhile, and tasks that run may be tried again." }
+        p.note { "Tasks that producers add from now on stay, and tasks that run may be tried again." }
         @if !visitor.may_change() {
             p { "This session may only read." }
         } @else if count == 0 && !has_more {
             p { "There is nothing to do." }
         } @else {
             @let many = if has_more { "all that match".to_owned() } else { plural(count, "task") };
-            (form(&visitor, &path, &values, None, [0, 0], &format!("Cancel {many}")))
+            (form(&visitor, &path, &values, &begin, None, &format!("Cancel {many}")))
         }
         p { a href=(path) { "Back, without a change" } }
     };
@@ -98,17 +101,18 @@ fn form(
     visitor: &Visitor,
     path: &str,
     values: &Values,
-    cursor: Option<&str>,
-    so_far: [u64; 2],
+    cursor: &str,
+    so_far: Option<[u64; 2]>,
     label: &str,
 ) -> Markup {
+    let [succeeded, skipped] = so_far.unwrap_or_default();
     html! {
-        form method="post" action={ (path) "/drain" } data-continue[cursor.is_some()] {
+        form method="post" action={ (path) "/drain" } data-continue[so_far.is_some()] {
             (form_token(visitor))
             (values.hidden_filter())
-            @if let Some(cursor) = cursor { input type="hidden" name="cursor" value=(cursor); }
-            input type="hidden" name="succeeded" value=(so_far[0]);
-            input type="hidden" name="skipped" value=(so_far[1]);
+            input type="hidden" name="cursor" value=(cursor);
+            input type="hidden" name="succeeded" value=(succeeded);
+            input type="hidden" name="skipped" value=(skipped);
             button.danger { (label) }
         }
     }
@@ -120,10 +124,12 @@ pub(super) async fn drain(
     Path(name): Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
-    let filter = values.filter()?;
+    let filter = values.filter(dashboard.api.mask())?;
+    // Without a cursor it would be another set than the one that was counted.
+    let cursor = values.get("cursor").ok_or_else(|| invalid("cursor: begin at the page that counts"))?;
     let queue = dashboard.api.queue(&name).await?;
     let note = AuditNote::queue(&name).with_filter(&values.filter_map());
-    let part = match step(&dashboard, &queue, &filter, values.get("cursor"), false).await {
+    let part = match step(&dashboard, &queue, &filter, cursor, false).await {
         Ok(part) => part,
         Err(error) => return Ok(note.on(error.into_response())),
     };
@@ -139,11 +145,11 @@ pub(super) async fn drain(
             @if so_far[0] == 1 { "is " } @else { "are " } "cancelled"
             @if so_far[1] > 0 { ", " (so_far[1]) " skipped: they had ended or begun" }
             @if part.next.is_some() { "; more are left." }
-            @else { ", and none is left of those that were there." }
+            @else { ", and none is left that was counted." }
         }
         @if let Some(next) = &part.next {
             p.note { "With JavaScript this page goes on by itself; leave it to stop." }
-            (form(&visitor, &path, &values, Some(next), so_far, "Go on"))
+            (form(&visitor, &path, &values, next, Some(so_far), "Go on"))
         }
         p { a href=(path) { "Watch queue " (data(&name)) } }
     };

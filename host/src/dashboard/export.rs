@@ -20,7 +20,7 @@ pub(super) async fn export(
     values: Values,
 ) -> Result<Response, PageProblem> {
     dashboard.api.gives_whole_letters()?;
-    let filter = values.filter()?;
+    let filter = values.filter(dashboard.api.mask())?;
     let queue = dashboard.api.queue(&name).await?;
     // A download may take long, so it counts as a stream.
     let permit = dashboard.api.stream_place()?;

@@ -147,6 +147,7 @@ pub(super) fn done(values: &Values) -> Markup {
         Some("enqueued") => "The task is in the queue.",
         Some("duplicate") => "There was a task with this key before: this one.",
         Some("cancelled") => "The task is cancelled.",
+        Some("retried") => "The task is due now: it runs when a host has room.",
         Some("requeued") => "The task is in the queue again.",
         Some("reloading") => "This host looks at the file of the plugin now.",
         Some("withdrawn") => "The version is withdrawn: all hosts go back within seconds.",

@@ -65,6 +65,7 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}/tasks", post(queue::enqueue))
         .route("/queues/{queue}/tasks/{id}", get(task::show))
         .route("/queues/{queue}/tasks/{id}/cancel", post(task::cancel))
+        .route("/queues/{queue}/tasks/{id}/retry", post(task::retry))
         .route("/queues/{queue}/tasks/{id}/requeue", post(task::requeue))
         .route("/queues/{queue}/dead", get(dead::show))
         .route("/queues/{queue}/dead/confirm", get(act::confirm))

@@ -52,7 +52,7 @@ pub(super) async fn show(
     let listed = chosen_state(&values)?;
     let request = ListRequest {
         state: listed,
-        filter: values.filter()?,
+        filter: values.filter(dashboard.api.mask())?,
         cursor: values.get("cursor").map(str::to_owned),
         limit: TASKS,
         with_fields: false,

@@ -46,7 +46,7 @@ pub(super) async fn show(
     let task = operations::task_view(&dashboard.api.queues(), &queue, &id).await?.masked(mask);
     let mut found = find(&queue, &task).await?;
     if let Some(found) = &mut found {
-        mask.fields(&mut found.fields);
+        FieldView::mask(&mut found.fields, mask);
     }
     let path = task_path(&name, &task.id);
     let main = html! {
@@ -71,7 +71,12 @@ pub(super) async fn show(
                 @match task.status {
                     Status::Completed | Status::Cancelled => {}
                     Status::Failed => (button(&visitor, &format!("{path}/requeue"), "Requeue")),
-                    _ => (button(&visitor, &format!("{path}/cancel"), "Cancel")),
+                    _ => {
+                        @if found.as_ref().is_some_and(|found| found.state == ListedState::Delayed) {
+                            (button(&visitor, &format!("{path}/retry"), "Run now"))
+                        }
+                        (button(&visitor, &format!("{path}/cancel"), "Cancel"))
+                    }
                 }
             }
         }
@@ -178,6 +183,18 @@ pub(super) async fn cancel(
             let page = format!("{}?done=cancelled", task_path(&name, &cancelled.id));
             Ok(note.on(Redirect::to(&page)))
         }
+        Err(error) => Ok(note.on(PageProblem::from(error).into_response())),
+    }
+}
+
+pub(super) async fn retry(
+    State(dashboard): State<Dashboard>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Response, PageProblem> {
+    let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
+    let queue = dashboard.api.queue(&name).await?;
+    match operations::retry(&queue, &id).await {
+        Ok(retried) => Ok(note.on(Redirect::to(&format!("{}?done=retried", task_path(&name, &retried.id))))),
         Err(error) => Ok(note.on(PageProblem::from(error).into_response())),
     }
 }

@@ -14,6 +14,7 @@ use url::form_urlencoded;
 
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::units::parse_duration;
+use crate::mask::FieldMask;
 use crate::queue::TaskFilter;
 
 /// The names of a filter.
@@ -44,7 +45,7 @@ impl Values {
     }
 
     /// The filter of tasks.
-    pub(super) fn filter(&self) -> Result<TaskFilter, ApiProblem> {
+    pub(super) fn filter(&self, mask: &FieldMask) -> Result<TaskFilter, ApiProblem> {
         let text = |name: &str| self.get(name).map(str::to_owned);
         let age = |name: &str| {
             let age = self.get(name).map(|text| parse_duration(text.trim())).transpose();
@@ -53,6 +54,7 @@ impl Values {
         Ok(TaskFilter {
             reason: text("reason"),
             text: text("text"),
+            mask: mask.clone(),
             error: text("error"),
             version: text("version"),
             host: text("host"),

@@ -26,6 +26,9 @@ use crate::queue::{FlowProgress, Meant, Queue, Status, TaskFilter, TaskName};
 /// the stream, which therefore comes later, and what a host takes meanwhile runs.
 pub(crate) const CANCELLABLE: [ListedState; 4] =
     [ListedState::Delayed, ListedState::Held, ListedState::Queued, ListedState::Running];
+/// How often all these states are looked at, at most. A task that ran at the beginning may be delayed, held
+/// or queued where the walk has been; so it looks again until it finds none.
+const ROUNDS: u8 = 3;
 /// The states that a drain empties, in this order for the same reason.
 pub(crate) const DRAINABLE: [ListedState; 3] = [ListedState::Delayed, ListedState::Held, ListedState::Queued];
 /// The most tasks that one step looks at, and for how long where somebody waits for an answer.
@@ -36,6 +39,8 @@ pub(crate) const STEP_TIME: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(20);
 const KIND: &str = "cancel";
 const IDS_KIND: &str = "cancel-ids";
+/// In a cursor: the round has cancelled a task.
+const FOUND: &str = "found";
 
 /// A task that is cancelled.
 #[derive(Debug, Serialize, ToSchema)]
@@ -210,6 +215,10 @@ pub(crate) async fn cancel_all(
     done: &mut BulkCancelled,
 ) -> Result<(), OperationError> {
     let mut walk = CancelWalk::new(bulk.states, bulk.cursor)?;
+    walk.repeats = !bulk.dry_run && bulk.states == CANCELLABLE;
+    if walk.repeats && walk.until_ms.is_none() {
+        walk.until_ms = Some(patiently(|| queue.now_ms()).await?);
+    }
     let (looks, end) = (done.examined + LOOKS, Instant::now() + bulk.time);
     done.next = None;
     while let Some(page) = walk.page(queue, bulk.filter).await? {
@@ -218,7 +227,11 @@ pub(crate) async fn cancel_all(
             if bulk.dry_run {
                 done.succeeded += 1;
             } else {
+                let (succeeded, skipped) = (done.succeeded, done.skipped);
                 cancel_one(queues, queue, task, bulk.only_waiting, done).await?;
+                walk.has_found |= done.succeeded > succeeded;
+                // A later round skips what an earlier one has cancelled.
+                done.skipped = if walk.round == 1 { done.skipped } else { skipped };
             }
             if Instant::now() >= end {
                 done.next = Some(walk.write(page.state, &task.position));
@@ -278,8 +291,14 @@ pub(crate) struct CancelWalk<'c> {
     /// as the walk might never end.
     last: Option<String>,
     /// Delayed and held tasks that were enqueued after this time (ms since the Unix epoch, by Redis's clock)
-    /// are left out. None: none are.
+    /// are left out, and from the second round on all others, too. None: none are.
     until_ms: Option<u64>,
+    /// Whether there are further rounds.
+    repeats: bool,
+    /// The number of the round.
+    round: u8,
+    /// Whether this round has cancelled a task.
+    has_found: bool,
 }
 
 /// The cursor of an operation that has not begun: on the tasks that are there now, and on none that are added
@@ -287,8 +306,8 @@ pub(crate) struct CancelWalk<'c> {
 pub(crate) async fn cancel_walk(queue: &Queue, states: &[ListedState]) -> Result<String, OperationError> {
     let until_ms = Some(patiently(|| queue.now_ms()).await?);
     let last = Some(patiently(|| queue.last_queued()).await?);
-    let state = states.first().map_or("", |state| (*state).into_str());
-    Ok(CancelWalk { last, until_ms, ..CancelWalk::new(states, None)? }.write_parts(state, ""))
+    let walk = CancelWalk { last, until_ms, ..CancelWalk::new(states, None)? };
+    Ok(walk.write_begin(0).unwrap_or_default())
 }
 
 /// A page of a [`CancelWalk`].
@@ -305,9 +324,13 @@ impl<'c> CancelWalk<'c> {
         states: &'c [ListedState],
         cursor: Option<&str>,
     ) -> Result<CancelWalk<'c>, OperationError> {
-        let mut walk = CancelWalk { states, at: 0, begin: None, walk: None, last: None, until_ms: None };
+        let (begin, walk, last, until_ms) = (None, None, None, None);
+        let (repeats, round, has_found) = (false, 1, false);
+        let mut walk = CancelWalk { states, at: 0, begin, walk, last, until_ms, repeats, round, has_found };
         let Some(cursor) = cursor else { return Ok(walk) };
-        let [state, last, until, inner] = cursor::read(KIND, cursor)?;
+        let [state, last, until, round, found, inner] = cursor::read(KIND, cursor)?;
+        walk.round = round.parse().ok().filter(|round| (1..=ROUNDS).contains(round)).ok_or(BadCursor)?;
+        walk.has_found = found == FOUND;
         walk.at = states.iter().position(|known| known.into_str() == state).ok_or(BadCursor)?;
         walk.last = Some(last).filter(|last| !last.is_empty());
         if walk.last.as_deref().is_some_and(|last| !codec::is_entry_id(last)) {
@@ -329,8 +352,16 @@ impl<'c> CancelWalk<'c> {
         filter: &TaskFilter,
     ) -> Result<Option<CancelPage>, OperationError> {
         let now_ms = patiently(|| queue.now_ms()).await?;
-        while let Some(&state) = self.states.get(self.at) {
+        loop {
+            if self.at == self.states.len() && self.goes_round() {
+                (self.at, self.round, self.has_found) = (0, self.round + 1, false);
+            }
+            let Some(&state) = self.states.get(self.at) else { return Ok(None) };
             let is_in_stream = matches!(state, ListedState::Queued | ListedState::Running);
+            if state == ListedState::Queued && self.round > 1 && self.begin.is_none() && self.walk.is_none() {
+                // The round before went up to here.
+                self.begin = self.last.take();
+            }
             if is_in_stream && self.last.is_none() {
                 self.last = Some(patiently(|| queue.last_queued()).await?);
             }
@@ -348,13 +379,19 @@ impl<'c> CancelWalk<'c> {
                     self.leave_state();
                 }
             }
-            let until_ms = self.until_ms.filter(|_| !is_in_stream);
-            let is_newer =
-                |task: &FoundTask| until_ms.zip(task.since_ms).is_some_and(|(until, at)| at > until);
+            let until_ms = self.until_ms.filter(|_| !is_in_stream || self.round > 1);
+            let is_newer = |task: &FoundTask| {
+                let enqueued_at = if is_in_stream { task.status.enqueued_at } else { task.since_ms };
+                until_ms.zip(enqueued_at).is_some_and(|(until, at)| at > until)
+            };
             tasks.retain(|task| filter.takes(&task.traits(), now_ms) && !is_newer(task));
             return Ok(Some(CancelPage { state, tasks, examined }));
         }
-        Ok(None)
+    }
+
+    /// Whether there is another round behind this one.
+    fn goes_round(&self) -> bool {
+        self.repeats && self.round < ROUNDS && (self.round == 1 || self.has_found)
     }
 
     fn leave_state(&mut self) {
@@ -365,23 +402,32 @@ impl<'c> CancelWalk<'c> {
     fn cursor(&self) -> Option<String> {
         match self.walk.as_ref().map(TaskWalk::position) {
             Some(Some(position)) => Some(self.write(self.states[self.at], position)),
-            Some(None) => Some(self.write_begin(*self.states.get(self.at + 1)?)),
-            None => Some(self.write_begin(*self.states.get(self.at)?)),
+            Some(None) => self.write_begin(self.at + 1),
+            None => self.write_begin(self.at),
         }
     }
 
     fn write(&self, state: ListedState, at: &str) -> String {
         let state = state.into_str();
-        self.write_parts(state, &cursor::write(state, &[at]))
+        self.write_parts(state, self.round, self.has_found, &cursor::write(state, &[at]))
     }
 
-    fn write_begin(&self, state: ListedState) -> String {
-        self.write_parts(state.into_str(), "")
+    /// The cursor at the beginning of the state with this number, or of the next round.
+    fn write_begin(&self, at: usize) -> Option<String> {
+        match self.states.get(at) {
+            Some(state) => Some(self.write_parts((*state).into_str(), self.round, self.has_found, "")),
+            None if self.goes_round() => {
+                let first = self.states.first().map_or("", |state| (*state).into_str());
+                Some(self.write_parts(first, self.round + 1, false, ""))
+            }
+            None => None,
+        }
     }
 
-    fn write_parts(&self, state: &str, inner: &str) -> String {
+    fn write_parts(&self, state: &str, round: u8, has_found: bool, inner: &str) -> String {
         let until = self.until_ms.map(|ms| ms.to_string()).unwrap_or_default();
-        cursor::write(KIND, &[state, self.last.as_deref().unwrap_or_default(), &until, inner])
+        let (last, found) = (self.last.as_deref().unwrap_or_default(), if has_found { FOUND } else { "" });
+        cursor::write(KIND, &[state, last, &until, &round.to_string(), found, inner])
     }
 }
 
@@ -403,8 +449,26 @@ mod tests {
         let bounded = CancelWalk { until_ms: Some(7), ..walk };
         let read = CancelWalk::new(&DRAINABLE, bounded.cursor().as_deref()).expect("a cursor");
         assert_eq!(read.until_ms, Some(7));
-        for bad in [["queued", "later", "", ""], ["queued", "9-0", "soon", ""]] {
+        for bad in [
+            ["queued", "later", "", "1", "", ""],
+            ["queued", "9-0", "soon", "1", "", ""],
+            ["queued", "9-0", "", "4", "", ""],
+        ] {
             assert!(CancelWalk::new(&DRAINABLE, Some(&cursor::write(KIND, &bad))).is_err());
         }
+    }
+
+    #[test]
+    fn there_is_a_second_round_and_a_third_one_where_the_second_found_something() {
+        let end = |round, has_found, repeats| {
+            let walk = CancelWalk::new(&CANCELLABLE, None).expect("none");
+            let walk = CancelWalk { at: CANCELLABLE.len(), round, has_found, repeats, ..walk };
+            let next = walk.cursor()?;
+            let next = CancelWalk::new(&CANCELLABLE, Some(&next)).expect("a cursor");
+            Some((next.at, next.round, next.has_found))
+        };
+        assert_eq!(end(1, false, true), Some((0, 2, false)));
+        assert_eq!((end(2, false, true), end(2, true, true)), (None, Some((0, 3, false))));
+        assert_eq!((end(3, true, true), end(1, true, false)), (None, None));
     }
 }

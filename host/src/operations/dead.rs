@@ -13,8 +13,8 @@ use super::cursor::{self, BadCursor};
 use super::error::OperationError;
 use super::json::FieldView;
 use super::list::FIELD_BYTES;
-use super::mask::FieldMask;
 use super::patience::patiently;
+use crate::mask::FieldMask;
 use crate::queue::redrive::{DeadWalk, NamedWalk, Redrive, Redrove, StepBudget};
 use crate::queue::{DeadLetter, Queue, TaskFilter};
 
@@ -80,7 +80,10 @@ pub(crate) struct DeadList {
 
 impl DeadList {
     pub(crate) fn masked(mut self, mask: &FieldMask) -> DeadList {
-        self.dead.iter_mut().filter_map(|dead| dead.fields.as_mut()).for_each(|fields| mask.fields(fields));
+        self.dead
+            .iter_mut()
+            .filter_map(|dead| dead.fields.as_mut())
+            .for_each(|fields| FieldView::mask(fields, mask));
         self
     }
 }

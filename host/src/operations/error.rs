@@ -14,9 +14,12 @@ pub(crate) enum OperationError {
     UnknownTask(String),
     #[error("{0}")]
     UnknownPlugin(String),
-    /// The task has ended, so it cannot be cancelled.
+    /// The task has ended, so it cannot be cancelled or told to run.
     #[error("{0}")]
     HasEnded(String),
+    /// The task does not wait for its time, so it cannot be told to run.
+    #[error("{0}")]
+    NotDelayed(String),
     /// The request contradicts the queue's rules, or itself.
     #[error("{0}")]
     Invalid(String),

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use crate::mask::FieldMask;
 use crate::queue::codec::RawFields;
 
 /// One field. Fields are a list, since two may have the same name. Text stands as a string, other bytes as
@@ -24,6 +25,11 @@ impl FieldView {
         let view =
             |(name, value): &(Vec<u8>, Vec<u8>)| FieldView { name: text_json(name), value: text_json(value) };
         fields.iter().map(view).collect()
+    }
+
+    /// Hides the values that the mask names.
+    pub(crate) fn mask(fields: &mut [FieldView], mask: &FieldMask) {
+        fields.iter_mut().for_each(|field| mask.field(&field.name, &mut field.value));
     }
 }
 

@@ -15,8 +15,8 @@ use utoipa::ToSchema;
 use super::cursor::{self, BadCursor};
 use super::error::OperationError;
 use super::json::FieldView;
-use super::mask::FieldMask;
 use super::patience::patiently;
+use crate::mask::FieldMask;
 use crate::queue::events::EventPlace;
 use crate::queue::listing::{FoundTask, ListedPage, ListedState};
 use crate::queue::{Queue, Status, TaskFilter};
@@ -85,7 +85,10 @@ pub(crate) struct ListedTask {
 
 impl TaskList {
     pub(crate) fn masked(mut self, mask: &FieldMask) -> TaskList {
-        self.tasks.iter_mut().filter_map(|task| task.fields.as_mut()).for_each(|fields| mask.fields(fields));
+        self.tasks
+            .iter_mut()
+            .filter_map(|task| task.fields.as_mut())
+            .for_each(|fields| FieldView::mask(fields, mask));
         self
     }
 }

@@ -21,11 +21,11 @@ pub(crate) mod history;
 mod json;
 mod letters;
 mod list;
-mod mask;
 mod orders;
 mod patience;
 mod plugins;
 mod queues;
+mod retry;
 mod task;
 pub(crate) mod tree;
 
@@ -46,9 +46,9 @@ pub(crate) use letters::{
     FileLine, ImportedLetter, drained_lines, export, file_name, letter_lines, read_line,
 };
 pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
-pub(crate) use mask::FieldMask;
 pub(crate) use orders::{OrderView, lift, withdraw};
 pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, queue_views};
+pub(crate) use retry::{Retried, retry};
 pub(crate) use task::{AttemptView, BranchView, TaskView, task_view, unknown_task};

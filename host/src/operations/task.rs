@@ -10,11 +10,11 @@ use utoipa::ToSchema;
 
 use super::error::OperationError;
 use super::json;
-use super::mask::FieldMask;
 use super::patience::patiently;
 use super::tree::{Family, TreeTask, family};
 use crate::config::QueueRules;
 use crate::config::units::show_duration;
+use crate::mask::FieldMask;
 use crate::queue::attempts::FailedAttempt;
 use crate::queue::{Meant, Queue, Status, TaskName, TaskStatus};
 

@@ -1,7 +1,7 @@
 //! Delayed tasks: moves those that are due back into the stream.
 //!
-//! In: a limit. Out: how many were moved, and the next due time. Not here: when to look (`worker::promoter`),
-//! delaying a task (`settle`, `produce`).
+//! In: a limit, or a task. Out: how many were moved, and the next due time. Not here: when to look
+//! (`worker::promoter`), delaying a task (`settle`, `produce`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,16 +29,24 @@ impl Queue {
     pub async fn promote(&self, limit: usize) -> Result<Promoted, QueueError> {
         // The script needs the status of each task before it moves the task, so the first call only lists
         // what is due.
-        let (looked, due) = self.promote_these(&[], limit).await?;
+        let (looked, due) = self.promote_these(&[], &limit.to_string()).await?;
         if due.is_empty() {
             return Ok(looked);
         }
-        let (promoted, _) = self.promote_these(&due, 0).await?;
+        let (promoted, _) = self.promote_these(&due, "0").await?;
         Ok(promoted)
     }
 
-    /// Moves these members, and lists up to `limit` of those that are due afterwards.
-    async fn promote_these(&self, members: &[Due], limit: usize) -> Result<(Promoted, Vec<Due>), QueueError> {
+    /// Moves the task `id`, which is delayed as `member`, back into the stream although it is not due. False:
+    /// it is not delayed any more, so a repeated call changes nothing.
+    pub async fn promote_early(&self, member: &str, id: &str) -> Result<bool, QueueError> {
+        let (promoted, _) = self.promote_these(&[(member.into(), id.to_owned())], "now").await?;
+        Ok(promoted.moved > 0)
+    }
+
+    /// Moves these members, and lists up to `limit` of those that are due afterwards; `now`: it lists none,
+    /// and moves members that are not due.
+    async fn promote_these(&self, members: &[Due], limit: &str) -> Result<(Promoted, Vec<Due>), QueueError> {
         let keys = &self.keys;
         let mut call = ScriptCall::new(&script::PROMOTE)
             .key(&keys.stream)

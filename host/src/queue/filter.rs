@@ -6,14 +6,17 @@
 use std::time::Duration;
 
 use super::codec::RawFields;
+use crate::mask::FieldMask;
 
 /// A filter for tasks of one state. An empty one takes all. What is not known of a task matches no filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskFilter {
     /// The value of `tq-reason` of a dead letter.
     pub reason: Option<String>,
-    /// Text that occurs in the error, in the id or in a field's value.
+    /// Text that occurs in the error, in the id or in what is shown of a field's value.
     pub text: Option<String>,
+    /// The fields that nobody is shown, in which `text` is not looked for. It is no filter of its own.
+    pub mask: FieldMask,
     /// Text that occurs in the error.
     pub error: Option<String>,
     /// Text that occurs in `name@digest` of the plugin's version.
@@ -50,7 +53,7 @@ pub(crate) struct Traits<'t> {
 impl TaskFilter {
     /// Whether the filter is empty and takes all.
     pub fn is_empty(&self) -> bool {
-        *self == TaskFilter::default()
+        *self == TaskFilter { mask: self.mask.clone(), ..TaskFilter::default() }
     }
 
     pub(crate) fn takes(&self, task: &Traits, now_ms: u64) -> bool {
@@ -58,8 +61,10 @@ impl TaskFilter {
             task.since_ms.is_some_and(|since| is(Duration::from_millis(now_ms.saturating_sub(since))))
         };
         let has = |text: &str| {
-            let in_fields =
-                || task.fields.iter().any(|(_, value)| String::from_utf8_lossy(value).contains(text));
+            let is_in = |(name, value): &(Vec<u8>, Vec<u8>)| {
+                self.mask.shown(name, value).is_some_and(|shown| shown.contains(text))
+            };
+            let in_fields = || task.fields.iter().any(is_in);
             task.error.contains(text) || task.id.contains(text) || in_fields()
         };
         let within = |wanted: &Option<String>, known: &str| {
@@ -125,6 +130,34 @@ mod tests {
             assert!(taking.takes(&task, 7_000) && !taking.is_empty(), "{taking:?}");
             assert!(!refusing.takes(&task, 7_000), "{refusing:?}");
         }
+    }
+
+    #[test]
+    fn text_is_not_looked_for_in_hidden_values() {
+        let fields = vec![
+            (b"email".to_vec(), b"ada@example".to_vec()),
+            (b"body".to_vec(), b"{\"Email\": \"ada@example\", \"city\": \"London\"}".to_vec()),
+        ];
+        let task = Traits {
+            id: "7",
+            reason: "",
+            error: "",
+            plugin: "",
+            consumer: "",
+            at_ms: None,
+            since_ms: None,
+            fields: &fields,
+        };
+        let mask = FieldMask::new(&["email".into()]);
+        let takes = |text: &str, mask: &FieldMask| {
+            let filter =
+                TaskFilter { text: Some(text.to_owned()), mask: mask.clone(), ..TaskFilter::default() };
+            filter.takes(&task, 0)
+        };
+        assert!(takes("ada@", &FieldMask::default()) && !takes("ada@", &mask));
+        assert!(takes("London", &mask), "the rest of the JSON is shown");
+        let none = TaskFilter { mask, ..TaskFilter::default() };
+        assert!(none.is_empty() && none.takes(&task, 0));
     }
 
     #[test]

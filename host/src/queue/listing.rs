@@ -101,6 +101,11 @@ impl FoundTask {
         }
     }
 
+    /// The member among the delayed tasks, of one that is delayed or held.
+    pub(crate) fn member(&self) -> &str {
+        self.position.split_once(' ').map_or("", |(_, member)| member)
+    }
+
     /// The approximate size of all its fields in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let size =

@@ -444,12 +444,15 @@ impl Reference {
         let mut due: Vec<(u64, String)> = self.tasks.iter().filter_map(ripe).collect();
         due.sort();
         due.truncate(limit);
-        for (_, id) in &due {
-            let task = self.task(id);
-            (task.place, task.ripe) = (Place::Queued, None);
-            self.queue.push_back(id.clone());
-        }
+        due.iter().for_each(|(_, name)| self.run_now(name));
         due.len()
+    }
+
+    /// Puts a delayed task back into the stream.
+    pub fn run_now(&mut self, name: &str) {
+        let task = self.task(name);
+        (task.place, task.ripe) = (Place::Queued, None);
+        self.queue.push_back(name.to_owned());
     }
 
     /// The task with the oldest dead letter of this id.

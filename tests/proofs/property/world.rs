@@ -272,9 +272,7 @@ impl World {
                 let delayed =
                     self.reference.names(|task| task.place == Place::Delayed && task.ripe.is_none());
                 if let Some(name) = chosen(&delayed, nth) {
-                    let parked: Vec<(String, String)> =
-                        self.redis("EVAL", (PARKED, 1, format!("tq:{{{STREAM}}}:parked")))?;
-                    let member = parked.into_iter().find(|(_, its)| *its == name).expect("a delayed task").0;
+                    let member = self.member(&name)?;
                     let score = self.reference.ripen(&name);
                     self.redis::<u64>("ZADD", (format!("tq:{{{STREAM}}}:delayed"), "XX", score, member))?;
                 }
@@ -282,6 +280,15 @@ impl World {
             Op::Promote { limit } => {
                 let promoted = self.queue.promote(limit).await.map_err(failed)?;
                 prop_assert_eq!((promoted.moved, promoted.lost), (self.reference.promote(limit) as u64, 0));
+            }
+            Op::RunNow { nth } => {
+                let delayed = self.reference.names(|task| task.place == Place::Delayed);
+                if let Some(name) = chosen(&delayed, nth) {
+                    let (member, id) = (self.member(&name)?, self.reference.task(&name).id.clone());
+                    prop_assert!(self.queue.promote_early(&member, &id).await.map_err(failed)?);
+                    self.reference.run_now(&name);
+                    prop_assert!(!self.queue.promote_early(&member, &id).await.map_err(failed)?);
+                }
             }
             Op::Requeue { nth } => {
                 if let Some(id) = self.id(|_| true, nth) {
@@ -381,6 +388,13 @@ impl World {
             prop_assert_eq!(task.commits, u32::from(task.ended == Some(Status::Completed)), "{}", name);
         }
         Ok(())
+    }
+
+    /// The member of a task among the delayed ones.
+    fn member(&mut self, name: &str) -> Result<String, TestCaseError> {
+        let parked: Vec<(String, String)> =
+            self.redis("EVAL", (PARKED, 1, format!("tq:{{{STREAM}}}:parked")))?;
+        Ok(parked.into_iter().find(|(_, its)| its == name).expect("a delayed task").0)
     }
 
     /// Adds a task as a producer does, unless the backlog is full.

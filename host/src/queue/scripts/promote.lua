@@ -1,8 +1,10 @@
--- Moves delayed tasks that are due back into the stream, and lists those that are due next.
+-- Moves delayed tasks that are due back into the stream, and lists those that are due next. An operator's
+-- call moves a task before it is due: it is due now.
 --
 -- KEYS  1 stream · 2 delayed · 3 parked · then for each member to be moved: status of its task (the stream:
 --       not known)
--- ARGV  1 how many to list at most · then the members to be moved
+-- ARGV  1 how many to list at most (`now`: none, and the members are moved although they are not due) · then
+--       the members to be moved
 -- Gives moved, lost (members without fields), ms until the next one is due (-1: none; 0: some are due
 --   already), and a list of those that are due: member, id of its task or ''. A member that is not due any
 --   more stays where it is, so the script is safe to run again.
@@ -16,6 +18,7 @@ take_told()
 local bad = wrong_type(stream, 'stream')
 if bad then return bad end
 local moved, lost = 0, 0
+local is_early = ARGV[1] == 'now'
 
 -- The children that one call enqueues for all flows together, and about how many bytes they may have. Another
 -- call goes on with the rest.
@@ -70,7 +73,7 @@ end
 local function move(member, status)
   local due = redis.call('ZSCORE', KEYS[2], member)
   local is_due = due and tonumber(due) <= now or due == HELD and not turns.limit
-  if not is_due then return end
+  if not is_due and not (is_early and due and due ~= HELD) then return end
   local packed = redis.call('HGET', KEYS[3], member)
   if packed then
     local fields = parked_fields(packed)
@@ -78,6 +81,9 @@ local function move(member, status)
     if flow then return release_children(member, flow) end
     fields = fields
       or { 'member', member, 'unreadable', packed, 'tq-attempt', 'unreadable' }
+    for i = 1, is_early and #fields or 0, 2 do
+      if fields[i] == 'tq-due-at' and (tonumber(fields[i + 1]) or 0) > now then fields[i + 1] = now_text end
+    end
     local entry = redis.call('XADD', stream, '*', unpack(fields))
     redis.call('HDEL', KEYS[3], member)
     -- From now on its status names its entry, so that a cancellation finds it.
@@ -85,6 +91,7 @@ local function move(member, status)
     if is == 'PENDING' and parked_as == member then
       redis.call('HSET', status, 'entry', entry)
       redis.call('HDEL', status, 'parked_as')
+      if is_early then redis.call('HSET', status, 'due_at', now_text) end
     end
     note(value_in(fields, 'tq-id') or entry, 'PENDING', 'attempt', value_in(fields, 'tq-attempt') or '1')
     moved = moved + 1
@@ -95,6 +102,7 @@ local function move(member, status)
 end
 
 for i = 2, #ARGV do move(ARGV[i], KEYS[i + 2]) end
+if is_early then return { moved, lost, -1, {} } end
 
 -- About 1 MiB of fields at a time, for any number of members.
 local due, size = {}, 0

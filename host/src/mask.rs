@@ -1,4 +1,5 @@
-//! Hides the values of fields that an operator named (`[admin] mask`) in what the API and the dashboard show.
+//! Hides the values of fields that an operator named (`[admin] mask`) in what the API and the dashboard show,
+//! and from filters by text, which would tell them to whoever tries.
 //!
 //! In: fields and results, as JSON. Out: the same, with [`MASKED`] in place of the values of these fields,
 //! and of these keys in JSON, at any depth. JSON in a text is looked into, too. Errors, notes, logs and ids
@@ -6,18 +7,17 @@
 //!
 //! Not here: the secrets of plugins, which never leave the sandbox (`sandbox::mask`).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::json::FieldView;
-
 /// The text in place of a value.
-pub(crate) const MASKED: &str = "[masked]";
+const MASKED: &str = "[masked]";
 
 /// The names whose values are hidden. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct FieldMask(Arc<[String]>);
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FieldMask(Arc<[String]>);
 
 impl FieldMask {
     pub(crate) fn new(names: &[String]) -> FieldMask {
@@ -28,15 +28,26 @@ impl FieldMask {
         self.0.is_empty()
     }
 
-    pub(crate) fn fields(&self, fields: &mut [FieldView]) {
-        if self.is_empty() {
-            return;
+    /// The value of a field with this name.
+    pub(crate) fn field(&self, name: &Value, value: &mut Value) {
+        match name.as_str().is_some_and(|name| self.hides(name)) {
+            true => *value = MASKED.into(),
+            false => self.value(value),
         }
-        for FieldView { name, value } in fields {
-            match name.as_str().is_some_and(|name| self.hides(name)) {
-                true => *value = MASKED.into(),
-                false => self.value(value),
-            }
+    }
+
+    /// The part of a field's value that is shown, as text. None: the whole value is hidden.
+    pub(crate) fn shown<'v>(&self, name: &[u8], value: &'v [u8]) -> Option<Cow<'v, str>> {
+        let text = String::from_utf8_lossy(value);
+        if self.is_empty() {
+            return Some(text);
+        }
+        if std::str::from_utf8(name).is_ok_and(|name| self.hides(name)) {
+            return None;
+        }
+        match self.masked(&text) {
+            Some(shown) => Some(Cow::Owned(shown)).filter(|shown| shown != MASKED),
+            None => Some(text),
         }
     }
 
@@ -55,28 +66,28 @@ impl FieldMask {
                 }
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.value(item)),
-            Value::String(text) => self.text(text),
+            Value::String(text) => {
+                if let Some(shown) = self.masked(text) {
+                    *text = shown;
+                }
+            }
             _ => {}
         }
     }
 
-    /// A text that may be JSON. It stays as it is, unless something in it is hidden.
-    fn text(&self, text: &mut String) {
+    /// The text in place of one that may be JSON. None: nothing in it is hidden, and it stays as it is.
+    fn masked(&self, text: &str) -> Option<String> {
         if !text.trim_start().starts_with(['{', '[', '"']) {
-            return;
+            return None;
         }
         let Ok(before) = serde_json::from_str::<Value>(text) else {
             // It may be JSON that is cut, or that is too deep to be read.
-            if self.0.iter().any(|name| text.to_ascii_lowercase().contains(name)) {
-                MASKED.clone_into(text);
-            }
-            return;
+            let text = text.to_ascii_lowercase();
+            return self.0.iter().any(|name| text.contains(name)).then(|| MASKED.to_owned());
         };
         let mut after = before.clone();
         self.value(&mut after);
-        if after != before {
-            *text = after.to_string();
-        }
+        (after != before).then(|| after.to_string())
     }
 
     /// Whether values of this name are hidden. The names are in small letters.
@@ -133,11 +144,19 @@ mod tests {
 
     #[test]
     fn fields_are_hidden_by_their_name() {
-        let field = |name: &str, value: &str| FieldView { name: name.into(), value: value.into() };
-        let mut fields =
-            [field("PHONE", "1"), field("text", "phone 1"), field("end.result", "{\"phone\":1}")];
-        FieldMask::new(&["phone".into()]).fields(&mut fields);
-        let values = fields.map(|field| field.value);
-        assert_eq!(values, [MASKED, "phone 1", "{\"phone\":\"[masked]\"}"].map(Value::from));
+        let mask = FieldMask::new(&["phone".into()]);
+        for (name, before, after) in [
+            ("PHONE", "1", None),
+            ("text", "phone 1", Some("phone 1")),
+            ("end.result", "{\"phone\": 1}", Some("{\"phone\":\"[masked]\"}")),
+            ("cut", "{\"phone\": 1", None),
+        ] {
+            let mut value = Value::from(before);
+            mask.field(&name.into(), &mut value);
+            assert_eq!(value, after.unwrap_or(MASKED), "{name}");
+            assert_eq!(mask.shown(name.as_bytes(), before.as_bytes()).as_deref(), after, "{name}");
+        }
+        assert_eq!(mask.shown(b"text", b"{\"phone\": 1\xff").as_deref(), None, "no text, but readable");
+        assert_eq!(FieldMask::default().shown(b"phone", b"1").as_deref(), Some("1"));
     }
 }

@@ -1,0 +1,277 @@
+//! Tables on the terminal, which are never wider than it.
+//!
+//! In: columns, rows of cells, the width of the terminal. Out: aligned lines. Where a table does not fit,
+//! texts are cut first, then names, then ids; then columns are left out in an order that the table says, and
+//! a last line names them. Without a terminal nothing is cut. Not here: colours (`output`), formats of
+//! numbers and foreign text (`text`).
+
+use unicode_width::UnicodeWidthStr as _;
+
+use super::output::{Paint, Tone};
+use super::text;
+
+/// The gap between two columns.
+const GAP: &str = "  ";
+/// The least widths of texts, at first and at last, and of names. What is shorter is not cut.
+const TEXT_FIRST: usize = 24;
+const TEXT_LEAST: usize = 10;
+const NAME_LEAST: usize = 20;
+/// The least width of ids: they are whole, or else at least as long as those that tqhost makes.
+const ID_WHOLE: usize = usize::MAX;
+const ID_LEAST: usize = 36;
+
+/// The content of a column, which says how it is aligned and cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// The end is cut.
+    Text,
+    /// The middle is cut: its end tells it from others, too.
+    Name,
+    /// As a name, but as late as possible.
+    Id,
+    /// One of a few short words, or a time: it is not cut.
+    Fixed,
+    /// At the right, and not cut.
+    Figure,
+}
+
+/// A column of a table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column {
+    title: &'static str,
+    content: Content,
+}
+
+impl Column {
+    pub(super) const fn text(title: &'static str) -> Column {
+        Column { title, content: Content::Text }
+    }
+
+    pub(super) const fn name(title: &'static str) -> Column {
+        Column { title, content: Content::Name }
+    }
+
+    pub(super) const fn id(title: &'static str) -> Column {
+        Column { title, content: Content::Id }
+    }
+
+    pub(super) const fn fixed(title: &'static str) -> Column {
+        Column { title, content: Content::Fixed }
+    }
+
+    pub(super) const fn figure(title: &'static str) -> Column {
+        Column { title, content: Content::Figure }
+    }
+}
+
+/// One cell of a table.
+#[derive(Debug, Clone)]
+pub(super) struct Cell {
+    pub text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    pub(super) fn tone(text: impl Into<String>, tone: Tone) -> Cell {
+        Cell { text: text.into(), tone }
+    }
+}
+
+impl<T: ToString> From<T> for Cell {
+    fn from(value: T) -> Cell {
+        Cell::tone(value.to_string(), Tone::Plain)
+    }
+}
+
+/// Rows below titles, with aligned columns.
+#[derive(Debug)]
+pub(super) struct TextTable {
+    columns: Vec<Column>,
+    /// The titles of the columns that may be left out, the first one first.
+    spare: &'static [&'static str],
+    rows: Vec<Vec<Cell>>,
+}
+
+impl TextTable {
+    /// `spare` are the titles of columns that may be left out where the table does not fit, in this order.
+    /// Titles that the table does not have count for nothing.
+    pub(super) fn new(columns: &[Column], spare: &'static [&'static str]) -> TextTable {
+        TextTable { columns: columns.to_vec(), spare, rows: Vec::new() }
+    }
+
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The width of each column, and the columns that are left out. Ids stay whole if leaving out columns
+    /// makes room for them.
+    fn fit(&self, full: &[usize], most: usize) -> (Vec<usize>, Vec<usize>) {
+        let at = |title: &&str| self.columns.iter().position(|column| column.title == *title);
+        let spare: Vec<usize> = self.spare.iter().filter_map(at).collect();
+        // The column that is left out first is cut first; of the others, the last one.
+        let others = (0..full.len()).rev().filter(|column| !spare.contains(column));
+        let order: Vec<usize> = spare.iter().copied().chain(others).collect();
+        let tries = [ID_WHOLE, ID_LEAST].into_iter().flat_map(|id| (0..=spare.len()).map(move |n| (id, n)));
+        for (id_least, count) in tries {
+            let widths = self.cut(full, &order[count..], most, id_least);
+            if excess(&widths, &order[count..], most) == 0 {
+                return (widths, spare[..count].to_vec());
+            }
+        }
+        // There is nothing else to take away: the widest ones give.
+        let kept = &order[spare.len()..];
+        let mut widths = self.cut(full, kept, most, ID_LEAST);
+        while excess(&widths, kept, most) > 0
+            && let Some(&widest) = kept.iter().max_by_key(|at| widths[**at])
+            && widths[widest] > 1
+        {
+            widths[widest] -= 1;
+        }
+        (widths, spare)
+    }
+
+    /// The widths of these columns, cut in this order as far as each may be.
+    fn cut(&self, full: &[usize], shown: &[usize], most: usize, id_least: usize) -> Vec<usize> {
+        let mut widths = full.to_vec();
+        for (content, least) in [
+            (Content::Text, TEXT_FIRST),
+            (Content::Name, NAME_LEAST),
+            (Content::Text, TEXT_LEAST),
+            (Content::Id, id_least),
+        ] {
+            for &column in shown.iter().filter(|at| self.columns[**at].content == content) {
+                let least = least.max(self.columns[column].title.width());
+                let more = widths[column].saturating_sub(least);
+                widths[column] -= more.min(excess(&widths, shown, most));
+            }
+        }
+        widths
+    }
+
+    /// The whole table, without a newline at the end.
+    pub(super) fn render(&self, paint: Paint) -> String {
+        let titles: Vec<Cell> =
+            self.columns.iter().map(|column| Cell::tone(column.title, Tone::Title)).collect();
+        let lines: Vec<&Vec<Cell>> = std::iter::once(&titles).chain(self.rows.iter()).collect();
+        let widest = |column| {
+            let cells = lines.iter().filter_map(|cells: &&Vec<Cell>| cells.get(column));
+            cells.map(|cell: &Cell| cell.text.width()).max().unwrap_or(0)
+        };
+        let full: Vec<usize> = (0..self.columns.len()).map(widest).collect();
+        let (widths, left_out) = match paint.width {
+            Some(most) => self.fit(&full, most),
+            None => (full, Vec::new()),
+        };
+        let line = |cells: &Vec<Cell>| {
+            let mut out = String::new();
+            for (at, (column, cell)) in self.columns.iter().zip(cells).enumerate() {
+                if left_out.contains(&at) {
+                    continue;
+                }
+                let shown = match column.content {
+                    Content::Name | Content::Id => text::cut_middle(&cell.text, widths[at]),
+                    _ => text::cut(&cell.text, widths[at]),
+                };
+                let padding = " ".repeat(widths[at].saturating_sub(shown.width()));
+                let text = paint.tone(cell.tone, &shown);
+                let gap = if out.is_empty() { "" } else { GAP };
+                match column.content {
+                    Content::Figure => out += &format!("{gap}{padding}{text}"),
+                    _ => out += &format!("{gap}{text}{padding}"),
+                }
+            }
+            out.trim_end().to_owned()
+        };
+        let mut lines: Vec<String> = lines.into_iter().map(line).collect();
+        if let Some(most) = paint.width.filter(|_| !left_out.is_empty()) {
+            let titles: Vec<&str> = left_out.iter().map(|at| self.columns[*at].title).collect();
+            let note = format!("Not shown: {}. A wider terminal or --json has them.", titles.join(", "));
+            lines.extend(text::wrapped(&note, most).iter().map(|line| paint.tone(Tone::Faint, line)));
+        }
+        lines.join("\n")
+    }
+}
+
+/// By how much these columns are wider than the terminal.
+fn excess(widths: &[usize], shown: &[usize], most: usize) -> usize {
+    let whole: usize = shown.iter().map(|at| widths[*at] + GAP.len()).sum();
+    whole.saturating_sub(GAP.len() + most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Paint = Paint { colour: false, width: None };
+
+    fn table() -> TextTable {
+        let columns = [Column::name("QUEUE"), Column::figure("DEAD"), Column::text("STATE")];
+        let mut table = TextTable::new(&columns, &[]);
+        table.row(["日本".into(), 7.into(), Cell::tone("ready", Tone::Good)]);
+        table.row(["resume-analyze".into(), 12_345.into(), "".into()]);
+        table.row(["नमस्ते".into(), 1.into(), "".into()]);
+        table
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        insta::assert_snapshot!(table().render(PLAIN), @r"
+        QUEUE            DEAD  STATE
+        日本                7  ready
+        resume-analyze  12345
+        नमस्ते                1
+        ");
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal() {
+        let columns =
+            [Column::id("ID"), Column::figure("COUNT"), Column::name("VERSION"), Column::text("ERROR")];
+        let mut table = TextTable::new(&columns, &["COUNT", "VERSION", "NONE"]);
+        let id = "0190b8e4-61a9-76b6-8505-cad2c3ca81d9";
+        let version = "resume-analyze-of-our-customers@3f1c0aa2b7d4";
+        table.row([id.into(), 7.into(), version.into(), "a long error, which says much".into()]);
+        table.row([
+            format!("a-very-long-name-{id}").into(),
+            u64::MAX.into(),
+            version.into(),
+            "日本語の長いエラー".into(),
+        ]);
+        let fitted = |width| table.render(Paint { colour: false, width: Some(width) });
+        for width in 1..200 {
+            let widest = fitted(width).lines().map(|line| line.width()).max();
+            assert!(widest.is_some_and(|widest| widest <= width.max(9)), "{width}: {}", fitted(width));
+            assert!(width < 48 || fitted(width).contains(id), "{width}: {}", fitted(width));
+        }
+        assert_eq!(fitted(200), table.render(PLAIN), "nothing is cut where there is room");
+        insta::assert_snapshot!(fitted(100), @r"
+        ID                                                     VERSION               ERROR
+        0190b8e4-61a9-76b6-8505-cad2c3ca81d9                   resume-ana…c0aa2b7d4  a long error, which sa…
+        a-very-long-name-0190b8e4-61a9-76b6-8505-cad2c3ca81d9  resume-ana…c0aa2b7d4  日本語の長いエラー
+        Not shown: COUNT. A wider terminal or --json has them.
+        ");
+        insta::assert_snapshot!(fitted(80), @r"
+        ID                                                     ERROR
+        0190b8e4-61a9-76b6-8505-cad2c3ca81d9                   a long error, which says…
+        a-very-long-name-0190b8e4-61a9-76b6-8505-cad2c3ca81d9  日本語の長いエラー
+        Not shown: COUNT, VERSION. A wider terminal or --json has them.
+        ");
+        insta::assert_snapshot!(fitted(50), @r"
+        ID                                      ERROR
+        0190b8e4-61a9-76b6-8505-cad2c3ca81d9    a long er…
+        a-very-long-name-01…-8505-cad2c3ca81d9  日本語の…
+        Not shown: COUNT, VERSION. A wider terminal or
+        --json has them.
+        ");
+    }
+
+    #[test]
+    fn colours_take_no_room() {
+        let coloured = table().render(Paint { colour: true, width: None });
+        assert!(
+            coloured.contains("    \u{1b}[1mDEAD\u{1b}[0m")
+                && coloured.contains("  \u{1b}[32mready\u{1b}[0m"),
+            "{coloured:?}"
+        );
+    }
+}

@@ -1,0 +1,317 @@
+//! Tests: every table of every command fits the terminal, with the longest names and the largest numbers.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use unicode_width::UnicodeWidthStr as _;
+
+use super::output::Paint;
+use super::plugins::{FileView, render_files, render_history, render_versions};
+use super::{dead, dead_groups, doctor, plugins, queues, status, tasks};
+use crate::config::Config;
+use crate::doctor::DoctorReport;
+use crate::operations::history::VersionView;
+use crate::operations::{DeadGroup, DeadGroups, DeadView, GroupBy, ListedTask, QueueView, plugin_rows};
+use crate::queue::attempts::FailedAttempt;
+use crate::queue::census::Consumer;
+use crate::queue::hosts::{HostChange, HostInfo, HostPlugin, HostQueue};
+use crate::queue::{Census, Status};
+
+/// A long time ago, and now.
+const LONG_AGO: u64 = 1;
+const NOW: u64 = 1_700_000_000_000;
+const ID: &str = "0190b8e4-61a9-76b6-8505-cad2c3ca81d9";
+
+/// The longest name that the configuration takes.
+fn name() -> String {
+    "a-name-".chars().cycle().take(64).collect()
+}
+
+fn version() -> String {
+    format!("{}@3f1c0aa2b7d4", name())
+}
+
+fn words() -> String {
+    "an error that says very much, even with 日本語 in it ".repeat(12)
+}
+
+fn hosts() -> Vec<HostInfo> {
+    let queue = HostQueue {
+        name: name(),
+        rules: "ab".into(),
+        state: "waiting-for-plugin".into(),
+        running: u64::MAX,
+        completed: u64::MAX,
+        retried: u64::MAX,
+        dead: u64::MAX,
+        rate: 1e12,
+    };
+    let change = HostChange {
+        at: LONG_AGO,
+        what: "self-check-failed".into(),
+        version: Some("3f1c0aa2b7d4e5f60718".into()),
+        took_ms: Some(u64::MAX),
+        reason: Some(words()),
+    };
+    let plugin = HostPlugin {
+        name: name(),
+        state: "quarantined".into(),
+        version: Some("3f1c0aa2b7d4e5f60718".into()),
+        error: None,
+        retry_at: None,
+        loaded_at: Some(LONG_AGO),
+        compile_ms: Some(u64::MAX),
+        from_cache: false,
+        bytes: Some(u64::MAX),
+        attempts: u64::MAX,
+        failures: u64::MAX,
+        version_attempts: u64::MAX,
+        version_failures: u64::MAX,
+        peak_memory: u64::MAX,
+        reloads: u64::MAX,
+        failed_reloads: u64::MAX,
+        rolled_back: u64::MAX,
+        on_probation: true,
+        history: vec![change],
+    };
+    let host = HostInfo {
+        id: format!("{}-4194304-bc8134e199e3", name()),
+        version: "10.20.30-rc.1+0123456789abcdef".into(),
+        pid: u32::MAX,
+        started_at: 0,
+        queues: vec![queue],
+        plugins: vec![plugin],
+        config_error: None,
+    };
+    vec![host]
+}
+
+fn census() -> Census {
+    Census {
+        queued: u64::MAX,
+        running: u64::MAX,
+        delayed: u64::MAX,
+        held_tasks: u64::MAX,
+        dead: u64::MAX,
+        paused: false,
+        held: None,
+        oldest: Some(Duration::from_millis(u64::MAX)),
+        consumers: vec![Consumer { name: hosts()[0].id.clone(), pending: u64::MAX, idle_ms: u64::MAX }],
+    }
+}
+
+fn task(id: &str) -> ListedTask {
+    ListedTask {
+        id: id.to_owned(),
+        status: Status::Processing,
+        entry: None,
+        attempt: u32::MAX,
+        reason: None,
+        error: Some(words()),
+        plugin: Some(version()),
+        consumer: Some(hosts()[0].id.clone()),
+        progress: None,
+        note: None,
+        enqueued_at: Some(LONG_AGO),
+        started_at: None,
+        finished_at: None,
+        due_at: None,
+        idle_ms: None,
+        fields: None,
+    }
+}
+
+fn letter(id: &str) -> DeadView {
+    DeadView {
+        id: id.to_owned(),
+        entry: "1700000000000-0".into(),
+        queue: name(),
+        reason: "deferrals-exhausted-by-another-program".into(),
+        error: words(),
+        attempts: u32::MAX,
+        enqueued_at: LONG_AGO,
+        failed_at: LONG_AGO,
+        consumer: hosts()[0].id.clone(),
+        plugin: version(),
+        fields: None,
+    }
+}
+
+fn groups(by: GroupBy, example: &str) -> DeadGroups {
+    let some = |is_there: bool, text: String| is_there.then_some(text);
+    let is = |others: &[GroupBy]| others.contains(&by);
+    let group = DeadGroup {
+        reason: some(is(&[GroupBy::Cause, GroupBy::Reason]), "deferrals-exhausted".repeat(10)),
+        version: some(is(&[GroupBy::Cause, GroupBy::Version]), version()),
+        error: some(is(&[GroupBy::Cause, GroupBy::Error]), words()),
+        hour: is(&[GroupBy::Hour]).then_some(NOW),
+        count: u64::MAX,
+        oldest_at: LONG_AGO,
+        newest_at: LONG_AGO,
+        example: example.to_owned(),
+    };
+    let groups = vec![group];
+    DeadGroups { by, groups, more_groups: 0, others: 0, matching: 1, examined: 1, next: None }
+}
+
+fn versions() -> Vec<VersionView> {
+    vec![VersionView {
+        version: version(),
+        attempts: u64::MAX,
+        completed: u64::MAX,
+        retried: u64::MAX,
+        rejected: u64::MAX,
+        deferred: 0,
+        unavailable: u64::MAX,
+        trapped: 0,
+        timed_out: 0,
+        out_of_memory: 0,
+        failed: u64::MAX,
+        mean_ms: 1.5,
+    }]
+}
+
+fn attempts() -> Vec<FailedAttempt> {
+    vec![FailedAttempt {
+        attempt: u32::MAX,
+        started_at: LONG_AGO,
+        finished_at: NOW,
+        outcome: "output-too-large".into(),
+        error: words(),
+        plugin: version(),
+        consumer: hosts()[0].id.clone(),
+        log: String::new(),
+    }]
+}
+
+fn files() -> Vec<FileView> {
+    let file = |version: Option<&str>, error: Option<String>| FileView {
+        plugin: name(),
+        file: format!("/srv/{}/{}.wasm", "a-long-folder/".repeat(20), name()),
+        bytes: Some(u64::MAX),
+        version: version.map(str::to_owned),
+        error,
+    };
+    vec![file(Some("3f1c0aa2b7d4e5f60718"), None), file(None, Some(words()))]
+}
+
+/// The tables of all commands, by what shows them.
+fn tables(paint: Paint) -> Vec<(&'static str, String)> {
+    let config = format!("[queues.{}]\n", name());
+    let config = Config::parse(&config, Path::new("/srv/tqhost.toml"), &|_| None).expect("a configuration");
+    let (census, hosts, zone) = (census(), hosts(), TimeZone::UTC);
+    let view = QueueView::new(&config.queues[0], &census, &hosts, NOW);
+    let report = DoctorReport { census: census.clone(), ended: u64::MAX, ..DoctorReport::default() };
+    let long = "x".repeat(512);
+    let rows = plugin_rows(&hosts);
+    let mut tables = vec![
+        ("queues", queues::table(&[view], paint)),
+        ("plugins", plugins::render(&rows, NOW, paint)),
+        ("plugins: outcomes", render_versions(&versions(), paint)),
+        ("plugins: changes", render_history(&rows, NOW, paint)),
+        ("plugins: files", render_files(&files(), paint)),
+        ("doctor", doctor::places(&name(), &report, paint)),
+        ("status", status::failed(&attempts(), &zone, paint)),
+        ("tasks", tasks::table(&[task(ID)], NOW, paint)),
+        ("tasks with long ids", tasks::table(&[task(ID), task(&long)], NOW, paint)),
+        ("dead list", dead::table(&[letter(ID)], NOW, paint)),
+        ("dead list with long ids", dead::table(&[letter(ID), letter(&long)], NOW, paint)),
+    ];
+    let view = QueueView::new(&config.queues[0], &census, &hosts, NOW);
+    tables.push(("queues QUEUE: hosts", queues::hosts_table(&view, paint)));
+    tables.push(("queues QUEUE: consumers", queues::consumers_table(&view.consumers, paint)));
+    for by in [GroupBy::Cause, GroupBy::Error, GroupBy::Version, GroupBy::Reason, GroupBy::Hour] {
+        for example in [ID, &long] {
+            tables.push(("dead list --by", dead_groups::table(&groups(by, example), NOW, &zone, paint)));
+        }
+    }
+    tables
+}
+
+#[test]
+fn no_table_is_wider_than_the_terminal() {
+    for width in [20, 40, 60, 80, 100, 132] {
+        for (what, table) in tables(Paint { colour: false, width: Some(width) }) {
+            let widest = table.lines().map(|line| line.width()).max().unwrap_or(0);
+            assert!(widest <= width, "{what} in {width} columns has {widest}:\n{table}");
+            let is_short = table.contains("Not shown: ");
+            assert!(is_short || table.lines().count() <= 3, "a last line is for columns left out: {table}");
+        }
+    }
+    // A pipe takes everything.
+    for (what, table) in tables(Paint::default()) {
+        assert!(
+            !table.contains("Not shown: ") && table.lines().next().is_some_and(|line| line.width() > 40),
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn what_tells_a_row_from_others_is_there() {
+    for width in [60, 80] {
+        for (what, table) in tables(Paint { colour: false, width: Some(width) }) {
+            let (first, wanted) = match what {
+                "tasks" | "tasks with long ids" => ("ID", ID),
+                "dead list" | "dead list with long ids" => ("ID", ID),
+                "queues" | "doctor" => ("QUEUE", "a-name-"),
+                "plugins" => ("PLUGIN", "a-name-"),
+                "plugins: outcomes" => ("VERSION", "@3f1c0aa2b7d4"),
+                _ => continue,
+            };
+            // A version keeps its digest, as far as there is room.
+            let wanted = if first == "VERSION" { &wanted[4..] } else { wanted };
+            assert!(table.starts_with(first) && table.contains(wanted), "{what} in {width}:\n{table}");
+        }
+    }
+}
+
+#[test]
+fn usual_queues_fit_a_usual_terminal() {
+    let usual = Census {
+        oldest: Some(Duration::from_secs(3_700)),
+        queued: 12,
+        running: 10,
+        dead: 3,
+        ..Census::default()
+    };
+    let config = Config::parse("[queues.resume-analyze]\n", Path::new("/srv/tqhost.toml"), &|_| None)
+        .expect("a configuration");
+    let view = QueueView::new(&config.queues[0], &usual, &[], NOW);
+    insta::assert_snapshot!(queues::table(&[view], Paint { colour: false, width: Some(80) }), @r"
+    QUEUE           QUEUED  RUNNING  DELAYED  HELD  DEAD  OLDEST  RATE/S  STATE
+    resume-analyze      12       10        0     0     3   1h 1m     0.0  no host
+    Not shown: HOSTS. A wider terminal or --json has them.
+    ");
+    insta::assert_snapshot!(tasks::table(&[task(ID)], NOW, Paint { colour: false, width: Some(80) }), @r"
+    ID                                    STATUS                WHEN  ERROR
+    0190b8e4-61a9-76b6-8505-cad2c3ca81d9  PROCESSING  19675d 22h ago  an error that…
+    Not shown: ATTEMPT, HOST. A wider terminal or --json has them.
+    ");
+    insta::assert_snapshot!(tasks::table(&[task(ID)], NOW, Paint { colour: false, width: Some(60) }), @r"
+    ID                                    STATUS      ERROR
+    0190b8e4-61a9-76b6-8505-cad2c3ca81d9  PROCESSING  an error …
+    Not shown: ATTEMPT, HOST, WHEN. A wider terminal or --json
+    has them.
+    ");
+}
+
+/// A table that is not among those above would not be looked at.
+#[test]
+fn all_tables_are_looked_at() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli");
+    let mut made = 0;
+    for file in std::fs::read_dir(&folder).expect("the folder") {
+        let path = file.expect("a file").path();
+        let is_ours = path.file_name().is_none_or(|name| name == "table.rs" || name == "table_tests.rs");
+        if is_ours || path.extension().is_none_or(|end| end != "rs") {
+            continue;
+        }
+        made += std::fs::read_to_string(&path).expect("a source").matches("TextTable::new(").count();
+    }
+    let mut looked_at: Vec<&str> = tables(Paint::default()).iter().map(|(what, _)| *what).collect();
+    looked_at.retain(|what| !what.ends_with("with long ids"));
+    looked_at.dedup();
+    assert_eq!(made, looked_at.len(), "{looked_at:?}");
+}

@@ -26,28 +26,22 @@ struct Case {
     queue: &'static str,
     /// The `histograms` of `[admin]`.
     histograms: &'static str,
-    /// The part of the tasks whose traces are sent; none: there is no collector.
-    traces: Option<f64>,
+    /// Whether traces are sent to a collector, as many as by default.
+    has_collector: bool,
     /// Whether there are clients: pages of the dashboard, a stream of events, and a scraper.
     is_watched: bool,
 }
 
 /// The cases. The first one is what the others are compared to.
-const CASES: [Case; 6] = [
+const CASES: [Case; 5] = [
     OFF,
     Case { what: "full histograms, and clients", histograms: "full", is_watched: true, ..OFF },
     Case { what: "events", queue: EVENTS, ..OFF },
-    Case { what: "traces of one task in 100", traces: Some(0.01), ..OFF },
-    Case { what: "traces of all tasks", traces: Some(1.0), ..OFF },
-    Case {
-        what: "everything, traces of one in 100",
-        queue: EVENTS,
-        histograms: "full",
-        traces: Some(0.01),
-        is_watched: true,
-    },
+    Case { what: "traces", has_collector: true, ..OFF },
+    Case { what: "everything", queue: EVENTS, histograms: "full", has_collector: true, is_watched: true },
 ];
-const OFF: Case = Case { what: "off", queue: "", histograms: "host", traces: None, is_watched: false };
+const OFF: Case =
+    Case { what: "off", queue: "", histograms: "host", has_collector: false, is_watched: false };
 const EVENTS: &str = "events = 10000\n";
 
 pub fn costs() {
@@ -79,20 +73,17 @@ pub fn costs() {
 /// Drains a backlog. Gives the tasks per second, and Redis's time per task in µs.
 fn measure(case: &Case, tasks: usize) -> (f64, f64) {
     let mut bench = Bench::with_redis("", &["--appendonly", "no"]);
-    let collector = case.traces.map(|sample| {
-        let collector = Application::start();
-        (
-            format!("[telemetry]\notlp = \"http://127.0.0.1:{}\"\nsample = {sample}\n", collector.port),
-            collector,
-        )
-    });
+    let collector = case.has_collector.then(Application::start);
+    let telemetry = collector
+        .as_ref()
+        .map(|collector| format!("[telemetry]\notlp = \"http://127.0.0.1:{}\"\n", collector.port));
     bench.configure(&format!(
         "[queues.work]\nplugin = \"empty\"\nconcurrency = 100\n{}[redis]\nurl = \"{}\"\n[admin]\n\
          listen = \"127.0.0.1:0\"\nhistograms = \"{}\"\n{}",
         case.queue,
         bench.redis.url(),
         case.histograms,
-        collector.as_ref().map_or("", |(table, _)| table)
+        telemetry.unwrap_or_default()
     ));
     fill(&mut bench, &"x".repeat(200), tasks);
     let host = quiet_host(&bench);
@@ -119,7 +110,7 @@ fn measure(case: &Case, tasks: usize) -> (f64, f64) {
     });
     assert_eq!(bench.places("work").dead, 0, "every task was completed");
     host.stop();
-    if let Some((_, collector)) = collector.filter(|_| case.traces == Some(1.0)) {
+    if let Some(collector) = collector {
         assert!(collector.requests() > 0, "spans were sent");
     }
     figures

@@ -208,6 +208,7 @@ fn api_requests(long: &str, echo: &str) -> Vec<(&'static str, &'static str, Vec<
         ("POST", "/v1/queues/{queue}/tasks", tasks.to_vec()),
         ("POST", "/v1/queues/{queue}/pause", vec![Value::Null]),
         ("POST", "/v1/queues/{queue}/resume", vec![Value::Null]),
+        ("POST", "/v1/queues/{queue}/tasks/{id}/retry", vec![Value::Null]),
         ("POST", "/v1/queues/{queue}/dead/requeue", rarely(json!({ "all": true, "rate": "100/s" }))),
         ("POST", "/v1/queues/{queue}/dead/purge", rarely(all.clone())),
         ("DELETE", "/v1/queues/{queue}/tasks/{id}", vec![Value::Null]),
@@ -242,12 +243,14 @@ fn the_api_and_the_dashboard_need_no_more_than_the_rights_of_a_host() {
     let (mut bench, _) = bench(&held);
     let url = held.task()[0].1.to_owned();
     let queues = ["work", "fails", "turns", "long", "effects", "clock"];
-    let (host, dead) = {
+    let (host, dead, later) = {
         let roles = Roles { bench: &bench, held: &held };
         let host = roles.host();
         let dead: Vec<String> =
             ["a", "b", "c", "d"].iter().map(|n| roles.enqueue(&["fails", &format!("n={n}")])).collect();
-        (host, dead)
+        let later: Vec<String> =
+            ["e", "f"].iter().map(|n| roles.enqueue(&["work", &format!("n={n}"), "--delay", "1h"])).collect();
+        (host, dead, later)
     };
     let long: Vec<String> =
         (0..3).map(|_| bench.xadd("app:{tag}:long", &[("url", &url), ("of", "x")])).collect();
@@ -284,6 +287,7 @@ fn the_api_and_the_dashboard_need_no_more_than_the_rights_of_a_host() {
     submit("/queues/work/pause", &[]);
     submit("/queues/work/tasks", &[("fields", "n=7"), ("delay", "1h")]);
     submit("/queues/work/resume", &[]);
+    submit(&format!("/queues/work/tasks/{}/retry", later[0]), &[]);
     submit(&format!("/queues/fails/tasks/{}/requeue", dead[0]), &[]);
     submit(&format!("/queues/long/tasks/{}/cancel", long[2]), &[]);
 
@@ -307,7 +311,11 @@ fn the_api_and_the_dashboard_need_no_more_than_the_rights_of_a_host() {
     let mut streams = Vec::new();
     for (method, template, bodies) in requests {
         for queue in queues {
-            let id = if queue == "fails" { &dead[1] } else { &long[1] };
+            let id = match queue {
+                "fails" => &dead[1],
+                "work" => &later[1],
+                _ => &long[1],
+            };
             let path = template.replace("{queue}", queue).replace("{id}", id).replace("{plugin}", "echo");
             if template.ends_with("/events") {
                 let events = Events::open(host.admin(), &path, &[]);

@@ -210,7 +210,11 @@ fn the_commands_of_the_page_for_operators_run() {
         let is_whole =
             call.contains("QUEUE") || call.contains("NAME") || ["check", "queues"].contains(&&*call);
         if is_whole {
-            let call = call.replace("QUEUE", "resume-analyze").replace("NAME", "resume-analyze");
+            let mut call = call.replace("QUEUE", "resume-analyze").replace("NAME", "resume-analyze");
+            if call.contains("ID") {
+                let ran = shell.ran("tqhost enqueue resume-analyze content=text --delay 1h").ok();
+                call = call.replace("ID", ran.stdout.split_whitespace().next().expect("an id"));
+            }
             shell.ran(&format!("tqhost {call}")).ok();
             seen += 1;
         }

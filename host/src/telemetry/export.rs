@@ -39,7 +39,7 @@ use crate::chain::chain;
 use crate::config::Telemetry;
 use crate::tls;
 
-/// Spans that may wait. A span takes about a kilobyte.
+/// Spans that may wait. A span takes about a kilobyte, and one with all the links that it may have takes 5.
 const ROOM: usize = 8192;
 /// The most spans in one request.
 const BATCH: usize = 512;

@@ -29,15 +29,23 @@ use crate::mask::FieldMask;
 use crate::operations::{OperationError, TaskView, unknown_task};
 use crate::plugins::Change;
 use crate::queue::codec::entry_time_ms;
-use crate::queue::events::{EventPlace, TaskEvent};
+use crate::queue::events::{EventPlace, EventsAfter, TaskEvent};
 use crate::queue::{Meant, Queue};
 
 /// The time between two looks.
 const LOOK: Duration = Duration::from_millis(300);
 /// The longest time between two looks at a task that does not change.
 const SLOW_LOOK: Duration = Duration::from_secs(1);
-/// Events of one queue in one look.
-const PAGE: usize = 200;
+/// Entries of one queue in one look. Tasks that were settled together share one, up to 20 in each.
+const ENTRIES: usize = 50;
+/// Events of one queue in one look: of its own stream, and of the host's stream, which reads all queues.
+const MOST: usize = 1_000;
+const MOST_OF_EACH: usize = 200;
+/// The most events that a stream gives in a second. A client that reads as quickly as it can takes little of
+/// the time that a busy queue needs.
+const RATE: f64 = 5_000.0;
+/// The shortest time between two looks at all queues.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// A client of the host's stream gets what happened in this time before its last event again: queues are not
 /// read at one moment.
 const OVERLAP_MS: u64 = 1_000;
@@ -290,9 +298,10 @@ impl Tail for QueueTail {
             }
             tokio::time::sleep(self.pause).await;
             self.pause = LOOK;
-            let Ok((found, last)) = self.queue.events_after(&self.after, PAGE).await else { continue };
-            if found.len() == PAGE {
-                self.pause = Duration::ZERO;
+            let asked = self.queue.events_after(&self.after, ENTRIES, MOST).await;
+            let Ok(EventsAfter { events: found, last, is_all }) = asked else { continue };
+            if !is_all {
+                self.pause = time_for(found.len());
             }
             if !found.is_empty() {
                 // Where Redis has deleted more than was read, the page begins behind a gap.
@@ -308,6 +317,11 @@ impl Tail for QueueTail {
             self.ready.extend(found.iter().map(event));
         }
     }
+}
+
+/// The time after which a stream may give more than these.
+fn time_for(events: usize) -> Duration {
+    Duration::from_secs_f64(events as f64 / RATE)
 }
 
 /// The events of all queues, and of the plugins.
@@ -339,19 +353,18 @@ impl HostTail {
                 (None, Some(since)) => EventPlace::parse(&format!("{since}-0"))?,
                 (None, None) => queue.last_event().await.ok()?,
             };
-            let (found, last) = queue.events_after(&after, PAGE).await.ok()?;
-            let is_behind_gap = !found.is_empty() && queue.has_gap(&after).await.unwrap_or_default();
-            Some((queue, is_behind_gap, found, last))
+            let found = queue.events_after(&after, ENTRIES, MOST_OF_EACH).await.ok()?;
+            let is_behind_gap = !found.events.is_empty() && queue.has_gap(&after).await.unwrap_or_default();
+            Some((queue, is_behind_gap, found))
         });
         let looks: Vec<_> = stream::iter(looks).buffered(QUEUES_AT_ONCE).collect().await;
         let event = |at: u64, kind: &str, data: String| {
             (at, Event::default().event(kind).id(at.to_string()).data(data))
         };
         let mut found: Vec<(u64, Event)> = Vec::new();
-        for (queue, is_behind_gap, events, last) in looks.into_iter().flatten() {
-            if events.len() == PAGE {
-                self.pause = Duration::ZERO;
-            }
+        let mut are_all = true;
+        for (queue, is_behind_gap, EventsAfter { events, last, is_all }) in looks.into_iter().flatten() {
+            are_all &= is_all;
             if let (true, Some(first)) = (is_behind_gap, events.first()) {
                 let data = serde_json::json!({ "queue": queue.rules.name }).to_string();
                 found.push((entry_time_ms(&first.place.entry), gap().data(data)));
@@ -362,6 +375,9 @@ impl HostTail {
                     .map(|found| event(entry_time_ms(&found.place.entry), "task", view(&queue, found))),
             );
             self.places.insert(queue.rules.name.clone(), last);
+        }
+        if !are_all {
+            self.pause = time_for(found.len()).max(LOOK_AGAIN);
         }
         let plugins_since = self.plugins_since;
         for plugin in self.api.0.plugins.status() {

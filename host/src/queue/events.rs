@@ -86,22 +86,35 @@ impl TaskEvent {
     }
 }
 
+/// Events of a queue, the oldest first.
+#[derive(Debug)]
+pub(crate) struct EventsAfter {
+    pub events: Vec<TaskEvent>,
+    /// The place behind which the next ones are.
+    pub last: EventPlace,
+    /// There were no more at that moment.
+    pub is_all: bool,
+}
+
 impl Queue {
-    /// Up to `count` events behind this place, and the place behind which the next ones are.
+    /// The events behind this place: those of up to `entries` entries, but at most `most`.
     pub(crate) async fn events_after(
         &self,
         after: &EventPlace,
-        count: usize,
-    ) -> Result<(Vec<TaskEvent>, EventPlace), QueueError> {
-        let entries = self.range(&self.keys.events, &after.bound(), "+", count).await?;
-        let mut last = entries.last().map(|last| EventPlace::of(last.id.clone()));
-        let mut events: Vec<TaskEvent> = entries.into_iter().flat_map(TaskEvent::read).collect();
+        entries: usize,
+        most: usize,
+    ) -> Result<EventsAfter, QueueError> {
+        let found = self.range(&self.keys.events, &after.bound(), "+", entries).await?;
+        let mut is_all = found.len() < entries;
+        let mut last = found.last().map(|last| EventPlace::of(last.id.clone()));
+        let mut events: Vec<TaskEvent> = found.into_iter().flat_map(TaskEvent::read).collect();
         events.retain(|event| event.place.entry != after.entry || event.place.number > after.number);
-        if events.len() > count {
-            events.truncate(count);
+        if events.len() > most {
+            events.truncate(most);
+            is_all = false;
             last = events.last().map(|last| last.place.clone());
         }
-        Ok((events, last.unwrap_or_else(|| after.clone())))
+        Ok(EventsAfter { events, last: last.unwrap_or_else(|| after.clone()), is_all })
     }
 
     /// Up to `count` events before this place, the newest first; how many entries or events it looked at; and

@@ -109,8 +109,8 @@ fn asked(program: &Path, bench: &Bench, host: &Host, methods: [&str; 2]) -> Valu
 fn every_answer_is_one_that_the_document_describes() {
     let (program, held) = (schemathesis(), Held::new());
     let (bench, host) = host(&held);
-    // The changes come last: the lists have tasks in each state before. Some of them leave no delayed task, so
-    // there are new ones again and again.
+    // The changes come last: the lists have tasks in each state before. Some leave no delayed task, so there
+    // are new ones again and again.
     let (address, is_over) = (host.admin().to_owned(), Arc::new(AtomicBool::new(false)));
     let ends = is_over.clone();
     let more = std::thread::spawn(move || {

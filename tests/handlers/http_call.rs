@@ -149,8 +149,7 @@ fn the_application_says_when_to_call_again() {
             _ => Reply::page(409, seconds, ""),
         }
     });
-    let rules = "backoff = { base = \"1s\", max = \"1h\", jitter = 0.0 }";
-    let queue = format!("[queues.work]\nplugin = \"http-call\"\n{rules}\n");
+    let queue = "[queues.work]\nplugin = \"http-call\"\n";
     let mut bench =
         Bench::new(&format!("{queue}{}", plugin(&application.origin(), "defer_status = \"409\"")));
     bench.install("http-call", "http-call");

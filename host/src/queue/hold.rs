@@ -21,7 +21,7 @@ use super::script::{self, ScriptCall};
 use crate::config::HoldRules;
 
 /// A service may ask for a wait up to this, if that is longer than the queue's own.
-const LONGEST_ASKED: Duration = Duration::from_secs(600);
+const LONGEST_ASKED: Duration = Duration::from_secs(3600);
 /// A longer cause is cut to this many characters.
 const MAX_CAUSE_CHARS: usize = 200;
 

@@ -16,6 +16,8 @@ use crate::task::{FailureKind, Outcome, SettledAs, Task};
 
 /// `tq-error` is cut at this many characters, so that an error cannot fill the dead letters.
 const MAX_ERROR_CHARS: usize = 500;
+/// The longest wait for the next attempt that a handler may ask for.
+const LONGEST_ASKED: Duration = Duration::from_secs(24 * 3600);
 /// The longest deferral that a handler may ask for.
 const LONGEST_DEFERRAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -179,7 +181,7 @@ fn delay_of_retry(
     jitter: f64,
 ) -> Duration {
     match after {
-        Some(after) => after.min(backoff::longest(&rules.backoff)),
+        Some(after) => after.min(LONGEST_ASKED),
         None => backoff::delay(&rules.backoff, attempt, jitter),
     }
 }
@@ -251,7 +253,8 @@ mod tests {
             (retry(None), task(2, 1, 0), park(5, 3, 1, "retry: busy")),
             (retry(None), task(3, 0, 0), dead(Reason::RetriesExhausted, "retry: busy")),
             (retry(Some(3)), task(1, 0, 0), park(3, 2, 0, "retry: busy")),
-            (retry(Some(3600)), task(1, 0, 0), park(5, 2, 0, "retry: busy")),
+            (retry(Some(3600)), task(1, 0, 0), park(3600, 2, 0, "retry: busy")),
+            (retry(Some(u64::MAX)), task(1, 0, 0), park(24 * 3600, 2, 0, "retry: busy")),
             (trap(), task(1, 0, 0), park(1, 2, 0, "trap: unreachable")),
             (trap(), task(3, 0, 0), dead(Reason::RetriesExhausted, "trap: unreachable")),
             (Outcome::Reject { message: "no".into() }, task(1, 0, 0), dead(Reason::Rejected, "no")),

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use super::http_call::bench;
 use crate::support::application::{Application, Call, Reply};
 use crate::support::names::names;
-use crate::support::{Authority, Bench, Web, eventually};
+use crate::support::{Authority, Bench, Host, Web, eventually};
 
 /// Rules for tasks that are tried until they succeed.
 const STUBBORN: &str = "max_retries = 1000\nlease = \"1s\"";
@@ -131,6 +132,39 @@ fn an_application_that_comes_later_or_flaps_gets_every_task() {
     host.stop();
 }
 
+/// The host renews the lease of a task while its answer is awaited, so no other host gets the task.
+#[test]
+fn an_answer_that_takes_longer_than_two_leases_is_waited_for() {
+    let gate: Arc<Gate> = Arc::default();
+    let held = gate.clone();
+    let truth = "the truth ".repeat(8);
+    let body = truth.clone();
+    let application = Application::start(move |call| match call.field("answer").as_str() {
+        "trickles" => Reply::Trickle { body: body.clone(), pause: Duration::from_millis(50) },
+        _ => {
+            held.pass();
+            Reply::ok(&body)
+        }
+    });
+    let mut bench = bench(&application.origin(), "lease = \"1s\"\nmax_retries = 0", "");
+    let hosts = [bench.host(), bench.host()];
+    let ids: Vec<String> =
+        ["trickles", "late"].iter().map(|answer| bench.xadd("work", &[("answer", answer)])).collect();
+    eventually("both are called", || (application.count() >= 2).then_some(()));
+    // The trickle takes four leases. The other answer begins after its end.
+    bench.until("work", &ids[0], "COMPLETED");
+    gate.open();
+    all_completed(&mut bench, &application, &ids);
+    for id in &ids {
+        assert_eq!(application.calls_for(id).len(), 1, "{id}");
+        assert_eq!(bench.status("work", id, "result"), truth, "{id}");
+        let [started, finished] = ["started_at", "finished_at"]
+            .map(|field| bench.status("work", id, field).parse::<u64>().expect("a time"));
+        assert!(finished - started > 2000, "{id}: {started} to {finished}");
+    }
+    Host::stop_all(hosts);
+}
+
 /// One wrong line, or an application that is down, must not turn a backlog into dead letters.
 #[test]
 fn a_queue_with_a_hold_waits_for_an_application_that_takes_no_task() {
@@ -152,6 +186,19 @@ fn a_queue_with_a_hold_waits_for_an_application_that_takes_no_task() {
         all_completed(&mut bench, &application, &ids);
         assert_eq!(bench.places("work").dead, 0, "{answer}");
         host.stop();
+    }
+}
+
+#[test]
+fn check_notes_a_queue_that_would_not_wait() {
+    for (rules, noted) in [("", 1), ("hold = {}", 0)] {
+        let bench = bench("http://127.0.0.1:1", rules, "");
+        let view = bench.tqhost(&["check", "--json"]).ok().json();
+        let notes = view["notes"].as_array().expect("notes");
+        let is_told = |note: &serde_json::Value| {
+            note.as_str().is_some_and(|note| note.starts_with("queues.work: plugin http-call calls"))
+        };
+        assert!(notes.len() == noted && notes.iter().all(is_told), "{rules}: {notes:?}");
     }
 }
 

@@ -60,6 +60,9 @@ const LINES: [Line; 3] = [
     },
 ];
 
+/// The statuses that are ends.
+const ENDS: [&str; 3] = ["COMPLETED", "FAILED", "CANCELLED"];
+
 /// The application's table, and every end of a record: who ended it, and how.
 #[derive(Default)]
 struct Table {
@@ -72,14 +75,14 @@ struct Table {
 impl Table {
     fn update(&mut self, row: &str, status: &str, error: &str, who: &str) {
         self.rows.insert(row.to_owned(), (status.to_owned(), error.to_owned()));
-        if ["COMPLETED", "FAILED"].contains(&status) {
+        if ENDS.contains(&status) {
             self.ends.entry(row.to_owned()).or_default().push(format!("{who} {status}"));
         }
     }
 
     /// Whether every record has ended.
     fn is_settled(&self) -> bool {
-        self.rows.values().all(|(status, _)| ["COMPLETED", "FAILED"].contains(&status.as_str()))
+        self.rows.values().all(|(status, _)| ENDS.contains(&status.as_str()))
     }
 }
 
@@ -105,8 +108,9 @@ fn answer(table: &Mutex<Table>, call: &Call) -> Reply {
     let row = fields.into_iter().find_map(|(kind, field)| {
         Some(call.field(field)).filter(|id| !id.is_empty()).map(|id| format!("{kind}/{id}"))
     });
-    // The same end may come twice.
+    // An end may come twice. A duplicate is cancelled while the first task of its record goes on.
     match row {
+        Some(_) if call.field("end.reason") == "duplicate" => {}
         Some(row) if call.before == 0 => {
             table.update(&row, &call.field("end.status"), &call.field("end.error"), "new");
         }
@@ -319,6 +323,14 @@ fn what_the_old_consumers_left_is_taken_over_and_every_record_has_one_end() {
     assert!(["PENDING", "PROCESSING"].contains(&status.as_str()) && attempt == "1", "{status} {attempt}");
     let completed = platform.rows().ends.values().flatten().any(|end| end == "new COMPLETED");
     assert!(!completed, "only a model completes a task");
+    // Somebody gives a record up, whose task waits for the model.
+    let given_up = ids("c", 0, &["c-left"]);
+    platform.submit(&LINES[0], &given_up);
+    expect(&LINES[0], &given_up, "new CANCELLED");
+    platform.bench.tqhost(&["cancel", LINES[0].queue, "c-left"]).ok();
+    eventually("the row of the record is cancelled", || {
+        (platform.rows().rows["resume/c-left"].0 == "CANCELLED").then_some(())
+    });
     platform.set_mood(ANSWERS);
     platform.until_settled();
     eventually("the messages without an id are told", || (platform.rows().strange == 3).then_some(()));

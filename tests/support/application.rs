@@ -11,6 +11,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -49,6 +50,8 @@ pub struct Call {
 pub enum Reply {
     /// A page with a body of the right length. Each of `headers` ends in `\r\n`.
     Page { status: u16, headers: String, body: String },
+    /// A page whose body comes byte by byte, each after a pause.
+    Trickle { body: String, pause: Duration },
     /// These bytes; then the connection is closed.
     Raw(Vec<u8>),
     /// A body without an end.
@@ -184,6 +187,15 @@ fn serve(stream: &mut BufReader<TcpStream>, seen: &Seen, answer: &dyn Fn(&Call) 
             let size = body.len();
             let page = format!("HTTP/1.1 {status} Said\r\n{headers}content-length: {size}\r\n\r\n{body}");
             tcp.write_all(page.as_bytes()).ok()
+        }
+        Reply::Trickle { body, pause } => {
+            let head = format!("HTTP/1.1 200 Said\r\ncontent-length: {}\r\n\r\n", body.len());
+            tcp.write_all(head.as_bytes()).ok()?;
+            for byte in body.bytes() {
+                thread::sleep(pause);
+                tcp.write_all(&[byte]).ok()?;
+            }
+            Some(())
         }
         Reply::Raw(bytes) => {
             let _ = tcp.write_all(&bytes);

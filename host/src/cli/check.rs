@@ -274,7 +274,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
         config: config.path.display().to_string(),
         redis,
         warnings: config.warnings.iter().cloned().chain(config.exposures()).collect(),
-        notes: config.slot_notes(),
+        notes: config.slot_notes().into_iter().chain(hold_notes(&config.queues, &plugins)).collect(),
         queues: config.queues.iter().map(queue).collect(),
         ok: plugins.iter().all(|plugin| plugin.state != PluginVerdict::Bad),
         plugins,
@@ -284,6 +284,31 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
         false => out.line(render(&view, out.paint)),
     }
     if view.ok { Ok(()) } else { Err(CommandError::Reported) }
+}
+
+impl CheckedPlugin {
+    /// Whether it is `http-call`, or a plugin like it, whatever its file is called. Its configuration has a
+    /// `url` and a `secret`, and it can tell the host of an outage.
+    fn calls_an_application(&self) -> bool {
+        let has = |key: &str| self.grants.config.iter().any(|name| name == key);
+        let tells = self.imports.iter().any(|import| import.starts_with("tqhost:extensions/outage@"));
+        tells && has("url") && has("secret")
+    }
+}
+
+/// The queues that call an application and would not wait for it, each with the way out.
+fn hold_notes(queues: &[config::QueueRules], plugins: &[CheckedPlugin]) -> Vec<String> {
+    let calls = |queue: &&config::QueueRules| {
+        plugins.iter().any(|plugin| plugin.plugin == queue.plugin && plugin.calls_an_application())
+    };
+    let note = |queue: &config::QueueRules| {
+        format!(
+            "queues.{}: plugin {} calls an application. While it is away or a setting is wrong, a backlog \
+             becomes dead letters: give the queue hold = {{ after = 5, for = \"30s\" }}",
+            queue.name, queue.plugin
+        )
+    };
+    queues.iter().filter(|queue| queue.hold.is_none()).filter(calls).map(note).collect()
 }
 
 /// Does with a plugin what a host does before it runs it, except for the self-check.
@@ -458,6 +483,22 @@ mod tests {
         assert!(!text.contains("hunter2"));
         insta::assert_snapshot!(text);
         insta::assert_json_snapshot!(view);
+    }
+
+    #[test]
+    fn a_queue_that_does_not_wait_for_its_application_is_noted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut queues = files::tests::config(folder.path()).queues;
+        let mut plugin = checked(folder.path()).plugins.remove(0);
+        plugin.grants.config = ["secret", "url"].map(str::to_owned).into();
+        assert!(hold_notes(&queues, std::slice::from_ref(&plugin)).is_empty(), "it tells of no outage");
+        plugin.imports = vec!["tqhost:extensions/outage@0.1.0".into()];
+        queues[2].hold = Some(config::HoldRules { after: 5, pause: Duration::from_secs(30) });
+        let notes = hold_notes(&queues, std::slice::from_ref(&plugin));
+        // The queue `b` has another plugin, and `c` has a hold.
+        assert!(matches!(&notes[..], [note] if note.starts_with("queues.a: plugin p calls")), "{notes:?}");
+        plugin.grants.config = vec!["url".into()];
+        assert!(hold_notes(&queues, &[plugin]).is_empty(), "a handler that asks a model");
     }
 
     #[test]

@@ -389,8 +389,8 @@ pub(super) mod tests {
         let told = unknown_task(&rules(), "x");
         assert_eq!(
             told,
-            "queue resume-analyze knows no task \"x\": it was never there, or it ended more than 1d ago \
-             (the queue's retention)"
+            "queue resume-analyze knows no task \"x\": it was never there, it ended more than 1d ago (the \
+             queue's retention), or it lies behind the 10,000 entries or 64 MiB that a search reads"
         );
     }
 }

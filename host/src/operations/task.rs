@@ -16,7 +16,7 @@ use crate::config::QueueRules;
 use crate::config::units::show_duration;
 use crate::mask::FieldMask;
 use crate::queue::attempts::FailedAttempt;
-use crate::queue::{Meant, Queue, Status, TaskName, TaskStatus};
+use crate::queue::{Meant, Queue, SEARCH_BOUNDS, Status, TaskName, TaskStatus};
 
 /// A task. The names are stable; an unknown value is null. Times are milliseconds since the Unix epoch.
 #[derive(Debug, Serialize, ToSchema)]
@@ -196,18 +196,19 @@ pub(crate) async fn task_view(
     Ok(TaskView::new(&queue.rules.name, &task).with(&family).with_attempts(attempts))
 }
 
-/// The message for a task of which nothing is known.
+/// The message for a task of which nothing is known. An alias of a task that no host has seen, and a dead
+/// letter without a status, may lie behind the bounds of a search.
 pub(crate) fn unknown_task(rules: &QueueRules, id: &str) -> String {
     let queue = &rules.name;
     if rules.retention == Duration::ZERO {
         return format!(
-            "queue {queue} knows no task {id:?}: it was never there, or it ended \
-             (the queue keeps no results: retention 0s)"
+            "queue {queue} knows no task {id:?}: it was never there, it ended (the queue keeps no results: \
+             retention 0s), or it lies behind the {SEARCH_BOUNDS} that a search reads"
         );
     }
     let retention = show_duration(rules.retention);
     format!(
-        "queue {queue} knows no task {id:?}: it was never there, or it ended more than {retention} ago \
-         (the queue's retention)"
+        "queue {queue} knows no task {id:?}: it was never there, it ended more than {retention} ago (the \
+         queue's retention), or it lies behind the {SEARCH_BOUNDS} that a search reads"
     )
 }

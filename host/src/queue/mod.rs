@@ -65,6 +65,7 @@ pub use link::{Link, Redis};
 pub(crate) use produce::check_fields;
 pub use produce::{Enqueued, NewTask};
 pub(crate) use redrive::{RedriveError, Redriven};
+pub(crate) use search::BOUNDS as SEARCH_BOUNDS;
 pub(crate) use settle::Reason;
 pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement, order_of};
 pub use status::Status;

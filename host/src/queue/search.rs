@@ -9,6 +9,8 @@ use super::codec::StreamEntry;
 /// The most entries of one search, and their most bytes.
 const ENTRIES: usize = 10_000;
 const BYTES: usize = 64 << 20;
+/// These bounds in words.
+pub(crate) const BOUNDS: &str = "10,000 entries or 64 MiB";
 /// The size of one page, and its entries: of the first one, whose size is not known before, and at most.
 const PAGE_BYTES: usize = 1 << 20;
 const FIRST_PAGE: usize = 16;
@@ -67,5 +69,7 @@ mod tests {
         let (looked, most) = searched(1 << 20);
         assert!((64..=64 + FIRST_PAGE).contains(&looked) && most <= PAGE_BYTES, "{looked} {most}");
         assert_eq!(Search::default().looked_at(&[]), None);
+        let words = format!("{},000 entries or {} MiB", ENTRIES / 1000, BYTES >> 20);
+        assert_eq!(BOUNDS, words);
     }
 }

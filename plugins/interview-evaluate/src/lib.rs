@@ -122,7 +122,7 @@ fn fetched(
 ) -> Result<Vec<Answer>, Failure> {
     let url = url.replace("{sessionId}", &encoded(session));
     let request = Request::get(url).header("accept", "application/json").max_response(MAX_RESPONSE);
-    let response = send(&request)?;
+    let response = send(&request).map_err(unsent)?;
     let says = |what: &str| format!("the source of the answers {what} ({})", response.status);
     match response.status {
         200 => serde_json::from_slice(&response.body)
@@ -130,14 +130,28 @@ fn fetched(
         // The session was deleted, and no attempt brings it back.
         404 | 410 => Err(Failure::reject(says("has no such session"))),
         408 | 425 | 429 | 500.. => {
-            let failure = match response.is_unavailable() {
-                true => Failure::unavailable(says("is not available")),
-                false => Failure::retry(says("failed")),
+            let failure = match response.status {
+                429 | 502..=504 | 529 => Failure::unavailable(says("is not available")),
+                _ => Failure::retry(says("failed")),
             };
             Err(response.retry_after(now_ms).into_iter().fold(failure, Failure::after))
         }
-        401 | 403 => Err(Failure::retry(says("refuses the request"))),
+        // The operator corrects the address and the grant. Any task would have met these.
+        401 | 403 => Err(Failure::unavailable(says("refuses the request"))),
+        300..=399 | 405 => Err(Failure::unavailable(format_args!(
+            "{}: look at `source_url` of the plugin's configuration",
+            says("does not take the request")
+        ))),
         _ => Err(Failure::reject(says("does not take the request"))),
+    }
+}
+
+/// The failure if the source gives no response. A wrong address or a missing grant hits every task, as a
+/// source that is down does.
+fn unsent(error: Error) -> Failure {
+    match error {
+        Error::Invalid(why) | Error::Denied(why) => Failure::unavailable(why),
+        other => other.into(),
     }
 }
 

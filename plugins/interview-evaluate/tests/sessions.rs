@@ -63,23 +63,36 @@ fn answers_come_from_the_source_with_the_session_in_its_url() {
         Ok(page(200, ANSWERS))
     });
     assert_eq!(found.unwrap().answers.len(), 2);
-    let table: [(u16, &str, bool); 6] = [
-        (404, "", true),
-        (200, "{}", true),
-        (400, "", true),
-        (503, "", false),
-        (429, "", false),
-        (403, "", false),
-    ];
-    for (status, body, is_rejected) in table {
-        match evaluated(&[("sessionId", "9")], &config, |_| Ok(page(status, body))) {
-            Err(Failure::Reject(why)) => assert!(is_rejected, "{why}"),
-            Err(failure @ Failure::Retry(_)) => {
-                assert!(!is_rejected, "{failure:?}");
-                assert_eq!(failure.is_unavailable(), matches!(status, 429 | 503), "{failure:?}");
-            }
-            other => panic!("{status}: {other:?}"),
+    const REJECTED: Option<bool> = None;
+    const RETRIED: Option<bool> = Some(false);
+    const DOWN: Option<bool> = Some(true);
+    let ended = |answer: Result<Response, Error>| {
+        let found = evaluated(&[("sessionId", "9")], &config, |_| answer.clone());
+        match found {
+            Err(Failure::Reject(_)) => REJECTED,
+            Err(failure @ Failure::Retry(_)) => Some(failure.is_unavailable()),
+            other => panic!("{answer:?}: {other:?}"),
         }
+    };
+    for (statuses, end) in [
+        (&[400, 404, 410, 422][..], REJECTED),
+        (&[408, 425, 500, 501], RETRIED),
+        (&[302, 401, 403, 405, 429, 502, 503, 504, 529], DOWN),
+    ] {
+        for status in statuses {
+            assert_eq!(ended(Ok(page(*status, ""))), end, "{status}");
+        }
+    }
+    assert_eq!(ended(Ok(page(200, "{}"))), REJECTED);
+    for (error, end) in [
+        (Error::Timeout, DOWN),
+        (Error::Unreachable("app refuses connections".into()), DOWN),
+        (Error::Denied("not granted".into()), DOWN),
+        (Error::Invalid("no url".into()), DOWN),
+        (Error::Network("cut".into()), RETRIED),
+        (Error::TooLarge("too large".into()), REJECTED),
+    ] {
+        assert_eq!(ended(Err(error.clone())), end, "{error:?}");
     }
     assert!(!state::all().contains_key("session:9"), "a failed evaluation is not kept");
 }

@@ -4,8 +4,8 @@
 //! same number of dimensions. A model is asked at any server with OpenAI's `POST {url}/embeddings`, for
 //! several texts in one request.
 //!
-//! If the server asks for fewer requests (429), the attempt ends with a retry after the time that the server
-//! names.
+//! If the server asks for fewer requests (429), the attempt ends as an outage, and is repeated after the time
+//! that the server names.
 //!
 //! Not here: the server's other answers (`model_server`), and the texts (`split`).
 
@@ -148,6 +148,7 @@ mod tests {
 
     fn retry_text<T>(result: Result<T, Failure>) -> String {
         match result {
+            Err(failure @ Failure::Retry(_)) if !failure.is_unavailable() => panic!("{failure:?}"),
             Err(Failure::Retry(retry)) => retry.message,
             Err(other) => panic!("{other:?}"),
             Ok(_) => panic!("no failure"),

@@ -3,6 +3,11 @@
 //! In: the [`Server`] from a plugin's configuration, a path, and a body. Out: the text of the reply, or a
 //! [`Failure`] that says whether another attempt may help, and when.
 //!
+//! A failure that any task would have met is an outage. Its cause is a server that is down or asks for fewer
+//! requests, or the address, the key, the credit or the grant, which the operator corrects. A queue with
+//! `hold` waits until then, and no task pays for it. 500 and a connection that ends within the answer may be
+//! the task's own doing, so they use up its attempts.
+//!
 //! The API key is only in the request's header. If a reply repeats the key, it is removed before the reply is
 //! used.
 //!
@@ -30,8 +35,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// `None` if the configuration has neither a model nor a url. A wrong value is a retry, because the
-    /// operator can correct it, and the task is correct.
+    /// `None` if the configuration has neither a model nor a url. A wrong value is an outage, because
+    /// the operator can correct it, and every task meets it.
     pub fn read(get: impl Fn(&str) -> Result<Option<String>, Failure>) -> Result<Option<Server>, Failure> {
         let get = |key: &str| setting(&get, key);
         match (get("model")?, get("url")?) {
@@ -94,9 +99,9 @@ pub fn setting(
     get(key).map(|value| value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()))
 }
 
-/// The failure for a value of the configuration that cannot be used.
+/// The failure for a value of the configuration that cannot be used. It hits every task, so it is an outage.
 pub fn wrong(key: &str, must: &str) -> Failure {
-    Failure::retry(format_args!("the plugin's configuration: `{key}` must be {must}"))
+    Failure::unavailable(format_args!("the plugin's configuration: `{key}` must be {must}"))
 }
 
 /// The time of this attempt in milliseconds since the Unix epoch, as the host tells it.
@@ -118,13 +123,18 @@ pub fn line(text: &str, most: usize) -> String {
     }
 }
 
-/// The failure if there is no response. It is always tried again: the operator can correct a wrong url or
-/// header.
+/// The failure if there is no response. It is always tried again: the operator can correct a wrong url,
+/// header or grant.
 fn unsent(error: Error) -> Failure {
     match error {
-        Error::Invalid(why) => Failure::retry(format_args!("the plugin's configuration of the model: {why}")),
+        Error::Invalid(why) => {
+            Failure::unavailable(format_args!("the plugin's configuration of the model: {why}"))
+        }
         Error::Timeout => Failure::unavailable("the model did not answer in time"),
-        Error::Unreachable(why) => Failure::unavailable(format_args!("asking the model: {why}")),
+        Error::Unreachable(why) | Error::Denied(why) => {
+            Failure::unavailable(format_args!("asking the model: {why}"))
+        }
+        // The connection ended within the answer, or the answer is too large.
         other => Failure::retry(format_args!("asking the model: {other}")),
     }
 }
@@ -137,20 +147,26 @@ fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
     match status {
         429 => later(Failure::unavailable(text("asks for fewer requests"))),
         503 => later(Failure::unavailable(text("is not available"))),
+        // A gateway got no good answer, or the server has too much to do.
+        502 | 504 | 529 => later(Failure::unavailable(text("failed"))),
         408 | 425 | 500.. => later(Failure::retry(text("failed"))),
-        402 => Failure::retry(
+        402 => Failure::unavailable(
             "the credit at the model's server is used up (402): look at the account of `api_key` of the \
              plugin's configuration",
         ),
         // The server's explanation is left out, because it often quotes the key.
-        401 | 403 => Failure::retry(format_args!(
+        401 | 403 => Failure::unavailable(format_args!(
             "the model's server refuses the key ({status}): look at `api_key` of the plugin's configuration"
         )),
-        404 => Failure::retry(
+        404 => Failure::unavailable(
             "the model's server has no such model or address (404): look at `model` and `url` of the \
              plugin's configuration",
         ),
-        300..=399 => Failure::retry(format_args!(
+        405 => Failure::unavailable(
+            "the model's server takes no POST at this address (405): look at `url` of the plugin's \
+             configuration",
+        ),
+        300..=399 => Failure::unavailable(format_args!(
             "the model's server sends elsewhere ({status}): look at `url` of the plugin's configuration"
         )),
         _ => Failure::reject(format_args!(

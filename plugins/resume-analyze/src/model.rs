@@ -41,8 +41,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// `None` if the configuration has neither a model nor a url. A wrong value is a retry, because the
-    /// operator can correct it, and the task is correct.
+    /// `None` if the configuration has neither a model nor a url. A wrong value is an outage, because
+    /// the operator can correct it, and every task meets it.
     pub fn read(get: impl Fn(&str) -> Result<Option<String>, Failure>) -> Result<Option<Settings>, Failure> {
         let Some(server) = Server::read(&get)? else { return Ok(None) };
         let get = |key: &str| model_server::setting(&get, key);

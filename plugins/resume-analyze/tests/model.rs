@@ -294,11 +294,13 @@ fn each_status_has_its_end() {
         (status(500, &[("retry-after", "7")], ""), true, Some(7000)),
         (status(529, &[("retry-after", "120")], ""), true, Some(120_000)),
         (status(502, &[], "<html>"), true, None),
+        (status(504, &[("retry-after", "3")], ""), true, Some(3000)),
         (status(408, &[], ""), true, None),
         (status(401, &[], ""), true, None),
         (status(402, &[], ""), true, None),
         (status(403, &[], ""), true, None),
         (status(404, &[], ""), true, None),
+        (status(405, &[], ""), true, None),
         (status(302, &[("location", "https://elsewhere.example")], ""), true, None),
         (status(400, &[], ""), false, None),
         (status(413, &[], ""), false, None),
@@ -366,18 +368,19 @@ fn no_response_is_a_retry() {
 }
 
 #[test]
-fn a_model_that_is_down_is_told_apart_from_an_answer_that_is_of_no_use() {
+fn what_every_task_would_meet_is_told_apart_from_what_one_task_may_cause() {
     let table = [
-        (Ok(status(429, &[("retry-after", "7")], "")), true),
-        (Ok(status(503, &[], "")), true),
         (Err(Error::Timeout), true),
         (Err(Error::Unreachable("llm.example refuses connections".into())), true),
-        (Ok(status(500, &[], "")), false),
-        (Ok(status(401, &[], "")), false),
+        (Err(Error::Denied("no".into())), true),
+        (Err(Error::Invalid("the header `authorization` cannot be sent".into())), true),
         (Err(Error::Network("llm.example ended the connection too early".into())), false),
-        (Err(Error::Denied("no".into())), false),
+        (Err(Error::TooLarge("the response is larger than 2 bytes".into())), false),
     ];
-    for (reply, is_down) in table {
+    let down = [302, 401, 402, 403, 404, 405, 429, 502, 503, 504, 529].map(|code| (code, true));
+    let failed = [400, 408, 413, 422, 425, 500, 501].map(|code| (code, false));
+    let statuses = down.into_iter().chain(failed).map(|(code, is_down)| (Ok(status(code, &[], "")), is_down));
+    for (reply, is_down) in table.into_iter().chain(statuses) {
         let failure = play(vec![reply]).0.expect_err("a failure");
         assert_eq!(failure.is_unavailable(), is_down, "{failure:?}");
     }
@@ -406,7 +409,9 @@ fn the_configuration_is_checked() {
         ("url", ""),
         ("model", ""),
     ] {
-        let (retry, _, why) = told(settings(&[(key, value)]).err().expect(key));
+        let failure = settings(&[(key, value)]).err().expect(key);
+        assert!(failure.is_unavailable(), "{failure:?}");
+        let (retry, _, why) = told(failure);
         assert!(retry && why.contains(&format!("`{key}`")), "{why}");
     }
 }

@@ -77,17 +77,28 @@ impl FieldMask {
 
     /// The text in place of one that may be JSON. None: nothing in it is hidden, and it stays as it is.
     fn masked(&self, text: &str) -> Option<String> {
-        if !text.trim_start().starts_with(['{', '[', '"']) {
+        if !text.trim_start().starts_with(['{', '[', '"']) || !self.may_hide(text) {
             return None;
         }
         let Ok(before) = serde_json::from_str::<Value>(text) else {
             // It may be JSON that is cut, or that is too deep to be read.
-            let text = text.to_ascii_lowercase();
-            return self.0.iter().any(|name| text.contains(name)).then(|| MASKED.to_owned());
+            return self.names(text).then(|| MASKED.to_owned());
         };
         let mut after = before.clone();
         self.value(&mut after);
         (after != before).then(|| after.to_string())
+    }
+
+    /// Whether a text that is JSON may hold one of the names. This costs much less than to read the JSON. A
+    /// letter may be written by its number.
+    fn may_hide(&self, text: &str) -> bool {
+        text.contains("\\u") || self.names(text)
+    }
+
+    /// Whether one of the names occurs in a text.
+    fn names(&self, text: &str) -> bool {
+        let text = text.to_ascii_lowercase();
+        self.0.iter().any(|name| text.contains(name))
     }
 
     /// Whether values of this name are hidden. The names are in small letters.

@@ -1,5 +1,7 @@
 //! Streams of events: of a task, a queue and the host, taken up again by the id of the last event.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{ask, good, post, problem};
@@ -133,6 +135,41 @@ fn the_host_tells_of_all_queues_and_of_plugins() {
     bench.install("echo-v2", "echo");
     let change = events.next().expect("a change");
     assert_eq!((change.kind.as_str(), &change.data["what"]), ("plugin", &json!("loaded")));
+    host.stop();
+}
+
+#[test]
+fn a_client_that_goes_on_behind_an_event_of_the_host_misses_nothing() {
+    let mut bench = Bench::new(
+        "[queues.busy]\nplugin = \"missing\"\nevents = 1000\n\
+         [queues.quiet]\nplugin = \"missing\"\nevents = 1000\n",
+    );
+    let mut add = |queue: &str, at: usize| -> String {
+        let (key, id) = (format!("tq:{{{queue}}}:events"), format!("{queue}-{at}"));
+        let entry = [format!("{at}-0"), "id".into(), id, "status".into(), "COMPLETED".into()];
+        bench.redis("XADD", (key, &entry))
+    };
+    let busy: Vec<usize> = (0..100).map(|n| 10_000 + 100 * n).collect();
+    busy.iter().for_each(|at| drop(add("busy", *at)));
+    add("quiet", 30_000);
+    let host = bench.host();
+    let mut known = "5000".to_owned();
+    let mut seen = BTreeSet::new();
+    // Each client leaves after the event of the quiet queue, which is the newest of all.
+    let mut clients = 0;
+    while seen.len() < busy.len() + 1 {
+        for event in Events::open(host.admin(), "/v1/events", &[("last-event-id", &known)]) {
+            let id = event.data["id"].as_str().expect("an id").to_owned();
+            let is_last = id == "quiet-30000";
+            (known, _) = (event.id, seen.insert(id));
+            if is_last {
+                break;
+            }
+        }
+        clients += 1;
+        assert!(clients < 20, "{seen:?}");
+    }
+    assert!(clients > 1, "the first one has seen all of the busy queue");
     host.stop();
 }
 

@@ -1,5 +1,5 @@
 //! Fields that are hidden (`mask` in `[admin]`): no answer of the API and no page shows their values, and no
-//! filter finds a task by them. The command line shows them.
+//! filter finds a task by them. The command line shows them of a single task.
 
 use serde_json::{Value, json};
 

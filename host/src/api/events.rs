@@ -38,9 +38,11 @@ const LOOK: Duration = Duration::from_millis(300);
 const SLOW_LOOK: Duration = Duration::from_secs(1);
 /// Entries of one queue in one look. Tasks that were settled together share one, up to 20 in each.
 const ENTRIES: usize = 50;
-/// Events of one queue in one look: of its own stream, and of the host's stream, which reads all queues.
+/// Events in one look: of one queue for its own stream, or of all queues together for the host's.
 const MOST: usize = 1_000;
-const MOST_OF_EACH: usize = 200;
+/// The host's stream takes at least this much of each queue in one look.
+const LEAST_OF_EACH: usize = 20;
+const LEAST_ENTRIES: usize = 10;
 /// The most events that a stream gives in a second. A client that reads as quickly as it can takes little of
 /// the time that a busy queue needs.
 const RATE: f64 = 5_000.0;
@@ -167,8 +169,9 @@ pub(super) async fn queue_events(
 
 /// The events of all queues that keep some, and of the plugins of this host
 ///
-/// The id of an event is its time. After `Last-Event-ID` the stream repeats the second before it. `gap` names
-/// the queue of which events may be lost.
+/// The id of an event is a time behind which a client can go on: its own, or that up to which all queues were
+/// read. After `Last-Event-ID` the stream repeats the second before it. `gap` names the queue of which events
+/// may be lost.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -347,24 +350,29 @@ impl HostTail {
             })
             .collect();
         let since = self.since;
+        // All of them together give about as many events as the stream of one queue.
+        let most = (MOST / watched.len().max(1)).max(LEAST_OF_EACH);
+        let entries = most.div_ceil(MOST / ENTRIES).max(LEAST_ENTRIES);
         let looks = watched.into_iter().map(|(queue, place)| async move {
             let after = match (place, since) {
                 (Some(place), _) => place,
                 (None, Some(since)) => EventPlace::parse(&format!("{since}-0"))?,
                 (None, None) => queue.last_event().await.ok()?,
             };
-            let found = queue.events_after(&after, ENTRIES, MOST_OF_EACH).await.ok()?;
+            let found = queue.events_after(&after, entries, most).await.ok()?;
             let is_behind_gap = !found.events.is_empty() && queue.has_gap(&after).await.unwrap_or_default();
             Some((queue, is_behind_gap, found))
         });
         let looks: Vec<_> = stream::iter(looks).buffered(QUEUES_AT_ONCE).collect().await;
+        // A client that goes on behind an event must not miss what was left of another queue.
+        let behind = |found: &EventsAfter| (!found.is_all).then(|| entry_time_ms(&found.last.entry));
+        let resume_ms = looks.iter().flatten().filter_map(|(.., found)| behind(found)).min();
         let event = |at: u64, kind: &str, data: String| {
-            (at, Event::default().event(kind).id(at.to_string()).data(data))
+            let id = resume_ms.map_or(at, |resume_ms| resume_ms.min(at));
+            (at, Event::default().event(kind).id(id.to_string()).data(data))
         };
         let mut found: Vec<(u64, Event)> = Vec::new();
-        let mut are_all = true;
-        for (queue, is_behind_gap, EventsAfter { events, last, is_all }) in looks.into_iter().flatten() {
-            are_all &= is_all;
+        for (queue, is_behind_gap, EventsAfter { events, last, .. }) in looks.into_iter().flatten() {
             if let (true, Some(first)) = (is_behind_gap, events.first()) {
                 let data = serde_json::json!({ "queue": queue.rules.name }).to_string();
                 found.push((entry_time_ms(&first.place.entry), gap().data(data)));
@@ -376,9 +384,8 @@ impl HostTail {
             );
             self.places.insert(queue.rules.name.clone(), last);
         }
-        if !are_all {
-            self.pause = time_for(found.len()).max(LOOK_AGAIN);
-        }
+        let soonest = if resume_ms.is_some() { LOOK_AGAIN } else { LOOK };
+        self.pause = time_for(found.len()).max(soonest);
         let plugins_since = self.plugins_since;
         for plugin in self.api.0.plugins.status() {
             let new = plugin.history.iter().filter(|change| change.at_ms > plugins_since);
@@ -406,7 +413,6 @@ impl Tail for HostTail {
                 return Some(event);
             }
             tokio::time::sleep(self.pause).await;
-            self.pause = LOOK;
             self.look().await;
         }
     }

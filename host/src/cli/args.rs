@@ -168,6 +168,9 @@ pub(super) struct EnqueueArgs {
     /// Nothing is enqueued unless every line is good
     #[arg(long, value_name = "FILE")]
     pub jsonl: Option<PathBuf>,
+    /// With --jsonl: check all lines and tell how many tasks they make, without Redis; enqueue nothing
+    #[arg(long, requires = "jsonl", conflicts_with_all = ["fields", "key", "wait"])]
+    pub dry_run: bool,
     /// The task's idempotency key: while a task with the same key lives, and for the queue's window after it,
     /// no second one is enqueued, and the first one's id is printed
     #[arg(long, value_name = "KEY", conflicts_with = "jsonl")]
@@ -326,6 +329,9 @@ pub(super) struct QueuesArgs {
     /// Show only queues with this text in their name, stream, plugin or state
     #[arg(long = "match", value_name = "TEXT", conflicts_with = "queue")]
     pub text: Option<String>,
+    /// Show what became of the queue's tasks in each minute of the last hour, in all hosts together
+    #[arg(long, requires = "queue", conflicts_with_all = ["text", "watch"])]
+    pub history: bool,
     /// Show them again every two seconds, until Ctrl-C
     #[arg(long)]
     pub watch: bool,
@@ -340,6 +346,9 @@ pub(super) struct TasksArgs {
     pub state: String,
     #[command(flatten)]
     pub filter: TaskFilterArgs,
+    /// Show the fields of each task, too, without the values that [admin] mask hides
+    #[arg(long)]
+    pub fields: bool,
     /// List no more than this
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     pub limit: usize,
@@ -352,9 +361,9 @@ pub(super) struct TasksArgs {
 pub(super) struct CancelArgs {
     /// The queue's name in the configuration
     pub queue: String,
-    /// The task's id, as enqueue printed it; or the name that the queue's `id` gives to it
-    #[arg(conflicts_with = "all", required_unless_present = "all")]
-    pub id: Option<String>,
+    /// Task ids, at most 1000, as enqueue printed them; or names that the queue's `id` gives to tasks
+    #[arg(value_name = "ID", conflicts_with = "all", required_unless_present = "all")]
+    pub ids: Vec<String>,
     /// All that have not ended, or those of them that match the filters
     #[arg(long)]
     pub all: bool,
@@ -362,17 +371,17 @@ pub(super) struct CancelArgs {
     #[arg(
         long,
         requires = "all",
-        conflicts_with = "id",
+        conflicts_with = "ids",
         value_parser = PossibleValuesParser::new(["queued", "delayed", "held", "running"])
     )]
     pub state: Option<String>,
     #[command(flatten)]
     pub filter: TaskFilterArgs,
-    /// With --all: count only, and change nothing
-    #[arg(long, requires = "all", conflicts_with = "id")]
+    /// Change nothing: tell what would become of each task; with --all, only count them
+    #[arg(long)]
     pub dry_run: bool,
     /// With --all: do not ask before cancelling
-    #[arg(long, requires = "all", conflicts_with = "id")]
+    #[arg(long, requires = "all", conflicts_with = "ids")]
     pub yes: bool,
 }
 
@@ -383,6 +392,9 @@ pub(super) struct RetryArgs {
     /// Task ids, or names that the queue's `id` gives to tasks
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
+    /// Change nothing: tell what would become of each task
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -467,6 +479,9 @@ pub(super) struct DeadListArgs {
     pub by: Option<String>,
     #[command(flatten)]
     pub filter: DeadFilterArgs,
+    /// Show the fields of each dead letter, too, without the values that [admin] mask hides
+    #[arg(long, conflicts_with = "by")]
+    pub fields: bool,
     /// List no more than this; with --by: no more groups
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     pub limit: usize,
@@ -548,7 +563,14 @@ mod tests {
         assert_eq!(refused("tqhost dead list q --by colour"), ErrorKind::InvalidValue);
         assert_eq!(refused("tqhost cancel q"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost cancel q 1-0 --all"), ErrorKind::ArgumentConflict);
-        assert_eq!(refused("tqhost cancel q 1-0 --dry-run"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost cancel q 1-0 2-0 --all --dry-run"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost cancel q 1-0 --yes"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost cancel q --dry-run"), ErrorKind::MissingRequiredArgument);
+        assert_eq!(refused("tqhost enqueue q --dry-run"), ErrorKind::MissingRequiredArgument);
+        assert_eq!(refused("tqhost enqueue q a=1 --dry-run"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost enqueue q --key k --dry-run"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost queues --history"), ErrorKind::MissingRequiredArgument);
+        assert_eq!(refused("tqhost queues --history --match a"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost cancel q --all --state dead"), ErrorKind::InvalidValue);
         assert_eq!(refused("tqhost tasks q --state resting"), ErrorKind::InvalidValue);
         assert_eq!(refused("tqhost dead list q --reason tired"), ErrorKind::InvalidValue);

@@ -1,10 +1,13 @@
-//! `tqhost cancel`: cancels a task, or all that match.
+//! `tqhost cancel`: cancels a task, several, or all that match.
 //!
-//! In: a queue's name, and a task's id or alias, or filters. Out: a sentence, or an object as JSON. It may be
-//! repeated: the second time changes nothing. Not here: what is cancelled with a task (`operations`), how
-//! Redis and the hosts carry it out (`queue`, `worker`).
+//! In: a queue's name, and ids or aliases of tasks, or filters. Out: a sentence, or an object as JSON; of
+//! several tasks also which were not cancelled and why, and then exit code 1. It may be repeated: the second
+//! time changes nothing. With `--dry-run` the first time changes nothing, either. Not here: what is cancelled
+//! with a task (`operations`), how Redis and the hosts carry it out (`queue`, `worker`).
 
 use std::time::Duration;
+
+use serde::Serialize;
 
 use super::args::CancelArgs;
 use super::confirm::{can_ask, confirm};
@@ -13,23 +16,37 @@ use super::exit::CommandError;
 use super::filters::only_with_all;
 use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::refused::RefusedTask;
 use super::text;
 use crate::config::Config;
-use crate::operations::{self, BulkCancel, BulkCancelled, CANCELLABLE, Cancelled};
+use crate::operations::{
+    self, BulkCancel, BulkCancelled, CANCELLABLE, CancelPreview, Cancelled, OperationError,
+};
 use crate::queue::listing::ListedState;
 use crate::queue::{Queue, Status, TaskFilter};
 
 /// For how long one step looks at tasks, so that Ctrl-C ends the command soon.
 const STEP_TIME: Duration = Duration::from_secs(1);
+/// The most ids that one command takes, as one request to the HTTP API.
+const MOST_IDS: usize = 1_000;
 /// The message where nobody can be asked.
 const ALONE: &str = "cancel --all cancels all that match: add --yes where nobody can be asked";
 
 pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Result<(), CommandError> {
-    let CancelArgs { queue: name, id, state, filter, dry_run, yes, .. } = args;
+    let CancelArgs { queue: name, ids, all, state, filter, dry_run, yes } = args;
     let filter = filter.filter(config);
-    if let Some(id) = id {
+    if !all {
         only_with_all(&filter, false)?;
-        return one(config, &open(config, &name).await?, &id, out).await;
+        if ids.len() > MOST_IDS {
+            let why = format!("{} ids are too many for one command: it takes {MOST_IDS}", ids.len());
+            return Err(CommandError::Usage(why));
+        }
+        let queue = open(config, &name).await?;
+        return match (&ids[..], dry_run) {
+            ([id], false) => one(config, &queue, id, out).await,
+            ([id], true) => look(&queue, id, out).await,
+            _ => several(config, &queue, &ids, dry_run, out).await,
+        };
     }
     rules(config, &name)?;
     if !dry_run && !yes && !can_ask() {
@@ -141,11 +158,7 @@ async fn one(config: &Config, queue: &Queue, id: &str, out: &mut Out) -> Result<
     }
     let Cancelled { id, before, status, children } = cancelled;
     if status == Status::Failed {
-        let with = match children {
-            0 => "no task of its flow goes on".to_owned(),
-            children => format!("this cancelled {} of its flow", text::plural(children, "task")),
-        };
-        out.line(format!("{} stays FAILED; {with}", text::escape(&id)));
+        out.line(stays_failed(&id, children));
     } else {
         let with = if children > 0 {
             format!(", and {} of its flow with it", text::plural(children, "task"))
@@ -155,4 +168,210 @@ async fn one(config: &Config, queue: &Queue, id: &str, out: &mut Out) -> Result<
         out.line(format!("{} is cancelled{with}; it was {}", text::escape(&id), before.into_str()));
     }
     Ok(())
+}
+
+/// Says what became of the flow of a dead task.
+fn stays_failed(id: &str, children: u64) -> String {
+    let with = match children {
+        0 => "no task of its flow goes on".to_owned(),
+        children => format!("this cancelled {} of its flow", text::plural(children, "task")),
+    };
+    format!("{} stays FAILED; {with}", text::escape(id))
+}
+
+/// Tells what cancelling one task would do.
+async fn look(queue: &Queue, id: &str, out: &mut Out) -> Result<(), CommandError> {
+    let preview = operations::cancel_preview(queue, id).await?;
+    match out.json {
+        true => out.json(&preview),
+        false => out.line(would_be(&preview.id, preview.before)),
+    }
+    Ok(())
+}
+
+fn would_be(id: &str, before: Status) -> String {
+    let id = text::escape(id);
+    match before {
+        Status::Failed => format!("{id} would stay FAILED; the rest of its flow would be cancelled"),
+        Status::Cancelled => format!("{id} is CANCELLED already"),
+        before => format!("{id} would be cancelled; it is {}", before.into_str()),
+    }
+}
+
+/// The whole output of several ids as JSON. The names are stable.
+#[derive(Debug, Default, Serialize)]
+struct CancelView {
+    tasks: Vec<CancelledTask>,
+    refused: Vec<RefusedTask>,
+}
+
+/// A task that was cancelled, or would be.
+#[derive(Debug, Serialize)]
+struct CancelledTask {
+    id: String,
+    /// The status that it had, or has.
+    before: Status,
+    status: Status,
+    /// How many tasks of its flow were cancelled with it. None: nothing was cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    children: Option<u64>,
+}
+
+impl From<Cancelled> for CancelledTask {
+    fn from(Cancelled { id, before, status, children }: Cancelled) -> CancelledTask {
+        CancelledTask { id, before, status, children: Some(children) }
+    }
+}
+
+impl From<CancelPreview> for CancelledTask {
+    fn from(CancelPreview { id, before, status }: CancelPreview) -> CancelledTask {
+        CancelledTask { id, before, status, children: None }
+    }
+}
+
+/// Cancels the tasks with these ids, or tells what that would do, one after the other.
+async fn several(
+    config: &Config,
+    queue: &Queue,
+    ids: &[String],
+    dry_run: bool,
+    out: &mut Out,
+) -> Result<(), CommandError> {
+    let (all, mut view) = (ids.len(), CancelView::default());
+    let mut progress = CommandProgress::begin()?;
+    let mut failed = None;
+    for id in ids {
+        let ended = progress.step(Box::pin(cancel_or_look(config, queue, id, dry_run))).await;
+        match ended {
+            StepEnd::Done(Ok(cancelled)) => view.tasks.push(cancelled),
+            StepEnd::Done(Err(error)) => match RefusedTask::new(id.clone(), error) {
+                Ok(refused) => view.refused.push(refused),
+                Err(error) => {
+                    failed = Some(CommandError::from(error).context(&view.so_far(all)));
+                    break;
+                }
+            },
+            StepEnd::Cut => {
+                failed = Some(interrupted(&view.so_far(all)));
+                break;
+            }
+        }
+        if progress.is_interrupted() && view.done() < all {
+            failed = Some(interrupted(&view.so_far(all)));
+            break;
+        }
+        progress.tell(|| view.so_far(all));
+    }
+    drop(progress);
+    if out.json {
+        out.json(&view);
+    } else {
+        view.lines(dry_run).iter().for_each(|line| out.line(line));
+        view.refused.iter().for_each(RefusedTask::tell);
+    }
+    match failed {
+        Some(failed) => Err(failed),
+        None if view.refused.is_empty() => Ok(()),
+        None => Err(CommandError::Reported),
+    }
+}
+
+async fn cancel_or_look(
+    config: &Config,
+    queue: &Queue,
+    id: &str,
+    dry_run: bool,
+) -> Result<CancelledTask, OperationError> {
+    Ok(match dry_run {
+        true => operations::cancel_preview(queue, id).await?.into(),
+        false => operations::cancel(&config.queues, queue, id).await?.into(),
+    })
+}
+
+impl CancelView {
+    /// How many ids were gone through.
+    fn done(&self) -> usize {
+        self.tasks.len() + self.refused.len()
+    }
+
+    fn so_far(&self, all: usize) -> String {
+        format!("{} of {} gone through, in their order", self.done(), text::plural(all as u64, "id"))
+    }
+
+    /// Says what was done, for people: how many tasks were cancelled, and which of them are special; or what
+    /// would become of each.
+    fn lines(&self, dry_run: bool) -> Vec<String> {
+        let count = |matches: fn(Status) -> bool| {
+            self.tasks.iter().filter(|task| matches(task.before)).count() as u64
+        };
+        let (cancelled, before) = (count(|before| !before.is_end()), count(|it| it == Status::Cancelled));
+        let many = text::plural(cancelled, "task");
+        if dry_run {
+            let mut lines: Vec<String> =
+                self.tasks.iter().map(|task| would_be(&task.id, task.before)).collect();
+            lines.push(format!("{many} would be cancelled, of {}", text::plural(self.done() as u64, "id")));
+            return lines;
+        }
+        let (dead, others): (Vec<_>, Vec<_>) =
+            self.tasks.iter().partition(|task| task.before == Status::Failed);
+        let mut lines: Vec<String> =
+            dead.iter().map(|task| stays_failed(&task.id, task.children.unwrap_or(0))).collect();
+        let mut sum = format!("{many} cancelled");
+        let children: u64 = others.iter().filter_map(|task| task.children).sum();
+        if children > 0 {
+            sum += &format!(", and {} of their flows", text::plural(children, "task"));
+        }
+        if before > 0 {
+            sum += &format!("; {before} had been cancelled before");
+        }
+        lines.push(sum);
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(id: &str, before: Status, children: Option<u64>) -> CancelledTask {
+        let status = if before == Status::Failed { Status::Failed } else { Status::Cancelled };
+        CancelledTask { id: id.into(), before, status, children }
+    }
+
+    #[test]
+    fn several_tasks_have_one_sentence() {
+        let tasks = vec![
+            task("1", Status::Pending, Some(0)),
+            task("2", Status::Processing, Some(3)),
+            task("3", Status::Failed, Some(4)),
+            task("4", Status::Cancelled, Some(0)),
+        ];
+        let view = CancelView { tasks, refused: Vec::new() };
+        assert_eq!(
+            view.lines(false),
+            [
+                "3 stays FAILED; this cancelled 4 tasks of its flow",
+                "2 tasks cancelled, and 3 tasks of their flows; 1 had been cancelled before",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_look_tells_what_would_become_of_each() {
+        let tasks = vec![
+            task("1", Status::Pending, None),
+            task("3", Status::Failed, None),
+            task("4", Status::Cancelled, None),
+        ];
+        let view = CancelView { tasks, refused: Vec::new() };
+        assert_eq!(
+            view.lines(true),
+            [
+                "1 would be cancelled; it is PENDING",
+                "3 would stay FAILED; the rest of its flow would be cancelled",
+                "4 is CANCELLED already",
+                "1 task would be cancelled, of 3 ids",
+            ]
+        );
+    }
 }

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::args::{DeadCommand, DeadListArgs};
 use super::context::open;
 use super::exit::CommandError;
+use super::field_lines::{self, MOST_BYTES};
 use super::output::{Out, Paint, Tone, sheet};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::table::{Cell, Column, TextTable};
@@ -20,6 +21,7 @@ use super::task_file::ExportedTask;
 use super::{dead_groups, import, redrive, text, value};
 use crate::clock;
 use crate::config::Config;
+use crate::mask::FieldMask;
 use crate::operations::{DeadList, DeadPart, DeadView, dead_list, patiently, redrive_part};
 use crate::queue::redrive::Redrive;
 use crate::queue::{DeadLetter, Queue, TaskFilter};
@@ -68,19 +70,22 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
         return dead_groups::list(&queue, by, &filter, &args, out).await;
     }
     let (limit, mut progress) = (args.limit.max(1), CommandProgress::begin()?);
-    let first = dead_list(&queue, &filter, args.cursor.as_deref(), limit, false);
+    let first = dead_list(&queue, &filter, args.cursor.as_deref(), limit, args.fields);
     let StepEnd::Done(list) = progress.step(first).await else {
         return Err(interrupted("nothing was found"));
     };
     let mut list = list?;
+    let mut bytes = field_bytes(&list);
     // One call looks at a bounded number of dead letters; the command goes on until it has enough.
     while list.dead.len() < limit
+        && bytes < MOST_BYTES
         && !progress.is_interrupted()
         && let Some(next) = list.next.clone()
     {
-        let more = dead_list(&queue, &filter, Some(&next), limit - list.dead.len(), false);
+        let more = dead_list(&queue, &filter, Some(&next), limit - list.dead.len(), args.fields);
         let StepEnd::Done(more) = progress.step(more).await else { break };
         let more = more?;
+        bytes += field_bytes(&more);
         list.dead.extend(more.dead);
         list.examined += more.examined;
         list.next = more.next;
@@ -95,19 +100,22 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
         _ => count(&queue, &filter, &mut progress).await?,
     };
     // Ctrl-C may have come during the last call that was needed.
-    let is_whole = list.next.is_none() || list.dead.len() >= limit;
+    let is_whole = list.next.is_none() || list.dead.len() >= limit || bytes >= MOST_BYTES;
     let cut = (progress.is_interrupted() && !(is_whole && all_counted)).then(|| {
         let found = text::plural(list.dead.len() as u64, "dead letter");
         let goes_on = list.next.as_ref().map(|next| format!("; --cursor {next} goes on")).unwrap_or_default();
         interrupted(&format!("{found} found, {} looked at{goes_on}", list.examined))
     });
     drop(progress);
+    let list = list.masked(&FieldMask::new(&config.admin.mask));
     if out.json {
         out.json(&ListView { list, matching, all_counted });
         return cut.map_or(Ok(()), Err);
     }
     if !list.dead.is_empty() {
-        out.line(table(&list.dead, clock::now_ms(), out.paint));
+        let fields = list.dead.iter().map(|letter| letter.fields.as_deref().unwrap_or_default());
+        let table = table(&list.dead, clock::now_ms(), out.paint);
+        out.line(field_lines::below_rows(&table, fields, out.paint));
     }
     if let Some(cut) = cut {
         return Err(cut);
@@ -116,9 +124,11 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
     let in_all = text::plural(all, "dead letter");
     let footer = match (list.dead.len() as u64, &list.next) {
         (_, Some(next)) => format!(
-            "{} of {known}{matching}{}. --limit shows more, and --cursor {next} goes on.",
+            "{} of {known}{matching}{}. {}--cursor {next} goes on.",
             list.dead.len(),
-            if filter.is_empty() { String::new() } else { format!(" that match, of {in_all}") }
+            if filter.is_empty() { String::new() } else { format!(" that match, of {in_all}") },
+            // A list that ends because its fields are large ends there with every limit.
+            if list.dead.len() < limit { "" } else { "--limit shows more, and " }
         ),
         (0, None) if filter.is_empty() && all == 0 => {
             format!("Queue {} has no dead letters.", queue.rules.name)
@@ -129,6 +139,11 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
     };
     out.line(out.paint.tone(Tone::Faint, &footer));
     Ok(())
+}
+
+/// How many bytes the fields in the list have.
+fn field_bytes(list: &DeadList) -> usize {
+    list.dead.iter().filter_map(|letter| letter.fields.as_deref()).map(field_lines::bytes).sum()
 }
 
 /// How many match, and whether all were looked at.

@@ -77,7 +77,14 @@ async fn enqueue(
             sender
         }
         Some(path) => {
-            let lines = checked(path, delay)?;
+            let (lines, count) = checked(path, delay)?;
+            if args.dry_run {
+                match out.json {
+                    true => out.json(&json!({ "queue": args.queue, "tasks": count })),
+                    false => out.line(would_be(count, &args.queue)),
+                }
+                return Ok(());
+            }
             let link = connect(config).await?;
             let mut sender = Sender {
                 queue: Queue::new(rules, link.clone()),
@@ -105,15 +112,20 @@ async fn enqueue(
     if args.wait { sender.wait(args.timeout, start, out).await } else { Ok(()) }
 }
 
-/// Opens the file and checks every line of it.
-fn checked(path: &Path, delay: Duration) -> Result<JsonLines, CommandError> {
+/// Opens the file, checks every line of it, and counts the tasks.
+fn checked(path: &Path, delay: Duration) -> Result<(JsonLines, u64), CommandError> {
     let lines = JsonLines::open(path)?;
-    let checked = lines.tasks(delay)?.try_for_each(|line| line.map(drop));
+    let checked = lines.tasks(delay)?.try_fold(0, |count, line| line.map(|_| count + 1));
     match checked {
         Err(CommandError::Failed(error)) => Err(error.context("nothing was enqueued").into()),
         Err(failure) => Err(failure),
-        Ok(()) => Ok(lines),
+        Ok(count) => Ok((lines, count)),
     }
+}
+
+/// Says what a file that was only checked would do.
+fn would_be(count: u64, queue: &str) -> String {
+    format!("{} would be enqueued in {queue}", text::plural(count, "task"))
 }
 
 struct Sender {

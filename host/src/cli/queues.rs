@@ -12,7 +12,7 @@ use super::exit::CommandError;
 use super::output::{Out, Paint, Tone, sheet};
 use super::table::{Cell, Column, TextTable};
 use super::watch::WatchScreen;
-use super::{schedule, text};
+use super::{history, schedule, text};
 use crate::chain::chain;
 use crate::clock;
 use crate::config::{self, Config};
@@ -63,7 +63,12 @@ fn state(state: &str, plugin: &str) -> (String, Tone) {
 }
 
 pub(super) async fn run(config: &Config, args: QueuesArgs, out: &mut Out) -> Result<(), CommandError> {
-    let QueuesArgs { queue, text, watch } = args;
+    let QueuesArgs { queue, text, history, watch } = args;
+    if history {
+        // clap lets no other command line through.
+        let name = queue.ok_or_else(|| CommandError::Usage("--history takes the name of a queue".into()))?;
+        return history::run(config, &name, out).await;
+    }
     let chosen: Vec<config::QueueRules> = match &queue {
         Some(name) => vec![rules(config, name)?.clone()],
         None => config.queues.clone(),

@@ -8,10 +8,10 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::output::Paint;
 use super::plugins::{FileView, render_files, render_history, render_versions};
-use super::{dead, dead_groups, doctor, plugins, queues, status, tasks};
+use super::{dead, dead_groups, doctor, history, plugins, queues, status, tasks};
 use crate::config::Config;
 use crate::doctor::DoctorReport;
-use crate::operations::history::VersionView;
+use crate::operations::history::{HistoryView, MinuteView, Percentiles, SpanView, VersionView};
 use crate::operations::{DeadGroup, DeadGroups, DeadView, GroupBy, ListedTask, QueueView, plugin_rows};
 use crate::queue::attempts::FailedAttempt;
 use crate::queue::census::Consumer;
@@ -172,6 +172,21 @@ fn versions() -> Vec<VersionView> {
     }]
 }
 
+fn minutes() -> HistoryView {
+    let times = || Some(Percentiles { count: u64::MAX, p50_ms: 0.1, p95_ms: 1e12, p99_ms: f64::MAX });
+    let counted = SpanView {
+        completed: u64::MAX,
+        failed: u64::MAX,
+        error_rate: Some(1.0),
+        outcomes: [("completed", u64::MAX)].into(),
+        waiting: times(),
+        running: times(),
+        ..SpanView::default()
+    };
+    let minute = MinuteView { from_ms: NOW, counted: counted.clone(), depth: None };
+    HistoryView { queue: name(), total: counted, minutes: vec![minute], versions: Vec::new() }
+}
+
 fn attempts() -> Vec<FailedAttempt> {
     vec![FailedAttempt {
         attempt: u32::MAX,
@@ -207,6 +222,7 @@ fn tables(paint: Paint) -> Vec<(&'static str, String)> {
     let rows = plugin_rows(&hosts);
     let mut tables = vec![
         ("queues", queues::table(&[view], paint)),
+        ("queues QUEUE --history", history::table(&minutes(), &zone, paint)),
         ("plugins", plugins::render(&rows, NOW, paint)),
         ("plugins: outcomes", render_versions(&versions(), paint)),
         ("plugins: changes", render_history(&rows, NOW, paint)),

@@ -1,13 +1,14 @@
 //! `tqhost tasks`: lists the tasks of a queue by state.
 //!
-//! In: a queue's name, a state, filters. Out: a table, or the list as JSON, with the cursor of the rest. Not
-//! here: how they are found (`operations::list`).
+//! In: a queue's name, a state, filters. Out: a table, or the list as JSON, with the cursor of the rest; the
+//! fields of the tasks, if they are wanted. Not here: how they are found (`operations::list`).
 
 use std::time::Duration;
 
 use super::args::TasksArgs;
 use super::context::open;
 use super::exit::CommandError;
+use super::field_lines::{self, MOST_BYTES};
 use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::status::tone;
@@ -15,6 +16,7 @@ use super::table::{Cell, Column, TextTable};
 use super::text;
 use crate::clock;
 use crate::config::Config;
+use crate::mask::FieldMask;
 use crate::operations::{self, ListRequest, ListedTask, TaskList};
 use crate::queue::listing::ListedState;
 
@@ -22,42 +24,52 @@ use crate::queue::listing::ListedState;
 const ERROR_WIDTH: usize = 60;
 
 pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Result<(), CommandError> {
-    let TasksArgs { queue: name, state, filter, limit, cursor } = args;
+    let TasksArgs { queue: name, state, filter, fields: with_fields, limit, cursor } = args;
     let queue = open(config, &name).await?;
     // clap takes no other states.
     let state = state.parse().unwrap_or(ListedState::Queued);
     let filter = filter.filter(config);
-    let mut request = ListRequest { state, filter, cursor, limit: limit.max(1), with_fields: false };
+    let mut request = ListRequest { state, filter, cursor, limit: limit.max(1), with_fields };
     let mut progress = CommandProgress::begin()?;
     let first = progress.step(operations::list(&queue, &request)).await;
     let StepEnd::Done(first) = first else { return Err(interrupted("nothing was found")) };
     let mut list = first?;
+    let mut bytes = field_bytes(&list);
     // One call looks at a bounded number of tasks; the command goes on until it has enough.
     while list.tasks.len() < limit
+        && bytes < MOST_BYTES
         && !progress.is_interrupted()
         && let Some(next) = list.next.clone()
     {
         (request.cursor, request.limit) = (Some(next), limit - list.tasks.len());
         let StepEnd::Done(more) = progress.step(operations::list(&queue, &request)).await else { break };
         let more = more?;
+        bytes += field_bytes(&more);
         list.tasks.extend(more.tasks);
         list.examined += more.examined;
         list.next = more.next;
         progress.tell(|| format!("{} found, {} looked at", list.tasks.len(), list.examined));
     }
     // Ctrl-C may have come during the last call that was needed.
-    let goes_on = list.next.as_ref().filter(|_| progress.is_interrupted() && list.tasks.len() < limit);
+    let is_full = list.tasks.len() >= limit || bytes >= MOST_BYTES;
+    let goes_on = list.next.as_ref().filter(|_| progress.is_interrupted() && !is_full);
     let cut = goes_on.map(|next| {
         let found = text::plural(list.tasks.len() as u64, "task");
         interrupted(&format!("{found} found, {} looked at; --cursor {next} goes on", list.examined))
     });
     drop(progress);
-    show(&list, &request, &name, cut.is_some(), out);
+    let list = list.masked(&FieldMask::new(&config.admin.mask));
+    show(&list, &request, limit, &name, cut.is_some(), out);
     cut.map_or(Ok(()), Err)
 }
 
+/// How many bytes the fields in the list have.
+fn field_bytes(list: &TaskList) -> usize {
+    list.tasks.iter().filter_map(|task| task.fields.as_deref()).map(field_lines::bytes).sum()
+}
+
 /// Shows the list. One that was interrupted says nothing of tasks that it did not look at.
-fn show(list: &TaskList, request: &ListRequest, name: &str, is_cut: bool, out: &mut Out) {
+fn show(list: &TaskList, request: &ListRequest, limit: usize, name: &str, is_cut: bool, out: &mut Out) {
     if out.json {
         out.json(list);
         return;
@@ -71,9 +83,13 @@ fn show(list: &TaskList, request: &ListRequest, name: &str, is_cut: bool, out: &
         out.line(format!("Queue {name} has no {word} tasks{of}."));
         return;
     }
-    out.line(table(&list.tasks, clock::now_ms(), out.paint));
+    let fields = list.tasks.iter().map(|task| task.fields.as_deref().unwrap_or_default());
+    let table = table(&list.tasks, clock::now_ms(), out.paint);
+    out.line(field_lines::below_rows(&table, fields, out.paint));
     if let Some(next) = list.next.as_ref().filter(|_| !is_cut) {
-        let more = format!("There are more; --limit shows more, and --cursor {next} goes on.");
+        // A list that ends because its fields are large ends there with every limit.
+        let shows_more = if list.tasks.len() < limit { "" } else { "--limit shows more, and " };
+        let more = format!("There are more; {shows_more}--cursor {next} goes on.");
         out.line(out.paint.tone(Tone::Faint, &more));
     }
 }

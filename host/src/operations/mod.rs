@@ -10,6 +10,7 @@
 
 pub(crate) mod alarms;
 mod cancel;
+mod cancel_preview;
 mod cursor;
 mod dead;
 mod enqueue;
@@ -33,6 +34,7 @@ pub(crate) use cancel::{
     BulkCancel, BulkCancelled, CANCELLABLE, CancelWalk, Cancelled, DRAINABLE, STEP_TIME, cancel, cancel_all,
     cancel_ids, cancel_part, cancel_waiting, cancel_walk,
 };
+pub(crate) use cancel_preview::{CancelPreview, cancel_preview};
 pub(crate) use dead::{
     DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part, redrive_walk,
 };
@@ -50,5 +52,5 @@ pub(crate) use orders::{OrderView, lift, withdraw};
 pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, queue_views};
-pub(crate) use retry::{Retried, retry};
+pub(crate) use retry::{Retried, retry, retry_preview};
 pub(crate) use task::{AttemptView, BranchView, TaskView, task_view, unknown_task};

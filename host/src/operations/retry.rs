@@ -1,8 +1,8 @@
 //! Lets a delayed task run now: a retry that waits for its backoff, or a task that was enqueued for later.
 //!
 //! In: a task's id or alias. Out: when it was due, or why it cannot be told to run. Only its due time
-//! changes; its attempts stay as they are. A repeated call changes nothing, and says where the task is. Not
-//! here: how Redis carries it out (`queue::delay`).
+//! changes; its attempts stay as they are. A repeated call changes nothing, and says where the task is. A
+//! preview tells what would be done. Not here: how Redis carries it out (`queue::delay`).
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::error::OperationError;
 use super::patience::patiently;
 use super::task::unknown_task;
-use crate::queue::listing::ListedState;
+use crate::queue::listing::{FoundTask, ListedState};
 use crate::queue::{Meant, Queue, Status};
 
 /// A task that runs before it was due. Times are milliseconds since the Unix epoch, by Redis's clock.
@@ -25,10 +25,7 @@ pub(crate) struct Retried {
 
 /// Lets the task that `name` means run now.
 pub(crate) async fn retry(queue: &Queue, name: &str) -> Result<Retried, OperationError> {
-    let Some(id) = patiently(|| queue.find(name, Meant::NewestLiving)).await? else {
-        return Err(refusal(queue, name, None).await?);
-    };
-    let found = patiently(|| queue.located(&id)).await?;
+    let (id, found) = look(queue, name).await?;
     if let Some((ListedState::Delayed, task)) = &found
         && task.status.id == id
     {
@@ -40,6 +37,31 @@ pub(crate) async fn retry(queue: &Queue, name: &str) -> Result<Retried, Operatio
     }
     let state = found.map(|(state, _)| state).filter(|state| *state != ListedState::Delayed);
     Err(refusal(queue, &id, state).await?)
+}
+
+/// Tells what [`retry`] would do, and changes nothing.
+pub(crate) async fn retry_preview(queue: &Queue, name: &str) -> Result<Retried, OperationError> {
+    let (id, found) = look(queue, name).await?;
+    if let Some((ListedState::Delayed, task)) = &found
+        && task.status.id == id
+    {
+        let (attempt, was_due_at) = (task.status.attempt, task.status.due_at);
+        return Ok(Retried { id, attempt, was_due_at });
+    }
+    let state = found.map(|(state, _)| state).filter(|state| *state != ListedState::Delayed);
+    Err(refusal(queue, &id, state).await?)
+}
+
+/// The id of the task that `name` means, and its place. Fails where nothing is known of such a task.
+async fn look(
+    queue: &Queue,
+    name: &str,
+) -> Result<(String, Option<(ListedState, FoundTask)>), OperationError> {
+    let Some(id) = patiently(|| queue.find(name, Meant::NewestLiving)).await? else {
+        return Err(refusal(queue, name, None).await?);
+    };
+    let found = patiently(|| queue.located(&id)).await?;
+    Ok((id, found))
 }
 
 /// Whether a task that was delayed a moment ago waits or runs in the stream: it became due meanwhile, or this

@@ -1,0 +1,120 @@
+//! `tqhost queues QUEUE --history`: what became of a queue's tasks in each minute of the last hour.
+//!
+//! In: a queue's name. Out: a table with a row for each minute, or the answer of the HTTP API as JSON. Not
+//! here: the counts and percentiles (`operations::history`).
+
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+use super::context::open;
+use super::exit::CommandError;
+use super::output::{Out, Paint, Tone};
+use super::table::{Cell, Column, TextTable};
+use super::text;
+use crate::config::Config;
+use crate::operations::history::{HistoryView, OVERVIEW, SpanView, history};
+use crate::operations::patiently;
+
+pub(super) async fn run(config: &Config, name: &str, out: &mut Out) -> Result<(), CommandError> {
+    let queue = open(config, name).await?;
+    let view = HistoryView::of(name, &patiently(|| history(&queue, OVERVIEW)).await?);
+    if out.json {
+        out.json(&view);
+    } else if view.minutes.iter().any(|minute| has_counts(&minute.counted)) {
+        out.line(table(&view, &TimeZone::system(), out.paint));
+    } else {
+        out.line(format!("Nothing happened to tasks of {name} in the last hour."));
+    }
+    Ok(())
+}
+
+fn has_counts(counted: &SpanView) -> bool {
+    !counted.outcomes.is_empty() || counted.waiting.is_some() || counted.running.is_some()
+}
+
+/// The minutes from the first one in which something was counted, and all of them together.
+pub(super) fn table(view: &HistoryView, zone: &TimeZone, paint: Paint) -> String {
+    let mut table = TextTable::new(
+        &[
+            Column::fixed("TIME"),
+            Column::figure("COMPLETED"),
+            Column::figure("FAILED"),
+            Column::figure("ERRORS"),
+            Column::figure("WAIT P50"),
+            Column::figure("WAIT P95"),
+            Column::figure("WAIT P99"),
+            Column::figure("RUN P50"),
+            Column::figure("RUN P95"),
+            Column::figure("RUN P99"),
+        ],
+        &["WAIT P50", "RUN P50", "WAIT P99", "RUN P99", "WAIT P95", "RUN P95", "ERRORS", "FAILED"],
+    );
+    for minute in view.minutes.iter().skip_while(|minute| !has_counts(&minute.counted)) {
+        table.row(row(text::local(minute.from_ms, zone, "%H:%M"), &minute.counted));
+    }
+    table.row(row("total".to_owned(), &view.total));
+    table.render(paint)
+}
+
+fn row(time: String, counted: &SpanView) -> Vec<Cell> {
+    let tone = if counted.failed > 0 { Tone::Bad } else { Tone::Plain };
+    let errors = counted.error_rate.map_or_else(none, |rate| format!("{:.1}%", rate * 100.0));
+    let mut cells: Vec<Cell> = vec![
+        time.into(),
+        counted.completed.into(),
+        Cell::tone(counted.failed.to_string(), tone),
+        errors.into(),
+    ];
+    for times in [&counted.waiting, &counted.running] {
+        let shown = match times {
+            Some(times) => [times.p50_ms, times.p95_ms, times.p99_ms].map(short_time),
+            None => [none(), none(), none()],
+        };
+        cells.extend(shown.map(Cell::from));
+    }
+    cells
+}
+
+fn none() -> String {
+    text::NONE.to_owned()
+}
+
+/// Tenths of a millisecond count where a task takes a few of them.
+fn short_time(ms: f64) -> String {
+    if ms < 10.0 { format!("{ms:.1}ms") } else { text::took(Duration::from_millis(ms as u64)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operations::history::{MinuteView, Percentiles};
+
+    #[test]
+    fn a_row_has_counts_errors_and_times() {
+        let times = |p50_ms| Some(Percentiles { count: 7, p50_ms, p95_ms: 1_500.0, p99_ms: 65_000.0 });
+        let busy = SpanView {
+            completed: 7,
+            failed: 1,
+            error_rate: Some(0.125),
+            outcomes: [("completed", 7), ("retried", 1)].into(),
+            waiting: times(0.42),
+            ..SpanView::default()
+        };
+        let minute = |number: u64, counted| MinuteView { from_ms: number * 60_000, counted, depth: None };
+        let minutes =
+            vec![minute(0, SpanView::default()), minute(1, busy.clone()), minute(2, SpanView::default())];
+        let view = HistoryView { queue: "work".into(), total: busy, minutes, versions: Vec::new() };
+        let table = table(&view, &TimeZone::UTC, Paint::default());
+        let rows: Vec<String> =
+            table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(
+            rows[1..],
+            [
+                "00:01 7 1 12.5% 0.4ms 1.5s 1m 5s – – –",
+                "00:02 0 0 – – – – – – –",
+                "total 7 1 12.5% 0.4ms 1.5s 1m 5s – – –",
+            ]
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! The command line does what the HTTP API does: fields in lists, several ids, the minutes of a queue. With
+//! `--dry-run` a command changes nothing.
+//!
+//! Not here: masks of the API (`api::mask`), what a cancel and a retry do (`queue`, `retry`), the counts of
+//! minutes (`queue::history`).
+
+use serde_json::{Value, json};
+
+use crate::support::{Bench, Host, eventually};
+
+/// The value of a field that is masked.
+const EMAIL: &str = "ada@lovelace.example";
+
+/// The JSON answer of a command.
+#[track_caller]
+fn ask(bench: &Bench, args: &[&str]) -> Value {
+    bench.tqhost(&[args, &["--json"]].concat()).ok().json()
+}
+
+/// How many items a list has.
+fn count(list: &Value) -> Option<usize> {
+    list.as_array().map(Vec::len)
+}
+
+/// The lines with fields, sorted.
+fn fields(text: &str) -> Vec<&str> {
+    let mut fields: Vec<&str> = text.lines().filter(|line| line.starts_with("  ")).collect();
+    fields.sort_unstable();
+    fields
+}
+
+#[test]
+fn lists_show_the_fields_of_tasks_without_those_that_are_masked() {
+    let mut bench = Bench::new("");
+    let url = bench.redis.url();
+    bench.configure(&format!(
+        "[queues.waits]\nplugin = \"missing\"\n[queues.bad]\nplugin = \"rejects\"\n\
+         [redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\nmask = [\"email\"]\n"
+    ));
+    bench.install("rejects", "rejects");
+    let host = bench.host();
+    for order in ["1", "2"] {
+        bench.xadd("waits", &[("order", order), ("email", EMAIL)]);
+    }
+    let dead = bench.xadd("bad", &[("order", "3"), ("email", EMAIL)]);
+    bench.until("bad", &dead, "FAILED");
+
+    let list = ask(&bench, &["tasks", "waits", "--fields"]);
+    assert_eq!(list, host.get("/v1/queues/waits/tasks?state=queued&fields=true").json());
+    assert_eq!(list["tasks"][0]["fields"][1], json!({ "name": "email", "value": "[masked]" }));
+    let text = bench.tqhost(&["tasks", "waits", "--fields"]).ok().stdout;
+    assert_eq!(fields(&text), ["  email=[masked]", "  email=[masked]", "  order=1", "  order=2"], "{text}");
+    assert_eq!(text.lines().count(), 7, "{text}");
+    let plain = bench.tqhost(&["tasks", "waits"]).ok().stdout;
+    assert_eq!((plain.lines().count(), fields(&plain)), (3, vec![]), "{plain}");
+    assert!(ask(&bench, &["tasks", "waits"])["tasks"][0]["fields"].is_null());
+
+    let list = ask(&bench, &["dead", "list", "bad", "--fields"]);
+    assert_eq!(list["dead"], host.get("/v1/queues/bad/dead?fields=true").json()["dead"]);
+    for args in [&["dead", "list", "bad", "--fields"][..], &["tasks", "bad", "--state", "dead", "--fields"]] {
+        let text = bench.tqhost(args).ok().stdout;
+        assert_eq!(fields(&text), ["  email=[masked]", "  order=3"], "{args:?}: {text}");
+    }
+    let refused = bench.tqhost(&["dead", "list", "bad", "--by", "error", "--fields"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    host.stop();
+}
+
+#[test]
+fn a_list_with_large_fields_ends_with_a_cursor() {
+    let mut bench = Bench::new("[queues.waits]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let large = "x".repeat(3 << 20);
+    for _ in 0..4 {
+        bench.xadd("waits", &[("text", &large)]);
+    }
+    let list = ask(&bench, &["tasks", "waits", "--fields"]);
+    let next = list["next"].as_str().expect("a cursor");
+    assert_eq!(count(&list["tasks"]), Some(3), "8 MiB and what goes beyond them");
+    let rest = ask(&bench, &["tasks", "waits", "--fields", "--cursor", next]);
+    assert_eq!((count(&rest["tasks"]), &rest["next"]), (Some(1), &Value::Null));
+    let text = bench.tqhost(&["tasks", "waits", "--fields"]).ok().stdout;
+    assert!(text.ends_with(&format!("There are more; --cursor {next} goes on.\n")));
+    assert_eq!(count(&ask(&bench, &["tasks", "waits"])["tasks"]), Some(4));
+    host.stop();
+}
+
+/// A host, a task that has completed, and two that are delayed. Their aliases are 1, 2 and 3.
+fn three() -> (Bench, Host, [String; 3]) {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nid = { field = \"order\" }\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    let add = |bench: &Bench, order: &str, more: &[&str]| {
+        let field = format!("order={order}");
+        let task = ask(bench, &[&["enqueue", "work", &field], more].concat());
+        task["id"].as_str().expect("an id").to_owned()
+    };
+    let done = add(&bench, "1", &[]);
+    bench.until("work", &done, "COMPLETED");
+    let [second, third] = ["2", "3"].map(|order| add(&bench, order, &["--delay", "2h"]));
+    assert_eq!(bench.places("work").delayed, 2);
+    (bench, host, [done, second, third])
+}
+
+#[test]
+fn several_tasks_are_cancelled_and_the_others_are_named() {
+    let (mut bench, host, [done, second, third]) = three();
+    let ids = ["cancel", "work", &second, "3", &done, "nobody"];
+    let dry = bench.tqhost(&[&ids[..], &["--dry-run"]].concat());
+    let would = format!(
+        "{second} would be cancelled; it is PENDING\n{third} would be cancelled; it is PENDING\n\
+         2 tasks would be cancelled, of 4 ids\n"
+    );
+    assert_eq!((dry.code, &dry.stdout), (1, &would), "{dry:?}");
+    let view = bench.tqhost(&[&ids[..], &["--dry-run", "--json"]].concat()).json();
+    let task = |id: &str| json!({ "id": id, "before": "PENDING", "status": "CANCELLED" });
+    assert_eq!(view["tasks"], json!([task(&second), task(&third)]));
+    assert_eq!(bench.places("work").delayed, 2, "a look changes nothing");
+
+    let real = bench.tqhost(&ids);
+    assert_eq!((real.code, real.stdout.as_str(), &real.stderr), (1, "2 tasks cancelled\n", &dry.stderr));
+    let told: Vec<&str> = real.stderr.lines().collect();
+    assert!(
+        told.len() == 2 && told[0].contains("it is COMPLETED already") && told[1].contains("\"nobody\""),
+        "{told:?}"
+    );
+    for id in [&second, &third] {
+        bench.until("work", id, "CANCELLED");
+    }
+    // The second time changes nothing, and is no failure.
+    let again = bench.tqhost(&["cancel", "work", &second, &third]).ok();
+    assert_eq!(again.stdout, "0 tasks cancelled; 2 had been cancelled before\n");
+    let view = bench.tqhost(&["cancel", "work", &second, &done, "--json"]);
+    assert_eq!(view.code, 1, "{view:?}");
+    let view = view.json();
+    let known = json!({ "id": second, "before": "CANCELLED", "status": "CANCELLED", "children": 0 });
+    assert_eq!(view["tasks"], json!([known]));
+    let refused = &view["refused"][0];
+    assert_eq!((&refused["id"], &refused["code"]), (&json!(done), &json!("task-ended")), "{view}");
+    bench.tqhost(&["doctor", "work"]).ok();
+    host.stop();
+}
+
+#[test]
+fn one_task_is_looked_at_before_it_is_cancelled() {
+    let (mut bench, host, [done, second, _]) = three();
+    let dry = bench.tqhost(&["cancel", "work", "2", "--dry-run"]).ok();
+    assert_eq!(dry.stdout, format!("{second} would be cancelled; it is PENDING\n"));
+    assert_eq!(
+        ask(&bench, &["cancel", "work", "2", "--dry-run"]),
+        json!({ "id": second, "before": "PENDING", "status": "CANCELLED" })
+    );
+    // A look fails as the cancel does.
+    for id in [done.as_str(), "nobody"] {
+        let (real, dry) =
+            (bench.tqhost(&["cancel", "work", id]), bench.tqhost(&["cancel", "work", id, "--dry-run"]));
+        assert_eq!((real.code, dry.code, &real.stderr), (1, 1, &dry.stderr), "{id}");
+    }
+    assert_eq!(bench.places("work").delayed, 2);
+    let real = bench.tqhost(&["cancel", "work", "2"]).ok();
+    assert_eq!(real.stdout, format!("{second} is cancelled; it was PENDING\n"));
+    let many: Vec<String> = (0..1_001).map(|n| n.to_string()).collect();
+    let args: Vec<&str> = ["cancel", "work"].into_iter().chain(many.iter().map(String::as_str)).collect();
+    let refused = bench.tqhost(&args);
+    assert!(refused.code == 2 && refused.stderr.contains("it takes 1000"), "{refused:?}");
+    host.stop();
+}
+
+#[test]
+fn a_retry_that_only_looks_lets_nothing_run() {
+    let (mut bench, host, [done, second, third]) = three();
+    let ids = ["retry", "work", "2", &third, &done];
+    let dry = bench.tqhost(&[&ids[..], &["--dry-run"]].concat());
+    assert_eq!(dry.code, 1, "{dry:?}");
+    let lines: Vec<&str> = dry.stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{dry:?}");
+    for (line, id) in lines.iter().zip([&second, &third]) {
+        assert!(line.starts_with(&format!("{id} would run now, as attempt 1; it is due in 1h ")), "{line}");
+    }
+    let looked = bench.tqhost(&[&ids[..], &["--dry-run", "--json"]].concat()).json();
+    assert_eq!(bench.places("work").delayed, 2, "a look changes nothing");
+    // The answer is that of the command itself.
+    let real = bench.tqhost(&[&ids[..], &["--json"]].concat());
+    assert_eq!((real.code, real.json()), (1, looked));
+    for id in [&second, &third] {
+        bench.until("work", id, "COMPLETED");
+    }
+    host.stop();
+}
+
+#[test]
+fn a_file_of_tasks_is_checked_without_redis() {
+    let mut bench = Bench::new("[queues.work]\n");
+    let write = |name: &str, text: &str| {
+        let path = bench.dir.path().join(name);
+        std::fs::write(&path, text).expect("write a file");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let good = write("good.jsonl", "{\"a\": 1}\n\n{\"a\": 2}\n");
+    let bad = write("bad.jsonl", "{\"a\": 1}\nno JSON\n");
+    bench.redis.stop();
+    let ran = bench.tqhost(&["enqueue", "work", "--jsonl", &good, "--dry-run"]).ok();
+    assert_eq!(ran.stdout, "2 tasks would be enqueued in work\n");
+    let view = ask(&bench, &["enqueue", "work", "--jsonl", &good, "--dry-run"]);
+    assert_eq!(view, json!({ "queue": "work", "tasks": 2 }));
+    let refused = bench.tqhost(&["enqueue", "work", "--jsonl", &bad, "--dry-run"]);
+    assert!(refused.code == 1 && refused.stderr.contains("bad.jsonl line 2"), "{refused:?}");
+}
+
+#[test]
+fn the_minutes_of_a_queue_are_those_of_the_api() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let nothing = bench.tqhost(&["queues", "work", "--history"]).ok();
+    assert_eq!(nothing.stdout, "Nothing happened to tasks of work in the last hour.\n");
+    let host = bench.host();
+    let ids: Vec<String> = (0..3).map(|_| bench.xadd("work", &[("a", "1")])).collect();
+    for id in &ids {
+        bench.until("work", id, "COMPLETED");
+    }
+    // A host writes what it has counted when it stops.
+    host.stop();
+    let host = bench.host();
+    // A minute may end between the two.
+    let view = eventually("both have the same minutes", || {
+        let view = ask(&bench, &["queues", "work", "--history"]);
+        (view == host.get("/v1/queues/work/history").json()).then_some(view)
+    });
+    assert_eq!(view["total"]["completed"], 3, "{view}");
+    let text = bench.tqhost(&["queues", "work", "--history"]).ok().stdout;
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0][..5], ["TIME", "COMPLETED", "FAILED", "ERRORS", "WAIT"], "{text}");
+    assert_eq!(lines[lines.len() - 1][..4], ["total", "3", "0", "0.0%"], "{text}");
+    let unnamed = bench.tqhost(&["queues", "--history"]);
+    assert_eq!(unnamed.code, 2, "{unnamed:?}");
+    host.stop();
+}

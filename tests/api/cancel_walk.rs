@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{good, post};
 use crate::support::application::{self, Application, Reply};
+use crate::support::dead_letters::add_dead;
 use crate::support::{Bench, eventually};
 
 /// More than one request looks at, in pages that grow to 200.
@@ -51,5 +52,36 @@ fn a_running_task_that_becomes_delayed_behind_the_walk_is_cancelled() {
     }
     assert_eq!((sum, bench.status("work", &id, "status")), (1, "CANCELLED".to_owned()));
     assert_eq!(bench.places("work").delayed, OTHERS as u64);
+    host.stop();
+}
+
+#[test]
+fn dead_letters_that_are_requeued_meanwhile_are_left_out() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    add_dead(&mut bench, 0..1);
+    let (id, host) = ("id-0", bench.host());
+    let others = bench.dir.path().join("others.jsonl");
+    std::fs::write(&others, "{\"a\": \"another one\"}\n".repeat(OTHERS)).expect("write a file");
+    let file = others.to_str().expect("a path");
+    bench.tqhost(&["enqueue", "work", "--jsonl", file, "--delay", "2h"]).ok();
+    let cancel = |body: &Value| good(&post(&host, "/v1/queues/work/tasks/cancel", body), 200);
+    let mut body = json!({ "all": true, "text": id });
+    let mut part = cancel(&body);
+    assert_eq!((&part["succeeded"], part["next"].is_string()), (&json!(0), true), "{part}");
+    // It was enqueued before the operation began, and comes back after that.
+    let requeued = good(&post(&host, "/v1/queues/work/dead/requeue", &json!({ "ids": [id] })), 200);
+    assert_eq!(requeued["succeeded"], 1, "{requeued}");
+    let mut rounds = 1;
+    while part["next"].is_string() {
+        body["cursor"] = part["next"].clone();
+        part = cancel(&body);
+        assert_eq!((&part["succeeded"], &part["skipped"]), (&json!(0), &json!(0)), "{part}");
+        rounds += 1;
+    }
+    assert!(rounds > 2, "the second round looks at the delayed tasks again");
+    assert_eq!(bench.status("work", id, "status"), "PENDING");
+    // An operation that begins now takes it.
+    let now = good(&post(&host, "/v1/queues/work/tasks/cancel", &json!({ "ids": [id] })), 200);
+    assert_eq!((&now["succeeded"], bench.status("work", id, "status")), (&json!(1), "CANCELLED".to_owned()));
     host.stop();
 }

@@ -82,6 +82,29 @@ fn every_alert_has_its_paragraph_in_the_order_of_an_incident() {
     assert_eq!(headings, Vec::<&str>::new(), "there is no such alert");
 }
 
+#[test]
+fn every_alarm_of_the_dashboard_is_in_the_table() {
+    let code = |source: &'static str| source.split("#[cfg(test)]").next().unwrap_or_default();
+    let sources = [
+        code(include_str!("../../host/src/operations/alarms.rs")),
+        code(include_str!("../../host/src/queue/upkeep.rs")),
+    ];
+    // Each alarm is added in one place, and one of these places is the function that others call.
+    let places = |of: &str| sources.iter().map(|source| source.matches(of).count()).sum::<usize>();
+    let alarms = places(" add(") + places("alarms.push(alarm(") - 1;
+    let page = include_str!("../../docs/operations.md");
+    let section = page.split("\n## ").find(|part| part.starts_with("The alarms of the dashboard\n"));
+    let rows = section.expect("the section").lines().filter_map(|line| line.strip_prefix("| ")).skip(1);
+    let told: Vec<&str> = rows.map(|row| row.split(" | ").next().unwrap_or_default()).collect();
+    for alarm in &told {
+        // The page has a sign in the place of each name and figure.
+        let is_it = |line: &str| alarm.split('…').all(|part| line.contains(part.trim()));
+        let is_known = sources.iter().flat_map(|source| source.lines()).any(is_it);
+        assert!(is_known, "there is no alarm {alarm:?}");
+    }
+    assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), alarms, "{told:#?}");
+}
+
 /// A shell in the folder of the bench that finds `tqhost`, `~/tqhost` and the bench's Redis where the README
 /// says that they are.
 pub struct Shell<'b> {

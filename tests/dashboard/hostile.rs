@@ -3,10 +3,13 @@
 use serde_json::json;
 
 use super::{Browser, text};
-use crate::support::Bench;
+use crate::support::files::row;
+use crate::support::{Bench, eventually};
 
 const MARKUP: &str = "<img src=x onerror=alert(1)>\"'&</pre><script>alert(2)</script>";
 const ESCAPED: &str = "&lt;img src=x onerror=alert(1)&gt;&quot;'&amp;&lt;/pre&gt;&lt;script&gt;";
+/// A queue's name as a flow may have noted it: it ends at the first blank.
+const QUEUE: &str = "<img/src=x/onerror=alert(3)>";
 
 /// Each page shows the markup as text, and has no such tag. `check` of each page finds inline scripts.
 #[track_caller]
@@ -53,6 +56,15 @@ fn markup_shows_as_text_wherever_it_stands() {
     names.iter().for_each(|name| letter.extend([*name, MARKUP]));
     bench.redis::<()>("XADD", &letter);
     bench.redis::<()>("XADD", &["tq:{work}:dead", "*", MARKUP, MARKUP]);
+    // A task that has completed with markup, and is in the middle of a tree of such tasks.
+    let flow = format!("0 tq:{{work}}:flow:{MARKUP}");
+    let started = format!("work {MARKUP}");
+    let (flow, started) = (flow.as_str(), started.as_str());
+    let done = ["status", "COMPLETED", "result", MARKUP, "joins", "1", "flow", flow, "flows", started];
+    bench.redis::<()>("HSET", ("tq:{work}:task:done", &done));
+    bench.redis::<()>("HSET", ("tq:{work}:flow:done", "left", "2", "total", "2"));
+    let children = [format!("PENDING work {MARKUP}"), format!("PENDING {QUEUE} {MARKUP}")];
+    bench.redis::<()>("HSET", ("tq:{work}:flow:done:results", "0", &children[0], "1", &children[1]));
     // A host that announces markup.
     let plugin = json!({
         "name": MARKUP, "state": MARKUP, "version": MARKUP, "error": MARKUP, "loaded_at": 1, "compile_ms": 1,
@@ -89,6 +101,10 @@ fn markup_shows_as_text_wherever_it_stands() {
     is_text(&browser, "/queues/work/dead", 6);
     is_text(&browser, &format!("/queues/work/tasks/{encoded}"), 10);
     is_text(&browser, &format!("/queues/work/tasks/r{encoded}"), 3);
+    // The result, the parent, two children, and the flow that it started.
+    is_text(&browser, "/queues/work/tasks/done", 5);
+    let page = browser.page("/queues/work/tasks/done");
+    assert!(page.contains("&lt;img/src=x/onerror=alert(3)&gt;"), "{page}");
     // A query that a visitor is made to send comes back as text, too.
     let filters = format!("text={encoded}&error={encoded}&version={encoded}&reason={encoded}&host={encoded}");
     is_text(&browser, &format!("/queues/work?{filters}"), 2);
@@ -108,6 +124,23 @@ fn markup_shows_as_text_wherever_it_stands() {
     }
     // Words of success come from a list, not from the address.
     assert!(!browser.page("/?done=words+of+somebody").contains("words of somebody"));
+    host.stop();
+}
+
+#[test]
+fn the_reason_of_an_order_shows_as_text() {
+    let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    eventually("the host runs a version", || {
+        row(&bench, "echo").filter(|row| row["state"] == "active").map(drop)
+    });
+    bench.tqhost(&["rollback", "echo", "--why", MARKUP]).ok();
+    let (browser, why) = (Browser::new(&host), format!("withdrawn: {ESCAPED}"));
+    for path in ["/plugins", "/", "/queues/work"] {
+        eventually("the host has obeyed", || browser.page(path).contains(&why).then_some(()));
+        is_text(&browser, path, 1);
+    }
     host.stop();
 }
 

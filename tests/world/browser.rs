@@ -1,18 +1,25 @@
 //! The dashboard in a headless Chromium: an incident by clicks, pictures of each page, and what axe finds.
 //!
+//! A queue backs up, since the newest version of its handler fails, or waits for a service.
+//!
 //! In: `TQHOST_BROWSER`, the folder of the packages that `scripts/browser.sh` installs;
 //! `TQHOST_SCREENSHOTS`, a folder for the pictures, if they are to be kept. The clicks are in
 //! `browser/incident.mjs`. Not here: what every page must have (`dashboard` of the end-to-end tests).
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::support::Bench;
 use super::support::files::{guest, label, loaded};
+use super::support::{Bench, Web};
 
+/// Tasks that fail, and tasks that get no answer or wait behind those.
 const TASKS: usize = 60;
+const WAITING: usize = 25;
+/// As many attempts as the queue may have at once.
+const RUNNING: usize = 2;
 
 /// Writes what hosts would have counted in the last hour, for the charts: a busy queue without failures.
 fn past_hour(bench: &mut Bench, queue: &str, version: &str) {
@@ -36,22 +43,32 @@ fn past_hour(bench: &mut Bench, queue: &str, version: &str) {
 
 #[test]
 fn an_incident_is_found_and_repaired_by_clicks() {
+    let web = Web::start();
     // Nobody has a handler for the second queue.
-    let queues = "[queues.mail]\nmax_retries = 0\nevents = 200\n[queues.reports]\n";
-    let mut bench = Bench::new(queues);
+    let queues = format!(
+        "[queues.mail]\nconcurrency = {RUNNING}\nmax_retries = 0\ntimeout = \"10m\"\nevents = 200\n\
+         [queues.reports]\n[plugins.mail]\nallowed_hosts = [\"{}\"]\n",
+        web.origin()
+    );
+    let mut bench = Bench::new(&queues);
     bench.install("echo", "mail");
     let host = bench.host();
     host.until_ready();
-    let (good, bad) = (guest("echo"), guest("always-fails"));
+    let (good, bad) = (guest("echo"), guest("asks-a-service"));
     loaded(&host, &good);
     past_hour(&mut bench, "mail", &label("mail", &good));
-    bench.install("always-fails", "mail");
+    // The newest version asks a service, which refuses most requests and never answers others.
+    bench.install("asks-a-service", "mail");
     loaded(&host, &bad);
-    for n in 0..TASKS {
-        bench.xadd("mail", &[("to", &format!("user{n}@example.com")), ("text", "Your report is ready.")]);
-    }
-    bench.xadd("reports", &[("month", "2026-10")]);
+    let mut send = |n: usize, url: &str| {
+        let to = format!("user{n}@example.com");
+        bench.xadd("mail", &[("to", &to), ("text", "Your report is ready."), ("url", url)]);
+    };
+    (0..TASKS).for_each(|n| send(n, &format!("{}/refused", web.origin())));
     host.until_ended_as("mail", "retries-exhausted", TASKS as u64);
+    (TASKS..TASKS + WAITING).for_each(|n| send(n, &web.held()));
+    bench.xadd("reports", &[("month", "2026-10")]);
+    bench.until_running("mail", RUNNING);
     let other = Bench::new("");
     let redis = other.redis.url();
     other.configure(&format!(
@@ -62,18 +79,25 @@ fn an_incident_is_found_and_repaired_by_clicks() {
     let packages = packages.expect("TQHOST_BROWSER is not set: run `make test-world`");
     let kept = std::env::var_os("TQHOST_SCREENSHOTS").map(PathBuf::from);
     let pictures = kept.unwrap_or_else(|| bench.dir.path().join("pictures"));
-    let ran = Command::new("node")
+    let mut node = Command::new("node")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/world/browser/incident.mjs"))
         .args([format!("http://{}/", host.admin()), format!("http://{}/", guarded.admin())])
         .arg(&pictures)
-        .arg(TASKS.to_string())
+        .args([TASKS.to_string(), (WAITING - RUNNING).to_string(), label("mail", &bad)])
         .env("TQHOST_BROWSER", packages)
-        .stderr(Stdio::inherit())
-        .output()
+        .stdout(Stdio::piped())
+        .spawn()
         .expect("run node");
-    let told = String::from_utf8_lossy(&ran.stdout).into_owned();
-    assert!(ran.status.success(), "{told}");
-    let told: Value = serde_json::from_str(told.lines().last().unwrap_or_default()).expect("JSON");
+    let mut told = String::new();
+    for line in BufReader::new(node.stdout.take().expect("stdout")).lines().map_while(Result::ok) {
+        if line == "requeued" {
+            // Attempts of the bad version still wait for the service.
+            web.open_held();
+        }
+        told = line;
+    }
+    assert!(node.wait().expect("wait for node").success(), "{told}");
+    let told: Value = serde_json::from_str(&told).expect("JSON");
     eprintln!("the incident took {} clicks and {} s", told["steps"], told["seconds"]);
     assert_eq!(told["serious"], serde_json::json!([]), "axe, and the width on a phone");
     assert_eq!(told["told"], serde_json::json!([]), "the console is silent");
@@ -90,7 +114,7 @@ fn an_incident_is_found_and_repaired_by_clicks() {
             assert!(pictures.join(format!("{page}-{look}.png")).exists(), "{page} {look}");
         }
     }
-    host.until_ended_as("mail", "completed", TASKS as u64);
+    host.until_ended_as("mail", "completed", (TASKS + WAITING) as u64);
     assert_eq!(bench.redis::<u64>("XLEN", "tq:{mail}:dead"), 0);
     guarded.stop();
     host.stop();

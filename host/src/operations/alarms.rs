@@ -25,10 +25,15 @@ const SILENT_MS: u64 = 60_000;
 /// and more than the second one an urgent one.
 const JUDGED_LATELY: u64 = 10;
 const FAILED_PART: (f64, f64) = (0.1, 0.5);
-/// The version of a plugin that runs tasks is judged by so many attempts. This part of failures is an
-/// alarm.
+/// The version of a plugin that runs tasks is judged by so many attempts on a host. This part of failures is
+/// an alarm.
 const JUDGED_ATTEMPTS: u64 = 20;
 const FAILED_VERSION: f64 = 0.5;
+/// A version on which no attempt succeeds is judged by so many attempts on all hosts together. A queue with
+/// few tasks might not have more for hours.
+const JUDGED_ALL_FAILED: u64 = 5;
+/// The way out of both.
+const BAD_VERSION: &str = "See the errors of its tasks; put another version in place, or roll it back.";
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,10 +188,15 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
 
 fn about_plugins(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    // Attempts and failures of the versions on all hosts together, without those that have an alarm.
+    let (mut sums, mut told) = (BTreeMap::<(&str, &str), (u64, u64)>::new(), BTreeSet::new());
     for (host, plugin) in hosts.iter().flat_map(|host| host.plugins.iter().map(move |plugin| (host, plugin)))
     {
         if let Some(version) = &plugin.version {
             versions.entry(&plugin.name).or_default().insert(version);
+            let sum = sums.entry((plugin.name.as_str(), version.as_str())).or_default();
+            sum.0 = sum.0.saturating_add(plugin.version_attempts);
+            sum.1 = sum.1.saturating_add(plugin.version_failures);
         }
         let about = || AlarmSubject::Plugin(plugin.name.clone());
         if plugin.state != "active" {
@@ -200,12 +210,20 @@ fn about_plugins(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
             && attempts >= JUDGED_ATTEMPTS
             && failures as f64 >= attempts as f64 * FAILED_VERSION
         {
+            told.insert((plugin.name.as_str(), version.as_str()));
             let version = version.get(..12).unwrap_or(version);
             let what =
                 format!("{failures} of {attempts} attempts on its version {version} failed on {}.", host.id);
-            let way_out = "See the errors of its tasks; put another version in place, or roll it back.";
-            alarms.push(alarm(true, about(), what, way_out));
+            alarms.push(alarm(true, about(), what, BAD_VERSION));
         }
+    }
+    sums.retain(|key, (attempts, failures)| {
+        *attempts >= JUDGED_ALL_FAILED && failures == attempts && !told.contains(key)
+    });
+    for ((plugin, version), (attempts, _)) in sums {
+        let version = version.get(..12).unwrap_or(version);
+        let what = format!("All {attempts} attempts on its version {version} failed.");
+        alarms.push(alarm(true, AlarmSubject::Plugin(plugin.to_owned()), what, BAD_VERSION));
     }
     for (plugin, versions) in versions.iter().filter(|(_, versions)| versions.len() > 1) {
         let what = format!("Hosts run {} different versions of it.", versions.len());
@@ -304,7 +322,8 @@ mod tests {
 
     #[test]
     fn a_plugin_is_judged_by_the_version_that_runs_and_by_enough_attempts() {
-        for (version, attempts, failures) in [(Some("ab"), 19, 19), (Some("ab"), 30, 14), (None, 30, 30)] {
+        let table = [(Some("ab"), 4, 4), (Some("ab"), 19, 18), (Some("ab"), 30, 14), (None, 30, 30)];
+        for (version, attempts, failures) in table {
             let mut host = host();
             let plugin = &mut host.plugins[0];
             plugin.version = version.map(str::to_owned);
@@ -312,6 +331,29 @@ mod tests {
             // An earlier version failed every attempt.
             (plugin.attempts, plugin.failures) = (300, 300);
             assert_eq!(alarms(&[queue()], &[host], &[], &BTreeMap::new(), &[]), []);
+        }
+    }
+
+    #[test]
+    fn a_version_on_which_every_attempt_failed_is_told_after_a_few_on_all_hosts_together() {
+        let table = [
+            ([(3, 3), (1, 1)], None),
+            ([(3, 3), (2, 1)], None),
+            ([(3, 3), (2, 2)], Some("All 5 attempts on its version ab failed.")),
+            ([(19, 19), (0, 0)], Some("All 19 attempts on its version ab failed.")),
+            // The first host is an alarm of its own.
+            ([(20, 20), (5, 5)], Some("20 of 20 attempts on its version ab failed on box-1-0123456789ab.")),
+        ];
+        for (judged, expected) in table {
+            let hosts = judged.map(|(attempts, failures)| {
+                let mut host = host();
+                let plugin = &mut host.plugins[0];
+                (plugin.version_attempts, plugin.version_failures) = (attempts, failures);
+                host
+            });
+            let told = alarms(&[queue()], &hosts, &[], &BTreeMap::new(), &[]);
+            let told: Vec<_> = told.iter().map(|alarm| (alarm.is_urgent, alarm.what.as_str())).collect();
+            assert_eq!(told, expected.map(|what| (true, what)).into_iter().collect::<Vec<_>>(), "{judged:?}");
         }
     }
 

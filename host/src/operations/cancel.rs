@@ -206,8 +206,8 @@ pub(crate) async fn cancel_part(
 }
 
 /// Takes one step: cancels tasks that match, until 5,000 were looked at or the time has passed. Tasks that
-/// come to the stream during the operation are left out. Adds to `done` what it did, also if it fails, and
-/// sets where the operation goes on.
+/// come to the stream during the operation, and dead letters that are requeued meanwhile, are left out. Adds
+/// to `done` what it did, also if it fails, and sets where the operation goes on.
 pub(crate) async fn cancel_all(
     queues: &[QueueRules],
     queue: &Queue,
@@ -291,7 +291,8 @@ pub(crate) struct CancelWalk<'c> {
     /// as the walk might never end.
     last: Option<String>,
     /// Delayed and held tasks that were enqueued after this time (ms since the Unix epoch, by Redis's clock)
-    /// are left out, and from the second round on all others, too. None: none are.
+    /// are left out, and from the second round on all others, too. A dead letter that was requeued after it
+    /// is always left out, although it was enqueued before. None: none are left out.
     until_ms: Option<u64>,
     /// Whether there are further rounds.
     repeats: bool,
@@ -379,10 +380,11 @@ impl<'c> CancelWalk<'c> {
                     self.leave_state();
                 }
             }
-            let until_ms = self.until_ms.filter(|_| !is_in_stream || self.round > 1);
+            let (until_ms, is_bounded) = (self.until_ms, !is_in_stream || self.round > 1);
             let is_newer = |task: &FoundTask| {
                 let enqueued_at = if is_in_stream { task.status.enqueued_at } else { task.since_ms };
-                until_ms.zip(enqueued_at).is_some_and(|(until, at)| at > until)
+                let came_at = task.requeued_at().max(enqueued_at.filter(|_| is_bounded));
+                until_ms.zip(came_at).is_some_and(|(until, at)| at > until)
             };
             tasks.retain(|task| filter.takes(&task.traits(), now_ms) && !is_newer(task));
             return Ok(Some(CancelPage { state, tasks, examined }));

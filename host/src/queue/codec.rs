@@ -44,6 +44,9 @@ const DELAY: &str = "tq-delay-ms";
 /// When a task that was delayed before its first attempt, or that came back from the dead letters, was due
 /// (ms since the Unix epoch).
 const DUE_AT: &str = "tq-due-at";
+/// When a task last came back from the dead letters (ms since the Unix epoch). It keeps this field until it
+/// comes back again.
+pub(super) const REQUEUED_AT: &str = "tq-requeued-at";
 const KEY: &str = "tq-key";
 /// Reserved fields that [`Task`] has fields for.
 const KNOWN: [&str; 8] = [ID, ATTEMPT, DEFERRALS, CRASHES, FENCE, DELAY, ENQUEUED_AT, DUE_AT];
@@ -292,7 +295,7 @@ pub fn id_of(entry: &StreamEntry) -> String {
 /// The fields of a dead letter as those of a task on its first attempt: without attempts, deferrals, crashes
 /// and the reasons.
 pub fn revived(id: &str, fields: &RawFields) -> RawFields {
-    let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, OUTAGES, DELAY, DUE_AT, FLOW_FAILED];
+    let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, OUTAGES, DELAY, DUE_AT, REQUEUED_AT, FLOW_FAILED];
     let kept = fields.iter().filter(|(name, _)| {
         let is = |known: &&str| name == known.as_bytes();
         !spent.iter().any(is) && !DEAD_ONLY.iter().any(is)
@@ -465,6 +468,7 @@ mod tests {
             raw("tq-id", "x"),
             raw("tq-attempt", &4),
             raw("tq-reason", "rejected"),
+            raw("tq-requeued-at", &5),
             raw("tq-key", "k"),
         ];
         assert_eq!(revived("x", &dead), [raw("a", &1), raw("tq-key", "k"), raw("tq-id", "x")]);

@@ -101,6 +101,11 @@ impl FoundTask {
         }
     }
 
+    /// When it last came back from the dead letters, if it did and has not ended since then.
+    pub(crate) fn requeued_at(&self) -> Option<u64> {
+        number_in(&self.reserved, codec::REQUEUED_AT)
+    }
+
     /// The member among the delayed tasks, of one that is delayed or held.
     pub(crate) fn member(&self) -> &str {
         self.position.split_once(' ').map_or("", |(_, member)| member)

@@ -1,12 +1,14 @@
-// An incident by clicks, in a headless Chromium: tasks of a queue fail since a version was replaced. The
-// cause is found on the dashboard, the version is rolled back, and the dead letters are requeued with a
-// rate.
+// An incident by clicks, in a headless Chromium: a queue backs up, and its tasks fail, since a version was
+// replaced. The dead letters name that version, it is rolled back, and they are requeued with a rate.
 //
-//   TQHOST_BROWSER=PACKAGES node incident.mjs URL GUARDED_URL SCREENSHOTS TASKS
+//   TQHOST_BROWSER=PACKAGES node incident.mjs URL GUARDED_URL SCREENSHOTS TASKS QUEUED VERSION
+//
+// TASKS are dead because of VERSION (`name@digest`), and QUEUED wait behind attempts that do not end until
+// the script has printed `requeued`.
 //
 // Each page is judged by axe on the way, in light and in dark, and a picture of it is taken; the page of the
-// login is that of another host. It prints JSON:
-// what axe found, what the console told, steps, seconds. Not here: the host and its tasks (browser.rs).
+// login is that of another host. The last line is JSON: what axe found, what the console told, steps,
+// seconds. Not here: the host and its tasks (browser.rs).
 import { mkdir, readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 
@@ -15,7 +17,7 @@ const chromium = (await import(load.resolve("@sparticuz/chromium"))).default;
 const puppeteer = (await import(load.resolve("puppeteer-core"))).default;
 const axe = load.resolve("axe-core/axe.min.js");
 
-const [url, guarded, pictures, tasks] = process.argv.slice(2);
+const [url, guarded, pictures, tasks, queued, bad] = process.argv.slice(2);
 const WIDE = { width: 1180, height: 820 };
 const PHONE = { width: 390, height: 800 };
 const serious = new Set();
@@ -58,6 +60,7 @@ try {
     await page.setViewport(WIDE);
   };
   const words = () => page.evaluate(() => document.querySelector("main").innerText);
+  const lines = (text) => text.replace(/\n\n/g, "\n");
   const until = async (what, holds) => {
     const end = Date.now() + 60_000;
     for (;;) {
@@ -79,22 +82,36 @@ try {
   const isTold = (text) => text.includes(`There are ${tasks}.`) && !text.includes("starting");
   await until("the alarm", isTold);
   const seen = Date.now() - from;
+  // The queue backs up.
+  const waiting = await page.$eval('tbody a[href="/queues/mail"]', (link) => {
+    const row = link.closest("tr");
+    const heads = [...row.closest("table").querySelectorAll("thead th")];
+    return row.cells[heads.findIndex((head) => head.textContent === "Queued")].textContent;
+  });
+  if (waiting !== queued) throw new Error(`${waiting} tasks are queued, not ${queued}`);
   await judge("overview");
   await click('tbody a[href="/queues/mail"]');
   await judge("queue");
   await click('.alarms a[href="/queues/mail/dead"]');
   await judge("dead-letters");
-  // The cause: one version. Its filter is a link.
+  // The cause: one version, which the row of the group names. Its filter is a link.
   const cause = await words();
   if (!cause.includes(`${tasks} dead letters of the ${tasks}`)) throw new Error(cause);
+  const rows = 'section[aria-labelledby="groups"] tbody tr';
+  const groups = await page.$$eval(rows, (rows) => rows.map((row) => row.innerText));
+  const found = groups.length === 1 && groups[0].match(/\bmail@[0-9a-f]{12}\b/)?.[0];
+  if (found !== bad) throw new Error(`${found} is to blame, not ${bad}: ${groups}`);
   await click('section[aria-labelledby="groups"] tbody a');
   const letter = page.url();
   await click('section[aria-labelledby="list"] tbody a');
   await judge("task");
   await click('header a[href="/plugins"]');
   await judge("plugins");
-  // The version before comes back.
+  // The version that the dead letters name is withdrawn, and the one before comes back.
   const version = await page.$eval('section[data-live="versions"] tbody code', (code) => code.title);
+  const [, digits] = found.split("@");
+  if (!version.startsWith(digits)) throw new Error(`${version} runs, not ${digits}`);
+  await page.type("form[action='/plugins/mail/rollback'] input[name='version']", digits);
   await page.type("form[action='/plugins/mail/rollback'] input[name='why']", "it loses mail");
   await click("form[action='/plugins/mail/rollback'] button");
   // The page changes by itself.
@@ -114,8 +131,10 @@ try {
   await until("the requeue", (text) => text.includes(`${tasks} dead letters are requeued`));
   await judge("requeued", false);
   await click('main a[href="/queues/mail"]');
+  const backlog = lines(await words());
+  if (backlog.includes("Queued\n0") || !backlog.includes("Running\n2")) throw new Error(backlog);
+  console.log("requeued");
   const drained = ["Queued\n0", "Running\n0", "Dead\n0"];
-  const lines = (text) => text.replace(/\n\n/g, "\n");
   await until("the queue to drain", (text) => drained.every((part) => lines(text).includes(part)));
   const seconds = (Date.now() - from) / 1000;
 

@@ -7,8 +7,9 @@
 take_told()
 local dead, status, fields = KEYS[2], KEYS[3], { unpack(ARGV, 3) }
 if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end
--- It waits for its first attempt from now on.
-append(fields, 'tq-due-at', now_text)
+-- It waits for its first attempt from now on. An operation that began before knows by the second field that
+-- the task came later, although it was enqueued earlier.
+append(fields, 'tq-due-at', now_text, 'tq-requeued-at', now_text)
 local entry = redis.call('XADD', stream, '*', unpack(fields))
 redis.call('XDEL', dead, ARGV[1])
 set_status(status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', ARGV[2], 'entry', entry)

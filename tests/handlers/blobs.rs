@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::languages;
 use crate::support::{Bench, eventually};
 
 const QUEUE: &str =
@@ -191,20 +192,19 @@ fn a_host_that_is_killed_leaves_no_half_blob() {
 
 #[test]
 fn handlers_in_javascript_and_python_have_blobs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    let store = format!("[blobs]\nurl = \"file:{}\"", root.display());
+    let (mut bench, host) = languages::host(&["in-javascript", "in-python"], &store);
     for (guest, by) in [("in-javascript", "javascript"), ("in-python", "python")] {
-        let mut bench = Bench::new(&format!("[queues.work]\nplugin = \"{guest}\"\nmax_retries = 0\n"));
-        bench.install(guest, guest);
-        let host = bench.host();
-        let id = bench.xadd("work", &[("end", "blobs")]);
-        bench.until("work", &id, "COMPLETED");
-        let found: Value = serde_json::from_str(&bench.status("work", &id, "result")).expect("JSON");
-        let root = bench.dir.path().join(".tqhost/blobs");
+        let id = bench.xadd(by, &[("end", "blobs")]);
+        let found: Value = serde_json::from_str(&languages::result(&mut bench, by, &id)).expect("JSON");
         let url = format!("file://{}/{guest}/{id}/rows.json", root.display());
         let text = format!("{{\"by\":\"{by}\"}}");
         let refused = ["invalid-name", "not-found"];
         let expected = json!({ "url": url, "read": { "by": by }, "bytes": text.len(), "refused": refused });
         assert_eq!(found, expected, "{guest}");
         assert_eq!(fs::read_to_string(root.join(guest).join(&id).join("rows.json")).expect("a file"), text);
-        host.stop();
     }
+    host.stop();
 }

@@ -21,7 +21,7 @@ pub(crate) struct CancelPreview {
     pub status: Status,
 }
 
-/// What cancelling the task that `name` means would do. Fails where the cancel would fail.
+/// Tells what cancelling the task that `name` means would do. Fails where the cancel would fail.
 pub(crate) async fn cancel_preview(queue: &Queue, name: &str) -> Result<CancelPreview, OperationError> {
     let found = patiently(|| queue.find(name, Meant::NewestLiving)).await?;
     let task = match &found {

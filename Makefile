@@ -28,7 +28,7 @@ run: build plugins ## Set up, build, and show tqhost at work (about a minute aft
 	@TQHOST_BIN=$(TARGET_DIR)/release/tqhost demo/run.sh
 
 # The tests mostly wait for leases, for processes and for events that must not happen.
-export RUST_TEST_THREADS ?= $(shell echo $$((4 * $$(nproc))))
+export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # With SLOW=1, replies of Redis and lines of logs come late at random; SEED repeats a run's delays.
 TIMES := $(TARGET_DIR)/tmp/times-of-tests
 test: plugins ## Set up and run all tests (SLOW=1: with late replies of Redis and late lines of logs)

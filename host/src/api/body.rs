@@ -13,14 +13,12 @@ use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
 use crate::mask::FieldMask;
-use crate::operations::GroupBy;
 use crate::operations::history::OVERVIEW;
+use crate::operations::{GroupBy, MOST_IDS};
 use crate::queue::TaskFilter;
 use crate::queue::listing::ListedState;
 use crate::queue::minutes::MAX_MINUTES;
 
-/// The most ids in one request.
-const MAX_IDS: usize = 1_000;
 /// Tasks in a list, where the client does not say, and at most.
 const LIMIT: (usize, usize) = (50, 500);
 
@@ -244,8 +242,8 @@ impl ManyBody {
         match (&self.ids, self.all) {
             (Some(_), true) => Err(invalid("ids and all exclude each other: send one of them")),
             (None, false) => Err(invalid("send ids, or all: true, with filters if you like")),
-            (Some(ids), false) if ids.is_empty() || ids.len() > MAX_IDS => {
-                Err(invalid(format!("ids: {} of them are not 1 to {MAX_IDS}", ids.len())))
+            (Some(ids), false) if ids.is_empty() || ids.len() > MOST_IDS => {
+                Err(invalid(format!("ids: {} of them are not 1 to {MOST_IDS}", ids.len())))
             }
             (Some(_), false) if !filter.is_empty() || self.state.is_some() => {
                 Err(invalid("filters and state go with all, not with ids"))

@@ -224,10 +224,8 @@ pub(super) async fn cancel_task(
 ) -> Result<Response, ApiProblem> {
     let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
     let queue = api.queue(&name).await?;
-    match operations::cancel(&api.queues(), &queue, &id).await {
-        Ok(cancelled) => Ok(note.on(Json(cancelled))),
-        Err(error) => Ok(note.on(ApiProblem::from(error))),
-    }
+    let cancelled = operations::cancel(&api.queues(), &queue, &id).await;
+    Ok(note.on(cancelled.map(Json).map_err(ApiProblem::from)))
 }
 
 /// Lets a delayed task run now: a retry, or one that was enqueued for later
@@ -248,10 +246,8 @@ pub(super) async fn retry_task(
 ) -> Result<Response, ApiProblem> {
     let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
     let queue = api.queue(&name).await?;
-    match operations::retry(&queue, &id).await {
-        Ok(retried) => Ok(note.on(Json(retried))),
-        Err(error) => Ok(note.on(ApiProblem::from(error))),
-    }
+    let retried = operations::retry(&queue, &id).await;
+    Ok(note.on(retried.map(Json).map_err(ApiProblem::from)))
 }
 
 /// Cancels many tasks: those with these ids, or all that match

@@ -16,19 +16,17 @@ use super::exit::CommandError;
 use super::filters::only_with_all;
 use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
-use super::refused::RefusedTask;
+use super::refused::{RefusedTask, TaskResults, each};
 use super::text;
 use crate::config::Config;
 use crate::operations::{
-    self, BulkCancel, BulkCancelled, CANCELLABLE, CancelPreview, Cancelled, OperationError,
+    self, BulkCancel, BulkCancelled, CANCELLABLE, CancelPreview, Cancelled, MOST_IDS, OperationError,
 };
 use crate::queue::listing::ListedState;
 use crate::queue::{Queue, Status, TaskFilter};
 
 /// For how long one step looks at tasks, so that Ctrl-C ends the command soon.
 const STEP_TIME: Duration = Duration::from_secs(1);
-/// The most ids that one command takes, as one request to the HTTP API.
-const MOST_IDS: usize = 1_000;
 /// The message where nobody can be asked.
 const ALONE: &str = "cancel --all cancels all that match: add --yes where nobody can be asked";
 
@@ -198,13 +196,6 @@ fn would_be(id: &str, before: Status) -> String {
     }
 }
 
-/// The whole output of several ids as JSON. The names are stable.
-#[derive(Debug, Default, Serialize)]
-struct CancelView {
-    tasks: Vec<CancelledTask>,
-    refused: Vec<RefusedTask>,
-}
-
 /// A task that was cancelled, or would be.
 #[derive(Debug, Serialize)]
 struct CancelledTask {
@@ -237,43 +228,18 @@ async fn several(
     dry_run: bool,
     out: &mut Out,
 ) -> Result<(), CommandError> {
-    let (all, mut view) = (ids.len(), CancelView::default());
-    let mut progress = CommandProgress::begin()?;
-    let mut failed = None;
-    for id in ids {
-        let ended = progress.step(Box::pin(cancel_or_look(config, queue, id, dry_run))).await;
-        match ended {
-            StepEnd::Done(Ok(cancelled)) => view.tasks.push(cancelled),
-            StepEnd::Done(Err(error)) => match RefusedTask::new(id.clone(), error) {
-                Ok(refused) => view.refused.push(refused),
-                Err(error) => {
-                    failed = Some(CommandError::from(error).context(&view.so_far(all)));
-                    break;
-                }
-            },
-            StepEnd::Cut => {
-                failed = Some(interrupted(&view.so_far(all)));
-                break;
-            }
-        }
-        if progress.is_interrupted() && view.done() < all {
-            failed = Some(interrupted(&view.so_far(all)));
-            break;
-        }
-        progress.tell(|| view.so_far(all));
-    }
-    drop(progress);
+    let act = async |id: &str| cancel_or_look(config, queue, id, dry_run).await;
+    let so_far = |results: &TaskResults<CancelledTask>| {
+        format!("{} of {} gone through, in their order", results.done(), text::plural(ids.len() as u64, "id"))
+    };
+    let (results, end) = each(ids, act, so_far).await?;
     if out.json {
-        out.json(&view);
+        out.json(&results);
     } else {
-        view.lines(dry_run).iter().for_each(|line| out.line(line));
-        view.refused.iter().for_each(RefusedTask::tell);
+        lines(&results, dry_run).iter().for_each(|line| out.line(line));
+        results.refused.iter().for_each(RefusedTask::tell);
     }
-    match failed {
-        Some(failed) => Err(failed),
-        None if view.refused.is_empty() => Ok(()),
-        None => Err(CommandError::Reported),
-    }
+    end
 }
 
 async fn cancel_or_look(
@@ -288,45 +254,33 @@ async fn cancel_or_look(
     })
 }
 
-impl CancelView {
-    /// How many ids were gone through.
-    fn done(&self) -> usize {
-        self.tasks.len() + self.refused.len()
-    }
-
-    fn so_far(&self, all: usize) -> String {
-        format!("{} of {} gone through, in their order", self.done(), text::plural(all as u64, "id"))
-    }
-
-    /// Says what was done, for people: how many tasks were cancelled, and which of them are special; or what
-    /// would become of each.
-    fn lines(&self, dry_run: bool) -> Vec<String> {
-        let count = |matches: fn(Status) -> bool| {
-            self.tasks.iter().filter(|task| matches(task.before)).count() as u64
-        };
-        let (cancelled, before) = (count(|before| !before.is_end()), count(|it| it == Status::Cancelled));
-        let many = text::plural(cancelled, "task");
-        if dry_run {
-            let mut lines: Vec<String> =
-                self.tasks.iter().map(|task| would_be(&task.id, task.before)).collect();
-            lines.push(format!("{many} would be cancelled, of {}", text::plural(self.done() as u64, "id")));
-            return lines;
-        }
-        let (dead, others): (Vec<_>, Vec<_>) =
-            self.tasks.iter().partition(|task| task.before == Status::Failed);
+/// Says what was done, for people: how many tasks were cancelled, and which of them are special; or what
+/// would become of each.
+fn lines(results: &TaskResults<CancelledTask>, dry_run: bool) -> Vec<String> {
+    let count =
+        |matches: fn(Status) -> bool| results.tasks.iter().filter(|task| matches(task.before)).count() as u64;
+    let (cancelled, before) = (count(|before| !before.is_end()), count(|it| it == Status::Cancelled));
+    let many = text::plural(cancelled, "task");
+    if dry_run {
         let mut lines: Vec<String> =
-            dead.iter().map(|task| stays_failed(&task.id, task.children.unwrap_or(0))).collect();
-        let mut sum = format!("{many} cancelled");
-        let children: u64 = others.iter().filter_map(|task| task.children).sum();
-        if children > 0 {
-            sum += &format!(", and {} of their flows", text::plural(children, "task"));
-        }
-        if before > 0 {
-            sum += &format!("; {before} had been cancelled before");
-        }
-        lines.push(sum);
-        lines
+            results.tasks.iter().map(|task| would_be(&task.id, task.before)).collect();
+        lines.push(format!("{many} would be cancelled, of {}", text::plural(results.done() as u64, "id")));
+        return lines;
     }
+    let (dead, others): (Vec<_>, Vec<_>) =
+        results.tasks.iter().partition(|task| task.before == Status::Failed);
+    let mut lines: Vec<String> =
+        dead.iter().map(|task| stays_failed(&task.id, task.children.unwrap_or(0))).collect();
+    let mut sum = format!("{many} cancelled");
+    let children: u64 = others.iter().filter_map(|task| task.children).sum();
+    if children > 0 {
+        sum += &format!(", and {} of their flows", text::plural(children, "task"));
+    }
+    if before > 0 {
+        sum += &format!("; {before} had been cancelled before");
+    }
+    lines.push(sum);
+    lines
 }
 
 #[cfg(test)]
@@ -346,9 +300,9 @@ mod tests {
             task("3", Status::Failed, Some(4)),
             task("4", Status::Cancelled, Some(0)),
         ];
-        let view = CancelView { tasks, refused: Vec::new() };
+        let results = TaskResults { tasks, refused: Vec::new() };
         assert_eq!(
-            view.lines(false),
+            lines(&results, false),
             [
                 "3 stays FAILED; this cancelled 4 tasks of its flow",
                 "2 tasks cancelled, and 3 tasks of their flows; 1 had been cancelled before",
@@ -363,9 +317,9 @@ mod tests {
             task("3", Status::Failed, None),
             task("4", Status::Cancelled, None),
         ];
-        let view = CancelView { tasks, refused: Vec::new() };
+        let results = TaskResults { tasks, refused: Vec::new() };
         assert_eq!(
-            view.lines(true),
+            lines(&results, true),
             [
                 "1 would be cancelled; it is PENDING",
                 "3 would stay FAILED; the rest of its flow would be cancelled",

@@ -64,10 +64,8 @@ fn state(state: &str, plugin: &str) -> (String, Tone) {
 
 pub(super) async fn run(config: &Config, args: QueuesArgs, out: &mut Out) -> Result<(), CommandError> {
     let QueuesArgs { queue, text, history, watch } = args;
-    if history {
-        // clap lets no other command line through.
-        let name = queue.ok_or_else(|| CommandError::Usage("--history takes the name of a queue".into()))?;
-        return history::run(config, &name, out).await;
+    if let Some(name) = queue.as_deref().filter(|_| history) {
+        return history::run(config, name, out).await;
     }
     let chosen: Vec<config::QueueRules> = match &queue {
         Some(name) => vec![rules(config, name)?.clone()],

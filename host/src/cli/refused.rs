@@ -1,14 +1,65 @@
-//! Tasks that a command for several of them cannot act on.
+//! Commands that act on several tasks, one after the other, and those on which they cannot act.
 //!
-//! In: the error of one task. Out: the code of the HTTP API and the reason, for JSON and for people; or the
-//! error again, where it is none of that task alone. Not here: the exit code (the commands).
+//! In: ids, and what is done with one task. Out: the results; the tasks that stay as they are, each with the
+//! code of the HTTP API and the reason, for JSON and for people; and how the command ends.
 
 use serde::Serialize;
 
+use super::exit::CommandError;
 use super::output::note;
+use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::admin::problem::ApiProblem;
 use crate::operations::OperationError;
+
+/// The whole output as JSON. The names are stable.
+#[derive(Debug, Serialize)]
+pub(super) struct TaskResults<T> {
+    pub tasks: Vec<T>,
+    pub refused: Vec<RefusedTask>,
+}
+
+impl<T> TaskResults<T> {
+    /// How many ids were gone through.
+    pub(super) fn done(&self) -> usize {
+        self.tasks.len() + self.refused.len()
+    }
+}
+
+/// Does something with one task after the other, and tells with `so_far` how far it has come. Gives what came
+/// of it, and how the command ends after that is shown: with an error if it was cut off, and with exit code 1
+/// if a task was refused.
+pub(super) async fn each<T>(
+    ids: &[String],
+    act: impl AsyncFn(&str) -> Result<T, OperationError>,
+    so_far: impl Fn(&TaskResults<T>) -> String,
+) -> Result<(TaskResults<T>, Result<(), CommandError>), CommandError> {
+    let mut results = TaskResults { tasks: Vec::new(), refused: Vec::new() };
+    let mut progress = CommandProgress::begin()?;
+    for id in ids {
+        match progress.step(Box::pin(act(id))).await {
+            StepEnd::Done(Ok(done)) => results.tasks.push(done),
+            StepEnd::Done(Err(error)) => match RefusedTask::new(id.clone(), error) {
+                Ok(refused) => results.refused.push(refused),
+                Err(error) => {
+                    let failed = CommandError::from(error).context(&so_far(&results));
+                    return Ok((results, Err(failed)));
+                }
+            },
+            StepEnd::Cut => {
+                let cut = interrupted(&so_far(&results));
+                return Ok((results, Err(cut)));
+            }
+        }
+        if progress.is_interrupted() && results.done() < ids.len() {
+            let cut = interrupted(&so_far(&results));
+            return Ok((results, Err(cut)));
+        }
+        progress.tell(|| so_far(&results));
+    }
+    let end = if results.refused.is_empty() { Ok(()) } else { Err(CommandError::Reported) };
+    Ok((results, end))
+}
 
 /// A task that stays as it is. The names are stable.
 #[derive(Debug, Serialize)]
@@ -22,7 +73,7 @@ pub(super) struct RefusedTask {
 
 impl RefusedTask {
     /// The task `id`, for this reason. An error that is about more than this task comes back.
-    pub(super) fn new(id: String, error: OperationError) -> Result<RefusedTask, OperationError> {
+    fn new(id: String, error: OperationError) -> Result<RefusedTask, OperationError> {
         match error {
             OperationError::UnknownTask(_) | OperationError::HasEnded(_) | OperationError::NotDelayed(_) => {
                 let ApiProblem { code, detail } = ApiProblem::from(error);

@@ -6,77 +6,39 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::args::RetryArgs;
 use super::context::open;
 use super::exit::CommandError;
 use super::output::Out;
-use super::progress::{CommandProgress, StepEnd, interrupted};
-use super::refused::RefusedTask;
+use super::refused::{RefusedTask, TaskResults, each};
 use super::text;
 use crate::clock;
 use crate::config::Config;
 use crate::operations::{self, OperationError, Retried};
 use crate::queue::Queue;
 
-/// The whole output as JSON. The names are stable.
-#[derive(Debug, Default, Serialize)]
-struct RetryView {
-    tasks: Vec<Retried>,
-    refused: Vec<RefusedTask>,
-}
-
 pub(super) async fn run(config: &Config, args: RetryArgs, out: &mut Out) -> Result<(), CommandError> {
     let RetryArgs { queue: name, ids, dry_run } = args;
     let queue = open(config, &name).await?;
-    let (all, mut view) = (ids.len(), RetryView::default());
-    let mut progress = CommandProgress::begin()?;
-    let mut failed = None;
-    for id in ids {
-        let ended = progress.step(Box::pin(retry_or_look(&queue, &id, dry_run))).await;
-        match ended {
-            StepEnd::Done(Ok(retried)) => view.tasks.push(retried),
-            StepEnd::Done(Err(error)) => match RefusedTask::new(id, error) {
-                Ok(refused) => view.refused.push(refused),
-                Err(error) => {
-                    failed = Some(CommandError::from(error).context(&so_far(&view, all, dry_run)));
-                    break;
-                }
-            },
-            StepEnd::Cut => {
-                failed = Some(interrupted(&so_far(&view, all, dry_run)));
-                break;
-            }
-        }
-        if progress.is_interrupted() && view.tasks.len() + view.refused.len() < all {
-            failed = Some(interrupted(&so_far(&view, all, dry_run)));
-            break;
-        }
-        progress.tell(|| so_far(&view, all, dry_run));
-    }
-    drop(progress);
+    let act = async |id: &str| retry_or_look(&queue, id, dry_run).await;
+    let (results, end) = each(&ids, act, |results| so_far(results, ids.len(), dry_run)).await?;
     if out.json {
-        out.json(&view);
+        out.json(&results);
     } else {
         let now_ms = clock::now_ms();
-        view.tasks.iter().for_each(|task| out.line(sentence(task, now_ms, dry_run)));
-        view.refused.iter().for_each(RefusedTask::tell);
+        results.tasks.iter().for_each(|task| out.line(sentence(task, now_ms, dry_run)));
+        results.refused.iter().for_each(RefusedTask::tell);
     }
-    match failed {
-        Some(failed) => Err(failed),
-        None if view.refused.is_empty() => Ok(()),
-        None => Err(CommandError::Reported),
-    }
+    end
 }
 
 async fn retry_or_look(queue: &Queue, id: &str, dry_run: bool) -> Result<Retried, OperationError> {
     if dry_run { operations::retry_preview(queue, id).await } else { operations::retry(queue, id).await }
 }
 
-fn so_far(view: &RetryView, all: usize, dry_run: bool) -> String {
+fn so_far(results: &TaskResults<Retried>, all: usize, dry_run: bool) -> String {
     let told = if dry_run { "could be told to run" } else { "told to run" };
-    format!("{} of {} {told}", view.tasks.len(), text::plural(all as u64, "task"))
+    format!("{} of {} {told}", results.tasks.len(), text::plural(all as u64, "task"))
 }
 
 fn sentence(task: &Retried, now_ms: u64, dry_run: bool) -> String {

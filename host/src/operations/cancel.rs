@@ -37,6 +37,8 @@ pub(crate) const STEP_TIME: Duration = Duration::from_secs(10);
 /// How long a step may take where somebody waits for an answer: the last task of it may have a large tree,
 /// and Redis may be away.
 const LIMIT: Duration = Duration::from_secs(20);
+/// The most ids in one operation.
+pub(crate) const MOST_IDS: usize = 1_000;
 const KIND: &str = "cancel";
 const IDS_KIND: &str = "cancel-ids";
 /// In a cursor: the round has cancelled a task.
@@ -72,21 +74,52 @@ pub(crate) async fn cancel(
     let (Some(id), Some(before)) = (found, before) else {
         return Err(OperationError::UnknownTask(unknown_task(&queue.rules, name)));
     };
-    let left = |flow: FlowProgress| flow.completed < flow.children;
-    let flow_goes_on =
-        before == Status::Failed && patiently(|| queue.flow_progress(&id)).await?.is_some_and(left);
-    if matches!(before, Status::Completed | Status::Failed) && !flow_goes_on {
-        let mut why = format!("task {id:?} cannot be cancelled: it is {} already", before.into_str());
-        for TaskName { queue, id } in
-            patiently(|| queue.status(&id)).await?.into_iter().flat_map(|task| task.flows)
-        {
-            why += &format!(". It started a flow, which you cancel with `tqhost cancel {queue} {id}`");
-        }
-        return Err(OperationError::HasEnded(why));
-    }
+    let status = status_after(queue, &id, before).await?;
     let children = tree::cancel_below(queues, queue, &id).await?;
-    let status = if flow_goes_on { Status::Failed } else { Status::Cancelled };
     Ok(Cancelled { id, before, status, children })
+}
+
+/// A task that would be cancelled.
+#[derive(Debug, Serialize)]
+pub(crate) struct CancelPreview {
+    pub id: String,
+    /// The status that it has.
+    pub before: Status,
+    /// The status that it would have, as in [`Cancelled`].
+    pub status: Status,
+}
+
+/// Tells what [`cancel`] would do, and changes nothing. Fails where it would fail.
+pub(crate) async fn cancel_preview(queue: &Queue, name: &str) -> Result<CancelPreview, OperationError> {
+    let found = patiently(|| queue.find(name, Meant::NewestLiving)).await?;
+    let task = match &found {
+        Some(id) => patiently(|| queue.status(id)).await?,
+        None => None,
+    };
+    let (Some(id), Some(task)) = (found, task) else {
+        return Err(OperationError::UnknownTask(unknown_task(&queue.rules, name)));
+    };
+    let status = status_after(queue, &id, task.status).await?;
+    Ok(CancelPreview { id, before: task.status, status })
+}
+
+/// The status of a task after its cancel, where it was `before`. Fails if it had ended, unless a flow goes on
+/// below it.
+async fn status_after(queue: &Queue, id: &str, before: Status) -> Result<Status, OperationError> {
+    let left = |flow: FlowProgress| flow.completed < flow.children;
+    if before == Status::Failed && patiently(|| queue.flow_progress(id)).await?.is_some_and(left) {
+        return Ok(Status::Failed);
+    }
+    if !matches!(before, Status::Completed | Status::Failed) {
+        return Ok(Status::Cancelled);
+    }
+    let mut why = format!("task {id:?} cannot be cancelled: it is {} already", before.into_str());
+    for TaskName { queue, id } in
+        patiently(|| queue.status(id)).await?.into_iter().flat_map(|task| task.flows)
+    {
+        why += &format!(". It started a flow, which you cancel with `tqhost cancel {queue} {id}`");
+    }
+    Err(OperationError::HasEnded(why))
 }
 
 /// Which tasks are cancelled together.

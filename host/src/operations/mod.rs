@@ -10,7 +10,6 @@
 
 pub(crate) mod alarms;
 mod cancel;
-mod cancel_preview;
 mod cursor;
 mod dead;
 mod enqueue;
@@ -31,10 +30,9 @@ mod task;
 pub(crate) mod tree;
 
 pub(crate) use cancel::{
-    BulkCancel, BulkCancelled, CANCELLABLE, CancelWalk, Cancelled, DRAINABLE, STEP_TIME, cancel, cancel_all,
-    cancel_ids, cancel_part, cancel_waiting, cancel_walk,
+    BulkCancel, BulkCancelled, CANCELLABLE, CancelPreview, CancelWalk, Cancelled, DRAINABLE, MOST_IDS,
+    STEP_TIME, cancel, cancel_all, cancel_ids, cancel_part, cancel_preview, cancel_waiting, cancel_walk,
 };
-pub(crate) use cancel_preview::{CancelPreview, cancel_preview};
 pub(crate) use dead::{
     DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part, redrive_walk,
 };

@@ -25,40 +25,39 @@ pub(crate) struct Retried {
 
 /// Lets the task that `name` means run now.
 pub(crate) async fn retry(queue: &Queue, name: &str) -> Result<Retried, OperationError> {
-    let (id, found) = look(queue, name).await?;
-    if let Some((ListedState::Delayed, task)) = &found
-        && task.status.id == id
+    let (id, place) = look(queue, name).await?;
+    if let Some((member, retried)) = delayed(&id, &place)
+        && (patiently(|| queue.promote_early(member, &id)).await? || has_gone_on(queue, &id).await?)
     {
-        let member = task.member();
-        if patiently(|| queue.promote_early(member, &id)).await? || has_gone_on(queue, &id).await? {
-            let (attempt, was_due_at) = (task.status.attempt, task.status.due_at);
-            return Ok(Retried { id, attempt, was_due_at });
-        }
+        return Ok(retried);
     }
-    let state = found.map(|(state, _)| state).filter(|state| *state != ListedState::Delayed);
-    Err(refusal(queue, &id, state).await?)
+    Err(refusal(queue, &id, &place).await?)
 }
 
 /// Tells what [`retry`] would do, and changes nothing.
 pub(crate) async fn retry_preview(queue: &Queue, name: &str) -> Result<Retried, OperationError> {
-    let (id, found) = look(queue, name).await?;
-    if let Some((ListedState::Delayed, task)) = &found
-        && task.status.id == id
-    {
-        let (attempt, was_due_at) = (task.status.attempt, task.status.due_at);
-        return Ok(Retried { id, attempt, was_due_at });
+    let (id, place) = look(queue, name).await?;
+    match delayed(&id, &place) {
+        Some((_, retried)) => Ok(retried),
+        None => Err(refusal(queue, &id, &place).await?),
     }
-    let state = found.map(|(state, _)| state).filter(|state| *state != ListedState::Delayed);
-    Err(refusal(queue, &id, state).await?)
+}
+
+/// Where a task is, if it was found.
+type Place = Option<(ListedState, FoundTask)>;
+
+/// The member among the delayed tasks and the answer for the task `id`, if it is delayed.
+fn delayed<'p>(id: &str, place: &'p Place) -> Option<(&'p str, Retried)> {
+    let (_, task) =
+        place.as_ref().filter(|(state, task)| *state == ListedState::Delayed && task.status.id == id)?;
+    let (attempt, was_due_at) = (task.status.attempt, task.status.due_at);
+    Some((task.member(), Retried { id: id.to_owned(), attempt, was_due_at }))
 }
 
 /// The id of the task that `name` means, and its place. Fails where nothing is known of such a task.
-async fn look(
-    queue: &Queue,
-    name: &str,
-) -> Result<(String, Option<(ListedState, FoundTask)>), OperationError> {
+async fn look(queue: &Queue, name: &str) -> Result<(String, Place), OperationError> {
     let Some(id) = patiently(|| queue.find(name, Meant::NewestLiving)).await? else {
-        return Err(refusal(queue, name, None).await?);
+        return Err(refusal(queue, name, &None).await?);
     };
     let found = patiently(|| queue.located(&id)).await?;
     Ok((id, found))
@@ -72,11 +71,7 @@ async fn has_gone_on(queue: &Queue, id: &str) -> Result<bool, OperationError> {
 }
 
 /// Why a task that is not delayed cannot be told to run, and the way out.
-async fn refusal(
-    queue: &Queue,
-    id: &str,
-    state: Option<ListedState>,
-) -> Result<OperationError, OperationError> {
+async fn refusal(queue: &Queue, id: &str, place: &Place) -> Result<OperationError, OperationError> {
     let name = &queue.rules.name;
     let status = patiently(|| queue.status(id)).await?.map(|task| task.status);
     if status.is_none_or(|status| status == Status::Failed)
@@ -95,7 +90,7 @@ async fn refusal(
         let why = format!("task {id:?} is {} already: enqueue a new one to run it again", status.into_str());
         return Ok(OperationError::HasEnded(why));
     }
-    let why = match state {
+    let why = match place.as_ref().map(|(state, _)| *state) {
         Some(ListedState::Held) => format!(
             "held: it waits for its turn, and runs when the tasks before it have ended; `tqhost tasks {name} \
              --state running` and `--state delayed` show them"

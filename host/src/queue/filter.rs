@@ -132,22 +132,19 @@ mod tests {
         }
     }
 
+    /// A task of which only its id and fields are known.
+    fn with_fields(fields: &RawFields) -> Traits<'_> {
+        let (reason, error, plugin, consumer) = ("", "", "", "");
+        Traits { id: "7", reason, error, plugin, consumer, at_ms: None, since_ms: None, fields }
+    }
+
     #[test]
     fn text_is_not_looked_for_in_hidden_values() {
         let fields = vec![
             (b"email".to_vec(), b"ada@example".to_vec()),
             (b"body".to_vec(), b"{\"Email\": \"ada@example\", \"city\": \"London\"}".to_vec()),
         ];
-        let task = Traits {
-            id: "7",
-            reason: "",
-            error: "",
-            plugin: "",
-            consumer: "",
-            at_ms: None,
-            since_ms: None,
-            fields: &fields,
-        };
+        let task = with_fields(&fields);
         let mask = FieldMask::new(&["email".into()]);
         let takes = |text: &str, mask: &FieldMask| {
             let filter =
@@ -163,16 +160,7 @@ mod tests {
     #[test]
     fn an_unknown_time_matches_no_filter_of_times() {
         let fields = Vec::new();
-        let task = Traits {
-            id: "7",
-            reason: "",
-            error: "",
-            plugin: "",
-            consumer: "",
-            at_ms: None,
-            since_ms: None,
-            fields: &fields,
-        };
+        let task = with_fields(&fields);
         let none = TaskFilter::default;
         let filters = [
             TaskFilter { from_ms: Some(0), ..none() },

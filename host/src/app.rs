@@ -4,7 +4,6 @@
 //!
 //! Not here: how long each step of the end may take (`shutdown`).
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,7 +23,7 @@ use crate::embedded::{self, Embedded};
 use crate::mask::FieldMask;
 use crate::metrics::Sources;
 use crate::plugins::{Plugins, Source, UNWATCHED};
-use crate::queue::orders::VersionOrder;
+use crate::queue::orders::Orders;
 use crate::queue::upkeep::Danger;
 use crate::queue::{self, Link, Queue, Redis};
 use crate::reload::{self, ConfigReloads, FileWatch, Reloader};
@@ -140,7 +139,6 @@ impl Host {
             reloads: reloads.clone(),
             link: redis.link(),
             plugins: plugins.clone(),
-            host: Arc::clone(&host_id),
             tokens: Tokens::of(&config.admin),
             mask: FieldMask::new(&config.admin.mask),
             listen: served.address,
@@ -289,7 +287,7 @@ async fn serve_admin(config: &Config, health: &Health, servants: &Loops) -> anyh
 
 async fn start_plugins(
     config: &Config,
-    orders: BTreeMap<String, VersionOrder>,
+    orders: Orders,
     watchers: &Loops,
 ) -> anyhow::Result<(Plugins, SandboxSize)> {
     let max_attempts = reload::attempts(config);

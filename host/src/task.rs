@@ -48,6 +48,29 @@ pub struct Task {
     pub reserved: Vec<Field>,
 }
 
+impl Task {
+    /// The first delivery of a task of which nothing is known but its id, which is that of its entry.
+    pub(crate) fn bare(queue: Arc<str>, id: &str) -> Task {
+        Task {
+            id: id.to_owned(),
+            queue,
+            entry: id.to_owned(),
+            fields: Vec::new(),
+            attempt: 1,
+            deferrals: 0,
+            crashes: 0,
+            fence: 1,
+            enqueued_at_ms: 0,
+            waits_since_ms: None,
+            traceparent: None,
+            delay: None,
+            origin: Origin::Producer,
+            joins: None,
+            reserved: Vec::new(),
+        }
+    }
+}
+
 /// Where a delivery comes from, as far as its fields tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {

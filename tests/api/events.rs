@@ -174,6 +174,33 @@ fn a_client_that_goes_on_behind_an_event_of_the_host_misses_nothing() {
 }
 
 #[test]
+fn a_client_that_goes_on_misses_nothing_of_a_queue_that_could_not_be_read() {
+    let mut bench = Bench::new(
+        "[queues.broken]\nplugin = \"missing\"\nevents = 10\n\
+         [queues.good]\nplugin = \"missing\"\nevents = 10\n",
+    );
+    let host = bench.host();
+    let note = |bench: &mut Bench, queue: &str, at: usize| -> String {
+        let entry = [format!("{at}-0"), "id".into(), queue.into(), "status".into(), "COMPLETED".into()];
+        bench.redis("XADD", (format!("tq:{{{queue}}}:events"), &entry))
+    };
+    let key = "tq:{broken}:events";
+    let _: () = bench.redis("SET", (key, "of another type"));
+    note(&mut bench, "good", 30_000);
+    let stream = |known: &str| Events::open(host.admin(), "/v1/events", &[("last-event-id", known)]);
+    let first = stream("5000").next().expect("the event of the good queue");
+    assert_eq!(first.data["queue"], json!("good"));
+    assert!(bench.redis::<bool>("DEL", key));
+    note(&mut bench, "broken", 20_000);
+    let mut again = stream(&first.id);
+    let missed = again.next().expect("the event of the other queue");
+    assert_eq!(missed.data["queue"], json!("broken"));
+    let last = again.next().expect("an event");
+    assert_eq!((&last.data["queue"], last.id.as_str()), (&json!("good"), "30000"), "all queues are read");
+    host.stop();
+}
+
+#[test]
 fn the_number_of_streams_is_bounded() {
     let bench = Bench::new("[queues.work]\nplugin = \"missing\"\nevents = 10\n");
     let host = bench.host();

@@ -1,8 +1,8 @@
 //! The command line does what the HTTP API does: fields in lists, several ids, the minutes of a queue. With
 //! `--dry-run` a command changes nothing.
 //!
-//! Not here: masks of the API (`api::mask`), what a cancel and a retry do (`queue`, `retry`), the counts of
-//! minutes (`queue::history`).
+//! Not here: masks of the API (`api::mask`), what a cancel, a retry and a pause do (`queue`, `retry`), the
+//! counts of minutes (`queue::history`), orders about plugins (`plugins::orders`).
 
 use serde_json::{Value, json};
 
@@ -189,7 +189,7 @@ fn a_retry_that_only_looks_lets_nothing_run() {
 }
 
 #[test]
-fn a_file_of_tasks_is_checked_without_redis() {
+fn tasks_are_checked_without_redis() {
     let mut bench = Bench::new("[queues.work]\n");
     let write = |name: &str, text: &str| {
         let path = bench.dir.path().join(name);
@@ -205,6 +205,47 @@ fn a_file_of_tasks_is_checked_without_redis() {
     assert_eq!(view, json!({ "queue": "work", "tasks": 2 }));
     let refused = bench.tqhost(&["enqueue", "work", "--jsonl", &bad, "--dry-run"]);
     assert!(refused.code == 1 && refused.stderr.contains("bad.jsonl line 2"), "{refused:?}");
+    // One task is checked in the same way.
+    let one = ["enqueue", "work", "a=1", "b=2", "--delay", "10s", "--dry-run"];
+    assert_eq!(bench.tqhost(&one).ok().stdout, "1 task would be enqueued in work\n");
+    assert_eq!(ask(&bench, &one), json!({ "queue": "work", "tasks": 1 }));
+    for (field, why) in [("a", "name=value"), ("a=@nowhere", "nowhere")] {
+        let (dry, real) = (
+            bench.tqhost(&["enqueue", "work", field, "--dry-run"]),
+            bench.tqhost(&["enqueue", "work", field]),
+        );
+        assert!(dry.code != 0 && dry.stderr.contains(why), "{field}: {dry:?}");
+        assert_eq!((dry.code, &dry.stderr), (real.code, &real.stderr), "{field}");
+    }
+}
+
+#[test]
+fn a_pause_and_a_resume_that_only_look_change_nothing() {
+    const WOULD: &str = "work would be paused in all hosts; what runs would go on\n";
+    let mut bench = Bench::new("[queues.work]\nhold = { after = 5, for = \"1h\" }\n");
+    let look = |bench: &Bench, command: &str| bench.tqhost(&[command, "work", "--dry-run"]).ok().stdout;
+    assert_eq!(look(&bench, "pause"), WOULD);
+    assert_eq!(look(&bench, "resume"), "work is neither paused nor held\n");
+    let view = ask(&bench, &["pause", "work", "--dry-run"]);
+    assert_eq!(view, json!({ "queue": "work", "paused": true, "changed": true, "dry_run": true }));
+    assert_eq!(bench.redis::<Vec<String>>("KEYS", "*"), Vec::<String>::new(), "a look writes nothing");
+
+    bench.tqhost(&["pause", "work"]).ok();
+    assert_eq!(look(&bench, "pause"), "work is paused already\n");
+    assert_eq!(look(&bench, "resume"), "work would go on\n");
+    let view = ask(&bench, &["resume", "work", "--dry-run"]);
+    assert_eq!(view, json!({ "queue": "work", "paused": false, "changed": true, "dry_run": true }));
+    assert_eq!(bench.redis::<u64>("EXISTS", "tq:{work}:paused"), 1, "a look ends no pause");
+    bench.tqhost(&["resume", "work"]).ok();
+
+    // A resume ends a hold, too, and a pause may stand beside it.
+    let held = json!({ "since": 1, "last": 1, "cause": "503" }).to_string();
+    let _: () = bench.redis("SET", ("tq:{work}:hold", held));
+    assert_eq!(
+        (look(&bench, "pause"), look(&bench, "resume")),
+        (WOULD.to_owned(), "work would go on\n".to_owned())
+    );
+    assert_eq!(bench.redis::<u64>("EXISTS", "tq:{work}:hold"), 1, "a look ends no hold");
 }
 
 #[test]

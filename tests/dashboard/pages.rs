@@ -143,7 +143,9 @@ fn pause_resume_and_reload_by_forms() {
     });
     assert!(text(&browser.page("/")).contains("plugin echo: It is failed on"), "an alarm");
     bench.install("echo", "echo");
-    assert_eq!(led_to(&browser.press(&plugins, "/plugins/echo/reload", &[])), "/plugins?done=reloading");
+    let reloading = led_to(&browser.press(&plugins, "/plugins/echo/reload", &[]));
+    assert_eq!(reloading, "/plugins?done=reloading");
+    assert!(text(&browser.page(&reloading)).contains("All hosts look at the file of the plugin"));
     let is_shown = |what: &str| {
         eventually(what, || text(&browser.page("/plugins")).contains(what).then_some(()));
     };

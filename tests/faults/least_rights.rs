@@ -150,15 +150,17 @@ fn every_part_works_with_the_least_rights() {
             &["tasks", "turns", "--state", "held"],
             &["tasks", "work", "--state", "ended"],
             &["plugins"],
+            &["pause", "work", "--dry-run"],
         ] {
             let ran = roles.run("reader", args);
             assert!(!ran.stderr.contains("refused"), "{args:?}: {ran:?}");
         }
-        // Pause, cancel, resume.
+        // Pause, cancel, resume; an order about a plugin.
         roles.run("host", &["pause", "work"]).ok();
         let waits = roles.enqueue(&["work", "n=4", "--delay", "1h"]);
         roles.run("host", &["cancel", "work", &waits]).ok();
         roles.run("host", &["resume", "work"]).ok();
+        roles.run("host", &["reload", "echo"]).ok();
         until(&format!("tq:{{work}}:task:{waits}"), "CANCELLED");
         // A host dies with a task, and another one takes it over.
         let url = held.task()[0].1.to_owned();

@@ -1,9 +1,12 @@
-//! Orders of an operator about a version of a plugin: withdrawn on all hosts, and lifted.
+//! Orders of an operator to all hosts about a plugin: a version is withdrawn, and lifted; its file is looked
+//! at anew. With `--dry-run` none is given.
 //!
 //! Not here: versions that hosts roll back by themselves (`versions`), and every order of events, which the
 //! model of a plugin's life goes through.
 
-use serde_json::Value;
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
 
 use crate::support::files::{digest, guest, loaded, marked, put, row};
 use crate::support::{Bench, Host, eventually};
@@ -41,6 +44,22 @@ fn confirm(bench: &mut Bench, hosts: &[Host], version: &[u8]) {
     });
 }
 
+/// Waits until this many hosts have tried the plugin's file so often, each time in vain.
+#[track_caller]
+fn failed(bench: &Bench, hosts: usize, times: u64) {
+    eventually(&format!("{hosts} hosts have tried it {times} times"), || {
+        let shown = bench.tqhost(&["plugins", "p", "--json"]).ok().json();
+        let rows = shown["plugins"].as_array().cloned().unwrap_or_default();
+        let is_so = |row: &Value| row["failed_reloads"] == times && row["state"] == "failed";
+        (rows.len() == hosts && rows.iter().all(is_so)).then_some(())
+    });
+}
+
+/// The orders as Redis has them.
+fn orders(bench: &mut Bench) -> BTreeMap<String, String> {
+    bench.redis("HGETALL", "tq:hosts:orders")
+}
+
 fn completed_on(bench: &mut Bench) -> String {
     let id = bench.xadd("work", &[("a", "1")]);
     bench.until("work", &id, "COMPLETED");
@@ -59,7 +78,19 @@ fn a_version_that_an_operator_withdraws_serves_nowhere_until_it_is_lifted() {
     confirm(&mut bench, &hosts, &second);
 
     runs(&bench, 2, Some(&second), "active");
-    let ran = bench.tqhost(&["rollback", "p", "--why", "it writes wrong totals"]).ok();
+    let order = ["rollback", "p", "--why", "it writes wrong totals"];
+    let dry = bench.tqhost(&[&order[..], &["--dry-run"]].concat()).ok();
+    let whole = digest(&second);
+    let version = &whole[..12];
+    let would = format!("version {version} of p would be withdrawn: 2 hosts would go back\n");
+    assert_eq!(dry.stdout, would);
+    let looked = bench.tqhost(&[&order[..], &["--dry-run", "--json"]].concat()).ok().json();
+    assert_eq!(
+        (&looked["version"], &looked["withdrawn"], &looked["hosts"], &looked["dry_run"]),
+        (&json!(whole), &json!(true), &json!(2), &json!(true))
+    );
+    assert_eq!(orders(&mut bench), BTreeMap::new(), "a look gives no order");
+    let ran = bench.tqhost(&order).ok();
     assert!(ran.stdout.contains("is withdrawn: 2 hosts go back within seconds"), "{ran:?}");
     runs(&bench, 2, Some(&first), "quarantined");
     assert!(completed_on(&mut bench).ends_with(&digest(&first)[..12]));
@@ -73,8 +104,15 @@ fn a_version_that_an_operator_withdraws_serves_nowhere_until_it_is_lifted() {
     assert!(hosts[0].logged("plugin loaded").is_empty(), "the version that is withdrawn");
     assert!(completed_on(&mut bench).ends_with(&digest(&first)[..12]));
 
+    let given = orders(&mut bench);
+    let dry = bench.tqhost(&["lift", "p", "--dry-run"]).ok();
+    assert_eq!(dry.stdout, format!("version {version} of p could run again: 1 host would be told\n"));
+    let looked = bench.tqhost(&["lift", "p", "--dry-run", "--json"]).ok().json();
+    assert_eq!((&looked["version"], &looked["dry_run"]), (&json!(whole), &json!(true)));
+    assert_eq!(orders(&mut bench), given, "a look gives no order");
     let lifted = bench.tqhost(&["lift", "p", "--json"]).ok().json();
     assert_eq!((&lifted["version"], &lifted["withdrawn"]), (&digest(&second).into(), &false.into()));
+    assert!(lifted["dry_run"].is_null(), "{lifted}");
     runs(&bench, 1, Some(&second), "active");
     assert!(completed_on(&mut bench).ends_with(&digest(&second)[..12]));
     Host::stop_all(hosts);
@@ -102,6 +140,34 @@ fn without_an_earlier_version_the_queue_waits_and_loses_nothing() {
 }
 
 #[test]
+fn a_reload_lets_all_hosts_try_a_bad_file_again() {
+    let mut bench = Bench::new(QUEUES);
+    // No host tries such a file again by itself.
+    put(&bench, "p", b"no component");
+    let hosts = [bench.host(), bench.host()];
+    failed(&bench, 2, 1);
+    let dry = bench.tqhost(&["reload", "p", "--dry-run"]).ok();
+    assert_eq!(dry.stdout, "2 hosts would look at the file of p\n");
+    let looked = bench.tqhost(&["reload", "p", "--dry-run", "--json"]).ok().json();
+    assert_eq!(
+        (&looked["plugin"], &looked["hosts"], &looked["dry_run"]),
+        (&json!("p"), &json!(2), &json!(true))
+    );
+    assert_eq!(orders(&mut bench), BTreeMap::new(), "a look gives no order");
+    let ran = bench.tqhost(&["reload", "p"]).ok();
+    assert_eq!(ran.stdout, "2 hosts look at the file of p within seconds\n");
+    failed(&bench, 2, 2);
+    // Each is an order of its own, also where the clock of who gave the last one was ahead.
+    let far = 1_u64 << 50;
+    let _: u64 = bench.redis("HSET", ("tq:hosts:orders", "p/reload", far));
+    failed(&bench, 2, 3);
+    let view = bench.tqhost(&["reload", "p", "--json"]).ok().json();
+    assert_eq!(view, json!({ "plugin": "p", "at": far + 1, "hosts": 2 }));
+    failed(&bench, 2, 4);
+    Host::stop_all(hosts);
+}
+
+#[test]
 fn an_order_that_cannot_be_meant_is_refused_with_the_way_out() {
     let bench = Bench::new(QUEUES);
     put(&bench, "p", &guest("echo"));
@@ -113,9 +179,11 @@ fn an_order_that_cannot_be_meant_is_refused_with_the_way_out() {
         (&["rollback", "p", "--why", "x", "--version", "abc"][..], "is no SHA-256"),
         (&["rollback", "p", "--why", "x", "--version", "00000000"][..], "begins with 00000000"),
         (&["lift", "p"][..], "no version of it is in quarantine; name the version"),
+        (&["reload", "q"][..], "no running host uses a plugin \"q\""),
     ] {
-        let ran = bench.tqhost(args);
+        let (ran, dry) = (bench.tqhost(args), bench.tqhost(&[args, &["--dry-run"]].concat()));
         assert!(ran.code != 0 && ran.stderr.contains(why), "{args:?}: {ran:?}");
+        assert_eq!((dry.code, dry.stderr), (ran.code, ran.stderr), "{args:?}");
     }
     assert_eq!(row(&bench, "p").expect("a row")["state"], "active");
     host.stop();

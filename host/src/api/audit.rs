@@ -33,6 +33,14 @@ impl AuditNote {
         AuditNote { queue: Some(name.to_owned()), ..AuditNote::default() }
     }
 
+    pub(crate) fn task(queue: &str, id: &str) -> AuditNote {
+        AuditNote { ids: vec![id.to_owned()], ..AuditNote::queue(queue) }
+    }
+
+    pub(crate) fn with_counts(self, succeeded: u64, skipped: u64) -> AuditNote {
+        AuditNote { succeeded: Some(succeeded), skipped: Some(skipped), ..self }
+    }
+
     pub(crate) fn with_filter(self, filter: &impl Serialize) -> AuditNote {
         AuditNote { filter: serde_json::to_string(filter).ok(), ..self }
     }

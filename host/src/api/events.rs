@@ -48,8 +48,8 @@ const LEAST_ENTRIES: usize = 10;
 const RATE: f64 = 5_000.0;
 /// The shortest time between two looks at all queues.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// A client of the host's stream gets what happened in this time before its last event again: queues are not
-/// read at one moment.
+/// A client of the host's stream gets what happened in this time before its last event again. So the id of an
+/// event may be so much later than the time up to which all queues were read.
 const OVERLAP_MS: u64 = 1_000;
 /// Queues that are looked at at once.
 const QUEUES_AT_ONCE: usize = 32;
@@ -169,9 +169,9 @@ pub(super) async fn queue_events(
 
 /// The events of all queues that keep some, and of the plugins of this host
 ///
-/// The id of an event is a time behind which a client can go on: its own, or that up to which all queues were
-/// read. After `Last-Event-ID` the stream repeats the second before it. `gap` names the queue of which events
-/// may be lost.
+/// The id of an event is a time behind which a client can go on: its own, or an earlier one, as long as a
+/// queue was not read as far. After `Last-Event-ID` the stream repeats the second before it. `gap` names the
+/// queue of which events may be lost.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -189,10 +189,14 @@ pub(super) async fn host_events(State(api): State<Api>, headers: HeaderMap) -> R
         None => None,
         Some(known) => Some(known.parse::<u64>().map_err(|_| not_ours(&known))?.saturating_sub(OVERLAP_MS)),
     };
-    api.link().await?;
+    let link = api.link().await?;
+    let read_to = match since {
+        Some(since) => since,
+        None => link.now_ms().await?,
+    };
     let tail = HostTail {
         api: api.clone(),
-        since,
+        read_to,
         places: HashMap::new(),
         plugins_since: since.unwrap_or_else(now_ms),
         ready: VecDeque::new(),
@@ -302,17 +306,14 @@ impl Tail for QueueTail {
             tokio::time::sleep(self.pause).await;
             self.pause = LOOK;
             let asked = self.queue.events_after(&self.after, ENTRIES, MOST).await;
-            let Ok(EventsAfter { events: found, last, is_all }) = asked else { continue };
+            let Ok(EventsAfter { events: found, last, is_all, is_behind_gap }) = asked else { continue };
             if !is_all {
                 self.pause = time_for(found.len());
             }
-            if !found.is_empty() {
-                // Where Redis has deleted more than was read, the page begins behind a gap.
-                if !self.is_told && self.queue.has_gap(&self.after).await.unwrap_or_default() {
-                    self.ready.push_back(gap().data("{}"));
-                }
-                self.is_told = false;
+            if is_behind_gap && !self.is_told {
+                self.ready.push_back(gap().data("{}"));
             }
+            self.is_told &= found.is_empty();
             self.after = last;
             let event = |found: &TaskEvent| {
                 Event::default().event("task").id(found.place.to_string()).data(view(&self.queue, found))
@@ -330,8 +331,9 @@ fn time_for(events: usize) -> Duration {
 /// The events of all queues, and of the plugins.
 struct HostTail {
     api: Api,
-    /// From when on a client wants what has happened.
-    since: Option<u64>,
+    /// The time up to which all queues were read, by Redis's clock; at first, from when on a client wants
+    /// what has happened.
+    read_to: u64,
     /// The place of the last event of each queue.
     places: HashMap<String, EventPlace>,
     plugins_since: u64,
@@ -343,36 +345,42 @@ impl HostTail {
     async fn look(&mut self) {
         let queues = self.api.queues();
         let watched = queues.iter().filter(|rules| rules.events > 0);
-        let watched: Vec<(Queue, Option<EventPlace>)> = watched
+        let watched: Vec<(Queue, EventPlace)> = watched
             .map(|rules| {
                 let place = self.places.get(&rules.name).cloned();
-                (Queue::new(rules.clone(), self.api.0.link.clone()), place)
+                let after = place.unwrap_or_else(|| EventPlace::before_ms(self.read_to));
+                (Queue::new(rules.clone(), self.api.0.link.clone()), after)
             })
             .collect();
-        let since = self.since;
         // All of them together give about as many events as the stream of one queue.
         let most = (MOST / watched.len().max(1)).max(LEAST_OF_EACH);
         let entries = most.div_ceil(MOST / ENTRIES).max(LEAST_ENTRIES);
-        let looks = watched.into_iter().map(|(queue, place)| async move {
-            let after = match (place, since) {
-                (Some(place), _) => place,
-                (None, Some(since)) => EventPlace::parse(&format!("{since}-0"))?,
-                (None, None) => queue.last_event().await.ok()?,
-            };
-            let found = queue.events_after(&after, entries, most).await.ok()?;
-            let is_behind_gap = !found.events.is_empty() && queue.has_gap(&after).await.unwrap_or_default();
-            Some((queue, is_behind_gap, found))
+        let before = self.read_to;
+        // A queue of which everything is read is read up to this moment at least.
+        let begun = self.api.0.link.now_ms().await.unwrap_or(before);
+        let looks = watched.into_iter().map(|(queue, after)| async move {
+            let found = queue.events_after(&after, entries, most).await.ok();
+            (queue, found)
         });
         let looks: Vec<_> = stream::iter(looks).buffered(QUEUES_AT_ONCE).collect().await;
-        // A client that goes on behind an event must not miss what was left of another queue.
-        let behind = |found: &EventsAfter| (!found.is_all).then(|| entry_time_ms(&found.last.entry));
-        let resume_ms = looks.iter().flatten().filter_map(|(.., found)| behind(found)).min();
+        let read_to = looks.iter().map(|(_, found)| match found {
+            Some(found) if found.is_all => begun,
+            Some(found) => entry_time_ms(&found.last.entry),
+            None => before,
+        });
+        self.read_to = read_to.min().unwrap_or(begun);
+        // A client that goes on behind an event must not miss what is still to be read of another queue.
+        let latest = self.read_to.saturating_add(OVERLAP_MS);
         let event = |at: u64, kind: &str, data: String| {
-            let id = resume_ms.map_or(at, |resume_ms| resume_ms.min(at));
-            (at, Event::default().event(kind).id(id.to_string()).data(data))
+            (at, Event::default().event(kind).id(at.min(latest).to_string()).data(data))
         };
         let mut found: Vec<(u64, Event)> = Vec::new();
-        for (queue, is_behind_gap, EventsAfter { events, last, .. }) in looks.into_iter().flatten() {
+        let mut soonest = LOOK;
+        for (queue, looked) in looks {
+            let Some(EventsAfter { events, last, is_all, is_behind_gap }) = looked else { continue };
+            if !is_all {
+                soonest = LOOK_AGAIN;
+            }
             if let (true, Some(first)) = (is_behind_gap, events.first()) {
                 let data = serde_json::json!({ "queue": queue.rules.name }).to_string();
                 found.push((entry_time_ms(&first.place.entry), gap().data(data)));
@@ -384,7 +392,6 @@ impl HostTail {
             );
             self.places.insert(queue.rules.name.clone(), last);
         }
-        let soonest = if resume_ms.is_some() { LOOK_AGAIN } else { LOOK };
         self.pause = time_for(found.len()).max(soonest);
         let plugins_since = self.plugins_since;
         for plugin in self.api.0.plugins.status() {

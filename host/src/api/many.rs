@@ -32,7 +32,7 @@ pub(super) async fn change_many<T: Serialize>(
     Ok(match act(&queue, &many).await {
         Ok(done) => {
             let (succeeded, skipped) = counts(&done);
-            AuditNote { succeeded: Some(succeeded), skipped: Some(skipped), ..note }.on(Json(done))
+            note.with_counts(succeeded, skipped).on(Json(done))
         }
         Err(error) => note.on(ApiProblem::from(error)),
     })

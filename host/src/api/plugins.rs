@@ -1,4 +1,4 @@
-//! Endpoints: plugins of all hosts; orders to all hosts about a version; the reload of a plugin in this host.
+//! Endpoints: plugins of all hosts; orders to all hosts about a version, or to look at a plugin's file.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,9 +10,11 @@ use utoipa::ToSchema;
 use super::audit::AuditNote;
 use super::extract::{JsonBody, PathOf};
 use super::state::Api;
-use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::problem::ApiProblem;
 use crate::operations::history::{self, VersionView};
-use crate::operations::{OperationError, OrderView, PluginView, lift, plugin_rows, withdraw};
+use crate::operations::{
+    OperationError, OrderView, PluginView, ReloadView, lift, plugin_rows, reload, withdraw,
+};
 use crate::queue::{Link, hosts};
 
 /// The plugins of the running hosts.
@@ -26,14 +28,6 @@ pub(super) struct PluginList {
     versions: Vec<VersionView>,
 }
 
-/// A reload that has begun.
-#[derive(Serialize, ToSchema)]
-pub(super) struct ReloadView {
-    plugin: String,
-    /// The host that looks at its file.
-    host: String,
-}
-
 /// The plugins of all running hosts: versions, states, figures
 #[utoipa::path(get, path = "/v1/plugins", responses((status = 200, body = PluginList)))]
 pub(super) async fn list_plugins(State(api): State<Api>) -> Result<Json<PluginList>, ApiProblem> {
@@ -43,28 +37,22 @@ pub(super) async fn list_plugins(State(api): State<Api>) -> Result<Json<PluginLi
     Ok(Json(PluginList { hosts: hosts.len(), plugins: plugin_rows(&hosts), versions }))
 }
 
-/// Lets this host look at the file of a plugin now
+/// Lets all hosts look at the file of a plugin now
 ///
-/// A file that changed is taken, and one that failed is tried again, without a pause. A version that serves
-/// goes on, and one in quarantine stays there until its file changes. `GET /v1/plugins` tells what came of
-/// it.
+/// Hosts obey within seconds. A file that changed is taken, and one that failed is tried again, without a
+/// pause. A version that serves goes on, and one in quarantine stays there until its file changes.
+/// `GET /v1/plugins` tells what came of it.
 #[utoipa::path(
     post,
     path = "/v1/plugins/{plugin}/reload",
     params(("plugin" = String, Path, description = "the plugin's name")),
-    responses((status = 202, description = "this host looks at the file", body = ReloadView))
+    responses((status = 202, description = "the hosts are told", body = ReloadView))
 )]
 pub(super) async fn reload_plugin(
     State(api): State<Api>,
     PathOf(name): PathOf<String>,
 ) -> Result<Response, ApiProblem> {
-    if !api.0.plugins.reload(&name) {
-        let detail = format!("no queue of this host uses a plugin {name:?}");
-        return Err(ApiProblem::new(ProblemCode::UnknownPlugin, detail));
-    }
-    let note = AuditNote { plugin: Some(name.clone()), ..AuditNote::default() };
-    let view = ReloadView { plugin: name, host: api.0.host.to_string() };
-    Ok(note.on((StatusCode::ACCEPTED, Json(view))))
+    order(&api, &name, async |link| reload(link, &name).await).await
 }
 
 /// Which version is to be withdrawn, and why.
@@ -127,10 +115,10 @@ pub(super) async fn lift_plugin(
     order(&api, &name, async |link| lift(link, &name, body.version.as_deref()).await).await
 }
 
-async fn order(
+async fn order<V: Serialize>(
     api: &Api,
     plugin: &str,
-    give: impl AsyncFnOnce(&Link) -> Result<OrderView, OperationError>,
+    give: impl AsyncFnOnce(&Link) -> Result<V, OperationError>,
 ) -> Result<Response, ApiProblem> {
     let given = give(api.link().await?).await;
     let note = AuditNote { plugin: Some(plugin.to_owned()), ..AuditNote::default() };

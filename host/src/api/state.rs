@@ -46,8 +46,6 @@ pub(crate) struct ApiParts {
     pub link: Link,
     /// The plugins of this host.
     pub plugins: Plugins,
-    /// The id of this host.
-    pub host: Arc<str>,
     pub tokens: Tokens,
     /// The fields whose values are hidden.
     pub mask: FieldMask,

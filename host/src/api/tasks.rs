@@ -152,7 +152,7 @@ pub(super) async fn enqueue_task(
     let task = task.with_traceparent(trace.traceparent.clone());
     let queue = api.queue(&name).await?;
     operations::check_delay(&queue.rules, delay)?;
-    let note = |id: &str| AuditNote { ids: vec![id.to_owned()], ..AuditNote::queue(&name) };
+    let note = |id: &str| AuditNote::task(&name, id);
     match operations::enqueue(&queue, &task).await? {
         Enqueued::Accepted => {
             let id = task.id().to_owned();
@@ -222,7 +222,7 @@ pub(super) async fn cancel_task(
     State(api): State<Api>,
     PathOf((name, id)): PathOf<(String, String)>,
 ) -> Result<Response, ApiProblem> {
-    let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
+    let note = AuditNote::task(&name, &id);
     let queue = api.queue(&name).await?;
     let cancelled = operations::cancel(&api.queues(), &queue, &id).await;
     Ok(note.on(cancelled.map(Json).map_err(ApiProblem::from)))
@@ -244,7 +244,7 @@ pub(super) async fn retry_task(
     State(api): State<Api>,
     PathOf((name, id)): PathOf<(String, String)>,
 ) -> Result<Response, ApiProblem> {
-    let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
+    let note = AuditNote::task(&name, &id);
     let queue = api.queue(&name).await?;
     let retried = operations::retry(&queue, &id).await;
     Ok(note.on(retried.map(Json).map_err(ApiProblem::from)))

@@ -11,6 +11,7 @@ use clap::builder::{PossibleValuesParser, Styles, styling::AnsiColor};
 use clap::{Args, Parser, Subcommand};
 use strum::VariantNames as _;
 
+use super::control::{LiftArgs, PauseArgs, ReloadArgs, RollbackArgs};
 use super::filters::{DeadFilterArgs, TaskFilterArgs};
 use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
@@ -71,15 +72,9 @@ pub(super) enum Command {
     /// Cancel all tasks that wait in a queue: queued, delayed or held; what runs goes on
     Drain(DrainArgs),
     /// Let all hosts stop claiming tasks of a queue; what runs goes on
-    Pause {
-        /// The queue's name in the configuration
-        queue: String,
-    },
+    Pause(PauseArgs),
     /// Let all hosts claim tasks of a paused or held queue again
-    Resume {
-        /// The queue's name in the configuration
-        queue: String,
-    },
+    Resume(PauseArgs),
     /// Show how much is in the queues, how old it is and who works on it
     Queues(QueuesArgs),
     /// Check that every task of a queue is in exactly one place, and that nothing is stuck or orphaned;
@@ -105,24 +100,11 @@ pub(super) enum Command {
         plugin: Option<String>,
     },
     /// Withdraw a version of a plugin: all hosts go back to the good version before it
-    Rollback {
-        /// The plugin's name
-        plugin: String,
-        /// SHA-256 of the version, or its first 8 digits or more [default: the version that all hosts run]
-        #[arg(long, value_name = "VERSION")]
-        version: Option<String>,
-        /// The reason, which hosts show
-        #[arg(long, value_name = "TEXT")]
-        why: String,
-    },
+    Rollback(RollbackArgs),
     /// Let a version of a plugin run again that was withdrawn, or that hosts have rolled back
-    Lift {
-        /// The plugin's name
-        plugin: String,
-        /// SHA-256 of the version, or its first 8 digits or more [default: the one that is in quarantine]
-        #[arg(long, value_name = "VERSION")]
-        version: Option<String>,
-    },
+    Lift(LiftArgs),
+    /// Let all hosts look at the file of a plugin now, and try again what failed
+    Reload(ReloadArgs),
     /// Make a folder with a handler's project: it builds, and has a test
     New(NewArgs),
     /// Run a handler on one task, in the sandbox that a host runs it in, without Redis
@@ -168,8 +150,8 @@ pub(super) struct EnqueueArgs {
     /// Nothing is enqueued unless every line is good
     #[arg(long, value_name = "FILE")]
     pub jsonl: Option<PathBuf>,
-    /// With --jsonl: check all lines and tell how many tasks they make, without Redis; enqueue nothing
-    #[arg(long, requires = "jsonl", conflicts_with_all = ["fields", "key", "wait"])]
+    /// Enqueue nothing: check the task, or all lines, and tell how many tasks that is, without Redis
+    #[arg(long, conflicts_with_all = ["key", "wait"])]
     pub dry_run: bool,
     /// The task's idempotency key: while a task with the same key lives, and for the queue's window after it,
     /// no second one is enqueued, and the first one's id is printed
@@ -567,13 +549,14 @@ mod tests {
         assert_eq!(refused("tqhost cancel q 1-0 --yes"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost cancel q --dry-run"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost enqueue q --dry-run"), ErrorKind::MissingRequiredArgument);
-        assert_eq!(refused("tqhost enqueue q a=1 --dry-run"), ErrorKind::ArgumentConflict);
-        assert_eq!(refused("tqhost enqueue q --key k --dry-run"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost enqueue q a=1 --key k --dry-run"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost enqueue q a=1 --wait --dry-run"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost queues --history"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost queues --history --match a"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost cancel q --all --state dead"), ErrorKind::InvalidValue);
         assert_eq!(refused("tqhost tasks q --state resting"), ErrorKind::InvalidValue);
         assert_eq!(refused("tqhost dead list q --reason tired"), ErrorKind::InvalidValue);
+        assert_eq!(refused("tqhost rollback p --dry-run"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost try h.wasm"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost try h.wasm t.json --attempt 0"), ErrorKind::ValueValidation);
         assert_eq!(refused("tqhost try h.wasm t.json --runs 5 --watch"), ErrorKind::ArgumentConflict);

@@ -1,73 +1,198 @@
 //! `tqhost pause` and `resume`: an operator stops a queue, and lets it go on. `tqhost rollback` and `lift`:
-//! the same for a version of a plugin.
+//! the same for a version of a plugin. `tqhost reload`: all hosts look at a plugin's file.
 //!
-//! In: a queue's or a plugin's name. Out: a sentence, or an object as JSON. Each command may be repeated: the
-//! second time changes nothing. Not here: how Redis and the hosts carry it out (`queue`, `worker`,
-//! `plugins`).
+//! In: a queue's or a plugin's name. Out: a sentence, or an object as JSON. Each command but a reload may be
+//! repeated: the second time changes nothing. With `--dry-run` the first time changes nothing, either.
+//! Not here: how Redis and the hosts carry it out (`queue`, `worker`, `plugins`).
 
+use clap::Args;
+use serde::Serialize;
 use serde_json::json;
 
 use super::context::{connect, open};
 use super::exit::CommandError;
 use super::files::short;
 use super::output::Out;
+use super::text::plural;
 use crate::config::Config;
-use crate::operations::{self, OrderView, patiently};
+use crate::operations::{self, OrderView, ReloadView, patiently};
+use crate::queue::{Queue, wait};
 
-pub(super) async fn pause(config: &Config, queue: &str, out: &mut Out) -> Result<(), CommandError> {
-    let queue = open(config, queue).await?;
-    let changed = patiently(|| queue.pause()).await?;
-    paused(&queue.rules.name, true, changed, out);
+#[derive(Debug, Args)]
+pub(super) struct PauseArgs {
+    /// The queue's name in the configuration
+    queue: String,
+    #[command(flatten)]
+    look: LookArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RollbackArgs {
+    /// The plugin's name
+    plugin: String,
+    /// SHA-256 of the version, or its first 8 digits or more [default: the version that all hosts run]
+    #[arg(long, value_name = "VERSION")]
+    version: Option<String>,
+    /// The reason, which hosts show
+    #[arg(long, value_name = "TEXT")]
+    why: String,
+    #[command(flatten)]
+    look: LookArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LiftArgs {
+    /// The plugin's name
+    plugin: String,
+    /// SHA-256 of the version, or its first 8 digits or more [default: the one that is in quarantine]
+    #[arg(long, value_name = "VERSION")]
+    version: Option<String>,
+    #[command(flatten)]
+    look: LookArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ReloadArgs {
+    /// The plugin's name
+    plugin: String,
+    #[command(flatten)]
+    look: LookArgs,
+}
+
+#[derive(Debug, Args)]
+struct LookArgs {
+    /// Change nothing: tell what would change
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// The JSON of a command that changed nothing.
+#[derive(Serialize)]
+struct OnlyLooked<'v, V> {
+    #[serde(flatten)]
+    view: &'v V,
+    dry_run: bool,
+}
+
+pub(super) async fn pause(config: &Config, args: PauseArgs, out: &mut Out) -> Result<(), CommandError> {
+    let queue = open(config, &args.queue).await?;
+    let dry_run = args.look.dry_run;
+    let changed = match dry_run {
+        true => !is_stopped(&queue, false).await?,
+        false => patiently(|| queue.pause()).await?,
+    };
+    paused(&queue.rules.name, true, changed, dry_run, out);
     Ok(())
 }
 
-pub(super) async fn resume(config: &Config, queue: &str, out: &mut Out) -> Result<(), CommandError> {
-    let queue = open(config, queue).await?;
-    let changed = patiently(|| queue.resume()).await?;
-    paused(&queue.rules.name, false, changed, out);
+pub(super) async fn resume(config: &Config, args: PauseArgs, out: &mut Out) -> Result<(), CommandError> {
+    let queue = open(config, &args.queue).await?;
+    let dry_run = args.look.dry_run;
+    let changed = match dry_run {
+        true => is_stopped(&queue, true).await?,
+        false => patiently(|| queue.resume()).await?,
+    };
+    paused(&queue.rules.name, false, changed, dry_run, out);
     Ok(())
 }
 
-fn paused(queue: &str, paused: bool, changed: bool, out: &mut Out) {
-    if out.json {
-        return out.json(&json!({ "queue": queue, "paused": paused, "changed": changed }));
+/// Whether the queue is paused, or, `by_hold`, held.
+async fn is_stopped(queue: &Queue, by_hold: bool) -> Result<bool, CommandError> {
+    let (queues, mut found) = ([queue], false);
+    for stops in patiently(|| wait::stops(&queue.link, &queues)).await? {
+        let stops = stops?;
+        found |= stops.is_paused || (by_hold && stops.held.hold.is_some());
     }
-    out.line(match (paused, changed) {
-        (true, true) => format!("{queue} is paused in all hosts; what runs goes on"),
-        (true, false) => format!("{queue} was paused already"),
-        (false, true) => format!("{queue} goes on"),
-        (false, false) => format!("{queue} was neither paused nor held"),
+    Ok(found)
+}
+
+fn paused(queue: &str, paused: bool, changed: bool, dry_run: bool, out: &mut Out) {
+    if out.json {
+        return print(&json!({ "queue": queue, "paused": paused, "changed": changed }), dry_run, out);
+    }
+    out.line(match (paused, changed, dry_run) {
+        (true, true, false) => format!("{queue} is paused in all hosts; what runs goes on"),
+        (true, true, true) => format!("{queue} would be paused in all hosts; what runs would go on"),
+        (true, false, false) => format!("{queue} was paused already"),
+        (true, false, true) => format!("{queue} is paused already"),
+        (false, true, false) => format!("{queue} goes on"),
+        (false, true, true) => format!("{queue} would go on"),
+        (false, false, false) => format!("{queue} was neither paused nor held"),
+        (false, false, true) => format!("{queue} is neither paused nor held"),
     });
 }
 
 pub(super) async fn roll_back(
     config: &Config,
-    plugin: &str,
-    version: Option<&str>,
-    why: &str,
+    args: RollbackArgs,
     out: &mut Out,
 ) -> Result<(), CommandError> {
-    let view = operations::withdraw(&connect(config).await?, plugin, version, why).await?;
-    let hosts = if view.hosts == 1 { "1 host goes back" } else { &format!("{} hosts go back", view.hosts) };
-    ordered(&view, &format!("is withdrawn: {hosts} within seconds"), out);
+    let RollbackArgs { plugin, version, why, look: LookArgs { dry_run } } = args;
+    let (link, version) = (connect(config).await?, version.as_deref());
+    let view = match dry_run {
+        true => operations::withdraw_preview(&link, &plugin, version, &why).await?,
+        false => operations::withdraw(&link, &plugin, version, &why).await?,
+    };
+    let hosts = plural(view.hosts as u64, "host");
+    let what = match (dry_run, view.hosts) {
+        (true, _) => format!("would be withdrawn: {hosts} would go back"),
+        (false, 1) => format!("is withdrawn: {hosts} goes back within seconds"),
+        (false, _) => format!("is withdrawn: {hosts} go back within seconds"),
+    };
+    ordered(&view, &what, dry_run, out);
     Ok(())
 }
 
-pub(super) async fn lift(
-    config: &Config,
-    plugin: &str,
-    version: Option<&str>,
-    out: &mut Out,
-) -> Result<(), CommandError> {
-    let view = operations::lift(&connect(config).await?, plugin, version).await?;
-    let hosts = if view.hosts == 1 { "1 host is" } else { &format!("{} hosts are", view.hosts) };
-    ordered(&view, &format!("may run again: {hosts} told"), out);
+pub(super) async fn lift(config: &Config, args: LiftArgs, out: &mut Out) -> Result<(), CommandError> {
+    let LiftArgs { plugin, version, look: LookArgs { dry_run } } = args;
+    let (link, version) = (connect(config).await?, version.as_deref());
+    let view = match dry_run {
+        true => operations::lift_preview(&link, &plugin, version).await?,
+        false => operations::lift(&link, &plugin, version).await?,
+    };
+    let hosts = plural(view.hosts as u64, "host");
+    let what = match (dry_run, view.hosts) {
+        (true, _) => format!("could run again: {hosts} would be told"),
+        (false, 1) => format!("may run again: {hosts} is told"),
+        (false, _) => format!("may run again: {hosts} are told"),
+    };
+    ordered(&view, &what, dry_run, out);
     Ok(())
 }
 
-fn ordered(view: &OrderView, what: &str, out: &mut Out) {
+fn ordered(view: &OrderView, what: &str, dry_run: bool, out: &mut Out) {
     if out.json {
-        return out.json(view);
+        return print(view, dry_run, out);
     }
     out.line(format!("version {} of {} {what}", short(&view.order.version), view.plugin));
+}
+
+pub(super) async fn reload(config: &Config, args: ReloadArgs, out: &mut Out) -> Result<(), CommandError> {
+    let ReloadArgs { plugin, look: LookArgs { dry_run } } = args;
+    let link = connect(config).await?;
+    let view = match dry_run {
+        true => operations::reload_preview(&link, &plugin).await?,
+        false => operations::reload(&link, &plugin).await?,
+    };
+    match out.json {
+        true => print(&view, dry_run, out),
+        false => out.line(reloaded(&view, dry_run)),
+    }
+    Ok(())
+}
+
+fn reloaded(ReloadView { plugin, hosts, .. }: &ReloadView, dry_run: bool) -> String {
+    let many = plural(*hosts as u64, "host");
+    match (dry_run, *hosts) {
+        (true, _) => format!("{many} would look at the file of {plugin}"),
+        (false, 1) => format!("{many} looks at the file of {plugin} within seconds"),
+        (false, _) => format!("{many} look at the file of {plugin} within seconds"),
+    }
+}
+
+fn print(view: &impl Serialize, dry_run: bool, out: &mut Out) {
+    match dry_run {
+        true => out.json(&OnlyLooked { view, dry_run }),
+        false => out.json(view),
+    }
 }

@@ -4,8 +4,6 @@
 //! fields. Not here: groups (`dead_groups`), requeue and purge (`redrive`), the way back (`import`), how they
 //! are found (`operations::dead`).
 
-use std::time::Duration;
-
 use anyhow::anyhow;
 use jiff::tz::TimeZone;
 use serde::Serialize;
@@ -99,14 +97,10 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
         _ if filter.is_empty() => (all, true),
         _ => count(&queue, &filter, &mut progress).await?,
     };
-    // Ctrl-C may have come during the last call that was needed.
     let is_whole = list.next.is_none() || list.dead.len() >= limit || bytes >= MOST_BYTES;
-    let cut = (progress.is_interrupted() && !(is_whole && all_counted)).then(|| {
-        let found = text::plural(list.dead.len() as u64, "dead letter");
-        let goes_on = list.next.as_ref().map(|next| format!("; --cursor {next} goes on")).unwrap_or_default();
-        interrupted(&format!("{found} found, {} looked at{goes_on}", list.examined))
-    });
-    drop(progress);
+    let found =
+        format!("{} found, {} looked at", text::plural(list.dead.len() as u64, "dead letter"), list.examined);
+    let cut = progress.cut(is_whole && all_counted, &found, list.next.as_deref());
     let list = list.masked(&FieldMask::new(&config.admin.mask));
     if out.json {
         out.json(&ListView { list, matching, all_counted });
@@ -183,15 +177,11 @@ pub(super) fn table(letters: &[DeadView], now_ms: u64, paint: Paint) -> String {
         &["ATTEMPTS", "DIED"],
     );
     for letter in letters {
-        let ago =
-            || format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(letter.failed_at))));
-        // 0: another program wrote this dead letter, without a time.
-        let died = if letter.failed_at == 0 { text::NONE.to_owned() } else { ago() };
         table.row([
             text::escape(&letter.id).into(),
             Cell::tone(text::escape(&letter.reason), Tone::Warning),
             letter.attempts.into(),
-            died.into(),
+            text::died(letter.failed_at, now_ms).into(),
             text::cut(&text::escape(&letter.error), ERROR_WIDTH).into(),
         ]);
     }

@@ -4,14 +4,12 @@
 //! looks at 100,000 dead letters, and says where it goes on. Not here: the groups themselves
 //! (`operations::groups`).
 
-use std::time::Duration;
-
 use jiff::tz::TimeZone;
 
 use super::args::DeadListArgs;
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone};
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, StepEnd};
 use super::table::{Cell, Column, TextTable};
 use super::text;
 use crate::clock;
@@ -42,13 +40,9 @@ pub(super) async fn list(
         progress.tell(|| format!("{} looked at", text::plural(grouping.examined as u64, "dead letter")));
     }
     let groups = grouping.finish(args.limit.max(1));
-    // Ctrl-C may have come during the last call that was needed.
-    let goes_on = groups.next.as_ref().filter(|_| progress.is_interrupted() && groups.examined < LOOKS);
-    let cut = goes_on.map(|next| {
-        let looked_at = text::plural(groups.examined as u64, "dead letter");
-        interrupted(&format!("{looked_at} looked at; --cursor {next} goes on"))
-    });
-    drop(progress);
+    let is_whole = groups.next.is_none() || groups.examined >= LOOKS;
+    let looked_at = format!("{} looked at", text::plural(groups.examined as u64, "dead letter"));
+    let cut = progress.cut(is_whole, &looked_at, groups.next.as_deref());
     if out.json {
         out.json(&groups);
         return cut.map_or(Ok(()), Err);
@@ -101,17 +95,12 @@ pub(super) fn table(groups: &DeadGroups, now_ms: u64, zone: &TimeZone, paint: Pa
             name.as_deref()
                 .map(|name| if name.is_empty() { text::NONE.to_owned() } else { text::escape(name) })
         };
-        let ago = |ms: u64| match ms {
-            // Another program wrote this dead letter, without a time.
-            0 => text::NONE.to_owned(),
-            ms => format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(ms)))),
-        };
         let mut cells: Vec<Cell> =
             name(reason).map(|reason| Cell::tone(reason, Tone::Warning)).into_iter().collect();
         cells.extend(name(version).map(Cell::from));
         cells.extend(hour.map(|hour| Cell::from(text::local(hour, zone, "%Y-%m-%d %H:%M"))));
         cells.push((*count).into());
-        cells.extend([*oldest_at, *newest_at].map(|ms| Cell::from(ago(ms))));
+        cells.extend([*oldest_at, *newest_at].map(|ms| Cell::from(text::died(ms, now_ms))));
         cells.push(text::escape(example).into());
         cells.extend(error.as_deref().map(|error| {
             Cell::from(if error.is_empty() {

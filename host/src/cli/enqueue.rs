@@ -52,15 +52,13 @@ async fn enqueue(
     let rules = rules(config, &args.queue)?.clone();
     let delay = args.delay.unwrap_or_default();
     check_delay(&rules, delay)?;
+    if args.dry_run {
+        return look(&args, delay, out);
+    }
     let start = Instant::now();
     let sender = match &args.jsonl {
         None => {
-            let fields = args.fields.iter().map(|arg| input::field(arg)).collect::<Result<Vec<_>, _>>()?;
-            let task = NewTask::new(fields, delay).and_then(|task| match &args.key {
-                Some(key) => task.with_key(key.clone()),
-                None => Ok(task),
-            });
-            let task = task.map_err(|error| CommandError::Usage(error.to_string()))?;
+            let task = single(&args, delay)?;
             let link = connect(config).await?;
             let mut sender = Sender {
                 queue: Queue::new(rules, link.clone()),
@@ -77,14 +75,7 @@ async fn enqueue(
             sender
         }
         Some(path) => {
-            let (lines, count) = checked(path, delay)?;
-            if args.dry_run {
-                match out.json {
-                    true => out.json(&json!({ "queue": args.queue, "tasks": count })),
-                    false => out.line(would_be(count, &args.queue)),
-                }
-                return Ok(());
-            }
+            let (lines, _) = checked(path, delay)?;
             let link = connect(config).await?;
             let mut sender = Sender {
                 queue: Queue::new(rules, link.clone()),
@@ -112,6 +103,16 @@ async fn enqueue(
     if args.wait { sender.wait(args.timeout, start, out).await } else { Ok(()) }
 }
 
+/// The task of the arguments.
+fn single(args: &EnqueueArgs, delay: Duration) -> Result<NewTask, CommandError> {
+    let fields = args.fields.iter().map(|arg| input::field(arg)).collect::<Result<Vec<_>, _>>()?;
+    let task = NewTask::new(fields, delay).and_then(|task| match &args.key {
+        Some(key) => task.with_key(key.clone()),
+        None => Ok(task),
+    });
+    task.map_err(|error| CommandError::Usage(error.to_string()))
+}
+
 /// Opens the file, checks every line of it, and counts the tasks.
 fn checked(path: &Path, delay: Duration) -> Result<(JsonLines, u64), CommandError> {
     let lines = JsonLines::open(path)?;
@@ -123,9 +124,19 @@ fn checked(path: &Path, delay: Duration) -> Result<(JsonLines, u64), CommandErro
     }
 }
 
-/// Says what a file that was only checked would do.
-fn would_be(count: u64, queue: &str) -> String {
-    format!("{} would be enqueued in {queue}", text::plural(count, "task"))
+/// Checks the task, or all lines of the file, and tells what would be enqueued.
+fn look(args: &EnqueueArgs, delay: Duration, out: &mut Out) -> Result<(), CommandError> {
+    let count = match &args.jsonl {
+        None => single(args, delay).map(|_| 1)?,
+        Some(path) => checked(path, delay)?.1,
+    };
+    match out.json {
+        true => out.json(&json!({ "queue": args.queue, "tasks": count })),
+        false => {
+            out.line(format!("{} would be enqueued in {}", text::plural(count, "task"), args.queue));
+        }
+    }
+    Ok(())
 }
 
 struct Sender {

@@ -189,18 +189,15 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
             Command::Cancel(args) => cancel::run(&config, args, &mut out).await,
             Command::Retry(args) => retry::run(&config, args, &mut out).await,
             Command::Drain(args) => drain::run(&config, args, &mut out).await,
-            Command::Pause { queue } => control::pause(&config, &queue, &mut out).await,
-            Command::Resume { queue } => control::resume(&config, &queue, &mut out).await,
+            Command::Pause(args) => control::pause(&config, args, &mut out).await,
+            Command::Resume(args) => control::resume(&config, args, &mut out).await,
             Command::Queues(args) => queues::run(&config, args, &mut out).await,
             Command::Doctor { queue, fix } => doctor::run(&config, &queue, fix, &mut out).await,
             Command::Adopt(args) => adopt::run(&config, args, &mut out).await,
             Command::Dead(command) => dead::run(&config, command, &mut out).await,
-            Command::Rollback { plugin, version, why } => {
-                control::roll_back(&config, &plugin, version.as_deref(), &why, &mut out).await
-            }
-            Command::Lift { plugin, version } => {
-                control::lift(&config, &plugin, version.as_deref(), &mut out).await
-            }
+            Command::Rollback(args) => control::roll_back(&config, args, &mut out).await,
+            Command::Lift(args) => control::lift(&config, args, &mut out).await,
+            Command::Reload(args) => control::reload(&config, args, &mut out).await,
             Command::Plugins { plugin } => plugins::run(&config, plugin.as_deref(), &mut out).await,
         };
         match done {

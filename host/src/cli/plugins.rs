@@ -136,7 +136,6 @@ pub(super) fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
         if plugin.on_probation {
             version.push_str(" (on probation)");
         }
-        let ago = |at: u64| format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(at))));
         let compiled = match (plugin.from_cache, plugin.compile_ms) {
             (true, _) => "cached".to_owned(),
             (false, Some(ms)) => text::took(Duration::from_millis(ms)),
@@ -147,7 +146,7 @@ pub(super) fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
             text::escape(host).into(),
             Cell::tone(text::escape(&plugin.state), tone),
             version.into(),
-            plugin.loaded_at.map_or_else(none, ago).into(),
+            plugin.loaded_at.map_or_else(none, |at| text::ago(at, now_ms)).into(),
             compiled.into(),
             plugin.attempts.into(),
             plugin.failures.into(),
@@ -225,7 +224,7 @@ pub(super) fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> 
             _ => Tone::Good,
         };
         table.row([
-            format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(change.at)))).into(),
+            text::ago(change.at, now_ms).into(),
             text::escape(host).into(),
             Cell::tone(text::escape(&change.what), tone),
             change.version.as_deref().map_or_else(none, |version| text::escape(short(version))).into(),

@@ -98,6 +98,13 @@ impl CommandProgress {
         self.is_interrupted
     }
 
+    /// The error of a list that Ctrl-C cut: `found` says what it has, and `next` is the cursor of the rest.
+    /// None if the list is whole all the same: Ctrl-C may have come during the last call that was needed.
+    pub(super) fn cut(self, is_whole: bool, found: &str, next: Option<&str>) -> Option<CommandError> {
+        let goes_on = next.map(|next| format!("; --cursor {next} goes on")).unwrap_or_default();
+        (self.is_interrupted && !is_whole).then(|| interrupted(&format!("{found}{goes_on}")))
+    }
+
     /// Tells how far the command is, if that is worth a line.
     pub(super) fn tell(&mut self, line: impl FnOnce() -> String) {
         if !self.is_interrupted {

@@ -50,14 +50,10 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
         list.next = more.next;
         progress.tell(|| format!("{} found, {} looked at", list.tasks.len(), list.examined));
     }
-    // Ctrl-C may have come during the last call that was needed.
-    let is_full = list.tasks.len() >= limit || bytes >= MOST_BYTES;
-    let goes_on = list.next.as_ref().filter(|_| progress.is_interrupted() && !is_full);
-    let cut = goes_on.map(|next| {
-        let found = text::plural(list.tasks.len() as u64, "task");
-        interrupted(&format!("{found} found, {} looked at; --cursor {next} goes on", list.examined))
-    });
-    drop(progress);
+    let is_whole = list.next.is_none() || list.tasks.len() >= limit || bytes >= MOST_BYTES;
+    let found =
+        format!("{} found, {} looked at", text::plural(list.tasks.len() as u64, "task"), list.examined);
+    let cut = progress.cut(is_whole, &found, list.next.as_deref());
     let list = list.masked(&FieldMask::new(&config.admin.mask));
     show(&list, &request, limit, &name, cut.is_some(), out);
     cut.map_or(Ok(()), Err)
@@ -107,15 +103,15 @@ pub(super) fn table(tasks: &[ListedTask], now_ms: u64, paint: Paint) -> String {
         &["ATTEMPT", "HOST", "WHEN"],
     );
     for task in tasks {
-        let ago = |ms: u64| format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(ms))));
         let due = task.due_at.filter(|due| *due > now_ms);
         let due = due.map(|due| format!("in {}", text::age(Duration::from_millis(due - now_ms))));
-        let when = || task.finished_at.or(task.started_at).or(task.enqueued_at).map(ago);
+        let when = task.finished_at.or(task.started_at).or(task.enqueued_at);
+        let ago = || when.map(|ms| text::ago(ms, now_ms));
         table.row([
             text::escape(&task.id).into(),
             Cell::tone(task.status.into_str(), tone(task.status)),
             task.attempt.into(),
-            due.or_else(when).unwrap_or_else(|| text::NONE.to_owned()).into(),
+            due.or_else(ago).unwrap_or_else(|| text::NONE.to_owned()).into(),
             task.consumer.as_deref().map_or_else(|| text::NONE.to_owned(), text::escape).into(),
             text::cut(&text::escape(task.error.as_deref().unwrap_or_default()), ERROR_WIDTH).into(),
         ]);

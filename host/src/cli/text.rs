@@ -101,6 +101,16 @@ pub(super) fn age(duration: Duration) -> String {
     }
 }
 
+/// How long ago that was: `3m 12s ago`.
+pub(super) fn ago(ms: u64, now_ms: u64) -> String {
+    format!("{} ago", age(Duration::from_millis(now_ms.saturating_sub(ms))))
+}
+
+/// How long ago a task died. 0: another program wrote its dead letter, without a time.
+pub(super) fn died(ms: u64, now_ms: u64) -> String {
+    if ms == 0 { NONE.to_owned() } else { ago(ms, now_ms) }
+}
+
 /// A duration: like [`age`], but from 1 to 10 seconds with tenths.
 pub(super) fn took(duration: Duration) -> String {
     let ms = duration.as_millis();

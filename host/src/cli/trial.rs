@@ -34,7 +34,7 @@ use crate::field::HOST_FIELDS;
 use crate::plugins::{self, Single, Singles, Watch};
 use crate::queue::{NoEffects, check_fields};
 use crate::sandbox::{Allowance, Attempt, AttemptReport, CHECK_TIMEOUT, Compiler, Sandbox, SandboxOptions};
-use crate::task::{Origin, Progress, Task};
+use crate::task::{Progress, Task};
 use crate::telemetry::AttemptTrace;
 
 use view::{TryView, is_completed, millis, took};
@@ -280,22 +280,14 @@ impl Trial {
             if several {
                 id += &format!("-{n}");
             }
+            let queue = known.map_or(self.rules.name.as_str(), |known| &known.queue);
             Task {
-                entry: id.clone(),
-                id,
-                queue: known.map_or(self.rules.name.as_str(), |known| &known.queue).into(),
                 fields,
                 attempt: self.args.attempt.or(known.map(|known| known.attempt)).unwrap_or(1),
-                deferrals: 0,
-                crashes: 0,
                 fence: known.map_or(1, |known| known.fence),
                 enqueued_at_ms: known.map_or_else(clock::now_ms, |known| known.enqueued_at),
-                waits_since_ms: None,
                 traceparent: known.and_then(|known| known.traceparent.clone()),
-                delay: None,
-                origin: Origin::Producer,
-                joins: None,
-                reserved: Vec::new(),
+                ..Task::bare(queue.into(), &id)
             }
         };
         (1..).zip(tasks).map(task).collect()

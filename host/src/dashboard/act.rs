@@ -78,8 +78,7 @@ pub(super) async fn confirm(
     } else {
         let (what, at) = (Redrive::Count(deed == Deed::Requeue), values.get("at").unwrap_or(&begin));
         let part = redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(at) }).await?;
-        let sum = |name, more| number(&values, name).saturating_add(more);
-        (sum("counted", part.succeeded), sum("examined", part.examined), part.next)
+        (values.sum("counted", part.succeeded), values.sum("examined", part.examined), part.next)
     };
     let has_more = next.is_some();
     let path = dead_path(&name);
@@ -144,11 +143,6 @@ fn count_form(
             button { "Go on counting" }
         }
     }
-}
-
-/// A count that an earlier page hands on.
-fn number(values: &Values, name: &str) -> u64 {
-    values.get(name).and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 /// The link to the file with the dead letters that match.
@@ -229,17 +223,15 @@ async fn step(
     what: Redrive,
 ) -> Result<Response, PageProblem> {
     let filter = values.filter(dashboard.api.mask())?;
-    // Without a cursor it would be another set than the one that was counted.
-    let cursor = values.get("cursor").ok_or_else(|| invalid("cursor: begin at the page that counts"))?;
+    let cursor = values.counted_cursor()?;
     let queue = dashboard.api.queue(name).await?;
     let note = AuditNote::queue(name).with_filter(&values.filter_map());
     let part = match redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(cursor) }).await {
         Ok(part) => part,
         Err(error) => return Ok(note.on(PageProblem::from(error).into_response())),
     };
-    let note = AuditNote { succeeded: Some(part.succeeded), skipped: Some(part.skipped), ..note };
-    let sum = |name, more| number(values, name).saturating_add(more);
-    let so_far = [sum("succeeded", part.succeeded), sum("skipped", part.skipped)];
+    let note = note.with_counts(part.succeeded, part.skipped);
+    let so_far = [values.sum("succeeded", part.succeeded), values.sum("skipped", part.skipped)];
     let path = dead_path(name);
     let main = html! {
         p.trail { a href=(path) { "Dead letters of " (data(name)) } }

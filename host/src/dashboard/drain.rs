@@ -11,7 +11,6 @@ use maud::{Markup, html};
 
 use super::layout::{form_token, page};
 use super::problem::PageProblem;
-use super::queue::invalid;
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{data, plural};
@@ -125,17 +124,15 @@ pub(super) async fn drain(
     values: Values,
 ) -> Result<Response, PageProblem> {
     let filter = values.filter(dashboard.api.mask())?;
-    // Without a cursor it would be another set than the one that was counted.
-    let cursor = values.get("cursor").ok_or_else(|| invalid("cursor: begin at the page that counts"))?;
+    let cursor = values.counted_cursor()?;
     let queue = dashboard.api.queue(&name).await?;
     let note = AuditNote::queue(&name).with_filter(&values.filter_map());
     let part = match step(&dashboard, &queue, &filter, cursor, false).await {
         Ok(part) => part,
         Err(error) => return Ok(note.on(error.into_response())),
     };
-    let note = AuditNote { succeeded: Some(part.succeeded), skipped: Some(part.skipped), ..note };
-    let before = |name: &str| values.get(name).and_then(|count| count.parse().ok()).unwrap_or(0);
-    let so_far: [u64; 2] = [before("succeeded") + part.succeeded, before("skipped") + part.skipped];
+    let note = note.with_counts(part.succeeded, part.skipped);
+    let so_far = [values.sum("succeeded", part.succeeded), values.sum("skipped", part.skipped)];
     let path = queue_path(&name);
     let main = html! {
         p.trail { a href=(path) { "Queue " (data(&name)) } }

@@ -149,7 +149,7 @@ pub(super) fn done(values: &Values) -> Markup {
         Some("cancelled") => "The task is cancelled.",
         Some("retried") => "The task is due now: it runs when a host has room.",
         Some("requeued") => "The task is in the queue again.",
-        Some("reloading") => "This host looks at the file of the plugin now.",
+        Some("reloading") => "All hosts look at the file of the plugin within seconds.",
         Some("withdrawn") => "The version is withdrawn: all hosts go back within seconds.",
         Some("lifted") => "The version may run again: hosts that have its file take it within seconds.",
         Some("logged-out") => "You are logged out.",

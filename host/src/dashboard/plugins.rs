@@ -13,12 +13,12 @@ use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, data, data_or_none, moment, size};
 use super::values::{Values, part};
-use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::problem::ApiProblem;
 use crate::api::audit::AuditNote;
 use crate::chain::chain;
 use crate::clock::now_ms;
 use crate::operations::history::{self, VersionView};
-use crate::operations::{PluginView, lift, plugin_rows, withdraw};
+use crate::operations::{self, PluginView, lift, plugin_rows, withdraw};
 use crate::queue::hosts;
 use crate::queue::hosts::HostPlugin;
 
@@ -47,7 +47,6 @@ pub(super) async fn show(
     let hosts = hosts::list(link).await?;
     let rows = plugin_rows(&hosts);
     let outcomes = history::versions(&dashboard.api.queues(), link).await;
-    let own: Vec<&PluginView> = rows.iter().filter(|row| *row.host == *dashboard.api.parts().host).collect();
     let main = html! {
         h1 { "Plugins" }
         (done(&values))
@@ -62,22 +61,6 @@ pub(super) async fn show(
         section aria-labelledby="outcomes" data-live="outcomes" {
             h2 id="outcomes" { "Outcomes of the last hour" }
             (outcomes_table(outcomes.map_err(|error| chain(&error)), &rows))
-        }
-        @if visitor.may_change() && !own.is_empty() {
-            section aria-labelledby="reload" {
-                h2 id="reload" { "Reload on this host" }
-                p.note {
-                    "This host looks at the file now. A changed file is taken, and one that failed is tried \
-                     again. A content in quarantine stays there until its file changes."
-                }
-                div.actions {
-                    @for row in &own {
-                        @let name = &row.plugin.name;
-                        @let path = format!("/plugins/{}/reload", part(name));
-                        (button(&visitor, &path, &format!("Reload {name}")))
-                    }
-                }
-            }
         }
         @if visitor.may_change() && !rows.is_empty() { (orders(&visitor, &rows)) }
         section aria-labelledby="history" data-live="history" {
@@ -119,7 +102,7 @@ fn outcomes_table(outcomes: Result<Vec<VersionView>, String>, rows: &[PluginView
     }
 }
 
-/// The forms about versions, which are for all hosts.
+/// The forms of the orders, which are for all hosts.
 fn orders(visitor: &Visitor, rows: &[PluginView]) -> Markup {
     let mut names: Vec<&str> = rows.iter().map(|row| row.plugin.name.as_str()).collect();
     names.dedup();
@@ -132,12 +115,14 @@ fn orders(visitor: &Visitor, rows: &[PluginView]) -> Markup {
     };
     html! {
         section aria-labelledby="orders" {
-            h2 id="orders" { "Roll back, and lift" }
+            h2 id="orders" { "Roll back, lift, and reload" }
             p.note {
                 "These are for all hosts, and hold within seconds. A version that is rolled back is \
                  withdrawn: each host goes back to the good version before it. Where a host knows none, the \
                  queues of the plugin wait. Lifting lets a version run again that was withdrawn or \
-                 that hosts have put in quarantine."
+                 that hosts have put in quarantine. To reload is to look at the file now: a changed file is \
+                 taken, and one that failed is tried again. A content in quarantine stays there until its \
+                 file changes."
             }
             @for name in names {
                 @let path = format!("/plugins/{}", part(name));
@@ -155,6 +140,7 @@ fn orders(visitor: &Visitor, rows: &[PluginView]) -> Markup {
                     (version(name, "lift", "the one in quarantine"))
                     button { "Lift the quarantine of " (data(name)) }
                 }
+                div.actions { (button(visitor, &format!("{path}/reload"), &format!("Reload {name}"))) }
             }
         }
     }
@@ -232,10 +218,7 @@ pub(super) async fn reload(
     State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
 ) -> Result<Response, PageProblem> {
-    if !dashboard.api.parts().plugins.reload(&name) {
-        let detail = format!("no queue of this host uses a plugin {name:?}");
-        return Err(ApiProblem::new(ProblemCode::UnknownPlugin, detail).into());
-    }
+    operations::reload(dashboard.api.link().await?, &name).await.map_err(ApiProblem::from)?;
     let note = AuditNote { plugin: Some(name), ..AuditNote::default() };
     Ok(note.on(Redirect::to("/plugins?done=reloading")))
 }

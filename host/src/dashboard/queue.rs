@@ -366,7 +366,7 @@ pub(super) async fn enqueue(
             return Ok(AuditNote::queue(&name).on(PageProblem(problem).into_response()));
         }
     };
-    let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
+    let note = AuditNote::task(&name, &id);
     Ok(note.on(Redirect::to(&format!("{}?done={word}", task_path(&name, &id)))))
 }
 

@@ -176,7 +176,7 @@ pub(super) async fn cancel(
     State(dashboard): State<Dashboard>,
     Path((name, id)): Path<(String, String)>,
 ) -> Result<Response, PageProblem> {
-    let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
+    let note = AuditNote::task(&name, &id);
     let queue = dashboard.api.queue(&name).await?;
     match operations::cancel(&dashboard.api.queues(), &queue, &id).await {
         Ok(cancelled) => {
@@ -191,7 +191,7 @@ pub(super) async fn retry(
     State(dashboard): State<Dashboard>,
     Path((name, id)): Path<(String, String)>,
 ) -> Result<Response, PageProblem> {
-    let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
+    let note = AuditNote::task(&name, &id);
     let queue = dashboard.api.queue(&name).await?;
     match operations::retry(&queue, &id).await {
         Ok(retried) => Ok(note.on(Redirect::to(&format!("{}?done=retried", task_path(&name, &retried.id))))),
@@ -203,13 +203,13 @@ pub(super) async fn requeue(
     State(dashboard): State<Dashboard>,
     Path((name, id)): Path<(String, String)>,
 ) -> Result<Response, PageProblem> {
-    let note = AuditNote { ids: vec![id.clone()], ..AuditNote::queue(&name) };
+    let note = AuditNote::task(&name, &id);
     let queue = dashboard.api.queue(&name).await?;
     let done = match redrive_ids(&queue, std::slice::from_ref(&id), Redrive::Requeue(None), None).await {
         Ok(done) => done,
         Err(error) => return Ok(note.on(PageProblem::from(error).into_response())),
     };
-    let note = AuditNote { succeeded: Some(done.succeeded), skipped: Some(done.skipped), ..note };
+    let note = note.with_counts(done.succeeded, done.skipped);
     if done.succeeded == 0 {
         let detail = format!("task {id:?} is not among the dead letters (any more), or can never run");
         return Ok(note.on(PageProblem(ApiProblem::new(ProblemCode::UnknownTask, detail)).into_response()));

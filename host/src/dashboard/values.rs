@@ -44,6 +44,18 @@ impl Values {
         value.filter(|value| !value.trim().is_empty())
     }
 
+    /// A count that an earlier page hands on, with what came to it since then.
+    pub(super) fn sum(&self, name: &str, more: u64) -> u64 {
+        let before: u64 = self.get(name).and_then(|count| count.parse().ok()).unwrap_or(0);
+        before.saturating_add(more)
+    }
+
+    /// The cursor of a step. Without one it would be for another set than the one that was counted.
+    pub(super) fn counted_cursor(&self) -> Result<&str, ApiProblem> {
+        let missing = || ApiProblem::new(ProblemCode::Invalid, "cursor: begin at the page that counts");
+        self.get("cursor").ok_or_else(missing)
+    }
+
     /// The filter of tasks.
     pub(super) fn filter(&self, mask: &FieldMask) -> Result<TaskFilter, ApiProblem> {
         let text = |name: &str| self.get(name).map(str::to_owned);

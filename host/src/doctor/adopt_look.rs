@@ -84,7 +84,16 @@ pub(super) struct RetryCount {
 impl Queue {
     /// Looks at everything. `from` is where a group that does not exist would begin.
     pub(super) async fn look_around(&self, from: Option<EntryNumber>) -> Result<Remains, QueueError> {
-        let mut found = Remains { wrong: self.wrong_types().await?, ..Remains::default() };
+        let keys = &self.keys;
+        let own = [
+            (&keys.stream, "stream"),
+            (&keys.delayed, "zset"),
+            (&keys.parked, "hash"),
+            (&keys.dead, "stream"),
+            (&keys.history, "hash"),
+            (&keys.adopted, "hash"),
+        ];
+        let mut found = Remains { wrong: self.wrong_types(&own).await?, ..Remains::default() };
         let is_list = |key: &str| found.wrong.iter().any(|(wrong, is, _)| wrong == key && is == "list");
         let dead_is_list = is_list(&self.keys.dead);
         let needed = [&self.keys.stream, &self.keys.history, &self.keys.adopted];
@@ -106,17 +115,14 @@ impl Queue {
         Ok(found)
     }
 
-    async fn wrong_types(&self) -> Result<Vec<(String, String, &'static str)>, QueueError> {
+    /// Which of these keys, and of the queue's list, hold another type: the key, what it holds, and what it
+    /// should hold.
+    pub(super) async fn wrong_types(
+        &self,
+        own: &[(&String, &'static str)],
+    ) -> Result<Vec<(String, String, &'static str)>, QueueError> {
         const WHAT: &str = "look at the types of keys";
-        let keys = &self.keys;
-        let mut expected = vec![
-            (&keys.stream, "stream"),
-            (&keys.delayed, "zset"),
-            (&keys.parked, "hash"),
-            (&keys.dead, "stream"),
-            (&keys.history, "hash"),
-            (&keys.adopted, "hash"),
-        ];
+        let mut expected = own.to_vec();
         expected.extend(self.rules.list.as_ref().map(|list| (&list.key, "list")));
         let ask: Vec<_> = expected.iter().map(|(key, _)| redis::cmd("TYPE").arg(key).to_owned()).collect();
         let mut wrong = Vec::new();

@@ -23,7 +23,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use crate::queue::hosts::HostInfo;
-use crate::queue::{Census, Queue, QueueError, codec, reply};
+use crate::queue::{Census, Queue, QueueError, codec};
 pub(crate) use mend::FaultKind;
 use mend::{Judgement, KeySuspects, Suspect};
 use walk::{FEW, FIRST, START};
@@ -128,9 +128,8 @@ pub(crate) async fn examine(
 impl Examination<'_> {
     /// Whether the queue's own keys have the right types. If not, the scripts cannot work on them.
     async fn types(&mut self) -> Result<bool, QueueError> {
-        const WHAT: &str = "look at the types of keys";
         let keys = &self.queue.keys;
-        let mut expected = vec![
+        let own = [
             (&keys.stream, "stream"),
             (&keys.delayed, "zset"),
             (&keys.parked, "hash"),
@@ -139,22 +138,11 @@ impl Examination<'_> {
             (&keys.tracks, "zset"),
             (&keys.dead, "stream"),
         ];
-        expected.extend(self.queue.rules.list.as_ref().map(|list| (&list.key, "list")));
-        let ask: Vec<_> = expected.iter().map(|(key, _)| redis::cmd("TYPE").arg(key).to_owned()).collect();
-        let mut are_good = true;
-        for ((key, kind), reply) in expected.into_iter().zip(self.queue.link.pipeline(WHAT, &ask).await?) {
-            let got = self.queue.shaped(WHAT, reply::text(reply?))?;
-            if got != "none" && got != kind {
-                let what = format!("it holds a {got}, not a {kind}");
-                self.add(Finding {
-                    kind: FaultKind::WrongType,
-                    task: None,
-                    key: key.clone(),
-                    what,
-                    fixed: false,
-                });
-                are_good = false;
-            }
+        let wrong = self.queue.wrong_types(&own).await?;
+        let are_good = wrong.is_empty();
+        for (key, got, kind) in wrong {
+            let what = format!("it holds a {got}, not a {kind}");
+            self.add(Finding { kind: FaultKind::WrongType, task: None, key, what, fixed: false });
         }
         Ok(are_good)
     }

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::error::OperationError;
+use crate::queue::codec::is_entry_id;
 
 /// The longest cursor that is read: an id has at most 256 bytes.
 const MAX_BYTES: usize = 2048;
@@ -46,10 +47,16 @@ pub(super) fn read<const N: usize>(kind: &str, cursor: &str) -> Result<[String; 
     parts.collect::<Vec<String>>().try_into().map_err(|_| BadCursor)
 }
 
+/// Reads a cursor of this kind that has nothing but the id of an entry.
+pub(super) fn read_entry(kind: &str, cursor: &str) -> Result<String, BadCursor> {
+    let [entry] = read(kind, cursor)?;
+    if is_entry_id(&entry) { Ok(entry) } else { Err(BadCursor) }
+}
+
 /// Whether this is an entry id, or one with the bracket that leaves the entry itself out.
 pub(super) fn is_place(text: &str) -> bool {
     let id = text.strip_prefix('(').unwrap_or(text);
-    text == "-" || crate::queue::codec::is_entry_id(id)
+    text == "-" || is_entry_id(id)
 }
 
 #[cfg(test)]

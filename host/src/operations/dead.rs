@@ -13,6 +13,7 @@ use super::cursor::{self, BadCursor};
 use super::error::OperationError;
 use super::json::FieldView;
 use super::list::FIELD_BYTES;
+use super::paging;
 use super::patience::patiently;
 use crate::mask::FieldMask;
 use crate::queue::redrive::{DeadWalk, NamedWalk, Redrive, Redrove, StepBudget};
@@ -21,9 +22,6 @@ use crate::queue::{DeadLetter, Queue, TaskFilter};
 /// The most dead letters that one list looks at, and for how long.
 const LOOKS: usize = 5_000;
 const LIST_TIME: Duration = Duration::from_secs(3);
-/// Dead letters in one read of a list, at first and at most.
-const PAGE: (usize, usize) = (20, 200);
-const PAGE_BYTES: usize = 2 << 20;
 /// The most dead letters that one step of an operation looks at, and for how long.
 const STEP: u64 = 10_000;
 const STEP_TIME: Duration = Duration::from_secs(10);
@@ -80,10 +78,7 @@ pub(crate) struct DeadList {
 
 impl DeadList {
     pub(crate) fn masked(mut self, mask: &FieldMask) -> DeadList {
-        self.dead
-            .iter_mut()
-            .filter_map(|dead| dead.fields.as_mut())
-            .for_each(|fields| FieldView::mask(fields, mask));
+        FieldView::mask(self.dead.iter_mut().flat_map(|dead| dead.fields.iter_mut().flatten()), mask);
         self
     }
 }
@@ -96,10 +91,10 @@ pub(crate) async fn dead_list(
     limit: usize,
     with_fields: bool,
 ) -> Result<DeadList, OperationError> {
-    let mut after = cursor.map(list_position).transpose()?;
+    let mut after = cursor.map(|cursor| cursor::read_entry(LIST_KIND, cursor)).transpose()?;
     let now_ms = patiently(|| queue.now_ms()).await?;
     let mut list = DeadList { dead: Vec::new(), examined: 0, next: None };
-    let (mut count, end) = (limit.clamp(1, PAGE.0), Instant::now() + LIST_TIME);
+    let (mut count, end) = (limit.clamp(1, paging::FIRST), Instant::now() + LIST_TIME);
     let write = |entry: &str| Some(cursor::write(LIST_KIND, &[entry]));
     let mut field_bytes = 0;
     loop {
@@ -125,14 +120,9 @@ pub(crate) async fn dead_list(
             list.next = write(&last);
             return Ok(list);
         }
-        count = if bytes > PAGE_BYTES { count / 2 } else { count * 2 }.clamp(1, PAGE.1);
+        count = paging::next(count, bytes);
         after = Some(last);
     }
-}
-
-fn list_position(cursor: &str) -> Result<String, OperationError> {
-    let [entry] = cursor::read(LIST_KIND, cursor)?;
-    if crate::queue::codec::is_entry_id(&entry) { Ok(entry) } else { Err(BadCursor.into()) }
 }
 
 /// The result of one step of a requeue or purge.

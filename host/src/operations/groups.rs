@@ -14,17 +14,15 @@ use strum::{EnumString, IntoStaticStr, VariantNames};
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::cursor::{self, BadCursor};
+use super::cursor;
 use super::error::OperationError;
+use super::paging;
 use super::patience::patiently;
 use crate::queue::{DeadLetter, Queue, TaskFilter};
 
 /// The most dead letters that one step looks at, and for how long.
 const LOOKS: usize = 5_000;
 const TIME: Duration = Duration::from_secs(3);
-/// Dead letters in one read, at first and at most. A read with more bytes makes the next one smaller.
-const PAGE: (usize, usize) = (20, 200);
-const PAGE_BYTES: usize = 2 << 20;
 /// The most groups that are told apart. Dead letters of further ones are only counted.
 const MOST: usize = 1_000;
 /// Characters of the error that name a group.
@@ -134,7 +132,7 @@ pub(crate) struct DeadGrouping {
 
 impl DeadGrouping {
     pub(crate) fn new(by: GroupBy, cursor: Option<&str>) -> Result<DeadGrouping, OperationError> {
-        let after = cursor.map(position).transpose()?;
+        let after = cursor.map(|cursor| cursor::read_entry(KIND, cursor)).transpose()?;
         let (found, ungrouped, matching, examined) = (BTreeMap::new(), 0, 0, 0);
         Ok(DeadGrouping { by, found, ungrouped, matching, examined, after, is_over: false })
     }
@@ -142,7 +140,7 @@ impl DeadGrouping {
     /// Looks at 5,000 further dead letters, or for 3 seconds. Gives whether there are more.
     pub(crate) async fn step(&mut self, queue: &Queue, filter: &TaskFilter) -> Result<bool, OperationError> {
         let now_ms = patiently(|| queue.now_ms()).await?;
-        let (mut looks, mut count, end) = (0, PAGE.0, Instant::now() + TIME);
+        let (mut looks, mut count, end) = (0, paging::FIRST, Instant::now() + TIME);
         while !self.is_over && looks < LOOKS && Instant::now() < end {
             let page = patiently(|| queue.newest_dead(self.after.as_deref(), count)).await?;
             looks += page.len();
@@ -152,7 +150,7 @@ impl DeadGrouping {
             self.is_over = page.len() < count;
             self.after = page.last().map(|last| last.entry.clone()).or_else(|| self.after.take());
             let bytes: usize = page.iter().map(DeadLetter::bytes).sum();
-            count = if bytes > PAGE_BYTES { count / 2 } else { count * 2 }.clamp(1, PAGE.1);
+            count = paging::next(count, bytes);
         }
         self.examined += looks;
         Ok(!self.is_over)
@@ -204,11 +202,6 @@ pub(crate) async fn dead_groups(
     let mut grouping = DeadGrouping::new(by, cursor)?;
     grouping.step(queue, filter).await?;
     Ok(grouping.finish(limit))
-}
-
-fn position(cursor: &str) -> Result<String, OperationError> {
-    let [entry] = cursor::read(KIND, cursor)?;
-    if crate::queue::codec::is_entry_id(&entry) { Ok(entry) } else { Err(BadCursor.into()) }
 }
 
 /// The beginning of an error, which errors with the same cause share: numbers and what follows may differ.

@@ -28,8 +28,8 @@ impl FieldView {
     }
 
     /// Hides the values that the mask names.
-    pub(crate) fn mask(fields: &mut [FieldView], mask: &FieldMask) {
-        fields.iter_mut().for_each(|field| mask.field(&field.name, &mut field.value));
+    pub(crate) fn mask<'f>(fields: impl IntoIterator<Item = &'f mut FieldView>, mask: &FieldMask) {
+        fields.into_iter().for_each(|field| mask.field(&field.name, &mut field.value));
     }
 }
 

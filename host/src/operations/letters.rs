@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::cursor::{self, BadCursor};
+use super::cursor;
 use super::dead::DeadView;
 use super::error::OperationError;
 use super::json::{FieldView, bytes_of};
+use super::paging;
 use super::patience::patiently;
 use crate::field::MAX_FIELDS;
 use crate::queue::codec::{self, MAX_ID_BYTES, RawFields, StreamEntry};
@@ -28,9 +29,6 @@ use crate::queue::{DeadLetter, Queue, TaskFilter};
 /// The most dead letters that one download looks at, and for how long.
 const LOOKS: u64 = 100_000;
 const TIME: Duration = Duration::from_secs(600);
-/// Dead letters in one read, at first and at most. A read with more bytes makes the next one smaller.
-const PAGE: (usize, usize) = (20, 200);
-const PAGE_BYTES: usize = 2 << 20;
 /// The most fields that belong to the host: those of a task and of a dead letter.
 const MAX_RESERVED: usize = 100;
 const KIND: &str = "dead-export";
@@ -124,7 +122,7 @@ pub(crate) struct ImportedLetter {
 impl ImportedLetter {
     /// Its approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.fields.iter().map(|(name, value)| name.len() + value.len()).sum()
+        codec::bytes_in(&self.fields)
     }
 }
 
@@ -212,10 +210,10 @@ pub(crate) fn export<H: Send + 'static>(
     cursor: Option<&str>,
     held: H,
 ) -> Result<impl Stream<Item = Result<String, io::Error>> + Send + 'static, OperationError> {
-    let begin = ExportPlace::After(cursor.map(position).transpose()?);
+    let begin = ExportPlace::After(cursor.map(|cursor| cursor::read_entry(KIND, cursor)).transpose()?);
     let end = Instant::now() + TIME;
     let failed = |error: String| io::Error::other(error);
-    let first = (begin, (0, 0), PAGE.0);
+    let first = (begin, (0, 0), paging::FIRST);
     Ok(stream::unfold((first, queue, filter, held), move |(state, queue, filter, held)| async move {
         let (place, (mut letters, mut examined), count) = state;
         let ExportPlace::After(after) = place else { return None };
@@ -247,7 +245,7 @@ pub(crate) fn export<H: Send + 'static>(
         } else {
             ExportPlace::After(last)
         };
-        let count = if bytes > PAGE_BYTES { count / 2 } else { count * 2 }.clamp(1, PAGE.1);
+        let count = paging::next(count, bytes);
         Some((Ok(lines), ((place, (letters, examined), count), queue, filter, held)))
     }))
 }
@@ -256,11 +254,6 @@ pub(crate) fn export<H: Send + 'static>(
 pub(crate) fn file_name(queue: &str) -> String {
     let safe = |char: char| if char.is_ascii_alphanumeric() || char == '-' { char } else { '_' };
     format!("{}-dead.jsonl", queue.chars().map(safe).collect::<String>())
-}
-
-fn position(cursor: &str) -> Result<String, OperationError> {
-    let [entry] = cursor::read(KIND, cursor)?;
-    if codec::is_entry_id(&entry) { Ok(entry) } else { Err(BadCursor.into()) }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use super::cursor::{self, BadCursor};
 use super::error::OperationError;
 use super::json::FieldView;
+use super::paging;
 use super::patience::patiently;
 use crate::mask::FieldMask;
 use crate::queue::events::EventPlace;
@@ -25,12 +26,8 @@ use crate::queue::{Queue, Status, TaskFilter};
 const LOOKS: usize = 5_000;
 /// For how long it looks at most.
 const TIME: Duration = Duration::from_secs(3);
-/// Tasks in one read, at first and at most.
-const PAGE: (usize, usize) = (20, 200);
 /// A list with fields ends behind the task with which its fields have so many bytes.
 pub(super) const FIELD_BYTES: usize = 8 << 20;
-/// A read with more bytes makes the next one smaller.
-const PAGE_BYTES: usize = 2 << 20;
 
 /// The order for a list.
 #[derive(Debug, Clone)]
@@ -85,10 +82,7 @@ pub(crate) struct ListedTask {
 
 impl TaskList {
     pub(crate) fn masked(mut self, mask: &FieldMask) -> TaskList {
-        self.tasks
-            .iter_mut()
-            .filter_map(|task| task.fields.as_mut())
-            .for_each(|fields| FieldView::mask(fields, mask));
+        FieldView::mask(self.tasks.iter_mut().flat_map(|task| task.fields.iter_mut().flatten()), mask);
         self
     }
 }
@@ -177,7 +171,7 @@ pub(super) struct TaskWalk {
 impl TaskWalk {
     /// `wanted` tasks are enough.
     pub(super) fn new(state: ListedState, after: Option<String>, wanted: usize) -> TaskWalk {
-        TaskWalk { state, after, is_over: false, count: wanted.clamp(1, PAGE.0) }
+        TaskWalk { state, after, is_over: false, count: wanted.clamp(1, paging::FIRST) }
     }
 
     /// The next page; none when there is no other one.
@@ -187,7 +181,7 @@ impl TaskWalk {
         }
         let mut page = patiently(|| queue.listed(self.state, self.after.as_deref(), self.count)).await?;
         let bytes: usize = page.tasks.iter().map(FoundTask::bytes).sum();
-        self.count = if bytes > PAGE_BYTES { self.count / 2 } else { self.count * 2 }.clamp(1, PAGE.1);
+        self.count = paging::next(self.count, bytes);
         self.is_over = page.next.is_none();
         self.after = page.next.take().or_else(|| self.after.take());
         Ok(Some(page))

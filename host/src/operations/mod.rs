@@ -22,6 +22,7 @@ mod json;
 mod letters;
 mod list;
 mod orders;
+mod paging;
 mod patience;
 mod plugins;
 mod queues;
@@ -46,7 +47,9 @@ pub(crate) use letters::{
     FileLine, ImportedLetter, drained_lines, export, file_name, letter_lines, read_line,
 };
 pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
-pub(crate) use orders::{OrderView, lift, withdraw};
+pub(crate) use orders::{
+    OrderView, ReloadView, lift, lift_preview, reload, reload_preview, withdraw, withdraw_preview,
+};
 pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, queue_views};

@@ -1,9 +1,12 @@
-//! Takes a version of a plugin out of service on all hosts, and lets one run again.
+//! Takes a version of a plugin out of service on all hosts, lets one run again, and lets all hosts look at a
+//! plugin's file.
 //!
 //! In: the name of a plugin, and the version that is meant, where one is named. Out: an order in Redis, which
-//! hosts obey within seconds.
+//! hosts obey within seconds; a preview chooses and checks the same, and gives none.
 //!
 //! Not here: what a host does about an order (`plugins`).
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -21,7 +24,7 @@ const MAX_WHY: usize = 200;
 const MIN_PREFIX: usize = 8;
 const DIGEST: usize = 64;
 
-/// An order that was given.
+/// An order about a version.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct OrderView {
     pub plugin: String,
@@ -31,8 +34,28 @@ pub(crate) struct OrderView {
     pub hosts: usize,
 }
 
+/// An order to look at a plugin's file.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ReloadView {
+    pub plugin: String,
+    /// Milliseconds since the Unix epoch, by the clock of who gave the order.
+    pub at: u64,
+    /// How many hosts that run now use the plugin.
+    pub hosts: usize,
+}
+
 /// Withdraws a version: no host runs it until it is lifted. None: the version that all hosts run.
 pub(crate) async fn withdraw(
+    link: &Link,
+    plugin: &str,
+    version: Option<&str>,
+    why: &str,
+) -> Result<OrderView, OperationError> {
+    give(link, withdraw_preview(link, plugin, version, why).await?).await
+}
+
+/// Tells which version would be withdrawn. It is refused when the order would be.
+pub(crate) async fn withdraw_preview(
     link: &Link,
     plugin: &str,
     version: Option<&str>,
@@ -46,7 +69,9 @@ pub(crate) async fn withdraw(
     let rows = rows(link, plugin).await?;
     let active = rows.iter().filter_map(|row| row.plugin.version.as_deref());
     let version = meant(plugin, version, active, &rows, "no host runs a version of it now")?;
-    give(link, plugin, version, true, why, rows.len()).await
+    check_room(&orders::list(link).await?.versions, plugin)?;
+    let order = VersionOrder { version, withdrawn: true, why: why.to_owned(), at: now_ms() };
+    Ok(OrderView { plugin: plugin.to_owned(), order, hosts: rows.len() })
 }
 
 /// Lets a version run again that was withdrawn, or rolled back by the hosts. None: the one that is in
@@ -56,15 +81,44 @@ pub(crate) async fn lift(
     plugin: &str,
     version: Option<&str>,
 ) -> Result<OrderView, OperationError> {
+    give(link, lift_preview(link, plugin, version).await?).await
+}
+
+/// Tells which version could run again. It is refused when the order would be.
+pub(crate) async fn lift_preview(
+    link: &Link,
+    plugin: &str,
+    version: Option<&str>,
+) -> Result<OrderView, OperationError> {
     let rows = rows(link, plugin).await?;
-    let withdrawn = orders::list(link).await?.remove(plugin).filter(|order| order.withdrawn);
+    let given = orders::list(link).await?.versions;
+    let withdrawn = given.get(plugin).filter(|order| order.withdrawn);
     let banned = rows.iter().filter(|row| row.plugin.state == "quarantined").filter_map(|row| {
         let is_banned = |what: &str| ["quarantined", "rolled-back"].contains(&what);
         row.plugin.history.iter().rev().find(|change| is_banned(&change.what))?.version.as_deref()
     });
-    let known = banned.chain(withdrawn.as_ref().map(|order| order.version.as_str()));
+    let known = banned.chain(withdrawn.map(|order| order.version.as_str()));
     let version = meant(plugin, version, known, &rows, "no version of it is in quarantine")?;
-    give(link, plugin, version, false, "", rows.len()).await
+    check_room(&given, plugin)?;
+    let order = VersionOrder { version, withdrawn: false, why: String::new(), at: now_ms() };
+    Ok(OrderView { plugin: plugin.to_owned(), order, hosts: rows.len() })
+}
+
+/// Lets all hosts look at the plugin's file, and try again what failed.
+pub(crate) async fn reload(link: &Link, plugin: &str) -> Result<ReloadView, OperationError> {
+    let view = reload_preview(link, plugin).await?;
+    orders::give_reload(link, plugin, view.at).await?;
+    Ok(view)
+}
+
+/// Tells how many hosts would look at the plugin's file. It is refused when the order would be.
+pub(crate) async fn reload_preview(link: &Link, plugin: &str) -> Result<ReloadView, OperationError> {
+    let hosts = rows(link, plugin).await?.len();
+    let given = orders::list(link).await?.reloads;
+    check_room(&given, plugin)?;
+    // Hosts obey each new time, also where the clock is behind that of the last order.
+    let at = now_ms().max(given.get(plugin).map_or(0, |last| last.wrapping_add(1)));
+    Ok(ReloadView { plugin: plugin.to_owned(), at, hosts })
 }
 
 async fn rows(link: &Link, plugin: &str) -> Result<Vec<PluginView>, OperationError> {
@@ -120,23 +174,20 @@ fn meant<'v>(
     }
 }
 
-async fn give(
-    link: &Link,
-    plugin: &str,
-    version: String,
-    withdrawn: bool,
-    why: &str,
-    hosts: usize,
-) -> Result<OrderView, OperationError> {
-    let known = orders::list(link).await?;
-    if known.len() >= MAX_ORDERS && !known.contains_key(plugin) {
-        let text =
-            format!("{MAX_ORDERS} plugins have an order: remove old ones from the hash tq:hosts:orders");
-        return Err(OperationError::Invalid(text));
+/// Refuses an order for which there is no room among those of its kind.
+fn check_room<T>(given: &BTreeMap<String, T>, plugin: &str) -> Result<(), OperationError> {
+    if given.len() < MAX_ORDERS || given.contains_key(plugin) {
+        return Ok(());
     }
-    let order = VersionOrder { version, withdrawn, why: why.to_owned(), at: now_ms() };
-    orders::give(link, plugin, &order).await?;
-    Ok(OrderView { plugin: plugin.to_owned(), order, hosts })
+    let text = format!(
+        "{MAX_ORDERS} plugins have an order of this kind: remove old ones from the hash tq:hosts:orders"
+    );
+    Err(OperationError::Invalid(text))
+}
+
+async fn give(link: &Link, view: OrderView) -> Result<OrderView, OperationError> {
+    orders::give(link, &view.plugin, &view.order).await?;
+    Ok(view)
 }
 
 #[cfg(test)]

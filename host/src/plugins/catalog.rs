@@ -20,7 +20,7 @@ use super::retries::Pauses;
 use super::status::PluginStatus;
 use super::version::Version;
 use crate::config;
-use crate::queue::orders::VersionOrder;
+use crate::queue::orders::Orders;
 use crate::sandbox::Cores;
 
 /// The message for the operator when the watcher has ended.
@@ -38,7 +38,7 @@ pub(super) struct Registry {
     notes: Notes,
     pauses: Pauses,
     /// The orders of operators, also about plugins that no queue uses now.
-    orders: Mutex<BTreeMap<String, VersionOrder>>,
+    orders: Mutex<Orders>,
     /// Tells the watcher that there are other names or grants.
     pub(super) updated: Notify,
     /// Cancelled when the first scan is over.
@@ -54,13 +54,7 @@ pub(super) type Wanted = BTreeMap<String, config::Plugin>;
 
 impl Plugins {
     /// A registry that nobody watches yet.
-    pub(super) fn new(
-        dir: PathBuf,
-        notes: Notes,
-        pauses: Pauses,
-        wanted: Wanted,
-        orders: BTreeMap<String, VersionOrder>,
-    ) -> Plugins {
+    pub(super) fn new(dir: PathBuf, notes: Notes, pauses: Pauses, wanted: Wanted, orders: Orders) -> Plugins {
         let plugins = Plugins(Arc::new(Registry {
             plugins: RwLock::default(),
             dir,
@@ -80,7 +74,7 @@ impl Plugins {
     #[cfg(test)]
     pub(crate) fn without_files(names: &[&str]) -> Plugins {
         let wanted = names.iter().map(|name| ((*name).to_owned(), config::Plugin::default())).collect();
-        Plugins::new(PathBuf::new(), Notes::new(None), Pauses::default(), wanted, BTreeMap::new())
+        Plugins::new(PathBuf::new(), Notes::new(None), Pauses::default(), wanted, Orders::default())
     }
 
     /// Waits until every file that was there at the start has been tried.
@@ -122,35 +116,34 @@ impl Plugins {
     }
 
     /// The orders of operators from now on.
-    pub(crate) fn order(&self, orders: BTreeMap<String, VersionOrder>) {
-        {
+    pub(crate) fn order(&self, orders: Orders) {
+        let (before, reloads) = {
             let mut known = self.0.orders.lock().unwrap_or_else(PoisonError::into_inner);
             if *known == orders {
                 return;
             }
-            *known = orders;
-        }
+            let reloads = orders.reloads.clone();
+            (std::mem::replace(&mut *known, orders), reloads)
+        };
         self.pass_orders_on();
+        for plugin in self.entries() {
+            let at = reloads.get(&*plugin.name);
+            if at.is_some() && at != before.reloads.get(&*plugin.name) {
+                // A content that failed is tried again as with other grants, which these are not.
+                drop(plugin.tell(LifeEvent::Granted, Brought::Nothing));
+            }
+        }
+        // The watcher looks at the files now.
         self.0.updated.notify_one();
     }
 
     fn pass_orders_on(&self) {
-        let orders = self.0.orders.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let orders = self.0.orders.lock().unwrap_or_else(PoisonError::into_inner).versions.clone();
         for plugin in self.entries() {
             if let Some(order) = orders.get(&*plugin.name) {
                 plugin.order(order);
             }
         }
-    }
-
-    /// Lets the watcher look at the plugin's file now, and try again what failed. False: no queue uses the
-    /// plugin.
-    pub(crate) fn reload(&self, name: &str) -> bool {
-        let Some(plugin) = self.plugins().get(name).cloned() else { return false };
-        // A content that failed is tried again as with other grants, which these are not.
-        drop(plugin.tell(LifeEvent::Granted, Brought::Nothing));
-        self.0.updated.notify_one();
-        true
     }
 
     fn plugins(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<PluginEntry>>> {

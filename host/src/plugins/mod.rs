@@ -33,7 +33,6 @@ mod tests;
 mod version;
 mod watcher;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -42,7 +41,7 @@ use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::queue::orders::VersionOrder;
+use crate::queue::orders::Orders;
 use crate::sandbox::Sandbox;
 
 pub(crate) use catalog::{Plugins, UNWATCHED};
@@ -66,8 +65,8 @@ pub(crate) struct Source {
     pub dir: PathBuf,
     /// Where compiled code is kept.
     pub cache_dir: PathBuf,
-    /// The orders of operators about versions, by the names of plugins.
-    pub orders: BTreeMap<String, VersionOrder>,
+    /// The orders of operators that stand. A reload that was ordered before the start is done with it.
+    pub orders: Orders,
 }
 
 impl Plugins {

@@ -14,10 +14,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::history::What;
+use super::life::Candidate;
 use super::retries::Pauses;
 use super::status::PluginState;
 use super::{Judged, Plugins, Ruling, Source, Times, Version};
 use crate::config;
+use crate::queue::orders::Orders;
 use crate::sandbox::Attempt;
 use crate::sandbox::testing::{self, DONE, ECHO, embed, handler, module, outcome};
 use crate::task::{Outcome, Task};
@@ -51,10 +53,14 @@ impl Folder {
     }
 
     async fn start_with(&self, times: Times, grants: config::Plugin) -> Plugins {
+        self.start_ordered(times, grants, Orders::default()).await
+    }
+
+    async fn start_ordered(&self, times: Times, grants: config::Plugin, orders: Orders) -> Plugins {
         let names = BTreeMap::from([("p".to_owned(), grants)]);
         let path = |name: &str| self.root.path().join(name);
         let (sandbox, stop) = (testing::sandbox(), self.stop.clone());
-        let (dir, cache_dir, orders) = (path("plugins"), path("cache"), BTreeMap::new());
+        let (dir, cache_dir) = (path("plugins"), path("cache"));
         let source = Source { sandbox, dir, cache_dir, orders };
         Plugins::start_with(times, source, names, stop, &self.tracker).await.unwrap()
     }
@@ -171,6 +177,31 @@ async fn a_bad_file_keeps_the_old_version_and_the_good_one_put_back_clears_the_e
             (before.digest.clone(), None, 1)
         );
     }
+}
+
+#[tokio::test]
+async fn a_bad_file_is_tried_again_when_a_reload_is_ordered_and_not_for_one_before_the_start() {
+    let folder = Folder::new();
+    folder.put(b"text");
+    let order = |all: &[(&str, u64)]| {
+        let reloads = all.iter().map(|(name, at)| ((*name).to_owned(), *at)).collect();
+        Orders { reloads, ..Orders::default() }
+    };
+    let before = order(&[("p", 5)]);
+    let plugins = folder.start_ordered(Times::default(), config::Plugin::default(), before).await;
+    let is_refused = || plugins.entries()[0].life(|life| matches!(life.candidate, Candidate::Refused(_)));
+    // The last one is of a plugin that another host has.
+    for known in [&[("p", 5)][..], &[("p", 5), ("q", 6)]] {
+        plugins.order(order(known));
+        assert!(is_refused(), "{known:?}");
+    }
+    assert_eq!(plugins.status()[0].figures.failed_reloads.get(), 1);
+    plugins.order(order(&[("p", 6), ("q", 6)]));
+    assert!(!is_refused());
+    until(&plugins, |status| status.figures.failed_reloads.get() == 2).await;
+    // Each other time is an order, also one of a clock that is behind.
+    plugins.order(order(&[("p", 4), ("q", 6)]));
+    until(&plugins, |status| status.figures.failed_reloads.get() == 3).await;
 }
 
 #[tokio::test]

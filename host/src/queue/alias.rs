@@ -12,13 +12,11 @@
 
 use std::time::Duration;
 
-use redis::Value;
-
 use super::codec::{self, RawFields, StreamEntry};
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::keys::QueueKeys;
-use super::reply::{self, Shaped};
+use super::reply;
 use super::script::{self, ScriptCall};
 use super::search::Search;
 use super::status::Status;
@@ -265,7 +263,7 @@ impl Queue {
         while let Some(count) = search.page() {
             let mut range = redis::cmd("XREVRANGE");
             range.arg(&self.keys.stream).arg(&last).arg(&first).arg("COUNT").arg(count);
-            let page = self.shaped(LOOK, read_entries(self.link.command(LOOK, &range).await?))?;
+            let page = self.shaped(LOOK, reply::stream_entries(self.link.command(LOOK, &range).await?))?;
             let next = search.looked_at(&page);
             let has_alias = |entry: &StreamEntry| self.alias_of(&entry.fields).is_some_and(|of| of == alias);
             if let Some(entry) = page.into_iter().find(has_alias) {
@@ -294,14 +292,6 @@ fn order(id: &str, enqueued_at_ms: u64) -> f64 {
     let number =
         id.split_once('-').filter(|_| codec::is_entry_id(id)).and_then(|(_, number)| number.parse().ok());
     enqueued_at_ms as f64 + f64::from(number.unwrap_or(0u32).min(ONE_MS - 1)) / f64::from(ONE_MS)
-}
-
-fn read_entries(reply: Value) -> Shaped<Vec<StreamEntry>> {
-    let entry = |item| {
-        let [id, fields] = reply::tuple(item)?;
-        Ok(StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
-    };
-    reply::array(reply)?.into_iter().map(entry).collect()
 }
 
 #[cfg(test)]

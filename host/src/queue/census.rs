@@ -70,7 +70,7 @@ impl Queue {
         };
         let [time, length, delayed, dead, paused, groups, consumers, noted] =
             self.shaped(WHAT, replies.try_into().map_err(|_| UnexpectedShape))?;
-        let now_ms = self.shaped(WHAT, time_ms(time?))?;
+        let now_ms = self.shaped(WHAT, reply::time_ms(time?))?;
         let length = self.shaped(WHAT, reply::count(&length?))?;
         let group = match groups {
             Ok(groups) => self.shaped(WHAT, find_group(groups, &self.rules.group))?,
@@ -110,11 +110,6 @@ impl Queue {
 
 pub(crate) fn read_consumers(reply: Value) -> Shaped<Vec<Consumer>> {
     reply::array(reply)?.into_iter().map(consumer).collect()
-}
-
-pub(super) fn time_ms(reply: Value) -> Shaped<u64> {
-    let [seconds, micros] = reply::tuple(reply)?;
-    Ok(reply::count(&seconds)? * 1000 + reply::count(&micros)? / 1000)
 }
 
 /// The name in one item of XINFO GROUPS.
@@ -188,7 +183,7 @@ impl Info {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value).ok_or(UnexpectedShape)
     }
 
-    fn text(&self, name: &str) -> Shaped<String> {
+    pub(super) fn text(&self, name: &str) -> Shaped<String> {
         reply::text(self.get(name)?.clone())
     }
 

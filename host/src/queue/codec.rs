@@ -88,8 +88,13 @@ pub struct StreamEntry {
 impl StreamEntry {
     /// Its approximate size in bytes.
     pub fn bytes(&self) -> usize {
-        self.fields.iter().map(|(name, value)| name.len() + value.len()).sum()
+        bytes_in(&self.fields)
     }
+}
+
+/// The bytes of all names and values.
+pub(crate) fn bytes_in(fields: &RawFields) -> usize {
+    fields.iter().map(|(name, value)| name.len() + value.len()).sum()
 }
 
 /// Why an entry is not a task.
@@ -139,21 +144,11 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
         return Err(Malformed::TooManyFields(entry.fields.len()));
     }
     let mut task = Task {
-        id: entry.id.clone(),
-        queue: queue.clone(),
-        entry: entry.id.clone(),
         fields: Vec::with_capacity(own),
-        attempt: 1,
-        deferrals: 0,
         crashes: entry.deliveries.saturating_sub(1),
         fence: u64::from(entry.deliveries.max(1)),
         enqueued_at_ms: entry_time_ms(&entry.id),
-        waits_since_ms: None,
-        traceparent: None,
-        delay: None,
-        origin: Origin::Producer,
-        joins: None,
-        reserved: Vec::new(),
+        ..Task::bare(queue.clone(), &entry.id)
     };
     let (mut has_id, mut is_enqueued, mut is_returned) = (false, false, false);
     for (name, value) in &entry.fields {

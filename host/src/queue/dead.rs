@@ -6,8 +6,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use redis::Cmd;
-
 use super::codec::{self, RawFields, StreamEntry};
 use super::error::QueueError;
 use super::filter::{TaskFilter, Traits};
@@ -89,7 +87,7 @@ impl DeadLetter {
 
     /// Its approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.raw.iter().map(|(name, value)| name.len() + value.len()).sum()
+        codec::bytes_in(&self.raw)
     }
 
     /// The properties that filters look at.
@@ -141,47 +139,37 @@ impl Queue {
         Ok(out)
     }
 
-    /// The dead letter of the task with this id: the one that its status names, or else the oldest one. Or
-    /// else the newest one of a task with this alias.
-    pub async fn dead_letter(&self, id: &str) -> Result<Option<DeadLetter>, QueueError> {
-        if let Some(letter) = self.dead_by_status(&[id]).await?.remove(id) {
-            return Ok(Some(letter));
-        }
-        let mut aliased = None;
-        let mut pages = Pages::new(None);
-        while let Some(page) = pages.next(self).await? {
-            for letter in page {
-                if letter.id == id {
-                    return Ok(Some(letter));
-                }
-                if self.is_alias(id, &letter.fields) {
-                    aliased = Some(letter);
-                }
-            }
-        }
-        Ok(aliased)
+    /// The dead letter of the task with this name, as [`Queue::dead_entries`] finds it.
+    pub(crate) async fn dead_letter(&self, name: &str) -> Result<Option<DeadLetter>, QueueError> {
+        let entries = self.dead_entries(&[name.to_owned()], "+").await?;
+        Ok(self.dead_at(&entries).await?.pop())
     }
 
     /// The dead letters that the statuses of these tasks name.
     async fn dead_by_status<'n>(&self, ids: &[&'n str]) -> Result<HashMap<&'n str, DeadLetter>, QueueError> {
         const WHAT: &str = "find dead letters";
-        let noted = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("dead").to_owned();
-        let replies = self.link.pipeline(WHAT, &ids.iter().map(noted).collect::<Vec<_>>()).await?;
-        let mut found = HashMap::new();
+        let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("dead").to_owned();
+        let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
+        let mut noted = HashMap::new();
         for (id, reply) in ids.iter().zip(replies) {
             // A key of another type in the place of the status tells nothing.
             let Ok(reply) = reply else { continue };
-            let Some(entry) = self.shaped(WHAT, reply::optional(reply))? else { continue };
-            let letter = self.range(&self.keys.dead, &entry, &entry, 1).await?.pop().map(DeadLetter::read);
-            if let Some(letter) = letter.filter(|letter| letter.id == **id) {
-                found.insert(*id, letter);
+            if let Some(entry) = self.shaped(WHAT, reply::optional(reply))? {
+                noted.insert(*id, entry);
             }
         }
-        Ok(found)
+        let letters = self.dead_at(&noted.values().cloned().collect::<Vec<String>>()).await?;
+        let named = |letter: DeadLetter| {
+            let (id, entry) = noted.get_key_value(letter.id.as_str())?;
+            (*entry == letter.entry).then_some((*id, letter))
+        };
+        Ok(letters.into_iter().filter_map(named).collect())
     }
 
-    /// The entries of the dead letters that are meant by these names, as with [`Queue::dead_letter`], sorted.
-    /// All dead letters up to the entry `last` are looked at for a task that no status names.
+    /// The entries of the dead letters that are meant by these names, sorted: for each name the dead letter
+    /// that the status of the task with this id names, or else the oldest one of such a task, or else the
+    /// newest one of a task with this alias. All dead letters up to the entry `last` are looked at for a task
+    /// that no status names.
     pub(super) async fn dead_entries(&self, names: &[String], last: &str) -> Result<Vec<String>, QueueError> {
         let mut open: HashSet<&str> = names.iter().map(String::as_str).collect();
         let mut entries = HashSet::new();
@@ -218,9 +206,12 @@ impl Queue {
 
     /// The dead letters of these entries that are still there.
     pub(super) async fn dead_at(&self, entries: &[String]) -> Result<Vec<DeadLetter>, QueueError> {
+        const WHAT: &str = "read dead letters";
+        let ask = |entry: &String| redis::cmd("XRANGE").arg(&self.keys.dead).arg(entry).arg(entry).to_owned();
+        let replies = self.link.pipeline(WHAT, &entries.iter().map(ask).collect::<Vec<_>>()).await?;
         let mut letters = Vec::with_capacity(entries.len());
-        for entry in entries {
-            let found = self.range(&self.keys.dead, entry, entry, 1).await?;
+        for reply in replies {
+            let found = self.shaped(WHAT, reply::stream_entries(reply?))?;
             letters.extend(found.into_iter().map(DeadLetter::read));
         }
         Ok(letters)
@@ -262,23 +253,9 @@ impl Queue {
         Ok(found)
     }
 
-    /// Redis's clock, in milliseconds since the Unix epoch.
-    pub(crate) async fn now_ms(&self) -> Result<u64, QueueError> {
-        let reply = self.link.command("ask for the time", &redis::cmd("TIME")).await?;
-        self.shaped("ask for the time", super::census::time_ms(reply))
-    }
-
     /// The newest dead letter's entry id; `0-0` when there is none.
     pub(crate) async fn last_dead(&self) -> Result<String, QueueError> {
-        let command: Cmd =
-            redis::cmd("XREVRANGE").arg(&self.keys.dead).arg("+").arg("-").arg("COUNT").arg(1).to_owned();
-        let reply = self.link.command("read dead letters", &command).await?;
-        let first = |reply| {
-            let Some(entry) = reply::array(reply)?.into_iter().next() else { return Ok("0-0".to_owned()) };
-            let [id, _] = reply::tuple(entry)?;
-            reply::text(id)
-        };
-        self.shaped("read dead letters", first(reply))
+        self.last_entry(&self.keys.dead).await
     }
 }
 

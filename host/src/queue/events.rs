@@ -36,6 +36,11 @@ impl EventPlace {
         EventPlace { entry, number: None }
     }
 
+    /// The place before all events of this millisecond.
+    pub(crate) fn before_ms(ms: u64) -> EventPlace {
+        EventPlace::of(format!("{}-{}", ms.saturating_sub(1), u64::MAX))
+    }
+
     pub(crate) fn parse(text: &str) -> Option<EventPlace> {
         let (entry, number) = match text.split_once('/') {
             Some((entry, number)) => (entry, Some(number.parse().ok()?)),
@@ -94,27 +99,33 @@ pub(crate) struct EventsAfter {
     pub last: EventPlace,
     /// There were no more at that moment.
     pub is_all: bool,
+    /// Events before these may be lost: Redis has deleted some, and keeps only later ones.
+    pub is_behind_gap: bool,
 }
 
 impl Queue {
-    /// The events behind this place: those of up to `entries` entries, but at most `most`.
+    /// The events behind this place: those of about `entries` entries, but at most `most`.
     pub(crate) async fn events_after(
         &self,
         after: &EventPlace,
         entries: usize,
         most: usize,
     ) -> Result<EventsAfter, QueueError> {
-        let found = self.range(&self.keys.events, &after.bound(), "+", entries).await?;
-        let mut is_all = found.len() < entries;
+        // The entry of the place itself is read, too: while Redis keeps it, none behind it is lost.
+        let found = self.range(&self.keys.events, &after.entry, "+", entries + 1).await?;
+        let connects = found.first().is_some_and(|first| first.id == after.entry);
+        let mut is_all = found.len() <= entries;
         let mut last = found.last().map(|last| EventPlace::of(last.id.clone()));
         let mut events: Vec<TaskEvent> = found.into_iter().flat_map(TaskEvent::read).collect();
-        events.retain(|event| event.place.entry != after.entry || event.place.number > after.number);
+        let is_behind = |number: Option<usize>| after.number.is_some() && number > after.number;
+        events.retain(|event| event.place.entry != after.entry || is_behind(event.place.number));
         if events.len() > most {
             events.truncate(most);
             is_all = false;
             last = events.last().map(|last| last.place.clone());
         }
-        Ok(EventsAfter { events, last: last.unwrap_or_else(|| after.clone()), is_all })
+        let is_behind_gap = !connects && !events.is_empty() && self.has_gap(after).await?;
+        Ok(EventsAfter { events, last: last.unwrap_or_else(|| after.clone()), is_all, is_behind_gap })
     }
 
     /// Up to `count` events before this place, the newest first; how many entries or events it looked at; and
@@ -144,27 +155,30 @@ impl Queue {
 
     /// The place of the last event; `0-0` when there is none.
     pub(crate) async fn last_event(&self) -> Result<EventPlace, QueueError> {
-        let last = self.range_back(&self.keys.events, "+", 1).await?.pop();
-        Ok(EventPlace::of(last.map_or_else(|| "0-0".to_owned(), |last| last.id)))
+        Ok(EventPlace::of(self.last_entry(&self.keys.events).await?))
     }
 
-    /// Whether events behind this place may be lost: Redis has deleted some, and keeps only later ones.
-    pub(crate) async fn has_gap(&self, after: &EventPlace) -> Result<bool, QueueError> {
+    /// Whether Redis has deleted events, and keeps only such as are behind this place.
+    async fn has_gap(&self, after: &EventPlace) -> Result<bool, QueueError> {
         const WHAT: &str = "look for lost events";
-        let first = self.range(&self.keys.events, "-", "+", 1).await?.pop();
-        if !first.is_some_and(|first| codec::comes_after(&first.id, &after.entry)) {
-            return Ok(false);
-        }
         let asked = redis::cmd("XINFO").arg("STREAM").arg(&self.keys.events).to_owned();
-        let counts = Info::read(self.link.command(WHAT, &asked).await?)
-            .and_then(|stream| Ok((stream.count("entries-added")?, stream.count("length")?)));
-        let (added, length) = self.shaped(WHAT, counts)?;
-        Ok(added > length)
+        let counts = Info::read(self.link.command(WHAT, &asked).await?).and_then(|stream| {
+            let first = stream.text("recorded-first-entry-id")?;
+            Ok((first, stream.count("entries-added")?, stream.count("length")?))
+        });
+        let (first, added, length) = self.shaped(WHAT, counts)?;
+        Ok(added > length && codec::comes_after(&first, &after.entry))
     }
 
     /// Whether the event at this place is still kept. If not, others behind it may be gone too.
     pub(crate) async fn has_event(&self, place: &EventPlace) -> Result<bool, QueueError> {
         Ok(!self.range(&self.keys.events, &place.entry, &place.entry, 1).await?.is_empty())
+    }
+
+    /// The id of a stream's last entry; `0-0` when there is none.
+    pub(super) async fn last_entry(&self, stream: &str) -> Result<String, QueueError> {
+        let last = self.range_back(stream, "+", 1).await?.pop();
+        Ok(last.map_or_else(|| "0-0".to_owned(), |last| last.id))
     }
 
     /// Up to `count` entries of a stream, from `from` back to its beginning.

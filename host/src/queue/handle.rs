@@ -33,6 +33,11 @@ impl Queue {
         Queue { rules: Arc::new(rules), keys, link, told }
     }
 
+    /// Redis's clock, in milliseconds since the Unix epoch.
+    pub(crate) async fn now_ms(&self) -> Result<u64, QueueError> {
+        self.link.now_ms().await
+    }
+
     /// A call of a script that may end tasks. Such scripts have the same first key and first arguments.
     pub(crate) fn ending_call(&self, script: &'static LazyLock<Script>) -> ScriptCall {
         let rules = &self.rules;

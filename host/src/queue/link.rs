@@ -24,6 +24,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::error::QueueError;
+use super::reply::{self, UnexpectedShape};
 use super::script::{Script, ScriptCall};
 use crate::config::RedisLogin;
 
@@ -175,6 +176,13 @@ impl Link {
             Err(error) if error.cannot_save() => Ok(()),
             reply => reply.map(drop),
         }
+    }
+
+    /// Redis's clock, in milliseconds since the Unix epoch.
+    pub(crate) async fn now_ms(&self) -> Result<u64, QueueError> {
+        const WHAT: &str = "ask for the time";
+        let time = self.command(WHAT, &redis::cmd("TIME")).await?;
+        reply::time_ms(time).map_err(|UnexpectedShape| QueueError::unexpected(WHAT, self.address()))
     }
 
     /// Sends one command.

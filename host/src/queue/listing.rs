@@ -113,9 +113,7 @@ impl FoundTask {
 
     /// The approximate size of all its fields in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        let size =
-            |fields: &RawFields| fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
-        size(&self.fields) + size(&self.reserved)
+        codec::bytes_in(&self.fields) + codec::bytes_in(&self.reserved)
     }
 }
 
@@ -169,8 +167,7 @@ impl Queue {
 
     /// The entry at the end of the stream; `0-0` when it is empty.
     pub(crate) async fn last_queued(&self) -> Result<String, QueueError> {
-        let last = self.range_back(&self.keys.stream, "+", 1).await?.pop();
-        Ok(last.map_or_else(|| "0-0".to_owned(), |last| last.id))
+        self.last_entry(&self.keys.stream).await
     }
 
     async fn listed_running(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
@@ -190,7 +187,7 @@ impl Queue {
         let replies = self.link.pipeline(WHAT, &asked).await?;
         let [time, pending] =
             replies.try_into().map_err(|_| QueueError::unexpected(WHAT, self.link.address()))?;
-        let now_ms = self.shaped(WHAT, super::census::time_ms(time?))?;
+        let now_ms = self.shaped(WHAT, reply::time_ms(time?))?;
         let pending = match pending {
             Ok(pending) => self.shaped(WHAT, pending_entries(pending))?,
             Err(error) if error.is_no_group() => return Ok(ListedPage::default()),

@@ -17,7 +17,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use strum::{EnumCount as _, VariantArray as _};
 
-use super::census::{Census, time_ms};
+use super::census::Census;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::link::Link;
@@ -350,13 +350,6 @@ pub(crate) fn share_hour(one: u64, other: u64) -> bool {
     one / HOUR == other / HOUR
 }
 
-/// Redis's clock, in milliseconds.
-pub(crate) async fn redis_ms(link: &Link) -> Result<u64, QueueError> {
-    const WHAT: &str = "ask for the time";
-    let time = link.command(WHAT, &redis::cmd("TIME")).await?;
-    time_ms(time).map_err(|_| QueueError::unexpected(WHAT, link.address()))
-}
-
 /// The last minutes of each of these queues, in their order: `count` of them, at most [`MAX_MINUTES`]. Takes
 /// one command for each queue and hour. Depths and versions are read if everything is asked for.
 pub(crate) async fn histories(
@@ -366,7 +359,7 @@ pub(crate) async fn histories(
     everything: bool,
 ) -> Result<Vec<Result<QueueHistory, QueueError>>, QueueError> {
     const WHAT: &str = "read the history";
-    let now_ms = redis_ms(link).await?;
+    let now_ms = link.now_ms().await?;
     let count = count.clamp(1, MAX_MINUTES);
     let over = now_ms.saturating_sub(LATE_MS) / MINUTE_MS;
     let span = over.saturating_sub(count)..now_ms / MINUTE_MS + 1;

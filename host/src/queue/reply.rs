@@ -79,6 +79,12 @@ pub(crate) fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(out)
 }
 
+/// The milliseconds since the Unix epoch, in a reply of TIME.
+pub(super) fn time_ms(reply: Value) -> Shaped<u64> {
+    let [seconds, micros] = tuple(reply)?;
+    Ok(count(&seconds)? * 1000 + count(&micros)? / 1000)
+}
+
 /// The entries of a reply of XRANGE or XREVRANGE.
 pub(super) fn stream_entries(reply: Value) -> Shaped<Vec<StreamEntry>> {
     let entry = |item| {

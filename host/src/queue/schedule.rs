@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use super::census;
 use super::codec;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
@@ -53,7 +52,7 @@ impl Queue {
             redis::Value::Nil => None,
             done => Some(self.shaped(WHAT, reply::count(&done))?),
         };
-        Ok(SchedulePosition { now_ms: self.shaped(WHAT, census::time_ms(time?))?, done_ms })
+        Ok(SchedulePosition { now_ms: self.shaped(WHAT, reply::time_ms(time?))?, done_ms })
     }
 
     /// Begins a new schedule: its times up to this one count as handled.

@@ -18,7 +18,7 @@ use super::handler::{AbortOnDrop, Handler, LoadedHandler, is_interrupt, store};
 use super::limits::Limits;
 use super::shared::Shared;
 use super::state::Interrupts;
-use crate::task::{FailureKind, Origin, Task};
+use crate::task::{FailureKind, Task};
 
 /// How long a self-check may take.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -121,23 +121,7 @@ async fn run(
 
 /// The task that the log lines of a self-check name.
 fn nobody() -> Task {
-    Task {
-        id: "self-check".into(),
-        queue: "".into(),
-        entry: String::new(),
-        fields: Vec::new(),
-        attempt: 1,
-        deferrals: 0,
-        crashes: 0,
-        fence: 0,
-        enqueued_at_ms: 0,
-        waits_since_ms: None,
-        traceparent: None,
-        delay: None,
-        origin: Origin::Producer,
-        joins: None,
-        reserved: Vec::new(),
-    }
+    Task { entry: String::new(), fence: 0, ..Task::bare("".into(), "self-check") }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use wit_parser::Resolve;
 use super::quota::Quota;
 use super::{Attempt, AttemptReport, Compiler, Sandbox, SandboxOptions};
 use crate::queue::NoEffects;
-use crate::task::{Field, Origin, Outcome, Progress, Task};
+use crate::task::{Field, Outcome, Progress, Task};
 use crate::telemetry::AttemptTrace;
 
 /// A core module with the handler's exports around `body`, which must leave the address of the result; there
@@ -112,21 +112,9 @@ pub(crate) fn sandbox() -> Sandbox {
 
 pub(crate) fn task() -> Task {
     Task {
-        id: "1-0".into(),
-        queue: "q".into(),
-        entry: "1-0".into(),
         fields: vec![Field { name: "name".into(), value: b"value".to_vec() }],
-        attempt: 1,
-        deferrals: 0,
-        crashes: 0,
-        fence: 1,
         enqueued_at_ms: 7,
-        waits_since_ms: None,
-        delay: None,
-        origin: Origin::Producer,
-        joins: None,
-        traceparent: None,
-        reserved: Vec::new(),
+        ..Task::bare("q".into(), "1-0")
     }
 }
 

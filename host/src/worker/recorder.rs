@@ -19,7 +19,7 @@ use super::metrics::QueueMetrics;
 use super::workers::QueueBoard;
 use crate::chain::chain;
 use crate::clock::now_ms;
-use crate::queue::minutes::{Depth, MINUTE_MS, Tally, redis_ms, share_hour};
+use crate::queue::minutes::{Depth, MINUTE_MS, Tally, share_hour};
 use crate::queue::script::ScriptCall;
 use crate::queue::{Link, Queue, QueueError};
 
@@ -92,7 +92,7 @@ impl Recorder {
 
     /// Writes what was counted since the span before, if the minute is over, or if the host stops.
     async fn end_span(&mut self, stops: bool) -> Result<(), QueueError> {
-        let ended_ms = redis_ms(&self.link).await?;
+        let ended_ms = self.link.now_ms().await?;
         self.ahead_ms = ended_ms as i64 - now_ms() as i64;
         let began_ms = *self.began_ms.get_or_insert(ended_ms);
         if began_ms / MINUTE_MS == ended_ms / MINUTE_MS && !stops {

@@ -182,7 +182,7 @@ fn twenty_thousand_dead_letters_are_walked_in_bounded_pages() {
     let before = asked(&mut bench);
     problem(&ask(&host, "GET", "/v1/queues/work/tasks/nobody"), 404, "unknown-task");
     let reads = asked(&mut bench) - before;
-    assert!(reads <= 21, "a small page, and 10,000 dead letters in pages of 500: {reads} reads");
+    assert!(reads <= 11, "a small page, and 5,000 dead letters in pages of 500: {reads} reads");
     // Tasks that die meanwhile are left for the next operation.
     let (mut cursor, mut done, mut steps) = (Value::Null, [0, 0], 0);
     loop {

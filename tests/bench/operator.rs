@@ -1,9 +1,10 @@
 //! Section `operator`: what an operator's reads take where a queue holds a million tasks and a hundred
-//! thousand dead letters, and what they cost the queue; then the overview of many busy queues.
+//! thousand dead letters, and what they cost the queue; the same for changes of one task; then the overview
+//! of many busy queues.
 //!
 //! In: `TASKS`, `DEAD`, `QUEUES`, `REPS`, `WINDOW` and `PAUSE_MS` of the environment. Out: the median and the
-//! 99th of a hundred of each page, list and command; the memory of the host; the slowest commands of Redis;
-//! the speed of the queue with a client that goes round all of it, as a ratio to that without.
+//! 99th of a hundred of each page, list, change and command; the memory of the host; the slowest commands of
+//! Redis; the speed of the queue with a client that goes round all of it, as a ratio to that without.
 //!
 //! Not here: limits on commands and bytes, which are a test (`tests/api/size.rs`).
 
@@ -12,6 +13,8 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
 
 use crate::backlog::slow;
 use crate::support::dead_letters::add_dead;
@@ -22,6 +25,8 @@ use crate::{amount, fill, from_env, info, median, peak_mib, quantile, quiet_host
 /// Commands that keep Redis busy for longer than this are told, in µs.
 const SLOW: u64 = 1_000;
 const PATIENCE: Duration = Duration::from_secs(600);
+/// The method, the path and the body of a request; null is no body.
+type Change = (&'static str, String, Value);
 /// Rounds over all commands. Each is a process of its own.
 static COMMAND_RUNS: LazyLock<usize> = LazyLock::new(|| amount(5, 1));
 
@@ -39,7 +44,7 @@ pub fn reads() {
     let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for _ in 0..reps {
         for path in &all {
-            times.entry(path).or_default().push(timed(host.admin(), path));
+            times.entry(path).or_default().push(timed(host.admin(), "GET", path, None));
         }
     }
     for path in &all {
@@ -49,14 +54,21 @@ pub fn reads() {
     row("all together", &together);
     println!("  host: at most {} MiB resident, {before} MiB before the reads", peak_mib(&host));
     println!("  commands of Redis of more than {} ms: {}", SLOW / 1000, slow(&mut bench));
+    changes(&mut bench, &host, reps);
     commands(&bench);
     beside(bench, host, &all);
 }
 
 /// A queue with this many tasks, whose handler is not there yet.
 fn bench(tasks: usize, dead: usize) -> Bench {
-    let queues = "[queues.work]\nplugin = \"empty\"\nconcurrency = 100\nevents = 1000\n";
-    let mut bench = Bench::with_redis(queues, &["--appendonly", "no"]);
+    let mut bench = Bench::with_redis("", &["--appendonly", "no"]);
+    // Fields that are masked make lists look into each value.
+    bench.configure(&format!(
+        "[queues.work]\nplugin = \"empty\"\nconcurrency = 100\nevents = 1000\nmax_backlog = 100000000\n\
+         [redis]\nurl = \"redis://127.0.0.1:{}\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\nmask = [\"email\", \"phone\"]\n",
+        bench.redis.port
+    ));
     fill(&mut bench, &"x".repeat(200), tasks);
     for begin in (0..dead).step_by(1000) {
         add_dead(&mut bench, begin..(begin + 1000).min(dead));
@@ -72,12 +84,47 @@ fn all_reads(bench: &mut Bench, host: &Host) -> Vec<String> {
     requests::all(&document, Names { queue: "work", plugin: "empty", ids: &ids })
 }
 
+/// Changes of one task: known ones, and one that was never there.
+fn changes(bench: &mut Bench, host: &Host, reps: usize) {
+    println!("changes of one task");
+    let queued: Vec<(String, Vec<String>)> = bench.redis("XREVRANGE", ("work", "+", "-", "COUNT", reps));
+    // The first letters get a status. The others have none, as old ones, and are looked for among all.
+    let letters: Vec<(String, Vec<String>)> =
+        bench.redis("XRANGE", ("tq:{work}:dead", "-", "+", "COUNT", reps));
+    for (n, (entry, _)) in letters.iter().enumerate() {
+        let status = format!("tq:{{work}}:task:id-{n}");
+        let _: () = bench.redis("HSET", (status, "status", "FAILED", "dead", entry));
+    }
+    let task = |id: &str| format!("/v1/queues/work/tasks/{id}");
+    let one = |id: String| json!({ "ids": [id] });
+    let (dead, old) = ("/v1/queues/work/dead", letters.len());
+    let all: [(&str, &dyn Fn(usize) -> Change); 8] = [
+        ("cancel a queued task", &|n| ("DELETE", task(&queued[n].0), json!(null))),
+        ("enqueue", &|_| ("POST", "/v1/queues/work/tasks".into(), json!({ "fields": { "n": "1" } }))),
+        ("cancel nobody", &|_| ("DELETE", task("nobody"), json!(null))),
+        ("retry nobody", &|_| ("POST", task("nobody/retry"), json!({}))),
+        ("requeue a letter", &|n| ("POST", format!("{dead}/requeue"), one(format!("id-{n}")))),
+        ("purge a letter without a status", &|n| {
+            ("POST", format!("{dead}/purge"), one(format!("id-{}", old + n)))
+        }),
+        ("pause", &|_| ("POST", "/v1/queues/work/pause".into(), json!({}))),
+        ("resume", &|_| ("POST", "/v1/queues/work/resume".into(), json!({}))),
+    ];
+    for (what, change) in all {
+        let time = |n| {
+            let (method, path, body) = change(n);
+            timed(host.admin(), method, &path, (!body.is_null()).then(|| body.to_string()).as_deref())
+        };
+        row(what, &(0..old.min(queued.len())).map(time).collect::<Vec<_>>());
+    }
+}
+
 /// The milliseconds from the request to the end of its answer.
-fn timed(address: &str, path: &str) -> f64 {
+fn timed(address: &str, method: &str, path: &str, body: Option<&str>) -> f64 {
     let begin = Instant::now();
-    let answer = http::get(address, path);
+    let answer = http::send(address, method, path, &[("Content-Type", "application/json")], body);
     let took = begin.elapsed().as_secs_f64() * 1000.0;
-    assert!(answer.status < 500, "{path}: {answer:?}");
+    assert!(answer.status < 400 || answer.status == 404, "{path}: {answer:?}");
     took
 }
 
@@ -179,7 +226,7 @@ fn go_round(address: &str, all: &[String], pause: Duration, stop: &AtomicBool) -
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        times.push(timed(address, path));
+        times.push(timed(address, "GET", path, None));
         thread::sleep(pause);
     }
     times
@@ -210,7 +257,7 @@ pub fn many_queues() {
     eventually("the host is ready to answer", || (http::get(host.admin(), "/").status == 200).then_some(()));
     for path in ["/", "/v1/queues", "/queues/q1", "/v1/queues/q1/history", "/plugins"] {
         let before = calls(&mut bench);
-        let times: Vec<f64> = (0..reps).map(|_| timed(host.admin(), path)).collect();
+        let times: Vec<f64> = (0..reps).map(|_| timed(host.admin(), "GET", path, None)).collect();
         let each = (calls(&mut bench) - before) / reps as u64;
         row(&format!("{path} (about {each} commands)"), &times);
     }

@@ -390,7 +390,7 @@ pub(super) mod tests {
         assert_eq!(
             told,
             "queue resume-analyze knows no task \"x\": it was never there, it ended more than 1d ago (the \
-             queue's retention), or it lies behind the 10,000 entries or 64 MiB that a search reads"
+             queue's retention), or it lies behind the 5,000 entries or 64 MiB that a search reads"
         );
     }
 }

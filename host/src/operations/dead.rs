@@ -184,7 +184,7 @@ pub(crate) async fn redrive_walk(queue: &Queue) -> Result<String, OperationError
 }
 
 /// Takes one step: requeues, purges or counts the dead letters of these tasks, those of which a status is
-/// kept, and those among the 10,000 newest dead letters. It ends after 10 seconds.
+/// kept, and those among the 5,000 newest dead letters. It ends after 10 seconds.
 pub(crate) async fn redrive_ids(
     queue: &Queue,
     ids: &[String],

@@ -74,9 +74,9 @@ async fn has_gone_on(queue: &Queue, id: &str) -> Result<bool, OperationError> {
 async fn refusal(queue: &Queue, id: &str, place: &Place) -> Result<OperationError, OperationError> {
     let name = &queue.rules.name;
     let status = patiently(|| queue.status(id)).await?.map(|task| task.status);
-    if status.is_none_or(|status| status == Status::Failed)
-        && let Some(letter) = patiently(|| queue.dead_named(id)).await?
-    {
+    // A status is looked for among the dead letters, too, by the id. Another name may still mean one of them.
+    let may_be_dead = status.map_or(queue.rules.id.is_some(), |status| status == Status::Failed);
+    if may_be_dead && let Some(letter) = patiently(|| queue.dead_named(id)).await? {
         let id = letter.id;
         return Ok(OperationError::HasEnded(format!(
             "task {id:?} is dead, so it does not wait for another attempt: `tqhost dead requeue {name} {id}` \

@@ -7,10 +7,10 @@
 use super::codec::StreamEntry;
 
 /// The most entries of one search, and their most bytes.
-const ENTRIES: usize = 10_000;
+const ENTRIES: usize = 5_000;
 const BYTES: usize = 64 << 20;
 /// These bounds in words.
-pub(crate) const BOUNDS: &str = "10,000 entries or 64 MiB";
+pub(crate) const BOUNDS: &str = "5,000 entries or 64 MiB";
 /// The size of one page, and its entries: of the first one, whose size is not known before, and at most.
 const PAGE_BYTES: usize = 1 << 20;
 const FIRST_PAGE: usize = 16;

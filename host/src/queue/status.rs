@@ -163,8 +163,8 @@ impl Queue {
     /// The state of the task `id`; none when it never existed, or ended so long ago that its status expired.
     ///
     /// A task from a plain producer has no status key before its first attempt. This call then looks in the
-    /// stream (the first 10,000 entries, if the task has an id of its own) and among the dead letters (the
-    /// last 10,000), but not further than 64 MiB in each.
+    /// stream (the first 5,000 entries, if the task has an id of its own) and among the dead letters (the
+    /// last 5,000), but not further than 64 MiB in each.
     pub async fn status(&self, id: &str) -> Result<Option<TaskStatus>, QueueError> {
         if let Some(kept) = self.kept_status(id).await? {
             return Ok(Some(kept));

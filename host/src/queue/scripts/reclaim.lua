@@ -70,7 +70,8 @@ local function take_over(id, owner, idle, deliveries)
   if is_left and not has_place() then return end
   if is_left then
     deliveries = 1
-  elseif owner ~= consumer and idle - silence_of(owner) < outlived then
+  -- The two times are not measured at one moment, so their difference may be below 0.
+  elseif owner ~= consumer and outlived > 0 and idle - silence_of(owner) < outlived then
     deliveries = deliveries + 1
   end
   local found = redis.call('XRANGE', stream, id, id)[1]

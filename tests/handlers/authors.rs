@@ -447,6 +447,35 @@ fn what_is_being_compiled_does_not_hold_up_the_end_of_a_watch() {
 }
 
 #[test]
+fn a_changed_handler_is_compiled_with_the_functions_that_are_as_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (handler, cache) = (folder.path().join("h.wasm"), folder.path().join("cache"));
+    let kept = || {
+        let files = fs::read_dir(cache.join("tqhost/try/cache")).expect("the cache").flatten();
+        let mut kept = files.filter(|file| file.file_name().to_string_lossy().starts_with("functions-"));
+        kept.next().expect("the functions").path()
+    };
+    let changed_and_tried = |change: u8| {
+        // A custom section: another file with the same functions.
+        let section = [0, 3, 1, b'x', change];
+        let content = fs::read(guest_path("echo")).expect("read a guest");
+        fs::write(&handler, [&content[..], &section].concat()).expect("write");
+        let mut command = command(folder.path(), &["try", "h.wasm", "--field", "a=1"]);
+        let ran = Ran::from(command.env("XDG_CACHE_HOME", &cache).output().expect("run tqhost")).ok();
+        assert!(ran.stdout.contains(", compiled in "), "{}", ran.stdout);
+        fs::read(kept()).expect("read the functions")
+    };
+    let first = changed_and_tried(1).len();
+    let second = changed_and_tried(2);
+    // A function that is compiled again is kept once more.
+    assert!(second.len() - first < first / 2, "{first}, then {}", second.len());
+
+    // A file that is not as it was written is not used.
+    fs::write(kept(), second.repeat(2)).expect("write");
+    assert!(changed_and_tried(3).len() < second.len() + first / 2);
+}
+
+#[test]
 fn a_project_has_a_new_folder_and_a_good_name() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("there")).expect("a folder");

@@ -124,11 +124,12 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
             runtime.shutdown_background();
             return finish(done, out);
         }
-        Some(Command::Compile { reservation, host, behind }) => {
+        Some(Command::Compile { reservation, host, behind, keeps_functions }) => {
             return Ok(sandbox::serve_compiler(
                 reservation,
                 if behind { Cores::Half } else { Cores::All },
                 host,
+                keeps_functions,
             )?);
         }
         _ => {}

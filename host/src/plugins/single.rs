@@ -48,7 +48,7 @@ impl Singles {
     /// Without a `cache_dir` everything is compiled each time.
     pub(crate) fn new(sandbox: Sandbox, cache_dir: Option<&Path>) -> Singles {
         let cache = cache_dir.map_or_else(Cache::none, |dir| Cache::open(dir).with_at_most(MAX_CACHED));
-        Singles { loader: Loader::new(sandbox, cache) }
+        Singles { loader: Loader::new(sandbox, cache).that_keeps_functions() }
     }
 
     /// Loads what [`read`] gave. Blocks while it compiles.

@@ -21,7 +21,7 @@ const NICER: i32 = 5;
 
 /// The cores that a compilation may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cores {
+pub(crate) enum Cores {
     /// All cores, at normal priority: there are no tasks yet.
     All,
     /// Half of the cores, at a lower priority: there may be tasks.
@@ -30,7 +30,7 @@ pub enum Cores {
 
 /// The limits of one compilation.
 #[derive(Debug, Clone)]
-pub struct Allowance {
+pub(crate) struct Allowance {
     pub cores: Cores,
     /// Cancels the compilation, if it runs in a separate process.
     pub cancel: CancellationToken,
@@ -38,7 +38,7 @@ pub struct Allowance {
 
 impl Allowance {
     /// All cores, and a new token that cancels.
-    pub fn full() -> Allowance {
+    pub(crate) fn full() -> Allowance {
         Allowance { cores: Cores::All, cancel: CancellationToken::new() }
     }
 }

@@ -11,6 +11,9 @@
 //!          └──── the code or the error, and a byte that says which ── stdout ◀┘
 //! ```
 //!
+//! For an author, the functions of earlier compilations go before the file, and the answer has those for the
+//! next one behind the code.
+//!
 //! The process has none of the host's environment, files and connections, so it knows no secret. It ends with
 //! the host. It is not a sandbox: it runs as the same user.
 //!
@@ -21,6 +24,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::compiler::{self, Allowance, Cores};
 use super::error::{LoadError, MAX_FILE};
+use super::functions::{self, Functions};
 
 /// Processor time for one file, in seconds, over all threads. Components of 12 MB in JavaScript and 18 MB in
 /// Python take 12 s.
@@ -57,6 +62,9 @@ const COMMAND: &str = "compile";
 const RESERVATION: &str = "--reservation";
 const HOST: &str = "--host";
 const LOW_PRIORITY: &str = "--behind";
+const KEEPS: &str = "--keeps-functions";
+/// The bytes that say how long the functions are.
+const LENGTH: usize = 8;
 
 /// Where plugins are compiled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,13 +95,23 @@ impl Compiler {
     }
 }
 
-/// Compiles a file in a new process. Blocks until the process has ended.
+/// The answer to a file.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) code: Vec<u8>,
+    /// The functions for the next compilation, if some were not known before.
+    pub(crate) functions: Option<Vec<u8>>,
+}
+
+/// Compiles a file in a new process. Blocks until the process has ended. `functions` are those of earlier
+/// compilations; `None`: they are not to be kept.
 pub(super) fn compile(
     program: &Path,
     reservation: u64,
     allowance: &Allowance,
+    functions: Option<&[u8]>,
     wasm: &[u8],
-) -> Result<Vec<u8>, LoadError> {
+) -> Result<Compiled, LoadError> {
     if wasm.len() as u64 > MAX_FILE {
         return Err(LoadError::TooLarge);
     }
@@ -106,14 +124,18 @@ pub(super) fn compile(
         .arg(reservation.to_string())
         .arg(HOST)
         .arg(std::process::id().to_string())
-        .args((allowance.cores == Cores::Half).then_some(LOW_PRIORITY));
+        .args((allowance.cores == Cores::Half).then_some(LOW_PRIORITY))
+        .args(functions.map(|_| KEEPS));
     command.env_clear().envs(std::env::var_os(LIBRARIES).map(|path| (OsString::from(LIBRARIES), path)));
     // A terminal sends its signals to the host's group, so the process has another group.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| {
         LoadError::Hindered(format!("cannot start the process that compiles it: {error}"))
     })?;
-    let said = converse(&mut child, wasm, &allowance.cancel);
+    let length = functions.map(|functions| (functions.len() as u64).to_le_bytes());
+    let file = [length.as_ref().map_or(&[][..], |length| length), functions.unwrap_or_default(), wasm];
+    let most = MAX_CODE + functions.map_or(0, |_| functions::MAX_BYTES as u64);
+    let said = converse(&mut child, file, most, &allowance.cancel);
     if said.is_err() {
         // This fails only if the process has ended already.
         let _ = child.kill();
@@ -123,7 +145,7 @@ pub(super) fn compile(
     let status = child.wait().map_err(lost)?;
     let (mut answer, words) = said.map_err(lost)?;
     match answer.pop().filter(|_| status.success()) {
-        Some(CODE) => Ok(answer),
+        Some(CODE) => Ok(answer_of(answer, functions.is_some())),
         Some(_) if answer.len() as u64 >= MAX_CODE => {
             Err(LoadError::TooCostly(format!("more than {} MiB of code", MAX_CODE >> 20)))
         }
@@ -135,9 +157,14 @@ pub(super) fn compile(
     }
 }
 
-/// Sends the file to the process, and reads its answer and the first part of its stderr. Kills the process
-/// when the compilation is cancelled.
-fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Result<(Vec<u8>, String)> {
+/// Sends the file to the process, and reads its answer, of `most` bytes, and the first part of its stderr.
+/// Kills the process when the compilation is cancelled.
+fn converse(
+    child: &mut Child,
+    file: [&[u8]; 3],
+    most: u64,
+    stop: &CancellationToken,
+) -> io::Result<(Vec<u8>, String)> {
     let (Some(mut stdin), Some(mut stdout), Some(mut stderr)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
     else {
@@ -158,7 +185,7 @@ fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Res
             }
         })?;
         // This write fails if the process ends early; its exit status then says why.
-        thread().spawn_scoped(scope, move || drop(stdin.write_all(wasm)))?;
+        thread().spawn_scoped(scope, move || drop(file.iter().try_for_each(|part| stdin.write_all(part))))?;
         let words = thread().spawn_scoped(scope, move || {
             let mut words = Vec::new();
             let _ = stderr.by_ref().take(MAX_WORDS).read_to_end(&mut words);
@@ -167,9 +194,20 @@ fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Res
         })?;
         let mut answer = Vec::new();
         // If the process writes more than this, its writes fail once `stdout` is dropped.
-        stdout.by_ref().take(MAX_CODE + 1).read_to_end(&mut answer)?;
+        stdout.by_ref().take(most + 1).read_to_end(&mut answer)?;
         Ok((answer, words.join().unwrap_or_default()))
     })
+}
+
+/// Takes an answer apart: the code, then, if functions are kept, these and their length.
+fn answer_of(mut answer: Vec<u8>, keeps: bool) -> Compiled {
+    let length = answer.last_chunk::<LENGTH>().filter(|_| keeps).map(|length| u64::from_le_bytes(*length));
+    let Some(length) = length.and_then(|length| usize::try_from(length).ok()) else {
+        return Compiled { code: answer, functions: None };
+    };
+    answer.truncate(answer.len() - LENGTH);
+    let functions = answer.split_off(answer.len().saturating_sub(length));
+    Compiled { code: answer, functions: Some(functions).filter(|functions| !functions.is_empty()) }
 }
 
 /// The error for a process that gave no answer.
@@ -199,28 +237,46 @@ fn failed(status: ExitStatus, words: &str) -> LoadError {
 
 /// Runs `tqhost compile`: reads a file from stdin, and writes the answer to stdout. `host` is the process
 /// that waits for the answer.
-pub(crate) fn serve(reservation: u64, cores: Cores, host: u32) -> anyhow::Result<()> {
+pub(crate) fn serve(reservation: u64, cores: Cores, host: u32, keeps: bool) -> anyhow::Result<()> {
     let hindered = |error: String| LoadError::Hindered(format!("the process that compiles it: {error}"));
-    let compile = || {
+    let compile = || -> Result<Vec<u8>, LoadError> {
         confine(host).map_err(|error| hindered(error.to_string()))?;
-        let mut wasm = Vec::new();
-        io::stdin()
-            .lock()
-            .take(MAX_FILE + 1)
-            .read_to_end(&mut wasm)
-            .map_err(|error| hindered(error.to_string()))?;
-        let engine =
-            super::engine::that_compiles(reservation).map_err(|error| hindered(format!("{error:#}")))?;
-        compiler::compile(&engine, cores, &wasm)
+        let (functions, wasm) = read(keeps).map_err(|error| hindered(error.to_string()))?;
+        let engine = super::engine::that_compiles(reservation, functions.clone())
+            .map_err(|error| hindered(format!("{error:#}")))?;
+        let mut answer = compiler::compile(&engine, cores, &wasm)?;
+        if let Some(functions) = functions {
+            let all = functions.all().unwrap_or_default();
+            answer.extend_from_slice(&all);
+            answer.extend_from_slice(&(all.len() as u64).to_le_bytes());
+        }
+        Ok(answer)
     };
     let (kind, answer) = match compile() {
-        Ok(code) => (CODE, code),
+        Ok(answer) => (CODE, answer),
         Err(error) => (ERROR, serde_json::to_vec(&error)?),
     };
     let mut stdout = io::stdout().lock();
     stdout.write_all(&answer)?;
     stdout.write_all(&[kind])?;
     Ok(stdout.flush()?)
+}
+
+/// Reads the functions, if they are kept, and the file.
+fn read(keeps: bool) -> io::Result<(Option<Arc<Functions>>, Vec<u8>)> {
+    let mut stdin = io::stdin().lock();
+    let functions = if keeps {
+        let mut length = [0; LENGTH];
+        stdin.read_exact(&mut length)?;
+        let mut kept = Vec::new();
+        stdin.by_ref().take(u64::from_le_bytes(length)).read_to_end(&mut kept)?;
+        Some(Arc::new(Functions::new(kept)))
+    } else {
+        None
+    };
+    let mut wasm = Vec::new();
+    stdin.take(MAX_FILE + 1).read_to_end(&mut wasm)?;
+    Ok((functions, wasm))
 }
 
 /// Bounds what this process takes, and ties it to the host.
@@ -295,15 +351,15 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_no_fault_of_the_file() {
-        let error = compile(Path::new("/nowhere"), 1 << 16, &Allowance::full(), b"").unwrap_err();
+        let error = compile(Path::new("/nowhere"), 1 << 16, &Allowance::full(), None, b"").unwrap_err();
         assert!(error.may_pass() && error.to_string().contains("cannot start the process"), "{error}");
     }
 
     #[test]
     fn a_program_that_says_something_else_gives_no_code() {
         for program in ["/bin/true", "/bin/false", "/bin/echo"] {
-            let error =
-                compile(Path::new(program), 1 << 16, &Allowance::full(), &vec![0; 1 << 20]).unwrap_err();
+            let error = compile(Path::new(program), 1 << 16, &Allowance::full(), None, &vec![0; 1 << 20])
+                .unwrap_err();
             assert!(error.to_string().contains("compiling it ends with exit status"), "{program}: {error}");
         }
     }
@@ -318,7 +374,8 @@ mod tests {
         assert!(Command::new("sh").args(["-c", write]).arg(&program).status().unwrap().success());
         let allowance = Allowance::full();
         let stop = allowance.cancel.clone();
-        let compiling = thread::spawn(move || compile(&program, 1 << 16, &allowance, &vec![0; 1 << 20]));
+        let compiling =
+            thread::spawn(move || compile(&program, 1 << 16, &allowance, None, &vec![0; 1 << 20]));
         stop.cancel();
         assert!(matches!(compiling.join().unwrap(), Err(LoadError::Cancelled)));
     }

@@ -15,6 +15,8 @@ use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, WasmBacktraceDetails,
 };
 
+use super::functions::Functions;
+
 /// How often a guest that computes yields its thread and has its deadline checked.
 pub(super) const TICK: Duration = Duration::from_millis(10);
 
@@ -78,8 +80,12 @@ pub(super) fn build(places: u32, max_memory: u64, backtraces: bool) -> wasmtime:
 }
 
 /// Makes an engine that only compiles. Its code fits an engine that [`build`] made with this reservation.
-pub(super) fn that_compiles(reservation: u64) -> wasmtime::Result<Engine> {
-    Engine::new(&base(reservation))
+pub(super) fn that_compiles(reservation: u64, functions: Option<Arc<Functions>>) -> wasmtime::Result<Engine> {
+    let mut config = base(reservation);
+    if let Some(functions) = functions {
+        config.enable_incremental_compilation(functions)?;
+    }
+    Engine::new(&config)
 }
 
 fn pooled(places: u32, reservation: u64) -> Config {

@@ -24,6 +24,7 @@ mod effects;
 mod engine;
 mod error;
 mod failure;
+mod functions;
 mod handler;
 mod host;
 mod last_lines;
@@ -57,7 +58,7 @@ pub(crate) use attempt::{AttemptReport, Ended};
 pub(crate) use check::TIMEOUT as CHECK_TIMEOUT;
 pub(crate) use compiler::{Allowance, Cores};
 pub use compiler_process::Compiler;
-pub(crate) use compiler_process::serve as serve_compiler;
+pub(crate) use compiler_process::{Compiled, serve as serve_compiler};
 pub(crate) use component::Interfaces;
 pub(crate) use error::LoadError;
 pub use handler::Handler;
@@ -74,16 +75,26 @@ impl Sandbox {
     /// Validates a plugin's bytes and compiles them, on all cores. This takes seconds for large components:
     /// do not call it on a thread of the runtime, and call it for one plugin at a time.
     pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
-        self.compile_with(&Allowance::full(), wasm)
+        self.compile_with(&Allowance::full(), None, wasm).map(|compiled| compiled.code)
     }
 
-    /// Validates and compiles a plugin within an allowance, which limits the cores and can cancel the work.
-    pub fn compile_with(&self, allowance: &Allowance, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
+    /// Validates and compiles a plugin within an allowance, which limits the cores and can cancel the work. A
+    /// separate process finds the functions of earlier compilations in `functions`, and gives those for the
+    /// next one; with `None` it keeps none.
+    pub(crate) fn compile_with(
+        &self,
+        allowance: &Allowance,
+        functions: Option<&[u8]>,
+        wasm: &[u8],
+    ) -> Result<Compiled, LoadError> {
         match &self.0.compiler {
             Compiler::Separate(program) => {
-                compiler_process::compile(program, self.0.reservation, allowance, wasm)
+                compiler_process::compile(program, self.0.reservation, allowance, functions, wasm)
             }
-            Compiler::Here => compiler::compile(&self.0.engine, allowance.cores, wasm),
+            Compiler::Here => {
+                let code = compiler::compile(&self.0.engine, allowance.cores, wasm)?;
+                Ok(Compiled { code, functions: None })
+            }
         }
     }
 

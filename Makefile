@@ -27,7 +27,6 @@ build: setup ## Build the host: target/release/tqhost
 run: build plugins ## Set up, build, and show tqhost at work (about a minute after the first build)
 	@TQHOST_BIN=$(TARGET_DIR)/release/tqhost demo/run.sh
 
-# The tests mostly wait for leases, for processes and for events that must not happen.
 export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # With SLOW=1, replies of Redis and lines of logs come late at random; SEED repeats a run's delays.
 TIMES := $(TARGET_DIR)/tmp/times-of-tests
@@ -35,7 +34,7 @@ test: plugins ## Set up and run all tests (SLOW=1: with late replies of Redis an
 	@rm -f $(TIMES)
 	cargo test --locked --workspace --manifest-path plugins/Cargo.toml --target-dir $(PLUGINS_TARGET_DIR)
 	@$(if $(SLOW),export TQHOST_TEST_SLOW=$(or $(SEED),$$RANDOM); echo "slow mode: SEED=$$TQHOST_TEST_SLOW"; )\
-		cargo test --locked --workspace --lib --bins --tests; code=$$?; \
+		scripts/run-tests.sh; code=$$?; \
 		scripts/slowest-tests.sh $(TIMES); exit $$code
 
 packages: setup ## Make the packages of the helpers for handlers (crate, npm, wheel); nothing is published

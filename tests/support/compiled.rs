@@ -1,27 +1,33 @@
-//! Compiled code of the guests, shared by the tests of one build of the host: each guest is compiled once.
+//! Compiled code of the guests, shared by all tests and kept for the next run: each guest is compiled once.
 //!
 //! In: a bench's folder and the guests that it installs. Out: files in the cache of its hosts. A host loads
-//! them by its own rules (digest, settings of the engine, checksum). Not here: tests of compiling, of
-//! versions and of files, which put files of their own in place and compile them.
+//! them by its own rules (digest, settings of the engine, checksum), as it does when a newer host is started
+//! on the cache of an older one. Not here: tests of compiling, of versions and of files, which put files of
+//! their own in place and compile them.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, SystemTime};
 
 use super::files::digest;
 
-/// The folder for this build of the host. Another build might compile differently.
+/// How long code is kept that no test has used.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// The folder of the code.
 static SHARED: LazyLock<PathBuf> = LazyLock::new(|| {
-    let host = fs::metadata(env!("CARGO_BIN_EXE_tqhost")).expect("the host");
-    let name = format!("{}-{}-{}", host.len(), host.mtime(), host.mtime_nsec());
-    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled");
-    for old in fs::read_dir(&all).into_iter().flatten().flatten().filter(|old| *old.file_name() != *name) {
-        let _ = fs::remove_dir_all(old.path());
-    }
-    let shared = all.join(name);
+    let shared = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled");
     fs::create_dir_all(&shared).expect("a folder for compiled code");
+    for file in fs::read_dir(&shared).into_iter().flatten().flatten() {
+        let used = file.metadata().and_then(|about| about.modified());
+        if used.is_ok_and(|used| used.elapsed().is_ok_and(|unused| unused > KEPT)) {
+            // Another run may have removed it.
+            let _ = fs::remove_file(file.path());
+        }
+    }
     shared
 });
 
@@ -52,6 +58,8 @@ impl Compiled {
             // The host asks that nobody else may write here.
             let _ = DirBuilder::new().mode(0o700).create(&self.cache);
             copy(&path, &self.cache.join(name));
+            // Another run may have removed it.
+            let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         }
         self.installed.lock().expect("the guests").insert(digest);
     }

@@ -76,6 +76,7 @@ pub fn takes_tasks(command: impl Fn() -> Command) {
     let plugin = |secret: &str| {
         format!(
             "[queues.work]\nplugin = \"http-call\"\nmax_retries = 1\nbackoff = \"none\"\n\
+             [queues.other]\nplugin = \"http-call\"\n\
              [plugins.http-call]\nallowed_hosts = [\"{origin}\"]\n[plugins.http-call.config]\n\
              url = \"{origin}/tasks\"\nsecret = \"{secret}\"\n",
             origin = receiver.origin()
@@ -106,6 +107,11 @@ pub fn takes_tasks(command: impl Fn() -> Command) {
     let result: Value = serde_json::from_str(&bench.status("work", &done, "result")).expect("JSON");
     assert_eq!(result, json!({ "bytes": "grüße \"x\"ab".len() }), "{again} is the same task");
     assert_eq!(receiver.about(&done).len(), 1);
+    // A task of another queue with this id is another task.
+    let _: String = bench.redis("XADD", ("other", "*", "content", "y", "tq-id", &done));
+    bench.until("other", &done, "COMPLETED");
+    let result: Value = serde_json::from_str(&bench.status("other", &done, "result")).expect("JSON");
+    assert_eq!(result, json!({ "bytes": 1 }));
     host.stop();
 
     // One field is the body, whatever is in it. The rest is in the headers.

@@ -33,7 +33,7 @@ public final class Receiver {
     /** The clocks of both machines may differ by this. */
     private static final long TOLERANCE_SECONDS = 5 * 60;
     private static final int MAX_BODY = 16 * 1024 * 1024;
-    /** How many tasks are remembered here. A table with a unique key on the id needs no bound. */
+    /** How many tasks are remembered here. A table with a unique key on queue and id needs no bound. */
     private static final int MAX_KNOWN = 100_000;
 
     private record Answer(int status, String type, String body) {}
@@ -189,14 +189,16 @@ public final class Receiver {
 
     /** Works on a task once, however often it comes. */
     private Answer once(Task task) {
+        // Two queues may have tasks with the same id.
+        String name = task.queue + "/" + task.id;
         Known entry;
         boolean isFirst;
         synchronized (known) {
-            entry = known.get(task.id);
+            entry = known.get(name);
             isFirst = entry == null;
             if (isFirst) {
                 entry = new Known();
-                known.put(task.id, entry);
+                known.put(name, entry);
                 if (known.size() > MAX_KNOWN) {
                     known.remove(known.keySet().iterator().next());
                 }
@@ -212,7 +214,7 @@ public final class Receiver {
             } catch (RuntimeException error) {
                 // Only an answer is remembered. After an error the next attempt works again.
                 synchronized (known) {
-                    known.remove(task.id);
+                    known.remove(name);
                 }
                 entry.answer.completeExceptionally(error);
             }

@@ -12,7 +12,7 @@ import { createServer } from "node:http";
 /** The clocks of both machines may differ by this. */
 const TOLERANCE_SECONDS = 5 * 60;
 const MAX_BODY = 16 * 1024 * 1024;
-/** How many tasks are remembered here. A table with a unique key on the id needs no bound. */
+/** How many tasks are remembered here. A table with a unique key on queue and id needs no bound. */
 const MAX_KNOWN = 100_000;
 
 const keys = (process.env.WEBHOOK_SECRET ?? "")
@@ -24,7 +24,10 @@ if (keys.length === 0) {
   process.exit(1);
 }
 
-/** The tasks that were seen, by id: the highest fence, the promise of the answer, whether it is there. */
+/**
+ * The tasks that were seen, by queue and id (two queues may have tasks with the same id): the highest fence,
+ * the promise of the answer, whether it is there.
+ */
 const known = new Map();
 
 /** Your own code. A Rejection ends the task; after any other error it comes again. */
@@ -77,7 +80,8 @@ function refusal(headers, body) {
 
 /** Works on a task once, however often it comes. */
 async function once(task) {
-  let entry = known.get(task.id);
+  const name = `${task.queue}/${task.id}`;
+  let entry = known.get(name);
   if (entry && !entry.isDone) {
     // An older delivery may arrive late, when its host has been replaced by another one.
     if (task.fence < entry.fence) return problem(409, "a newer delivery of this task was seen");
@@ -85,11 +89,11 @@ async function once(task) {
   }
   if (!entry) {
     entry = { fence: task.fence, answer: work(task), isDone: false };
-    known.set(task.id, entry);
+    known.set(name, entry);
     entry.answer.then(
       () => (entry.isDone = true),
       // Only an answer is remembered. After an error the next attempt works again.
-      () => known.delete(task.id),
+      () => known.delete(name),
     );
     if (known.size > MAX_KNOWN) known.delete(known.keys().next().value);
   }

@@ -10,7 +10,7 @@ cargo test --locked --workspace --lib --bins --tests --no-run || exit
 log=$(mktemp)
 # In a process group of its own, it can be ended together with what it has started.
 set -m
-RUST_TEST_THREADS=$(((threads + 1) / 2)) cargo test --locked --test e2e handlers:: >"$log" 2>&1 &
+RUST_TEST_THREADS=$(((threads + 1) / 2)) nice cargo test --locked --test e2e handlers:: >"$log" 2>&1 &
 handlers=$!
 set +m
 trap 'kill -- -$handlers 2>/dev/null; rm -f "$log"' EXIT

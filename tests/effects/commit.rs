@@ -123,7 +123,7 @@ fn effects_that_do_not_fit_what_redis_holds_fail_the_attempt_and_write_nothing()
     bench.until("work", &id, "FAILED");
     assert_eq!(bench.redis::<u64>("EXISTS", "tq:{work}:state:effects:b"), 0);
     // The value changes between the attempt and its commit.
-    let id = told(&mut bench, "work", &json!([["add", "n", 1], ["sleep", 1000]]));
+    let id = told(&mut bench, "work", &json!([["add", "n", 1], ["sleep", 4000]]));
     bench.until_running("work", 1);
     let () = bench.redis("SET", ("tq:{work}:state:effects:n", "no number"));
     eventually("the attempt failed", || bench.status("work", &id, "error").contains("number").then_some(()));

@@ -33,7 +33,8 @@ struct Seen {
 #[derive(Default)]
 struct Calls {
     all: Vec<Call>,
-    by_id: HashMap<String, usize>,
+    /// By queue and id: tasks of two queues may have the same id.
+    by_id: HashMap<(String, String), usize>,
 }
 
 /// One request.
@@ -42,7 +43,7 @@ pub struct Call {
     /// The first line and the headers.
     head: String,
     pub body: Vec<u8>,
-    /// How many requests with this `webhook-id` came before.
+    /// How many requests of this queue with this `webhook-id` came before.
     pub before: usize,
 }
 
@@ -176,7 +177,8 @@ fn serve(stream: &mut BufReader<TcpStream>, seen: &Seen, answer: &dyn Fn(&Call) 
     stream.read_exact(&mut call.body).ok()?;
     {
         let mut calls = seen.calls.lock().expect("the calls");
-        let count = calls.by_id.entry(call.id().to_owned()).or_default();
+        let id = (call.header("tqhost-queue").to_owned(), call.id().to_owned());
+        let count = calls.by_id.entry(id).or_default();
         call.before = *count;
         *count += 1;
         calls.all.push(call.clone());

@@ -75,7 +75,7 @@ fn the_answer_is_the_outcome() {
         assert_eq!(made.len(), *calls, "{answers}");
         // Each delivery has a higher fence, and the same id.
         assert!(made.is_sorted_by(|a, b| a.fence() < b.fence()), "{made:?}");
-        assert!(made.iter().all(|call| call.header("idempotency-key") == id), "{made:?}");
+        assert!(made.iter().all(|call| call.header("idempotency-key") == format!("work:{id}")), "{made:?}");
     }
     for letter in bench.dead("work") {
         let (.., reason, _, _) = table[ids.iter().position(|id| *id == letter["tq-id"]).expect("a task")];
@@ -100,7 +100,7 @@ fn a_request_has_what_the_application_needs() {
     let [call] = &calls[..] else { panic!("{calls:?}") };
     for (name, value) in [
         ("webhook-id", "order%2E7"),
-        ("idempotency-key", "order%2E7"),
+        ("idempotency-key", "work:order%2E7"),
         ("traceparent", trace),
         ("content-type", "application/json"),
         ("tqhost-queue", "work"),

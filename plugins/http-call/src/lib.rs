@@ -7,8 +7,8 @@
 //! task ─▶ body ─▶ signature ─▶ POST ─▶ answer ─▶ completed, rejected, deferred, or retried
 //! ```
 //!
-//! The application may get the same task more than once: after a retry, and after a lost answer. The header
-//! `webhook-id` is the same each time, and `tqhost-fence` grows.
+//! The application may get the same task more than once: after a retry, and after a lost answer. The headers
+//! `webhook-id` and `idempotency-key` are the same each time, and `tqhost-fence` grows.
 //!
 //! Not here: the configuration (`settings`), what a status means (`answer`).
 
@@ -47,14 +47,16 @@ pub fn call_with(
     let id = signature::header_id(&task.id);
     let seconds = now_ms / 1000;
     let signatures = signature::of(&settings.keys, &id, seconds, &body);
+    // Ids are unique within a queue only, and the name of a queue has no colon.
+    let idempotency_key = format!("{}:{id}", task.queue);
     // The host adds `traceparent`, as it does for each request of a handler.
     let request = Request::post(settings.url(&task.queue), body)
         .header("content-type", settings.content_type.as_str())
         .header("user-agent", AGENT)
-        .header("webhook-id", id.as_str())
+        .header("webhook-id", id)
         .header("webhook-timestamp", seconds.to_string())
         .header("webhook-signature", signatures)
-        .header("idempotency-key", id)
+        .header("idempotency-key", idempotency_key)
         .header("tqhost-queue", task.queue.as_str())
         .header("tqhost-attempt", task.attempt.to_string())
         .header("tqhost-fence", fence.to_string())

@@ -35,7 +35,7 @@ fn a_task_is_posted_with_its_headers() {
         for (name, value) in [
             ("content-type", "application/json"),
             ("webhook-id", "order%2E7"),
-            ("idempotency-key", "order%2E7"),
+            ("idempotency-key", "test:order%2E7"),
             ("tqhost-queue", "test"),
             ("tqhost-attempt", "2"),
             ("tqhost-fence", "12"),

@@ -114,7 +114,7 @@ fn several_tasks_are_cancelled_and_the_others_are_named() {
     assert_eq!((dry.code, &dry.stdout), (1, &would), "{dry:?}");
     let view = bench.tqhost(&[&ids[..], &["--dry-run", "--json"]].concat()).json();
     let task = |id: &str| json!({ "id": id, "before": "PENDING", "status": "CANCELLED" });
-    assert_eq!(view["tasks"], json!([task(&second), task(&third)]));
+    assert_eq!((&view["tasks"], &view["dry_run"]), (&json!([task(&second), task(&third)]), &json!(true)));
     assert_eq!(bench.places("work").delayed, 2, "a look changes nothing");
 
     let real = bench.tqhost(&ids);
@@ -148,7 +148,7 @@ fn one_task_is_looked_at_before_it_is_cancelled() {
     assert_eq!(dry.stdout, format!("{second} would be cancelled; it is PENDING\n"));
     assert_eq!(
         ask(&bench, &["cancel", "work", "2", "--dry-run"]),
-        json!({ "id": second, "before": "PENDING", "status": "CANCELLED" })
+        json!({ "id": second, "before": "PENDING", "status": "CANCELLED", "dry_run": true })
     );
     // A look fails as the cancel does.
     for id in [done.as_str(), "nobody"] {
@@ -177,8 +177,9 @@ fn a_retry_that_only_looks_lets_nothing_run() {
     for (line, id) in lines.iter().zip([&second, &third]) {
         assert!(line.starts_with(&format!("{id} would run now, as attempt 1; it is due in 1h ")), "{line}");
     }
-    let looked = bench.tqhost(&[&ids[..], &["--dry-run", "--json"]].concat()).json();
+    let mut looked = bench.tqhost(&[&ids[..], &["--dry-run", "--json"]].concat()).json();
     assert_eq!(bench.places("work").delayed, 2, "a look changes nothing");
+    assert_eq!(looked.as_object_mut().and_then(|looked| looked.remove("dry_run")), Some(json!(true)));
     // The answer is that of the command itself.
     let real = bench.tqhost(&[&ids[..], &["--json"]].concat());
     assert_eq!((real.code, real.json()), (1, looked));
@@ -202,13 +203,13 @@ fn tasks_are_checked_without_redis() {
     let ran = bench.tqhost(&["enqueue", "work", "--jsonl", &good, "--dry-run"]).ok();
     assert_eq!(ran.stdout, "2 tasks would be enqueued in work\n");
     let view = ask(&bench, &["enqueue", "work", "--jsonl", &good, "--dry-run"]);
-    assert_eq!(view, json!({ "queue": "work", "tasks": 2 }));
+    assert_eq!(view, json!({ "queue": "work", "tasks": 2, "dry_run": true }));
     let refused = bench.tqhost(&["enqueue", "work", "--jsonl", &bad, "--dry-run"]);
     assert!(refused.code == 1 && refused.stderr.contains("bad.jsonl line 2"), "{refused:?}");
     // One task is checked in the same way.
     let one = ["enqueue", "work", "a=1", "b=2", "--delay", "10s", "--dry-run"];
     assert_eq!(bench.tqhost(&one).ok().stdout, "1 task would be enqueued in work\n");
-    assert_eq!(ask(&bench, &one), json!({ "queue": "work", "tasks": 1 }));
+    assert_eq!(ask(&bench, &one), json!({ "queue": "work", "tasks": 1, "dry_run": true }));
     for (field, why) in [("a", "name=value"), ("a=@nowhere", "nowhere")] {
         let (dry, real) = (
             bench.tqhost(&["enqueue", "work", field, "--dry-run"]),

@@ -32,6 +32,7 @@ const ALONE: &str = "cancel --all cancels all that match: add --yes where nobody
 
 pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Result<(), CommandError> {
     let CancelArgs { queue: name, ids, all, state, filter, dry_run, yes } = args;
+    out.dry_run = dry_run;
     let filter = filter.filter(config);
     if !all {
         only_with_all(&filter, false)?;

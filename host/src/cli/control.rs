@@ -6,7 +6,6 @@
 //! Not here: how Redis and the hosts carry it out (`queue`, `worker`, `plugins`).
 
 use clap::Args;
-use serde::Serialize;
 use serde_json::json;
 
 use super::context::{connect, open};
@@ -66,17 +65,10 @@ struct LookArgs {
     dry_run: bool,
 }
 
-/// The JSON of a command that changed nothing.
-#[derive(Serialize)]
-struct OnlyLooked<'v, V> {
-    #[serde(flatten)]
-    view: &'v V,
-    dry_run: bool,
-}
-
 pub(super) async fn pause(config: &Config, args: PauseArgs, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, &args.queue).await?;
     let dry_run = args.look.dry_run;
+    out.dry_run = dry_run;
     let changed = match dry_run {
         true => !is_stopped(&queue, false).await?,
         false => patiently(|| queue.pause()).await?,
@@ -88,6 +80,7 @@ pub(super) async fn pause(config: &Config, args: PauseArgs, out: &mut Out) -> Re
 pub(super) async fn resume(config: &Config, args: PauseArgs, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, &args.queue).await?;
     let dry_run = args.look.dry_run;
+    out.dry_run = dry_run;
     let changed = match dry_run {
         true => is_stopped(&queue, true).await?,
         false => patiently(|| queue.resume()).await?,
@@ -108,7 +101,7 @@ async fn is_stopped(queue: &Queue, by_hold: bool) -> Result<bool, CommandError> 
 
 fn paused(queue: &str, paused: bool, changed: bool, dry_run: bool, out: &mut Out) {
     if out.json {
-        return print(&json!({ "queue": queue, "paused": paused, "changed": changed }), dry_run, out);
+        return out.json(&json!({ "queue": queue, "paused": paused, "changed": changed }));
     }
     out.line(match (paused, changed, dry_run) {
         (true, true, false) => format!("{queue} is paused in all hosts; what runs goes on"),
@@ -128,6 +121,7 @@ pub(super) async fn roll_back(
     out: &mut Out,
 ) -> Result<(), CommandError> {
     let RollbackArgs { plugin, version, why, look: LookArgs { dry_run } } = args;
+    out.dry_run = dry_run;
     let (link, version) = (connect(config).await?, version.as_deref());
     let view = match dry_run {
         true => operations::withdraw_preview(&link, &plugin, version, &why).await?,
@@ -139,12 +133,13 @@ pub(super) async fn roll_back(
         (false, 1) => format!("is withdrawn: {hosts} goes back within seconds"),
         (false, _) => format!("is withdrawn: {hosts} go back within seconds"),
     };
-    ordered(&view, &what, dry_run, out);
+    ordered(&view, &what, out);
     Ok(())
 }
 
 pub(super) async fn lift(config: &Config, args: LiftArgs, out: &mut Out) -> Result<(), CommandError> {
     let LiftArgs { plugin, version, look: LookArgs { dry_run } } = args;
+    out.dry_run = dry_run;
     let (link, version) = (connect(config).await?, version.as_deref());
     let view = match dry_run {
         true => operations::lift_preview(&link, &plugin, version).await?,
@@ -156,26 +151,27 @@ pub(super) async fn lift(config: &Config, args: LiftArgs, out: &mut Out) -> Resu
         (false, 1) => format!("may run again: {hosts} is told"),
         (false, _) => format!("may run again: {hosts} are told"),
     };
-    ordered(&view, &what, dry_run, out);
+    ordered(&view, &what, out);
     Ok(())
 }
 
-fn ordered(view: &OrderView, what: &str, dry_run: bool, out: &mut Out) {
+fn ordered(view: &OrderView, what: &str, out: &mut Out) {
     if out.json {
-        return print(view, dry_run, out);
+        return out.json(view);
     }
     out.line(format!("version {} of {} {what}", short(&view.order.version), view.plugin));
 }
 
 pub(super) async fn reload(config: &Config, args: ReloadArgs, out: &mut Out) -> Result<(), CommandError> {
     let ReloadArgs { plugin, look: LookArgs { dry_run } } = args;
+    out.dry_run = dry_run;
     let link = connect(config).await?;
     let view = match dry_run {
         true => operations::reload_preview(&link, &plugin).await?,
         false => operations::reload(&link, &plugin).await?,
     };
     match out.json {
-        true => print(&view, dry_run, out),
+        true => out.json(&view),
         false => out.line(reloaded(&view, dry_run)),
     }
     Ok(())
@@ -187,12 +183,5 @@ fn reloaded(ReloadView { plugin, hosts, .. }: &ReloadView, dry_run: bool) -> Str
         (true, _) => format!("{many} would look at the file of {plugin}"),
         (false, 1) => format!("{many} looks at the file of {plugin} within seconds"),
         (false, _) => format!("{many} look at the file of {plugin} within seconds"),
-    }
-}
-
-fn print(view: &impl Serialize, dry_run: bool, out: &mut Out) {
-    match dry_run {
-        true => out.json(&OnlyLooked { view, dry_run }),
-        false => out.json(view),
     }
 }

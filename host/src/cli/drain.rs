@@ -39,6 +39,7 @@ struct DrainedInto {
 
 pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> Result<(), CommandError> {
     let DrainArgs { queue: name, filter, dry_run, yes, out: file } = args;
+    out.dry_run = dry_run;
     let filter = filter.filter(config);
     rules(config, &name)?;
     if !dry_run && !yes && !can_ask() {

@@ -52,6 +52,7 @@ async fn enqueue(
     let rules = rules(config, &args.queue)?.clone();
     let delay = args.delay.unwrap_or_default();
     check_delay(&rules, delay)?;
+    out.dry_run = args.dry_run;
     if args.dry_run {
         return look(&args, delay, out);
     }

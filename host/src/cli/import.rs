@@ -44,6 +44,7 @@ struct ImportCounts {
 
 pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) -> Result<(), CommandError> {
     let DeadImportArgs { queue: name, file: path, dry_run } = args;
+    out.dry_run = dry_run;
     rules(config, &name)?;
     let file = LetterFile { path };
     let hasher = RandomState::new();

@@ -18,9 +18,19 @@ const USUAL_WIDTH: usize = 80;
 #[derive(Debug)]
 pub(super) struct Out {
     pub json: bool,
+    /// The command changes nothing, and its JSON says so.
+    pub dry_run: bool,
     pub paint: Paint,
     closed: bool,
     error: Option<io::Error>,
+}
+
+/// The JSON of a command that changed nothing.
+#[derive(Serialize)]
+struct OnlyLooked<'v, V> {
+    #[serde(flatten)]
+    value: &'v V,
+    dry_run: bool,
 }
 
 impl Out {
@@ -30,7 +40,7 @@ impl Out {
         let is_terminal = !json && io::stdout().is_terminal();
         let colour = is_terminal && wanted("NO_COLOR") && !dumb;
         let width = width_of(is_terminal, terminal_size(io::stdout()));
-        Out { json, paint: Paint { colour, width }, closed: false, error: None }
+        Out { json, dry_run: false, paint: Paint { colour, width }, closed: false, error: None }
     }
 
     /// Prints text and a newline.
@@ -53,7 +63,11 @@ impl Out {
 
     /// Prints a value as JSON on one line, so that a reader can take the output line by line.
     pub(super) fn json(&mut self, value: &impl Serialize) {
-        match serde_json::to_string(value) {
+        let text = match self.dry_run {
+            true => serde_json::to_string(&OnlyLooked { value, dry_run: true }),
+            false => serde_json::to_string(value),
+        };
+        match text {
             Ok(text) => self.line(text),
             Err(error) => self.error = Some(error.into()),
         }

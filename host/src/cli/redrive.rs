@@ -53,6 +53,7 @@ pub(super) async fn requeue(
     out: &mut Out,
 ) -> Result<(), CommandError> {
     let dry_run = args.dry_run;
+    out.dry_run = dry_run;
     let chosen = choose(config, args).await?;
     let (what, done) = match dry_run {
         true => (Redrive::Count(true), "would be requeued"),
@@ -84,6 +85,7 @@ pub(super) async fn purge(
 ) -> Result<(), CommandError> {
     rules(config, &args.queue)?;
     let dry_run = args.dry_run;
+    out.dry_run = dry_run;
     let chosen = choose_for_purge(config, args, yes).await?;
     let (what, done) = match dry_run {
         true => (Redrive::Count(false), "would be deleted"),

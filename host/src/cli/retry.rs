@@ -19,6 +19,7 @@ use crate::queue::Queue;
 
 pub(super) async fn run(config: &Config, args: RetryArgs, out: &mut Out) -> Result<(), CommandError> {
     let RetryArgs { queue: name, ids, dry_run } = args;
+    out.dry_run = dry_run;
     let queue = open(config, &name).await?;
     let act = async |id: &str| retry_or_look(&queue, id, dry_run).await;
     let (results, end) = each(&ids, act, |results| so_far(results, ids.len(), dry_run)).await?;

@@ -116,8 +116,8 @@ fn send(port: u16, requests: usize) {
         "POST /tasks/work HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n\
          user-agent: tqhost-http-call/1\r\nwebhook-id: 1700000000000-0\r\nwebhook-timestamp: 1700000000\r\n\
          webhook-signature: v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=\r\n\
-         idempotency-key: work:1700000000000-0\r\ntqhost-queue: work\r\ntqhost-attempt: 1\r\ntqhost-fence: 1\r\n\
-         content-length: {}\r\n\r\n{body}",
+         idempotency-key: work:1700000000000-0\r\ntqhost-queue: work\r\ntqhost-attempt: 1\r\n\
+         tqhost-fence: 1\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let stream = TcpStream::connect(("127.0.0.1", port)).expect("connect");

@@ -77,6 +77,11 @@ fn start() -> (Bench, Host) {
     }
     fs::copy(guest_path("resume-analyze"), bench.dir.path().join("word-count.wasm")).expect("copy a handler");
     bench.install("resume-analyze", "resume-analyze");
+    let before = bench.host();
+    let fields = ["resumeId=1", &format!("content={resume}")];
+    bench.tqhost(&[&["enqueue", "resume-analyze", "--wait"], &fields[..]].concat()).ok();
+    // A host that stops writes the minute into the history, so `plugins` shows it from now on.
+    before.stop();
     let host = bench.host();
     host.log("plugin loaded");
     (bench, host)

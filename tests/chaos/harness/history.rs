@@ -150,8 +150,8 @@ struct Step {
     buried: HashSet<String>,
     /// Tasks, each with an entry of it that was deleted.
     deleted: Vec<(String, String)>,
-    /// Entries under which tasks have ended.
-    ended: Vec<String>,
+    /// Entries under which tasks have ended or were parked, so their deliveries were not dropped.
+    settled: Vec<String>,
     /// Tasks, each with an entry that its consumer owns no more.
     released: Vec<(String, String)>,
     /// Whether it is a single command of a producer, not a script.
@@ -247,7 +247,7 @@ impl History {
                 (task.copies, task.dropped) = (task.copies - 1, task.dropped + 1);
                 let is_dropped = |begin: &Begin| {
                     step.deleted.contains(&(name.clone(), begin.entry.clone()))
-                        && !step.ended.contains(&begin.entry)
+                        && !step.settled.contains(&begin.entry)
                 };
                 task.begins.retain(|begin| !is_dropped(begin));
             } else if at_once != task.copies && task.wrong.len() < 5 {
@@ -341,6 +341,7 @@ impl History {
                     if let Some(id) = member.strip_prefix("new/") {
                         self.identify(queue, &name, id.to_owned());
                     }
+                    step.settled.push(member.clone());
                     if self.parked.insert((queue, member), name.clone()).is_none() {
                         self.move_by(&name, 1);
                     }
@@ -493,7 +494,7 @@ impl History {
                 let at_ms = number(fields, "finished_at").unwrap_or_default();
                 self.ends_ms.push(at_ms);
                 task.ended_ms = Some(at_ms);
-                step.ended.extend(value(fields, "entry").map(text));
+                step.settled.extend(value(fields, "entry").map(text));
                 let first = value(fields, "duplicate_of").map(text);
                 let end = if first.is_some() { DUPLICATE.to_owned() } else { text(status) };
                 if end == "CANCELLED" {

@@ -64,8 +64,8 @@ const CASES: &[Case] = &[
         what: "a task that is marked as cancelled commits nothing, and its effects are not looked at",
         scenario: a_marked_task_commits_nothing,
         mutations: &[
-            &[("if not is_new and is_marked(status) then dropped, all = all, {} end", "")],
-            &[("if not is_new and is_marked(status) then\n      for", "if false then\n      for")],
+            &[("if mark == 'here' then dropped, all = all, {} end", "")],
+            &[("if mark == 'here' then\n      for", "if false then\n      for")],
             &[("redis.call('UNLINK', one.children)", "")],
         ],
     },
@@ -118,12 +118,12 @@ const CASES: &[Case] = &[
         scenario: a_child_waits_until_its_flow_can_note_its_end,
         mutations: &[
             &[(
-                "or not is_new and (completes or buries or is_marked(status)) and \
+                "or not is_new and (completes or buries or mark == 'here') and \
                  join_refusal(status)",
                 "",
             )],
-            &[("(completes or buries or is_marked(status))", "completes")],
-            &[("(completes or buries or is_marked(status))", "(completes or buries)")],
+            &[("(completes or buries or mark == 'here')", "completes")],
+            &[("(completes or buries or mark == 'here')", "(completes or buries)")],
             &[("or join_refusal(KEYS[4])", "")],
             &[("if join_refusal(status) then return false end", "")],
             &[("if bad then error(bad) end", "")],

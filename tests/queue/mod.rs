@@ -18,6 +18,7 @@ mod large;
 mod lists;
 mod rates;
 mod reclaim;
+mod repeated_ids;
 mod report_queue;
 mod schedules;
 mod settlements;

@@ -302,11 +302,11 @@ async fn cancel_one(
 ) -> Result<(), OperationError> {
     let before = patiently(|| queue.cancel_found(task, only_waiting)).await?;
     let is_done = |before: Status| before.is_end() || only_waiting && before == Status::Processing;
-    if before.is_some_and(|before| !is_done(before)) {
-        done.succeeded += 1;
+    let is_cancelled = before.is_some_and(|before| !is_done(before));
+    *(if is_cancelled { &mut done.succeeded } else { &mut done.skipped }) += 1;
+    // The reply to this very cancel may have been lost, so what is below the task may not be cancelled yet.
+    if is_cancelled || before == Some(Status::Cancelled) {
         done.children += tree::cancel_below(queues, queue, &task.status.id).await?;
-    } else {
-        done.skipped += 1;
     }
     Ok(())
 }

@@ -192,9 +192,10 @@ impl Queue {
             return Ok(Some(name.to_owned()));
         }
         let mut newest = None;
-        for id in self.with_alias(name).await? {
+        let (ids, undelivered) = self.with_alias(name).await?;
+        for id in ids {
             let mut status = self.status_of(&id).await?;
-            if status.is_none() && self.is_entry(&id).await? {
+            if status.is_none() && (undelivered.as_ref() == Some(&id) || self.is_entry(&id).await?) {
                 status = Some(Status::Pending);
             }
             let Some(status) = status else { continue };
@@ -228,28 +229,29 @@ impl Queue {
         value::alias(&field, place).map(|alias| self.keys.alias(&alias))
     }
 
-    /// The ids of the tasks with this alias, the newest first.
-    async fn with_alias(&self, name: &str) -> Result<Vec<String>, QueueError> {
+    /// The ids of the tasks with this alias, the newest first; and which of them no host has been given yet.
+    async fn with_alias(&self, name: &str) -> Result<(Vec<String>, Option<String>), QueueError> {
         let alias = self.alias_key(name);
         let mut range = redis::cmd("ZREVRANGE");
         range.arg(&alias).arg(0).arg(-1);
         let ids = match self.link.command(LOOK, &range).await {
             // The next task with this alias replaces the key.
-            Err(error) if error.is_wrong_type() => return Ok(Vec::new()),
+            Err(error) if error.is_wrong_type() => return Ok((Vec::new(), None)),
             ids => reply::array(ids?).and_then(|ids| ids.into_iter().map(reply::text).collect()),
         };
         let mut ids: Vec<String> = self.shaped(LOOK, ids)?;
-        if let Some(entry) = self.undelivered(&alias).await? {
-            let id = codec::id_of(&entry);
-            if !ids.contains(&id) {
-                let at = order(&entry.id, codec::entry_time_ms(&entry.id));
-                let mut newer = redis::cmd("ZCOUNT");
-                newer.arg(&alias).arg(format!("({at}")).arg("+inf");
-                let newer = self.shaped(LOOK, reply::count(&self.link.command(LOOK, &newer).await?))?;
-                ids.insert(ids.len().min(usize::try_from(newer).unwrap_or(usize::MAX)), id);
-            }
+        let undelivered = self.undelivered(&alias).await?;
+        let undelivered_id = undelivered.as_ref().map(codec::id_of);
+        if let (Some(entry), Some(id)) = (undelivered, undelivered_id.clone())
+            && !ids.contains(&id)
+        {
+            let at = order(&entry.id, codec::entry_time_ms(&entry.id));
+            let mut newer = redis::cmd("ZCOUNT");
+            newer.arg(&alias).arg(format!("({at}")).arg("+inf");
+            let newer = self.shaped(LOOK, reply::count(&self.link.command(LOOK, &newer).await?))?;
+            ids.insert(ids.len().min(usize::try_from(newer).unwrap_or(usize::MAX)), id);
         }
-        Ok(ids)
+        Ok((ids, undelivered_id))
     }
 
     /// The newest entry with this alias that no host has been given yet.

@@ -12,20 +12,28 @@ use super::reply;
 use super::script;
 use super::status::Status;
 
+/// Where a task was found: its entry, or its member among the delayed ones. Each is empty if it was not.
+#[derive(Default)]
+struct FoundAt<'f> {
+    entry: &'f str,
+    member: &'f str,
+}
+
 impl Queue {
     /// Cancels a task that has not ended, and gives the status that it had before; none for an unknown task.
     /// A task that has ended stays as it is, but no further child of the flow that it joins is released. A
     /// call may be repeated: the second one gives CANCELLED.
     pub async fn cancel(&self, id: &str) -> Result<Option<Status>, QueueError> {
         self.note_queued_alias(id).await?;
-        match self.cancel_in(id, "", false).await? {
-            Some(before) => Ok(Some(before)),
-            None => {
-                // Without an entry the task has ended meanwhile, and has a status now, or it was never there.
-                let entry = self.find_queued(id).await?.map(|entry| entry.id).unwrap_or_default();
-                self.cancel_in(id, &entry, false).await
-            }
+        let before = self.cancel_in(id, &FoundAt::default(), false).await?;
+        // Where no statuses are kept, a note says for a while that a task with this id was cancelled.
+        let is_only_noted = before == Some(Status::Cancelled) && self.rules.retention.is_zero();
+        if before.is_some() && !is_only_noted {
+            return Ok(before);
         }
+        // Without an entry the task has ended meanwhile, and has a status now, or it was never there.
+        let entry = self.find_queued(id).await?.map(|entry| entry.id).unwrap_or_default();
+        self.cancel_in(id, &FoundAt { entry: &entry, member: "" }, false).await
     }
 
     /// Like [`Queue::cancel`], for a task that a list has just found. With `only_waiting`, a task that a host
@@ -40,14 +48,14 @@ impl Queue {
         let unseen = Some(entry).filter(|entry| !entry.is_empty() && !task.has_status);
         let named = unseen.and_then(|entry| self.waiting(id, &task.fields, codec::entry_time_ms(entry)));
         self.note(&self.keys, named.as_slice()).await?;
-        self.cancel_in(id, entry, only_waiting).await
+        let member = task.delayed_member().unwrap_or_default();
+        self.cancel_in(id, &FoundAt { entry, member }, only_waiting).await
     }
 
-    /// `entry`: the one in which the task was found, or none.
     async fn cancel_in(
         &self,
         id: &str,
-        entry: &str,
+        found: &FoundAt<'_>,
         only_waiting: bool,
     ) -> Result<Option<Status>, QueueError> {
         let keys = &self.keys;
@@ -60,8 +68,9 @@ impl Queue {
         let flow = keys.flow(id);
         let call = self.ending_call(&script::CANCEL).key(&keys.delayed).key(&keys.parked);
         let call = call.key(keys.task(id)).key(&marker).key(&flow.about).key(&flow.children);
-        let before =
-            self.link.script(&call.arg(id).arg(entry).arg(if only_waiting { "1" } else { "" })).await?;
+        let only_waiting = if only_waiting { "1" } else { "" };
+        let call = call.arg(id).arg(found.entry).arg(only_waiting).arg(found.member);
+        let before = self.link.script(&call).await?;
         Ok(Status::parse(&self.shaped("cancel", reply::bytes(before))?))
     }
 }

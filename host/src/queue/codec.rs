@@ -25,8 +25,8 @@ pub const MAX_ID_BYTES: usize = 256;
 /// The most reserved fields: those that the host knows, and room for those of other versions.
 const MAX_RESERVED: usize = 50;
 
-/// Longer delays are shortened to this.
-const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The longest delay of a task. A longer one that a producer wrote is shortened to this.
+pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
 
 const ID: &str = "tq-id";
 const ATTEMPT: &str = "tq-attempt";
@@ -283,7 +283,8 @@ pub fn own_fields(task: &Task) -> RawFields {
 
 /// The task id in an entry, as far as it can be read: for messages and keys when the rest is malformed.
 pub fn id_of(entry: &StreamEntry) -> String {
-    let named = entry.fields.iter().find(|(name, _)| name == ID.as_bytes());
+    // If there are several, the last one counts, as in `read_reserved`.
+    let named = entry.fields.iter().rfind(|(name, _)| name == ID.as_bytes());
     named.and_then(|(_, value)| decode_id(value).ok()).unwrap_or_else(|| entry.id.clone())
 }
 

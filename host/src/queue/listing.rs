@@ -83,7 +83,22 @@ pub(crate) struct FoundTask {
     pub reserved: RawFields,
 }
 
+/// The beginning of the member of a task that waits for its flow; its id follows (`scripts/settle.lua`).
+const OF_FLOW: &str = "flow/";
+
 impl FoundTask {
+    /// The member among the delayed tasks under which its fields are parked. None: it is no delayed task, or
+    /// a flow has its fields.
+    pub(super) fn delayed_member(&self) -> Option<&str> {
+        let (_, member) = self.position.split_once(' ').filter(|_| self.entry.is_none())?;
+        (!member.starts_with(OF_FLOW)).then_some(member)
+    }
+
+    /// Whether it waits for its flow, which has its fields.
+    pub(crate) fn waits_for_flow(&self) -> bool {
+        self.position.split_once(' ').is_some_and(|(_, member)| member.starts_with(OF_FLOW))
+    }
+
     /// The properties that filters look at.
     pub(crate) fn traits(&self) -> Traits<'_> {
         fn text(text: &Option<String>) -> &str {
@@ -240,7 +255,8 @@ impl Queue {
             // A parked task has its id and the time of its enqueueing among its fields; what cannot be read
             // is shown by its member.
             let enqueued_at = number_in(&fields, "tq-enqueued-at");
-            let entry = StreamEntry { id: member.clone(), fields, deliveries: 1 };
+            let id = member.strip_prefix(OF_FLOW).unwrap_or(&member).to_owned();
+            let entry = StreamEntry { id, fields, deliveries: 1 };
             let mut task = found(entry, Status::Pending, (!held).then_some(due_at));
             task.entry = None;
             task.position = position(&member, &due);

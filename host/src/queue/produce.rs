@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::codec;
+use super::codec::{self, LONGEST_DELAY};
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply;
 use super::script::{self, ScriptCall, with_fields};
 use super::{value, wait};
 use crate::config::ValueAt;
+use crate::config::units::show_duration;
 use crate::effects::OutboxTask;
 use crate::field::{MAX_FIELDS, RESERVED};
 use crate::task::Field;
@@ -52,12 +53,17 @@ pub enum NotATask {
     EmptyKey,
     #[error("field `{0}`: names that start with `{1}` are reserved for tqhost")]
     Reserved(String, &'static str),
+    #[error("a delay is {max} at most", max = show_duration(LONGEST_DELAY))]
+    TooLate,
 }
 
 impl NewTask {
     /// A task that becomes visible after `delay`, under a new id.
     pub fn new(fields: Vec<Field>, delay: Duration) -> Result<NewTask, NotATask> {
         check_fields(&fields, &RESERVED)?;
+        if delay > LONGEST_DELAY {
+            return Err(NotATask::TooLate);
+        }
         Ok(NewTask { id: Uuid::now_v7().to_string(), fields, delay, key: None })
     }
 
@@ -201,5 +207,9 @@ mod tests {
         assert_eq!(new(vec![field("a"); 1001]), Err(NotATask::TooManyFields(1001)));
         assert_eq!(new(vec![field("a"); 1000]), Ok(()));
         assert_eq!(new(vec![field("")]), Ok(()));
+        let later = |delay| NewTask::new(vec![field("a")], delay).map(drop);
+        assert_eq!(later(LONGEST_DELAY), Ok(()));
+        assert_eq!(later(LONGEST_DELAY + Duration::from_millis(1)), Err(NotATask::TooLate));
+        assert_eq!(NotATask::TooLate.to_string(), "a delay is 365d at most");
     }
 }

@@ -271,6 +271,8 @@ pub enum Settled {
     Done,
     /// Another consumer owns the task, or it is settled already: nothing was written.
     Overtaken,
+    /// The entry is gone, and nothing else has changed: its id belongs to a task under another entry.
+    Duplicate,
 }
 
 /// Attempts in the form and the order in which one call names them. Redis keeps its replies in this order.
@@ -352,6 +354,7 @@ impl Queue {
         }
         let settled = |reply| match reply {
             Value::Int(1) => Ok(Settled::Done),
+            Value::Int(2) => Ok(Settled::Duplicate),
             Value::Int(_) => Ok(Settled::Overtaken),
             why => {
                 let why = self.shaped(WHAT, reply::text(why))?;

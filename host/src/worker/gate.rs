@@ -61,27 +61,18 @@ pub(crate) async fn pass(
                     .await;
             }
             Begun::Cancelled => shared.metrics.settled(SettledAs::Cancelled),
-            Begun::Duplicate => {
-                shared.metrics.settled(SettledAs::Duplicate);
-                if let Some(more) = shared.notices.admit(NoticeKind::Duplicate) {
-                    let task = task.id;
-                    tracing::info!(
-                        queue,
-                        task,
-                        more,
-                        "not run: another task has its idempotency key or its id"
-                    );
-                }
-            }
+            Begun::Duplicate => shared.dropped_duplicate(&task.id),
             Begun::Gone => shared.count_deleted(&[task.entry]),
             Begun::Lost => {
                 shared.metrics.lease_lost.inc();
+                // It may have been put among the delayed ones.
+                shared.parked.notify_one();
                 if let Some(more) = shared.notices.admit(NoticeKind::Lost) {
                     tracing::warn!(
                         queue,
                         task = task.id,
                         more,
-                        "not run: another host owns this task by now"
+                        "not run now: another host owns it, or a cancelled run of its id is being stopped"
                     );
                 }
             }

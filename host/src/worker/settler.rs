@@ -273,6 +273,7 @@ impl Settler {
         match settled {
             Settled::Done => self.shared.metrics.settled(label),
             Settled::Overtaken => tracing::debug!(task = &*ending.subject().id(), "was settled before"),
+            Settled::Duplicate => self.shared.dropped_duplicate(&ending.subject().id()),
         }
         match ending.settlement() {
             Settlement::Park { .. } => self.shared.parked.notify_one(),

@@ -25,6 +25,7 @@ use crate::plugins::Version;
 use crate::queue::attempts::AttemptRecord;
 use crate::queue::{Ending, EndingSubject, Queue, Settlement};
 use crate::shutdown::Stop;
+use crate::task::SettledAs;
 use crate::telemetry::Traces;
 
 /// The run of an attempt.
@@ -153,6 +154,15 @@ impl SharedQueue {
                 "entries were deleted by somebody else while they were pending; \
                  tasks that do not run are lost"
             );
+        }
+    }
+
+    /// Counts a task that Redis has dropped without a run, because it is a duplicate.
+    pub(crate) fn dropped_duplicate(&self, task: &str) {
+        self.metrics.settled(SettledAs::Duplicate);
+        if let Some(more) = self.notices.admit(NoticeKind::Duplicate) {
+            let queue = self.name.as_ref();
+            tracing::info!(queue, task, more, "not run: another task has its idempotency key or its id");
         }
     }
 

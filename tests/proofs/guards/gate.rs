@@ -41,7 +41,7 @@ pub const CASES: &[Case] = &[
     Case {
         what: "the gate ends a task that is marked as cancelled",
         scenario: the_gate_ends_a_marked_task,
-        mutations: &[&[("if is_marked(status) then\n    cancel(", "if false then\n    cancel(")]],
+        mutations: &[&[("if mark == 'here' then\n    cancel(", "if false then\n    cancel(")]],
     },
     Case {
         what: "each delivery after the first has a higher fence than those before",
@@ -68,7 +68,7 @@ pub const CASES: &[Case] = &[
                 "redis.call('PERSIST', status)\n  set_status(status, 'status', 'PROCESSING'",
                 "set_status(status, 'status', 'PROCESSING'",
             )],
-            &[("redis.call('PERSIST', status)\n\n", "\n")],
+            &[("  redis.call('PERSIST', status)\nend", "end")],
         ],
     },
     Case {

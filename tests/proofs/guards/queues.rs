@@ -31,6 +31,14 @@ pub const CASES: &[Case] = &[
         mutations: &[&[("if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end", "")]],
     },
     Case {
+        what: "a dead letter is not requeued beside another task with its id, or after that has completed",
+        scenario: a_dead_letter_waits_for_its_id,
+        mutations: &[
+            &[("if is == 'COMPLETED' or runs or", "if is == 'COMPLETED' or")],
+            &[("if is == 'COMPLETED' or runs or", "if runs or")],
+        ],
+    },
+    Case {
         what: "a delayed task is promoted once, and not before its time",
         scenario: delayed_tasks_are_promoted_once,
         mutations: &[&[("if not is_due and not (is_early and due and due ~= HELD) then return end", "")]],
@@ -39,8 +47,8 @@ pub const CASES: &[Case] = &[
         what: "a task is not cancelled in the place of another whose id looks like its entry",
         scenario: a_cancellation_finds_its_own_task,
         mutations: &[&[(
-            "if there and (value_in(there[2], 'tq-id') or entry) == ARGV[4] then",
-            "if there then",
+            "return there and (value_in(there[2], 'tq-id') or entry) == ARGV[4]",
+            "return there",
         )]],
     },
     Case {
@@ -48,7 +56,7 @@ pub const CASES: &[Case] = &[
         scenario: a_taken_task_does_not_wait,
         mutations: &[
             &[("if ARGV[6] == '1' and is_taken() then return 'PROCESSING' end", "")],
-            &[("if id == ARGV[4] then return true end", "")],
+            &[("if is_its(entry) and pending_of(entry) then return true end", "")],
         ],
     },
     Case {
@@ -134,6 +142,18 @@ fn a_dead_letter_is_requeued_once(store: &mut Store) -> Step {
     same("requeued", store.requeue(WORK, "t", &letter, &fields)?, 1)?;
     same("again", store.requeue(WORK, "t", &letter, &fields)?, 0)?;
     same("enqueued", store.length(WORK)?, 1)
+}
+
+fn a_dead_letter_waits_for_its_id(store: &mut Store) -> Step {
+    let letter: String = store.run("XADD", &["tq:{work}:dead", "*", "n", "1"])?;
+    let fields = ["n", "1", "tq-id", "t"].map(str::to_owned);
+    let entry: String = store.run("XADD", &[WORK, "*", "n", "1", "tq-id", "t"])?;
+    same("delivered", store.read(WORK, "c1")?, entry.as_str())?;
+    same("begun", store.begin("c1", "t", &entry)?, 1)?;
+    same("it runs", store.requeue(WORK, "t", &letter, &fields)?, 0)?;
+    same("settled", store.settle("c1", &[&Attempt::named(&entry, "t").owned()])?, ["1"])?;
+    same("it has completed", store.requeue(WORK, "t", &letter, &fields)?, 0)?;
+    same("enqueued", store.length(WORK)?, 0)
 }
 
 fn delayed_tasks_are_promoted_once(store: &mut Store) -> Step {

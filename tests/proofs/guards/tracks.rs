@@ -11,17 +11,31 @@ pub const CASES: &[Case] = &[
         mutations: &[
             &[("if not track or entry and entry ~= under then return end", "if not track then return end")],
             &[(
-                "if not is_elsewhere(turns.statuses .. id, entry) then give(track, id, entry) end",
+                "if not is_taken and not is_elsewhere(turns.statuses .. id, entry) then \
+                 give(track, id, entry) end",
                 "give(track, id, entry)",
             )],
+        ],
+    },
+    Case {
+        what: "of two entries with one id, the one that runs has the turn",
+        scenario: the_entry_that_runs_has_the_turn,
+        mutations: &[&[("if track and under ~= entry then tracks().give(track, id, entry) end", "")]],
+    },
+    Case {
+        what: "a task waits while a cancelled run under its id is stopped, and does not take the turn",
+        scenario: a_stopping_run_keeps_its_turn,
+        mutations: &[
+            &[("if mark == 'elsewhere' then\n    put_off", "if false then\n    put_off")],
+            &[("local is_taken = under ~= entry and is_there(under, 0)", "local is_taken = false")],
         ],
     },
     Case {
         what: "a task that is held leaves the status of another one with its id as it is",
         scenario: a_held_task_leaves_the_status_of_another,
         mutations: &[&[(
-            "if not is_marked(status) and not is_elsewhere(status, entry) then\n      redis.pcall('HDEL'",
-            "if true then\n      redis.pcall('HDEL'",
+            "if not mark_of(status, entry) and not is_elsewhere(status, entry) then\n      forget_end(",
+            "if true then\n      forget_end(",
         )]],
     },
     Case {
@@ -32,7 +46,7 @@ pub const CASES: &[Case] = &[
     Case {
         what: "the heartbeat of a task that is cancelled while it has its turn says so",
         scenario: the_heartbeat_sees_the_mark,
-        mutations: &[&[("if turns.are_limited and is_marked(status) then return 2 end", "")]],
+        mutations: &[&[("if turns.are_limited and mark_of(status, entry) == 'here' then return 2 end", "")]],
     },
     Case {
         what: "a task that is delivered again begins with a whole lease, also if its entry was deleted",
@@ -80,6 +94,31 @@ fn a_turn_belongs_to_one_entry(store: &mut Store) -> Step {
     same("a duplicate", store.begin("c1", "t", &second)?, 3)?;
     same("only the first one is there", store.length(WORK)?, 1)?;
     end(store, &first, "t")?;
+    same("the next one has its turn", store.length(WORK)?, 1)
+}
+
+fn the_entry_that_runs_has_the_turn(store: &mut Store) -> Step {
+    let (first, second) = (add(store, "t")?, add(store, "t")?);
+    claim(store, &[&first, &second])?;
+    same("begun", store.begin("c1", "t", &second)?, 1)?;
+    same("a duplicate", store.begin("c1", "t", &first)?, 3)?;
+    add(store, "u")?;
+    claim(store, &[])
+}
+
+fn a_stopping_run_keeps_its_turn(store: &mut Store) -> Step {
+    let first = add(store, "t")?;
+    claim(store, &[&first])?;
+    same("begun", store.begin("c1", "t", &first)?, 1)?;
+    same("cancelled", store.cancel(WORK, "t")?, "PROCESSING")?;
+    let second = add(store, "t")?;
+    claim(store, &[&second])?;
+    same("put off", store.begin("c1", "t", &second)?, 0)?;
+    same("delayed", store.run::<u64>("ZCARD", &["tq:{work}:delayed"])?, 1)?;
+    add(store, "u")?;
+    claim(store, &[])?;
+    end(store, &first, "t")?;
+    same("its end is that of the cancelled one", store.said(WORK, "t")?, "CANCELLED")?;
     same("the next one has its turn", store.length(WORK)?, 1)
 }
 

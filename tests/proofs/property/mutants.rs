@@ -169,8 +169,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "begin leaves it noted that the task ran alone",
         scripts: &[&script::BEGIN],
-        text: "'dead', 'duplicate_of', 'alone')",
-        instead: "'dead', 'duplicate_of')",
+        text: "'alone', 'cancel', 'stops', 'cancelled')",
+        instead: "'cancel', 'stops', 'cancelled')",
         found: "Crashed",
     },
     Mutation {
@@ -232,7 +232,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "cancel does not look whether the task has ended",
         scripts: &[&script::CANCEL],
-        text: "if status and not is_live(status) then",
+        text: "if status and not is_live(status) and not is_second_entry and not is_second_delayed then",
         instead: "if false then",
         found: DIFFERS,
     },
@@ -365,8 +365,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle overlooks that another task has the id",
         scripts: &[&script::SETTLE],
-        text: "if not completes and is_elsewhere(status, entry) then return give_up(id, entry) end",
-        instead: "",
+        text: "local is_another = not completes and is_elsewhere(status, entry)",
+        instead: "local is_another = false",
         found: DIFFERS,
     },
     Mutation {
@@ -481,14 +481,14 @@ pub const OF_TURNS: &[Mutation] = &[
     Mutation {
         what: "a task that is cancelled while it runs ends at once",
         scripts: &[&script::CANCEL],
-        text: "runs = turns.are_limited and pending_of(entry) ~= nil",
+        text: "runs = turns.are_limited and pending_of(entry) and entry",
         instead: "runs = false",
         found: "",
     },
     Mutation {
         what: "a held task that is cancelled stays in its track",
         scripts: &[&script::CANCEL],
-        text: "if turns.limit then redis.call('ZREM', turns.tracks, member) end",
+        text: "if turns.limit then redis.call('ZREM', turns.tracks, delayed) end",
         instead: "",
         found: "broken-track",
     },

@@ -3,10 +3,10 @@
 //! In: the operations of the test. Out: the expected replies, places, statuses and keys. Not here: the
 //! comparison with Redis (`look`), carrying out operations (`world`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tqhost::testing::queue::schedule::{self, Fired};
-use tqhost::testing::queue::{Begun, Settlement, Start, Status};
+use tqhost::testing::queue::{Begun, Settled, Settlement, Start, Status};
 
 /// The place of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,8 +80,6 @@ pub struct Said {
     pub status: Option<Status>,
     /// The name of the task that it is about.
     about: Option<String>,
-    /// A task of this id was requeued, so it runs again, whatever other tasks of this id did.
-    is_requeued: bool,
 }
 
 /// All tasks by their unique names, and the order of those that wait in the stream.
@@ -106,6 +104,8 @@ pub struct Reference {
     pub values: BTreeMap<String, String>,
     /// The items of the list, oldest first.
     pub list: VecDeque<String>,
+    /// Ids of cancelled tasks of which there is a note, where statuses are not kept.
+    noted: BTreeSet<String>,
 }
 
 impl Reference {
@@ -130,6 +130,7 @@ impl Reference {
             counted: 0,
             values: BTreeMap::new(),
             list: VecDeque::new(),
+            noted: BTreeSet::new(),
         }
     }
 
@@ -200,6 +201,7 @@ impl Reference {
 
     fn say(&mut self, name: &str, status: Option<Status>) {
         let id = self.task(name).id.clone();
+        self.noted.remove(&id);
         let said = self.said.entry(id).or_default();
         (said.status, said.about) = (status, status.map(|_| name.to_owned()));
     }
@@ -382,22 +384,21 @@ impl Reference {
         settlement: &Settlement,
         crashes: u32,
         effects: Option<&NewEffects>,
-    ) -> bool {
+    ) -> Settled {
         let kept = self.kept(consumer, entry);
         let is_kept = kept.is_some();
-        let Some(name) = kept.or_else(|| self.find(entry)) else { return false };
+        let Some(name) = kept.or_else(|| self.find(entry)) else { return Settled::Overtaken };
         let is_complete = matches!(settlement, Settlement::Complete { .. });
         if !is_complete && !is_kept && !self.owned(consumer, entry) {
-            return false;
+            return Settled::Overtaken;
         }
         if !is_complete && self.is_elsewhere(&name) {
             self.drop(&name);
-            return true;
+            return Settled::Duplicate;
         }
         match settlement {
             Settlement::Complete { .. } => {
-                let is_second = self.is_elsewhere(&name) && !self.said[&self.tasks[&name].id].is_requeued;
-                assert!(!is_second, "two tasks of one id at the same time: {name}: {self:?}");
+                assert!(!self.is_elsewhere(&name), "two tasks of one id at the same time: {name}: {self:?}");
                 self.task(&name).commits += 1;
                 // The effects come before the end: until then, the task has its key.
                 match effects {
@@ -425,7 +426,7 @@ impl Reference {
                 }
             }
         }
-        true
+        Settled::Done
     }
 
     /// Makes a delayed task due, and gives its score.
@@ -461,14 +462,20 @@ impl Reference {
         dead.min_by_key(|(_, task)| task.died).map(|(name, _)| name.clone())
     }
 
-    pub fn requeue(&mut self, name: &str) {
+    /// Requeues a dead letter, unless another task with its id has completed or runs. Gives whether it did.
+    pub fn requeue(&mut self, name: &str) -> bool {
+        let said = &self.said[&self.tasks[name].id];
+        let is_there = |about: &String| self.is_there(about);
+        let runs = said.status == Some(Status::Processing) && said.about.as_ref().is_some_and(is_there);
+        if runs || said.status == Some(Status::Completed) {
+            return false;
+        }
         self.say(name, Some(Status::Pending));
         let task = self.task(name);
         (task.place, task.ended) = (Place::Queued, None);
         (task.attempt, task.deferrals, task.crashes) = (1, 0, 0);
-        let id = task.id.clone();
-        self.said.entry(id).or_default().is_requeued = true;
         self.queue.push_back(name.to_owned());
+        true
     }
 
     /// Cancels a task, and gives the status that the id had before. None when the id is unknown.
@@ -482,12 +489,18 @@ impl Reference {
                 let of_id = |name: &&str| self.tasks[*name].id == id;
                 let pending = self.pending().map(|(name, entry, ..)| (place_in_stream(entry), name));
                 let first = pending.filter(|(_, name)| of_id(name)).min().map(|(_, name)| name);
-                first.or_else(|| self.queue.iter().map(String::as_str).find(of_id))?.to_owned()
+                let Some(name) = first.or_else(|| self.queue.iter().map(String::as_str).find(of_id)) else {
+                    return self.noted.contains(id).then_some(Status::Cancelled);
+                };
+                name.to_owned()
             }
         };
         let before = said.status.unwrap_or(Status::Pending);
         self.queue.retain(|queued| *queued != name);
         self.end(&name, Place::Nowhere, Status::Cancelled);
+        if !self.keeps {
+            self.noted.insert(id.to_owned());
+        }
         Some(before)
     }
 

@@ -11,7 +11,8 @@
 -- Gives for each task one of
 --   1: this consumer owns it: run it
 --   { 1, fence }: the same, with a higher fence than it was asked with
---   0: another consumer owns it: drop it
+--   0: another consumer owns it; or another run under its id was cancelled and is not stopped yet, so this
+--      call has put it among the delayed ones for a second: drop it
 --   2: it was cancelled while it waited; this call settled it
 --   3: another task has its key or its id; this call settled it
 --   4: the stream or the entry was deleted, and nothing can deliver it again; its status says so
@@ -37,6 +38,18 @@ local function cancel(status, marker, id, entry, changes)
   end_task(status, marker, id, 'CANCELLED', changes, drop(entry))
 end
 
+-- Lets a task wait for a second among the delayed ones. The queue has limits, and so keys for that. Its
+-- producer gave it the id, and may give it to another task. A host would give one only once (`turns.lua`).
+local function put_off(id, entry, enqueued_at)
+  local fields = fields_of(entry)
+  if not fields then return end
+  if not value_in(fields, 'tq-enqueued-at') then append(fields, 'tq-enqueued-at', enqueued_at) end
+  if not value_in(fields, 'tq-attempt') then append(fields, 'tq-attempt', '1', 'tq-due-at', enqueued_at) end
+  drop(entry)
+  put({ stream = stream, delayed = turns.delayed, parked = turns.parked }, fields, now + 1000, entry)
+  if turns.limit then tracks().free(id, entry) end
+end
+
 local function begin(
   status, marker, holder, entry, attempt, enqueued_at, id, held, crashes, alone, fence, again
 )
@@ -45,9 +58,14 @@ local function begin(
     local is_told = redis.call('EXISTS', status) == 1 or tonumber(held) < tonumber(ARGV[6])
     return is_told and note_lost(status, marker, id, entry, consumer) and 4 or 0
   end
-  if is_marked(status) then
+  local mark = mark_of(status, entry)
+  if mark == 'here' then
     cancel(status, marker, id, entry, {})
     return 2
+  end
+  if mark == 'elsewhere' then
+    put_off(id, entry, enqueued_at)
+    return 0
   end
   if is_elsewhere(status, entry) then
     drop(entry)
@@ -75,8 +93,11 @@ local function begin(
   set_status(status, 'status', 'PROCESSING', 'attempt', attempt, 'plugin', ARGV[5], 'consumer', consumer,
     'enqueued_at', enqueued_at, 'started_at', now - held, 'entry', entry)
   redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as',
-    'dead', 'duplicate_of', 'alone')
+    'dead', 'duplicate_of', 'alone', 'cancel', 'stops', 'cancelled')
   if alone == '1' then redis.call('HSET', status, 'alone', entry .. ' ' .. crashes) end
+  -- A second entry with its id may have been given the turn, and does not run.
+  local track, under = unpack(turns.limit and { tracks().turn_of(id) } or {})
+  if track and under ~= entry then tracks().give(track, id, entry) end
   local given = tonumber(fence)
   last = tonumber(last) or 0
   if again == '1' and last >= given then given = last + 1 end

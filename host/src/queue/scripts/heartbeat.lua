@@ -20,7 +20,7 @@ local consumer, lease_end, out = ARGV[4], now + ARGV[5], {}
 local function beat(status, marker, entry, id, percent, note)
   if owned(entry, consumer) then
     -- Where few tasks may run beside each other, the host settles the task when its handler has stopped.
-    if turns.are_limited and is_marked(status) then return 2 end
+    if turns.are_limited and mark_of(status, entry) == 'here' then return 2 end
     local claimed = redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID')
     if percent ~= '' then set_status(status, 'progress', percent, 'note', note) end
     if #claimed > 0 then return 1 end

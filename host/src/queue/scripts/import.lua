@@ -3,8 +3,8 @@
 -- KEYS  1 stream · 2 dead letters · 3 status
 -- ARGV  1 how long (ms) the queue keeps the status of an ended task · 2… the dead letter's fields, name and
 --       value
--- Gives 1; 0 when the status names a dead letter that exists; 2 when the task has not ended, or has
---   completed. With 0 and 2 nothing was written.
+-- Gives 1; 0 when the status names a dead letter that exists; 2 when the task has not ended or is not
+--   stopped yet, or has completed. With 0 and 2 nothing was written.
 --
 -- The status is kept for at least a day, also where the queue keeps none, so that a repeated call finds it.
 local dead, status, fields = KEYS[2], KEYS[3], { unpack(ARGV, 2) }
@@ -14,12 +14,12 @@ local is, noted = unpack(redis.pcall('HMGET', status, 'status', 'dead'))
 if noted and string.match(noted, '^%d+%-%d+$') and #redis.call('XRANGE', dead, noted, noted) > 0 then
   return 0
 end
-if is_live(is) or is == 'COMPLETED' then return 2 end
+if is_live(is) or is == 'COMPLETED' or mark_of(status, '') == 'elsewhere' then return 2 end
 local entry = redis.call('XADD', dead, '*', unpack(fields))
 set_status(status, 'status', 'FAILED', 'dead', entry, 'attempt', value_in(fields, 'tq-attempts') or '1',
   'error', value_in(fields, 'tq-error') or '', 'enqueued_at', value_in(fields, 'tq-enqueued-at') or now_text,
   'finished_at', value_in(fields, 'tq-failed-at') or now_text)
-redis.call('HDEL', status, 'result', 'due_at', 'parked_as', 'entry', 'cancel', 'duplicate_of')
+redis.call('HDEL', status, 'result', 'due_at', 'parked_as', 'entry', 'cancel', 'stops', 'duplicate_of')
 redis.call('PEXPIRE', status, math.max(ARGV[1], 86400000))
 -- The flow that the task joins goes on without it only while the flow knows its dead letter.
 local joins = value_in(fields, 'tq-joins')

@@ -141,6 +141,14 @@ local function set_status(key, ...)
   end
 end
 
+-- Takes away these fields of a status, what it says of the end of an earlier task with the id, and when it
+-- expires.
+local function forget_end(status, ...)
+  redis.pcall('HDEL', status, 'finished_at', 'result', 'dead', 'duplicate_of', 'cancel', 'stops',
+    'cancelled', ...)
+  redis.call('PERSIST', status)
+end
+
 -- The id of the task that has an idempotency key, or nil. `marker` is the stream of the queue (if it is not
 -- this one: `other`) when there is no key. A value of another type counts as no marker.
 local function first_task(marker, other)
@@ -185,10 +193,14 @@ local function is_live(status)
   return status == 'PENDING' or status == 'PROCESSING'
 end
 
--- Whether cancel.lua marked the task because its entry was not known. The script that finds the mark ends
--- the task.
-local function is_marked(status)
-  return redis.pcall('HGET', status, 'cancel') == '1'
+-- Whether cancel.lua marked the task because it could not end it: 'here' if the run under this entry is to be
+-- stopped, or if no entry was known; 'elsewhere' while another run under its id is to be stopped; else nil.
+-- The script that finds its mark ends the task.
+local function mark_of(status, entry)
+  local mark, stops = unpack(redis.pcall('HMGET', status, 'cancel', 'stops'))
+  if mark ~= '1' then return nil end
+  if not stops or stops == entry then return 'here' end
+  return exists(stops) and 'elsewhere' or nil
 end
 
 -- Adds a task for the end of a task, with the fields of the ended one that are told. Its trace goes on in the
@@ -369,7 +381,7 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   end
   if tonumber(retention) > 0 then
     if not is_new then
-      redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', 'alone',
+      redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'stops', 'deleted', 'alone',
         how == 'COMPLETED' and 'error' or 'cancel')
     end
     set_status(status, 'status', how, 'finished_at', now_text, unpack(changes))

@@ -2,20 +2,22 @@
 --
 -- KEYS  1 stream · 2 dead letters · 3 status
 -- ARGV  1 the dead letter's entry id · 2 enqueued-at ms · 3… the task's fields, name and value
--- Gives 1; 2 when the flow that the task belongs to, or joins, is not known any more; or 0 when the dead
---   letter does not exist (any more): then nothing was written.
+-- Gives 1; 2 when the flow that the task belongs to, or joins, is not known any more; or 0: then nothing was
+--   written. The dead letter does not exist (any more), or its id belongs to a task that has completed, runs,
+--   or is being stopped: its producer sent it again.
 take_told()
 local dead, status, fields = KEYS[2], KEYS[3], { unpack(ARGV, 3) }
 if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end
+local is, known_entry, _, _, kept_until = place_of(status)
+local runs = is == 'PROCESSING' and known_entry and (exists(known_entry) or kept_until > now)
+if is == 'COMPLETED' or runs or mark_of(status, '') then return 0 end
 -- It waits for its first attempt from now on. An operation that began before knows by the second field that
 -- the task came later, although it was enqueued earlier.
 append(fields, 'tq-due-at', now_text, 'tq-requeued-at', now_text)
 local entry = redis.call('XADD', stream, '*', unpack(fields))
 redis.call('XDEL', dead, ARGV[1])
 set_status(status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', ARGV[2], 'entry', entry)
-redis.call('HDEL', status, 'error', 'result', 'progress', 'note', 'due_at', 'started_at', 'finished_at',
-  'parked_as', 'dead', 'duplicate_of')
-redis.call('PERSIST', status)
+forget_end(status, 'error', 'progress', 'note', 'due_at', 'started_at', 'parked_as')
 
 -- Its end counts for the flow that it belongs to, or that it joins, which may be about to expire. The end of
 -- a task that joins it decides on that again. A requeued child has a long time to complete.

@@ -26,8 +26,9 @@
 -- yet, and its host has held it for less than half a lease, so that no other host can own it. Of all effects
 -- it may have only values of the state that are set and do not expire.
 --
--- Gives for each attempt 1: done; 0: another consumer settled or owns the task, nothing was written; or the
--- text of an error: nothing was written. It begins with TQEFFECT when the effects can never be committed.
+-- Gives for each attempt 1: done; 2: dropped, because its id belongs to another entry; 0: another consumer
+-- settled or owns the task, nothing was written; or the text of an error: nothing was written. It begins with
+-- TQEFFECT when the effects can never be committed.
 --
 -- XACK is the guard of each attempt, and the script's first write. The result of a worker that lost its lease
 -- counts, if it comes first, except in a queue that limits which tasks run beside each other; only the owner
@@ -326,9 +327,11 @@ local function make_settle_next()
   end
 
   -- The member of a delayed task is named after its former entry, not its id: two tasks may have one id.
-  local function park(status, id, entry, attempt, enqueued_at, message, due, fields)
+  local function park(status, id, entry, attempt, enqueued_at, message, due, fields, mark)
     local place, where = put(here, fields, due, entry)
-    redis.pcall('HDEL', status, 'progress', 'note', 'entry', 'parked_as', 'deleted')
+    -- The status speaks of a cancelled run under this id until that is stopped.
+    if mark == 'elsewhere' then return end
+    forget_end(status, 'progress', 'note', 'entry', 'parked_as', 'deleted')
     set_status(status, 'status', 'PENDING', 'attempt', attempt, 'enqueued_at', enqueued_at, 'due_at', due,
       place, where)
     if message ~= '' then redis.call('HSET', status, 'error', message) end
@@ -367,10 +370,19 @@ local function make_settle_next()
     set_status(status, 'attempts', record.key)
   end
 
-  -- Leaves the task of another entry as it is, and its track too if this entry has no turn there.
-  local function give_up(id, entry)
+  -- Leaves the task of another entry as it is, and its track too if this entry has no turn there. `letter` is
+  -- the content of a dead letter, if this entry is one for itself.
+  local function give_up(id, entry, letter)
+    if letter then redis.call('XADD', KEYS[4], '*', unpack(letter)) end
     if turns.limit then tracks().free(id, entry) end
-    return 1
+    return letter and 1 or 2
+  end
+
+  -- The content of a dead letter.
+  local function letter_of(fields)
+    local letter = packed(fields)
+    append(letter, 'tq-failed-at', now_text)
+    return letter
   end
 
   -- Settles an attempt that is not plain. If a key that it has to write has another type, it fails before the
@@ -381,25 +393,29 @@ local function make_settle_next()
     local completes, is_new = what == 'C' or what == 'O' or all, what == 'N'
     local buries = what == 'B' or what == 'F'
     local is_free = completes and what ~= 'O' and what ~= 'Y'
-    local dropped
+    local mark, dropped = not is_new and mark_of(status, entry), nil
     if all then
       -- The checks come before the first write, and so does the question who owns the entry.
       local is_ours = is_free and pending_of(entry) or owned(entry, consumer)
       if not is_ours and not is_kept(status, entry) then return 0 end
-      if not is_new and is_marked(status) then dropped, all = all, {} end
+      if mark == 'here' then dropped, all = all, {} end
       local refusal = refusal_of(all)
       if refusal then return refusal end
     end
     local bad = buries and wrong_type(KEYS[4], 'stream')
       or not completes and not buries and wrong_type(KEYS[2], 'zset', KEYS[3], 'hash')
-      or not is_new and (completes or buries or is_marked(status)) and join_refusal(status)
+      or not is_new and (completes or buries or mark == 'here') and join_refusal(status)
     if bad then return bad.err end
     local is_acked = (is_free or owned(entry, consumer)) and redis.call('XACK', stream, group, entry) == 1
     if not is_acked and not is_kept(status, entry) then return 0 end
     -- If the id belongs to another entry, this is a duplicate that never passed begin.lua, and the status
-    -- stays with the other entry.
-    if not completes and is_elsewhere(status, entry) then return give_up(id, entry) end
-    if not is_new and is_marked(status) then
+    -- stays with the other entry. What is no task at all is kept as a dead letter without a status.
+    local is_another = not completes and is_elsewhere(status, entry)
+    if is_another or buries and mark == 'elsewhere' then
+      local is_kept = buries and (not is_another or value_in(fields, 'tq-reason') == 'malformed')
+      return give_up(id, entry, is_kept and letter_of(fields))
+    end
+    if mark == 'here' then
       for _, one in ipairs(dropped or {}) do
         if one.kind.take_back then one.kind.take_back(one) end
       end
@@ -408,7 +424,7 @@ local function make_settle_next()
     if record then keep(record, status, plugin, ran, message, delay) end
     if not completes and not buries then
       local due = (what == 'E' and enqueued_at or now) + delay
-      park(status, id, entry, attempt, enqueued_at, message, due, fields)
+      park(status, id, entry, attempt, enqueued_at, message, due, fields, mark)
       return 1
     end
     -- Every status but that of a plain task names the entry, so that two tasks with one id are not confused.
@@ -422,9 +438,7 @@ local function make_settle_next()
       return end_task(status, marker, id, 'COMPLETED', changes, entry, nil, is_new)
     end
     append(changes, 'error', message)
-    fields = packed(fields)
-    append(fields, 'tq-failed-at', now_text)
-    return end_task(status, marker, id, 'FAILED', changes, entry, fields)
+    return end_task(status, marker, id, 'FAILED', changes, entry, letter_of(fields))
   end
 
   -- Settles the next attempt that is not plain. `refused` is an error for all that have effects.
@@ -435,7 +449,7 @@ local function make_settle_next()
     local all = has_effects[args[1]] and next_effects()
     local record = has_record[args[1]] and next_record()
     local result = all and refused or try(settle, status, marker, fields, all, record, unpack(args))
-    if result == 1 then append(settled, args[2]) end
+    if result == 1 or result == 2 then append(settled, args[2]) end
     attempts = attempts + 1
     out[attempts] = result
   end

@@ -92,12 +92,32 @@ tracks = function()
     pass_on(track)
   end
 
+  -- The characters of UTF-8: those of one byte in a row, and those of two, three and four bytes.
+  local UTF8 = {
+    '^[%z\1-\127]+', '^[\194-\223][\128-\191]', '^\224[\160-\191][\128-\191]',
+    '^[\225-\236\238\239][\128-\191][\128-\191]', '^\237[\128-\159][\128-\191]',
+    '^\240[\144-\191][\128-\191][\128-\191]', '^[\241-\243][\128-\191][\128-\191][\128-\191]',
+    '^\244[\128-\143][\128-\191][\128-\191]',
+  }
+
+  -- Whether bytes are UTF-8, as the id of a task has to be.
+  local function is_text(bytes)
+    local at = 1
+    while at <= #bytes do
+      local to
+      for _, kind in ipairs(UTF8) do to = to or select(2, string.find(bytes, kind, at)) end
+      if not to then return false end
+      at = to + 1
+    end
+    return true
+  end
+
   -- The track of a task, or nil: it runs beside all others. `field` is the field that names it (empty: all
   -- tasks are in one track). A task that waits for its time joins its track when it is due. A task whose flow
   -- has failed does not run, nor does one that is malformed.
   local function track_of(fields, field)
     local id = value_in(fields, 'tq-id')
-    local is_malformed = #fields > 7000 or id and (id == '' or #id > 256)
+    local is_malformed = #fields > 7000 or id and (id == '' or #id > 256 or not is_text(id))
     local is_later = value_in(fields, 'tq-delay-ms') or value_in(fields, 'tq-flow-failed')
     if is_malformed or is_later then return nil end
     if field == '' then return 'all' end
@@ -134,8 +154,8 @@ tracks = function()
     redis.call('ZADD', members, 0, member)
     redis.call('ZADD', turns.delayed, HELD, member)
     redis.call('HSET', turns.parked, member, cmsgpack.pack(fields))
-    if not is_marked(status) and not is_elsewhere(status, entry) then
-      redis.pcall('HDEL', status, 'entry', 'due_at', 'progress')
+    if not mark_of(status, entry) and not is_elsewhere(status, entry) then
+      forget_end(status, 'entry', 'due_at', 'progress')
       set_status(status, 'status', 'PENDING', 'attempt', value_in(fields, 'tq-attempt') or '1',
         'enqueued_at', enqueued_at, 'parked_as', member, 'note', 'waits for its turn')
     end
@@ -147,10 +167,12 @@ tracks = function()
   -- delivered before, if it was.
   local function take(entry, fields, field, before)
     local id = value_in(fields, 'tq-id') or entry
-    local track = turn_of(id)
+    local track, under = turn_of(id)
     if track then
-      -- It comes back: after a retry, or because it was held. Another task with its id does not run.
-      if not is_elsewhere(turns.statuses .. id, entry) then give(track, id, entry) end
+      -- It comes back: after a retry, or because it was held. While a task runs, another one with its id does
+      -- not.
+      local is_taken = under ~= entry and is_there(under, 0)
+      if not is_taken and not is_elsewhere(turns.statuses .. id, entry) then give(track, id, entry) end
       return true
     end
     track = track_of(fields, field)

@@ -437,3 +437,34 @@ fn commands_use_the_last_good_configuration_while_the_file_is_broken() {
     refused("the copy is that of another file");
     host.stop();
 }
+
+#[test]
+fn a_changed_queue_that_cannot_be_served_keeps_no_capacity_from_the_others() {
+    let held = Held::new();
+    let queues = |more: &str| {
+        format!(
+            "concurrency = 2\n[queues.slow]\nplugin = \"fetches\"\nconcurrency = 2\n{more}\
+             [queues.fast]\nplugin = \"empty\"\nconcurrency = 2\n"
+        )
+    };
+    let mut bench = held.bench(&queues(""));
+    bench.install("empty", "empty");
+    let host = bench.host();
+    eventually("both queues rest", || {
+        let clients: String = bench.redis("CLIENT", "LIST");
+        let blocked: Vec<&str> = clients.lines().filter(|line| line.contains(" flags=b ")).collect();
+        (blocked.len() == 1 && blocked[0].contains(" cmd=xread ")).then_some(())
+    });
+    // The last read brings as many tasks as may run, so the queue asks for more.
+    let slow: Vec<String> = (0..4).map(|_| bench.xadd("slow", &held.task())).collect();
+    bench.until_running("slow", 2);
+    let _: () = bench.redis("SET", ("baddead", "x"));
+    change(&bench, &host, &held.queues(&queues("dead_letter = \"baddead\"\n")));
+    host.log("no task is taken from the queue");
+    held.end();
+    bench.until_pending("slow", 0);
+    let ids: Vec<String> = (0..3).map(|n| bench.xadd("fast", &[("n", &n.to_string())])).collect();
+    bench.all_done("fast", &ids);
+    assert_eq!(bench.places("slow").length, 2, "the others of {slow:?} wait");
+    host.stop();
+}

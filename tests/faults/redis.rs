@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::support::proxy::Proxy;
-use crate::support::{Bench, Host, Places, Producer, RedisServer, eventually};
+use crate::support::{Bench, Held, Host, Places, Producer, RedisServer, eventually};
 
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n";
 const SLEEPS: &str =
@@ -187,6 +187,8 @@ fn pair(queues: &str, guest: &str) -> Pair {
 
 /// Waits until the replica has received everything, by Redis's own count.
 fn until_level(bench: &mut Bench) {
+    // WAIT speaks of the writes of its own connection and of those before them, so this one writes something.
+    let _: () = bench.redis("SETEX", ("level", 60, 1));
     eventually("the replica is level with its primary", || {
         let level: u64 = bench.redis("WAIT", (1, 100));
         (level == 1).then_some(())
@@ -364,6 +366,52 @@ fn redis_20_noreplicas_writes_are_refused_until_there_are_enough() {
         |bench| bench.redis("CONFIG", ("SET", "min-replicas-to-write", "1")),
         |bench| bench.redis("CONFIG", ("SET", "min-replicas-to-write", "0")),
     );
+}
+
+#[test]
+fn redis_20_hosts_whose_writes_are_refused_for_longer_than_a_lease_keep_their_tasks() {
+    let names: Vec<String> = (0..20).map(|n| format!("q{n}")).collect();
+    let head = "[defaults]\nplugin = \"fetches\"\nlease = \"6s\"\ntimeout = \"5m\"\n".to_owned();
+    let queues = names.iter().fold(head, |text, name| text + &format!("[queues.{name}]\n"));
+    let held = Held::new();
+    let mut bench = held.bench(&queues);
+    let hosts = [bench.host(), bench.host()];
+    hosts.iter().for_each(Host::until_ready);
+    for name in &names {
+        bench.xadd(name, &held.task());
+    }
+    for name in &names {
+        bench.until_running(name, 1);
+    }
+    // The pending entry of each queue: its id, owner, ms since the last heartbeat, and deliveries.
+    let pending = |bench: &mut Bench| -> Vec<(String, String, u64, u64)> {
+        let of = |name: &String| -> Vec<(String, String, u64, u64)> {
+            bench.redis("XPENDING", (name, "tqhost", "-", "+", 1))
+        };
+        names.iter().flat_map(of).collect()
+    };
+    let owners = |bench: &mut Bench| -> Vec<(String, u64)> {
+        pending(bench).into_iter().map(|(_, owner, _, deliveries)| (owner, deliveries)).collect()
+    };
+    let before = owners(&mut bench);
+    let _: () = bench.redis("CONFIG", ("SET", "min-replicas-to-write", "1"));
+    eventually("all leases are over", || {
+        pending(&mut bench).iter().all(|(_, _, idle, _)| *idle > 6500).then_some(())
+    });
+    let _: () = bench.redis("CONFIG", ("SET", "min-replicas-to-write", "0"));
+    eventually("all tasks have an owner again", || {
+        pending(&mut bench).iter().all(|(_, _, idle, _)| *idle < 6000).then_some(())
+    });
+    assert_eq!(owners(&mut bench), before, "no task changed its owner, and none is charged with a crash");
+    for name in &names {
+        let of = |counter: &str| hosts.iter().map(|host| host.count(counter, name)).sum::<u64>();
+        assert_eq!((of("tqhost_reclaimed_total"), of("tqhost_lease_lost_total")), (0, 0), "{name}");
+    }
+    held.end();
+    for name in &names {
+        bench.until_drained(name);
+    }
+    Host::stop_all(hosts);
 }
 
 /// The ids of the clients that wait in a blocking read.

@@ -274,6 +274,51 @@ fn worker_04_sigterm_at_the_start_leaves_nothing_behind() {
     assert!(names.is_empty(), "no name is left behind: {names:?}");
 }
 
+#[test]
+fn worker_04_a_second_sigterm_gives_tasks_back_while_a_read_waits_for_its_reply() {
+    let held = Held::new();
+    let queues = "[queues.work]\nplugin = \"fetches\"\nconcurrency = 5\n";
+    let mut bench = held.bench(queues);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(&held.queues(queues), proxy.port);
+    let mut host = bench.host();
+    let ids: Vec<String> = (0..3).map(|_| bench.xadd("work", &held.task())).collect();
+    bench.until_running("work", ids.len());
+    proxy.hold("XREADGROUP", Fate::HoldReply);
+    eventually("a read waits for its reply", || (proxy.hits() == 1).then_some(()));
+    host.signal(Signal::SIGTERM);
+    host.log("stopping: no new tasks");
+    host.signal(Signal::SIGTERM);
+    host.log("told to stop again");
+    assert_eq!(host.ended(), 0);
+    assert_eq!(bench.places("work"), Places { length: 3, ..Places::default() }, "they were given back");
+    for id in &ids {
+        assert_eq!(bench.status("work", id, "status"), "PENDING");
+    }
+}
+
+#[test]
+fn worker_04_sigterm_gives_back_a_task_whose_delivery_was_lost() {
+    let queues = "[queues.work]\nplugin = \"empty\"\n";
+    let mut bench = Bench::new(queues);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(queues, proxy.port);
+    let mut host = bench.host();
+    let id = bench.xadd("work", &[("n", "1")]);
+    proxy.hold("XREADGROUP", Fate::HoldReply);
+    // The host reads nothing before it has the plugin.
+    bench.install("empty", "empty");
+    eventually("the task is delivered in a reply that does not arrive", || (proxy.hits() == 1).then_some(()));
+    assert_eq!(bench.places("work").pending, 1);
+    host.signal(Signal::SIGTERM);
+    assert_eq!(host.ended(), 0);
+    assert_eq!(bench.places("work"), Places { length: 1, ..Places::default() }, "it was given back");
+    let next = bench.host();
+    bench.until("work", &id, "COMPLETED");
+    assert_eq!(next.count("tqhost_reclaimed_total", "work"), 0, "it does not count as a crash");
+    next.stop();
+}
+
 /// A host is suspended, another host reclaims its task, and somebody deletes the entry. The first host does
 /// not count that as a loss when it continues.
 #[test]

@@ -271,6 +271,37 @@ fn what_is_cancelled_while_it_waits_for_others_is_not_run() {
 }
 
 #[test]
+fn what_is_cancelled_while_it_waits_is_not_run_where_few_tasks_may_run_either() {
+    let mut bench = bench();
+    let queue = "[queues.work]\nplugin = \"batches\"\nconcurrency = 5\nmax_running = 5\n\
+        batch = { max_tasks = 3, max_wait = \"1m\" }\n";
+    bench.configure_for(queue, bench.redis.port);
+    let host = bench.host();
+    let cancelled = bench.xadd("work", &[("say", "never said")]);
+    let kept = bench.xadd("work", &[("say", "said")]);
+    bench.until_running("work", 2);
+    bench.tqhost(&["cancel", "work", &cancelled]).ok();
+    // The host learns of that in a heartbeat, and knows it when a later one renews the other lease.
+    let mut last = 0;
+    for _ in 0..3 {
+        eventually("a heartbeat renews the lease", || {
+            let pending: Vec<(String, String, u64, u64)> =
+                bench.redis("XPENDING", ("work", "tqhost", &kept, &kept, 1));
+            let idle = pending[0].2;
+            (idle < std::mem::replace(&mut last, idle)).then_some(())
+        });
+    }
+    // This task fills the batch.
+    let id = bench.xadd("work", &[("say", "said")]);
+    assert_eq!((result(&mut bench, &kept), result(&mut bench, &id)), ((2, 0, 1), (2, 1, 1)));
+    bench.until("work", &cancelled, "CANCELLED");
+    host.until_ended_as("work", "cancelled", 1);
+    assert_eq!(bench.places("work"), EMPTY);
+    let log = host.stop_for_log();
+    assert_eq!((log.logged("said").len(), log.logged("never said").len()), (2, 0));
+}
+
+#[test]
 fn nothing_waits_for_tasks_that_cannot_come() {
     let mut bench = bench();
     // The queue's rules allow ten tasks in a batch, the host's capacity four. The wait is longer than the

@@ -258,3 +258,31 @@ fn duties_go_to_another_host_when_theirs_stops_or_dies() {
     let left: u64 = bench.redis("ZCARD", "tq:hosts:leases:{tq:hosts:duties}");
     assert!(left <= 1, "a host that stops leaves no lease: {left}");
 }
+
+#[test]
+fn the_duties_of_a_removed_queue_go_to_another_host_although_redis_refused_to_free_them_at_first() {
+    let mut bench = Bench::new(&queues(2, ""));
+    bench.install("echo", "echo");
+    // The other host has a configuration of its own, which stays.
+    let stays = bench.dir.path().join("stays.toml");
+    std::fs::copy(bench.config(), &stays).expect("copy the configuration");
+    let _: () = bench.redis("ACL", ("SETUSER", "host", "on", ">p", "~*", "&*", "+@all"));
+    let url = format!("redis://host:p@127.0.0.1:{}", bench.redis.port);
+    bench.configure_url(&queues(2, ""), &url);
+    let first = bench.host();
+    let first_id = id(&first);
+    eventually("the first host has the duties", || (holder(&mut bench, "q1") == first_id).then_some(()));
+    let second = Host::start(&stays, "info,tqhost=debug");
+    let second_id = id(&second);
+    let _: () = bench.redis("ACL", ("SETUSER", "host", "-hdel"));
+    bench.configure_url(&queues(1, ""), &url);
+    eventually("Redis refuses to free the duties", || {
+        let refused: Vec<redis::Value> = bench.redis("ACL", "LOG");
+        format!("{refused:?}").contains("hdel").then_some(())
+    });
+    assert_eq!(holder(&mut bench, "q1"), first_id);
+    let _: () = bench.redis("ACL", ("SETUSER", "host", "+hdel"));
+    eventually("the second host has the duties", || (holder(&mut bench, "q1") == second_id).then_some(()));
+    assert_eq!(holder(&mut bench, "q0"), first_id);
+    Host::stop_all([first, second]);
+}

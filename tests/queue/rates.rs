@@ -7,7 +7,7 @@
 use tqhost::testing::queue::script;
 
 use crate::support::proxy::Proxy;
-use crate::support::{Bench, Held, eventually};
+use crate::support::{Bench, Held, Runs, eventually};
 
 /// When the tasks began to run, in ms of Redis's clock, by task.
 fn starts(bench: &mut Bench, ids: &[String]) -> Vec<u64> {
@@ -70,4 +70,23 @@ fn tasks_that_are_recovered_after_a_lost_reply_count_for_the_rate() {
     bench.until_drained("work");
     host.log("found tasks that were delivered in a reply that was lost");
     host.stop();
+}
+
+#[test]
+fn tasks_of_a_dead_host_start_before_new_ones() {
+    let runs = Runs::start();
+    let mut bench =
+        runs.bench("[queues.work]\nplugin = \"fetches\"\nlease = \"2s\"\nrate_limit = \"10/m\"\n");
+    let first = bench.host();
+    runs.add(&mut bench, "work", "left", 0, 600_000);
+    eventually("it runs", || (runs.of("left").len() == 1).then_some(()));
+    first.kill();
+    // These take every place as soon as it is free, for longer than the test waits for anything.
+    for n in 0..20 {
+        runs.add(&mut bench, "work", "new", n, 0);
+    }
+    let second = bench.host();
+    eventually("it is taken over", || (runs.of("left").len() == 2).then_some(()));
+    assert!(bench.places("work").length > 1, "new tasks still wait: {:?}", bench.places("work"));
+    second.kill();
 }

@@ -113,6 +113,23 @@ fn after_a_silence_of_redis_nobody_is_taken_for_dead_for_a_lease() {
 }
 
 #[test]
+fn after_refused_writes_nobody_is_taken_for_dead_for_a_lease() {
+    let mut bench = Bench::new("[queues.work]\nlease = \"4s\"\n");
+    let consumers = Consumers::new(&bench);
+    let task = read(&mut bench, "refused", "1");
+    let _: () = bench.redis("CONFIG", ("SET", "min-replicas-to-write", "1"));
+    // Redis answers reads all the time, so there is no silence.
+    assert_eq!(consumers.until_abandoned("-"), task);
+    let asked = consumers.queue.reclaim("new", "-", 50, consumers.queue.outlived());
+    let refused = consumers.runtime.block_on(asked).expect_err("Redis refuses writes");
+    assert!(format!("{refused:?}").contains("NOREPLICAS"), "{refused:?}");
+    assert!(consumers.queue.is_just_back(), "its owner had no time to renew the lease");
+    let _: () = bench.redis("CONFIG", ("SET", "min-replicas-to-write", "0"));
+    assert_eq!(deliveries(&consumers.reclaim("-").0), [(task.as_str(), 1)]);
+    eventually("a lease is over since then", || (consumers.queue.outlived() > Duration::ZERO).then_some(()));
+}
+
+#[test]
 fn a_take_over_is_bounded_in_bytes() {
     let mut bench = Bench::new("[queues.work]\nlease = \"1s\"\n");
     let consumers = Consumers::new(&bench);

@@ -45,14 +45,15 @@ impl Queue {
         call.arg(millis(rules.retention)).arg(window(&rules.idempotency)).telling(Arc::clone(&self.told))
     }
 
-    /// Whether Redis answered again only recently, after a silence in which leases may have ended. Living
-    /// hosts have had no time yet to renew theirs, so a task that looks abandoned may not be.
+    /// Whether Redis answered again only recently, after a silence in which leases may have ended, or refused
+    /// a write only recently. Living hosts have had no time yet to renew their leases, so a task that looks
+    /// abandoned may not be.
     pub fn is_just_back(&self) -> bool {
         self.is_back_for_less_than(HEARD_AGAIN)
     }
 
-    /// Whether there was a silence in which leases may have ended, and Redis has answered again for less than
-    /// `time`.
+    /// Whether there was a time in which leases may have ended because nobody could renew them, and it has
+    /// been over for less than `time`.
     pub(super) fn is_back_for_less_than(&self, time: Duration) -> bool {
         let is_long = |back: &Recovery| back.silence >= self.rules.lease / 2;
         self.link.recovery().is_some_and(|back| is_long(&back) && back.since.elapsed() < time)

@@ -76,10 +76,11 @@ struct LastReply {
     recovery: Option<Recovery>,
 }
 
-/// The end of a time without any reply from Redis.
+/// The end of a time in which no lease could be renewed: there was no reply from Redis, or it refused writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
     pub since: Instant,
+    /// How long that was. [`Duration::MAX`]: nobody knows, because Redis refused a write.
     pub silence: Duration,
 }
 
@@ -123,6 +124,12 @@ impl Redis {
         }
     }
 
+    /// Notes that Redis refused a write. It goes on answering reads, so there is no silence.
+    fn refused_write(&self) {
+        let recovery = Recovery { since: Instant::now(), silence: Duration::MAX };
+        self.last_reply.lock().unwrap_or_else(PoisonError::into_inner).recovery = Some(recovery);
+    }
+
     /// A connection for ordinary calls, which may be shared.
     pub fn link(&self) -> Link {
         self.link_blocking_for(Duration::ZERO)
@@ -155,7 +162,8 @@ struct ConnectionState {
 }
 
 impl Link {
-    /// When Redis answered again after a silence of [`SILENCE`] or longer, over any connection of this host.
+    /// When Redis answered again after a silence of [`SILENCE`] or longer, or last refused a write, over any
+    /// connection of this host.
     pub fn recovery(&self) -> Option<Recovery> {
         self.redis.last_reply.lock().unwrap_or_else(PoisonError::into_inner).recovery
     }
@@ -297,6 +305,9 @@ impl Link {
                 Ok(value)
             }
             Err(error) => {
+                if refuses_writes(&error) {
+                    self.redis.refused_write();
+                }
                 if ends_connection(&error) {
                     let mut state = self.state.lock().await;
                     if state.epoch == epoch {
@@ -320,6 +331,11 @@ fn ends_connection(error: &RedisError) -> bool {
         ErrorKind::Io | ErrorKind::Parse => true,
         _ => error.is_unrecoverable_error() || error.is_timeout(),
     }
+}
+
+/// Whether Redis refuses the writes of all clients: it cannot save, has too few replicas, or is one.
+fn refuses_writes(error: &RedisError) -> bool {
+    matches!(error.code(), Some("MISCONF" | "NOREPLICAS" | "READONLY"))
 }
 
 /// The delay after the n-th failure in a row.

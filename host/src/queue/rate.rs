@@ -25,10 +25,21 @@ pub enum Places {
 }
 
 impl Queue {
-    /// Takes up to `want` places. Without a limit, gives all of them without a call to Redis.
+    /// Takes up to `want` places for new tasks. Without a limit, gives all of them without a call to Redis.
     pub async fn take_places(&self, want: usize) -> Result<Places, QueueError> {
+        self.take(want, 0).await
+    }
+
+    /// Takes up to `want` places for tasks that are taken over. They may take one place more early than new
+    /// tasks, so each place is offered to them before a new task can have it.
+    pub async fn take_places_again(&self, want: usize) -> Result<Places, QueueError> {
+        self.take(want, 1).await
+    }
+
+    async fn take(&self, want: usize, early: u32) -> Result<Places, QueueError> {
         let Some(rate) = self.rules.rate_limit else { return Ok(Places::Taken(want)) };
-        let [taken, wait_ms] = self.places(rate, i64::try_from(want).unwrap_or(i64::MAX)).await?;
+        let want = i64::try_from(want).unwrap_or(i64::MAX);
+        let [taken, wait_ms] = self.places(rate, want, early).await?;
         Ok(if taken > 0 {
             Places::Taken(taken as usize)
         } else {
@@ -40,15 +51,17 @@ impl Queue {
     pub async fn give_places_back(&self, unused: usize) -> Result<(), QueueError> {
         match self.rules.rate_limit {
             Some(rate) if unused > 0 => {
-                self.places(rate, -i64::try_from(unused).unwrap_or(i64::MAX)).await.map(drop)
+                self.places(rate, -i64::try_from(unused).unwrap_or(i64::MAX), 0).await.map(drop)
             }
             _ => Ok(()),
         }
     }
 
-    async fn places(&self, rate: Rate, want: i64) -> Result<[u64; 2], QueueError> {
+    /// `early` places more than usual may be taken early. One is too few for the script to believe that the
+    /// clock was put back.
+    async fn places(&self, rate: Rate, want: i64, early: u32) -> Result<[u64; 2], QueueError> {
         let step = rate.per.as_secs_f64() / f64::from(rate.count);
-        let ahead = (AHEAD.as_secs_f64() / step).floor().max(1.0);
+        let ahead = (AHEAD.as_secs_f64() / step).floor().max(1.0) + f64::from(early);
         let call = ScriptCall::new(&script::RATE).key(&self.keys.rate).arg(step * 1e6).arg(ahead).arg(want);
         let reply = self.link.script(&call).await?;
         let read = |reply| {

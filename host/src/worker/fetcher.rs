@@ -172,6 +172,8 @@ impl Fetcher {
                 }
             }
         }
+        // The worker that takes over the queue shares its place, and may not be able to use it yet.
+        self.leave();
     }
 
     async fn claim(&mut self, version: &Arc<Version>, permits: Permits) -> Result<Read, QueueError> {

@@ -90,8 +90,9 @@ pub(crate) struct Hold {
 }
 
 impl Inflight {
-    /// Adds an entry. `None`: it is in the table already, so it runs and must not run twice.
-    pub(crate) fn hold(self: &Arc<Self>, claim: &Claim<'_>, permit: Permits) -> Option<Hold> {
+    /// Adds an entry, with a permit if it may run. `None`: it is in the table already, so it runs and must
+    /// not run twice.
+    pub(crate) fn hold(self: &Arc<Self>, claim: &Claim<'_>, permit: Option<Permits>) -> Option<Hold> {
         let mut table = self.lock();
         if table.leases.contains_key(claim.entry) {
             return None;
@@ -113,7 +114,7 @@ impl Inflight {
         }
         let lease = LeaseState { entry: entry.clone(), renewed: claim.since, deleted: false };
         table.leases.insert(entry.id.clone(), lease);
-        Some(Hold { table: self.clone(), entry, is_known: true, permit: Some(permit), alone: None })
+        Some(Hold { table: self.clone(), entry, is_known: true, permit, alone: None })
     }
 
     /// The entries that are owned now.
@@ -333,7 +334,7 @@ pub(crate) mod tests {
     pub(crate) fn hold(table: &Arc<Inflight>, capacity: &Arc<QueueCapacity>, entry: &str) -> Option<Hold> {
         let claim =
             Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
-        table.hold(&claim, capacity.acquire(1).now_or_never().expect("a free permit"))
+        table.hold(&claim, Some(capacity.acquire(1).now_or_never().expect("a free permit")))
     }
 
     /// A table with these entries.

@@ -72,7 +72,7 @@ pub(crate) async fn admit(
         if let (true, Ok(task)) = (is_uncounted, &mut decoded) {
             task.fence = task.fence.saturating_add(1);
         }
-        let Some(hold) = hold(shared, &decoded, since, permit) else { continue };
+        let Some(hold) = hold(shared, &decoded, since, Some(permit)) else { continue };
         held.push((decoded, hold));
     }
     permits.unused();
@@ -118,8 +118,27 @@ pub(crate) async fn admit(
     }
 }
 
+/// Gives back entries that were delivered to this host unseen, because it claims nothing any more. Nothing of
+/// them runs, so they need no permits.
+pub(crate) async fn give_back(shared: &SharedQueue, entries: Vec<StreamEntry>) {
+    let label = shared.versions.borrow().as_ref().map_or_else(|| Arc::from(""), |version| version.label());
+    for entry in entries {
+        let decoded = codec::decode(&shared.name, entry);
+        let Some(hold) = hold(shared, &decoded, Instant::now(), None) else { continue };
+        let (subject, decision) = match decoded {
+            Ok(task) => {
+                let unrun = settle::unrun(&task, &shared.queue.rules);
+                let decision = unrun.unwrap_or_else(|| settle::release(&task));
+                (EndingSubject::Task(Box::new(task)), decision)
+            }
+            Err((why, entry)) => (EndingSubject::Malformed(entry), settle::malformed(&why.to_string())),
+        };
+        shared.settle(subject, label.clone(), None, decision, hold).await;
+    }
+}
+
 /// Adds an entry to the table. `None`: it runs already.
-fn hold(shared: &SharedQueue, decoded: &Decoded, since: Instant, permit: Permits) -> Option<Hold> {
+fn hold(shared: &SharedQueue, decoded: &Decoded, since: Instant, permit: Option<Permits>) -> Option<Hold> {
     let key = decoded.as_ref().ok().and_then(|task| codec::idempotency_key(task, &shared.queue.rules));
     let claim = match decoded {
         Ok(task) => Claim {

@@ -4,7 +4,7 @@
 //! [`Worker::stop`] gives the order in which the loops end.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -23,14 +23,18 @@ use super::shared::SharedQueue;
 use super::starts::Starts;
 use super::waiter::Waiter;
 use super::{
-    census, fetcher, heartbeat, mover, preparer, promoter, reclaimer, scheduler, settler, status_writer,
+    census, fetcher, heartbeat, intake, mover, preparer, promoter, reclaimer, scheduler, settler,
+    status_writer,
 };
 use crate::admin::FetchPulse;
 use crate::chain::chain;
 use crate::plugins::Version;
-use crate::queue::{Link, Queue, QueueEffects, Redis};
+use crate::queue::{Link, Queue, QueueEffects, QueueError, Redis};
 use crate::shutdown::Stop;
 use crate::telemetry::Traces;
+
+/// Entries that one call looks for, when the last claims are over and one of them failed.
+const UNSEEN: usize = 100;
 
 /// The parts that all queues of one host share.
 pub(crate) struct Common {
@@ -183,14 +187,20 @@ impl Worker {
     /// Ends all loops in the order of the steps below. The tokens in [`Stop`] bound the time
     /// of each step.
     pub(crate) async fn stop(self) {
-        // 1. Nothing new is claimed (`Stop::claiming`).
-        self.finish(&self.claimers).await;
-        // 2. Running attempts end by themselves, or are stopped (`Stop::running`).
+        let runs = async {
+            // 1. Nothing new is claimed (`Stop::claiming`), and nothing stays behind that nobody has seen.
+            self.finish(&self.claimers).await;
+            self.give_back_unseen().await;
+            // 2. Running attempts end by themselves, or are stopped (`Stop::running`). A claim that waits for
+            //    Redis does not hold that up.
+            self.finish(&self.shared.runners).await;
+        };
+        let mut runs = std::pin::pin!(runs);
         tokio::select! {
-            () = self.finish(&self.shared.runners) => {}
+            () = &mut runs => {}
             () = self.shared.stop.running.cancelled() => {
                 self.shared.inflight.stop_all();
-                self.finish(&self.shared.runners).await;
+                runs.await;
             }
         }
         // 3. Ended attempts are settled, or given up (`Stop::settling`).
@@ -210,6 +220,41 @@ impl Worker {
                     tracing::debug!(queue, error = chain(&error), "could not leave the group");
                 }
             }
+        }
+    }
+
+    /// After a claim that failed, gives back the entries that Redis delivered and nobody has seen. It tries
+    /// once: what stays pending is taken over by another host.
+    async fn give_back_unseen(&self) {
+        let shared = &self.shared;
+        if !shared.unseen.load(Ordering::Acquire) {
+            return;
+        }
+        let queue = shared.name.as_ref();
+        let given_back = async {
+            let _claiming = shared.claiming.lock().await;
+            loop {
+                let known = shared.inflight.entries();
+                let found =
+                    shared.queue.recover(&shared.queue.link, &shared.consumer, &known, UNSEEN).await?;
+                shared.end_lost(&found.lost).await;
+                if !found.entries.is_empty() {
+                    let tasks = found.entries.len();
+                    tracing::info!(
+                        queue,
+                        tasks,
+                        "gives back tasks that were delivered in a reply that was lost"
+                    );
+                }
+                intake::give_back(shared, found.entries).await;
+                if !found.more {
+                    return Ok::<(), QueueError>(());
+                }
+            }
+        };
+        if let Some(Err(error)) = shared.stop.settling.run_until_cancelled(given_back).await {
+            let error = chain(&error);
+            tracing::debug!(queue, error, "could not look for tasks that were delivered unseen");
         }
     }
 

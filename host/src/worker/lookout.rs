@@ -156,19 +156,25 @@ async fn hold_duties(
     queues: &[Arc<SharedQueue>],
     asked: &mut HashMap<String, Queue>,
 ) -> Result<u64, QueueError> {
-    let before = std::mem::take(asked);
-    asked.extend(queues.iter().map(|queue| (queue.queue.duty(), queue.queue.clone())));
+    let served: HashMap<String, Queue> =
+        queues.iter().map(|queue| (queue.queue.duty(), queue.queue.clone())).collect();
     let gone: Vec<&Queue> =
-        before.iter().filter(|(duty, _)| !asked.contains_key(*duty)).map(|(_, queue)| queue).collect();
-    let all: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
-    let held = async {
-        if !gone.is_empty() {
-            duties::release(link, &gone).await?;
-            wait::request_look(link).await;
+        asked.iter().filter(|(duty, _)| !served.contains_key(*duty)).map(|(_, queue)| queue).collect();
+    if !gone.is_empty() {
+        let released = duties::release(link, &gone).await;
+        match released {
+            Ok(()) => {
+                asked.clear();
+                wait::request_look(link).await;
+            }
+            Err(error) if error.is_connection() => return Err(error),
+            // It is tried again: while this host lives, no other one can have these duties.
+            Err(error) => tracing::debug!(error = chain(&error), "could not give up duties"),
         }
-        duties::hold(link, host, LEASE, &all).await
-    };
-    match held.await {
+    }
+    asked.extend(served);
+    let all: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
+    match duties::hold(link, host, LEASE, &all).await {
         Ok(held) => {
             queues.iter().zip(held.has).for_each(|(queue, has)| queue.idle.note_duty(has));
             Ok(held.hosts)

@@ -23,6 +23,8 @@ use crate::queue::rate::Places;
 const EVERY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// Tasks taken over in one step.
 const MAX_BATCH: usize = 50;
+/// The next look comes after the usual time.
+const AS_USUAL: Duration = Duration::MAX;
 
 pub(crate) struct Reclaimer {
     pub shared: Arc<SharedQueue>,
@@ -48,10 +50,11 @@ impl Reclaimer {
             // This is read before the look, so that a change during the look is noticed.
             let rests = *rest.borrow_and_update() != Rest::Awake;
             let (wait, settled) = match self.look(rests, &stop).await {
-                Ok(settled) => {
+                Ok(next) => {
                     pace.succeeded();
                     // The jitter keeps hosts that started together from looking at the same time.
-                    (every.mul_f64(0.8 + 0.4 * fastrand::f64()), settled)
+                    let usual = every.mul_f64(0.8 + 0.4 * fastrand::f64());
+                    (next.unwrap_or(AS_USUAL).min(usual), next.is_none())
                 }
                 // The fetcher creates the group again.
                 Err(error) if error.is_no_group() => (every, false),
@@ -66,56 +69,64 @@ impl Reclaimer {
         }
     }
 
-    /// Takes tasks over. True if there is nothing to do until the queue's rest ends.
-    async fn look(&self, rests: bool, stop: &CancellationToken) -> Result<bool, QueueError> {
+    /// Takes tasks over. Gives the longest time until the next look. `None`: there is nothing to do until the
+    /// queue's rest ends.
+    async fn look(&self, rests: bool, stop: &CancellationToken) -> Result<Option<Duration>, QueueError> {
         if rests && self.shared.queue.group_position().await?.is_some_and(|group| group.pending == 0) {
-            return Ok(true);
+            return Ok(None);
         }
-        self.reclaim_all(stop).await.map(|()| false)
+        self.reclaim_all(stop).await.map(Some)
     }
 
-    /// Goes once through all pending entries. It waits for permits only if there is an entry to claim.
+    /// Goes once through all pending entries, and gives the longest time until the next look. It waits for
+    /// permits only if there is an entry to claim.
     ///
     /// A claim that has begun is not cancelled: that would leave tasks that this host owns and does not run.
-    async fn reclaim_all(&self, stop: &CancellationToken) -> Result<(), QueueError> {
+    async fn reclaim_all(&self, stop: &CancellationToken) -> Result<Duration, QueueError> {
         let shared = &self.shared;
         let mut from = "-".to_owned();
         if !shared.idle.is_unpaused() || shared.versions.borrow().is_none() {
-            return Ok(());
+            return Ok(AS_USUAL);
         }
         // A held queue takes over one task, as its probe.
         if shared.holding.is_held() && !shared.holding.may_ask() {
-            return Ok(());
+            return Ok(AS_USUAL);
         }
         // Redis skips entries with a valid lease. Claiming past them in small steps would need permits for
         // each step.
         while let Some(first) = shared.queue.first_abandoned(&from, shared.queue.rules.lease).await? {
-            // This answer may be the first one after a silence.
-            if shared.queue.is_just_back() {
-                return Ok(());
-            }
             let most = if shared.holding.is_held() { 1 } else { MAX_BATCH };
             let acquired = stop.run_until_cancelled(shared.capacity.acquire(most)).await;
-            let Some(permits) = acquired else { return Ok(()) };
+            let Some(permits) = acquired else { return Ok(AS_USUAL) };
             let Some(version) = shared.versions.borrow().clone() else {
                 permits.unused();
-                return Ok(());
+                return Ok(AS_USUAL);
             };
+            // Redis may have been silent before its last answer, or refused writes while the permits were
+            // waited for.
+            if shared.queue.is_just_back() {
+                permits.unused();
+                return Ok(AS_USUAL);
+            }
             let probe = match shared.holding.ask(permits.count()).await {
                 ClaimTurn::Open => None,
                 ClaimTurn::Probe(probe) => Some(probe),
                 ClaimTurn::NotYet => {
                     permits.unused();
-                    return Ok(());
+                    return Ok(AS_USUAL);
                 }
             };
             // A task that is taken over starts again, and counts for the queue's rate limit.
-            let Places::Taken(places) = shared.queue.take_places(permits.count()).await? else {
-                permits.unused();
-                if let Some(probe) = probe {
-                    probe.give_back().await;
+            let places = match shared.queue.take_places_again(permits.count()).await? {
+                Places::Taken(places) => places,
+                Places::Wait(wait) => {
+                    permits.unused();
+                    if let Some(probe) = probe {
+                        probe.give_back().await;
+                    }
+                    // The next place comes to a takeover before it comes to a new task.
+                    return Ok(wait);
                 }
-                return Ok(());
             };
             let claiming = shared.claiming.lock().await;
             let found = shared.queue.reclaim(&shared.consumer, &first, places, shared.queue.outlived()).await;
@@ -124,15 +135,14 @@ impl Reclaimer {
             let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
             shared.end_lost(&found.lost).await;
             arrivals::note_held(shared, &found.held).await;
-            if !found.entries.is_empty() {
-                shared.metrics.reclaimed.inc_by(found.entries.len() as u64);
-                tracing::warn!(
-                    queue = shared.name.as_ref(),
-                    tasks = found.entries.len(),
-                    "took over tasks whose host fell silent"
-                );
+            // This host may run some of them still, whose leases it could not renew.
+            let tasks = found.entries.iter().filter(|entry| !shared.inflight.contains(&entry.id)).count();
+            if tasks > 0 {
+                shared.metrics.reclaimed.inc_by(tasks as u64);
+                let queue = shared.name.as_ref();
+                tracing::warn!(queue, tasks, "took over tasks whose host fell silent");
             }
-            let unused = places - found.entries.len().min(places);
+            let unused = places.saturating_sub(tasks);
             let first = found.entries.first().map(|entry| entry.id.clone());
             if let (Some(probe), Some(first)) = (&probe, &first) {
                 probe.runs(first);
@@ -151,6 +161,6 @@ impl Reclaimer {
                 break;
             }
         }
-        Ok(())
+        Ok(AS_USUAL)
     }
 }

@@ -53,10 +53,20 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
     // A process that was stopped for a while goes on here before it knows of that.
     shared.give_up_late_attempts();
     // Tasks that were cancelled or lost while they waited for a batch must not run.
-    for (task, _) in members.extract_if(.., |(_, hold)| hold.is_lost()) {
-        if let Some(more) = shared.notices.admit(NoticeKind::Lost) {
-            let (queue, task) = (&rules.name, task.id);
-            tracing::info!(queue, task, more, "not run: this host does not own the task any more");
+    let is_stopped = |(_, hold): &mut (Task, Hold)| hold.is_lost() || hold.is_cancelled();
+    let stopped: Vec<(Task, Hold)> = members.extract_if(.., is_stopped).collect();
+    if !stopped.is_empty() {
+        shared.holding.stopped(stopped.iter().map(|(task, _)| task.entry.as_str())).await;
+    }
+    for (task, hold) in stopped {
+        if hold.is_lost() {
+            if let Some(more) = shared.notices.admit(NoticeKind::Lost) {
+                let (queue, task) = (&rules.name, task.id);
+                tracing::info!(queue, task, more, "not run: this host does not own the task any more");
+            }
+        } else {
+            let decision = settle::cancelled(&task);
+            settle(&shared, &version, task, None, hold, decision).await;
         }
     }
     if members.is_empty() {

@@ -129,10 +129,13 @@ fn a_configuration_that_is_wrong() {
             &["line 2: queues.work.timeout: \"5 minutes\" is not a duration", "\"30s\""],
         ),
         ("[queues.work]\ntimeout = 5\n", &["has no unit: write \"5s\""]),
-        ("[queues.work]\nenqueue_to = [\"a\"]\n", &["queues.work.enqueue_to: \"a\" is not a queue"]),
+        (
+            "[defaults]\non_end = \"a\"\n[queues.work]\n[queues.other]\n",
+            &[": 1 problem", "line 2: defaults.on_end: \"a\" is not a queue"],
+        ),
         (
             "[queues.a]\nstream = \"s\"\n[queues.b]\nstream = \"s\"\n",
-            &["queues.b.stream: \"s\" is the stream of the queue \"a\" too"],
+            &["line 4: queues.b.stream: \"s\" is the stream of the queue \"a\" too"],
         ),
         (
             "[queues.work]\n[admin]\nlisten = \"0.0.0.0:7700\"\n",
@@ -156,7 +159,11 @@ fn commands_need_no_secrets_of_plugins_and_of_the_admin_server() {
     let bench = Bench::new(config);
     // The table `[admin]` is the last one.
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
-    bench.configure(&(text + "token = { env = \"NO_TOKEN\" }\n"));
+    let tokens = "token = { env = \"NO_TOKEN\" }\nread_token = { file = \"no-read-token\" }\n";
+    // Without a sample no span is sent, so no collector is asked.
+    let telemetry = "[telemetry]\notlp = \"http://127.0.0.1:4318\"\nsample = 0\n\
+                     headers = { authorization = { env = \"NO_HEADER\" } }\n";
+    bench.configure(&(text + tokens + telemetry));
     for args in [
         &["enqueue", "work", "a=1"][..],
         &["queues"],
@@ -168,12 +175,31 @@ fn commands_need_no_secrets_of_plugins_and_of_the_admin_server() {
         bench.tqhost(args).ok();
     }
     for args in [&["check"][..], &["run"]] {
-        let texts = ["\"NOT_SET_ANYWHERE\" is not set", "cannot read", "nowhere", "\"NO_TOKEN\" is not set"];
+        let texts = [
+            "\"NOT_SET_ANYWHERE\" is not set",
+            "cannot read",
+            "nowhere",
+            "\"NO_TOKEN\" is not set",
+            "no-read-token",
+            "\"NO_HEADER\" is not set",
+        ];
         refused(&bench.tqhost(args), 78, &texts);
     }
     // A mistake in the file itself is an error for every command.
     bench.configure_for(&config.replace("{ env =", "{ environment ="), bench.redis.port);
     refused(&bench.tqhost(&["queues"]), 78, &["plugins.reads-config.config.model.environment: unknown key"]);
+}
+
+#[test]
+fn commands_need_no_token_of_the_configuration_of_the_image() {
+    let bench = Bench::new("[queues.work]\n");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/tqhost.toml");
+    let text = std::fs::read_to_string(file).expect("the configuration");
+    let reference = "{ env = \"REDIS_URL\" }";
+    assert!(text.contains(reference) && text.contains("read_token = { env = "), "{text}");
+    bench.configure(&text.replace(reference, &format!("\"{}\"", bench.redis.url())));
+    bench.tqhost(&["enqueue", "resume-analyze", "cv=1"]).ok();
+    bench.tqhost(&["queues"]).ok();
 }
 
 #[test]
@@ -211,6 +237,13 @@ fn plugins_that_cannot_be_used_fail_the_check_and_missing_ones_do_not() {
     assert!(missing.stdout.contains("missing: its queue waits"), "{missing:#?}");
     let view = bench.tqhost(&["check", "--json"]).ok().json();
     assert_eq!((&view["ok"], &view["plugins"][0]["state"]), (&true.into(), &"missing".into()));
+    // Without the folder the plugin is missing, too, and the folder is noted.
+    let folder = bench.dir.path().join("plugins");
+    std::fs::remove_dir(&folder).expect("remove the folder");
+    let missing = bench.tqhost(&["check"]).ok();
+    let note = format!("plugins_dir: there is no folder {}", folder.display());
+    assert!(missing.stdout.contains(&note), "{missing:#?}");
+    std::fs::create_dir(&folder).expect("create the folder");
 
     std::fs::write(bench.dir.path().join("text"), "hello").expect("write");
     let guest = |name| guest_path(name);

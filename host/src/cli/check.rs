@@ -4,6 +4,7 @@
 //! grants, or what is wrong with it. A missing plugin is no failure: its queue waits for it. Granted settings
 //! are printed by name only, since their values may be secrets. Not here: how a plugin is loaded (`sandbox`).
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -274,7 +275,11 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
         config: config.path.display().to_string(),
         redis,
         warnings: config.warnings.iter().cloned().chain(config.exposures()).collect(),
-        notes: config.slot_notes().into_iter().chain(hold_notes(&config.queues, &plugins)).collect(),
+        notes: folder_note(config)
+            .into_iter()
+            .chain(config.slot_notes())
+            .chain(hold_notes(&config.queues, &plugins))
+            .collect(),
         queues: config.queues.iter().map(queue).collect(),
         ok: plugins.iter().all(|plugin| plugin.state != PluginVerdict::Bad),
         plugins,
@@ -294,6 +299,19 @@ impl CheckedPlugin {
         let tells = self.imports.iter().any(|import| import.starts_with("tqhost:extensions/outage@"));
         tells && has("url") && has("secret")
     }
+}
+
+/// Tells that the folder of the plugins is not there, which is no failure: a host looks for their files again
+/// and again.
+fn folder_note(config: &Config) -> Option<String> {
+    let folder = &config.plugins_dir;
+    let is_missing = folder.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    is_missing.then(|| {
+        format!(
+            "plugins_dir: there is no folder {}: make it and put the plugins into it, or name another one",
+            folder.display()
+        )
+    })
 }
 
 /// The queues that call an application and would not wait for it, each with the way out.
@@ -483,6 +501,21 @@ mod tests {
         assert!(!text.contains("hunter2"));
         insta::assert_snapshot!(text);
         insta::assert_json_snapshot!(view);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_noted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = files::tests::config(folder.path());
+        assert_eq!(folder_note(&config), None);
+        std::fs::remove_dir(&config.plugins_dir).expect("remove a folder");
+        let note = folder_note(&config).expect("a note");
+        let path = config.plugins_dir.display();
+        assert!(note.starts_with(&format!("plugins_dir: there is no folder {path}: ")), "{note}");
+        // A file in its place makes each plugin bad, which says enough.
+        std::fs::write(&config.plugins_dir, "").expect("write");
+        assert_eq!(folder_note(&config), None);
+        assert!(matches!(files::read(&config, "p").content, Some(Err(_))));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::model::{Admin, HistogramForm};
-use super::reader::{Item, Keys, Secrets, Table};
+use super::reader::{Item, Keys, Table};
 use super::secret::Secret;
 use super::source::secret_of_run;
 use super::units::show_text;
@@ -51,7 +51,11 @@ fn read_table(table: &Table) -> Admin {
     if let Some(item) = &read_item {
         if token_item.is_none() {
             item.problem("needs token beside it: with read_token alone nobody could change anything");
-        } else if token.is_some() && token == read_token {
+        } else if let (Some(token), Some(read_token)) = (&token, &read_token)
+            && token.is_read()
+            && read_token.is_read()
+            && token.expose() == read_token.expose()
+        {
             item.problem("is the same as token: write another one, which is for reading only");
         }
     }
@@ -117,7 +121,7 @@ fn token_of(item: &Item) -> Option<Secret> {
     if !token.is_kept_apart() {
         item.is_secret();
     }
-    if item.context().secrets == Secrets::OfCommands {
+    if !token.is_read() {
         return Some(token);
     }
     if token.expose().is_empty() {
@@ -135,7 +139,33 @@ fn token_of(item: &Item) -> Option<Secret> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{parse, parse_as_command, problem};
+
+    #[test]
+    fn tokens_that_a_command_has_not_read_are_not_compared() {
+        let apart = "token = { env = \"MISSING\" }\nread_token = { file = \"missing\" }";
+        let admin = parse_as_command(&format!("[queues.a]\n[admin]\n{apart}")).expect("valid").admin;
+        let are_unread = [admin.token, admin.read_token].map(|token| token.is_some_and(|it| !it.is_read()));
+        assert_eq!(are_unread, [true, true]);
+        for other in ["\"x\"", "{ env = \"GOOD\" }"] {
+            let text = format!("[queues.a]\n[admin]\ntoken = \"x\"\nread_token = {other}");
+            let told = parse_as_command(&text).map_err(|errors| errors.to_string());
+            assert_eq!(
+                told.is_err_and(|why| why.contains("is the same as token")),
+                other == "\"x\"",
+                "{other}"
+            );
+        }
+        let empty = parse_as_command("[queues.a]\n[admin]\ntoken = \"\"").expect_err("empty").to_string();
+        assert!(empty.contains("admin.token: is empty"), "{empty}");
+    }
+
+    #[test]
+    fn a_command_takes_the_configuration_of_the_image_without_its_tokens() {
+        let text = include_str!("../../../deploy/tqhost.toml").replace("\"REDIS_URL\"", "\"REDIS\"");
+        let config = parse_as_command(&text).unwrap_or_else(|errors| panic!("{errors}"));
+        assert!(config.admin.token.is_some() && config.admin.read_token.is_some());
+    }
 
     #[test]
     fn good_admin_tables() {
@@ -166,6 +196,10 @@ mod tests {
             ("tokn = \"x\"", "did you mean `token`"),
             ("read_token = \"x\"", "admin.read_token: needs token beside it"),
             ("token = \"x\"\nread_token = \"x\"", "admin.read_token: is the same as token"),
+            (
+                "token = { env = \"GOOD\" }\nread_token = \"from-env\"",
+                "admin.read_token: is the same as token",
+            ),
             ("token = \"x\"\nread_token = \"\"", "admin.read_token: is empty"),
             ("mask = \"email\"", "admin.mask: is a string, but must be"),
             ("mask = [1]", "admin.mask[0]: is an integer, but must be a string"),

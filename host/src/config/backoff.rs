@@ -54,7 +54,7 @@ fn read_exponential(item: &Item, table: &Table, default: &Backoff) -> Option<Bac
     let base = base_item.as_ref().map_or(Some(*base), |item| item.duration(WAIT));
     let max = max_item.as_ref().map_or(Some(*max), |item| item.duration(WAIT));
     let jitter = table.get("jitter").map_or(Some(*jitter), |item| item.number(JITTER));
-    let (base, max, jitter) = (base?, max?, jitter?);
+    let (base, max) = (base?, max?);
     if base > max {
         let told = if max_item.is_some() { "" } else { " (which was not set here)" };
         let why = format!(
@@ -65,7 +65,7 @@ fn read_exponential(item: &Item, table: &Table, default: &Backoff) -> Option<Bac
         item.problem(why);
         return None;
     }
-    Some(Backoff::Exponential { base, max, jitter })
+    Some(Backoff::Exponential { base, max, jitter: jitter? })
 }
 
 fn read_delays(table: &Table, delays: &Item) -> Option<Backoff> {
@@ -156,6 +156,10 @@ mod tests {
         for (value, why) in table {
             let problem = problem(&format!("[queues.a]\nbackoff = {value}"));
             assert!(problem.contains(why), "{value}: {problem}");
+        }
+        let both = problem("[queues.a]\nbackoff = { base = \"5s\", max = \"1s\", jitter = 2 }");
+        for why in ["backoff.jitter: 2 is out of bounds", "is longer than max (\"1s\")", "2 problems\n"] {
+            assert!(both.contains(why), "{both}");
         }
     }
 }

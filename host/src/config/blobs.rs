@@ -94,8 +94,7 @@ fn read_store(table: &Table, url: &Item) -> Option<BlobStore> {
             let service_account = table.get("service_account").and_then(|item| {
                 let key = secret(&item)?;
                 // The text is a secret, so the message shows no part of it.
-                let is_read = !key.expose().is_empty();
-                if is_read && serde_json::from_str::<serde_json::Map<_, _>>(key.expose()).is_err() {
+                if key.is_read() && serde_json::from_str::<serde_json::Map<_, _>>(key.expose()).is_err() {
                     item.problem("is not the JSON of a service account's key");
                     return None;
                 }
@@ -212,7 +211,7 @@ fn check_endpoint(text: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, parse_in, problem};
+    use super::super::testing::{parse, parse_as_command, parse_in, problem};
     use super::*;
 
     fn store(lines: &str) -> BlobStore {
@@ -259,6 +258,9 @@ mod tests {
         let text = "[queues.a]\n[blobs]\nurl = \"gs://files\"\nservice_account = { file = \"key.json\" }";
         let blobs = parse_in(text, folder.path()).expect("valid").blobs;
         assert!(matches!(blobs.store, BlobStore::Google { service_account: Some(_), .. }));
+        // A command cannot check the form of what it has not read.
+        let unread = text.replace("key.json", "missing");
+        assert!(parse_as_command(&unread).is_ok() && parse(&unread).is_err());
     }
 
     #[test]
@@ -292,6 +294,10 @@ mod tests {
             (
                 "url = \"gs://files\"\nservice_account = \"hunter2\"",
                 "is not the JSON of a service account's key",
+            ),
+            (
+                "url = \"gs://files\"\nservice_account = \"\"",
+                "blobs.service_account: is not the JSON of a service account's key",
             ),
             ("url = \"az://files\"", "blobs.url: needs blobs.account"),
             ("max_blob = \"2GiB\"", "blobs.max_blob: \"2GiB\" is out of bounds: write \"1KiB\" to \"1GiB\""),

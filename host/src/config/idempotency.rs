@@ -34,34 +34,34 @@ pub(super) fn read(item: &Item, base: &Idempotency) -> Idempotency {
 /// None: the table does not say where the key is, or says it in a wrong way.
 fn read_key(table: &Table) -> Option<Vec<ValueAt>> {
     let (field, fields, json) = (table.get("field"), table.get("fields"), table.get("json"));
-    match (field, fields, json) {
-        (None, None, Some(json)) => {
-            json.problem(
-                "needs the field that holds the JSON: write { field = \"data\", json = \"/eventId\" }",
-            );
-            None
-        }
-        (Some(_), Some(fields), _) => {
-            fields.problem("does not go with field: keep one of them");
-            None
-        }
+    // All of them are read, so that each of their problems is told.
+    let name = field.as_ref().map(value::read_field);
+    let names = fields.as_ref().map(|fields| read_list(fields, value::read_field));
+    let pointers = json.as_ref().map(read_pointers);
+    let clash = match (&field, &fields, &json) {
+        (None, None, Some(json)) => Some((
+            json,
+            "needs the field that holds the JSON: write { field = \"data\", json = \"/eventId\" }",
+        )),
+        (Some(_), Some(fields), _) => Some((fields, "does not go with field: keep one of them")),
         (None, Some(_), Some(json)) => {
-            json.problem("does not go with fields: write field, and a list of pointers");
-            None
+            Some((json, "does not go with fields: write field, and a list of pointers"))
         }
-        (None, Some(fields), None) => {
-            let whole = |field| ValueAt { field, pointer: None };
-            Some(read_list(&fields, value::read_field)?.into_iter().map(whole).collect())
-        }
-        (Some(field), None, None) => Some(vec![ValueAt { field: value::read_field(&field)?, pointer: None }]),
-        (Some(field), None, Some(json)) => {
-            let (field, pointers) = (value::read_field(&field), read_pointers(&json));
-            let field = field?;
-            let at = |pointer| ValueAt { field: field.clone(), pointer: Some(pointer) };
-            Some(pointers?.into_iter().map(at).collect())
-        }
-        (None, None, None) => None,
+        _ => None,
+    };
+    if let Some((item, why)) = clash {
+        item.problem(why);
+        return None;
     }
+    let whole = |field| ValueAt { field, pointer: None };
+    let (field, pointers) = match (names, name, pointers) {
+        (Some(names), ..) => return Some(names?.into_iter().map(whole).collect()),
+        (None, Some(name), None) => return Some(vec![whole(name?)]),
+        (None, Some(name), Some(pointers)) => (name?, pointers?),
+        (None, None, _) => return None,
+    };
+    let at = |pointer| ValueAt { field: field.clone(), pointer: Some(pointer) };
+    Some(pointers.into_iter().map(at).collect())
 }
 
 /// One pointer, or a list of them.
@@ -162,6 +162,10 @@ mod tests {
         for (text, why) in table {
             let problem = problem(&format!("[queues.a]\nidempotency = {text}"));
             assert!(problem.contains(why) && problem.contains("1 problem\n"), "{text}: {problem}");
+        }
+        let both = problem("[queues.a]\nidempotency = { field = \"a\", fields = [\"b\"], json = \"x\" }");
+        for why in ["fields: does not go with field", "json: \"x\" is not a JSON pointer", "2 problems\n"] {
+            assert!(both.contains(why), "{both}");
         }
     }
 }

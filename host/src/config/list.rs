@@ -67,7 +67,7 @@ mod tests {
             ),
             ("\"\"", "queues.a.list: \"\" is empty"),
             ("{ items = \"json\" }", "queues.a.list: has no key: write list = { key = "),
-            ("{ key = \"\" }", "queues.a.list.key: \"\" is empty"),
+            ("{ key = \"\" }", "queues.a.list.key: \"\" is empty: write a name"),
             ("{ key = 5 }", "queues.a.list.key: is an integer, but must be a string"),
             (
                 "{ key = \"l\", items = \"JSON\" }",

@@ -13,10 +13,13 @@ use super::general;
 use super::model::Config;
 use super::problem::{ConfigErrors, Problem, column_of, line_of};
 use super::reader::{self, Secrets};
+use super::units::show_text;
 
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The number of syntax errors in a message. One mistake can cause many more, so the first few are enough.
 const MAX_SYNTAX_ERRORS: usize = 10;
+/// The parser's message for a key or a table that is there twice. Its place is the second key.
+const DUPLICATE: &str = "duplicate key";
 
 impl Config {
     /// Reads and checks the file, with the secrets that it points to.
@@ -24,7 +27,7 @@ impl Config {
         Config::load_with(path, Secrets::OfAll)
     }
 
-    /// Reads and checks the file without the secrets that only a running host needs, which stay empty.
+    /// Reads and checks the file without the secrets that only a running host needs, which stay unread.
     pub fn load_for_commands(path: &Path) -> Result<Config, ConfigErrors> {
         Config::load_with(path, Secrets::OfCommands)
     }
@@ -50,7 +53,7 @@ impl Config {
         Config::parse_with(text, path, &|name| std::env::var(name).ok(), Secrets::OfCommands)
     }
 
-    fn parse_with(
+    pub(super) fn parse_with(
         text: &str,
         path: &Path,
         env: &dyn Fn(&str) -> Option<String>,
@@ -58,8 +61,10 @@ impl Config {
     ) -> Result<Config, ConfigErrors> {
         let (document, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            let problems =
-                errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| syntax_problem(text, error)).collect();
+            // Where the parser lost its way, it may take any text for a key.
+            let are_keys = errors.iter().all(|error| error.message() == DUPLICATE);
+            let told = errors.iter().take(MAX_SYNTAX_ERRORS);
+            let problems = told.map(|error| syntax_problem(text, error, are_keys)).collect();
             return Err(ConfigErrors::new(path, problems));
         }
         let folder = path.parent().unwrap_or(Path::new("."));
@@ -97,11 +102,16 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
     }
 }
 
-/// Only the parser's message, without the line of the file: that may hold a secret.
-fn syntax_problem(text: &str, error: &toml::de::Error) -> Problem {
+/// Only the parser's message, without the line of the file: that may hold a secret. A key is shown, if
+/// `is_key` says that the place of the error is one.
+fn syntax_problem(text: &str, error: &toml::de::Error, is_key: bool) -> Problem {
     let offset = error.span().map(|span| span.start);
     let column = offset.map_or_else(String::new, |offset| format!("column {}: ", column_of(text, offset)));
-    let message = error.message().replace('\n', ", ");
+    let mut message = error.message().replace('\n', ", ");
+    if is_key && let Some(key) = error.span().and_then(|span| text.get(span)) {
+        let key = show_text(key.trim_matches(['"', '\'']));
+        message = format!("{message} {key}: write each key and each table once");
+    }
     Problem {
         line: offset.map(|offset| line_of(text, offset)),
         key: String::new(),

@@ -108,7 +108,7 @@ config = { api_key = { env = "MISSING" } }
   line 13: queues.resume-analyze.priority: 0 is out of bounds: write 1 to 1000
   line 14: queues.resume-analyze.backoff: base ("5m") is longer than max ("1m") (which was not set here): "#,
             r#"raise max or lower base
-  line 16: queues.reports.stream: "resume-analyze" is the stream of the queue "resume-analyze" too: "#,
+  line 17: queues.reports.stream: "resume-analyze" is the stream of the queue "resume-analyze" too: "#,
             r#"give every queue its own
   line 20: plugins.reports.memory: "64MB" is not a size: "#,
             r#"write a whole number with the unit B, KiB, MiB or GiB, like "64MiB"
@@ -129,6 +129,10 @@ config = { api_key = { env = "MISSING" } }
             told.contains("line 2: column 9: ") && told.contains("line 3: ") && !told.contains("hunter2"),
             "{told}"
         );
+        let twice = "line 3: column 1: not TOML: duplicate key \"lease\": write each key and each table once";
+        assert!(problem("[queues.a]\nlease = \"5s\"\n\"lease\" = \"hunter2\"").ends_with(twice));
+        let twice = "line 3: column 9: not TOML: duplicate key \"a\": write each key and each table once";
+        assert!(problem("[queues.a]\nlease = \"5s\"\n[queues.a]").ends_with(twice));
     }
 
     #[test]

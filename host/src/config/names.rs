@@ -27,10 +27,18 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a Redis key, or the name of a group.
+/// Checks a Redis key or the name of a group, where the configuration may leave it out.
+pub(super) fn check_key_or_default(key: &str) -> Result<(), String> {
+    match key {
+        "" => Err("is empty: take the key out for the default, or write a name".into()),
+        _ => check_key(key),
+    }
+}
+
+/// Checks a Redis key, or the name of a field.
 pub(super) fn check_key(key: &str) -> Result<(), String> {
     if key.is_empty() {
-        return Err("is empty: take the key out for the default, or write a name".into());
+        return Err("is empty: write a name".into());
     }
     if key.len() > MAX_KEY_BYTES {
         return Err(format!("must not be longer than {MAX_KEY_BYTES} bytes"));
@@ -48,7 +56,7 @@ pub(super) fn check_key(key: &str) -> Result<(), String> {
 
 /// Checks the key of a stream. Its braces determine the hash slot of all keys of the queue.
 pub(super) fn check_stream(stream: &str) -> Result<(), String> {
-    check_key(stream)?;
+    check_key_or_default(stream)?;
     let opened: Vec<_> = stream.match_indices('{').collect();
     let closed: Vec<_> = stream.match_indices('}').collect();
     match (&opened[..], &closed[..]) {

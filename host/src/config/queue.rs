@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::model::{Backoff, Batch, HoldRules, Idempotency, List, OnEnd, QueueRules, Rate};
-use super::names::{check_key, check_name, check_stream};
+use super::names::{check_key_or_default, check_name, check_stream};
 use super::place::ValueAt;
 use super::reader::{Item, Keys, Table};
 use super::schedule;
@@ -175,22 +175,25 @@ impl Default for Rules {
 
 /// All queues, in the order of the file.
 pub(super) fn read(root: &Table) -> Vec<QueueRules> {
+    let queues = root.get("queues");
+    let named = queues.as_ref().map(Item::named).unwrap_or_default();
+    let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
     let defaults = root.get("defaults").and_then(|item| item.table(&DEFAULTS_KEYS));
-    let defaults = defaults.map_or_else(Rules::default, |table| read_rules(&table, &Rules::default()));
-    let Some(queues) = root.get("queues") else {
+    let defaults =
+        defaults.map_or_else(Rules::default, |table| read_rules(&table, &Rules::default(), &names));
+    let Some(queues) = queues else {
         root.context()
             .problem("queues", "there is no queue: add a table [queues.NAME] for each of your streams");
         return Vec::new();
     };
-    let named = queues.named();
     if named.is_empty() && queues.value().is_table() {
         queues.problem("there is no queue: add a table [queues.NAME] for each of your streams");
     }
     let (mut read, mut sends) = (Vec::new(), Vec::new());
     for (name, item) in named {
-        if let Some((queue, names)) = read_queue(name, &item, &defaults) {
+        if let Some((queue, targets)) = read_queue(name, &item, &defaults, &names) {
             read.push((queue, item));
-            sends.push(names);
+            sends.push(targets);
         }
     }
     check_streams(&read);
@@ -198,19 +201,19 @@ pub(super) fn read(root: &Table) -> Vec<QueueRules> {
     read.into_iter().map(|(queue, _)| queue).collect()
 }
 
-/// The rules of a queue, and the names of the queues that it sends tasks to.
-fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<(QueueRules, Sends)> {
+/// The rules of a queue, and the queues that it sends tasks to. `names` are those of all queues of the file.
+fn read_queue(name: &str, item: &Item, defaults: &Rules, names: &[&str]) -> Option<(QueueRules, Sends)> {
     if let Err(why) = check_name(name) {
         item.problem(format!("the queue's name {why}"));
     }
     let table = item.table(&KEYS)?;
-    let rules = read_rules(&table, defaults);
+    let rules = read_rules(&table, defaults, names);
     if let Some(most) = rules.batch.max_tasks.filter(|most| *most > rules.concurrency) {
         let why = format!(
             "{most} is more than the queue's concurrency, {}: no batch is larger than that",
             rules.concurrency
         );
-        item.named_as(format!("{}.batch.max_tasks", item.key)).warn(&why);
+        item.at("batch").at("max_tasks").warn(&why);
     }
     let sends = rules.sends.clone();
     let queue = QueueRules {
@@ -240,7 +243,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<(QueueRules, 
         retention: rules.retention,
         list: table.get("list").and_then(|item| list::read(&item)),
         schedule: table.get("schedule").and_then(|item| schedule::read(&item)),
-        dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key)),
+        dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key_or_default)),
         events: rules.events,
         failed_attempts: rules.failed_attempts,
         // The other queues are not known yet.
@@ -250,13 +253,13 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<(QueueRules, 
     Some((queue, sends))
 }
 
-fn read_rules(table: &Table, base: &Rules) -> Rules {
+fn read_rules(table: &Table, base: &Rules, names: &[&str]) -> Rules {
     let integer = |name, bounds| table.get(name).and_then(|item| item.integer(bounds));
     let duration = |name, bounds| table.get(name).and_then(|item| item.duration(bounds));
     Rules {
         group: table
             .get("group")
-            .and_then(|item| item.checked(check_key))
+            .and_then(|item| item.checked(check_key_or_default))
             .unwrap_or_else(|| base.group.clone()),
         plugin: table.get("plugin").and_then(|item| item.checked(check_name)).or_else(|| base.plugin.clone()),
         concurrency: integer("concurrency", CONCURRENCY).unwrap_or(base.concurrency),
@@ -287,10 +290,10 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
         sends: Sends {
             enqueue_to: table
                 .get("enqueue_to")
-                .map_or_else(|| base.sends.enqueue_to.clone(), |item| targets::read_names(&item)),
+                .map_or_else(|| base.sends.enqueue_to.clone(), |item| targets::read_names(&item, names)),
             on_end: table
                 .get("on_end")
-                .map_or_else(|| base.sends.on_end.clone(), |item| targets::read_on_end(&item)),
+                .map_or_else(|| base.sends.on_end.clone(), |item| targets::read_on_end(&item, names)),
         },
         events: integer("events", EVENTS).unwrap_or(base.events),
         failed_attempts: integer("failed_attempts", FAILED_ATTEMPTS).unwrap_or(base.failed_attempts),
@@ -315,7 +318,7 @@ fn check_streams(queues: &[(QueueRules, Item)]) {
                 "{:?} is the stream of the queue {owner:?} too: give every queue its own",
                 queue.stream
             );
-            item.named_as(format!("{}.stream", item.key)).problem(why);
+            item.at("stream").problem(why);
         }
     }
     for (queue, item) in queues {
@@ -325,7 +328,7 @@ fn check_streams(queues: &[(QueueRules, Item)]) {
                 "{dead_letter:?} is the stream of the queue {owner:?}: \
                  dead letters need a stream that is no queue's"
             );
-            item.named_as(format!("{}.dead_letter", item.key)).problem(why);
+            item.at("dead_letter").problem(why);
         }
     }
     for (queue, item) in queues {
@@ -343,7 +346,7 @@ fn check_streams(queues: &[(QueueRules, Item)]) {
                 "{:?} looks like a key that belongs to the stream {other:?}: choose another name",
                 queue.stream
             );
-            item.named_as(format!("{}.stream", item.key)).problem(why);
+            item.at("stream").problem(why);
         }
     }
     let mut dead: BTreeMap<&str, &str> = BTreeMap::new();
@@ -354,7 +357,7 @@ fn check_streams(queues: &[(QueueRules, Item)]) {
                 "{dead_letter:?} holds the dead letters of the queue {owner:?} too: \
                  requeueing would mix them up"
             );
-            item.named_as(format!("{}.dead_letter", item.key)).problem(why);
+            item.at("dead_letter").problem(why);
         }
     }
     check_lists(queues, owners);
@@ -371,7 +374,7 @@ fn check_lists<'q>(queues: &'q [(QueueRules, Item)], mut owners: BTreeMap<&'q st
             let why = format!(
                 "{list:?} is a key of the queue {owner:?} already: give every queue a list of its own"
             );
-            item.named_as(format!("{}.list", item.key)).problem(why);
+            item.at("list").problem(why);
         }
     }
 }
@@ -471,7 +474,7 @@ mod tests {
         assert!(config.queues.iter().all(|queue| queue.batch.max_wait.is_zero()));
         assert_eq!(
             config.warnings,
-            ["line 5: queues.b.batch.max_tasks: 20 is more than the queue's concurrency, 10: \
+            ["line 6: queues.b.batch.max_tasks: 20 is more than the queue's concurrency, 10: \
                  no batch is larger than that"]
         );
     }
@@ -509,16 +512,13 @@ mod tests {
                 "queues.a.batch.max_wait: \"1m1s\" is out of bounds: write \"0s\" to \"1m\"",
             ),
             ("batch = { size = 5 }", "queues.a.batch.size: "),
-            ("group = \"\"", "queues.a.group: \"\" is empty"),
+            ("group = \"\"", "queues.a.group: \"\" is empty: take the key out for the default"),
+            ("dead_letter = \"\"", "queues.a.dead_letter: \"\" is empty: take the key out for the default"),
             ("delays = [\"1s\"]", "write backoff = { delays"),
             ("stream = \"s{\"", "braces"),
             ("stream = \"b\"", "line 3: queues.b.stream: \"b\" is the stream of the queue \"a\" too"),
             ("dead_letter = \"b\"", "queues.a.dead_letter: \"b\" is the stream of the queue \"b\""),
             ("dead_letter = \"a\"", "queues.a.dead_letter: \"a\" is the stream of the queue \"a\""),
-            (
-                "dead_letter = \"d\"\n[queues.c]\ndead_letter = \"d\"",
-                "queues.c.dead_letter: \"d\" holds the dead letters of the queue \"a\" too",
-            ),
             ("list = \"b\"", "queues.a.list: \"b\" is a key of the queue \"b\" already"),
             ("max_retires = 3", "did you mean `max_retries`"),
             ("priority = 0", "queues.a.priority: 0 is out of bounds: write 1 to 1000"),
@@ -539,6 +539,36 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_clash_are_told_at_their_lines() {
+        let table = [
+            (
+                "[queues.a]\nstream = \"s\"\n[queues.b]\nlease = \"5s\"\nstream = \"s\"",
+                "line 5: queues.b.stream: \"s\" is the stream of the queue \"a\" too",
+            ),
+            (
+                "[queues.a]\nlease = \"5s\"\ndead_letter = \"a\"",
+                "line 3: queues.a.dead_letter: \"a\" is the stream of the queue \"a\"",
+            ),
+            (
+                "[queues.a]\ndead_letter = \"d\"\n[queues.b]\nlease = \"5s\"\ndead_letter = \"d\"",
+                "line 5: queues.b.dead_letter: \"d\" holds the dead letters of the queue \"a\" too",
+            ),
+            (
+                "[queues.a]\nlease = \"5s\"\nlist = \"a\"",
+                "line 3: queues.a.list: \"a\" is a key of the queue \"a\" already",
+            ),
+            (
+                "[queues.a]\nstream = \"x{t}\"\n[queues.b]\nlease = \"5s\"\nstream = \"x{t}:task\"",
+                "line 5: queues.b.stream: \"x{t}:task\" looks like a key",
+            ),
+        ];
+        for (text, why) in table {
+            let problem = problem(text);
+            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{text}: {problem}");
+        }
+    }
+
+    #[test]
     fn bad_tables_of_queues() {
         let table = [
             ("", "queues: there is no queue"),
@@ -550,10 +580,6 @@ mod tests {
             (
                 "[queues.a]\n[defaults]\nstream = \"x\"",
                 "line 3: defaults.stream: makes no sense as a default",
-            ),
-            (
-                "[queues.a]\nstream = \"x{t}\"\n[queues.b]\nstream = \"x{t}:task\"",
-                "queues.b.stream: \"x{t}:task\" looks like a key",
             ),
             ("[queues.a]\n[defaults]\nlist = \"x\"", "defaults.list: makes no sense as a default"),
             ("[queues.a]\n[defaults.schedule]", "defaults.schedule: makes no sense as a default"),

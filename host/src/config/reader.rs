@@ -88,13 +88,7 @@ impl<'a> Table<'a> {
 
     pub(super) fn get(&self, name: &'static str) -> Option<Item<'a>> {
         debug_assert!(self.keys.known.contains(&name), "{name} is read but not listed among the known keys");
-        let (key, value) = self.entries.get_key_value(name)?;
-        Some(Item {
-            cx: self.cx,
-            key: join(&self.key, name),
-            offset: key.span().start,
-            value: value.get_ref(),
-        })
+        entry(self.cx, &self.key, self.entries, name)
     }
 
     /// The key in full, whether it is in the file or not.
@@ -136,6 +130,12 @@ impl<'a> Item<'a> {
     /// This position in the file, under another key: the one that a problem is about.
     pub(super) fn named_as(&self, key: String) -> Item<'a> {
         Item { key, ..self.clone() }
+    }
+
+    /// The value of this key of a table; or, where it is not set, this position under that key.
+    pub(super) fn at(&self, name: &str) -> Item<'a> {
+        let set = self.value.as_table().and_then(|entries| entry(self.cx, &self.key, entries, name));
+        set.unwrap_or_else(|| self.named_as(join(&self.key, name)))
     }
 
     /// Reports something odd that does not keep the host from running.
@@ -274,6 +274,11 @@ impl<'a> Item<'a> {
         self.problem(format!("{shown} is out of bounds: write {least} to {most}"));
         None
     }
+}
+
+fn entry<'a>(cx: &'a Context<'a>, parent: &str, entries: &'a DeTable<'a>, name: &str) -> Option<Item<'a>> {
+    let (key, value) = entries.get_key_value(name)?;
+    Some(Item { cx, key: join(parent, name), offset: key.span().start, value: value.get_ref() })
 }
 
 fn entries_in_order<'a>(

@@ -20,6 +20,17 @@ impl Secret {
         Secret { text: text.into(), apart: true }
     }
 
+    /// A secret outside of the file that was not read, because nothing here needs it.
+    pub fn unread() -> Self {
+        Secret { text: String::new(), apart: true }
+    }
+
+    /// Whether the text is known; where it is not, nothing may be decided by it.
+    pub fn is_read(&self) -> bool {
+        // A secret in the environment or a file is never empty.
+        !(self.apart && self.text.is_empty())
+    }
+
     /// The text itself. Call it where the value is used, never where it is shown.
     pub fn expose(&self) -> &str {
         &self.text

@@ -16,51 +16,87 @@ use super::units::show_text;
 pub(super) const KEYS: Keys = Keys { known: &["env", "file"], later: &[], elsewhere: &[] };
 const MAX_BYTES: u64 = 64 << 10;
 
+/// Which commands read the environment variable or the file of a secret. The form of the value is checked in
+/// any case.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Readers {
+    All,
+    /// Only commands that run handlers; the others do not need it.
+    Hosts,
+    /// All commands, but only those that run handlers need it. For the others it may be missing.
+    WhoHasIt,
+}
+
 /// Reads a value that is a secret.
 pub(super) fn secret(item: &Item) -> Option<Secret> {
-    let read = read(item, true)?;
-    if !read.is_kept_apart() {
+    marked(item, read(item, Readers::All))
+}
+
+/// Reads a value that is a secret. Where its source is missing, it stays unread for commands that run no
+/// handlers.
+pub(super) fn secret_if_there(item: &Item) -> Option<Secret> {
+    marked(item, read(item, Readers::WhoHasIt))
+}
+
+/// Notes that the configuration file itself holds this secret, if it does.
+fn marked(item: &Item, read: Option<Secret>) -> Option<Secret> {
+    let is_in_the_file = |secret: &Secret| !secret.is_kept_apart();
+    if read.as_ref().is_some_and(is_in_the_file) {
         item.is_secret();
     }
-    Some(read)
+    read
 }
 
 /// Reads a value that may hold a secret, as a url does with a password in it.
 pub(super) fn perhaps_secret(item: &Item) -> Option<Secret> {
-    read(item, true)
+    read(item, Readers::All)
 }
 
 /// Reads a value that may be a secret, and that only a running host needs: for its handlers, or for who asks
-/// it. For other commands, what is not in the file itself is empty.
+/// it. For other commands, what is not in the file itself stays unread.
 pub(super) fn secret_of_run(item: &Item) -> Option<Secret> {
-    read(item, item.context().secrets == Secrets::OfAll)
+    read(item, Readers::Hosts)
 }
 
-/// Reads an environment variable or a file if `is_needed`; the form of the value is checked in any case.
-fn read(item: &Item, is_needed: bool) -> Option<Secret> {
+fn read(item: &Item, readers: Readers) -> Option<Secret> {
     match item.value() {
         DeValue::String(text) => Some(Secret::new(text.as_ref())),
-        DeValue::Table(_) => from_table(item, is_needed),
+        DeValue::Table(_) => from_table(item, readers),
         _ => item.wrong_type("a string, { env = \"NAME\" } or { file = \"path\" }"),
     }
 }
 
-fn from_table(item: &Item, is_needed: bool) -> Option<Secret> {
+fn from_table(item: &Item, readers: Readers) -> Option<Secret> {
     let table = item.table(&KEYS)?;
+    let is_host = item.context().secrets == Secrets::OfAll;
+    let is_read = is_host || readers != Readers::Hosts;
     let found = match (table.get("env"), table.get("file")) {
         (Some(env), None) => {
             let name = env.string()?;
-            if is_needed { from_env(name, item.context().env) } else { Ok(String::new()) }
+            is_read.then(|| from_env(name, item.context().env))
         }
         (None, Some(file)) => {
             let path = file.path()?;
             file.names_secret(&path);
-            if is_needed { from_file(&path) } else { Ok(String::new()) }
+            is_read.then(|| from_file(&path))
         }
-        (Some(_), Some(_)) => Err("has both env and file: keep one".into()),
-        (None, None) => Err("has no source: write { env = \"NAME\" } or { file = \"path\" }".into()),
+        (Some(_), Some(_)) => {
+            item.problem("has both env and file: keep one");
+            return None;
+        }
+        (None, None) => {
+            item.problem("has no source: write { env = \"NAME\" } or { file = \"path\" }");
+            return None;
+        }
     };
-    found.map(Secret::kept_apart).map_err(|why| item.problem(why)).ok()
+    match found {
+        Some(Ok(text)) => Some(Secret::kept_apart(text)),
+        Some(Err(why)) if is_host || readers == Readers::All => {
+            item.problem(why);
+            None
+        }
+        Some(Err(_)) | None => Some(Secret::unread()),
+    }
 }
 
 fn from_env(name: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {

@@ -1,7 +1,7 @@
 //! `enqueue_to` and `on_end` of a queue: the queues to which it sends tasks.
 //!
-//! In: names of queues. Out: what a queue has to know of each. A name of no queue is a problem, and so are
-//! ends that are told in a circle.
+//! In: names of queues. Out: what a queue has to know of each. A name of no queue is a problem at the place
+//! where it is read, and ends that are told in a circle are a problem of each queue in it.
 
 use std::collections::BTreeMap;
 
@@ -33,10 +33,9 @@ pub(super) struct ToldNames {
 /// Gives each queue the queues to which it sends tasks, by their names.
 pub(super) fn find(queues: &mut [(QueueRules, Item)], sends: Vec<Sends>) {
     let known: Vec<TargetQueue> = queues.iter().map(|(queue, _)| target(queue)).collect();
-    for ((queue, item), Sends { enqueue_to, on_end }) in queues.iter_mut().zip(sends) {
-        queue.enqueue_to = find_targets(item, &enqueue_to, &known);
-        let [completed, dead, cancelled] =
-            on_end.queues.map(|name| find_target(item, "on_end", &name?, &known));
+    for ((queue, _), Sends { enqueue_to, on_end }) in queues.iter_mut().zip(sends) {
+        queue.enqueue_to = find_targets(&enqueue_to, &known);
+        let [completed, dead, cancelled] = on_end.queues.map(|name| find_target(&name?, &known));
         queue.on_end = OnEnd { completed, dead, cancelled, fields: on_end.fields };
     }
     mark_circles(queues);
@@ -84,7 +83,7 @@ fn check_ends(queues: &[(QueueRules, Item)]) {
     let graph = Graph::of(queues, |queue| queue.on_end.targets());
     for (queue, item) in queues {
         if graph.reached(&queue.name).contains(&queue.name) {
-            item.named_as(format!("{}.on_end", item.key)).problem(
+            item.at("on_end").problem(
                 "leads back to this queue, so that one end would be told for ever: \
                  name a queue that tells no other one",
             );
@@ -108,9 +107,9 @@ fn target(queue: &QueueRules) -> TargetQueue {
 }
 
 /// The queues with these names.
-fn find_targets(item: &Item, names: &[String], known: &[TargetQueue]) -> Vec<TargetQueue> {
+fn find_targets(names: &[String], known: &[TargetQueue]) -> Vec<TargetQueue> {
     let mut found: Vec<TargetQueue> = Vec::new();
-    for target in names.iter().filter_map(|name| find_target(item, "enqueue_to", name, known)) {
+    for target in names.iter().filter_map(|name| find_target(name, known)) {
         if !found.contains(&target) {
             found.push(target);
         }
@@ -118,26 +117,20 @@ fn find_targets(item: &Item, names: &[String], known: &[TargetQueue]) -> Vec<Tar
     found
 }
 
-/// The queue with this name. If there is none, that is a problem of `key`.
-fn find_target(item: &Item, key: &str, name: &str, known: &[TargetQueue]) -> Option<TargetQueue> {
-    let found = known.iter().find(|target| target.name == name);
-    if found.is_none() {
-        item.named_as(format!("{}.{key}", item.key)).problem(format!(
-            "{} is not a queue: add a table [queues.{name}], or take the name out",
-            show_text(name)
-        ));
-    }
-    found.cloned()
+/// The queue with this name. None: its table has a problem, which keeps it out.
+fn find_target(name: &str, known: &[TargetQueue]) -> Option<TargetQueue> {
+    known.iter().find(|target| target.name == name).cloned()
 }
 
-/// One queue for all outcomes, or a table.
-pub(super) fn read_on_end(item: &Item) -> ToldNames {
+/// One queue for all outcomes, or a table. `names` are those of all queues of the file.
+pub(super) fn read_on_end(item: &Item, names: &[&str]) -> ToldNames {
+    let read_name = |item: &Item| item.checked(check_name).filter(|name| is_queue(item, name, names));
     let for_all = |name: Option<String>| [name.clone(), name.clone(), name];
     if item.value().is_str() {
-        return ToldNames { queues: for_all(item.checked(check_name)), fields: None };
+        return ToldNames { queues: for_all(read_name(item)), fields: None };
     }
     let Some(table) = item.table(&ON_END_KEYS) else { return ToldNames::default() };
-    let name = |key| table.get(key).map(|item| item.checked(check_name));
+    let name = |key| table.get(key).map(|item| read_name(&item));
     let others = name("queue").flatten();
     let queues = ["completed", "dead", "cancelled"].map(|key| name(key).unwrap_or_else(|| others.clone()));
     if item.named().iter().all(|(key, _)| *key == "fields") {
@@ -155,8 +148,69 @@ fn read_fields(item: &Item) -> Vec<String> {
     item.list().unwrap_or_default().iter().filter_map(|entry| entry.checked(check)).collect()
 }
 
-/// A list of names of queues.
-pub(super) fn read_names(item: &Item) -> Vec<String> {
+/// A list of names of queues. `names` are those of all queues of the file.
+pub(super) fn read_names(item: &Item, names: &[&str]) -> Vec<String> {
     let entries = item.list().unwrap_or_default();
-    entries.iter().filter_map(|entry| entry.checked(check_name)).collect()
+    let read_name = |entry: &Item| {
+        let name = entry.checked(check_name)?;
+        is_queue(&entry.named_as(item.key.clone()), &name, names).then_some(name)
+    };
+    entries.iter().filter_map(read_name).collect()
+}
+
+/// Whether there is a queue with this name. If there is none, that is a problem of `item`.
+fn is_queue(item: &Item, name: &str, names: &[&str]) -> bool {
+    let is_queue = names.contains(&name);
+    if !is_queue {
+        item.problem(format!(
+            "{} is not a queue: add a table [queues.{name}], or take the name out",
+            show_text(name)
+        ));
+    }
+    is_queue
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, problem};
+
+    /// The problems, each with its line, without the first line of the message.
+    fn told(text: &str) -> Vec<String> {
+        problem(text).lines().skip(1).map(|line| line.trim_start().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_name_of_no_queue_is_told_once_where_it_stands() {
+        let table = [
+            ("[queues.b]\n\n[queues.a]\nlease = \"5s\"\non_end = \"gone\"", "line 5: queues.a.on_end"),
+            (
+                "[queues.a]\n[queues.b]\n[queues.b.on_end]\nqueue = \"gone\"\ndead = \"a\"",
+                "line 4: queues.b.on_end.queue",
+            ),
+            (
+                "[queues.a]\nlease = \"5s\"\nenqueue_to = [\n\"a\",\n\"gone\",\n]",
+                "line 5: queues.a.enqueue_to",
+            ),
+            ("[defaults]\non_end = \"gone\"\n[queues.a]\n[queues.b]", "line 2: defaults.on_end"),
+            ("[defaults]\nenqueue_to = [\"gone\"]\n[queues.a]\n[queues.b]", "line 2: defaults.enqueue_to"),
+        ];
+        for (text, place) in table {
+            let why = "\"gone\" is not a queue: add a table [queues.gone], or take the name out";
+            assert_eq!(told(text), [format!("{place}: {why}")], "{text}");
+        }
+        // A queue of the file is one, whatever is wrong with its table.
+        let broken = "[queues]\nb = 5\n[queues.a]\nenqueue_to = [\"b\"]";
+        assert_eq!(told(broken), ["line 2: queues.b: is an integer, but must be a table"]);
+    }
+
+    #[test]
+    fn a_circle_is_told_at_its_keys() {
+        let text = "[queues.a]\nlease = \"5s\"\non_end = \"b\"\n[queues.b]\n\non_end = { dead = \"a\" }";
+        let told = told(text);
+        assert_eq!(told.len(), 2, "{told:?}");
+        for (told, place) in told.iter().zip(["line 3: queues.a.on_end: ", "line 6: queues.b.on_end: "]) {
+            assert!(told.starts_with(&format!("{place}leads back to this queue")), "{told}");
+        }
+        assert!(parse(&text.replace("on_end = { dead = \"a\" }", "")).is_ok());
+    }
 }

@@ -11,7 +11,7 @@ use super::http::read_ca;
 use super::model::Telemetry;
 use super::reader::{Item, Keys, Table};
 use super::secret::Secret;
-use super::source::secret;
+use super::source::secret_if_there;
 
 pub(super) const KEYS: Keys =
     Keys { known: &["otlp", "headers", "sample", "max_traces", "service", "ca"], later: &[], elsewhere: &[] };
@@ -97,7 +97,10 @@ fn read_header(name: &str, item: &Item) -> Option<(String, Secret)> {
         item.problem("is a header that the host sets itself: leave it out");
         return None;
     }
-    let value = secret(item)?;
+    let value = secret_if_there(item)?;
+    if !value.is_read() {
+        return None;
+    }
     if HeaderValue::try_from(value.expose()).is_err() {
         item.problem("has characters in it that a header cannot carry, such as a line end");
         return None;
@@ -114,7 +117,7 @@ fn check_service(name: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{parse, parse_as_command, problem};
 
     #[test]
     fn good_tables() {
@@ -145,6 +148,21 @@ mod tests {
         let config = parse(text).expect("valid");
         assert_eq!(config.telemetry.expect("a collector").otlp, "http://c:4317/v1/traces");
         assert!(config.warnings[0].contains("4317 is usually that of gRPC"), "{:?}", config.warnings);
+    }
+
+    #[test]
+    fn a_command_leaves_out_the_headers_that_it_does_not_have() {
+        let text = r#"
+            [queues.a]
+            [telemetry]
+            otlp = "http://c"
+            headers = { a = { env = "GOOD" }, b = { env = "MISSING" }, c = { file = "missing" } }
+        "#;
+        let telemetry = parse_as_command(text).expect("valid").telemetry.expect("a collector");
+        let headers: Vec<_> =
+            telemetry.headers.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
+        assert_eq!(headers, [("a", "from-env")]);
+        assert!(problem(text).contains("2 problems"), "a host needs them all");
     }
 
     #[test]

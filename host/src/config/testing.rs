@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::Config;
 use super::problem::ConfigErrors;
+use super::reader::Secrets;
 
 /// Checks `text` as `/etc/tqhost/tqhost.toml`.
 pub(super) fn parse(text: &str) -> Result<Config, ConfigErrors> {
@@ -13,6 +14,11 @@ pub(super) fn parse(text: &str) -> Result<Config, ConfigErrors> {
 
 pub(super) fn parse_in(text: &str, folder: &Path) -> Result<Config, ConfigErrors> {
     Config::parse(text, &folder.join("tqhost.toml"), &env)
+}
+
+/// Checks `text` as a command does that runs no handlers.
+pub(super) fn parse_as_command(text: &str) -> Result<Config, ConfigErrors> {
+    Config::parse_with(text, Path::new("/etc/tqhost/tqhost.toml"), &env, Secrets::OfCommands)
 }
 
 /// Gives the whole message for a text that must not be valid.

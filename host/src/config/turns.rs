@@ -95,7 +95,7 @@ mod tests {
                 "queues.a.batch: a queue with order = \"strict\" runs one task at a time: take batch out",
             ),
             ("serial = { limit = 1 }", "queues.a.serial: has no field: write serial = { field"),
-            ("serial = { field = \"\" }", "queues.a.serial.field: "),
+            ("serial = { field = \"\" }", "queues.a.serial.field: \"\" is empty: write a name"),
             ("serial = { field = \"s\", limit = 0 }", "queues.a.serial.limit: 0 is out of bounds"),
         ];
         for (text, why) in table {

@@ -64,7 +64,7 @@ mod tests {
             ("\"resumeId\"", "queues.a.id: is a string, but must be a table"),
             ("{}", "queues.a.id: names no field: write id = { field"),
             ("{ json = \"/a\" }", "queues.a.id: names no field"),
-            ("{ field = \"\" }", "queues.a.id.field: \"\" is empty"),
+            ("{ field = \"\" }", "queues.a.id.field: \"\" is empty: write a name"),
             ("{ field = \"tq-id\" }", "queues.a.id.field: \"tq-id\" is a field of tqhost"),
             (
                 "{ field = \"data\", json = \"a\" }",

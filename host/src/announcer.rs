@@ -148,6 +148,7 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
         failed_reloads: plugin.figures.failed_reloads.get(),
         rolled_back: plugin.figures.rolled_back.get(),
         on_probation: plugin.on_probation,
+        can_go_back: plugin.can_go_back,
         history: plugin.history.into_iter().map(host_change).collect(),
     }
 }

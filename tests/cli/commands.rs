@@ -501,6 +501,7 @@ fn plugins_show_versions_and_figures() {
                 "failed_reloads",
                 "rolled_back",
                 "on_probation",
+                "can_go_back",
                 "history",
             ],
         );

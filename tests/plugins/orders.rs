@@ -8,10 +8,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::support::bench::tqhost;
 use crate::support::files::{digest, guest, loaded, marked, put, row};
-use crate::support::{Bench, Host, eventually};
+use crate::support::{Bench, Host, eventually, http};
 
 const QUEUES: &str = "[queues.work]\nplugin = \"p\"\n";
+/// The line of the log about a version that does not run any more.
+const IN_QUARANTINE: &str = "plugin version is in quarantine and does not run";
 
 /// Waits until this host announces the version, in this state.
 #[track_caller]
@@ -89,16 +92,28 @@ fn a_version_that_an_operator_withdraws_serves_nowhere_until_it_is_lifted() {
         (&looked["version"], &looked["withdrawn"], &looked["hosts"], &looked["dry_run"]),
         (&json!(whole), &json!(true), &json!(2), &json!(true))
     );
+    assert_eq!((&looked["hosts_back"], &looked["hosts_waiting"]), (&json!(2), &json!(0)));
+    // A version that no host runs may be withdrawn, too.
+    let unused = bench.tqhost(&[&order[..], &["--dry-run", "--version", &digest(b"another")]].concat()).ok();
+    assert!(unused.stdout.ends_with(" of p would be withdrawn: no host runs it now\n"), "{unused:?}");
     assert_eq!(orders(&mut bench), BTreeMap::new(), "a look gives no order");
     let ran = bench.tqhost(&order).ok();
     assert!(ran.stdout.contains("is withdrawn: 2 hosts go back within seconds"), "{ran:?}");
     runs(&bench, 2, Some(&first), "quarantined");
+    for host in &hosts {
+        let lines = host.until_logged(IN_QUARANTINE, 1);
+        let (digest, reason) = (&lines[0]["digest"], &lines[0]["reason"]);
+        assert_eq!((digest, reason), (&json!(version), &json!("withdrawn: it writes wrong totals")));
+    }
     assert!(completed_on(&mut bench).ends_with(&digest(&first)[..12]));
     let shown = row(&bench, "p").expect("a row");
     assert_eq!(shown["error"], "withdrawn: it writes wrong totals");
 
     // A host that starts now knows it from its first task on.
-    Host::stop_all(hosts.drain(..));
+    for host in hosts.drain(..) {
+        let log = host.stop_for_log();
+        assert_eq!(log.logged(IN_QUARANTINE).len(), 1, "one line, also when the file was read again");
+    }
     hosts.push(bench.host());
     runs(&bench, 1, Some(&first), "quarantined");
     assert!(hosts[0].logged("plugin loaded").is_empty(), "the version that is withdrawn");
@@ -112,7 +127,7 @@ fn a_version_that_an_operator_withdraws_serves_nowhere_until_it_is_lifted() {
     assert_eq!(orders(&mut bench), given, "a look gives no order");
     let lifted = bench.tqhost(&["lift", "p", "--json"]).ok().json();
     assert_eq!((&lifted["version"], &lifted["withdrawn"]), (&digest(&second).into(), &false.into()));
-    assert!(lifted["dry_run"].is_null(), "{lifted}");
+    assert!(lifted["dry_run"].is_null() && lifted.get("hosts_waiting").is_none(), "{lifted}");
     runs(&bench, 1, Some(&second), "active");
     assert!(completed_on(&mut bench).ends_with(&digest(&second)[..12]));
     Host::stop_all(hosts);
@@ -125,8 +140,19 @@ fn without_an_earlier_version_the_queue_waits_and_loses_nothing() {
     put(&bench, "p", &only);
     let host = bench.host();
     runs(&bench, 1, Some(&only), "active");
-    bench.tqhost(&["rollback", "p", "--version", &digest(&only)[..8], "--why", "a test"]).ok();
+    let whole = digest(&only);
+    let (version, order) = (&whole[..12], ["rollback", "p", "--version", &whole[..8], "--why", "a test"]);
+    let dry = bench.tqhost(&[&order[..], &["--dry-run"]].concat()).ok();
+    let would = "1 host has nothing to go back to: its queues would wait";
+    assert_eq!(dry.stdout, format!("version {version} of p would be withdrawn: {would}\n"));
+    let view = bench.tqhost(&[&order[..], &["--json"]].concat()).ok().json();
+    assert_eq!(
+        (&view["hosts"], &view["hosts_back"], &view["hosts_waiting"]),
+        (&json!(1), &json!(0), &json!(1))
+    );
     runs(&bench, 1, None, "quarantined");
+    let line = host.log(IN_QUARANTINE);
+    assert_eq!((&line["digest"], &line["reason"]), (&json!(version), &json!("withdrawn: a test")));
     let error = row(&bench, "p").expect("a row")["error"].as_str().expect("an error").to_owned();
     assert!(error.contains("there is no other version to run in its place"), "{error}");
     let id = bench.xadd("work", &[("a", "1")]);
@@ -165,6 +191,38 @@ fn a_reload_lets_all_hosts_try_a_bad_file_again() {
     assert_eq!(view, json!({ "plugin": "p", "at": far + 1, "hosts": 2 }));
     failed(&bench, 2, 4);
     Host::stop_all(hosts);
+}
+
+#[test]
+fn a_plugin_that_only_another_host_has_is_shown_and_ordered() {
+    let bench = Bench::new(QUEUES);
+    put(&bench, "p", &guest("echo"));
+    put(&bench, "q", &guest("echo"));
+    // The same Redis, and a queue of another plugin.
+    let (other, text) = (bench.dir.path().join("other.toml"), std::fs::read_to_string(bench.config()));
+    let text = text.expect("read the configuration").replace(QUEUES, "[queues.other]\nplugin = \"q\"\n");
+    std::fs::write(&other, text).expect("write a configuration");
+    let alone = Host::start(&other, "info,tqhost=debug");
+    alone.log("tqhost is running");
+    let refused = tqhost(&other, &["plugins", "p"]);
+    let why = "no queue of the configuration and no running host uses a plugin `p`";
+    assert!(refused.code == 2 && refused.stderr.contains(why), "{refused:?}");
+    let unknown = http::send(alone.admin(), "POST", "/v1/plugins/p/reload", &[], None);
+    assert_eq!((unknown.status, &unknown.json()["code"]), (404, &json!("unknown-plugin")));
+
+    let host = bench.host();
+    runs(&bench, 1, Some(&guest("echo")), "active");
+    let shown = tqhost(&other, &["plugins", "p"]).ok().stdout;
+    assert!(shown.contains(&digest(&guest("echo"))[..12]) && shown.contains("CHANGE"), "{shown}");
+    let rows = tqhost(&other, &["plugins", "p", "--json"]).ok().json();
+    assert_eq!((&rows["plugins"][0]["name"], &rows["plugins"][1]), (&json!("p"), &Value::Null));
+    assert_eq!(
+        tqhost(&other, &["reload", "p"]).ok().stdout,
+        "1 host looks at the file of p within seconds\n"
+    );
+    let reloaded = http::send(alone.admin(), "POST", "/v1/plugins/p/reload", &[], None);
+    assert_eq!((reloaded.status, &reloaded.json()["hosts"]), (202, &json!(1)));
+    Host::stop_all([alone, host]);
 }
 
 #[test]

@@ -76,11 +76,12 @@ pub(super) struct LiftBody {
     version: Option<String>,
 }
 
-/// Withdraws a version of a plugin: all hosts go back to the good version before it
+/// Withdraws a version of a plugin: hosts that run it go back to the good version before it
 ///
 /// Hosts obey within seconds, and new ones at their start; the tasks that run go on. A host that knows no
 /// good version before it runs nothing: the queues of the plugin wait there until another file is put in
-/// place, or the version is lifted. A plugin has one version that is withdrawn, the last one.
+/// place, or the version is lifted. The answer counts both kinds of hosts. A plugin has one version that is
+/// withdrawn, the last one.
 #[utoipa::path(
     post,
     path = "/v1/plugins/{plugin}/rollback",

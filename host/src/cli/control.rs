@@ -127,14 +127,32 @@ pub(super) async fn roll_back(
         true => operations::withdraw_preview(&link, &plugin, version, &why).await?,
         false => operations::withdraw(&link, &plugin, version, &why).await?,
     };
-    let hosts = plural(view.hosts as u64, "host");
-    let what = match (dry_run, view.hosts) {
-        (true, _) => format!("would be withdrawn: {hosts} would go back"),
-        (false, 1) => format!("is withdrawn: {hosts} goes back within seconds"),
-        (false, _) => format!("is withdrawn: {hosts} go back within seconds"),
-    };
-    ordered(&view, &what, out);
+    ordered(&view, &withdrawn(&view, dry_run), out);
     Ok(())
+}
+
+/// Tells what becomes of the hosts that run the version.
+fn withdrawn(view: &OrderView, dry_run: bool) -> String {
+    let (back, waiting) = (view.hosts_back.unwrap_or_default(), view.hosts_waiting.unwrap_or_default());
+    let mut parts = Vec::new();
+    if back > 0 {
+        let hosts = plural(back as u64, "host");
+        parts.push(match (dry_run, back) {
+            (true, _) => format!("{hosts} would go back"),
+            (false, 1) => format!("{hosts} goes back within seconds"),
+            (false, _) => format!("{hosts} go back within seconds"),
+        });
+    }
+    if waiting > 0 {
+        let (hosts, wait) = (plural(waiting as u64, "host"), if dry_run { "would wait" } else { "wait" });
+        let (has, its) = if waiting == 1 { ("has", "its") } else { ("have", "their") };
+        parts.push(format!("{hosts} {has} nothing to go back to: {its} queues {wait}"));
+    }
+    if parts.is_empty() {
+        parts.push("no host runs it now".to_owned());
+    }
+    let is = if dry_run { "would be withdrawn" } else { "is withdrawn" };
+    format!("{is}: {}", parts.join("; "))
 }
 
 pub(super) async fn lift(config: &Config, args: LiftArgs, out: &mut Out) -> Result<(), CommandError> {
@@ -183,5 +201,26 @@ fn reloaded(ReloadView { plugin, hosts, .. }: &ReloadView, dry_run: bool) -> Str
         (true, _) => format!("{many} would look at the file of {plugin}"),
         (false, 1) => format!("{many} looks at the file of {plugin} within seconds"),
         (false, _) => format!("{many} look at the file of {plugin} within seconds"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::orders::VersionOrder;
+
+    #[test]
+    fn a_rollback_tells_of_hosts_with_and_without_a_way_back() {
+        let of = |back: usize, waiting: usize, dry_run: bool| {
+            let order = VersionOrder { version: "ab".into(), withdrawn: true, why: "slow".into(), at: 7 };
+            let (hosts_back, hosts_waiting) = (Some(back), Some(waiting));
+            withdrawn(&OrderView { plugin: "p".into(), order, hosts: 9, hosts_back, hosts_waiting }, dry_run)
+        };
+        assert_eq!(of(1, 0, false), "is withdrawn: 1 host goes back within seconds");
+        let waits = "would be withdrawn: 1 host has nothing to go back to: its queues would wait";
+        assert_eq!(of(0, 1, true), waits);
+        let both = "2 hosts go back within seconds; 3 hosts have nothing to go back to: their queues wait";
+        assert_eq!(of(2, 3, false), format!("is withdrawn: {both}"));
+        assert_eq!(of(0, 0, true), "would be withdrawn: no host runs it now");
     }
 }

@@ -45,9 +45,6 @@ pub(super) struct FileView {
 pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
     let names: Vec<String> =
         files::plugin_names(config).into_iter().filter(|name| only.is_none_or(|only| only == name)).collect();
-    if let (Some(only), true) = (only, names.is_empty()) {
-        return Err(CommandError::Usage(format!("no queue uses a plugin `{only}`")));
-    }
     // The embedded Redis runs only while its host runs.
     let is_down = matches!(config.redis, config::RedisServer::Embedded)
         && !embedded::socket_path(&config.data_dir).exists();
@@ -57,13 +54,17 @@ pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> R
         let link = connect(config).await?;
         (hosts::list(&link).await?, history::versions(&config.queues, &link).await?)
     };
+    let mut plugins = plugin_rows(&hosts);
+    plugins.retain(|row| only.is_none_or(|only| row.plugin.name == only));
+    // A host with another configuration may have it.
+    if let (Some(only), true, true) = (only, names.is_empty(), plugins.is_empty()) {
+        let text = format!("no queue of the configuration and no running host uses a plugin `{only}`");
+        return Err(CommandError::Usage(text));
+    }
     let is_chosen = |label: &str| only.is_none_or(|only| label.split('@').next() == Some(only));
     let view = PluginsView {
         hosts: hosts.len(),
-        plugins: plugin_rows(&hosts)
-            .into_iter()
-            .filter(|row| only.is_none_or(|only| row.plugin.name == only))
-            .collect(),
+        plugins,
         versions: versions.into_iter().filter(|version| is_chosen(&version.version)).collect(),
         files: hosts.is_empty().then(|| names.iter().map(|name| file(config, name)).collect()),
     };
@@ -289,6 +290,7 @@ mod tests {
             failed_reloads: 0,
             rolled_back: 1,
             on_probation: true,
+            can_go_back: Some(true),
             history: vec![change("loaded", None), change("rolled-back", Some("it spoiled\n6 tasks"))],
         };
         let error = Some("it exports no\nhandler".to_owned());

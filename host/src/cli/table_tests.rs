@@ -73,6 +73,7 @@ fn hosts() -> Vec<HostInfo> {
         failed_reloads: u64::MAX,
         rolled_back: u64::MAX,
         on_probation: true,
+        can_go_back: Some(false),
         history: vec![change],
     };
     let host = HostInfo {

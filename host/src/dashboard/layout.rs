@@ -150,7 +150,10 @@ pub(super) fn done(values: &Values) -> Markup {
         Some("retried") => "The task is due now: it runs when a host has room.",
         Some("requeued") => "The task is in the queue again.",
         Some("reloading") => "All hosts look at the file of the plugin within seconds.",
-        Some("withdrawn") => "The version is withdrawn: all hosts go back within seconds.",
+        Some("withdrawn") => {
+            "The version is withdrawn: hosts that run it go back within seconds. Where one has nothing to go \
+             back to, the queues of the plugin wait."
+        }
         Some("lifted") => "The version may run again: hosts that have its file take it within seconds.",
         Some("logged-out") => "You are logged out.",
         _ => return html! {},

@@ -32,6 +32,12 @@ pub(crate) struct OrderView {
     pub order: VersionOrder,
     /// How many hosts that run now use the plugin.
     pub hosts: usize,
+    /// How many of them run the version that is withdrawn, and go back to another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts_back: Option<usize>,
+    /// How many of them run it and have nothing to go back to: there the queues of the plugin wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts_waiting: Option<usize>,
 }
 
 /// An order to look at a plugin's file.
@@ -70,8 +76,15 @@ pub(crate) async fn withdraw_preview(
     let active = rows.iter().filter_map(|row| row.plugin.version.as_deref());
     let version = meant(plugin, version, active, &rows, "no host runs a version of it now")?;
     check_room(&orders::list(link).await?.versions, plugin)?;
+    let (back, waiting) = count(&rows, &version);
     let order = VersionOrder { version, withdrawn: true, why: why.to_owned(), at: now_ms() };
-    Ok(OrderView { plugin: plugin.to_owned(), order, hosts: rows.len() })
+    Ok(OrderView {
+        plugin: plugin.to_owned(),
+        order,
+        hosts: rows.len(),
+        hosts_back: Some(back),
+        hosts_waiting: Some(waiting),
+    })
 }
 
 /// Lets a version run again that was withdrawn, or rolled back by the hosts. None: the one that is in
@@ -101,7 +114,8 @@ pub(crate) async fn lift_preview(
     let version = meant(plugin, version, known, &rows, "no version of it is in quarantine")?;
     check_room(&given, plugin)?;
     let order = VersionOrder { version, withdrawn: false, why: String::new(), at: now_ms() };
-    Ok(OrderView { plugin: plugin.to_owned(), order, hosts: rows.len() })
+    let (plugin, hosts) = (plugin.to_owned(), rows.len());
+    Ok(OrderView { plugin, order, hosts, hosts_back: None, hosts_waiting: None })
 }
 
 /// Lets all hosts look at the plugin's file, and try again what failed.
@@ -128,6 +142,16 @@ async fn rows(link: &Link, plugin: &str) -> Result<Vec<PluginView>, OperationErr
         return Err(OperationError::UnknownPlugin(format!("no running host uses a plugin {plugin:?}")));
     }
     Ok(rows)
+}
+
+/// How many hosts run the version and go back to another one, and how many have nothing to go back to. Hosts
+/// that do not tell count with the first.
+fn count(rows: &[PluginView], version: &str) -> (usize, usize) {
+    let (back, waiting): (Vec<_>, Vec<_>) = rows
+        .iter()
+        .filter(|row| row.plugin.version.as_deref() == Some(version))
+        .partition(|row| row.plugin.can_go_back != Some(false));
+    (back.len(), waiting.len())
 }
 
 /// The version that is meant. One that is named in full need not be known: its file may come later.
@@ -192,7 +216,36 @@ async fn give(link: &Link, view: OrderView) -> Result<OrderView, OperationError>
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// A host that runs this version, as it announces it; `can_go_back` is left out by older ones.
+    fn row(version: Option<&str>, can_go_back: Option<bool>) -> PluginView {
+        let mut announced = json!({
+            "name": "p", "state": "active", "version": version, "error": null, "loaded_at": null,
+            "compile_ms": null, "from_cache": false, "bytes": null, "attempts": 0, "failures": 0,
+            "peak_memory": 0, "reloads": 0, "failed_reloads": 0
+        });
+        if let Some(can_go_back) = can_go_back {
+            announced["can_go_back"] = json!(can_go_back);
+        }
+        let plugin = serde_json::from_value(announced).expect("an announcement");
+        PluginView { host: "box".to_owned(), plugin }
+    }
+
+    #[test]
+    fn hosts_are_counted_by_what_a_withdrawal_brings_them() {
+        let rows = [
+            row(Some("a"), Some(true)),
+            row(Some("a"), Some(false)),
+            row(Some("a"), Some(false)),
+            row(Some("a"), None),
+            row(Some("b"), Some(false)),
+            row(None, None),
+        ];
+        assert_eq!(["a", "b", "c"].map(|version| count(&rows, version)), [(2, 2), (0, 1), (0, 0)]);
+    }
 
     #[test]
     fn a_version_is_named_in_full_by_its_beginning_or_by_being_the_only_one() {

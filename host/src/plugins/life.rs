@@ -411,6 +411,7 @@ impl Step {
                 // Nothing better is known than what has taken its place.
                 self.effects.push(Effect::Keep(new.clone()));
                 self.life.serving = Serving::Good(new);
+                self.tell(News::Refused(digest, why));
             }
             Serving::Good(good) | Serving::Draining(good) if is(&good) => {
                 if self.withdraw().is_some() {
@@ -420,7 +421,7 @@ impl Step {
                 if self.life.has(Guard::WithdrawnIsLetGo) {
                     self.effects.push(Effect::LetGo);
                 }
-                self.tell(News::Quarantined(digest, why));
+                self.tell(News::Refused(digest, why));
                 self.look_again();
             }
             _ => {}

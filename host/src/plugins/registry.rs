@@ -375,6 +375,8 @@ impl PluginEntry {
             state: shown.state,
             digest: active.map(|version| version.digest.clone()),
             on_probation: matches!(record.life.serving, Serving::Probation(..)),
+            can_go_back: active
+                .map(|version| record.life.can_go_back(record.lineage.before(&version.digest))),
             error: shown.error.clone(),
             retry_at_ms,
             loaded_at_ms: active.map(|_| record.loaded_at_ms),

@@ -32,6 +32,8 @@ pub(crate) struct PluginStatus {
     pub digest: Option<String>,
     /// The active version replaced a good one and is not found to be good yet.
     pub on_probation: bool,
+    /// Whether another version takes over if an operator withdraws the active one. None: there is none.
+    pub can_go_back: Option<bool>,
     /// Why the file that is there cannot be used.
     pub error: Option<String>,
     /// When it is tried again, in milliseconds since the Unix epoch. None: when another file is there, or

@@ -91,6 +91,10 @@ pub(crate) struct HostPlugin {
     /// The version replaced a good one and is not confirmed yet.
     #[serde(default)]
     pub on_probation: bool,
+    /// Whether another version takes over if the one that runs tasks is withdrawn. None: no version runs, or
+    /// the host does not tell.
+    #[serde(default)]
+    pub can_go_back: Option<bool>,
     /// The latest changes of its versions, oldest first.
     #[serde(default)]
     pub history: Vec<HostChange>,

@@ -118,9 +118,9 @@ pub(in crate::plugins) enum News {
     Loaded(Digest, bool),
     /// The file holds the version that serves; with whether people were shown something else.
     ServesAgain(Digest, bool),
-    /// A version has come into quarantine, with the reason.
+    /// A version that failed has come into quarantine, with the reason. Other news tell the log of it.
     Quarantined(Digest, String),
-    /// The file holds what is in quarantine, with the reason.
+    /// The file holds what is in quarantine, or an operator has withdrawn the version; with the reason.
     Refused(Digest, String),
     /// The last good version serves again; with whether it came from the cache.
     Restored(Digest, bool),

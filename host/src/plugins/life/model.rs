@@ -152,6 +152,14 @@ fn withdrawal(digest: Digest) -> LifeEvent {
     LifeEvent::Withdrawn(Withdrawal { digest, why: "withdrawn".into(), earlier: None })
 }
 
+/// Whether the log says of this version that it does not run.
+fn is_logged(effect: &Effect, version: &str) -> bool {
+    match effect {
+        Effect::Tell(News::Refused(digest, _) | News::RolledBack { digest, .. }) => digest == version,
+        _ => false,
+    }
+}
+
 fn content(digest: &str) -> u8 {
     digest.parse().expect("a content")
 }
@@ -167,6 +175,14 @@ impl World {
         let was_serving = self.life.serving.clone();
         let (life, effects) = step(self.life.clone(), event.clone(), now());
         self.life = life;
+        if let LifeEvent::Withdrawn(Withdrawal { digest, .. }) = &event {
+            let was_kept = before.as_ref().is_some_and(|before| before.digest == *digest);
+            let was_used = was_kept || was_serving.is_active(digest);
+            let lines = effects.iter().filter(|effect| is_logged(effect, digest)).count();
+            if lines != usize::from(was_used) {
+                self.wrong = Some("the log has not one line about what is withdrawn");
+            }
+        }
         if let LifeEvent::Judged(version, ProbationVerdict::Bad(_)) = &event {
             let is_banned = match &was_serving {
                 Serving::Probation(new, _) => new.digest == version.digest,

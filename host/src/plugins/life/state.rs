@@ -164,6 +164,24 @@ impl Life {
         self.banned(digest).is_some()
     }
 
+    /// Whether another version takes over if the one that serves is withdrawn. `earlier` is the good version
+    /// before it.
+    pub(in crate::plugins) fn can_go_back(&self, earlier: Option<&Good>) -> bool {
+        match &self.serving {
+            Serving::Probation(..) => true,
+            Serving::Good(_) => match (&self.candidate, &self.quarantine) {
+                // The earlier version takes the place of what is in quarantine, not of what cannot be used.
+                (Candidate::Refused(_), _) => false,
+                // The file holds what an operator withdrew before, which may run when that order is replaced.
+                (Candidate::Quarantined(_), None) => true,
+                (_, quarantine) => earlier.is_some_and(|earlier| {
+                    quarantine.as_ref().is_none_or(|quarantine| quarantine.digest != earlier.digest)
+                }),
+            },
+            Serving::Absent | Serving::Draining(_) => false,
+        }
+    }
+
     /// Why this content must not run, and the version that runs in its place.
     pub(super) fn banned(&self, digest: &str) -> Option<(String, Option<Good>)> {
         let quarantine = self.quarantine.as_ref().filter(|quarantine| quarantine.digest == digest);
@@ -214,5 +232,39 @@ impl Serving {
 
     pub(super) fn is_active(&self, digest: &str) -> bool {
         self.active().is_some_and(|active| active.digest == digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_can_go_back_where_another_version_takes_over() {
+        let good = |digest: &str| Good { digest: digest.into(), bytes: 1 };
+        let stamp = Stamp::numbered(1);
+        let can =
+            |serving: Serving, candidate: Candidate, quarantined: Option<&str>, earlier: Option<&str>| {
+                let quarantine = quarantined.map(|digest| Quarantine {
+                    digest: digest.into(),
+                    why: "it spoiled tasks".into(),
+                    good: Some(good("a")),
+                });
+                let life = Life { serving, candidate, quarantine, ..Life::new(Pauses::default()) };
+                life.can_go_back(earlier.map(good).as_ref())
+            };
+        let serves = || Serving::Good(good("a"));
+        let (taken, refused) = (Candidate::Taken(stamp), Candidate::Refused(Found::File(stamp)));
+        let quarantined = Candidate::Quarantined(stamp);
+        assert!(can(Serving::Probation(good("b"), good("a")), refused.clone(), None, None));
+        assert!(!can(serves(), taken.clone(), None, None));
+        assert!(can(serves(), taken, None, Some("b")));
+        assert!(!can(serves(), refused, None, Some("b")));
+        // The version before it is the very one that failed.
+        assert!(!can(serves(), quarantined.clone(), Some("b"), Some("b")));
+        assert!(can(serves(), quarantined.clone(), Some("b"), Some("c")));
+        assert!(can(serves(), quarantined, None, None));
+        assert!(!can(Serving::Draining(good("a")), Candidate::Absent, None, Some("b")));
+        assert!(!can(Serving::Absent, Candidate::Absent, None, Some("b")));
     }
 }

@@ -1,9 +1,10 @@
 //! Requests that are wrong: each gets a problem with its status and code, which names what is wrong.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{ask, good, post, problem};
 use crate::support::Bench;
+use crate::support::dead_letters::add_dead;
 use crate::support::http::send;
 
 #[test]
@@ -17,7 +18,7 @@ fn what_is_wrong_with_a_request_is_told() {
     let bodies = [
         (tasks, "", 400, "bad-request", "EOF"),
         (tasks, "{", 400, "bad-request", "line 1"),
-        (tasks, "[]", 422, "invalid", ""),
+        (tasks, "[]", 422, "invalid", "expected a JSON object"),
         (tasks, "{}", 422, "invalid", "fields"),
         (tasks, "{\"fields\": {}}", 422, "invalid", "at least one field"),
         (tasks, "{\"fields\": []}", 422, "invalid", "object"),
@@ -33,6 +34,7 @@ fn what_is_wrong_with_a_request_is_told() {
         ("/v1/queues/work/tasks/cancel", "{\"all\": true, \"cursor\": \"x\"}", 422, "invalid", "cursor"),
         ("/v1/queues/work/dead/requeue", "{\"all\": true, \"rate\": \"fast\"}", 422, "invalid", "rate"),
         ("/v1/queues/work/dead/requeue", "{\"all\": true, \"state\": \"queued\"}", 422, "invalid", "state"),
+        ("/v1/queues/work/dead/requeue", "{\"all\": true, \"reason\": \"x\"}", 422, "invalid", "crashed"),
         ("/v1/queues/work/dead/purge", "{\"all\": true, \"rate\": \"5/s\"}", 422, "invalid", "rate"),
         ("/v1/queues/work/dead/purge", "{\"all\": true, \"ids\": [\"1\"]}", 422, "invalid", "exclude"),
         ("/v1/queues/work/dead/purge", "{\"all\": 1}", 422, "invalid", "boolean"),
@@ -58,6 +60,8 @@ fn what_is_wrong_with_a_request_is_told() {
         ("/v1/queues/work/history?hours=1", "hours"),
         ("/v1/queues/work/dead?cursor=AAAA", "cursor"),
         ("/v1/queues/work/dead?fields=perhaps", "fields"),
+        ("/v1/queues/work/dead/groups?reason=tired", "rejected, retries-exhausted"),
+        ("/v1/queues/work/tasks?state=dead&reason=tired", "rejected, retries-exhausted"),
         ("/v1/queues/work/dead/groups?by=colour", "cause, error, version, reason, hour"),
         ("/v1/queues/work/dead/groups?cursor=AAAA", "cursor"),
     ];
@@ -78,6 +82,58 @@ fn what_is_wrong_with_a_request_is_told() {
     problem(&post(&host, tasks, &large), 413, "too-large");
     let fits = json!({ "fields": { "a": "x".repeat(3 << 20) } });
     good(&post(&host, tasks, &fits), 202);
+    host.stop();
+}
+
+/// The structs that serde derives can be read from a list: `[null, true]` would say `"all": true`.
+#[test]
+fn a_list_is_no_body_whatever_is_in_it() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    bench.xadd("work", &[("a", "1")]);
+    add_dead(&mut bench, 0..3);
+    let document = good(&ask(&host, "GET", "/v1/openapi.json"), 200);
+    let paths = document["paths"].as_object().expect("paths").iter();
+    let takes_body = |item: &Value| !item["post"]["requestBody"].is_null();
+    let paths: Vec<String> = paths
+        .filter(|(_, item)| takes_body(item))
+        .map(|(path, _)| path.replace("{queue}", "work").replace("{plugin}", "missing"))
+        .collect();
+    assert_eq!(paths.len(), 7, "{paths:?}");
+    let lists = [
+        "[]",
+        "[null, true]",
+        "[[\"id-1\"]]",
+        "[{\"a\": \"x\"}, null, null]",
+        "[null, \"why\"]",
+        "[{\"all\": true}]",
+    ];
+    for (path, list) in paths.iter().flat_map(|path| lists.map(|list| (path, list))) {
+        let answer = send(host.admin(), "POST", path, &[("content-type", "application/json")], Some(list));
+        let told = problem(&answer, 422, "invalid");
+        assert!(told.contains("expected a JSON object"), "{path} {list}: {told}");
+    }
+    let places = bench.places("work");
+    assert_eq!((places.length, places.dead), (1, 3), "nothing was done");
+    host.stop();
+}
+
+#[test]
+fn the_document_has_the_reasons_that_are_taken() {
+    let bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let told = problem(&ask(&host, "GET", "/v1/queues/work/dead?reason=tired"), 422, "invalid");
+    let (_, known) = told.split_once(" is none of ").expect("the reasons");
+    for reason in known.split(", ") {
+        good(&ask(&host, "GET", &format!("/v1/queues/work/dead?reason={reason}")), 200);
+    }
+    let document = good(&ask(&host, "GET", "/v1/openapi.json"), 200);
+    let pattern = json!(format!("^({})$", known.replace(", ", "|")));
+    let body = &document["components"]["schemas"]["ManyBody"]["properties"]["reason"];
+    assert_eq!(body["pattern"], pattern, "{body}");
+    let parameters = document["paths"]["/v1/queues/{queue}/dead"]["get"]["parameters"].as_array();
+    let parameter = parameters.expect("parameters").iter().find(|parameter| parameter["name"] == "reason");
+    assert_eq!(parameter.expect("reason")["schema"]["pattern"], pattern);
     host.stop();
 }
 

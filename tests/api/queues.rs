@@ -103,7 +103,21 @@ fn a_queue_that_cannot_be_counted_hides_no_other() {
         (texts(&list["queues"], "queue"), texts(&list["failed"], "queue")),
         (vec!["work".into()], vec!["bad".into()])
     );
-    problem(&ask(&host, "GET", "/v1/queues/bad"), 409, "queue-unfit");
+    assert!(texts(&list["failed"], "error")[0].contains("`tqhost adopt bad`"), "{list}");
+    let tasks = "/v1/queues/bad/tasks";
+    let all = json!({ "all": true });
+    for answer in [
+        ask(&host, "GET", "/v1/queues/bad"),
+        ask(&host, "GET", "/v1/queues/%62ad"),
+        ask(&host, "GET", &format!("{tasks}?state=queued")),
+        ask(&host, "DELETE", &format!("{tasks}/1-0")),
+        post(&host, tasks, &json!({ "fields": { "a": 1 } })),
+        post(&host, &format!("{tasks}/cancel"), &all),
+        post(&host, "/v1/queues/bad/drain", &all),
+    ] {
+        let why = problem(&answer, 409, "queue-unfit");
+        assert!(why.contains("`tqhost adopt bad`") && !why.contains("repeated"), "{why}");
+    }
     host.stop();
 }
 

@@ -18,7 +18,7 @@ use crate::support::{Bench, Held, Host, Ran, eventually};
 const DEAD: &str = "tq:{work}:dead";
 
 /// Starts a command, for one that is interrupted.
-fn start(bench: &Bench, args: &[&str]) -> Child {
+pub(super) fn start(bench: &Bench, args: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
     command.arg("--config").arg(bench.config()).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -26,7 +26,7 @@ fn start(bench: &Bench, args: &[&str]) -> Child {
 }
 
 /// Presses Ctrl-C.
-fn interrupt(child: Child) -> Ran {
+pub(super) fn interrupt(child: Child) -> Ran {
     kill(Pid::from_raw(child.id().try_into().expect("a pid")), Signal::SIGINT).expect("SIGINT");
     child.wait_with_output().expect("wait").into()
 }
@@ -328,7 +328,8 @@ fn what_a_purge_has_written_can_be_brought_back() {
     assert!(again.code == 1 && again.stderr.contains("exists already"), "{again:?}");
     assert_eq!(dead(&mut bench), 98, "nothing is deleted that was not written");
 
-    let import = |bench: &Bench| ask(bench, &["dead", "import", "work", path]);
+    let import_of = |bench: &Bench, file: &str| ask(bench, &["dead", "import", "work", file]);
+    let import = |bench: &Bench| import_of(bench, path);
     assert_eq!(ask(&bench, &["dead", "import", "work", path, "--dry-run"]), looked(counts(33, 0)));
     assert_eq!((dead(&mut bench), import(&bench)), (98, counts(33, 0)));
     let sorted = |mut letters: Vec<Vec<Vec<u8>>>| {
@@ -356,7 +357,11 @@ fn what_a_purge_has_written_can_be_brought_back() {
     assert_eq!((&some["succeeded"], &some["skipped"], &some["written"]), (&json!(1), &json!(1), &json!(1)));
     std::fs::remove_file(other).expect("remove");
     let none = ask(&bench, &["dead", "purge", "work", "nobody", "--out", other]);
-    assert_eq!((&none["written"], std::fs::exists(other).expect("look")), (&json!(0), false));
+    assert_eq!((&none["written"], std::fs::read(other).expect("a file")), (&json!(0), Vec::new()));
+    assert_eq!(import_of(&bench, other), counts(0, 0), "a script may go on with it");
+    std::fs::remove_file(other).expect("remove");
+    let none = ask(&bench, &["drain", "work", "--match", "nobody", "--yes", "--out", other]);
+    assert_eq!((&none["written"], std::fs::read(other).expect("a file")), (&json!(0), Vec::new()));
 }
 
 #[test]
@@ -463,7 +468,7 @@ fn a_drain_does_not_touch_a_task_that_a_host_has_just_taken() {
     let flow = [format!("tq:{{work}}:flow:{id}"), format!("tq:{{work}}:flow:{id}:children")];
     let keys: Vec<String> = keys.into_iter().chain([status.clone(), "work".into()]).chain(flow).collect();
     let cancel = |bench: &mut Bench, only_waiting: &str| -> String {
-        let args = ["tqhost", "60000", "60000", &id, &id, only_waiting, "", "work"];
+        let args = ["tqhost", "60000", "60000", &id, &id, only_waiting, "", "", "work"];
         bench.redis("EVAL", (&script::CANCEL.source, keys.len(), &keys, &args[..]))
     };
     // The host has read it, and has not said yet that it runs.

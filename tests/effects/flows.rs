@@ -140,6 +140,30 @@ fn a_child_that_is_cancelled_or_lost_fails_the_flow() {
 }
 
 #[test]
+fn lists_have_the_task_that_waits_for_its_flow() {
+    let mut bench = bench(&QUEUES.replace("[queues.part]", "[queues.part]\nmax_backlog = 3"));
+    let host = bench.host();
+    let id = start(&mut bench, &vec![json!([["sleep", 60_000]]); 5], &json!([]));
+    eventually("three children run, and two are not released", || {
+        (bench.places("part").pending == 3).then_some(())
+    });
+    let listed = bench.tqhost(&["tasks", "join", "--state", "delayed", "--json"]).ok().json();
+    assert_eq!(listed["tasks"][0]["id"], json!(id), "{listed}");
+    // The flow has its fields, so no file can have them.
+    let file = bench.dir.path().join("join.jsonl");
+    let out = ["drain", "join", "--yes", "--json", "--out", file.to_str().expect("UTF-8")];
+    let drained = bench.tqhost(&out).ok().json();
+    assert_eq!((&drained["written"], &drained["succeeded"]), (&json!(0), &json!(0)));
+    assert_eq!(bench.status("join", &id, "status"), "PENDING");
+    let drained = bench.tqhost(&["drain", "join", "--yes", "--json"]).ok().json();
+    assert_eq!((&drained["succeeded"], &drained["children"]), (&json!(1), &json!(3)));
+    assert_eq!(bench.status("join", &id, "status"), "CANCELLED");
+    eventually("all have stopped", || (bench.places("part").length == 0).then_some(()));
+    doctor_is_silent(&bench);
+    host.stop();
+}
+
+#[test]
 fn who_cancels_the_task_that_joins_a_flow_cancels_its_children() {
     let mut bench = bench(&QUEUES.replace("[queues.part]", "[queues.part]\nmax_backlog = 3"));
     let host = bench.host();

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use strum::VariantNames as _;
 use utoipa::{IntoParams, ToSchema};
 
 use super::extract::TimeMs;
@@ -15,9 +16,10 @@ use crate::config::units::{parse_duration, parse_rate};
 use crate::mask::FieldMask;
 use crate::operations::history::OVERVIEW;
 use crate::operations::{GroupBy, MOST_IDS};
-use crate::queue::TaskFilter;
+use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::listing::ListedState;
 use crate::queue::minutes::MAX_MINUTES;
+use crate::queue::{Reason, TaskFilter};
 
 /// Tasks in a list, where the client does not say, and at most.
 const LIMIT: (usize, usize) = (50, 500);
@@ -32,6 +34,8 @@ macro_rules! with_filter {
             $($own)*
             /// Only those that are dead for this reason
             #[serde(skip_serializing_if = "Option::is_none")]
+            #[$utoipa(pattern = "^(rejected|retries-exhausted|deferrals-exhausted|crashed|malformed|\
+                                 flow-failed|expired|foreign|drained)$")]
             reason: Option<String>,
             /// Only those with this text in their id, their error or the value of a field that is not hidden
             /// (`mask`). The fields of ended tasks are not known
@@ -73,7 +77,7 @@ macro_rules! with_filter {
         impl $name {
             pub(super) fn filter(&self, mask: &FieldMask) -> Result<TaskFilter, ApiProblem> {
                 Ok(TaskFilter {
-                    reason: self.reason.clone(),
+                    reason: reason(self.reason.as_deref())?,
                     text: self.text.clone(),
                     mask: mask.clone(),
                     error: self.error.clone(),
@@ -283,6 +287,21 @@ fn checked_limit(limit: Option<usize>) -> Result<usize, ApiProblem> {
     match limit.unwrap_or(LIMIT.0) {
         limit if (1..=LIMIT.1).contains(&limit) => Ok(limit),
         limit => Err(invalid(format!("limit: {limit} is not 1 to {}", LIMIT.1))),
+    }
+}
+
+/// Why tasks are dead, as filters take it.
+pub(crate) fn reasons() -> impl Iterator<Item = &'static str> {
+    Reason::VARIANTS.iter().copied().chain([FOREIGN, DRAINED])
+}
+
+fn reason(text: Option<&str>) -> Result<Option<String>, ApiProblem> {
+    match text {
+        Some(text) if !reasons().any(|known| known == text) => {
+            let known: Vec<&str> = reasons().collect();
+            Err(invalid(format!("reason: {text:?} is none of {}", known.join(", "))))
+        }
+        text => Ok(text.map(str::to_owned)),
     }
 }
 

@@ -3,20 +3,22 @@
 //! Not here: what the parts mean (the endpoints).
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use serde::de::{DeserializeOwned, Error, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::state::MAX_BODY;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::clock::parse_ms;
 
-/// A JSON body.
+/// A body that is a JSON object.
 pub(super) struct JsonBody<T>(pub T);
 
 /// The parameters of the query.
@@ -29,10 +31,32 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiProblem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiProblem> {
-        match <Json<T> as FromRequest<S>>::from_request(request, state).await {
-            Ok(Json(body)) => Ok(JsonBody(body)),
+        match <Json<ObjectOf<T>> as FromRequest<S>>::from_request(request, state).await {
+            Ok(Json(ObjectOf(body))) => Ok(JsonBody(body)),
             Err(rejection) => Err(bad_body(&rejection)),
         }
+    }
+}
+
+/// A value that is read from a JSON object. The structs that serde derives are read from a list, too, in the
+/// order of their fields: a list that somebody sends by mistake would say `all`.
+struct ObjectOf<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for ObjectOf<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ObjectOf<T>, D::Error> {
+        struct ObjectReader<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectReader<T> {
+            type Value = ObjectOf<T>;
+
+            fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
+                to.write_str("a JSON object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<ObjectOf<T>, M::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(ObjectOf)
+            }
+        }
+        from.deserialize_map(ObjectReader(PhantomData))
     }
 }
 

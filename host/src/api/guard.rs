@@ -22,6 +22,7 @@ use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
 
 use super::audit;
+use super::problems::naming;
 use super::state::Api;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::tokens::Caller;
@@ -70,7 +71,8 @@ async fn limited(api: &Api, request: Request, next: Next) -> Response {
         Ok(permit) => permit,
         Err(problem) => return problem.into_response(),
     };
-    match tokio::time::timeout(TIME, next.run(request)).await {
+    let path = request.uri().path().to_owned();
+    match tokio::time::timeout(TIME, naming(&path, next.run(request))).await {
         Ok(response) => response,
         Err(_) => timed_out().into_response(),
     }

@@ -34,6 +34,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::admin::problem::{ApiProblem, ProblemBody, ProblemCode};
+pub(crate) use body::reasons;
 use state::MAX_BODY;
 pub(crate) use state::{Api, ApiLimits, ApiParts};
 

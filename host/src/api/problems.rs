@@ -1,5 +1,10 @@
 //! Which error has which code, and the errors in the OpenAPI document.
+//!
+//! An error of Redis does not know its queue, so [`naming`] notes the one in the request's path.
 
+use std::future::Future;
+
+use percent_encoding::percent_decode_str;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
 
@@ -8,9 +13,23 @@ use crate::chain::chain;
 use crate::operations::OperationError;
 use crate::queue::{QueueError, RedriveError};
 
+tokio::task_local! {
+    /// The queue that a request is about.
+    static QUEUE: Option<String>;
+}
+
+/// Answers the request for this path. The problems that it meets name the queue of the path.
+pub(super) async fn naming<T>(path: &str, answer: impl Future<Output = T>) -> T {
+    let name = path.strip_prefix("/v1/queues/").and_then(|rest| rest.split('/').next());
+    let queue = name.map(|name| percent_decode_str(name).decode_utf8_lossy().into_owned());
+    QUEUE.scope(queue, answer).await
+}
+
 impl From<QueueError> for ApiProblem {
     fn from(error: QueueError) -> ApiProblem {
-        if let Some(why) = error.unfit("QUEUE") {
+        let queue = QUEUE.try_with(Clone::clone).ok().flatten();
+        let misfit = queue.as_deref().and_then(|queue| error.misfit(queue));
+        if let Some(why) = misfit.or_else(|| error.unfit(queue.as_deref().unwrap_or("QUEUE"))) {
             return ApiProblem::new(ProblemCode::QueueUnfit, why);
         }
         let code = if error.is_connection() {
@@ -48,6 +67,9 @@ fn interrupted(error: RedriveError) -> ApiProblem {
     let RedriveError { cause, succeeded, in_doubt } = error;
     let doubt = if in_doubt { ", and perhaps those of the last step" } else { "" };
     let problem = ApiProblem::from(cause);
+    if is_in_the_way(&problem, succeeded) {
+        return problem;
+    }
     let detail = format!(
         "{}; {succeeded} were done before{doubt}. The request may be repeated: it skips what is done",
         problem.detail
@@ -59,12 +81,20 @@ fn interrupted(error: RedriveError) -> ApiProblem {
 fn stopped(cause: Option<Box<OperationError>>, succeeded: u64) -> ApiProblem {
     let late = || ApiProblem::new(ProblemCode::TimedOut, "the last task took too long");
     let problem = cause.map_or_else(late, |cause| ApiProblem::from(*cause));
+    if is_in_the_way(&problem, succeeded) {
+        return problem;
+    }
     let detail = format!(
         "{}; {succeeded} were cancelled before, and perhaps another one. The request may be repeated: it \
          skips what is done",
         problem.detail
     );
     ApiProblem { detail, ..problem }
+}
+
+/// Whether nothing can be done, now or by another request, until an operator has mended the queue.
+fn is_in_the_way(problem: &ApiProblem, succeeded: u64) -> bool {
+    succeeded == 0 && problem.code == ProblemCode::QueueUnfit
 }
 
 /// Adds to every operation the problems that any of them can have.

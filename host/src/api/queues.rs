@@ -50,7 +50,10 @@ pub(super) async fn list_queues(State(api): State<Api>) -> Result<Json<QueueList
         match view {
             Ok(view) => list.queues.push(view),
             Err(error) if error.is_connection() => return Err(error.into()),
-            Err(error) => list.failed.push(UncountedQueue { queue, error: chain(&error) }),
+            Err(error) => {
+                let error = error.misfit(&queue).unwrap_or_else(|| chain(&error));
+                list.failed.push(UncountedQueue { queue, error });
+            }
         }
     }
     Ok(Json(list))

@@ -1,8 +1,8 @@
 //! `tqhost adopt`: takes over a queue that another consumer served, or gives it back.
 //!
 //! In: a queue's name, and what the operator decided. Out: what was found, and what is or was done about it.
-//! Exit code 1 if something stands in the way of `--yes`, 2 if a decision is missing. Not here: looking and
-//! doing (`crate::doctor::adopt`, `crate::doctor::give_back`).
+//! With `--yes`, exit code 1 if something stands in the way, 2 if a decision is missing. Not here: looking
+//! and doing (`crate::doctor::adopt`, `crate::doctor::give_back`).
 
 use serde::Serialize;
 

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, Styles, styling::AnsiColor};
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, Styles, styling::AnsiColor};
 use clap::{Args, Parser, Subcommand};
 use strum::VariantNames as _;
 
@@ -175,6 +175,11 @@ pub(super) struct EnqueueArgs {
     pub timeout: Option<Duration>,
 }
 
+/// Reads how many are wanted.
+fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
+}
+
 /// Checks a trace context, and keeps its text.
 fn parse_context(text: &str) -> Result<String, String> {
     let form = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -336,7 +341,7 @@ pub(super) struct TasksArgs {
     #[arg(long)]
     pub fields: bool,
     /// List no more than this
-    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = at_least_one())]
     pub limit: usize,
     /// Go on where a list ended that had this as `next`
     #[arg(long, value_name = "NEXT")]
@@ -469,7 +474,7 @@ pub(super) struct DeadListArgs {
     #[arg(long, conflicts_with = "by")]
     pub fields: bool,
     /// List no more than this; with --by: no more groups
-    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = at_least_one())]
     pub limit: usize,
     /// Go on where a list ended that had this as `next`
     #[arg(long, value_name = "NEXT")]
@@ -560,6 +565,8 @@ mod tests {
         assert_eq!(refused("tqhost cancel q --all --state dead"), ErrorKind::InvalidValue);
         assert_eq!(refused("tqhost tasks q --state resting"), ErrorKind::InvalidValue);
         assert_eq!(refused("tqhost dead list q --reason tired"), ErrorKind::InvalidValue);
+        assert_eq!(refused("tqhost dead list q --limit 0"), ErrorKind::ValueValidation);
+        assert_eq!(refused("tqhost tasks q --limit 0"), ErrorKind::ValueValidation);
         assert_eq!(refused("tqhost rollback p --dry-run"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost try h.wasm"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost try h.wasm t.json --attempt 0"), ErrorKind::ValueValidation);

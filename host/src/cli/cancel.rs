@@ -106,9 +106,7 @@ impl ManyTasks<'_> {
             let step = Box::pin(operations::cancel_all(&config.queues, queue, &bulk, &mut sum));
             match progress.step(step).await {
                 StepEnd::Done(Ok(())) => {}
-                StepEnd::Done(Err(error)) => {
-                    return Err(CommandError::from(error).context(&so_far(&sum, true)));
-                }
+                StepEnd::Done(Err(error)) => return Err(stopped(error, &sum, true)),
                 StepEnd::Cut => return Err(interrupted(&so_far(&sum, true))),
             }
             if sum.next.is_none() {
@@ -123,6 +121,16 @@ impl ManyTasks<'_> {
             });
         }
     }
+}
+
+/// The error of a command that did not end. `in_doubt`: it may have done more than it knows.
+pub(super) fn stopped(error: OperationError, sum: &BulkCancelled, in_doubt: bool) -> CommandError {
+    let failed = CommandError::from(error);
+    // To run it again would not help.
+    if sum.succeeded == 0 && failed.is_misfit() {
+        return failed;
+    }
+    failed.context(&so_far(sum, in_doubt))
 }
 
 /// How far a command came that did not end.

@@ -1,7 +1,8 @@
 //! The first steps of most commands: find the queue that was named, connect to Redis.
 //!
 //! In: a [`Config`] and names from the command line. Out: a [`Queue`], or a [`CommandError`] that says what
-//! to do. The private Redis of a host may end while a command uses it; [`explain`] says so in the failure.
+//! to do. The private Redis of a host may end while a command uses it, and a key of the queue may have
+//! another type; [`explain`] says so in the failure.
 //! Not here: reading the configuration (`config`).
 
 use super::exit::CommandError;
@@ -23,13 +24,23 @@ pub(super) async fn connect(config: &Config) -> Result<Link, CommandError> {
     Ok(link)
 }
 
-/// Adds to a failed connection to the private Redis what the user can do about it. Other failures are
-/// unchanged.
-pub(super) async fn explain(failure: CommandError, config: &Config) -> CommandError {
+/// Adds to a failed connection what the user can do about it, and to a key of another type the name of its
+/// queue. Other failures are unchanged. `queue` is the queue that the command line names.
+pub(super) async fn explain(failure: CommandError, config: &Config, queue: Option<&str>) -> CommandError {
     let is_connection = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref().is_some_and(QueueError::is_connection)
     };
+    let may_lack_tls = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref().is_some_and(QueueError::may_lack_tls)
+    };
+    let failure = match queue {
+        Some(queue) => failure.naming(queue),
+        None => failure,
+    };
     match failure {
+        CommandError::Failed(error) if error.chain().any(may_lack_tls) => CommandError::Failed(
+            error.context("the server may not speak TLS, which rediss:// in redis.url asks for"),
+        ),
         CommandError::Failed(error)
             if matches!(config.redis, config::RedisServer::Embedded) && error.chain().any(is_connection) =>
         {

@@ -67,7 +67,7 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
     if let Some(by) = args.by.as_deref().and_then(|by| by.parse().ok()) {
         return dead_groups::list(&queue, by, &filter, &args, out).await;
     }
-    let (limit, mut progress) = (args.limit.max(1), CommandProgress::begin()?);
+    let (limit, mut progress) = (args.limit, CommandProgress::begin()?);
     let first = dead_list(&queue, &filter, args.cursor.as_deref(), limit, args.fields);
     let StepEnd::Done(list) = progress.step(first).await else {
         return Err(interrupted("nothing was found"));

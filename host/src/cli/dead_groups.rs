@@ -39,7 +39,7 @@ pub(super) async fn list(
         }
         progress.tell(|| format!("{} looked at", text::plural(grouping.examined as u64, "dead letter")));
     }
-    let groups = grouping.finish(args.limit.max(1));
+    let groups = grouping.finish(args.limit);
     let is_whole = groups.next.is_none() || groups.examined >= LOOKS;
     let looked_at = format!("{} looked at", text::plural(groups.examined as u64, "dead letter"));
     let cut = progress.cut(is_whole, &looked_at, groups.next.as_deref());

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::args::DrainArgs;
-use super::cancel::{ManyTasks, sentence, so_far};
+use super::cancel::{ManyTasks, sentence, so_far, stopped};
 use super::confirm::{can_ask, confirm};
 use super::context::{open, rules};
 use super::exit::CommandError;
@@ -70,14 +70,15 @@ async fn into_file(many: &ManyTasks<'_>, path: &Path, out: &mut Out) -> Result<(
     let ended = keep_and_cancel(many, &mut file, &mut done, &mut progress).await;
     drop(progress);
     let (name, written) = (file.name(), file.written);
-    file.finish();
+    if ended.is_err() {
+        file.give_up();
+    }
     ended?;
     if out.json {
         out.json(&DrainedInto { done, out: name, written });
         return Ok(());
     }
-    let kept = if written > 0 { format!("; {name} has {written}") } else { String::new() };
-    out.line(format!("{}{kept}", sentence(&done, false, WHY)));
+    out.line(format!("{}; {name} has {written}", sentence(&done, false, WHY)));
     Ok(())
 }
 
@@ -95,19 +96,19 @@ async fn keep_and_cancel(
             Ok::<_, OperationError>((page, patiently(|| queue.now_ms()).await?))
         };
         let (page, now_ms) = match progress.step(read).await {
-            StepEnd::Done(page) => {
-                page.map_err(|error| CommandError::from(error).context(&so_far(sum, false)))?
-            }
+            StepEnd::Done(page) => page.map_err(|error| stopped(error, sum, false))?,
             StepEnd::Cut => return Err(interrupted(&so_far(sum, false))),
         };
-        let Some(page) = page else { return Ok(()) };
+        let Some(mut page) = page else { return Ok(()) };
         sum.examined += page.examined;
+        // A task that waits for its flow cannot be written, so it stays.
+        page.tasks.retain(|task| !task.waits_for_flow());
         let lines = drained_lines(&queue.rules.name, &page.tasks, now_ms);
         file.add(&lines).map_err(|error| error.context(&so_far(sum, false)))?;
         let step = Box::pin(cancel_waiting(&config.queues, queue, &page.tasks, sum));
         match progress.step(step).await {
             StepEnd::Done(Ok(())) => {}
-            StepEnd::Done(Err(error)) => return Err(CommandError::from(error).context(&so_far(sum, true))),
+            StepEnd::Done(Err(error)) => return Err(stopped(error, sum, true)),
             StepEnd::Cut => return Err(interrupted(&so_far(sum, true))),
         }
         if progress.is_interrupted() {

@@ -6,6 +6,7 @@
 //! A batch whose reply was lost is sent again: the ids are chosen here, and Redis recognizes those that it
 //! has. Not here: how fields and lines are read (`input`), how an end is noticed (`wait`).
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ use crate::telemetry::{Enqueueing, TraceExport, Traces};
 const BATCH: usize = 200;
 /// A batch is sent when its lines have this many bytes.
 const BATCH_BYTES: usize = 4 << 20;
+/// The most ids that a message names.
+const NAMED: usize = 10;
 
 /// How long the spans of the tasks may take to be sent, after the command has done its work.
 const LAST_SPANS: Duration = Duration::from_secs(2);
@@ -57,51 +60,60 @@ async fn enqueue(
         return look(&args, delay, out);
     }
     let start = Instant::now();
-    let sender = match &args.jsonl {
-        None => {
-            let task = single(&args, delay)?;
-            let link = connect(config).await?;
-            let mut sender = Sender {
-                queue: Queue::new(rules, link.clone()),
-                link,
-                traces,
-                traceparent: args.traceparent,
-                wait: args.wait,
-                ids: Vec::new(),
-                sent: 0,
-                duplicates: 0,
-                progress: None,
-            };
-            sender.send(vec![task], &[None], out).await?;
-            sender
-        }
-        Some(path) => {
-            let (lines, _) = checked(path, delay)?;
-            let link = connect(config).await?;
-            let mut sender = Sender {
-                queue: Queue::new(rules, link.clone()),
-                link,
-                traces,
-                traceparent: args.traceparent,
-                wait: args.wait,
-                ids: Vec::new(),
-                sent: 0,
-                duplicates: 0,
-                progress: Some(CommandProgress::begin()?),
-            };
-            sender.send_lines(&lines, delay, out).await?;
-            if !out.json {
-                let known = if sender.duplicates > 0 {
-                    format!(", {} were there already", sender.duplicates)
-                } else {
-                    String::new()
-                };
-                out.line(format!("{} enqueued in {}{known}", text::plural(sender.sent, "task"), args.queue));
-            }
-            sender
-        }
+    let task = match &args.jsonl {
+        None => Some(single(&args, delay)?),
+        Some(_) => None,
     };
+    let lines = args.jsonl.as_deref().map(|path| checked(path, delay)).transpose()?;
+    let link = connect(config).await?;
+    let mut sender = Sender {
+        queue: Queue::new(rules, link.clone()),
+        link,
+        traces,
+        traceparent: args.traceparent,
+        wait: args.wait,
+        ids: Vec::new(),
+        sent: 0,
+        duplicates: 0,
+        progress: CommandProgress::begin()?,
+    };
+    if let Some(task) = task {
+        sender.send(vec![task], &[None], out).await?;
+    }
+    if let Some((lines, _)) = lines {
+        let sent = sender.send_lines(&lines, delay, out).await;
+        if sent.is_err() {
+            tell_ids(&sender.ids, out);
+        }
+        sent?;
+        if !out.json {
+            let known = if sender.duplicates > 0 {
+                format!(", {} were there already", sender.duplicates)
+            } else {
+                String::new()
+            };
+            out.line(format!("{} enqueued in {}{known}", text::plural(sender.sent, "task"), args.queue));
+        }
+    }
     if args.wait { sender.wait(args.timeout, start, out).await } else { Ok(()) }
+}
+
+/// Tells the ids of tasks that were to be waited for, and were not printed before, as JSON.
+fn tell_ids<'i>(ids: impl IntoIterator<Item = &'i String>, out: &mut Out) {
+    if out.json {
+        ids.into_iter().for_each(|id| out.json(&json!({ "id": id })));
+    }
+}
+
+/// Says which tasks are not waited for any more.
+fn stopped_waiting(open: &VecDeque<String>) -> String {
+    let named: Vec<&str> = open.iter().take(NAMED).map(String::as_str).collect();
+    let more = match open.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let are = if open.len() == 1 { "the task is" } else { "the tasks are" };
+    format!("stopped waiting for {}{more}; {are} enqueued", named.join(", "))
 }
 
 /// The task of the arguments.
@@ -152,8 +164,8 @@ struct Sender {
     sent: u64,
     /// Tasks that were not enqueued, because another one has their idempotency key.
     duplicates: u64,
-    /// How far a file with many tasks is sent.
-    progress: Option<CommandProgress>,
+    /// How far the command is, and whether Ctrl-C was pressed.
+    progress: CommandProgress,
 }
 
 impl Sender {
@@ -192,12 +204,15 @@ impl Sender {
         });
         let (tasks, traces): (Vec<NewTask>, Vec<Enqueueing>) = traced.unzip();
         let sending = patiently(|| self.queue.enqueue(&tasks));
-        let replies = match &mut self.progress {
-            None => sending.await,
-            Some(progress) => match progress.step(sending).await {
-                StepEnd::Done(replies) => replies,
-                StepEnd::Cut => return Err(interrupted(&format!("at least {}", self.so_far()))),
-            },
+        let is_file = lines.iter().any(Option::is_some);
+        let replies = match self.progress.step(sending).await {
+            StepEnd::Done(replies) => replies,
+            StepEnd::Cut if is_file => return Err(interrupted(&format!("at least {}", self.so_far()))),
+            StepEnd::Cut => {
+                let ids: Vec<&str> = tasks.iter().map(NewTask::id).collect();
+                let doubt = format!("it is not known whether task {} is in the queue", ids.join(", "));
+                return Err(interrupted(&doubt));
+            }
         };
         let replies = replies.map_err(|error| self.stopped(error.into()))?;
         let mut refused: Option<(Option<u64>, anyhow::Error)> = None;
@@ -213,9 +228,9 @@ impl Sender {
             }
         }
         let sent = self.sent;
-        if let Some(progress) = &mut self.progress {
-            progress.tell(|| format!("{} enqueued", text::plural(sent, "task")));
-            if progress.is_interrupted() && refused.is_none() {
+        if is_file {
+            self.progress.tell(|| format!("{} enqueued", text::plural(sent, "task")));
+            if self.progress.is_interrupted() && refused.is_none() {
                 return Err(interrupted(&self.so_far()));
             }
         }
@@ -278,38 +293,41 @@ impl Sender {
     ) -> Result<(), CommandError> {
         let name = &self.queue.rules.name;
         if !out.json && self.sent > 0 {
-            let hosts = hosts::list(&self.link).await;
-            if hosts.is_ok_and(|hosts| {
-                !hosts.iter().any(|host| host.queues.iter().any(|queue| queue.name == *name))
-            }) {
+            let hosts = self.progress.step(hosts::list(&self.link)).await;
+            if let StepEnd::Done(Ok(hosts)) = hosts
+                && !hosts.iter().any(|host| host.queues.iter().any(|queue| queue.name == *name))
+            {
                 note(&format!("tqhost: no running host has the queue {name}; waiting until one does"));
             }
         }
         let retention = self.queue.rules.retention;
-        let waited = self.ids.len();
+        let mut open = VecDeque::from(self.ids);
+        let waited = open.len();
         let mut ends = Ends { single: waited == 1, ..Ends::default() };
-        let waiting = wait::until_end(&self.queue, self.ids, timeout, |id, status| match status {
+        let waiting = wait::until_end(&self.queue, &mut open, timeout, |id, status| match status {
             Some(status) => ends.ended(name, &status, out),
             None => ends.gone(name, id, start.elapsed() >= retention, out),
         });
-        let left = match &mut self.progress {
-            None => waiting.await,
-            Some(progress) => match progress.unless_interrupted(waiting).await {
-                StepEnd::Done(left) => left,
-                StepEnd::Cut => return Err(interrupted("stopped waiting; the tasks are enqueued")),
-            },
-        };
-        let left = left.context("stopped waiting (the tasks are enqueued)")?;
-        if !left.is_empty() {
+        let end = self.progress.unless_interrupted(waiting).await;
+        if !matches!(end, StepEnd::Done(Ok(()))) {
+            tell_ids(&open, out);
+        }
+        match end {
+            StepEnd::Done(end) => end.context("stopped waiting (the tasks are enqueued)")?,
+            StepEnd::Cut if open.is_empty() => {}
+            StepEnd::Cut => return Err(interrupted(&stopped_waiting(&open))),
+        }
+        if !open.is_empty() {
             if out.json {
-                for id in &left {
-                    let status = patiently(|| self.queue.status(id)).await?;
-                    status.iter().for_each(|status| out.json(&TaskView::new(name, status)));
+                for id in &open {
+                    let status = self.progress.step(patiently(|| self.queue.status(id))).await;
+                    let StepEnd::Done(status) = status else { break };
+                    status?.iter().for_each(|status| out.json(&TaskView::new(name, status)));
                 }
             }
             let limit = show_duration(timeout.unwrap_or_default());
             let which =
-                if left.len() == 1 { left[0].clone() } else { format!("{} of {waited} tasks", left.len()) };
+                if open.len() == 1 { open[0].clone() } else { format!("{} of {waited} tasks", open.len()) };
             return Err(anyhow!("not ended after {limit}: {which}").into());
         }
         if !ends.single && !out.json {
@@ -410,6 +428,16 @@ mod tests {
             told.starts_with("nothing was enqueued: ")
                 && told.contains("tasks.jsonl line 2: not a JSON object: column 6:"),
             "{told}"
+        );
+    }
+
+    #[test]
+    fn a_wait_that_is_cut_off_names_some_tasks() {
+        let open = |count: usize| (0..count).map(|n| n.to_string()).collect::<VecDeque<String>>();
+        assert_eq!(stopped_waiting(&open(1)), "stopped waiting for 0; the task is enqueued");
+        assert_eq!(
+            stopped_waiting(&open(12)),
+            "stopped waiting for 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more; the tasks are enqueued"
         );
     }
 

@@ -3,8 +3,10 @@
 //! In: the [`CommandError`] of a command, or what clap says about a wrong command line. Out: a line on stderr
 //! and an exit code.
 
+use std::error::Error;
 use std::io::{self, Write};
 
+use anyhow::anyhow;
 use serde_json::json;
 
 use super::text;
@@ -49,6 +51,20 @@ impl CommandError {
         }
     }
 
+    /// Names the queue of a key that has another type, and the way out, in place of Redis's words.
+    pub(super) fn naming(self, queue: &str) -> CommandError {
+        match self {
+            CommandError::Failed(error) => CommandError::Failed(named(error, queue)),
+            other => other,
+        }
+    }
+
+    /// Whether a key of the queue has another type: until that is mended, no command can go on.
+    pub(super) fn is_misfit(&self) -> bool {
+        let is = |cause: &(dyn Error + 'static)| queue_error(cause).is_some_and(QueueError::is_misfit);
+        matches!(self, CommandError::Failed(error) if error.chain().any(is))
+    }
+
     /// The text to print, if any.
     fn message(&self) -> Option<String> {
         match self {
@@ -71,6 +87,22 @@ impl CommandError {
         }
         self.code()
     }
+}
+
+fn queue_error<'e>(cause: &'e (dyn Error + 'static)) -> Option<&'e QueueError> {
+    cause.downcast_ref()
+}
+
+fn named(error: anyhow::Error, queue: &str) -> anyhow::Error {
+    let mut told = Vec::new();
+    for cause in error.chain() {
+        if let Some(why) = queue_error(cause).and_then(|error| error.misfit(queue)) {
+            told.push(why);
+            return anyhow!(told.join(": "));
+        }
+        told.push(cause.to_string());
+    }
+    error
 }
 
 /// Prints what clap has to say: a help text, the version, or why the command line is wrong. Gives the exit
@@ -130,8 +162,6 @@ impl From<Unusable> for CommandError {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::anyhow;
-
     use super::*;
 
     #[test]

@@ -7,16 +7,15 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use strum::VariantNames as _;
 
 use super::exit::CommandError;
 use super::output::note;
+use crate::api::reasons;
 use crate::clock::parse_ms;
 use crate::config::Config;
 use crate::config::units::parse_duration;
 use crate::mask::FieldMask;
-use crate::queue::dead::{DRAINED, FOREIGN};
-use crate::queue::{Reason, TaskFilter};
+use crate::queue::TaskFilter;
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct TaskFilterArgs {
@@ -95,11 +94,6 @@ impl DeadFilterArgs {
         let DeadFilterArgs { reason, filter } = self;
         TaskFilter { reason, ..filter.filter(config) }
     }
-}
-
-/// Why a task is dead, as `--reason` takes it.
-fn reasons() -> impl Iterator<Item = &'static str> {
-    Reason::VARIANTS.iter().copied().chain([FOREIGN, DRAINED])
 }
 
 /// Refuses a filter beside ids: a mistake must not become another choice.

@@ -59,8 +59,8 @@ impl KeptFile {
         self.path.display().to_string()
     }
 
-    /// Ends the file. One without lines is taken away again.
-    pub(super) fn finish(self) {
+    /// Takes a file without lines away again, as its command has failed and may be repeated.
+    pub(super) fn give_up(self) {
         if self.written == 0 {
             let _ = fs::remove_file(&self.path);
         }

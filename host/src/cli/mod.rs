@@ -62,7 +62,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{CommandFactory, FromArgMatches};
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use tokio::runtime::Runtime;
 
@@ -84,20 +84,28 @@ pub fn main() -> u8 {
             let why = "--log-format is an option of run only";
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, why));
         }
-        Ok((cli, is_config_named))
+        Ok((cli, is_config_named, named_queue(&matches).cloned()))
     });
-    let (cli, is_config_named) = match read {
+    let (cli, is_config_named, queue) = match read {
         Ok(read) => read,
         Err(error) => return exit::usage(&error, wants_json),
     };
     let json = cli.json;
-    match execute(cli, is_config_named) {
+    match execute(cli, is_config_named, queue.as_deref()) {
         Ok(()) => exit::DONE,
         Err(failure) => failure.report(json),
     }
 }
 
-fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
+/// The queue that the command line names.
+fn named_queue(matches: &ArgMatches) -> Option<&String> {
+    match matches.subcommand() {
+        Some((_, command)) => named_queue(command),
+        None => matches.try_get_one("queue").ok().flatten(),
+    }
+}
+
+fn execute(cli: Cli, is_config_named: bool, queue: Option<&str>) -> Result<(), CommandError> {
     let Cli { config, json, run: args, command } = cli;
     // The commands for authors of handlers need no configuration.
     match command {
@@ -202,10 +210,12 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
             Command::Plugins { plugin } => plugins::run(&config, plugin.as_deref(), &mut out).await,
         };
         match done {
-            Err(failure) => Err(context::explain(failure, &config).await),
+            Err(failure) => Err(context::explain(failure, &config, queue).await),
             done => done,
         }
     });
+    // A question that Ctrl-C has ended still reads from the terminal: that ends with the process.
+    runtime.shutdown_background();
     finish(done, out)
 }
 

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long a step may go on after Ctrl-C. What it did by then is not in the figure.
 const GRACE: Duration = Duration::from_secs(2);
 /// The exit code of a process that Ctrl-C ended, as shells have it.
-pub(super) const INTERRUPTED: i32 = 130;
+const INTERRUPTED: i32 = 130;
 
 pub(super) struct CommandProgress {
     interrupt: Signal,
@@ -79,9 +79,15 @@ impl CommandProgress {
 
     /// Waits for something that Ctrl-C may cut off at once.
     pub(super) async fn unless_interrupted<T>(&mut self, wait: impl Future<Output = T>) -> StepEnd<T> {
+        if self.is_interrupted {
+            return StepEnd::Cut;
+        }
         tokio::select! {
             done = wait => StepEnd::Done(done),
-            _ = self.interrupt.recv() => StepEnd::Cut,
+            _ = self.interrupt.recv() => {
+                self.is_interrupted = true;
+                StepEnd::Cut
+            }
         }
     }
 

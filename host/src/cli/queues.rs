@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use anyhow::anyhow;
+
 use super::args::QueuesArgs;
 use super::context::{connect, rules};
 use super::exit::CommandError;
@@ -136,8 +138,11 @@ impl ChosenQueues {
             match view {
                 Ok(view) => views.push(view),
                 Err(error) => {
-                    failed =
-                        failed.or_else(|| Some(anyhow::Error::new(error).context(format!("queue {name}"))));
+                    let told = match error.misfit(&name) {
+                        Some(why) => anyhow!(why),
+                        None => anyhow::Error::new(error).context(format!("queue {name}")),
+                    };
+                    failed = failed.or(Some(told));
                 }
             }
         }

@@ -122,7 +122,9 @@ pub(super) async fn purge_into(
     let done = keep_and_delete(&chosen, &mut file, &mut progress).await;
     drop(progress);
     let (name, written) = (file.name(), file.written);
-    file.finish();
+    if done.is_err() {
+        file.give_up();
+    }
     let deleted = done?;
     let skipped = match chosen.choice {
         DeadChoice::Ids(_) => asked.saturating_sub(deleted),
@@ -133,8 +135,7 @@ pub(super) async fn purge_into(
         return Ok(());
     }
     let done = Redriven { succeeded: deleted, skipped, without_flow: 0 };
-    let kept = if written > 0 { format!("; {name} has {written}") } else { String::new() };
-    out.line(format!("{}{kept}", sentence(done, "deleted")));
+    out.line(format!("{}; {name} has {written}", sentence(done, "deleted")));
     Ok(())
 }
 
@@ -280,7 +281,8 @@ fn print(done: Redriven, what: &str, out: &mut Out) {
 }
 
 fn sentence(Redriven { succeeded, skipped, without_flow }: Redriven, what: &str) -> String {
-    let why = if what.ends_with("requeued") { "not dead, or they can never run" } else { "not dead" };
+    let why =
+        if what.ends_with("requeued") { "not dead, sent again, or they can never run" } else { "not dead" };
     let skipped =
         if skipped == 0 { ", 0 skipped".to_owned() } else { format!(", {skipped} skipped ({why})") };
     let flows = match without_flow {
@@ -302,7 +304,10 @@ mod tests {
             sentence(Redriven { succeeded, skipped, without_flow }, "requeued")
         };
         assert_eq!(told(1, 0, 0), "1 dead letter requeued, 0 skipped");
-        assert_eq!(told(7, 2, 0), "7 dead letters requeued, 2 skipped (not dead, or they can never run)");
+        assert_eq!(
+            told(7, 2, 0),
+            "7 dead letters requeued, 2 skipped (not dead, sent again, or they can never run)"
+        );
         assert!(told(7, 0, 2).contains(", 0 skipped. The flow of 2 of them has expired"));
     }
 

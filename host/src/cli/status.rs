@@ -1,7 +1,8 @@
 //! `tqhost status`: shows a task, once or until its end.
 //!
 //! In: a queue's name and a task's id or alias. Out: a sheet for people, or a view as JSON; with
-//! `--watch`, one of them or a line for every change. Not here: what Redis keeps of a task (`queue::status`).
+//! `--watch`, one of them or a line for every change, until the end or Ctrl-C. Not here: what Redis keeps of
+//! a task (`queue::status`).
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::args::StatusArgs;
 use super::context::open;
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone, sheet};
+use super::progress::{CommandProgress, StepEnd};
 use super::table::{Cell, Column, TextTable};
 use super::{text, value, wait};
 use crate::clock;
@@ -21,7 +23,7 @@ use crate::config::{self, Config};
 use crate::operations::tree::{Family, TreeTask, family};
 use crate::operations::{TaskView, patiently, unknown_task};
 use crate::queue::attempts::FailedAttempt;
-use crate::queue::{FlowProgress, Meant, Status, TaskName, TaskStatus};
+use crate::queue::{FlowProgress, Meant, Queue, Status, TaskName, TaskStatus};
 
 /// Columns of the bar that shows progress.
 const BAR: usize = 20;
@@ -30,54 +32,76 @@ const ERROR_WIDTH: usize = 80;
 
 pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, &args.queue).await?;
-    let zone = TimeZone::system();
-    let mut pause = wait::PAUSE.0;
-    let mut last: Option<TaskStatus> = None;
     let Some(id) = patiently(|| queue.find(&args.id, Meant::Newest)).await? else {
         return Err(anyhow!(unknown_task(&queue.rules, &args.id)).into());
     };
+    if !args.watch {
+        return once(config, &queue, &args.id, &id, out).await;
+    }
+    let mut progress = CommandProgress::begin()?;
+    match progress.unless_interrupted(watch(&queue, &args.id, &id, out)).await {
+        StepEnd::Done(end) => end,
+        // The user has seen enough.
+        StepEnd::Cut => Ok(()),
+    }
+}
+
+/// Shows the task as it is. `name` is what the user calls it.
+async fn once(
+    config: &Config,
+    queue: &Queue,
+    name: &str,
+    id: &str,
+    out: &mut Out,
+) -> Result<(), CommandError> {
+    let Some(task) = patiently(|| queue.status(id)).await? else {
+        return Err(anyhow!(unknown_task(&queue.rules, name)).into());
+    };
+    let family = family(&config.queues, queue, &task).await?;
+    let attempts = patiently(|| queue.failed_attempts(id)).await?;
+    if out.json {
+        out.json(&TaskView::new(&queue.rules.name, &task).with(&family).with_attempts(attempts));
+        return Ok(());
+    }
+    let zone = TimeZone::system();
+    out.line(render(&queue.rules, &task, &family, clock::now_ms(), &zone, out.paint));
+    if !attempts.is_empty() {
+        out.line(format!("\n{}", failed(&attempts, &zone, out.paint)));
+    }
+    Ok(())
+}
+
+/// Shows every change of the task until its end.
+async fn watch(queue: &Queue, name: &str, id: &str, out: &mut Out) -> Result<(), CommandError> {
+    let zone = TimeZone::system();
+    let mut pause = wait::PAUSE.0;
+    let mut last: Option<TaskStatus> = None;
     loop {
-        let Some(task) = patiently(|| queue.status(&id)).await? else {
+        let Some(task) = patiently(|| queue.status(id)).await? else {
+            let kept = show_duration(queue.rules.retention);
             return Err(match last {
-                Some(_) => {
-                    anyhow!(
-                        "task {id} ended, and nothing of it is kept (retention {})",
-                        show_duration(queue.rules.retention)
-                    )
-                }
-                None => anyhow!(unknown_task(&queue.rules, &args.id)),
+                Some(_) => anyhow!("task {id} ended, and nothing of it is kept (retention {kept})"),
+                None => anyhow!(unknown_task(&queue.rules, name)),
             }
             .into());
         };
-        let is_end = task.status.is_end();
-        if !args.watch {
-            let family = family(&config.queues, &queue, &task).await?;
-            let attempts = patiently(|| queue.failed_attempts(&id)).await?;
-            if out.json {
-                out.json(&TaskView::new(&args.queue, &task).with(&family).with_attempts(attempts));
-            } else {
-                out.line(render(&queue.rules, &task, &family, clock::now_ms(), &zone, out.paint));
-                if !attempts.is_empty() {
-                    out.line(format!("\n{}", failed(&attempts, &zone, out.paint)));
-                }
-            }
-        } else if last.as_ref() != Some(&task) {
+        if last.as_ref() == Some(&task) {
+            pause = wait::longer(pause);
+        } else {
             match out.json {
-                true => out.json(&TaskView::new(&args.queue, &task)),
+                true => out.json(&TaskView::new(&queue.rules.name, &task)),
                 false => out.line(change(&task, clock::now_ms(), &zone, out.paint)),
             }
             pause = wait::PAUSE.0;
-        } else {
-            pause = wait::longer(pause);
         }
-        if args.watch
-            && is_end
+        let is_end = task.status.is_end();
+        if is_end
             && !out.json
             && let Some(result) = &task.result
         {
             out.line(value::shown(result));
         }
-        if !args.watch || is_end || out.is_closed() {
+        if is_end || out.is_closed() {
             return Ok(());
         }
         last = Some(task);

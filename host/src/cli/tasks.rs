@@ -29,7 +29,7 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
     // clap takes no other states.
     let state = state.parse().unwrap_or(ListedState::Queued);
     let filter = filter.filter(config);
-    let mut request = ListRequest { state, filter, cursor, limit: limit.max(1), with_fields };
+    let mut request = ListRequest { state, filter, cursor, limit, with_fields };
     let mut progress = CommandProgress::begin()?;
     let first = progress.step(operations::list(&queue, &request)).await;
     let StepEnd::Done(first) = first else { return Err(interrupted("nothing was found")) };

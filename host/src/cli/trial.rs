@@ -313,7 +313,7 @@ async fn dead_letter(path: &Path, queue: &str, id: &str) -> Result<ExportedTask,
     let config = Config::load(path).map_err(|errors| CommandError::Config(errors.to_string()))?;
     match exported(&config, queue, id).await {
         Ok(task) => Ok(task),
-        Err(failure) => Err(explain(failure, &config).await),
+        Err(failure) => Err(explain(failure, &config, None).await),
     }
 }
 

@@ -25,16 +25,15 @@ pub(super) fn longer(pause: Duration) -> Duration {
     (pause * 3 / 2).min(PAUSE.1)
 }
 
-/// Calls `ended` for each task with its last status, or with none when no status is kept. Gives the ids of
-/// the tasks that have not ended when the time is up.
+/// Calls `ended` for each task of `open` with its last status, or with none when no status is kept, and takes
+/// it out. The tasks that are left then have not ended when the time was up.
 pub(super) async fn until_end(
     queue: &Queue,
-    ids: Vec<String>,
+    open: &mut VecDeque<String>,
     timeout: Option<Duration>,
     mut ended: impl FnMut(&str, Option<TaskStatus>),
-) -> Result<Vec<String>, QueueError> {
+) -> Result<(), QueueError> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let mut open = VecDeque::from(ids);
     let mut pause = PAUSE.0;
     while !open.is_empty() {
         let is_last_look = deadline.is_some_and(|deadline| Instant::now() >= deadline);
@@ -63,7 +62,7 @@ pub(super) async fn until_end(
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         sleep(left.map_or(pause, |left| left.min(pause))).await;
     }
-    Ok(open.into())
+    Ok(())
 }
 
 #[cfg(test)]

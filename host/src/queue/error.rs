@@ -58,6 +58,23 @@ impl QueueError {
         self.source.code() == Some("WRONGTYPE")
     }
 
+    /// A key of the queue has another type: Redis refused a command, or a script named the key.
+    pub(crate) fn is_misfit(&self) -> bool {
+        self.is_wrong_type() || self.source.code() == Some("TQTYPE")
+    }
+
+    /// Says of a key with another type to which queue it belongs, and the way out. None: the error is about
+    /// something else. `queue` is the queue's name.
+    pub(crate) fn misfit(&self, queue: &str) -> Option<String> {
+        if self.is_wrong_type() {
+            return Some(format!(
+                "a key of the queue {queue} has another type: `tqhost adopt {queue}` says which one and what \
+                 can be done, and `tqhost doctor {queue}` if it is the key of a task"
+            ));
+        }
+        self.unfit(queue).filter(|_| self.is_misfit())
+    }
+
     /// Why a queue cannot be served by a host: the user lacks rights, a key has another type, or other groups
     /// need its entries. The text names the way out. `queue` is the queue's name.
     pub(crate) fn unfit(&self, queue: &str) -> Option<String> {
@@ -94,6 +111,11 @@ impl QueueError {
     /// Redis could not be reached or did not answer. It may or may not have carried out the call.
     pub fn is_connection(&self) -> bool {
         !matches!(self.source.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+    }
+
+    /// TLS was asked for, and no answer came in time: a server without TLS gives none.
+    pub(crate) fn may_lack_tls(&self) -> bool {
+        self.address.starts_with("rediss://") && self.source.is_timeout()
     }
 
     /// The same call may succeed later: Redis is away, starts, changes its roles or is full.

@@ -1,0 +1,106 @@
+//! Ctrl-C: a command that waits says for what, one that watches has done its work, and a question is answered
+//! with no. Not here: operations on many tasks that are cut off (`desk`).
+
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::desk::{interrupt, start};
+use crate::support::dead_letters::add_dead;
+use crate::support::{Bench, eventually};
+
+/// Reads the next line that a command prints. The reader has to live as long as the command.
+fn first_line(child: &mut Child) -> (String, BufReader<ChildStdout>) {
+    let mut said = BufReader::new(child.stdout.take().expect("stdout"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    (line.trim().to_owned(), said)
+}
+
+#[test]
+fn a_command_that_waits_for_tasks_names_them() {
+    let mut bench = Bench::new("[queues.work]\n");
+    let mut child = start(&bench, &["enqueue", "work", "a=1", "--wait"]);
+    let (id, _said) = first_line(&mut child);
+    let ran = interrupt(child);
+    let told = format!("tqhost: interrupted: stopped waiting for {id}; the task is enqueued\n");
+    assert!(ran.code == 1 && ran.stderr.ends_with(&told), "{id}: {ran:?}");
+
+    // With --json nothing is printed before the end.
+    let child = start(&bench, &["enqueue", "work", "a=1", "--wait", "--json"]);
+    eventually("the task is there", || (bench.redis::<u64>("XLEN", "work") == 2).then_some(()));
+    let ran = interrupt(child);
+    let id = ran.json()["id"].as_str().expect("an id").to_owned();
+    let error: Value = serde_json::from_str(&ran.stderr).expect("one error as JSON");
+    let told = format!("interrupted: stopped waiting for {id}; the task is enqueued");
+    assert_eq!((ran.code, &error), (1, &json!({ "error": told })));
+    assert_eq!(bench.tqhost(&["status", "work", &id, "--json"]).ok().json()["status"], "PENDING");
+}
+
+#[test]
+fn a_file_whose_tasks_are_waited_for_has_all_its_ids_in_the_json() {
+    let mut bench = Bench::new("[queues.work]\n");
+    let file = bench.dir.path().join("tasks.jsonl");
+    std::fs::write(&file, "{\"a\": 1}\n".repeat(12)).expect("write");
+    let path = file.to_str().expect("a path");
+    let child = start(&bench, &["enqueue", "work", "--jsonl", path, "--wait", "--json"]);
+    eventually("the tasks are there", || (bench.redis::<u64>("XLEN", "work") == 12).then_some(()));
+    let ran = interrupt(child);
+    assert!(ran.code == 1 && ran.stderr.starts_with("{\"error\":\"interrupted: "), "{ran:?}");
+    let ids: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(ids.len() == 12 && ids.iter().all(|line| line["id"].is_string()), "{ran:?}");
+}
+
+#[test]
+fn a_watch_ends_without_a_word() {
+    let bench = Bench::new("[queues.work]\n");
+    let id = bench.tqhost(&["enqueue", "work", "a=1"]).ok().stdout;
+    let watches: [&[&str]; 2] = [&["status", "work", id.trim(), "--watch"], &["queues", "--watch"]];
+    for watch in watches {
+        let mut child = start(&bench, watch);
+        let (line, _said) = first_line(&mut child);
+        assert!(line.contains("PENDING") || line.starts_with("QUEUE"), "{line}");
+        let ran = interrupt(child);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{watch:?}");
+    }
+}
+
+/// Presses Ctrl-C at a terminal when a command asks. Gives its exit code, and what stands on the terminal.
+fn at_the_question(bench: &Bench, args: &str) -> (Option<i32>, String) {
+    let config = bench.config();
+    let line = format!("exec {} --config {} {args}", env!("CARGO_BIN_EXE_tqhost"), config.display());
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("start a terminal");
+    let mut terminal = child.stdout.take().expect("a terminal");
+    let mut shown = Vec::new();
+    while !shown.ends_with(b"[y/N] ") {
+        let mut byte = [0];
+        terminal.read_exact(&mut byte).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&shown)));
+        shown.extend(byte);
+    }
+    let mut keyboard = child.stdin.take().expect("a keyboard");
+    keyboard.write_all(b"\x03").expect("press Ctrl-C");
+    terminal.read_to_end(&mut shown).expect("read the terminal");
+    drop(keyboard);
+    (child.wait().expect("wait").code(), String::from_utf8_lossy(&shown).into_owned())
+}
+
+#[test]
+fn a_question_is_answered_with_no() {
+    let mut bench = Bench::new("[queues.work]\n");
+    bench.xadd("work", &[("a", "1")]);
+    add_dead(&mut bench, 0..2);
+    for (command, nothing) in [
+        ("cancel work --all", "tqhost: nothing was cancelled"),
+        ("drain work", "tqhost: nothing was cancelled"),
+        ("dead purge work --all", "tqhost: nothing was deleted"),
+        ("dead purge work --all --json", "{\"error\":\"nothing was deleted\"}"),
+    ] {
+        let (code, shown) = at_the_question(&bench, command);
+        assert!(code == Some(1) && shown.contains(nothing), "{command}: {code:?} {shown}");
+    }
+    let places = bench.places("work");
+    assert_eq!((places.length, places.dead), (1, 2));
+}

@@ -293,7 +293,7 @@ fn read_rules(table: &Table, base: &Rules, names: &[&str]) -> Rules {
                 .map_or_else(|| base.sends.enqueue_to.clone(), |item| targets::read_names(&item, names)),
             on_end: table
                 .get("on_end")
-                .map_or_else(|| base.sends.on_end.clone(), |item| targets::read_on_end(&item, names)),
+                .map_or_else(|| base.sends.on_end.as_default(), |item| targets::read_on_end(&item, names)),
         },
         events: integer("events", EVENTS).unwrap_or(base.events),
         failed_attempts: integer("failed_attempts", FAILED_ATTEMPTS).unwrap_or(base.failed_attempts),

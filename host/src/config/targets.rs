@@ -28,6 +28,20 @@ pub(super) struct ToldNames {
     queues: [Option<String>; 3],
     /// None: all.
     fields: Option<Vec<String>>,
+    /// They stand in `[defaults]`.
+    is_default: bool,
+}
+
+impl ToldNames {
+    /// These names as those of a queue that sets none.
+    pub(super) fn as_default(&self) -> ToldNames {
+        ToldNames { is_default: true, ..self.clone() }
+    }
+
+    /// Whether this queue is told of its own ends by default. It could not be: that would never end.
+    fn would_tell_itself(&self, queue: &str) -> bool {
+        self.is_default && self.queues.iter().flatten().any(|name| name == queue)
+    }
 }
 
 /// Gives each queue the queues to which it sends tasks, by their names.
@@ -35,6 +49,7 @@ pub(super) fn find(queues: &mut [(QueueRules, Item)], sends: Vec<Sends>) {
     let known: Vec<TargetQueue> = queues.iter().map(|(queue, _)| target(queue)).collect();
     for ((queue, _), Sends { enqueue_to, on_end }) in queues.iter_mut().zip(sends) {
         queue.enqueue_to = find_targets(&enqueue_to, &known);
+        let on_end = if on_end.would_tell_itself(&queue.name) { ToldNames::default() } else { on_end };
         let [completed, dead, cancelled] = on_end.queues.map(|name| find_target(&name?, &known));
         queue.on_end = OnEnd { completed, dead, cancelled, fields: on_end.fields };
     }
@@ -127,7 +142,7 @@ pub(super) fn read_on_end(item: &Item, names: &[&str]) -> ToldNames {
     let read_name = |item: &Item| item.checked(check_name).filter(|name| is_queue(item, name, names));
     let for_all = |name: Option<String>| [name.clone(), name.clone(), name];
     if item.value().is_str() {
-        return ToldNames { queues: for_all(read_name(item)), fields: None };
+        return ToldNames { queues: for_all(read_name(item)), ..ToldNames::default() };
     }
     let Some(table) = item.table(&ON_END_KEYS) else { return ToldNames::default() };
     let name = |key| table.get(key).map(|item| read_name(&item));
@@ -136,7 +151,7 @@ pub(super) fn read_on_end(item: &Item, names: &[&str]) -> ToldNames {
     if item.named().iter().all(|(key, _)| *key == "fields") {
         item.problem("names no queue: write `queue`, or one of `completed`, `dead` and `cancelled`");
     }
-    ToldNames { queues, fields: table.get("fields").map(|item| read_fields(&item)) }
+    ToldNames { queues, fields: table.get("fields").map(|item| read_fields(&item)), is_default: false }
 }
 
 /// Names of fields, which the host does not write itself.
@@ -205,6 +220,12 @@ mod tests {
 
     #[test]
     fn a_circle_is_told_at_its_keys() {
+        // A default is for all queues but those that it names.
+        let text =
+            "[defaults]\non_end = { completed = \"b\", dead = \"c\" }\n[queues.a]\n[queues.b]\n[queues.c]";
+        let queues = parse(text).expect("no circle").queues;
+        let counts: Vec<usize> = queues.iter().map(|queue| queue.on_end.targets().count()).collect();
+        assert_eq!(counts, [2, 0, 0]);
         let text = "[queues.a]\nlease = \"5s\"\non_end = \"b\"\n[queues.b]\n\non_end = { dead = \"a\" }";
         let told = told(text);
         assert_eq!(told.len(), 2, "{told:?}");

@@ -209,3 +209,28 @@ fn a_queue_keeps_as_many_events_as_it_is_told_to() {
     assert_eq!(bench.redis::<u64>("EXISTS", "tq:{none}:events"), 0);
     host.stop();
 }
+
+#[test]
+fn the_end_of_a_cancelled_task_tells_what_its_status_said() {
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"as-told\"\nbackoff = { delays = [\"1h\"] }\non_end = \"told\"\n\
+         [queues.told]\nplugin = \"missing\"\n",
+    );
+    bench.install("as-told", "as-told");
+    let host = bench.host();
+    let data = "{\"n\":\"a\",\"ms\":1,\"retries\":5,\"end\":\"ok\"}";
+    let retried = bench.xadd("work", &[("data", data)]);
+    eventually("its retry waits", || (bench.places("work").delayed == 1).then_some(()));
+    host.stop();
+    // The second one was not seen by any host.
+    let queued = bench.xadd("work", &[("data", data)]);
+    for id in [&retried, &queued] {
+        bench.tqhost(&["cancel", "work", id]).ok();
+    }
+    let told: Vec<(String, HashMap<String, String>)> = bench.redis("XRANGE", ("told", "-", "+"));
+    let errors: Vec<&str> = told.iter().map(|(_, fields)| &*fields["end.error"]).collect();
+    assert_eq!(errors, ["retry: attempt 1 of \"a\"", ""]);
+    for ((_, fields), id) in told.iter().zip([&retried, &queued]) {
+        assert_eq!(Some(&*fields["end.enqueued_at"]), id.split('-').next());
+    }
+}

@@ -140,6 +140,19 @@ fn a_child_that_is_cancelled_or_lost_fails_the_flow() {
 }
 
 #[test]
+fn a_flow_does_not_wait_for_the_room_that_its_own_last_task_takes() {
+    let mut bench = bench(&QUEUES.replace("[queues.part]", "[queues.part]\nmax_backlog = 1"));
+    let host = bench.host();
+    let task = |calls: Value| json!({ "queue": "part", "fields": { "do": calls } });
+    let children = [task(json!([])), task(json!([]))];
+    let seen = done(&mut bench, "work", json!([["fan-out", children, task(json!([["add", "n", 1]]))]]));
+    let id = seen[0].as_str().expect("an id").to_owned();
+    bench.until("part", &id, "COMPLETED");
+    doctor_is_silent(&bench);
+    host.stop();
+}
+
+#[test]
 fn lists_have_the_task_that_waits_for_its_flow() {
     let mut bench = bench(&QUEUES.replace("[queues.part]", "[queues.part]\nmax_backlog = 3"));
     let host = bench.host();

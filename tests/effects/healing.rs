@@ -185,3 +185,46 @@ fn a_last_task_whose_flow_has_expired_does_not_take_it_for_an_empty_one() {
     assert!(error.starts_with(expected), "{error}");
     host.stop();
 }
+
+#[test]
+fn the_fence_of_a_healed_task_goes_on_growing() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let id = start(&mut bench, &[json!([["need", "key"]])], &json!([["fence"], ["need", "go"]]));
+    eventually("the last task is dead", || (bench.dead("join").len() == 1).then_some(()));
+    bench.tqhost(&["dead", "requeue", "join", &id]).ok();
+    let before: u64 = eventually("it has run, and is dead again", || {
+        bench.dead("join").first().filter(|letter| letter["tq-reason"] == "rejected")?["tq-fence"]
+            .parse()
+            .ok()
+    });
+    for queue in ["part", "join"] {
+        let key = if queue == "part" { "key" } else { "go" };
+        done(&mut bench, queue, json!([["set", key, "1", 0]]));
+    }
+    bench.tqhost(&["dead", "requeue", "part", "--all"]).ok();
+    let seen = results(&mut bench, "join", &id);
+    assert!(seen[0].as_u64() > Some(before), "{seen} after {before}");
+    host.stop();
+}
+
+#[test]
+fn a_flow_is_healed_also_if_its_last_task_died_into_another_stream() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    bench.tqhost(&["pause", "part"]).ok();
+    let id = start(&mut bench, &[json!([["need", "key"]])], &json!([]));
+    host.stop();
+    bench.configure_for(
+        &QUEUES.replace("[queues.join]", "[queues.join]\ndead_letter = \"join:dead\""),
+        bench.redis.port,
+    );
+    let host = bench.host();
+    bench.tqhost(&["resume", "part"]).ok();
+    eventually("the last task is dead", || (bench.redis::<u64>("XLEN", "join:dead") == 1).then_some(()));
+    done(&mut bench, "part", json!([["set", "key", "1", 0]]));
+    bench.tqhost(&["dead", "requeue", "part", "--all"]).ok();
+    bench.until("join", &id, "COMPLETED");
+    assert_eq!(bench.redis::<u64>("XLEN", "join:dead"), 0);
+    host.stop();
+}

@@ -179,9 +179,9 @@ const CASES: &[Case] = &[
         what: "the dead letter of a flow goes when the flow is healed, and if it is gone the task stays away",
         scenario: a_flow_is_healed_after_its_burial,
         mutations: &[
-            &[("redis.call('HSET', flow, 'letter', letter)", "")],
+            &[("redis.call('HSET', flow, 'letter', letter, 'dead', KEYS[4])", "")],
             &[("if joins then flows().leave(joins, dead) end", "")],
-            &[("or '0-0') == 0 then\n        return", "or '0-0') == 0 then\n        local _ = 0")],
+            &[("if not letter then return end", "letter = letter or { at, {} }")],
             &[("redis.call('HSET', status, field, noted)", "")],
             &[("redis.call('PERSIST', flow)\n", "")],
         ],
@@ -219,7 +219,7 @@ const CASES: &[Case] = &[
         what: "every end is told once, also when its settlement is repeated",
         scenario: every_end_is_told_once,
         mutations: &[
-            &[("if told[how] then tell(status, id, how, attempt, changes, source, letter) end", "")],
+            &[("if told[how] then tell(status, id, how, attempt, changes, source, letter, known) end", "")],
             &[
                 ("if not is_ours and not is_kept(status, entry) then return 0 end", ""),
                 ("redis.call('XACK', stream, group, entry) == 1", "true"),

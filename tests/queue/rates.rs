@@ -90,3 +90,22 @@ fn tasks_of_a_dead_host_start_before_new_ones() {
     assert!(bench.places("work").length > 1, "new tasks still wait: {:?}", bench.places("work"));
     second.kill();
 }
+
+#[test]
+fn a_read_that_fails_costs_no_place() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nrate_limit = \"2/h\"\n");
+    bench.install("empty", "empty");
+    let host = bench.host();
+    let reading = eventually("the host waits for tasks", || {
+        let clients: String = bench.redis("CLIENT", "LIST");
+        // It is blocked in the read.
+        let is_reading = |client: &&str| client.contains("cmd=xreadgroup") && client.contains(" flags=b ");
+        let reads = clients.lines().find(is_reading)?;
+        reads.split(' ').find_map(|part| part.strip_prefix("id=")).map(str::to_owned)
+    });
+    assert_eq!(bench.redis::<u64>("CLIENT", ("KILL", "ID", reading)), 1);
+    host.log("a call to Redis failed; trying again");
+    let id = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    host.stop();
+}

@@ -226,3 +226,55 @@ fn an_entry_that_is_no_task_is_kept_beside_the_task_with_its_id() {
     bench.until_drained("work");
     host.stop();
 }
+
+#[test]
+fn a_task_that_waits_for_a_cancelled_run_is_not_lost_if_the_limit_is_taken_away() {
+    let limited = "[queues.few]\nplugin = \"as-told\"\nmax_running = 3\nlease = \"2s\"\n";
+    let mut bench = told(limited);
+    let host = bench.host();
+    send(&mut bench, "few", ("c", ""), "first", LONG, "ok");
+    bench.until("few", "c", "PROCESSING");
+    host.kill();
+    bench.tqhost(&["cancel", "few", "c"]).ok();
+    send(&mut bench, "few", ("c", ""), "second", 1, "ok");
+    bench.configure_for(&limited.replace("max_running = 3\n", ""), bench.redis.port);
+    let host = bench.host();
+    bench.until("few", "c", "COMPLETED");
+    let result: Value = serde_json::from_str(&bench.status("few", "c", "result")).expect("JSON");
+    assert_eq!(result["n"], "second");
+    bench.until_drained("few");
+    host.stop();
+}
+
+#[test]
+fn a_drain_counts_entries_behind_a_dead_task_and_behind_one_that_runs() {
+    let mut bench = told("[queues.one]\nplugin = \"as-told\"\nconcurrency = 1\n");
+    let drained = |bench: &Bench| counts(&bench.tqhost(&["drain", "one", "--yes", "--json"]).ok().json());
+    let host = bench.host();
+    send(&mut bench, "one", ("f", ""), "first", 1, "reject");
+    bench.until("one", "f", "FAILED");
+    send(&mut bench, "one", ("x", ""), "first", LONG, "ok");
+    bench.until("one", "x", "PROCESSING");
+    for id in ["f", "x"] {
+        send(&mut bench, "one", (id, ""), "second", 1, "ok");
+    }
+    assert_eq!(drained(&bench), (2, 0));
+    assert_eq!((&*bench.status("one", "f", "status"), bench.places("one").length), ("CANCELLED", 1));
+    assert_eq!(bench.status("one", "x", "status"), "PROCESSING");
+    bench.tqhost(&["cancel", "one", "x"]).ok();
+    bench.until_drained("one");
+    host.stop();
+}
+
+#[test]
+fn a_cancel_of_a_run_can_be_repeated_where_no_statuses_are_kept() {
+    let mut bench = told("[queues.few]\nplugin = \"as-told\"\nmax_running = 3\nretention = \"0s\"\n");
+    let host = bench.host();
+    send(&mut bench, "few", ("c", ""), "first", LONG, "ok");
+    bench.until("few", "c", "PROCESSING");
+    let cancel = |bench: &Bench| bench.tqhost(&["cancel", "few", "c", "--json"]).ok().json();
+    assert_eq!(cancel(&bench)["before"], "PROCESSING");
+    bench.until_drained("few");
+    assert_eq!(cancel(&bench)["before"], "CANCELLED");
+    host.stop();
+}

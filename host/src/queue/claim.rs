@@ -47,6 +47,8 @@ pub enum Begun {
     Gone,
     /// It has killed as many hosts as it may, the last one while it ran alone: bury it.
     Crashed,
+    /// A cancelled run under its id is still being stopped. It is delayed for a second.
+    PutOff,
 }
 
 /// A task to be marked as PROCESSING.
@@ -251,7 +253,7 @@ impl Queue {
         holders: &[Option<String>],
     ) -> Result<Vec<Begin>, QueueError> {
         let (keys, rules) = (&self.keys, &self.rules);
-        let mut call = self.ending_call(&script::BEGIN).key(&keys.delayed);
+        let mut call = self.ending_call(&script::BEGIN).key(&keys.delayed).key(&keys.parked);
         for (task, holder) in tasks.iter().zip(holders) {
             let holder = holder.as_ref().map_or_else(|| keys.stream.clone(), |holder| keys.task(holder));
             call = call.key(keys.task(task.id)).key(keys.marker(task.key)).key(holder);
@@ -336,6 +338,7 @@ fn begin_reply(reply: Value, tasks: &[Start<'_>]) -> Shaped<Vec<Begin>> {
         Value::Int(3) => Ok(Begin::Known(Begun::Duplicate)),
         Value::Int(4) => Ok(Begin::Known(Begun::Gone)),
         Value::Int(5) => Ok(Begin::Known(Begun::Crashed)),
+        Value::Int(6) => Ok(Begin::Known(Begun::PutOff)),
         Value::Int(_) => Err(UnexpectedShape),
         Value::Array(_) => {
             let [_, fence] = reply::tuple(item)?;

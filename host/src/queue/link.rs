@@ -76,6 +76,9 @@ struct LastReply {
     recovery: Option<Recovery>,
 }
 
+/// How long a silence is held to be a part of the outage before it.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
 /// The end of a time in which no lease could be renewed: there was no reply from Redis, or it refused writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
@@ -120,6 +123,9 @@ impl Redis {
         if let Some(silence) =
             last_reply.at.replace(now).map(|last| now - last).filter(|silence| *silence >= SILENCE)
         {
+            // An outage may have begun with refused writes, and end with a restart.
+            let before = last_reply.recovery.filter(|before| before.since.elapsed() < silence + REMEMBERED);
+            let silence = before.map_or(silence, |before| before.silence.max(silence));
             last_reply.recovery = Some(Recovery { since: now, silence });
         }
     }

@@ -77,6 +77,8 @@ pub(crate) struct Fetcher {
     sizes: Sizes,
     /// When the targets of the queue's tasks last had room.
     had_room: Option<Instant>,
+    /// Places in the rate that were taken for a read that failed. It may have delivered tasks unseen.
+    booked: usize,
 }
 
 /// The size in bytes of the largest recent entry.
@@ -130,6 +132,7 @@ impl Fetcher {
             sizes: Sizes::default(),
             quiet: 0,
             had_room: None,
+            booked: 0,
         }
     }
 
@@ -200,6 +203,11 @@ impl Fetcher {
                 shared.queue.recover(link, &shared.consumer, &shared.inflight.entries(), count).await?;
             shared.unseen.store(found.more, Ordering::Release);
             shared.end_lost(&found.lost).await;
+            self.booked -= found.entries.len().min(self.booked);
+            if !found.more {
+                shared.queue.give_places_back(self.booked).await?;
+                self.booked = 0;
+            }
             if !found.entries.is_empty() {
                 tracing::info!(
                     queue = shared.name.as_ref(),
@@ -228,7 +236,8 @@ impl Fetcher {
         let block = (waits && shared.may_block_in_read()).then_some(BLOCK);
         let since = Instant::now();
         let mut stopped_by = ClaimStop::Empty;
-        // On an error the places are not given back. The rate limit frees them with time.
+        // After an error, the search for unseen tasks gives the places back that none of them has.
+        self.booked = places;
         let entries = if shared.queue.rules.turns.are_limited() {
             let claimed = shared.queue.claim(link, &shared.consumer, places).await?;
             stopped_by = claimed.stopped_by;
@@ -237,6 +246,7 @@ impl Fetcher {
         } else {
             shared.queue.read(link, &shared.consumer, places, block).await?
         };
+        self.booked = 0;
         self.pulse.beat(if probe.is_some() { FetchState::Held } else { FetchState::Reading });
         let (unused, found) = (places - entries.len().min(places), entries.len());
         self.sizes.saw(&entries);

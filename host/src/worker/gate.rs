@@ -63,16 +63,15 @@ pub(crate) async fn pass(
             Begun::Cancelled => shared.metrics.settled(SettledAs::Cancelled),
             Begun::Duplicate => shared.dropped_duplicate(&task.id),
             Begun::Gone => shared.count_deleted(&[task.entry]),
+            Begun::PutOff => shared.parked.notify_one(),
             Begun::Lost => {
                 shared.metrics.lease_lost.inc();
-                // It may have been put among the delayed ones.
-                shared.parked.notify_one();
                 if let Some(more) = shared.notices.admit(NoticeKind::Lost) {
                     tracing::warn!(
                         queue,
                         task = task.id,
                         more,
-                        "not run now: another host owns it, or a cancelled run of its id is being stopped"
+                        "not run: another host owns this task by now"
                     );
                 }
             }

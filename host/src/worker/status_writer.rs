@@ -75,7 +75,12 @@ impl StatusWriter {
                 shared.inflight.mark_lost(&task.id);
             }
             // If the attempt still runs, the next heartbeat finds out who owns the task.
-            Begun::Lost | Begun::Cancelled | Begun::Duplicate | Begun::Gone | Begun::Crashed => {}
+            Begun::Lost
+            | Begun::Cancelled
+            | Begun::Duplicate
+            | Begun::Gone
+            | Begun::Crashed
+            | Begun::PutOff => {}
         }
     }
 }

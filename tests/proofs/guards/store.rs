@@ -442,7 +442,8 @@ impl Store {
         entry: &str,
         marker: &str,
     ) -> Step<T> {
-        let keys = vec![queue.to_owned(), key(queue, "delayed"), self.status(queue, id)];
+        let keys =
+            vec![queue.to_owned(), key(queue, "delayed"), key(queue, "parked"), self.status(queue, id)];
         let keys = [keys, owned(&[marker, queue])].concat();
         let Gate { held, crashes, alone, fence, again } = self.gate;
         let delivery = owned(&[consumer, "p", "10000", "3", entry, "1", "1", id]);

@@ -23,12 +23,17 @@ pub const CASES: &[Case] = &[
         mutations: &[&[("if track and under ~= entry then tracks().give(track, id, entry) end", "")]],
     },
     Case {
-        what: "a task waits while a cancelled run under its id is stopped, and does not take the turn",
+        what: "a task waits while a cancelled run under its id is stopped, and is the next one of its track",
         scenario: a_stopping_run_keeps_its_turn,
         mutations: &[
-            &[("if mark == 'elsewhere' then\n    put_off", "if false then\n    put_off")],
+            &[("and mark_of(turns.statuses .. id, entry) == 'elsewhere'", "and false")],
             &[("local is_taken = under ~= entry and is_there(under, 0)", "local is_taken = false")],
         ],
+    },
+    Case {
+        what: "the gate puts a task off while a cancelled run under its id is stopped",
+        scenario: the_gate_puts_a_task_off,
+        mutations: &[&[("if mark == 'elsewhere' then\n    put_off", "if false then\n    put_off")]],
     },
     Case {
         what: "a task that is held leaves the status of another one with its id as it is",
@@ -106,20 +111,35 @@ fn the_entry_that_runs_has_the_turn(store: &mut Store) -> Step {
     claim(store, &[])
 }
 
-fn a_stopping_run_keeps_its_turn(store: &mut Store) -> Step {
+/// A task that was cancelled while it ran, and is not stopped yet.
+fn stopping(store: &mut Store) -> Step<String> {
     let first = add(store, "t")?;
     claim(store, &[&first])?;
     same("begun", store.begin("c1", "t", &first)?, 1)?;
     same("cancelled", store.cancel(WORK, "t")?, "PROCESSING")?;
-    let second = add(store, "t")?;
-    claim(store, &[&second])?;
-    same("put off", store.begin("c1", "t", &second)?, 0)?;
-    same("delayed", store.run::<u64>("ZCARD", &["tq:{work}:delayed"])?, 1)?;
+    Ok(first)
+}
+
+fn a_stopping_run_keeps_its_turn(store: &mut Store) -> Step {
+    let first = stopping(store)?;
+    add(store, "t")?;
     add(store, "u")?;
     claim(store, &[])?;
     end(store, &first, "t")?;
     same("its end is that of the cancelled one", store.said(WORK, "t")?, "CANCELLED")?;
-    same("the next one has its turn", store.length(WORK)?, 1)
+    let next = store.claim("c1")?;
+    same("one has its turn", next.len(), 1)?;
+    same("begun", store.begin("c1", "t", &next[0])?, 1)
+}
+
+fn the_gate_puts_a_task_off(store: &mut Store) -> Step {
+    stopping(store)?;
+    let second = add(store, "t")?;
+    same("delivered", store.read(WORK, "c1")?, second.as_str())?;
+    same("put off", store.begin("c1", "t", &second)?, 6)?;
+    same("delayed", store.run::<u64>("ZCARD", &["tq:{work}:delayed"])?, 1)?;
+    same("with its fields", store.run::<u64>("HLEN", &["tq:{work}:parked"])?, 1)?;
+    same("the first one runs", store.length(WORK)?, 1)
 }
 
 fn a_held_task_leaves_the_status_of_another(store: &mut Store) -> Step {

@@ -2,8 +2,8 @@
 -- Some deliveries do not prove that a task may run: those tasks wait for this reply before they start. For
 -- a long task the call comes later and makes its status visible to clients.
 --
--- KEYS  1 stream · 2 delayed · then for each task: status, marker of its idempotency key (the stream: it has
---       none), status of the task that has this key (the stream: not known)
+-- KEYS  1 stream · 2 delayed · 3 parked · then for each task: status, marker of its idempotency key (the
+--       stream: it has none), status of the task that has this key (the stream: not known)
 -- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 plugin · 6 lease ms · 7 max crashes
 --       · then for each task: entry, attempt, enqueued-at ms, id, ms since it was claimed, crashes,
 --       1: it runs alone in its host, the fence of its delivery, 1: another host may have run it under this
@@ -11,12 +11,13 @@
 -- Gives for each task one of
 --   1: this consumer owns it: run it
 --   { 1, fence }: the same, with a higher fence than it was asked with
---   0: another consumer owns it; or another run under its id was cancelled and is not stopped yet, so this
---      call has put it among the delayed ones for a second: drop it
+--   0: another consumer owns it: drop it
 --   2: it was cancelled while it waited; this call settled it
 --   3: another task has its key or its id; this call settled it
 --   4: the stream or the entry was deleted, and nothing can deliver it again; its status says so
 --   5: its host died while it ran alone, and it has no crashes left: bury it
+--   6: another run under its id was cancelled and is not stopped yet; this call has put it among the delayed
+--      ones for a second: drop it
 --   the id of the task that has its key: nothing was written; call again with the status of that task
 --
 -- The first write is an XCLAIM, a PERSIST or an XACK. Redis allows all of them when its memory is full:
@@ -38,15 +39,16 @@ local function cancel(status, marker, id, entry, changes)
   end_task(status, marker, id, 'CANCELLED', changes, drop(entry))
 end
 
--- Lets a task wait for a second among the delayed ones. The queue has limits, and so keys for that. Its
--- producer gave it the id, and may give it to another task. A host would give one only once (`turns.lua`).
+-- Lets a task wait for a second among the delayed ones. Its producer gave it the id, and may give it to
+-- another task. A host would give one only once (`turns.lua`).
 local function put_off(id, entry, enqueued_at)
-  local fields = fields_of(entry)
+  local misfit, fields = wrong_type(KEYS[2], 'zset', KEYS[3], 'hash'), fields_of(entry)
+  if misfit then error(misfit) end
   if not fields then return end
   if not value_in(fields, 'tq-enqueued-at') then append(fields, 'tq-enqueued-at', enqueued_at) end
   if not value_in(fields, 'tq-attempt') then append(fields, 'tq-attempt', '1', 'tq-due-at', enqueued_at) end
   drop(entry)
-  put({ stream = stream, delayed = turns.delayed, parked = turns.parked }, fields, now + 1000, entry)
+  put(here, fields, now + 1000, entry)
   if turns.limit then tracks().free(id, entry) end
 end
 
@@ -65,7 +67,7 @@ local function begin(
   end
   if mark == 'elsewhere' then
     put_off(id, entry, enqueued_at)
-    return 0
+    return 6
   end
   if is_elsewhere(status, entry) then
     drop(entry)
@@ -109,8 +111,8 @@ local function begin(
   return given > tonumber(fence) and { 1, given } or 1
 end
 
-for i = 1, (#KEYS - 2) / 3 do
-  local k, a = 3 * i, 9 * i - 1
+for i = 1, (#KEYS - 3) / 3 do
+  local k, a = 3 * i + 1, 9 * i - 1
   out[i] = begin(KEYS[k], KEYS[k + 1], KEYS[k + 2], unpack(ARGV, a, a + 8))
 end
 return out

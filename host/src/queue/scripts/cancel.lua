@@ -54,11 +54,6 @@ local function take_delayed(delayed)
   return true, fields
 end
 
-if ARGV[6] == '1' and is_taken() then return 'PROCESSING' end
-local flow = KEYS[6]
-local has_flow = redis.call('HEXISTS', flow, 'left') == 1
-if has_flow then redis.call('UNLINK', KEYS[7]) end
-
 -- A producer that sends an id again makes a second entry, which a list finds beside the place that the
 -- status names. Behind a dead task it is a new one. Otherwise nobody is told: a task's end is told once.
 local is_known = status and (not is_live(status) or has_place(known_entry, member, kept_until))
@@ -69,6 +64,10 @@ if status ~= 'FAILED' and (is_second_entry or is_second_delayed) then
   if is_second_entry then drop_entry(ARGV[5]) else take_delayed(ARGV[7]) end
   return 'PENDING'
 end
+if ARGV[6] == '1' and is_taken() then return 'PROCESSING' end
+local flow = KEYS[6]
+local has_flow = redis.call('HEXISTS', flow, 'left') == 1
+if has_flow then redis.call('UNLINK', KEYS[7]) end
 if status and not is_live(status) and not is_second_entry and not is_second_delayed then return status end
 
 local found, runs, fields = false, nil, nil
@@ -114,9 +113,8 @@ if not found then
   redis.call('HSET', KEYS[4], 'status', 'CANCELLED', 'cancel', '1')
   if runs then redis.call('HSET', KEYS[4], 'stops', runs) end
   redis.call('PEXPIRE', KEYS[4], math.max(retention, 86400000))
-elseif tonumber(retention) == 0 then
-  -- A call that is repeated finds nothing else, and goes on with what is below the task in its flow.
-  redis.call('HSET', KEYS[4], 'cancelled', '1')
-  redis.call('PEXPIRE', KEYS[4], has_flow and 86400000 or 60000)
+elseif tonumber(retention) == 0 and has_flow then
+  -- A call that is repeated goes on with what is below the task in its flow.
+  redis.call('PEXPIRE', KEYS[4], 86400000)
 end
-return status or 'PENDING'
+return is_live(status) and status or 'PENDING'

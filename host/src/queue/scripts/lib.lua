@@ -200,14 +200,14 @@ local function mark_of(status, entry)
   local mark, stops = unpack(redis.pcall('HMGET', status, 'cancel', 'stops'))
   if mark ~= '1' then return nil end
   if not stops or stops == entry then return 'here' end
-  return exists(stops) and 'elsewhere' or nil
+  return (exists(stops) or pending_of(stops)) and 'elsewhere' or nil
 end
 
 -- Adds a task for the end of a task, with the fields of the ended one that are told. Its trace goes on in the
 -- new task, below the span of the last attempt if hosts send spans. Fields that begin with `end.` speak of an
 -- earlier end. If the stream cannot take it, the status of the ended task says so, if it
--- is kept.
-local function tell(status, id, how, attempt, changes, fields, letter)
+-- is kept. `known` is what the status said before: error and enqueued-at ms.
+local function tell(status, id, how, attempt, changes, fields, letter, known)
   local reason = letter and value_in(letter, 'tq-reason') or value_in(changes, 'duplicate_of') and 'duplicate'
     or how == 'FAILED' and 'lost' or ''
   if told.fields ~= '' and not told.named then told.named = cjson.decode(told.fields) end
@@ -221,10 +221,13 @@ local function tell(status, id, how, attempt, changes, fields, letter)
     if is_own and is_told then append(new, name, fields[i + 1]) end
   end
   if span then append(new, 'traceparent', span) end
+  local error_before = how ~= 'COMPLETED' and known[1]
+  local enqueued_at = value_in(changes, 'enqueued_at') or known[2]
+    or value_in(fields or {}, 'tq-enqueued-at') or string.match(id, '^(%d+)%-%d+$')
   append(new, 'end.id', id, 'end.queue', told.queue, 'end.status', how, 'end.reason', reason,
-    'end.error', value_in(changes, 'error') or '', 'end.result', value_in(changes, 'result') or '',
-    'end.attempts', attempt or '', 'end.enqueued_at', value_in(changes, 'enqueued_at') or '',
-    'end.finished_at', now_text)
+    'end.error', value_in(changes, 'error') or error_before or '',
+    'end.result', value_in(changes, 'result') or '', 'end.attempts', attempt or '',
+    'end.enqueued_at', enqueued_at or '', 'end.finished_at', now_text)
   local added = redis.pcall('XADD', told[how], '*', unpack(new))
   if type(added) == 'table' and tonumber(retention) > 0 then
     redis.pcall('HSET', status, 'untold', added.err)
@@ -256,7 +259,8 @@ local function flows()
   local function leave(flow, letter)
     local lives = math.max(retention, letter and FAILED_FLOW_LIVES or 86400000)
     if letter and redis.pcall('HEXISTS', flow, 'left') == 1 then
-      redis.call('HSET', flow, 'letter', letter)
+      -- Its queue may have other dead letters by now than when the flow began.
+      redis.call('HSET', flow, 'letter', letter, 'dead', KEYS[4])
     else
       redis.pcall('HDEL', flow, 'letter')
     end
@@ -267,6 +271,8 @@ local function flows()
   -- Why the end of a child cannot be noted in a flow: an error reply for a key of another type, or nil.
   local function refusal(flow)
     local keys = redis.pcall('HMGET', flow, 'stream', 'delayed', 'parked', 'dead', 'status')
+    -- A client may lack the right to the flow, and leaves the end to a host.
+    if keys.err and not string.find(keys.err, 'WRONGTYPE', 1, true) then return keys end
     if keys.err or not keys[1] then return nil end
     return wrong_type(keys[1], 'stream', keys[2], 'zset', keys[3], 'hash', keys[4], 'stream', keys[5], 'hash',
       flow .. ':results', 'hash')
@@ -275,13 +281,17 @@ local function flows()
   -- Enqueues the task that joins a flow, once: all children have completed. If the flow had failed before,
   -- the dead letter of that failure goes; if an operator has taken it away, the task is not enqueued again.
   local function release(flow, about)
-    local failed = about['failed_as']
+    local failed, fence = about['failed_as'], nil
     if failed then
       if #redis.call('XRANGE', about['stream'], failed, failed) > 0 then
         redis.call('XACK', about['stream'], about['group'], failed)
         redis.call('XDEL', about['stream'], failed)
-      elseif redis.call('XDEL', about['dead'], about['letter'] or '0-0') == 0 then
-        return
+      else
+        local at = about['letter'] or '0-0'
+        local letter = redis.call('XRANGE', about['dead'], at, at)[1]
+        if not letter then return end
+        redis.call('XDEL', about['dead'], at)
+        fence = value_in(letter[2], 'tq-fence')
       end
       redis.call('HDEL', about['status'], 'error', 'finished_at', 'dead', 'entry')
       redis.call('HDEL', flow, 'failed_as', 'letter')
@@ -290,6 +300,8 @@ local function flows()
       redis.call('PERSIST', flow .. ':results')
     end
     about.fields = cmsgpack.unpack(about['fields'])
+    -- The fences of its deliveries go on growing.
+    if fence then append(about.fields, 'tq-fence', fence) end
     if about['spans'] then append(about.fields, 'tq-links', about['spans']) end
     if enqueue(about) then
       leave(flow)
@@ -360,14 +372,17 @@ end
 -- the flow, those who are told of the end. The caller has acknowledged the entry before, or the first write
 -- here is an HDEL, so Redis does not refuse the rest when its memory is full.
 local function end_task(status, marker, id, how, changes, source, letter, is_new, lives)
-  local attempt
+  local attempt, known = nil, {}
   if source ~= false and (told[how] or told.events) then
     if type(source) == 'string' then
       id = id or source
       source = told[how] and fields_of(source)
     end
-    attempt = value_in(changes, 'attempt') or redis.pcall('HGET', status, 'attempt')
-    if type(attempt) == 'table' then attempt = '' end
+    attempt = value_in(changes, 'attempt')
+    if not attempt then
+      attempt, known[1], known[2] = unpack(redis.pcall('HMGET', status, 'attempt', 'error', 'enqueued_at'))
+      attempt = attempt or ''
+    end
   end
   local dead = letter and redis.call('XADD', KEYS[4], '*', unpack(letter))
   -- enqueue.lua knows a task by its id for at least a minute, so that a repeated call adds no second task.
@@ -389,10 +404,11 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
     redis.call('PEXPIRE', status, enqueued == '1' and math.max(retention, 60000) or retention)
   elseif not is_new then
     redis.call('DEL', status)
-    if enqueued == '1' then
-      redis.call('HSET', status, 'enqueued', '1')
-      redis.call('PEXPIRE', status, 60000)
-    end
+    -- A cancel that is repeated finds nothing else (cancel.lua).
+    local is_noted = how == 'CANCELLED' and not value_in(changes, 'duplicate_of')
+    if is_noted then redis.call('HSET', status, 'cancelled', '1') end
+    if enqueued == '1' then redis.call('HSET', status, 'enqueued', '1') end
+    if is_noted or enqueued == '1' then redis.call('PEXPIRE', status, 60000) end
   end
   -- The records of failed attempts go with the status. Without a retention, this deletes them.
   if records then redis.pcall('PEXPIRE', records, retention) end
@@ -403,7 +419,7 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   if flow then flows().join(flow, id, how, changes, told.queue) end
   if joins then flows().leave(joins, dead) end
   if attempt ~= nil then
-    if told[how] then tell(status, id, how, attempt, changes, source, letter) end
+    if told[how] then tell(status, id, how, attempt, changes, source, letter, known) end
     note(id, how, 'attempt', attempt or '')
   end
   return 1

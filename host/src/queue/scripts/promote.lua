@@ -46,10 +46,14 @@ local function release_children(member, flow)
       return
     end
     local child = cmsgpack.unpack(packed)
-    -- A queue whose keys have another type takes no tasks, and holds up no others.
+    -- A queue whose keys have another type takes no tasks, and holds up no others. Tasks that wait for their
+    -- flows are among the delayed ones of their queue, so a queue could wait for itself: one with an empty
+    -- stream takes a child in any case.
     local is_full = is_broken
       or wrong_type(child.stream, 'stream', child.delayed, 'zset', child.parked, 'hash')
-      or redis.call('XLEN', child.stream) + redis.call('ZCARD', child.delayed) >= tonumber(child.most)
+    local queued = is_full and 0 or redis.call('XLEN', child.stream)
+    is_full = is_full
+      or queued > 0 and queued + redis.call('ZCARD', child.delayed) >= tonumber(child.most)
     if is_full then
       redis.call('ZADD', KEYS[2], now + 1000, member)
       return

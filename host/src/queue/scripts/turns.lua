@@ -172,6 +172,13 @@ tracks = function()
       -- It comes back: after a retry, or because it was held. While a task runs, another one with its id does
       -- not.
       local is_taken = under ~= entry and is_there(under, 0)
+      -- A cancelled run under its id is being stopped: it is the next one of its track.
+      local waits = is_taken and track_of(fields, field) == track
+        and mark_of(turns.statuses .. id, entry) == 'elsewhere'
+      if waits then
+        hold(track, id, entry, fields, before)
+        return false
+      end
       if not is_taken and not is_elsewhere(turns.statuses .. id, entry) then give(track, id, entry) end
       return true
     end

@@ -45,6 +45,45 @@ fn what_is_not_granted_is_refused_with_the_way_out() {
 }
 
 #[test]
+fn names_and_keys_with_a_secret_of_the_configuration_are_refused() {
+    const SECRET: &str = "hunter2-of-the-effects";
+    let mut bench = bench(
+        "[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"next\"]\n[queues.next]\nplugin = \"effects\"\n\
+         [plugins.effects]\nrecords = [\"kb:*\"]\nconfig = { key = { env = \"TEST_KEY\" } }\n",
+    );
+    let host = bench.host_with_env(vec![("TEST_KEY".into(), SECRET.into())]);
+    let (key, record) = (format!("of-{SECRET}"), format!("kb:{SECRET}"));
+    let plain = json!({ "queue": "next", "fields": { "do": "[]" } });
+    let named = json!({ "queue": "next", "fields": { (key.clone()): "1" } });
+    let keyed = json!({ "queue": "next", "fields": { "do": "[]" }, "key": key });
+    let calls = json!([
+        ["set", key, "x", 0], ["get", key], ["delete", key], ["add", key, 1],
+        ["put", record, { "x": 1 }], ["record", record], ["drop", record], ["expire", record, 1000],
+        ["put", "kb:1", { (key.clone()): 1 }], ["enqueue", named], ["enqueue", keyed],
+        ["fan-out", [named], plain], ["fan-out", [keyed], plain], ["fan-out", [plain], keyed],
+        ["set", "v", format!("it is {SECRET}"), 0], ["put", "kb:2", { "x": SECRET }]
+    ]);
+    let seen = done(&mut bench, "work", calls);
+    let (in_state, in_record, in_name, in_key) = (
+        "TooLarge(\"the key holds",
+        "NotPermitted(\"the key holds",
+        "NotPermitted(\"the name of a field holds",
+        "NotPermitted(\"the idempotency key holds",
+    );
+    let others = [in_name, in_name, in_key, in_name, in_key, in_key];
+    let why = [[in_state; 4].as_slice(), &[in_record; 4], &others].concat();
+    for (n, why) in why.into_iter().enumerate() {
+        assert_eq!(error(&seen[n]), format!("{why} a secret of the configuration\")"), "{n}");
+    }
+    assert_eq!((&seen[14], &seen[15]), (&json!(null), &json!(null)), "values are masked instead");
+    assert_eq!(bench.redis::<String>("GET", "tq:{work}:state:effects:v"), "it is [secret]");
+    assert_eq!(bench.redis::<String>("HGET", ("kb:2", "x")), "[secret]");
+    let keys = ["*hunter2*", "kb:1", "tq:{next}:task:*"].map(|like| bench.redis::<Vec<String>>("KEYS", like));
+    assert!(keys.iter().all(Vec::is_empty), "{keys:?}");
+    host.stop();
+}
+
+#[test]
 fn a_strict_order_takes_no_delayed_task_of_a_handler() {
     let mut bench = bench(
         "[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"line\"]\n\

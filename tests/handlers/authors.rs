@@ -271,7 +271,7 @@ fn mistakes_are_told() {
     let [echo, wrong_world, wrong_version, wants_more] =
         paths.each_ref().map(|path| path.to_str().expect("UTF-8"));
     let task = ["--field", "a=1"];
-    let table: [(&[&str], i32, &str); 16] = [
+    let table: [(&[&str], i32, &str); 18] = [
         (&["nowhere.wasm", task[0], task[1]], 1, "nowhere.wasm: there is no such file"),
         (&[".", task[0], task[1]], 1, ".: it is a directory, not a file"),
         (&["text.wasm", task[0], task[1]], 1, "text.wasm: this is not a WebAssembly file: it is a text file"),
@@ -293,6 +293,8 @@ fn mistakes_are_told() {
         (&[echo, "--field", "a"], 2, "write name=value or name=@file"),
         (&[echo, "--field", "a=@nowhere"], 1, "field a: cannot read nowhere"),
         (&[echo, "-", "--watch"], 2, "stdin cannot be watched"),
+        (&[echo, "/dev/null", "--watch"], 2, "/dev/null cannot be watched: write the task to a file"),
+        (&[echo, "--field", "a=@/dev/null", "--watch"], 2, "null cannot be watched: write the field to"),
         (&[echo, "--field", "a=1", "--queue", "p"], 2, "no queue \"p\" is configured"),
         (
             &[echo, "--field", "a=1", "--config", "tqhost.toml"],

@@ -527,6 +527,13 @@ fn requests_are_answered() {
     // The server answers only when both requests are there at once.
     let id = bench.xadd("javascript", &[("url", &format!("{}/meet", web.origin())), ("times", "2")]);
     assert!(result(&mut bench, "javascript", &id).contains("\"met\""));
+    // The standard `Response` takes none of these by itself: three statuses, and a body after 205.
+    for (status, body) in [(101, ""), (205, ""), (600, "told"), (999, "told")] {
+        let url = format!("{}/status?{status}", web.origin());
+        let id = bench.xadd("javascript", &[("url", &url)]);
+        let seen: Value = serde_json::from_str(&result(&mut bench, "javascript", &id)).expect("JSON");
+        assert_eq!(seen, json!({ "status": status, "type": null, "body": body }));
+    }
     host.stop();
 }
 
@@ -679,6 +686,16 @@ fn a_busy_server_says_when_to_come_again() {
             let view = tried_with(&cache_of("languages"), guest, &args).json();
             assert_eq!(view["outcome"], outcome, "{view}");
         }
+    }
+}
+
+#[test]
+fn a_time_in_javascript_that_is_no_whole_number_is_rounded_up() {
+    let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+    for outcome in ["retry", "unavailable", "defer"] {
+        let args = ["--field", &format!("end={outcome}"), "--json"];
+        let view = tried_with(&cache_of("languages"), "in-javascript", &args).json();
+        assert_eq!((&view["outcome"], &view["after_ms"]), (&json!(outcome), &json!(2)), "{view}");
     }
 }
 

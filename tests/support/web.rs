@@ -13,6 +13,7 @@
 //! | `/left` | a MiB; the connection stays open |
 //! | `/busy` | 429 with `retry-after: 7` |
 //! | `/down` | 503 with `retry-after: 9` |
+//! | `/status?CODE` | this status, and `told` |
 //! | `/held` | 200, once the test has called [`Web::open_held`] |
 //! | `/meet` | 200, as soon as two requests for it wait at the same time |
 //! | `/service` | as [`Web::set_service`] says; 200 at first |
@@ -222,6 +223,10 @@ fn answer_one(
         }
         "/busy" => page(stream.get_mut(), "429 Too Many Requests", "retry-after: 7\r\n", ""),
         "/down" => page(stream.get_mut(), "503 Service Unavailable", "retry-after: 9\r\n", ""),
+        "/status" => {
+            let code = path.split_once('?').map_or("200", |(_, code)| code);
+            page(stream.get_mut(), &format!("{code} As Told"), "", "told")
+        }
         "/held" => {
             let closed = seen.held_is_open.lock().expect("the page");
             drop(seen.opened.wait_while(closed, |is_open| !*is_open).expect("the page"));

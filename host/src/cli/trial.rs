@@ -75,8 +75,8 @@ pub(super) async fn run(
             "--timeout 0s leaves the handler no time: write one from 1ms up".into(),
         ));
     }
-    if args.watch && args.task.as_deref().is_some_and(is_stdin) {
-        return Err(CommandError::Usage("stdin cannot be watched: write the task to a file".into()));
+    if args.watch {
+        check_watched(&args)?;
     }
     let stdin = match &args.task {
         Some(path) if is_stdin(path) => Some(input::stdin()?),
@@ -172,7 +172,7 @@ impl Trial {
         let mut tasks = match (&self.stdin, &self.args.task, &self.dead) {
             (Some(bytes), ..) => given(bytes, "stdin")?,
             (None, Some(path), _) => {
-                let is_file = fs::metadata(path).map(|meta| meta.is_file()).unwrap_or(true);
+                let is_file = !is_no_file(path);
                 let bytes = if is_file { plugins::read(path).await } else { input::read_value(path) };
                 let bytes = bytes.map_err(|error| anyhow!("{}: {error:#}", path.display()))?;
                 given(&bytes, &path.display().to_string())?
@@ -356,6 +356,24 @@ fn cache_dir() -> Option<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
     Some(caches.join("tqhost/try/cache"))
+}
+
+/// Checks that task and fields can be read again and again. A file that is missing may come later.
+fn check_watched(args: &TryArgs) -> Result<(), CommandError> {
+    let task = args.task.as_deref().filter(|path| is_stdin(path) || is_no_file(path));
+    let field = args.fields.iter().filter_map(|arg| input::file_of(arg)).find(|path| is_no_file(path));
+    let (what, path) = match (task, field) {
+        (Some(path), _) => ("task", path),
+        (None, Some(path)) => ("field", path),
+        (None, None) => return Ok(()),
+    };
+    let name = if is_stdin(path) { "stdin".to_owned() } else { path.display().to_string() };
+    Err(CommandError::Usage(format!("{name} cannot be watched: write the {what} to a file")))
+}
+
+/// Whether it is something else than a file, for example a FIFO.
+fn is_no_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| !meta.is_file())
 }
 
 fn is_stdin(path: &Path) -> bool {

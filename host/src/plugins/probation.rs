@@ -95,7 +95,7 @@ impl Probation {
         Probation(Mutex::new(Standing::First { sound: 0, spoiled: 0 }))
     }
 
-    /// An attempt has ended.
+    /// An attempt has ended. `task` tells its task from all others that the version runs, in any queue.
     pub(super) fn judge(
         &self,
         task: &str,

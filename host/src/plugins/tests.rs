@@ -287,7 +287,11 @@ fn marked(body: &str, mark: u8) -> Vec<u8> {
 
 /// Runs an attempt as the worker does, for a task of this name.
 async fn attempt(version: &Arc<Version>, id: usize) -> (Outcome, Ruling) {
-    let tasks = Arc::new(vec![Task { id: id.to_string(), ..testing::task() }]);
+    attempt_in("q", version, id).await
+}
+
+async fn attempt_in(queue: &str, version: &Arc<Version>, id: usize) -> (Outcome, Ruling) {
+    let tasks = Arc::new(vec![Task { queue: queue.into(), id: id.to_string(), ..testing::task() }]);
     match version.run(Attempt { tasks, ..testing::attempt() }).await.unwrap().judged {
         Judged::Each(mut each) => each.remove(0),
         Judged::Split { message, .. } => panic!("{message}"),
@@ -363,6 +367,24 @@ async fn a_version_that_spoils_most_tasks_is_rolled_back_and_stays_away_until_an
     until(&plugins, |_| !noted()).await;
     folder.put(&bad);
     assert_ne!(next(&mut active).await.unwrap().digest, good.digest);
+}
+
+#[tokio::test]
+async fn tasks_of_two_queues_with_the_same_ids_are_all_counted() {
+    let folder = Folder::new();
+    folder.put(&handler(ECHO));
+    let plugins = folder.start().await;
+    let mut active = plugins.subscribe("p");
+    let good = active.borrow_and_update().clone().unwrap();
+    folder.put(&marked("unreachable", 1));
+    let version = next(&mut active).await.unwrap();
+    for queue in ["a", "b"] {
+        for n in 0..3 {
+            let (_, ruling) = attempt_in(queue, &version, n).await;
+            assert!(matches!(ruling, Ruling::GiveBack(_)));
+        }
+    }
+    assert!(Arc::ptr_eq(&next(&mut active).await.unwrap(), &good), "six tasks were spoiled");
 }
 
 #[tokio::test]

@@ -118,7 +118,9 @@ impl Version {
         };
         let judged = tasks.iter().zip(outcomes).map(|(task, outcome)| {
             self.figures.record(&outcome);
-            let (ruling, verdict) = self.probation.judge(&task.id, &outcome, Instant::now());
+            // Queues of one plugin may have tasks with the same id.
+            let name = format!("{}:{}", task.queue, task.id);
+            let (ruling, verdict) = self.probation.judge(&name, &outcome, Instant::now());
             self.found(verdict);
             (outcome, ruling)
         });

@@ -62,6 +62,20 @@ struct WaitingStart {
     start: oneshot::Sender<Account>,
 }
 
+/// A place in the line. Drop gives it up, and lets the attempts behind it start.
+struct StartPlace<'a> {
+    budget: &'a Arc<Budget>,
+    started: oneshot::Receiver<Account>,
+}
+
+impl Drop for StartPlace<'_> {
+    fn drop(&mut self) {
+        // An account that was sent meanwhile is dropped with the receiver, after this.
+        self.started.close();
+        self.budget.start_waiting(self.budget.books());
+    }
+}
+
 impl Budget {
     /// `drop_kept` drops all instances that wait for a task. It must not hold them: each of them holds its
     /// budget.
@@ -78,7 +92,7 @@ impl Budget {
         if expected <= SMALL {
             return Account { budget: self.clone(), number: None, held: 0, call: None };
         }
-        let started = {
+        let mut place = {
             let mut books = self.books();
             if !books.has_room(expected, self.total)
                 && books.accounts.values().any(|entry| matches!(entry.state, AccountState::IsKept))
@@ -92,10 +106,11 @@ impl Budget {
             }
             let (start, started) = oneshot::channel();
             books.waiting.push_back(WaitingStart { bytes: expected, start });
-            started
+            StartPlace { budget: self, started }
         };
         // The waiting caller holds the budget, so the sender is not dropped.
-        match started.await {
+        let started = (&mut place.started).await;
+        match started {
             Ok(account) => account,
             Err(_) => std::future::pending().await,
         }
@@ -104,6 +119,23 @@ impl Budget {
     /// Whether an attempt waits for memory.
     pub(super) fn is_wanted(&self) -> bool {
         !self.books().waiting.is_empty()
+    }
+
+    /// Starts those in the line that have room, in their order.
+    fn start_waiting(self: &Arc<Budget>, mut books: MutexGuard<'_, Books>) {
+        books.waiting.retain(|waiting| !waiting.start.is_closed());
+        let mut starting = Vec::new();
+        while let Some(waiting) = books.waiting.front()
+            && books.has_room(waiting.bytes, self.total)
+            && let Some(WaitingStart { bytes, start }) = books.waiting.pop_front()
+        {
+            starting.push((start, self.open(&mut books, bytes)));
+        }
+        drop(books);
+        for (start, account) in starting {
+            // If the waiter has given up, the send fails, and dropping the account gives the memory back.
+            drop(start.send(account));
+        }
     }
 
     fn open(self: &Arc<Budget>, books: &mut Books, held: u64) -> Account {
@@ -233,18 +265,7 @@ impl Drop for Account {
         let mut books = self.budget.books();
         books.accounts.remove(&number);
         books.used -= self.held;
-        let mut starting = Vec::new();
-        while let Some(waiting) = books.waiting.front()
-            && books.has_room(waiting.bytes, self.budget.total)
-            && let Some(WaitingStart { bytes, start }) = books.waiting.pop_front()
-        {
-            starting.push((start, self.budget.open(&mut books, bytes)));
-        }
-        drop(books);
-        for (start, account) in starting {
-            // If the waiter has given up, the send fails, and dropping the account gives the memory back.
-            drop(start.send(account));
-        }
+        self.budget.start_waiting(books);
     }
 }
 
@@ -333,6 +354,25 @@ mod tests {
         drop(given_up);
         assert_eq!(alone.now_or_never().expect("nobody else is there").held, 200 * MIB);
         assert_eq!((host.used(), host.budget.is_wanted()), (0, false));
+    }
+
+    #[test]
+    fn a_place_in_the_line_that_is_given_up_blocks_nobody() {
+        let host = Host::new(100);
+        let first = host.begun(60 * MIB).expect("room");
+        let mut large = Box::pin(host.budget.start(90 * MIB));
+        let mut small = Box::pin(host.budget.start(30 * MIB));
+        assert!(large.as_mut().now_or_never().is_none() && small.as_mut().now_or_never().is_none());
+        drop(large);
+        let small = small.now_or_never().expect("it has room beside the first");
+        assert_eq!((host.used(), host.budget.is_wanted()), (90 * MIB, false));
+        // Nobody stands behind this one.
+        let mut last = Box::pin(host.budget.start(90 * MIB));
+        assert!(last.as_mut().now_or_never().is_none() && host.budget.is_wanted());
+        drop(last);
+        assert!(!host.budget.is_wanted());
+        drop((first, small));
+        assert_eq!(host.used(), 0);
     }
 
     #[tokio::test]

@@ -199,6 +199,13 @@ impl GuestState {
         self.deadline - (left / 10).min(Duration::from_secs(1))
     }
 
+    /// Checks that a name or a key may leave the sandbox. One with a secret is refused and not masked, as two
+    /// names could become one.
+    pub(super) fn check_public(&self, name: &str, what: &str) -> Result<(), String> {
+        let is_public = *self.log().mask().text(name) == *name;
+        if is_public { Ok(()) } else { Err(format!("the {what} holds a secret of the configuration")) }
+    }
+
     /// Values as they may leave the sandbox.
     pub(super) fn without_secrets(&self, value: Vec<u8>) -> Vec<u8> {
         let log = self.log();

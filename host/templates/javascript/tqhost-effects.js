@@ -14,7 +14,7 @@ import * as hostRecords from 'tqhost:extensions/records@0.1.0';
 import { results } from 'tqhost:handler/flow@0.1.0';
 import * as hostOutbox from 'tqhost:handler/outbox@0.1.0';
 import * as hostState from 'tqhost:handler/state@0.1.0';
-import { reject, retry } from './tqhost.js';
+import { millis, reject, retry } from './tqhost.js';
 
 /** @typedef {string | Uint8Array | number | boolean | object} Value text, bytes, or what becomes JSON */
 /**
@@ -170,9 +170,6 @@ function bytesOf(value) {
 }
 
 const textOf = (value) => new TextDecoder('utf-8', { fatal: true }).decode(value);
-
-/** A time of less than a millisecond is never 0, which means something else to the host. */
-const millis = (time) => BigInt(Math.ceil(Math.max(0, time)));
 
 /** The task is not at fault if a value is not what the handler expects. */
 function read(key, convert) {

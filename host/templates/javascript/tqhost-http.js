@@ -212,10 +212,17 @@ function read(response, timer, target) {
   const whole = new Uint8Array(pieces.reduce((size, piece) => size + piece.length, 0));
   pieces.reduce((at, piece) => (whole.set(piece, at), at + piece.length), 0);
   const status = response.status();
-  const answer = new Response(whole.length > 0 ? whole : null, { status, headers });
   const later = status === 429 || status === 503 ? unavailable : retry;
-  if (status === 429 || status >= 500) failedOutside(later, retryAfterMs(answer));
-  return answer;
+  if (status === 429 || status >= 500) failedOutside(later, retryAfterMs({ headers }));
+  return answerOf(status, headers, whole);
+}
+
+/** The standard `Response` refuses statuses that are not in the standard, and a body with some that are. */
+function answerOf(status, headers, whole) {
+  const body = whole.length === 0 || [204, 205, 304].includes(status) ? null : whole;
+  if (status >= 200 && status <= 599) return new Response(body, { status, headers });
+  const answer = new Response(body, { headers });
+  return Object.defineProperties(answer, { status: { value: status }, ok: { value: false } });
 }
 
 function next(stream, timer, target) {

@@ -16,13 +16,20 @@ import { get } from 'wasi:config/store@0.2.0-rc.1';
 export const reject = (message) => ({ tag: 'reject', val: message });
 
 /**
+ * A time in milliseconds as the host takes it. One of less than a millisecond is never 0, which may mean
+ * something else to the host.
+ * @param {number} time
+ */
+export const millis = (time) => BigInt(Math.ceil(Math.max(0, Number(time))));
+
+/**
  * `throw retry('why')`: it may work later. The queue's backoff says when, unless `afterMs` does.
  * @param {string} message
  * @param {number} [afterMs]
  */
 export const retry = (message, afterMs) => ({
   tag: 'retry',
-  val: { message, afterMs: afterMs === undefined ? undefined : BigInt(afterMs) },
+  val: { message, afterMs: afterMs === undefined ? undefined : millis(afterMs) },
 });
 
 /**
@@ -38,7 +45,7 @@ export const unavailable = (message, afterMs) => ({ ...retry(message, afterMs), 
  * @param {string} message
  * @param {number} afterMs
  */
-export const defer = (message, afterMs) => ({ tag: 'defer', val: { message, afterMs: BigInt(afterMs) } });
+export const defer = (message, afterMs) => ({ tag: 'defer', val: { message, afterMs: millis(afterMs) } });
 
 /**
  * A field's bytes. If the field is missing, the task is rejected, because no attempt would find it.

@@ -5,7 +5,7 @@
 //! | built by | what the host does with the task |
 //! |---|---|
 //! | `Failure::retry(message)` | retries it after the queue's backoff, until its attempts are used up |
-//! | `Failure::retry(message).after(duration)` | retries it after `duration`, at most the queue's maximum |
+//! | `Failure::retry(message).after(duration)` | retries it after `duration`, which is a day at most |
 //! | `Failure::unavailable(message)` | like a retry, and a queue with `hold` waits until the service is back |
 //! | `Failure::reject(message)` | dead-letters it now |
 //! | `Failure::defer(message, duration)` | runs it again after `duration`; this uses up no attempt |

@@ -5,7 +5,7 @@
 // the call; with `url` the response; with `effects` and `blobs` what it reads. `uncaught` bypasses the helper
 // of `tqhost new`, like a handler that does not use it.
 
-import { batches, handles, has, reject, text, unavailable } from './tqhost.js';
+import { batches, defer, handles, has, reject, retry, text, unavailable } from './tqhost.js';
 import { blobs } from './tqhost-blobs.js';
 import { fence, flow, outbox, records, select, state } from './tqhost-effects.js';
 import { fetch, retryAfterMs } from './tqhost-http.js';
@@ -23,6 +23,8 @@ function work(task) {
   if (end === 'throw') explode();
   if (end === 'random') return { drawn: Math.random(), uuid: crypto.randomUUID() };
   if (end === 'number') throw 42;
+  const later = { retry, unavailable, defer }[end];
+  if (later) throw later('as told', 1.5);
   if (end === 'caused') throw new RangeError('it was not there', { cause: new Error('boom in JavaScript') });
   if (end === 'promise') return Promise.resolve({ tasks });
   if (end === 'recursion') return (function again(n) { return again(n + 1) + 1; })(0);

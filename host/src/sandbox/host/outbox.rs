@@ -54,15 +54,20 @@ impl Host for GuestState {
 
 impl GuestState {
     /// The fields that a guest gave, as they may leave the sandbox.
-    pub(super) fn fields(&self, fields: Vec<types::Field>) -> Vec<Field> {
-        let masked =
-            |field: types::Field| Field { name: field.name, value: self.without_secrets(field.value) };
+    pub(super) fn fields(&self, fields: Vec<types::Field>) -> Result<Vec<Field>, EffectError> {
+        let masked = |field: types::Field| -> Result<Field, EffectError> {
+            self.check_public(&field.name, "name of a field").map_err(EffectError::NotPermitted)?;
+            Ok(Field { name: field.name, value: self.without_secrets(field.value) })
+        };
         fields.into_iter().map(masked).collect()
     }
 
     fn new_task(&self, task: NewTask) -> Result<OutboxTask, EffectError> {
         let NewTask { queue, fields, delay_ms, idempotency_key } = task;
-        let (fields, delay) = (self.fields(fields), effects::time(delay_ms));
+        if let Some(key) = &idempotency_key {
+            self.check_public(key, "idempotency key").map_err(EffectError::NotPermitted)?;
+        }
+        let (fields, delay) = (self.fields(fields)?, effects::time(delay_ms));
         let mut task = self.effects.source()?.new_task(&queue, fields, delay, idempotency_key)?;
         telemetry::add_to(&mut task.fields, || self.effects.traceparent());
         Ok(task)

@@ -10,8 +10,10 @@ type Reply<T> = wasmtime::Result<Result<T, Error>>;
 
 impl Host for GuestState {
     fn put(&mut self, key: String, fields: Vec<types::Field>) -> Reply<()> {
-        let fields = self.fields(fields);
-        self.change_record(key, |effects, key| effects.put_record(key, fields))
+        match self.fields(fields) {
+            Ok(fields) => self.change_record(key, |effects, key| effects.put_record(key, fields)),
+            Err(error) => Ok(Err(error.into())),
+        }
     }
 
     async fn get(&mut self, key: String) -> Reply<Option<Vec<types::Field>>> {
@@ -59,6 +61,7 @@ impl GuestState {
     }
 
     fn check_record(&self, key: &str) -> Result<(), EffectError> {
-        self.records.check(key).map_err(EffectError::NotPermitted)
+        let checked = self.check_public(key, "key");
+        checked.and_then(|()| self.records.check(key)).map_err(EffectError::NotPermitted)
     }
 }

@@ -18,11 +18,11 @@ impl Host for GuestState {
     fn set(&mut self, key: String, value: Vec<u8>, ttl_ms: u64) -> Reply<()> {
         let value = self.without_secrets(value);
         let ttl = (ttl_ms > 0).then(|| effects::time(ttl_ms));
-        self.effect(|effects| effects.change_state(key, StateChange::Set { value, ttl }))
+        self.change_state(key, StateChange::Set { value, ttl })
     }
 
     fn delete(&mut self, key: String) -> Reply<()> {
-        self.effect(|effects| effects.change_state(key, StateChange::Delete))
+        self.change_state(key, StateChange::Delete)
     }
 
     async fn increment(&mut self, key: String, delta: i64) -> Reply<i64> {
@@ -35,8 +35,22 @@ impl Host for GuestState {
 }
 
 impl GuestState {
+    fn change_state(&mut self, key: String, change: StateChange) -> Reply<()> {
+        match self.check_state(&key) {
+            Ok(()) => self.effect(|effects| effects.change_state(key, change)),
+            Err(error) => Ok(Err(error.into())),
+        }
+    }
+
+    fn check_state(&self, key: &str) -> Result<(), EffectError> {
+        self.check_public(key, "key").map_err(EffectError::NotPermitted)
+    }
+
     /// The committed value of a key, unless this attempt has set or deleted it.
     async fn committed(&mut self, key: &str) -> wasmtime::Result<Result<Option<Vec<u8>>, EffectError>> {
+        if let Err(error) = self.check_state(key) {
+            return Ok(Err(error));
+        }
         if self.effects.effects()?.hides_state(key) {
             return Ok(Ok(None));
         }
@@ -50,7 +64,8 @@ impl GuestState {
 impl From<EffectError> for Error {
     fn from(error: EffectError) -> Error {
         match error {
-            EffectError::TooLarge(why) => Error::TooLarge(why),
+            // The interface has no other error for what is the same in each attempt.
+            EffectError::TooLarge(why) | EffectError::NotPermitted(why) => Error::TooLarge(why),
             other => Error::Unavailable(other.to_string()),
         }
     }

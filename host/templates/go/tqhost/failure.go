@@ -43,7 +43,7 @@ func Unavailable(why string) *Failure {
 	return failure
 }
 
-// After sets when the task is tried again. The queue's longest backoff bounds it.
+// After sets when the task is tried again: in a day at most, and in a week after a deferral.
 func (failure *Failure) After(wait time.Duration) *Failure {
 	failure.after, failure.timed = max(0, wait), true
 	return failure

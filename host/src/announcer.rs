@@ -83,6 +83,7 @@ impl Announcer {
             let health = report.queues.iter().find(|health| *health.queue == *queue.name);
             HostQueue {
                 name: queue.name.to_string(),
+                stream: queue.queue.rules.stream.clone(),
                 rules: queue.rules.to_string(),
                 state: health
                     .map_or("starting", |health| {

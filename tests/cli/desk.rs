@@ -379,12 +379,46 @@ fn a_wrong_line_is_named_before_anything_is_added() {
     };
     let told = import(&format!("{lines}\n{{\"id\": \"9\"}}\n"));
     assert!(told.contains("dead.jsonl line 10: this is no line of `dead purge --out`"), "{told}");
-    let told = import(&lines.replace("\"queue\":\"work\"", "\"queue\":\"other\""));
-    assert!(told.contains("line 1: queue: this is a dead letter of \"other\""), "{told}");
     let told = import(&format!("{lines}{{\"tq-export\":{{\"letters\":9,\"examined\":9,\"next\":null}}}}\n"));
     assert!(told.contains("line 9: the download had 9 dead letters, and 8 are in the file"), "{told}");
     std::fs::write(&file, lines.repeat(2)).expect("write");
     assert_eq!(ask(&bench, &["dead", "import", "work", path]), counts(8, 8), "each only once");
+}
+
+#[test]
+fn what_a_purge_has_written_goes_to_a_queue_with_another_name() {
+    let mut bench = with_dead(2);
+    let file = bench.dir.path().join("dead.jsonl");
+    let path = file.to_str().expect("a path");
+    ask(&bench, &["dead", "purge", "work", "--all", "--out", path, "--yes"]);
+    bench.configure_for("[queues.renamed]\nstream = \"work\"\n", bench.redis.port);
+    let import = |more: &[&str]| bench.tqhost(&[&["dead", "import", "renamed", path], more].concat()).ok();
+    let note = "tqhost: 2 dead letters of the file were of the queue work, not of renamed\n";
+    let looked = import(&["--dry-run"]);
+    assert_eq!((&*looked.stdout, &*looked.stderr), ("2 dead letters would be added, 0 skipped\n", note));
+    let done = import(&["--json"]);
+    assert_eq!((done.json(), &*done.stderr), (counts(2, 0), note));
+    assert_eq!(dead(&mut bench), 2);
+}
+
+#[test]
+fn a_dead_letter_with_more_fields_than_a_task_can_be_brought_back() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let names: Vec<String> = (0..1_200).map(|n| format!("f{n}")).collect();
+    let fields: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    let host = bench.host();
+    bench.xadd("work", &fields);
+    eventually("it is malformed", || (bench.places("work").dead == 1).then_some(()));
+    host.stop();
+    let before = raw(&mut bench);
+    let file = bench.dir.path().join("dead.jsonl");
+    let path = file.to_str().expect("a path");
+    ask(&bench, &["dead", "purge", "work", "--all", "--out", path, "--yes"]);
+    assert_eq!(dead(&mut bench), 0);
+    let add = |bench: &Bench| ask(bench, &["dead", "import", "work", path]);
+    assert_eq!(add(&bench), counts(1, 0));
+    assert_eq!(raw(&mut bench), before);
 }
 
 #[test]

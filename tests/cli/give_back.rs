@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::support::bench::tqhost;
 use crate::support::web::Service;
 use crate::support::{Bench, Held, Ran, Web, eventually};
 
@@ -277,4 +278,154 @@ fn held_tasks_come_back_behind_the_one_that_they_waited_for() {
     assert_eq!(items, (1..=4).map(item).collect::<Vec<_>>());
     let keys: Vec<String> = bench.redis("KEYS", "tq:{work}:*");
     assert_eq!(keys, [""; 0]);
+}
+
+/// A queue without a host. A host has died with four tasks: one that goes back, two of a flow, and one that
+/// was cancelled. Another program runs one task, and six wait. Gives the id of the cancelled one.
+fn left_behind(list: &str) -> (Bench, String) {
+    let mut bench = Bench::new(&format!("[queues.work]\nplugin = \"echo\"\nlease = \"5m\"\n{list}"));
+    bench.install("echo", "echo");
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
+    let flow = "tq:{work}:flow:f";
+    bench.xadd("work", &[("data", "running")]);
+    bench.xadd("work", &[("data", "child"), ("tq-id", "c"), ("tq-flow", &format!("1 {flow}"))]);
+    bench.xadd("work", &[("data", "last"), ("tq-id", "f"), ("tq-joins", flow)]);
+    let cancelled = bench.xadd("work", &[("data", "cancelled")]);
+    let status = format!("tq:{{work}}:task:{cancelled}");
+    let _: u64 =
+        bench.redis("HSET", (&status, "status", "CANCELLED", "cancel", "1", "stops", cancelled.as_str()));
+    let _: u64 = bench.redis("EXPIRE", (&status, 1000));
+    bench.xadd("work", &[("data", "elsewhere")]);
+    for (consumer, count) in [("box-17-0123456789ab", 4), ("plain", 1)] {
+        let _: redis::Value =
+            bench.redis("XREADGROUP", ("GROUP", "tqhost", consumer, "COUNT", count, "STREAMS", "work", ">"));
+    }
+    bench.xadd("work", &[("data", "waiting")]);
+    bench.xadd("work", &[("data", "traced"), ("traceparent", "00-1-2-01")]);
+    bench.xadd("work", &[("data", "second child"), ("tq-id", "d"), ("tq-flow", &format!("2 {flow}"))]);
+    bench.xadd("work", &[("data", "timed"), ("tq-delay-ms", "36000000")]);
+    bench.xadd("work", &[("data", "due"), ("tq-delay-ms", "0")]);
+    bench.xadd("work", &[("data", "two fields"), ("priority", "1")]);
+    (bench, cancelled)
+}
+
+/// The values of `data` in the stream, in their order.
+fn data(bench: &mut Bench) -> Vec<String> {
+    let entries: Vec<(String, HashMap<String, String>)> = bench.redis("XRANGE", ("work", "-", "+"));
+    entries.into_iter().map(|(_, mut fields)| fields.remove("data").expect("data")).collect()
+}
+
+/// The fate of the tasks, as the last finding tells it.
+fn outcome(report: &Value) -> &str {
+    let what = report["found"].as_array().and_then(|found| found.last()?["what"].as_str()).expect("a text");
+    what.rsplit_once('(').expect("an outcome").1
+}
+
+#[track_caller]
+fn has_kinds(report: &Value, expected: &[(&str, u64)]) {
+    let expected: HashMap<String, u64> =
+        expected.iter().map(|(kind, count)| ((*kind).to_owned(), *count)).collect();
+    assert_eq!(kinds(report), expected, "{report:#}");
+}
+
+#[test]
+fn a_stream_keeps_what_a_plain_consumer_cannot_run() {
+    let (mut bench, cancelled) = left_behind("");
+    let told = out(&bench, &["--stopped"]).ok().json();
+    let all = [
+        ("waiting", 6),
+        ("reserved", 3),
+        ("running", 1),
+        ("pending", 1),
+        ("ended", 1),
+        ("flow", 2),
+        ("keys", 1),
+    ];
+    has_kinds(&told, &all);
+    let done = out(&bench, &["--stopped", "--yes"]).ok().json();
+    assert_eq!(outcome(&done), "1 tasks were given back, 3 were left)");
+    let left = ["child", "last", "elsewhere"];
+    let waiting = ["waiting", "traced", "second child", "timed", "due", "two fields", "running"];
+    assert_eq!(data(&mut bench), [&left[..], &waiting].concat());
+    assert_eq!(bench.places("work").pending, 3);
+    assert_eq!(bench.status("work", &cancelled, "status"), "CANCELLED");
+    let again = out(&bench, &["--stopped", "--yes"]).ok().json();
+    assert_eq!(outcome(&again), "0 tasks were given back, 3 were left)");
+}
+
+#[test]
+fn a_list_gets_what_its_consumer_can_run() {
+    let (mut bench, cancelled) = left_behind("list = \"report:queue\"\n");
+    let items = |bench: &mut Bench| -> Vec<String> { bench.redis("LRANGE", ("report:queue", 0, -1)) };
+    let before = (data(&mut bench), bench.places("work"));
+    let told = out(&bench, &["--stopped"]).ok().json();
+    let all = [
+        ("waiting", 3),
+        ("running", 1),
+        ("pending", 1),
+        ("ended", 1),
+        ("timed", 1),
+        ("flow", 3),
+        ("unfit", 1),
+        ("keys", 1),
+    ];
+    has_kinds(&told, &all);
+    assert_eq!((data(&mut bench), bench.places("work")), before, "looking changes nothing");
+    let done = out(&bench, &["--stopped", "--yes"]).ok().json();
+    assert_eq!(outcome(&done), "4 tasks were given back, 6 were left)");
+    assert_eq!(items(&mut bench), ["due", "traced", "waiting", "running"], "BRPOP takes the oldest first");
+    assert_eq!(data(&mut bench), ["child", "last", "elsewhere", "second child", "timed", "two fields"]);
+    assert_eq!(bench.places("work").pending, 3);
+    assert_eq!(bench.status("work", &cancelled, "status"), "CANCELLED");
+    let early = out(&bench, &["--stopped", "--yes", "--early"]).ok().json();
+    assert_eq!(outcome(&early), "1 tasks were given back, 5 were left)");
+    assert_eq!(items(&mut bench).last().expect("an item"), "timed");
+}
+
+#[test]
+fn a_task_that_was_cancelled_while_it_ran_stays_cancelled() {
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\nmax_running = 1\nlease = \"5m\"\n");
+    let [url] = held.task();
+    let host = bench.host();
+    let id = bench.xadd("work", &[url]);
+    bench.until("work", &id, "PROCESSING");
+    // Its host cannot stop it any more.
+    host.signal(Signal::SIGSTOP);
+    bench.tqhost(&["cancel", "work", &id]).ok();
+    assert_eq!(bench.status("work", &id, "cancel"), "1");
+    host.kill();
+    let announced: Vec<String> = bench.redis("ZRANGE", ("tq:hosts", 0, -1));
+    let _: u64 = bench.redis("DEL", format!("tq:host:{}", announced[0]));
+    let done = out(&bench, &["--yes", "--stopped"]).ok().json();
+    assert_eq!(kinds(&done)["ended"], 1, "{done:#}");
+    assert_eq!(bench.places("work").length, 0);
+    assert_eq!(bench.status("work", &id, "status"), "CANCELLED");
+    assert_eq!(bench.status("work", &id, "cancel"), "", "a later task with this id runs");
+}
+
+#[test]
+fn a_host_that_gives_the_stream_another_name_is_seen() {
+    let mut bench = Bench::new("[queues.theirs]\nplugin = \"echo\"\nstream = \"work\"\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    eventually("the host announces its queue", || {
+        let view = bench.tqhost(&["queues", "theirs", "--json"]).ok().json();
+        (view["hosts"].as_array()?.len() == 1).then_some(())
+    });
+    bench.xadd("work", &[("n", "1"), ("tq-delay-ms", "36000000")]);
+    eventually("it is delayed", || (bench.places("work").delayed == 1).then_some(()));
+    let ours = bench.dir.path().join("ours.toml");
+    let text = format!(
+        "[queues.work]\nplugin = \"echo\"\n[redis]\nurl = \"redis://127.0.0.1:{}\"\n",
+        bench.redis.port
+    );
+    std::fs::write(&ours, text).expect("write a configuration");
+    let refused = tqhost(&ours, &["adopt", "work", "--out", "--yes", "--early", "--json"]);
+    assert_eq!((refused.code, kinds(&refused.json()).get("host")), (1, Some(&1)), "{refused:#?}");
+    assert_eq!(bench.places("work").delayed, 1);
+    let report = tqhost(&ours, &["doctor", "work", "--json"]).ok().json();
+    let warnings = report["warnings"].as_array().expect("warnings");
+    assert!(!warnings.iter().any(|warning| warning["kind"] == "no-host"), "{report:#}");
+    host.stop();
 }

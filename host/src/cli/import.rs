@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::args::DeadImportArgs;
 use super::context::{open, rules};
 use super::exit::CommandError;
-use super::output::Out;
+use super::output::{Out, note};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
@@ -42,6 +42,30 @@ struct ImportCounts {
     skipped: u64,
 }
 
+/// The dead letters of the file that name another queue.
+#[derive(Debug, Default)]
+struct Others {
+    count: u64,
+    first: Option<String>,
+}
+
+impl Others {
+    fn see(&mut self, letter: ImportedLetter) {
+        self.count += u64::from(letter.from.is_some());
+        self.first = self.first.take().or(letter.from);
+    }
+
+    /// The operator says which queue gets them: its table may have been renamed.
+    fn tell(&self, queue: &str) {
+        let Some(first) = &self.first else { return };
+        let which = text::plural(self.count, "dead letter");
+        note(&format!(
+            "tqhost: {which} of the file were of the queue {}, not of {queue}",
+            text::escape(first)
+        ));
+    }
+}
+
 pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) -> Result<(), CommandError> {
     let DeadImportArgs { queue: name, file: path, dry_run } = args;
     out.dry_run = dry_run;
@@ -51,8 +75,11 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
     let mut progress = CommandProgress::begin()?;
     // A hash per line: ids themselves may be many, and only those that are dead already are compared.
     let (mut hashes, mut read) = (HashSet::new(), 0_u64);
+    let mut others = Others::default();
     for line in file.lines(&name)? {
-        hashes.insert(hasher.hash_one(&line?.id));
+        let letter = line?;
+        hashes.insert(hasher.hash_one(&letter.id));
+        others.see(letter);
         read += 1;
         if read.is_multiple_of(LINES) && progress.look().await {
             return Err(nothing());
@@ -87,6 +114,7 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
     }
     add(&queue, &mut batch, &mut counts, &mut progress).await?;
     drop(progress);
+    others.tell(&name);
     if out.json {
         out.json(&counts);
         return Ok(());

@@ -326,6 +326,7 @@ mod tests {
     fn host(id: &str, state: &str) -> HostInfo {
         let queue = HostQueue {
             name: "resume-analyze".into(),
+            stream: "resume-analyze".into(),
             rules: "ab".into(),
             state: state.into(),
             running: 2,

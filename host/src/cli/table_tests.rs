@@ -39,6 +39,7 @@ fn words() -> String {
 fn hosts() -> Vec<HostInfo> {
     let queue = HostQueue {
         name: name(),
+        stream: name(),
         rules: "ab".into(),
         state: "waiting-for-plugin".into(),
         running: u64::MAX,

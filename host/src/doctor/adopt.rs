@@ -166,6 +166,8 @@ pub(crate) enum AdoptKind {
     Held,
     Timed,
     Flow,
+    Unfit,
+    Ended,
     Reserved,
     Keys,
 }

@@ -20,11 +20,11 @@ use crate::config::units::show_duration;
 use crate::queue::hosts::{HostInfo, is_host};
 use crate::queue::reply::{self, Shaped, optional};
 use crate::queue::script::{ScriptCall, scripts};
+use crate::queue::stand::entry_number;
 use crate::queue::turns::HELD;
 use crate::queue::{Queue, QueueError, Status};
 
 scripts! {
-    DELAYS = "delays",
     NAMES = "names",
     RETURN = "return",
 }
@@ -38,28 +38,96 @@ const WAITS: Duration = Duration::from_secs(15);
 /// Keys of the whole Redis in one step.
 const SCAN: usize = 1000;
 
-/// The tasks that are to be given back.
+/// The contents of a queue.
 #[derive(Debug, Default)]
 struct Holdings {
-    waiting: u64,
-    /// So many of them have fields of tqhost, as far as the first hundred tell.
+    tasks: Returned,
+    /// So many of those that wait have fields of tqhost, as far as the first hundred tell.
     reserved: u64,
-    /// Pending at hosts.
-    running: u64,
+    /// Pending at hosts, whatever becomes of them.
+    pending: u64,
     /// How long the last lease of these lasts: a host that is frozen or cut off may run them until then.
     lease_left: Duration,
-    /// Delayed after an attempt, or due.
-    retried: u64,
-    /// Delayed by their producer, and not due.
-    timed: u64,
-    latest_due_ms: u64,
-    /// They wait for the turn of their key.
-    held_tasks: u64,
-    /// Delayed for a flow.
-    flows: u64,
     dead: u64,
     /// Consumers that are hosts'.
     consumers: u64,
+}
+
+/// Tasks by what becomes of them, as return.lua counts them.
+#[derive(Debug, Default)]
+struct Returned {
+    given: u64,
+    left: u64,
+    latest_due_ms: u64,
+    waiting: u64,
+    /// Pending at hosts.
+    running: u64,
+    /// Delayed after an attempt, or due.
+    retried: u64,
+    /// They wait for the turn of their key.
+    held_tasks: u64,
+    /// Delayed by their producer, and not due.
+    timed: u64,
+    /// They belong to flows that have not ended.
+    flows: u64,
+    /// They cannot be read, or their list would lose fields of them.
+    unfit: u64,
+    /// Other consumers run them.
+    elsewhere: u64,
+    /// Cancelled, or completed under the same id.
+    ended: u64,
+}
+
+impl Returned {
+    fn read(reply: Value) -> Shaped<Returned> {
+        let counts: [Value; 12] = reply::tuple(reply)?;
+        let mut numbers = [0; 12];
+        for (number, value) in numbers.iter_mut().zip(&counts) {
+            *number = reply::count(value)?;
+        }
+        let [given, left, latest_due_ms, waiting, running, retried, held_tasks, timed, ..] = numbers;
+        let [.., flows, unfit, elsewhere, ended] = numbers;
+        Ok(Returned {
+            given,
+            left,
+            latest_due_ms,
+            waiting,
+            running,
+            retried,
+            held_tasks,
+            timed,
+            flows,
+            unfit,
+            elsewhere,
+            ended,
+        })
+    }
+
+    fn add(&mut self, more: &Returned) {
+        self.given += more.given;
+        self.left += more.left;
+        self.latest_due_ms = self.latest_due_ms.max(more.latest_due_ms);
+        self.waiting += more.waiting;
+        self.running += more.running;
+        self.retried += more.retried;
+        self.held_tasks += more.held_tasks;
+        self.timed += more.timed;
+        self.flows += more.flows;
+        self.unfit += more.unfit;
+        self.elsewhere += more.elsewhere;
+        self.ended += more.ended;
+    }
+}
+
+/// Which tasks are given back.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    /// Tasks that their producer delayed are given back, too.
+    early: bool,
+    /// A task that is pending under a lease that lasts is left. Zero: no lease is looked at.
+    lease: Duration,
+    /// Nothing is changed, only counted.
+    only_looks: bool,
 }
 
 /// The operator's decisions.
@@ -81,7 +149,7 @@ pub(crate) async fn give_back(
     let GiveBackOrders { act, early, are_stopped } = orders;
     let serving: Vec<&str> = hosts
         .iter()
-        .filter(|host| host.queues.iter().any(|known| known.name == queue.rules.name))
+        .filter(|host| host.queues.iter().any(|known| known.serves(&queue.rules)))
         .map(|host| host.id.as_str())
         .collect();
     let mut held = queue.holdings(are_stopped).await?;
@@ -95,7 +163,7 @@ pub(crate) async fn give_back(
     if !act || report.is_blocked() {
         return Ok(report);
     }
-    let (given, left) = queue.return_all(early, are_stopped).await?;
+    let Returned { given, left, .. } = queue.return_all(early, are_stopped).await?;
     let removed = queue.remove_keys().await?;
     for item in report.items.iter_mut().filter(|item| item.step.is_some()) {
         item.done = true;
@@ -117,7 +185,7 @@ fn plan(
 ) -> AdoptReport {
     use AdoptKind as K;
     let early = orders.early;
-    let (rules, keys) = (&queue.rules, &queue.keys);
+    let (rules, keys, tasks) = (&queue.rules, &queue.keys, &held.tasks);
     let mut items = Vec::new();
     let place = match &rules.list {
         Some(list) => format!("the end of the list {} that BRPOP reads", list.key),
@@ -128,9 +196,9 @@ fn plan(
         let step = "stop them, or take the queue out of their configuration";
         items.push(AdoptItem::told(K::Host, serving.len() as u64, what).with_step(step).that_blocks());
     }
-    if held.waiting > 0 {
+    if tasks.waiting > 0 {
         let what = format!("tasks wait in the stream, and the group {} has not read them", rules.group);
-        let item = AdoptItem::told(K::Waiting, held.waiting, what);
+        let item = AdoptItem::told(K::Waiting, tasks.waiting, what);
         items.push(match rules.list {
             Some(_) => item.with_step(&format!("they go to {place}")),
             None => item,
@@ -141,25 +209,34 @@ fn plan(
                     fields by name does not notice";
         items.push(AdoptItem::told(K::Reserved, held.reserved, what.to_owned()));
     }
-    if held.running > 0 {
+    if tasks.running > 0 || !held.lease_left.is_zero() {
         items.push(running(held, now_ms, orders.act, &place));
     }
-    if held.retried > 0 {
+    if tasks.elsewhere > 0 {
+        let what = "tasks are pending at consumers that are no hosts: they stay with them".to_owned();
+        items.push(AdoptItem::told(K::Pending, tasks.elsewhere, what));
+    }
+    if tasks.ended > 0 {
+        let what = "tasks were cancelled while they ran, or had completed under their ids: they do not run";
+        let item = AdoptItem::told(K::Ended, tasks.ended, what.to_owned());
+        items.push(item.with_step("their entries are deleted"));
+    }
+    if tasks.retried > 0 {
         let what = "tasks are due, or wait for another attempt: a plain consumer cannot see them";
-        let item = AdoptItem::told(K::Delayed, held.retried, what.to_owned());
+        let item = AdoptItem::told(K::Delayed, tasks.retried, what.to_owned());
         items.push(item.with_step(&format!("they go to {place}, now")));
     }
-    if held.held_tasks > 0 {
+    if tasks.held_tasks > 0 {
         let what = "tasks wait for their turn, behind others that have not ended".to_owned();
         let step = format!("they go to {place}, in their order");
-        items.push(AdoptItem::told(K::Held, held.held_tasks, what).with_step(&step));
+        items.push(AdoptItem::told(K::Held, tasks.held_tasks, what).with_step(&step));
     }
-    if held.timed > 0 {
+    if tasks.timed > 0 {
         let what = format!(
             "tasks were delayed by their producer, the last one for another {}",
-            show_duration(Duration::from_secs(held.latest_due_ms.saturating_sub(now_ms) / 1000))
+            show_duration(Duration::from_secs(tasks.latest_due_ms.saturating_sub(now_ms) / 1000))
         );
-        let item = AdoptItem::told(K::Timed, held.timed, what);
+        let item = AdoptItem::told(K::Timed, tasks.timed, what);
         items.push(match early {
             true => item.with_step(&format!("they go to {place}, now")),
             false => AdoptItem {
@@ -168,10 +245,21 @@ fn plan(
             },
         });
     }
-    if held.flows > 0 {
+    if tasks.flows > 0 {
         let what =
             "tasks belong to flows that have not ended: only a host can run them; let it end them first";
-        items.push(AdoptItem::told(K::Flow, held.flows, what.to_owned()));
+        items.push(AdoptItem::told(K::Flow, tasks.flows, what.to_owned()));
+    }
+    if tasks.unfit > 0 {
+        let what = match rules.list {
+            Some(_) => {
+                "tasks have other fields than data, which an item of the list cannot keep, or cannot be \
+                 read: they stay"
+            }
+            None => "tasks cannot be read: they stay",
+        };
+        let what = format!("{what}. Let a host end them first");
+        items.push(AdoptItem::told(K::Unfit, tasks.unfit, what));
     }
     if held.dead > 0 {
         let rest = match &rules.list {
@@ -194,20 +282,21 @@ fn plan(
 
 /// Tells what is pending at hosts. It stands in the way while a lease lasts that is too long to wait for.
 fn running(held: &Holdings, now_ms: u64, act: bool, place: &str) -> AdoptItem {
-    let told = |what: String| AdoptItem::told(AdoptKind::Running, held.running, what);
     let left = held.lease_left;
     if left.is_zero() {
-        let item = told("tasks are pending at hosts that have ended: they begin anew".to_owned());
+        let what = "tasks are pending at hosts that have ended: they begin anew".to_owned();
+        let item = AdoptItem::told(AdoptKind::Running, held.tasks.running, what);
         return item.with_step(&format!("they go to {place}"));
     }
     let end = i64::try_from((u128::from(now_ms) + left.as_millis()).div_ceil(1000)).ok();
     let end = end.and_then(|end| jiff::Timestamp::from_second(end).ok());
     let end = end.map_or_else(String::new, |end| format!(", until {end}"));
-    let item = told(format!(
+    let what = format!(
         "tasks are pending at hosts under leases that last for another {}{end}: a host that is frozen or \
          cut off may still run them",
         show_duration(Duration::from_secs(left.as_secs().max(1)))
-    ));
+    );
+    let item = AdoptItem::told(AdoptKind::Running, held.pending, what);
     match act || left > WAITS {
         true => item
             .with_step("wait until then, or add --stopped if the processes of those hosts have ended")
@@ -221,8 +310,7 @@ impl Queue {
     async fn holdings(&self, are_stopped: bool) -> Result<Holdings, QueueError> {
         let census = self.census().await?;
         let mut held = Holdings {
-            waiting: census.queued,
-            running: census.consumers.iter().filter(|one| is_host(&one.name)).map(|one| one.pending).sum(),
+            pending: census.consumers.iter().filter(|one| is_host(&one.name)).map(|one| one.pending).sum(),
             dead: census.dead,
             consumers: census.consumers.iter().filter(|one| is_host(&one.name)).count() as u64,
             ..Holdings::default()
@@ -242,23 +330,14 @@ impl Queue {
             seen += page.len();
             held.reserved += page.iter().filter(|(_, is_reserved)| *is_reserved).count() as u64;
         }
-        let mut cursor = START.to_owned();
-        loop {
-            let call = ScriptCall::new(&DELAYS).key(&self.keys.delayed).key(&self.keys.parked);
-            let reply = self.link.script(&call.arg(&cursor).arg(PAGE)).await?;
-            let [next, retried, timed, flows, latest, in_line] =
-                self.shaped("delays", reply::tuple(reply))?;
-            let count = |value: &Value| self.shaped("delays", reply::count(value));
-            held.retried += count(&retried)?;
-            held.timed += count(&timed)?;
-            held.flows += count(&flows)?;
-            held.held_tasks += count(&in_line)?;
-            held.latest_due_ms = held.latest_due_ms.max(count(&latest)?);
-            cursor = self.shaped("delays", reply::text(next))?;
-            if cursor == START {
-                return Ok(held);
-            }
+        let look = Terms { early: false, lease: Duration::ZERO, only_looks: true };
+        let which = if self.rules.list.is_some() { "all" } else { "pending" };
+        held.tasks = self.return_entries(which, look).await?;
+        held.tasks.add(&self.return_delayed(look, true).await?);
+        if self.rules.list.is_none() {
+            held.tasks.waiting = census.queued;
         }
+        Ok(held)
     }
 
     /// A page of the stream by XRANGE or XREVRANGE: ids, and whether the entry has fields of tqhost.
@@ -299,30 +378,32 @@ impl Queue {
         }
     }
 
-    /// Gives back everything. Gives how many were given and how many were left.
+    /// Gives back everything. Gives what became of the tasks, without the kinds of those that were given.
     ///
     /// A consumer reads first what comes to a list last. So a list gets first what was added last, and last
     /// what has begun, which may be a retry in front of tasks that are held for it.
-    async fn return_all(&self, early: bool, are_stopped: bool) -> Result<(u64, u64), QueueError> {
+    async fn return_all(&self, early: bool, are_stopped: bool) -> Result<Returned, QueueError> {
+        let lease = if are_stopped { Duration::ZERO } else { self.rules.lease };
+        let terms = Terms { early, lease, only_looks: false };
         // A step passes over what a later one takes. Only the last step of a place counts what is left.
-        let (begun, delayed, entries);
+        let (begun, mut all);
         if self.rules.list.is_some() {
-            begun = self.return_entries("unread", are_stopped).await?.0 + self.return_held().await?;
-            delayed = self.return_delayed(early, true).await?;
-            entries = self.return_entries("all", are_stopped).await?;
+            begun = self.return_entries("unread", terms).await?.given + self.return_held(terms).await?;
+            all = self.return_delayed(terms, true).await?;
+            all.add(&self.return_entries("all", terms).await?);
         } else {
-            entries = self.return_entries("pending", are_stopped).await?;
-            begun = self.return_delayed(early, false).await?.0 + self.return_held().await?;
-            delayed = self.return_delayed(early, true).await?;
+            all = self.return_entries("pending", terms).await?;
+            begun = self.return_delayed(terms, false).await?.given + self.return_held(terms).await?;
+            all.add(&self.return_delayed(terms, true).await?);
         }
-        Ok((begun + delayed.0 + entries.0, delayed.1 + entries.1))
+        all.given += begun;
+        Ok(all)
     }
 
-    /// Gives back delayed tasks, without those that are held or `with_held`. Gives how many were given and
-    /// how many were left.
-    async fn return_delayed(&self, early: bool, with_held: bool) -> Result<(u64, u64), QueueError> {
+    /// Gives back delayed tasks, without those that are held or `with_held`.
+    async fn return_delayed(&self, terms: Terms, with_held: bool) -> Result<Returned, QueueError> {
         const WHAT: &str = "look through the delayed tasks";
-        let (mut cursor, mut all) = (START.to_owned(), (0, 0));
+        let (mut cursor, mut all) = (START.to_owned(), Returned::default());
         loop {
             let scan =
                 redis::cmd("ZSCAN").arg(&self.keys.delayed).arg(&cursor).arg("COUNT").arg(PAGE).to_owned();
@@ -333,8 +414,7 @@ impl Queue {
                 .map(|(member, _)| member)
                 .collect();
             for some in members.chunks(PAGE) {
-                let (done, left) = self.return_these(some, "pending", early, false).await?;
-                all = (all.0 + done, all.1 + left);
+                all.add(&self.return_these(some, "pending", terms).await?);
             }
             cursor = self.shaped(WHAT, reply::text(next))?;
             if cursor == START {
@@ -344,7 +424,7 @@ impl Queue {
     }
 
     /// Gives back held tasks, those of each key in their order. Gives how many.
-    async fn return_held(&self) -> Result<u64, QueueError> {
+    async fn return_held(&self, terms: Terms) -> Result<u64, QueueError> {
         const WHAT: &str = "look through the held tasks";
         let (command, first, last) = match self.rules.list {
             Some(_) => ("ZREVRANGEBYLEX", "+", "-"),
@@ -360,20 +440,21 @@ impl Queue {
             let Some(end) = members.last() else { return Ok(given) };
             from = [b"(", end.as_slice()].concat();
             // Members of tasks that have their turn are no delayed tasks: nothing is done about them here.
-            given += self.return_these(&members, "pending", false, false).await?.0;
+            given += self.return_these(&members, "pending", terms).await?.given;
         }
     }
 
     /// Gives back entries of the stream, `which` as return.lua says: with a list the newest first, so that
-    /// the oldest is read first. Gives how many were given and how many were left.
-    async fn return_entries(&self, which: &str, are_stopped: bool) -> Result<(u64, u64), QueueError> {
+    /// the oldest is read first.
+    async fn return_entries(&self, which: &str, terms: Terms) -> Result<Returned, QueueError> {
         const WHAT: &str = "look through the stream";
         let to_list = self.rules.list.is_some();
-        let (mut from, mut all) = (if to_list { "+".to_owned() } else { FIRST.to_owned() }, (0, 0));
+        let (mut from, mut all) =
+            (if to_list { "+".to_owned() } else { FIRST.to_owned() }, Returned::default());
         loop {
-            let rows = if to_list {
+            let ids: Vec<String> = if to_list {
                 let page = self.names("XREVRANGE", &from, FIRST, PAGE).await?;
-                page.into_iter().map(|(id, _)| (id, true)).collect()
+                page.into_iter().map(|(id, _)| id).collect()
             } else {
                 let mut look = redis::cmd("XPENDING");
                 look.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE);
@@ -381,21 +462,18 @@ impl Queue {
                     Err(error) if error.is_no_group() => return Ok(all),
                     reply => reply?,
                 };
-                // An entry that another consumer runs stays with it.
-                let row = |row| -> Shaped<(String, bool)> {
-                    let [id, owner, _, _] = reply::tuple(row)?;
-                    Ok((reply::text(id)?, is_host(&reply::text(owner)?)))
+                let id = |row| -> Shaped<String> {
+                    let [id, _, _, _] = reply::tuple(row)?;
+                    reply::text(id)
                 };
-                let rows = reply::array(reply)
-                    .and_then(|rows| rows.into_iter().map(row).collect::<Shaped<Vec<_>>>());
-                self.shaped(WHAT, rows)?
+                let ids =
+                    reply::array(reply).and_then(|rows| rows.into_iter().map(id).collect::<Shaped<Vec<_>>>());
+                self.shaped(WHAT, ids)?
             };
-            let Some((last, _)) = rows.last() else { return Ok(all) };
+            let Some(last) = ids.last() else { return Ok(all) };
             from = format!("({last}");
-            let ids: Vec<Vec<u8>> =
-                rows.into_iter().filter(|(_, ours)| *ours).map(|(id, _)| id.into_bytes()).collect();
-            let (done, left) = self.return_these(&ids, which, true, are_stopped).await?;
-            all = (all.0 + done, all.1 + left);
+            let ids: Vec<Vec<u8>> = ids.into_iter().map(String::into_bytes).collect();
+            all.add(&self.return_these(&ids, which, terms).await?);
         }
     }
 
@@ -403,18 +481,17 @@ impl Queue {
         &self,
         these: &[Vec<u8>],
         which: &str,
-        early: bool,
-        are_stopped: bool,
-    ) -> Result<(u64, u64), QueueError> {
+        terms: Terms,
+    ) -> Result<Returned, QueueError> {
         let keys = &self.keys;
+        let Terms { early, lease, only_looks } = terms;
         let list = self.rules.list.as_ref().map_or(&keys.stream, |list| &list.key);
         let call = ScriptCall::new(&RETURN).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(list);
         let call = call.key(&keys.owners).key(&keys.tracks);
-        let lease = if are_stopped { Duration::ZERO } else { self.rules.lease };
         let call = call.arg(&self.rules.group).arg(which).arg(u8::from(early)).arg(lease.as_millis() as u64);
+        let call = call.arg(keys.task("")).arg(u8::from(only_looks));
         let reply = self.link.script(&these.iter().fold(call, |call, one| call.arg(one))).await?;
-        let [done, left] = self.shaped("return", reply::tuple(reply))?;
-        Ok((self.shaped("return", reply::count(&done))?, self.shaped("return", reply::count(&left))?))
+        self.shaped("return", Returned::read(reply))
     }
 
     /// Removes consumers, and the keys that only hosts need. Gives how many.
@@ -463,13 +540,14 @@ impl Queue {
         let statuses: Vec<Vec<u8>> =
             others.into_iter().filter(|key| self.keys.task_of(key).is_some()).collect();
         let ask = |key: &Vec<u8>| {
-            let fields = ["status", "parked_as", "joins", "flow"];
+            let fields = ["status", "parked_as", "joins", "flow", "entry"];
             redis::cmd("HMGET").arg(key).arg(&fields).to_owned()
         };
         let replies = self.link.pipeline(WHAT, &statuses.iter().map(ask).collect::<Vec<_>>()).await?;
         for (key, reply) in statuses.into_iter().zip(replies) {
             let Ok(reply) = reply else { continue };
-            let [status, parked, joins, flow] = self.shaped(WHAT, reply::tuple::<4>(reply))?.map(optional);
+            let [status, parked, joins, flow, entry] =
+                self.shaped(WHAT, reply::tuple::<5>(reply))?.map(optional);
             let has_ended = self
                 .shaped(WHAT, status)?
                 .and_then(|text| text.parse::<Status>().ok())
@@ -481,6 +559,12 @@ impl Queue {
                     self.link.command(WHAT, &score).await? != Value::Nil
                 }
                 None => false,
+            };
+            // With a list, what is in the stream by now is left there.
+            let entry = self.shaped(WHAT, entry)?.filter(|entry| entry_number(entry).is_some());
+            let is_left = match entry.filter(|_| self.rules.list.is_some() && !is_left) {
+                Some(entry) => !self.names("XRANGE", &entry, &entry, 1).await?.is_empty(),
+                None => is_left,
             };
             if !has_ended && !in_flow && !is_left {
                 useless.push(key);

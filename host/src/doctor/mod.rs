@@ -364,7 +364,7 @@ impl Examination<'_> {
         let rules = &self.queue.rules;
         let states: Vec<&str> = hosts
             .iter()
-            .flat_map(|host| host.queues.iter().filter(|queue| queue.name == rules.name))
+            .flat_map(|host| host.queues.iter().filter(|queue| queue.serves(rules)))
             .map(|queue| queue.state.as_str())
             .collect();
         let census = &self.report.census;

@@ -15,6 +15,7 @@ use super::keys;
 use super::link::Link;
 use super::reply;
 use crate::clock::ms;
+use crate::config::QueueRules;
 
 /// An announcement expires after this time.
 const EXPIRES: Duration = Duration::from_secs(15);
@@ -45,6 +46,9 @@ pub(crate) struct HostInfo {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, ToSchema)]
 pub(crate) struct HostQueue {
     pub name: String,
+    /// Empty: the host does not tell.
+    #[serde(default)]
+    pub stream: String,
     /// A mark of its rules: hosts with the same mark treat its tasks alike.
     #[serde(default)]
     pub rules: String,
@@ -56,6 +60,14 @@ pub(crate) struct HostQueue {
     pub dead: u64,
     /// Tasks completed per second over the last minute.
     pub rate: f64,
+}
+
+impl HostQueue {
+    /// Whether it takes tasks from the queue with these rules. Its own configuration may give the stream
+    /// another name.
+    pub(crate) fn serves(&self, rules: &QueueRules) -> bool {
+        if self.stream.is_empty() { self.name == rules.name } else { self.stream == rules.stream }
+    }
 }
 
 /// The state of one plugin in one host.

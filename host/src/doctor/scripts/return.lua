@@ -4,10 +4,10 @@
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 list (the stream: the queue has none) · 5 owners · 6 tracks
 -- ARGV  1 group · 2 which entries of the stream: `pending` ones; `unread` ones whose tasks do not have their
 --       turn; `all` of both · 3 1: also what is delayed by its producer · 4 lease ms: what is pending under
---       a lease that lasts may still run, and is left (0: the hosts have ended) · 5… entries of the stream,
---       or members of the delayed tasks
--- Gives how many were given back, and how many were left: under a lease, delayed by their producer, of a
---   flow, or, where there is a list, without the field data.
+--       a lease that lasts may still run, and is left (0: the hosts have ended) · 5 the prefix of the keys of
+--       statuses · 6 1: only look · 7… entries of the stream, or members of the delayed tasks
+-- Gives how many are given back, how many are left, the latest time (ms) at which one of those that their
+--   producer delayed is due, and how many there are of each of KINDS.
 --
 -- Safe to run again: each goes from one place to the other in this step. A task that has its turn loses it,
 -- and passes it on to nobody: those that are held are given back, too.
@@ -15,22 +15,74 @@ local list = KEYS[4] ~= stream and KEYS[4]
 local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[5], 'hash', KEYS[6], 'zset')
   or list and wrong_type(list, 'list')
 if bad then return bad end
-local which, lease, done, left, last = ARGV[2], tonumber(ARGV[4]), 0, 0, last_delivered() or '0-0'
+local which, lease, statuses, only_looks = ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1'
+local last = last_delivered() or '0-0'
 
--- Adds a task. False if it cannot be added.
-local function give(fields)
+-- A `flow` task belongs to a flow that has not ended. The content of an `unfit` one cannot be given. Another
+-- consumer has one that is `elsewhere`. One that has `ended` was cancelled, or a task with its id completed.
+local KINDS = {
+  'waiting', 'running', 'delayed', 'held', 'timed', 'flow', 'unfit', 'elsewhere', 'ended',
+}
+local is_given = { waiting = true, running = true, delayed = true, held = true, timed = ARGV[3] == '1' }
+-- The longest delay (ms) of a task, as the host has it (`codec.rs`).
+local LONGEST_DELAY = 31536000000
+local count, done, left, latest = {}, 0, 0, 0
+
+-- The fields that are given, or nil if there are none, if there are too many, or if the queue's list would
+-- lose some: an item has one value. The list also has no place for a trace.
+local function content_of(fields)
   local own = {}
   for i = 1, #fields, 2 do
-    if string.sub(fields[i], 1, 3) ~= 'tq-' then append(own, fields[i], fields[i + 1]) end
+    local is_lost = string.sub(fields[i], 1, 3) == 'tq-' or list and fields[i] == 'traceparent'
+    if not is_lost then append(own, fields[i], fields[i + 1]) end
   end
-  if list then
-    local item = value_in(own, 'data')
-    return item and redis.call('RPUSH', list, item)
-  end
-  return #own > 0 and #own <= 7000 and redis.call('XADD', stream, '*', unpack(own))
+  if list then return #own == 2 and own[1] == 'data' and own or nil end
+  return #own > 0 and #own <= 7000 and own or nil
 end
 
--- Takes the turn from a task that is given back.
+-- The kind of a task that has these fields. It is `kind` if nothing speaks against it.
+local function kind_of(fields, kind, due)
+  if value_in(fields, 'tq-joins') or value_in(fields, 'tq-flow') then return 'flow' end
+  if not content_of(fields) then return 'unfit' end
+  if due <= now then return kind end
+  latest = math.max(latest, math.min(due, now + LONGEST_DELAY))
+  return 'timed'
+end
+
+local function kind_of_entry(entry, fields, id)
+  local pending = pending_of(entry)
+  if pending and not is_host(pending[2]) then return 'elsewhere' end
+  if pending and pending[3] < lease then return 'leased' end
+  if not fields then return pending and 'gone' end
+  -- Entries that were read and are not pending were done before tqhost came.
+  if not pending and (which == 'pending' or not comes_after(entry, last)) then return nil end
+  if which == 'unread' and (pending or redis.call('HEXISTS', KEYS[5], id) == 1) then return nil end
+  local status = statuses .. id
+  if place_of(status) == 'COMPLETED' or mark_of(status, entry) == 'here' then return 'ended' end
+  -- The producer's delay counts from the enqueueing, and an entry has it until a host has read it.
+  local delay = tonumber(value_in(fields, 'tq-delay-ms') or 0) or 0
+  local begins = tonumber(value_in(fields, 'tq-enqueued-at') or string.match(entry, '^%d+')) or now
+  local due = delay > 0 and begins + math.min(delay, LONGEST_DELAY) or 0
+  return kind_of(fields, pending and 'running' or 'waiting', due)
+end
+
+local function kind_of_delayed(fields, score)
+  if not fields then return 'unfit' end
+  if tonumber(score) == tonumber(HELD) then return kind_of(fields, 'held', 0) end
+  -- Only what a producer delayed says when it is due, and only until it runs: an attempt that is not charged
+  -- leaves a task at its first attempt.
+  return kind_of(fields, 'delayed', tonumber(value_in(fields, 'tq-due-at') or 0) or 0)
+end
+
+local function give(own)
+  if list then
+    redis.call('RPUSH', list, own[2])
+  else
+    redis.call('XADD', stream, '*', unpack(own))
+  end
+end
+
+-- Takes the turn from a task that is not in the queue any more.
 local function end_turn(id)
   local noted = redis.call('HGET', KEYS[5], id)
   if not noted then return end
@@ -38,47 +90,44 @@ local function end_turn(id)
   redis.call('ZREM', KEYS[6], string.match(noted, '^%S+') .. '/b/' .. id)
 end
 
-local function give_entry(entry)
-  local is_pending, fields = pending_of(entry), fields_of(entry)
-  if is_pending and is_pending[3] < lease then return false end
-  if not fields then
-    redis.call('XACK', stream, group, entry)
-    return nil
+local function remove(one, is_delayed)
+  if is_delayed then
+    redis.call('ZREM', KEYS[6], one)
+    redis.call('ZREM', KEYS[2], one)
+    redis.call('HDEL', KEYS[3], one)
+  else
+    redis.call('XACK', stream, group, one)
+    redis.call('XDEL', stream, one)
   end
-  -- Entries that were read and are not pending were done before tqhost came.
-  if not is_pending and (which == 'pending' or not comes_after(entry, last)) then return nil end
-  local id = value_in(fields, 'tq-id') or entry
-  local is_begun = is_pending or redis.call('HEXISTS', KEYS[5], id) == 1
-  if which == 'unread' and is_begun then return nil end
-  if not give(fields) then return false end
-  end_turn(id)
-  redis.call('XACK', stream, group, entry)
-  redis.call('XDEL', stream, entry)
-  return true
 end
 
-local function give_delayed(member)
-  local fields = parked_fields(redis.call('HGET', KEYS[3], member) or '')
-  if not fields or value_in(fields, 'tq-joins') or value_in(fields, 'tq-flow') then return false end
-  -- Only what a producer delayed says when it is due, and only until it runs: an attempt that is not charged
-  -- leaves a task at its first attempt.
-  local due = tonumber(value_in(fields, 'tq-due-at') or 0) or 0
-  if due > now and ARGV[3] ~= '1' or not give(fields) then return false end
-  end_turn(value_in(fields, 'tq-id') or member)
-  redis.call('ZREM', KEYS[6], member)
-  redis.call('ZREM', KEYS[2], member)
-  redis.call('HDEL', KEYS[3], member)
-  return true
-end
-
-for i = 5, #ARGV do
+for i = 7, #ARGV do
+  local one, kind, fields = ARGV[i], nil, nil
   -- A delayed task's member may have the form of an entry's id: it is that of its former entry.
-  local given
-  if redis.call('ZSCORE', KEYS[2], ARGV[i]) then
-    given = give_delayed(ARGV[i])
-  elseif string.match(ARGV[i], '^%d+%-%d+$') then
-    given = give_entry(ARGV[i])
+  local score = redis.call('ZSCORE', KEYS[2], one)
+  if score then
+    fields = parked_fields(redis.call('HGET', KEYS[3], one) or '')
+    kind = kind_of_delayed(fields, score)
+  elseif string.match(one, '^%d+%-%d+$') then
+    fields = fields_of(one)
+    kind = kind_of_entry(one, fields, fields and value_in(fields, 'tq-id') or one)
   end
-  if given then done = done + 1 elseif given == false then left = left + 1 end
+  if kind then count[kind] = (count[kind] or 0) + 1 end
+  local is_over = kind == 'ended' or kind == 'gone'
+  if is_given[kind] then
+    done = done + 1
+  elseif kind and not is_over then
+    left = left + 1
+  end
+  if not only_looks and (is_given[kind] or is_over) then
+    local id = fields and value_in(fields, 'tq-id') or one
+    if is_given[kind] then give(content_of(fields)) end
+    if fields then end_turn(id) end
+    -- A mark that stayed would end a later task with this id.
+    if kind == 'ended' then redis.pcall('HDEL', statuses .. id, 'cancel', 'stops') end
+    remove(one, score)
+  end
 end
-return { done, left }
+local out = { done, left, latest }
+for _, kind in ipairs(KINDS) do append(out, count[kind] or 0) end
+return out

@@ -2,15 +2,17 @@
 //! and from filters by text, which would tell them to whoever tries.
 //!
 //! In: fields and results, as JSON. Out: the same, with [`MASKED`] in place of the values of these fields,
-//! and of these keys in JSON, at any depth. JSON in a text is looked into, too. Errors, notes, logs and ids
-//! are not.
+//! and of these keys in JSON, at any depth. JSON in a text is looked into, too; JSON in bytes that are no
+//! text (`{"base64": …}`) is hidden as a whole if it has one of them. Errors, notes, logs and ids are not.
 //!
 //! Not here: the secrets of plugins, which never leave the sandbox (`sandbox::mask`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde_json::Value;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
 
 /// The text in place of a value.
 const MASKED: &str = "[masked]";
@@ -57,6 +59,7 @@ impl FieldMask {
             return;
         }
         match value {
+            Value::Object(members) if self.hides_bytes(members) => *value = MASKED.into(),
             Value::Object(members) => {
                 for (name, value) in members {
                     match self.hides(name) {
@@ -73,6 +76,13 @@ impl FieldMask {
             }
             _ => {}
         }
+    }
+
+    /// Whether these are bytes, as JSON, in which something would be hidden if they were text.
+    fn hides_bytes(&self, members: &Map<String, Value>) -> bool {
+        let text = members.get("base64").filter(|_| members.len() == 1).and_then(Value::as_str);
+        let bytes = text.and_then(|text| STANDARD.decode(text).ok());
+        bytes.is_some_and(|bytes| self.masked(&String::from_utf8_lossy(&bytes)).is_some())
     }
 
     /// The text in place of one that may be JSON. None: nothing in it is hidden, and it stays as it is.
@@ -150,6 +160,26 @@ mod tests {
         let deep = format!("{}{{\"email\":1}}{}", "[".repeat(200), "]".repeat(200));
         for text in ["{\"email\": \"a@", &deep] {
             assert_eq!(masked(Value::from(text)), MASKED);
+        }
+    }
+
+    #[test]
+    fn json_in_bytes_that_are_no_text_is_hidden_as_a_whole() {
+        let bytes = |bytes: &[u8]| json!({ "base64": STANDARD.encode(bytes) });
+        for json in
+            [&b"{\"email\": \"a@b\", \"x\": \"\xff\"}"[..], b"[{\"phone\": \"\xc3\"}]", b"{\"email\": \xff"]
+        {
+            assert_eq!(masked(bytes(json)), MASKED);
+            assert_eq!(masked(json!({ "in": [bytes(json)] })), json!({ "in": [MASKED] }));
+        }
+        let others = [
+            bytes(b"\xff\xfe"),
+            bytes(b"{\"x\": \"\xff\"}"),
+            json!({ "base64": "?" }),
+            json!({ "base64": 7 }),
+        ];
+        for other in others {
+            assert_eq!(masked(other.clone()), other);
         }
     }
 

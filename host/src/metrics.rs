@@ -29,7 +29,6 @@ use crate::reload::ConfigReloads;
 use crate::task::{AttemptEnd, SettledAs};
 use crate::telemetry::Traces;
 use crate::worker::capacity::Capacity;
-use crate::worker::metrics::{Histograms, ScrapedTimes};
 use crate::worker::workers::QueueBoard;
 use process::Process;
 
@@ -96,26 +95,11 @@ impl Sources {
 
     /// One pair of histograms for each queue, or for all of them together.
     fn histograms(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (all, form) = (self.board.metrics(), self.board.histograms());
-        let scraped: Vec<_> = all.iter().map(|(queue, metrics)| (&**queue, metrics.scraped(form))).collect();
-        let names = [
-            ("task_duration_seconds", "How long attempts ran."),
-            ("task_wait_seconds", "How long tasks waited for an attempt."),
-        ];
-        for (at, (name, help)) in names.into_iter().enumerate() {
-            let each = scraped.iter().map(|(queue, times)| (*queue, times[at].clone()));
-            let shown: Vec<(&str, ScrapedTimes)> = match form {
-                Histograms::Full | Histograms::Few => each.collect(),
-                Histograms::Host => {
-                    let all = each.map(|(_, times)| times).reduce(ScrapedTimes::with);
-                    all.map(|times| ("*", times)).into_iter().collect()
-                }
-            };
-            let mut out =
-                SeriesWriter { out: &mut *out, label: "queue", all: &shown, name: |(queue, _)| queue };
-            out.write(name, help, |(_, times)| [([], times.clone())])?;
-        }
-        Ok(())
+        let all = self.board.times();
+        let mut out = SeriesWriter { out, label: "queue", all: &all, name: |(queue, _)| queue };
+        out.write("task_duration_seconds", "How long attempts ran.", |(_, [ran, _])| [([], ran.clone())])?;
+        let help = "How long tasks waited for an attempt.";
+        out.write("task_wait_seconds", help, |(_, [_, waited])| [([], waited.clone())])
     }
 
     /// The attempts that this host can run at once, and those that it runs.

@@ -1,6 +1,7 @@
 //! Access: tokens, foreign pages, request ids, and that no path is left open.
 
 use std::collections::BTreeSet;
+use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
@@ -156,6 +157,34 @@ fn without_a_token_only_this_machine_may_ask_and_no_foreign_page() {
     assert!(!answer.head.contains("access-control-"), "{answer:?}");
     problem(&answer, 405, "method-not-allowed");
     host.stop();
+}
+
+#[test]
+fn a_host_that_starts_gives_ids_and_writes_the_audit() {
+    let mut bench = Bench::new("");
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
+    let (url, free) = (bench.redis.url(), free.to_string());
+    bench.configure(&format!(
+        "[queues.work]\nplugin = \"missing\"\n[redis]\nurl = \"{url}\"\nwait = \"10m\"\n\
+         [admin]\nlisten = \"{free}\"\n"
+    ));
+    bench.redis.stop();
+    let host = bench.host_that_may_fail();
+    host.log("the host waits for it (redis.wait)");
+    let asked = |method: &str, path: &str, id: &str| send(&free, method, path, &[("x-request-id", id)], None);
+    let read = asked("GET", "/v1/queues", "read-1");
+    problem(&read, 503, "starting");
+    assert_eq!(read.header("x-request-id"), Some("read-1"));
+    for (path, id) in [("/v1/queues/work/pause", "change-1"), ("/queues/work/pause", "change-2")] {
+        let answer = asked("POST", path, id);
+        problem(&answer, 503, "starting");
+        assert_eq!(answer.header("x-request-id"), Some(id));
+    }
+    let lines = host.until_logged("audit: a change was asked for", 2);
+    for (line, id) in lines.iter().zip(["change-1", "change-2"]) {
+        let told = ["request_id", "who", "code"].map(|name| line[name].as_str());
+        assert_eq!(told, [id, "anybody", "starting"].map(Some), "{line}");
+    }
 }
 
 #[test]

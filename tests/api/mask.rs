@@ -79,6 +79,22 @@ fn no_answer_and_no_page_shows_what_is_hidden() {
     host.stop();
 }
 
+#[test]
+fn what_is_hidden_stays_so_in_json_that_is_no_utf_8() {
+    let mut bench = bench();
+    let host = bench.host();
+    let body = [&b"{\"email\": \""[..], EMAIL.as_bytes(), b"\", \"name\": \"\xff\"}"].concat();
+    let id: String = bench.redis("XADD", ("waits", "*", "body", body));
+    let list = good(&ask(&host, "GET", "/v1/queues/waits/tasks?state=queued&fields=true"), 200);
+    let hidden = json!([{ "name": "body", "value": "[masked]" }]);
+    assert_eq!(list["tasks"][0]["fields"], hidden, "{list}");
+    let page = ask(&host, "GET", &format!("/queues/waits/tasks/{id}"));
+    assert!(page.body.contains("[masked]") && !page.body.contains("Binary, "), "{page:?}");
+    let list = bench.tqhost(&["tasks", "waits", "--fields", "--json"]).ok().json();
+    assert_eq!(list["tasks"][0]["fields"], hidden, "{list}");
+    host.stop();
+}
+
 /// How many tasks an answer or an output with this list has.
 fn found(list: &Value, name: &str) -> usize {
     list[name].as_array().unwrap_or_else(|| panic!("a list: {list}")).len()

@@ -182,8 +182,10 @@ fn many_tasks_are_cancelled_by_ids_and_by_filter() {
     let ids = texts(&queued["tasks"], "id");
     let ids: Vec<&str> = ids.iter().map(String::as_str).chain(["nobody"]).collect();
     assert_eq!(counts(&cancel(json!({ "ids": ids, "dry_run": true }))), [2, 1]);
+    let twice = [&ids[..], &ids[..1]].concat();
+    assert_eq!(counts(&cancel(json!({ "ids": twice, "dry_run": true }))), [2, 2], "one is there twice");
     assert_eq!(bench.places("work").length, 3, "a dry run changes nothing");
-    assert_eq!(counts(&cancel(json!({ "ids": ids }))), [2, 1]);
+    assert_eq!(counts(&cancel(json!({ "ids": twice }))), [2, 2]);
     assert_eq!(counts(&cancel(json!({ "ids": ids }))), [0, 3], "they are cancelled already");
     assert_eq!(counts(&cancel(json!({ "all": true, "text": "nothing" }))), [0, 0]);
     assert_eq!(counts(&cancel(json!({ "all": true, "dry_run": true }))), [3, 0]);
@@ -202,7 +204,7 @@ fn many_tasks_are_cancelled_by_ids_and_by_filter() {
     let done = cancel(json!({ "all": true }));
     assert_eq!((counts(&done), &done["next"]), ([2, 0], &Value::Null));
     bench.until_drained("work");
-    let audit = host.until_logged("audit: a change was asked for", 2 + 7);
+    let audit = host.until_logged("audit: a change was asked for", 2 + 8);
     let last = audit.last().expect("a line");
     assert_eq!(
         (&last["queue"], &last["succeeded"], &last["who"]),

@@ -105,6 +105,9 @@ fn pages_need_a_session_and_a_logout_ends_it() {
     for foreign in ["//evil.example", "https://evil.example/", "/\\evil.example"] {
         assert_eq!(led_to(&send("s3cret", foreign)), "/");
     }
+    let logins = host.until_logged("audit: a change was asked for", 6);
+    let who: Vec<_> = logins.iter().map(|line| line["who"].as_str().unwrap_or_default()).collect();
+    assert_eq!(who, ["nobody", "nobody", "token", "token", "token", "token"]);
     let own = format!("http://{}", host.admin());
     let forged =
         nobody.ask("POST", "/login", &[("origin", &own), FORM], Some(&encoded(&[("token", "s3cret")])));

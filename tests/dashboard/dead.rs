@@ -38,6 +38,33 @@ fn causes_are_told_apart_and_each_leads_to_its_own() {
 }
 
 #[test]
+fn a_cause_whose_filter_would_take_more_has_no_link() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    // The beginning of an error ends before its first digit, so two of them are empty.
+    for (id, reason, error) in
+        [("a", "rejected", "404 of 7"), ("b", "rejected", "no such page"), ("c", "crashed", "13 traps")]
+    {
+        let fields = [("tq-id", id), ("tq-reason", reason), ("tq-error", error), ("tq-plugin", "echo@aaaa")];
+        bench.xadd("tq:{work}:dead", &fields);
+    }
+    let host = bench.host();
+    let page = Browser::new(&host).page(DEAD);
+    let links: Vec<String> = page
+        .split("<a href=\"")
+        .filter_map(|rest| rest.split('"').next())
+        .filter(|link| link.contains("?reason="))
+        .map(|link| link.replace("&amp;", "&"))
+        .collect();
+    assert_eq!(links.len(), 2, "{links:?}");
+    for link in
+        ["reason=rejected&version=echo%40aaaa&error=no+such+page", "reason=crashed&version=echo%40aaaa"]
+    {
+        assert!(links.contains(&format!("{DEAD}?{link}")), "{link} in {links:?}");
+    }
+    host.stop();
+}
+
+#[test]
 fn a_requeue_is_for_those_that_were_counted() {
     let (mut bench, host) = bench(40);
     let browser = Browser::new(&host);

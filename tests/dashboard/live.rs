@@ -44,6 +44,41 @@ fn a_page_is_sent_again_when_it_has_changed_until_the_session_is_over() {
 }
 
 #[test]
+fn nobody_holds_a_place_for_streams_without_a_page_to_look_at() {
+    let (_bench, host) = guarded();
+    let nobody = Browser::new(&host);
+    let reader = Browser::logged_in(&host, "peek");
+    // The form of the login is a plain answer, also to somebody who asks for a stream.
+    let strange: Vec<Events> = (0..24).map(|_| open(&nobody, "/login")).collect();
+    assert!(strange.iter().all(|answer| answer.status == 200));
+    let streams: Vec<Events> = (0..24).map(|_| open(&reader, "/")).collect();
+    assert!(streams.iter().all(|stream| stream.status == 200), "all places are free");
+    assert_eq!(open(&reader, "/").status, 503);
+    let over: Vec<Event> = open(&nobody, "/").collect();
+    assert_eq!(over.iter().map(|event| &*event.kind).collect::<Vec<_>>(), ["over"], "it needs no place");
+    drop((strange, streams));
+    host.stop();
+}
+
+#[test]
+fn a_stream_that_is_refused_ends() {
+    let bench = Bench::new("");
+    let redis = bench.redis.port;
+    bench.configure(&format!(
+        "[queues.work]\nplugin = \"missing\"\n[redis]\nurl = \"redis://127.0.0.1:{redis}\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\nmask = [\"email\"]\n"
+    ));
+    let host = bench.host();
+    let headers = [("accept", "text/event-stream"), ("host", "evil.example")];
+    assert_eq!(Events::open(host.admin(), "/", &headers).status, 403, "a foreign name gets no stream");
+    // Where fields are hidden there is no export.
+    let mut refused = open(&Browser::new(&host), "/queues/work/dead/export");
+    assert_eq!(refused.next().map(|event| event.kind).as_deref(), Some("over"));
+    assert_eq!(refused.next(), None);
+    host.stop();
+}
+
+#[test]
 fn a_stream_of_a_page_ends_with_the_host_and_has_one_of_the_places_for_streams() {
     let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
     let host = bench.host();

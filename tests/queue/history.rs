@@ -164,6 +164,34 @@ fn a_minute_is_written_when_it_is_over_and_a_host_that_is_killed_loses_no_more_t
 }
 
 #[test]
+fn dead_letters_that_are_gone_when_a_host_starts_are_gone_in_the_history() {
+    let (mut bench, clock) = bench_with_clock();
+    let mut shift = 0;
+    let dead = |host: &Host| {
+        let view = history(host, "work");
+        view["minutes"].as_array().and_then(|all| all.last()?["depth"]["dead"].as_u64())
+    };
+    let first = bench.host_with_env(clock.env());
+    first.log("tqhost is running");
+    add(&mut bench, 3, "reject", 0);
+    bench.until_drained("work");
+    first.until_metric("tqhost_queue_tasks{queue=\"work\",state=\"dead\"}", 3);
+    end_minutes_until(&mut bench, (&clock, &mut shift), "the depth is written", || {
+        (dead(&first) == Some(3)).then_some(())
+    });
+    first.stop();
+    bench.tqhost(&["dead", "purge", "work", "--all", "--yes"]).ok();
+    let other = bench.host_with_env(clock.env());
+    other.log("tqhost is running");
+    end_minutes_until(&mut bench, (&clock, &mut shift), "the depth is written again", || {
+        (dead(&other) == Some(0)).then_some(())
+    });
+    let idle: Vec<String> = bench.redis("KEYS", "tq:{idle}:minutes:*");
+    assert!(idle.is_empty(), "a queue that was always empty has no history: {idle:?}");
+    other.stop();
+}
+
+#[test]
 fn a_call_whose_reply_was_lost_counts_once() {
     let (mut bench, clock) = bench_with_clock();
     let proxy = Proxy::start(bench.redis.port);

@@ -13,9 +13,11 @@
 //! Not here: what is in a scrape (`metrics`), the API (`api`), the loops that beat (`worker`), limits on
 //! connections (`listener`).
 
+pub(crate) mod audit;
 pub(crate) mod health;
 mod listener;
 pub(crate) mod problem;
+pub(crate) mod request;
 pub(crate) mod tokens;
 
 use std::future::IntoFuture;
@@ -24,7 +26,7 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -37,6 +39,7 @@ use tower_service::Service;
 pub(crate) use health::{FetchPulse, FetchState, Health};
 pub(crate) use listener::bind;
 use problem::{ApiProblem, ProblemCode};
+use request::{REQUEST_ID, is_change, request_id};
 use tokens::Tokens;
 
 /// How long the answers that have begun may take after `stop`.
@@ -128,11 +131,24 @@ async fn others(State(state): State<AdminState>, request: Request) -> Response {
     match router.get() {
         // A router is always ready, and has no error.
         Some(router) => router.clone().call(request).await.into_response(),
-        None => {
-            let detail = "the host is starting, or Redis is away: see /readyz";
-            ApiProblem::new(ProblemCode::Starting, detail).into_response()
-        }
+        None => starting(&state, &request),
     }
+}
+
+/// Answers instead of the API and the dashboard before the host has made them, as they answer every request:
+/// with its id, and a change with a line in the audit.
+fn starting(state: &AdminState, request: &Request) -> Response {
+    let detail = "the host is starting, or Redis is away: see /readyz";
+    let mut response = ApiProblem::new(ProblemCode::Starting, detail).into_response();
+    let (method, id) = (request.method(), request_id(request.headers()));
+    if is_change(method) {
+        let who = state.tokens.caller(request.headers()).map_or("nobody", |caller| caller.name);
+        audit::write(who, method, request.uri().path(), &id, &response);
+    }
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID.clone(), id);
+    }
+    response
 }
 
 async fn no_such_method() -> ApiProblem {

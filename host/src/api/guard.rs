@@ -8,7 +8,7 @@
 //! itself (the `Host` that it was sent to). A listener without a token also refuses requests to any `Host`
 //! but a loopback name, reads included: a page whose name leads to 127.0.0.1 would have its own origin.
 //!
-//! Not here: comparing tokens (`admin::tokens`), the line of the audit (`audit`).
+//! Not here: comparing tokens (`admin::tokens`), the line of the audit (`admin::audit`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -19,20 +19,17 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use uuid::Uuid;
 
-use super::audit;
 use super::problems::naming;
 use super::state::Api;
+use crate::admin::audit;
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::request::{REQUEST_ID, is_change, request_id};
 use crate::admin::tokens::Caller;
 
 /// How long an answer may take. A step of an operation ends by itself after 10 seconds.
 pub(crate) const TIME: Duration = Duration::from_secs(25);
-/// The longest id of a request that is taken from the client.
-const MAX_REQUEST_ID: usize = 128;
 
-pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 pub(super) async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
@@ -111,10 +108,6 @@ fn admit(api: &Api, method: &Method, headers: &HeaderMap) -> Result<Caller, (&'s
     Ok(caller)
 }
 
-pub(crate) fn is_change(method: &Method) -> bool {
-    !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
-}
-
 /// Whether this `Host` is a name that always leads to this machine, or the address that is listened on.
 pub(crate) fn is_loopback_name(host: &str, listen: SocketAddr) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
@@ -133,15 +126,6 @@ pub(crate) fn is_own_origin(headers: &HeaderMap, host: Option<&str>) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, rest)| rest);
     authority.is_some() && authority == host
-}
-
-/// The id that the client gave to its request, or a new one.
-pub(crate) fn request_id(headers: &HeaderMap) -> String {
-    let given = headers.get(&REQUEST_ID).and_then(|id| id.to_str().ok());
-    let is_good = |id: &&str| {
-        (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
-    };
-    given.filter(is_good).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use axum::Json;
 use axum::response::Response;
 use serde::Serialize;
 
-use super::audit::AuditNote;
 use super::body::{Many, ManyBody};
 use super::state::Api;
+use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
 use crate::operations::OperationError;
 use crate::queue::Queue;

@@ -10,7 +10,6 @@
 //! Not here: connections and health (`admin`), what is shown and done (`operations`), the rules of access
 //! (`guard`). docs/api.md describes the API for its users.
 
-pub(crate) mod audit;
 mod body;
 mod dead;
 mod events;

@@ -7,9 +7,9 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::audit::AuditNote;
 use super::extract::{JsonBody, PathOf};
 use super::state::Api;
+use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
 use crate::operations::history::{self, VersionView};
 use crate::operations::{

@@ -6,10 +6,10 @@ use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::audit::AuditNote;
 use super::body::HistoryQuery;
 use super::extract::{PathOf, QueryOf};
 use super::state::Api;
+use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
 use crate::chain::chain;
 use crate::clock::now_ms;

@@ -14,11 +14,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::audit::AuditNote;
 use super::body::{Many, ManyBody, TasksQuery, invalid};
 use super::extract::{JsonBody, PathOf, QueryOf};
 use super::many::change_many;
 use super::state::Api;
+use crate::admin::audit::AuditNote;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::units::parse_duration;
 use crate::operations::{

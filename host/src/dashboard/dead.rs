@@ -90,16 +90,18 @@ fn group_table(path: &str, groups: &DeadGroups, values: &Values) -> Markup {
     let narrowed = |group: &DeadGroup| {
         let mut pairs: Vec<(&str, &str)> = values.filter_pairs();
         pairs.retain(|(name, _)| !["reason", "version", "error"].contains(name));
-        let (reason, version) = (group.reason.as_deref(), group.version.as_deref());
-        let error = group.error.as_deref().filter(|error| !error.is_empty()).or(values.get("error"));
-        let narrowing = [("reason", reason), ("version", version), ("error", error)];
+        let [reason, version, error] = asked(group);
+        let narrowing = [("reason", reason), ("version", version), ("error", error.or(values.get("error")))];
         pairs.extend(narrowing.map(|(name, value)| (name, value.unwrap_or_default())));
         link(path, &pairs)
     };
     let rows = html! {
         @for group in &groups.groups {
             tr {
-                th scope="row" { a href=(narrowed(group)) { (data_or_none(group.reason.as_deref())) } }
+                th scope="row" {
+                    @let reason = data_or_none(group.reason.as_deref());
+                    @if takes_more(group, groups) { (reason) } @else { a href=(narrowed(group)) { (reason) } }
+                }
                 td { (version(group.version.as_deref())) }
                 td {
                     @match group.error.as_deref().filter(|error| !error.is_empty()) {
@@ -126,6 +128,21 @@ fn group_table(path: &str, groups: &DeadGroups, values: &Values) -> Markup {
             p.note { (plural(groups.others, "dead letter")) " are in smaller groups, which are not shown." }
         }
     }
+}
+
+/// The reason, version and error of a group that a filter can ask for. It cannot ask for an empty one.
+fn asked(group: &DeadGroup) -> [Option<&str>; 3] {
+    [&group.reason, &group.version, &group.error]
+        .map(|text| text.as_deref().filter(|text| !text.trim().is_empty()))
+}
+
+/// Whether the filter of a group may take dead letters of others, too.
+fn takes_more(group: &DeadGroup, all: &DeadGroups) -> bool {
+    let own = asked(group);
+    let shares =
+        |other: &&DeadGroup| own.iter().zip(asked(other)).all(|(own, other)| own.is_none() || *own == other);
+    let is_alone = || all.others == 0 && all.next.is_none() && all.groups.iter().filter(shares).count() == 1;
+    own.contains(&None) && !is_alone()
 }
 
 fn actions(visitor: &Visitor, path: &str, values: &Values) -> Markup {

@@ -15,7 +15,7 @@ use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{data, plural};
 use super::values::{Values, queue_path};
-use crate::api::audit::AuditNote;
+use crate::admin::audit::AuditNote;
 use crate::operations::{self, BulkCancel, BulkCancelled, DRAINABLE, STEP_TIME};
 use crate::queue::{Queue, TaskFilter};
 

@@ -20,11 +20,11 @@ use super::problem::PageProblem;
 use super::session::{FORM_TOKEN, Visitor};
 use super::state::Dashboard;
 use super::values::Values;
+use crate::admin::audit;
 use crate::admin::problem::{ApiProblem, ProblemCode};
-use crate::api::audit;
-use crate::api::guard::{
-    FETCH_SITE, REQUEST_ID, TIME, is_change, is_loopback_name, is_own_origin, request_id, timed_out,
-};
+use crate::admin::request::{REQUEST_ID, is_change, request_id};
+use crate::admin::tokens::Caller;
+use crate::api::guard::{FETCH_SITE, TIME, is_loopback_name, is_own_origin, timed_out};
 
 /// The most bytes of a form.
 const MAX_FORM: usize = 1 << 20;
@@ -54,12 +54,8 @@ pub(super) async fn guard(State(dashboard): State<Dashboard>, request: Request, 
             let why = format!("the request failed: {error}");
             PageProblem(ApiProblem::new(ProblemCode::Internal, why)).into_response()
         })
-    } else if live::is_asked(request.headers()) {
-        let looks = dashboard.clone();
-        live::stream(&dashboard, &request, move |request| {
-            let (dashboard, next) = (looks.clone(), next.clone());
-            async move { read(&dashboard, request, next).await }
-        })
+    } else if live::is_asked(request.headers()) && !OPEN.contains(&request.uri().path()) {
+        watch(&dashboard, &request, next)
     } else {
         read(&dashboard, request, next).await
     };
@@ -89,12 +85,29 @@ async fn read(dashboard: &Dashboard, mut request: Request, next: Next) -> Respon
     limited(dashboard, request, next).await
 }
 
+/// Answers with the stream of a page. Only somebody who may look at pages gets one of the places.
+fn watch(dashboard: &Dashboard, request: &Request, next: Next) -> Response {
+    if let Err(problem) = known_host(dashboard, request.headers()) {
+        return problem.into_response();
+    }
+    if visitor(dashboard, request.headers()).is_none() {
+        return live::over();
+    }
+    let looks = dashboard.clone();
+    live::stream(dashboard, request, move |request| {
+        let (dashboard, next) = (looks.clone(), next.clone());
+        async move { read(&dashboard, request, next).await }
+    })
+}
+
 async fn change(dashboard: Dashboard, request: Request, next: Next, request_id: String) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let (who, response) = match admit(&dashboard, request).await {
         Ok((visitor, request)) => (visitor.caller.name, limited(&dashboard, request, next).await),
         Err((who, problem)) => (who, problem.into_response()),
     };
+    // A login tells who it was.
+    let who = response.extensions().get::<Caller>().map_or(who, |caller| caller.name);
     audit::write(who, &method, &path, &request_id, &response);
     response
 }
@@ -176,7 +189,7 @@ fn visitor(dashboard: &Dashboard, headers: &HeaderMap) -> Option<Visitor> {
 
 /// Somebody who has not logged in.
 fn stranger(dashboard: &Dashboard) -> Visitor {
-    let caller = crate::admin::tokens::Caller { name: "nobody", may_change: false };
+    let caller = Caller { name: "nobody", may_change: false };
     dashboard.sessions.visitor_without(caller)
 }
 

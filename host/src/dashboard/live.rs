@@ -3,19 +3,20 @@
 //! In: a request for a page that asks for `text/event-stream`, and the function that answers such requests.
 //! Out: the event `page` with the whole page, as a text in JSON, whenever it is another one than before;
 //! `none` with the status of the answer when there is no page at present; `over` when the session has ended,
-//! which ends the stream.
+//! or may not see the page, which ends the stream.
 //!
 //! Each look is a request like any other, with its checks and limits (`guard`). The script puts the parts
 //! that have changed in place. Not here: the streams of the API, which tell single events (`api::events`).
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::header::ACCEPT;
-use axum::http::{Extensions, HeaderMap, HeaderValue, Uri};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::sse::Event;
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Response, Sse};
 use futures_util::stream;
 use sha2::{Digest, Sha256};
 
@@ -52,6 +53,15 @@ where
     dashboard.api.streamed(place, stream::unfold(page, async |mut page| Some((page.next().await?, page))))
 }
 
+/// Answers somebody who has no session (any more). It takes no place, as it ends at once.
+pub(super) fn over() -> Response {
+    Sse::new(stream::iter([Ok::<Event, Infallible>(over_event())])).into_response()
+}
+
+fn over_event() -> Event {
+    Event::default().event("over").data("{}")
+}
+
 /// A page that somebody looks at.
 struct LivePage<L> {
     look: L,
@@ -79,9 +89,10 @@ impl<L: FnMut(Request) -> F, F: Future<Output = Response>> LivePage<L> {
             *request.extensions_mut() = self.extensions.clone();
             let answer = (self.look)(request).await;
             let status = answer.status();
-            if status.is_redirection() {
+            let is_refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+            if is_refused || status.is_redirection() {
                 self.is_over = true;
-                return Some(Event::default().event("over").data("{}"));
+                return Some(over_event());
             }
             let page = to_bytes(answer.into_body(), MAX_PAGE).await.ok().filter(|_| status.is_success());
             let text = page.and_then(|page| String::from_utf8(page.into()).ok());

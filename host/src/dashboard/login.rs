@@ -58,7 +58,10 @@ pub(super) async fn login(
     };
     let secret = dashboard.sessions.begin(caller);
     let to = values.get("next").filter(|page| is_own_page(page)).unwrap_or("/");
-    Ok(with_cookie(&dashboard, &headers, &secret, LIFE.as_secs(), Redirect::to(to)))
+    let mut response = with_cookie(&dashboard, &headers, &secret, LIFE.as_secs(), Redirect::to(to));
+    // The audit learns from here who it was.
+    response.extensions_mut().insert(caller);
+    Ok(response)
 }
 
 pub(super) async fn logout(

@@ -299,6 +299,26 @@ fn hundreds_of_queues_make_a_bounded_number_of_series() {
     assert_eq!(one.matches("tqhost_task_wait_seconds_count").count(), 1);
 }
 
+#[test]
+fn the_histograms_of_all_queues_do_not_go_back_when_a_queue_is_removed() {
+    let host = Host::new();
+    host.board.set_histograms(Histograms::Host);
+    // A queue that is added again counts from 0.
+    for (at, name) in (1..).zip(["mail", "other", "mail"]) {
+        let queue = host.board.queue(name);
+        queue.duration.observe(Duration::from_secs(2));
+        queue.wait.observe(Duration::from_secs(1));
+        let lines = [
+            format!("tqhost_task_duration_seconds_count{{queue=\"*\"}} {at}"),
+            format!("tqhost_task_duration_seconds_sum{{queue=\"*\"}} {}.0", 2 * at),
+            format!("tqhost_task_wait_seconds_bucket{{le=\"1.0\",queue=\"*\"}} {at}"),
+        ];
+        assert_lines(&host.scrape(), &lines.each_ref().map(String::as_str));
+        host.board.forget(name);
+        assert_lines(&host.scrape(), &lines.each_ref().map(String::as_str));
+    }
+}
+
 /// The upper bounds of a queue's histogram in a scrape.
 fn bounds(text: &str, series: &str, queue: &str) -> Vec<String> {
     let of_queue = format!("\",queue=\"{queue}\"}} ");

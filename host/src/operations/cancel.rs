@@ -4,6 +4,7 @@
 //! repeated: the second time changes nothing. Not here: how Redis carries it out (`queue::cancel`), the tree
 //! (`tree`).
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -181,6 +182,8 @@ async fn cancel_from(
     done: &mut BulkCancelled,
 ) -> Result<(), OperationError> {
     let end = Instant::now() + STEP_TIME;
+    // A dry run cancels nothing, so it has to know which tasks are there again, if only by an alias.
+    let mut seen: HashSet<String> = ids[..begin].iter().cloned().collect();
     for (at, id) in ids.iter().enumerate().skip(begin) {
         if at > begin && Instant::now() >= end {
             done.next = Some(cursor::write(IDS_KIND, &[&at.to_string()]));
@@ -194,6 +197,7 @@ async fn cancel_from(
                 None => None,
             };
             let lives = status.is_some_and(|task| !task.status.is_end());
+            let lives = found.is_some_and(|id| seen.insert(id)) && lives;
             *(if lives { &mut done.succeeded } else { &mut done.skipped }) += 1;
             continue;
         }

@@ -343,6 +343,12 @@ impl Queue {
             redis::cmd("PEXPIRE").arg(&key).arg(millis(KEPT)).to_owned(),
         ]
     }
+
+    /// A command that counts the hours with a history, of those that a reader sees in this minute.
+    pub(crate) fn count_hours(&self, minute: u64) -> Cmd {
+        let hours = (minute / HOUR).saturating_sub(MAX_MINUTES / HOUR)..=minute / HOUR;
+        redis::cmd("EXISTS").arg(hours.map(|hour| self.keys.minutes(hour)).collect::<Vec<_>>()).to_owned()
+    }
 }
 
 /// Whether two minutes are in one hash.

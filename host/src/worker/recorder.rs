@@ -7,7 +7,8 @@
 //!     counts ─▶ difference to the minute before ─▶ a call of tally.lua ─▶ sent until it is answered
 //!
 //! A minute ends by Redis's clock, which is asked for once a minute. A queue in which nothing was counted
-//! costs nothing. Not here: the form of the history, and reading it (`queue::minutes`).
+//! costs one command when this host takes up its duties. Not here: the form of the history, and reading it
+//! (`queue::minutes`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::chain::chain;
 use crate::clock::now_ms;
 use crate::queue::minutes::{Depth, MINUTE_MS, Tally, share_hour};
 use crate::queue::script::ScriptCall;
-use crate::queue::{Link, Queue, QueueError};
+use crate::queue::{Link, Queue, QueueError, reply};
 
 /// The time between two looks at the clock.
 const TICK: Duration = Duration::from_secs(1);
@@ -56,8 +57,8 @@ struct RecordedQueue {
     pending: Option<(u64, ScriptCall)>,
     /// The depth that this host wrote last, and its minute.
     noted: Option<(u64, Depth)>,
-    /// Something was counted since this host serves the queue.
-    has_counted: bool,
+    /// Whether readers see something of this queue. None: this host has not looked.
+    has_history: Option<bool>,
     /// Nothing more can be counted.
     is_gone: bool,
 }
@@ -109,7 +110,7 @@ impl Recorder {
             let tally = counts.since(&queue.before);
             queue.before = counts;
             if !tally.is_empty() {
-                queue.has_counted = true;
+                queue.has_history = Some(true);
                 self.number += 1;
                 let call = queue.queue.tally_call(minute, &tally, &queue.writer, self.number);
                 queue.pending = Some((self.number, call));
@@ -139,7 +140,7 @@ impl Recorder {
                 before: Tally::default(),
                 pending: None,
                 noted: None,
-                has_counted: false,
+                has_history: None,
                 is_gone: false,
             });
         }
@@ -177,20 +178,33 @@ impl Recorder {
             .filter(|entry| entry.has_duty())
             .map(|entry| entry.name)
             .collect();
-        let mut commands = Vec::new();
+        let (mut counted, mut empty) = (Vec::new(), Vec::new());
         for queue in &mut self.queues {
-            let name = queue.queue.rules.name.as_str();
-            if !with_duty.contains(name) {
-                queue.noted = None;
-                continue;
+            if !with_duty.contains(queue.queue.rules.name.as_str()) {
+                (queue.noted, queue.has_history) = (None, None);
+            } else if queue.metrics.is_counted() {
+                let depth = Depth::from(&*queue.metrics.census());
+                let is_new = queue.noted.is_none() && queue.has_history.is_none() && depth.is_zero();
+                let list = if is_new { &mut empty } else { &mut counted };
+                list.push((queue, depth));
             }
-            let depth = Depth::from(&*queue.metrics.census());
+        }
+        for part in empty.chunks_mut(2 * MAX_CALLS) {
+            let commands: Vec<_> = part.iter().map(|(queue, _)| queue.queue.count_hours(minute)).collect();
+            let replies = self.link.pipeline("read the history", &commands).await?;
+            for ((queue, _), reply) in part.iter_mut().zip(replies) {
+                let has_none = reply.is_ok_and(|hours| matches!(reply::count(&hours), Ok(0)));
+                queue.has_history = Some(!has_none);
+            }
+        }
+        let mut commands = Vec::new();
+        for (queue, depth) in counted.into_iter().chain(empty) {
             let is_known = match queue.noted {
                 Some((before, noted)) => noted == depth && (share_hour(before, minute) || depth.is_zero()),
-                // A queue that was empty all the time has no history.
-                None => depth.is_zero() && !queue.has_counted,
+                // A queue that was empty all the time has no history. Others may have that of another host.
+                None => depth.is_zero() && queue.has_history == Some(false),
             };
-            if !is_known && queue.metrics.is_counted() {
+            if !is_known {
                 commands.extend(queue.queue.note_depth(minute, &depth));
                 queue.noted = Some((minute, depth));
             }

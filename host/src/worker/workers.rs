@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use super::capacity::QueueCapacity;
 use super::inflight::Inflight;
 use super::lifecycle::{Common, Worker};
-use super::metrics::{Histograms, QueueMetrics};
+use super::metrics::{Histograms, QueueMetrics, ScrapedTimes};
 use super::shared::SharedQueue;
 use crate::admin::Health;
 use crate::plugins::Plugins;
@@ -53,6 +53,8 @@ struct BoardState {
     /// The counts of each queue, until its last attempt is settled.
     metrics: BTreeMap<Arc<str>, Arc<QueueMetrics>>,
     histograms: Histograms,
+    /// The times of the queues that are gone, together.
+    gone: Option<[ScrapedTimes; 2]>,
 }
 
 /// One queue on the board.
@@ -150,7 +152,7 @@ impl Workers {
             // If the queue was added again meanwhile, its counts stay.
             let mut state = board.lock();
             if !state.wanted.contains(&*name) {
-                state.metrics.remove(&name);
+                state.forget(&name);
             }
         });
     }
@@ -189,8 +191,19 @@ impl QueueBoard {
         self.lock().histograms = histograms;
     }
 
-    pub(crate) fn histograms(&self) -> Histograms {
-        self.lock().histograms
+    /// How long attempts ran, and how long tasks waited, by queue; or those of all queues together, as `*`,
+    /// with those of the queues that are gone, as a sum must not go back.
+    pub(crate) fn times(&self) -> Vec<(Arc<str>, [ScrapedTimes; 2])> {
+        let state = self.lock();
+        let form = state.histograms;
+        let each = state.metrics.iter().map(|(name, metrics)| (name.clone(), metrics.scraped(form)));
+        match form {
+            Histograms::Full | Histograms::Few => each.collect(),
+            Histograms::Host => {
+                let all = each.map(|(_, times)| times).chain(state.gone.clone()).reduce(together);
+                all.map(|times| (Arc::from("*"), times)).into_iter().collect()
+            }
+        }
     }
 
     /// Shows a queue without a worker.
@@ -202,6 +215,12 @@ impl QueueBoard {
         let entry =
             QueueEntry { name, metrics, queue, rules: "".into(), shared: Weak::new(), inflight: Vec::new() };
         self.lock().queues.push(entry);
+    }
+
+    /// Leaves a queue out, as if its last worker had ended.
+    #[cfg(test)]
+    pub(crate) fn forget(&self, name: &str) {
+        self.lock().forget(name);
     }
 
     fn lock(&self) -> MutexGuard<'_, BoardState> {
@@ -230,6 +249,25 @@ impl QueueBoard {
             }
         }));
     }
+}
+
+impl BoardState {
+    /// Leaves out the counts of a queue, but for its times.
+    fn forget(&mut self, name: &str) {
+        let Some(metrics) = self.metrics.remove(name) else { return };
+        let times = metrics.scraped(self.histograms);
+        self.gone = Some(match self.gone.take() {
+            Some(gone) => together(gone, times),
+            None => times,
+        });
+    }
+}
+
+fn together(
+    [ran, waited]: [ScrapedTimes; 2],
+    [also_ran, also_waited]: [ScrapedTimes; 2],
+) -> [ScrapedTimes; 2] {
+    [ran.with(also_ran), waited.with(also_waited)]
 }
 
 impl QueueEntry {

@@ -7,7 +7,7 @@ use axum::http::Method;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::admin::problem::ProblemCode;
+use super::problem::ProblemCode;
 
 /// The most ids in a line.
 const MAX_IDS: usize = 10;

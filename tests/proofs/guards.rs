@@ -219,7 +219,11 @@ const CASES: &[Case] = &[
         what: "every end is told once, also when its settlement is repeated",
         scenario: every_end_is_told_once,
         mutations: &[
-            &[("if told[how] then tell(status, id, how, attempt, changes, source, letter, known) end", "")],
+            &[(
+                "if told[how] then \
+                 tell(status, id, how, attempt, changes, source, letter, last_error, enqueued_at) end",
+                "",
+            )],
             &[
                 ("if not is_ours and not is_kept(status, entry) then return 0 end", ""),
                 ("redis.call('XACK', stream, group, entry) == 1", "true"),

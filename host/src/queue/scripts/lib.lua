@@ -206,8 +206,8 @@ end
 -- Adds a task for the end of a task, with the fields of the ended one that are told. Its trace goes on in the
 -- new task, below the span of the last attempt if hosts send spans. Fields that begin with `end.` speak of an
 -- earlier end. If the stream cannot take it, the status of the ended task says so, if it
--- is kept. `known` is what the status said before: error and enqueued-at ms.
-local function tell(status, id, how, attempt, changes, fields, letter, known)
+-- is kept. The last two are what the status said before.
+local function tell(status, id, how, attempt, changes, fields, letter, last_error, enqueued_at)
   local reason = letter and value_in(letter, 'tq-reason') or value_in(changes, 'duplicate_of') and 'duplicate'
     or how == 'FAILED' and 'lost' or ''
   if told.fields ~= '' and not told.named then told.named = cjson.decode(told.fields) end
@@ -221,11 +221,11 @@ local function tell(status, id, how, attempt, changes, fields, letter, known)
     if is_own and is_told then append(new, name, fields[i + 1]) end
   end
   if span then append(new, 'traceparent', span) end
-  local error_before = how ~= 'COMPLETED' and known[1]
-  local enqueued_at = value_in(changes, 'enqueued_at') or known[2]
+  if how == 'COMPLETED' then last_error = nil end
+  enqueued_at = value_in(changes, 'enqueued_at') or enqueued_at
     or value_in(fields or {}, 'tq-enqueued-at') or string.match(id, '^(%d+)%-%d+$')
   append(new, 'end.id', id, 'end.queue', told.queue, 'end.status', how, 'end.reason', reason,
-    'end.error', value_in(changes, 'error') or error_before or '',
+    'end.error', value_in(changes, 'error') or last_error or '',
     'end.result', value_in(changes, 'result') or '', 'end.attempts', attempt or '',
     'end.enqueued_at', enqueued_at or '', 'end.finished_at', now_text)
   local added = redis.pcall('XADD', told[how], '*', unpack(new))
@@ -372,7 +372,7 @@ end
 -- the flow, those who are told of the end. The caller has acknowledged the entry before, or the first write
 -- here is an HDEL, so Redis does not refuse the rest when its memory is full.
 local function end_task(status, marker, id, how, changes, source, letter, is_new, lives)
-  local attempt, known = nil, {}
+  local attempt, last_error, enqueued_at
   if source ~= false and (told[how] or told.events) then
     if type(source) == 'string' then
       id = id or source
@@ -380,7 +380,8 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
     end
     attempt = value_in(changes, 'attempt')
     if not attempt then
-      attempt, known[1], known[2] = unpack(redis.pcall('HMGET', status, 'attempt', 'error', 'enqueued_at'))
+      attempt, last_error, enqueued_at =
+        unpack(redis.pcall('HMGET', status, 'attempt', 'error', 'enqueued_at'))
       attempt = attempt or ''
     end
   end
@@ -419,7 +420,7 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   if flow then flows().join(flow, id, how, changes, told.queue) end
   if joins then flows().leave(joins, dead) end
   if attempt ~= nil then
-    if told[how] then tell(status, id, how, attempt, changes, source, letter, known) end
+    if told[how] then tell(status, id, how, attempt, changes, source, letter, last_error, enqueued_at) end
     note(id, how, 'attempt', attempt or '')
   end
   return 1

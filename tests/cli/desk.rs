@@ -164,11 +164,16 @@ fn a_dead_letter_that_its_status_names_is_found_at_once() {
     assert_eq!(ask(&bench, &["dead", "purge", "work", "id-1995", "id-5", "nobody"]), counts(2, 1));
 }
 
-/// Runs a command at a terminal. When it asks, `meanwhile` happens, and the answer is yes. Gives what stands
-/// on the terminal in the end.
-fn answered(bench: &mut Bench, args: &str, meanwhile: impl FnOnce(&mut Bench)) -> String {
+/// Runs a command at a terminal. When it asks, `meanwhile` happens, and the answer is these keys. Gives its
+/// exit code, and what stands on the terminal in the end.
+pub(super) fn at_the_question(
+    bench: &mut Bench,
+    args: &str,
+    keys: &[u8],
+    meanwhile: impl FnOnce(&mut Bench),
+) -> (Option<i32>, String) {
     let config = bench.config();
-    let line = format!("{} --config {} {args}", env!("CARGO_BIN_EXE_tqhost"), config.display());
+    let line = format!("exec {} --config {} {args}", env!("CARGO_BIN_EXE_tqhost"), config.display());
     let mut command = Command::new("script");
     command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("start a terminal");
@@ -180,12 +185,18 @@ fn answered(bench: &mut Bench, args: &str, meanwhile: impl FnOnce(&mut Bench)) -
         shown.extend(byte);
     }
     meanwhile(bench);
-    let mut stdin = child.stdin.take().expect("a keyboard");
-    stdin.write_all(b"y\n").expect("answer");
+    let mut keyboard = child.stdin.take().expect("a keyboard");
+    keyboard.write_all(keys).expect("press keys");
     terminal.read_to_end(&mut shown).expect("read the terminal");
-    drop(stdin);
-    assert!(child.wait().expect("wait").success());
-    String::from_utf8_lossy(&shown).into_owned()
+    drop(keyboard);
+    (child.wait().expect("wait").code(), String::from_utf8_lossy(&shown).into_owned())
+}
+
+/// Runs a command at a terminal, and answers yes. Gives what stands on the terminal in the end.
+fn answered(bench: &mut Bench, args: &str, meanwhile: impl FnOnce(&mut Bench)) -> String {
+    let (code, shown) = at_the_question(bench, args, b"y\n", meanwhile);
+    assert_eq!(code, Some(0), "{shown}");
+    shown
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Ctrl-C: a command that waits says for what, one that watches has done its work, and a question is answered
 //! with no. Not here: operations on many tasks that are cut off (`desk`).
 
-use std::io::{BufRead, BufReader, Read as _, Write as _};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout};
 
 use serde_json::{Value, json};
 
-use super::desk::{interrupt, start};
+use super::desk::{at_the_question, interrupt, start};
 use crate::support::dead_letters::add_dead;
 use crate::support::{Bench, eventually};
 
@@ -66,27 +66,6 @@ fn a_watch_ends_without_a_word() {
     }
 }
 
-/// Presses Ctrl-C at a terminal when a command asks. Gives its exit code, and what stands on the terminal.
-fn at_the_question(bench: &Bench, args: &str) -> (Option<i32>, String) {
-    let config = bench.config();
-    let line = format!("exec {} --config {} {args}", env!("CARGO_BIN_EXE_tqhost"), config.display());
-    let mut command = Command::new("script");
-    command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("start a terminal");
-    let mut terminal = child.stdout.take().expect("a terminal");
-    let mut shown = Vec::new();
-    while !shown.ends_with(b"[y/N] ") {
-        let mut byte = [0];
-        terminal.read_exact(&mut byte).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&shown)));
-        shown.extend(byte);
-    }
-    let mut keyboard = child.stdin.take().expect("a keyboard");
-    keyboard.write_all(b"\x03").expect("press Ctrl-C");
-    terminal.read_to_end(&mut shown).expect("read the terminal");
-    drop(keyboard);
-    (child.wait().expect("wait").code(), String::from_utf8_lossy(&shown).into_owned())
-}
-
 #[test]
 fn a_question_is_answered_with_no() {
     let mut bench = Bench::new("[queues.work]\n");
@@ -98,7 +77,7 @@ fn a_question_is_answered_with_no() {
         ("dead purge work --all", "tqhost: nothing was deleted"),
         ("dead purge work --all --json", "{\"error\":\"nothing was deleted\"}"),
     ] {
-        let (code, shown) = at_the_question(&bench, command);
+        let (code, shown) = at_the_question(&mut bench, command, b"\x03", |_| ());
         assert!(code == Some(1) && shown.contains(nothing), "{command}: {code:?} {shown}");
     }
     let places = bench.places("work");

@@ -198,7 +198,7 @@ fn a_plugin_that_only_another_host_has_is_shown_and_ordered() {
     let bench = Bench::new(QUEUES);
     put(&bench, "p", &guest("echo"));
     put(&bench, "q", &guest("echo"));
-    // The same Redis, and a queue of another plugin.
+    // Another configuration has the same Redis, and a queue of another plugin.
     let (other, text) = (bench.dir.path().join("other.toml"), std::fs::read_to_string(bench.config()));
     let text = text.expect("read the configuration").replace(QUEUES, "[queues.other]\nplugin = \"q\"\n");
     std::fs::write(&other, text).expect("write a configuration");

@@ -52,7 +52,7 @@ fn a_task_is_found_by_its_alias_from_its_xadd_to_its_end() {
     host.stop();
     let newest = bench.xadd("work", &[("resumeId", "7"), url]);
     assert_status(&bench, "7", &newest, "PENDING");
-    // The same holds for one with an id of its producer.
+    // A task with an id of its producer is found in the same way.
     bench.xadd("work", &[("tq-id", "mine"), ("resumeId", "77"), url]);
     assert_status(&bench, "77", "mine", "PENDING");
     // A task's own id comes before an alias.

@@ -143,7 +143,7 @@ fn what_was_sent_twice_is_drained_as_a_whole() {
     let drained = bench.tqhost(&["drain", "track", "--yes", "--json"]).ok().json();
     assert_eq!(counts(&drained), (3, 0));
     assert_eq!(bench.places("track"), Places::default());
-    // The same holds for tasks that are held.
+    // Tasks that are held are drained in the same way.
     let host = bench.host();
     send(&mut bench, "track", ("long", "1"), "long", LONG, "ok");
     bench.until("track", "long", "PROCESSING");

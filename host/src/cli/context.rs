@@ -5,7 +5,7 @@
 //! another type; [`explain`] says so in the failure.
 //! Not here: reading the configuration (`config`).
 
-use super::exit::CommandError;
+use super::exit::{CommandError, is_caused_by};
 use crate::app;
 use crate::config::{self, Config};
 use crate::embedded;
@@ -27,22 +27,19 @@ pub(super) async fn connect(config: &Config) -> Result<Link, CommandError> {
 /// Adds to a failed connection what the user can do about it, and to a key of another type the name of its
 /// queue. Other failures are unchanged. `queue` is the queue that the command line names.
 pub(super) async fn explain(failure: CommandError, config: &Config, queue: Option<&str>) -> CommandError {
-    let is_connection = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref().is_some_and(QueueError::is_connection)
-    };
-    let may_lack_tls = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref().is_some_and(QueueError::may_lack_tls)
-    };
     let failure = match queue {
         Some(queue) => failure.naming(queue),
         None => failure,
     };
     match failure {
-        CommandError::Failed(error) if error.chain().any(may_lack_tls) => CommandError::Failed(
-            error.context("the server may not speak TLS, which rediss:// in redis.url asks for"),
-        ),
+        CommandError::Failed(error) if is_caused_by(&error, QueueError::may_lack_tls) => {
+            CommandError::Failed(
+                error.context("the server may not speak TLS, which rediss:// in redis.url asks for"),
+            )
+        }
         CommandError::Failed(error)
-            if matches!(config.redis, config::RedisServer::Embedded) && error.chain().any(is_connection) =>
+            if matches!(config.redis, config::RedisServer::Embedded)
+                && is_caused_by(&error, QueueError::is_connection) =>
         {
             let folder = config.data_dir.display();
             let what = if embedded::takes_connections(&config.data_dir).await {

@@ -61,8 +61,7 @@ impl CommandError {
 
     /// Whether a key of the queue has another type: until that is mended, no command can go on.
     pub(super) fn is_misfit(&self) -> bool {
-        let is = |cause: &(dyn Error + 'static)| queue_error(cause).is_some_and(QueueError::is_misfit);
-        matches!(self, CommandError::Failed(error) if error.chain().any(is))
+        matches!(self, CommandError::Failed(error) if is_caused_by(error, QueueError::is_misfit))
     }
 
     /// The text to print, if any.
@@ -87,6 +86,11 @@ impl CommandError {
         }
         self.code()
     }
+}
+
+/// Whether an error of Redis that is like this is among the causes.
+pub(super) fn is_caused_by(error: &anyhow::Error, is: fn(&QueueError) -> bool) -> bool {
+    error.chain().filter_map(queue_error).any(is)
 }
 
 fn queue_error<'e>(cause: &'e (dyn Error + 'static)) -> Option<&'e QueueError> {

@@ -39,14 +39,12 @@ local function cancel(status, marker, id, entry, changes)
   end_task(status, marker, id, 'CANCELLED', changes, drop(entry))
 end
 
--- Lets a task wait for a second among the delayed ones. Its producer gave it the id, and may give it to
--- another task. A host would give one only once (`turns.lua`).
-local function put_off(id, entry, enqueued_at)
+-- Lets a task wait for a second among the delayed ones.
+local function put_off(id, entry)
   local misfit, fields = wrong_type(KEYS[2], 'zset', KEYS[3], 'hash'), fields_of(entry)
   if misfit then error(misfit) end
   if not fields then return end
-  if not value_in(fields, 'tq-enqueued-at') then append(fields, 'tq-enqueued-at', enqueued_at) end
-  if not value_in(fields, 'tq-attempt') then append(fields, 'tq-attempt', '1', 'tq-due-at', enqueued_at) end
+  keep_origin(fields, id, entry)
   drop(entry)
   put(here, fields, now + 1000, entry)
   if turns.limit then tracks().free(id, entry) end
@@ -66,7 +64,7 @@ local function begin(
     return 2
   end
   if mark == 'elsewhere' then
-    put_off(id, entry, enqueued_at)
+    put_off(id, entry)
     return 6
   end
   if is_elsewhere(status, entry) then

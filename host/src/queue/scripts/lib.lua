@@ -205,8 +205,8 @@ end
 
 -- Adds a task for the end of a task, with the fields of the ended one that are told. Its trace goes on in the
 -- new task, below the span of the last attempt if hosts send spans. Fields that begin with `end.` speak of an
--- earlier end. If the stream cannot take it, the status of the ended task says so, if it
--- is kept. The last two are what the status said before.
+-- earlier end. If the stream cannot take it, the status of the ended task says so, if it is kept. The last
+-- two are what the status said before.
 local function tell(status, id, how, attempt, changes, fields, letter, last_error, enqueued_at)
   local reason = letter and value_in(letter, 'tq-reason') or value_in(changes, 'duplicate_of') and 'duplicate'
     or how == 'FAILED' and 'lost' or ''
@@ -357,6 +357,22 @@ local function join_refusal(status)
   local at = redis.pcall('HGET', status, 'flow')
   local flow = type(at) == 'string' and string.match(at, '^%d+ (.+)$')
   return flow and flows().refusal(flow) or nil
+end
+
+-- Adds to the fields of an entry that is to come again under another id what only its own id told, and gives
+-- when it was enqueued (ms). A producer that gave a task its id may give it to another task, and a host would
+-- give one only once; so such a task still waits for its first attempt, and may expire.
+local function keep_origin(fields, id, entry)
+  local has_id, enqueued_at = value_in(fields, 'tq-id'), value_in(fields, 'tq-enqueued-at')
+  if not enqueued_at then
+    enqueued_at = string.match(entry, '^%d+')
+    append(fields, 'tq-enqueued-at', enqueued_at)
+    if has_id and not value_in(fields, 'tq-attempt') then
+      append(fields, 'tq-attempt', '1', 'tq-due-at', enqueued_at)
+    end
+  end
+  if not has_id then append(fields, 'tq-id', id) end
+  return enqueued_at
 end
 
 -- Ends a task of this queue. No other function does, whatever the outcome and whichever script found it. A

@@ -51,9 +51,10 @@ local function release_children(member, flow)
     -- stream takes a child in any case.
     local is_full = is_broken
       or wrong_type(child.stream, 'stream', child.delayed, 'zset', child.parked, 'hash')
-    local queued = is_full and 0 or redis.call('XLEN', child.stream)
-    is_full = is_full
-      or queued > 0 and queued + redis.call('ZCARD', child.delayed) >= tonumber(child.most)
+    if not is_full then
+      local queued = redis.call('XLEN', child.stream)
+      is_full = queued > 0 and queued + redis.call('ZCARD', child.delayed) >= tonumber(child.most)
+    end
     if is_full then
       redis.call('ZADD', KEYS[2], now + 1000, member)
       return

@@ -412,8 +412,8 @@ local function make_settle_next()
     -- stays with the other entry. What is no task at all is kept as a dead letter without a status.
     local is_another = not completes and is_elsewhere(status, entry)
     if is_another or buries and mark == 'elsewhere' then
-      local is_kept = buries and (not is_another or value_in(fields, 'tq-reason') == 'malformed')
-      return give_up(id, entry, is_kept and letter_of(fields))
+      local has_letter = buries and (not is_another or value_in(fields, 'tq-reason') == 'malformed')
+      return give_up(id, entry, has_letter and letter_of(fields))
     end
     if mark == 'here' then
       for _, one in ipairs(dropped or {}) do

@@ -133,24 +133,13 @@ tracks = function()
     local number = last and tonumber(string.match(last, '/h/(%d+)/')) + 1 or 1
     local member = track .. '/h/' .. string.format('%016.0f', number) .. '/' .. entry
     local status = turns.statuses .. id
-    local has_id, enqueued_at = value_in(fields, 'tq-id'), value_in(fields, 'tq-enqueued-at')
-    local has_attempt = value_in(fields, 'tq-attempt')
     if before then
       local last = tonumber(redis.pcall('HGET', status, 'fence')) or 0
       append(fields, 'tq-fence', string.format('%.0f', math.max(before, last)))
       if before > 1 then append(fields, 'tq-crashes', before - 1) end
-      if not has_attempt then append(fields, 'tq-attempt', '1') end
+      if not value_in(fields, 'tq-attempt') then append(fields, 'tq-attempt', '1') end
     end
-    if not enqueued_at then
-      enqueued_at = string.match(entry, '^%d+')
-      append(fields, 'tq-enqueued-at', enqueued_at)
-      -- Its producer gave it the id, and may give it to another task. A host would give one only once. It
-      -- still waits for its first attempt, and may expire.
-      if has_id and not has_attempt and not before then
-        append(fields, 'tq-attempt', '1', 'tq-due-at', enqueued_at)
-      end
-    end
-    if not has_id then append(fields, 'tq-id', id) end
+    local enqueued_at = keep_origin(fields, id, entry)
     redis.call('ZADD', members, 0, member)
     redis.call('ZADD', turns.delayed, HELD, member)
     redis.call('HSET', turns.parked, member, cmsgpack.pack(fields))

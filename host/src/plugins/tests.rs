@@ -52,6 +52,15 @@ impl Folder {
         self.start_with(Times::default(), config::Plugin::default()).await
     }
 
+    /// Starts with `bytes` as the plugin: the registry, the channel of its versions, and the first one.
+    async fn start_on(&self, bytes: &[u8]) -> (Plugins, Active, Arc<Version>) {
+        self.put(bytes);
+        let plugins = self.start().await;
+        let mut active = plugins.subscribe("p");
+        let first = active.borrow_and_update().clone().unwrap();
+        (plugins, active, first)
+    }
+
     async fn start_with(&self, times: Times, grants: config::Plugin) -> Plugins {
         self.start_ordered(times, grants, Orders::default()).await
     }
@@ -128,10 +137,7 @@ async fn what_is_there_at_the_start_is_active_when_start_returns() {
 #[tokio::test]
 async fn a_renamed_file_replaces_the_version_and_the_old_one_still_runs() {
     let folder = Folder::new();
-    folder.put(&handler(ECHO));
-    let plugins = folder.start().await;
-    let mut active = plugins.subscribe("p");
-    let old = active.borrow_and_update().clone().unwrap();
+    let (_plugins, mut active, old) = folder.start_on(&handler(ECHO)).await;
     folder.put(&handler(DONE));
     let new = next(&mut active).await.unwrap();
     assert_eq!((result(&new).await, result(&old).await), (None, Some(b"1-0".to_vec())));
@@ -140,10 +146,7 @@ async fn a_renamed_file_replaces_the_version_and_the_old_one_still_runs() {
 #[tokio::test]
 async fn a_file_written_in_pieces_is_published_only_when_whole() {
     let folder = Folder::new();
-    folder.put(&handler(ECHO));
-    let plugins = folder.start().await;
-    let mut active = plugins.subscribe("p");
-    active.mark_unchanged();
+    let (plugins, mut active, _) = folder.start_on(&handler(ECHO)).await;
     let whole = handler(DONE);
     // Truncate and write, as cp does, and stay half-written until the host has looked at it.
     let mut file = fs::File::create(folder.plugin()).unwrap();
@@ -208,10 +211,7 @@ async fn a_bad_file_is_tried_again_when_a_reload_is_ordered_and_not_for_one_befo
 async fn a_removed_file_leaves_no_version_and_comes_back_at_once() {
     let folder = Folder::new();
     let bytes = handler(ECHO);
-    folder.put(&bytes);
-    let plugins = folder.start().await;
-    let mut active = plugins.subscribe("p");
-    let old = active.borrow_and_update().clone().unwrap();
+    let (plugins, mut active, old) = folder.start_on(&bytes).await;
     fs::remove_file(folder.plugin()).unwrap();
     assert!(next(&mut active).await.is_none());
     assert_eq!(plugins.status()[0].state, PluginState::Missing);
@@ -312,10 +312,7 @@ fn changes(plugins: &Plugins) -> Vec<What> {
 #[tokio::test]
 async fn a_version_that_spoils_most_tasks_is_rolled_back_and_stays_away_until_another_content_comes() {
     let folder = Folder::new();
-    folder.put(&handler(ECHO));
-    let plugins = folder.start().await;
-    let mut active = plugins.subscribe("p");
-    let good = active.borrow_and_update().clone().unwrap();
+    let (plugins, mut active, good) = folder.start_on(&handler(ECHO)).await;
     assert!(!plugins.status()[0].on_probation);
     let bad = marked("unreachable", 1);
     folder.put(&bad);
@@ -372,10 +369,7 @@ async fn a_version_that_spoils_most_tasks_is_rolled_back_and_stays_away_until_an
 #[tokio::test]
 async fn tasks_of_two_queues_with_the_same_ids_are_all_counted() {
     let folder = Folder::new();
-    folder.put(&handler(ECHO));
-    let plugins = folder.start().await;
-    let mut active = plugins.subscribe("p");
-    let good = active.borrow_and_update().clone().unwrap();
+    let (_plugins, mut active, good) = folder.start_on(&handler(ECHO)).await;
     folder.put(&marked("unreachable", 1));
     let version = next(&mut active).await.unwrap();
     for queue in ["a", "b"] {
@@ -390,10 +384,7 @@ async fn tasks_of_two_queues_with_the_same_ids_are_all_counted() {
 #[tokio::test]
 async fn without_the_good_versions_code_a_start_lets_the_queue_wait() {
     let folder = Folder::new();
-    folder.put(&handler(ECHO));
-    let plugins = folder.start().await;
-    let mut active = plugins.subscribe("p");
-    active.mark_unchanged();
+    let (plugins, mut active, _) = folder.start_on(&handler(ECHO)).await;
     folder.put(&marked("unreachable", 1));
     spoil(&next(&mut active).await.unwrap()).await;
     let noted = folder.root.path().join("cache/p.quarantine");
@@ -419,10 +410,7 @@ async fn without_the_good_versions_code_a_start_lets_the_queue_wait() {
 #[tokio::test]
 async fn a_first_version_that_traps_is_charged_and_is_no_version_to_go_back_to() {
     let folder = Folder::new();
-    folder.put(&handler("unreachable"));
-    let plugins = folder.start().await;
-    let mut active = plugins.subscribe("p");
-    let first = active.borrow_and_update().clone().unwrap();
+    let (plugins, mut active, first) = folder.start_on(&handler("unreachable")).await;
     for n in 0..10 {
         assert!(matches!(attempt(&first, n).await, (Outcome::Failed { .. }, Ruling::AsUsual)));
     }
@@ -436,10 +424,7 @@ async fn a_first_version_that_traps_is_charged_and_is_no_version_to_go_back_to()
 #[tokio::test]
 async fn a_version_on_probation_is_replaced_by_one_that_goes_back_to_the_last_good_one() {
     let folder = Folder::new();
-    folder.put(&handler(ECHO));
-    let plugins = folder.start().await;
-    let mut active = plugins.subscribe("p");
-    let good = active.borrow_and_update().clone().unwrap();
+    let (plugins, mut active, good) = folder.start_on(&handler(ECHO)).await;
     folder.put(&marked("unreachable", 1));
     let bad = next(&mut active).await.unwrap();
     // Removed first, as some do who copy.
@@ -470,10 +455,7 @@ async fn a_version_on_probation_is_replaced_by_one_that_goes_back_to_the_last_go
 #[tokio::test]
 async fn the_good_file_put_back_during_a_probation_needs_none() {
     let folder = Folder::new();
-    folder.put(&handler(ECHO));
-    let plugins = folder.start().await;
-    let mut active = plugins.subscribe("p");
-    active.mark_unchanged();
+    let (plugins, mut active, _) = folder.start_on(&handler(ECHO)).await;
     folder.put(&marked("unreachable", 1));
     let bad = next(&mut active).await.unwrap();
     assert!(matches!(attempt(&bad, 0).await.1, Ruling::GiveBack(_)));
@@ -555,10 +537,7 @@ async fn a_self_check_that_was_late_is_tried_again_while_the_old_version_stays()
 #[tokio::test]
 async fn the_last_good_version_is_tried_again_when_a_start_was_too_busy_for_it() {
     let folder = Folder::new();
-    folder.put(&checks_the_clock());
-    let plugins = folder.start().await;
-    let mut active = plugins.subscribe("p");
-    let good = active.borrow_and_update().clone().unwrap();
+    let (plugins, mut active, good) = folder.start_on(&checks_the_clock()).await;
     folder.put(&marked("unreachable", 1));
     spoil(&next(&mut active).await.unwrap()).await;
     let noted = folder.root.path().join("cache/p.quarantine");

@@ -25,8 +25,21 @@ const MAX_STAGED_BYTES: usize = 64 << 20;
 const MAX_CHILD_BYTES: usize = 4 << 20;
 /// The most effects of one task. One script commits them all, and Redis does nothing else meanwhile.
 const MAX_EFFECTS: usize = 1000;
-/// The most bytes of all effects of one task.
-const MAX_BYTES: usize = 4 << 20;
+/// The most bytes of all effects of one task: names, values, and [`FIXED_BYTES`] for each effect and field.
+const MAX_BYTES: usize = 8 << 20;
+/// The bytes that each effect, and each field of a task or a record, counts beside its names and values.
+///
+/// They stand for the structures that hold them in the host. A record with one field takes most: a node of
+/// the tree of its fields has 11 places of 48 bytes, its own place among the records has 72 bytes in a node
+/// that may be half empty, and the allocator gives a key, a name and a value at least 32 bytes each. That
+/// makes 768 bytes for an effect and a field. A task takes about 350 bytes, and any further field 160.
+///
+/// They also bound for how long a commit keeps Redis busy, which depends more on the number of fields than on
+/// their bytes: with them, [`MAX_BYTES`] are at most 20,971 effects and fields
+/// (docs/decisions/0011-effects.md).
+pub(crate) const FIXED_BYTES: usize = 400;
+/// The end of the errors for a task whose effects are too many.
+const WAY_OUT: &str = "divide the work among several tasks, as a flow does";
 /// The most bytes of a key of `state` and `records`.
 const MAX_KEY_BYTES: usize = 512;
 /// Counters stay below this, so that Lua compares them exactly and no sum of two overflows 64 bits.
@@ -92,6 +105,11 @@ impl OutboxTask {
     /// About how much memory it takes.
     pub(crate) fn weight(&self) -> usize {
         size_of::<OutboxTask>() + self.fields.len() * size_of::<Field>() + self.bytes()
+    }
+
+    /// The bytes that it counts as an effect.
+    fn cost(&self) -> usize {
+        cost(self.fields.len(), self.bytes())
     }
 
     /// The bytes of its fields and its key.
@@ -222,7 +240,7 @@ impl Effects {
         self.tasks.len() + self.flows.len() + self.state.len() + self.records.len()
     }
 
-    /// The bytes of all names and values.
+    /// The bytes of all names and values, and `FIXED_BYTES` for each effect and each field.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -255,7 +273,7 @@ impl Effects {
     }
 
     pub fn enqueue(&mut self, task: OutboxTask) -> Result<(), EffectError> {
-        self.grow(1, task.bytes())?;
+        self.grow(1, task.cost())?;
         self.tasks.push(task);
         Ok(())
     }
@@ -283,7 +301,7 @@ impl Effects {
             );
             return too_large(why);
         }
-        self.grow(1, then.bytes())?;
+        self.grow(1, then.cost())?;
         let name = FlowName { queue: then.queue.clone(), id: then.id.clone() };
         self.staged_bytes = bytes;
         self.staging.add(name.clone(), source);
@@ -318,11 +336,11 @@ impl Effects {
     pub fn change_state(&mut self, key: String, change: StateChange) -> Result<(), EffectError> {
         check_key(&key)?;
         let size = |change: &StateChange| match change {
-            StateChange::Set { value, .. } => value.len(),
-            StateChange::Delete | StateChange::Add(_) => 0,
+            StateChange::Set { value, .. } => cost(0, key.len() + value.len()),
+            StateChange::Delete | StateChange::Add(_) => cost(0, key.len()),
         };
-        let before = self.state.get(&key).map(|change| key.len() + size(change));
-        self.replace(before, key.len() + size(&change))?;
+        let before = self.state.get(&key).map(size);
+        self.replace(before, size(&change))?;
         self.state.insert(key, change);
         Ok(())
     }
@@ -383,7 +401,8 @@ impl Effects {
     ) -> Result<(), EffectError> {
         check_key(&key)?;
         let size = |change: &RecordChange| {
-            change.fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+            let bytes = change.fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+            cost(change.fields.len(), key.len() + bytes)
         };
         let before = self.records.get(&key);
         let mut after = before.cloned().unwrap_or_default();
@@ -393,12 +412,12 @@ impl Effects {
             let why = format!("the record has {} fields, {MAX_EFFECTS} are allowed", after.fields.len());
             return Err(EffectError::TooLarge(why));
         }
-        self.replace(before.map(|before| key.len() + size(before)), key.len() + size(&after))?;
+        self.replace(before.map(size), size(&after))?;
         self.records.insert(key, after);
         Ok(())
     }
 
-    /// Counts an effect of `after` bytes in the place of one of `before` bytes, if there was one.
+    /// Counts an effect that costs `after` in the place of one that cost `before`, if there was one.
     fn replace(&mut self, before: Option<usize>, after: usize) -> Result<(), EffectError> {
         let bytes = self.bytes;
         self.bytes -= before.unwrap_or(0);
@@ -407,12 +426,14 @@ impl Effects {
 
     fn grow(&mut self, effects: usize, bytes: usize) -> Result<(), EffectError> {
         if self.len() + effects > MAX_EFFECTS {
-            let why = format!("a task has at most {MAX_EFFECTS} effects: tasks, values and records");
+            let why =
+                format!("a task has at most {MAX_EFFECTS} effects: tasks, values and records; {WAY_OUT}");
             return Err(EffectError::TooLarge(why));
         }
         if self.bytes + bytes > MAX_BYTES {
             let why = format!(
-                "the effects of a task have at most {MAX_BYTES} bytes, these have {}",
+                "the effects of a task have at most {MAX_BYTES} bytes, with {FIXED_BYTES} for each effect \
+                 and each field, these have {}; {WAY_OUT}",
                 self.bytes + bytes
             );
             return Err(EffectError::TooLarge(why));
@@ -420,6 +441,11 @@ impl Effects {
         self.bytes += bytes;
         Ok(())
     }
+}
+
+/// The bytes that an effect with this many fields counts. `bytes` are those of its names and values.
+fn cost(fields: usize, bytes: usize) -> usize {
+    FIXED_BYTES * (1 + fields) + bytes
 }
 
 fn check_key(key: &str) -> Result<(), EffectError> {
@@ -507,13 +533,24 @@ mod tests {
             effects.change_state("a".into(), set(&half)).unwrap();
         }
         assert!(effects.change_state("b".into(), set(&half)).is_err());
-        assert_eq!((effects.len(), effects.bytes()), (1, MAX_BYTES / 2 + 1));
+        assert_eq!((effects.len(), effects.bytes()), (1, cost(0, MAX_BYTES / 2 + 1)));
         for n in 1..MAX_EFFECTS {
             effects.change_state(n.to_string(), StateChange::Delete).unwrap();
         }
         assert!(effects.change_state("one more".into(), StateChange::Delete).is_err());
         assert!(effects.change_state(String::new(), StateChange::Delete).is_err());
         assert!(effects.change_state("k".repeat(MAX_KEY_BYTES + 1), StateChange::Delete).is_err());
+    }
+
+    #[test]
+    fn the_fixed_bytes_cover_what_holds_effects_and_fields() {
+        // Lists and nodes of trees may be half empty. The smallest block of the allocator has 32 bytes.
+        let task = 2 * size_of::<OutboxTask>() + 4 * 32;
+        let value = 2 * size_of::<(String, StateChange)>() + 2 * 32;
+        let field = 2 * size_of::<(String, Vec<u8>)>() + 2 * 32;
+        let small_record =
+            2 * size_of::<(String, RecordChange)>() + 11 * size_of::<(String, Vec<u8>)>() + 3 * 32;
+        assert!(task.max(value).max(field) <= FIXED_BYTES && small_record <= 2 * FIXED_BYTES);
     }
 
     fn task(bytes: usize) -> OutboxTask {
@@ -542,6 +579,6 @@ mod tests {
         assert!(effects.fan_out(task(1), &most[1..], &source).is_ok());
         assert!(refused(&mut effects, &most[..2], 1));
         assert!(effects.fan_out(task(1), &most[..1], &source).is_ok());
-        assert_eq!((effects.len(), effects.bytes()), (2, 2));
+        assert_eq!((effects.len(), effects.bytes()), (2, 2 * cost(1, 1)));
     }
 }

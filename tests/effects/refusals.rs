@@ -1,6 +1,6 @@
 //! Effects that are refused: each with a clear error, and nothing is written.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{bench, done, error, told};
 
@@ -111,10 +111,60 @@ fn too_many_and_too_large_effects_are_refused() {
     assert_eq!(bench.redis::<String>("GET", "tq:{work}:state:effects:999"), "x");
     assert_eq!(bench.redis::<u64>("EXISTS", "tq:{work}:state:effects:1000"), 0);
     let large = "x".repeat(1 << 20);
-    let calls: Vec<_> = (0..5).map(|n| json!(["set", format!("large{n}"), large, 0])).collect();
+    let calls: Vec<_> = (0..8).map(|n| json!(["set", format!("large{n}"), large, 0])).collect();
     let seen = done(&mut bench, "work", json!(calls));
-    assert_eq!(seen[2], json!(null));
-    assert!(error(&seen[4]).contains("at most 4194304 bytes"), "{}", seen[4]);
+    assert_eq!(seen[6], json!(null));
+    assert!(error(&seen[7]).contains("at most 8388608 bytes"), "{}", seen[7]);
+    host.stop();
+}
+
+/// As many fields as a record or a task may have. They have few bytes.
+fn many_fields() -> Value {
+    Value::Object((0..1000).map(|n| (n.to_string(), json!(""))).collect())
+}
+
+/// Calls that write such fields into each of some records.
+fn puts(prefix: &str, records: usize) -> Vec<Value> {
+    (0..records).map(|n| json!(["put", format!("{prefix}:{n}"), many_fields()])).collect()
+}
+
+#[test]
+fn too_many_fields_are_refused_at_the_call_and_what_fits_is_committed() {
+    let mut bench = bench(
+        "[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"next\"]\n[queues.next]\nplugin = \"effects\"\n\
+         [plugins.effects]\nrecords = [\"kb:*\"]\n",
+    );
+    let host = bench.host();
+    // Each record counts 400 bytes for itself and for each field, so there is room for 20 of them.
+    let mut calls = puts("kb", 21);
+    calls.push(json!(["enqueue", { "queue": "next", "fields": many_fields() }]));
+    calls.push(json!(["put", "kb:small", { "x": 1 }]));
+    let seen = done(&mut bench, "work", json!(calls));
+    for one in [&seen[20], &seen[21]] {
+        let why = "at most 8388608 bytes, with 400 for each effect and each field, these have 8469";
+        assert!(error(one).contains(why) && error(one).contains("among several tasks"), "{one}");
+    }
+    assert_eq!((&seen[19], &seen[22]), (&json!(null), &json!(null)));
+    let written = ["kb:0", "kb:19", "kb:20", "kb:small"].map(|key| bench.redis::<u64>("HLEN", key));
+    assert_eq!((written, bench.places("next").length), ([1000, 1000, 0, 1], 0));
+    host.stop();
+}
+
+#[test]
+fn fields_of_effects_count_as_memory_of_the_plugin() {
+    let mut bench = bench(
+        "[queues.work]\nplugin = \"effects\"\nmax_retries = 0\n\
+         [plugins.effects]\nrecords = [\"kb:*\"]\nmemory = \"8MiB\"\n",
+    );
+    let host = bench.host();
+    // The guest itself needs the same memory when the calls are refused.
+    let seen = done(&mut bench, "work", json!(puts("other", 20)));
+    assert!(error(&seen[19]).contains("the key `other:19` is not granted"), "{}", seen[19]);
+    let id = told(&mut bench, "work", &json!(puts("kb", 20)));
+    bench.until("work", &id, "FAILED");
+    let why = bench.status("work", &id, "error");
+    assert!(why.starts_with("out-of-memory: "), "{why}");
+    assert_eq!(bench.redis::<u64>("EXISTS", "kb:0"), 0);
     host.stop();
 }
 

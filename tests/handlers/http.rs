@@ -630,7 +630,7 @@ fn a_guest_cannot_make_the_host_hold_what_it_may_not_hold_itself() {
     for id in &ids {
         bench.until("work", id, "FAILED");
         let error = bench.status("work", id, "error");
-        assert!(error.starts_with("out-of-memory: its handles stand for "), "{error}");
+        assert!(error.starts_with("out-of-memory: its handles and effects stand for "), "{error}");
     }
     still_well(&mut bench, &host, &web);
     host.stop();

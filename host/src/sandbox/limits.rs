@@ -18,7 +18,7 @@ pub(super) struct Limits {
     /// The instance's part of the budget of all instances.
     account: Account,
     used: u64,
-    /// Bytes of the host behind the guest's handles, at the last check.
+    /// Bytes of the host behind the guest's handles and effects, at the last check.
     behind_handles: u64,
     peak: u64,
     elements: usize,
@@ -58,13 +58,13 @@ impl Limits {
         self.account.end();
     }
 
-    /// Counts the bytes of the host behind the guest's handles. Returns false if they exceed the grant or
-    /// budget.
+    /// Counts the bytes of the host behind the guest's handles and effects. Returns false if they exceed the
+    /// grant or budget.
     pub(super) fn hold(&mut self, bytes: u64) -> bool {
         let all = self.used.saturating_add(bytes);
         if all > self.memory {
             self.refused = Some(format!(
-                "its handles stand for {bytes} bytes beside {} in use; {} are granted",
+                "its handles and effects stand for {bytes} bytes beside {} in use; {} are granted",
                 self.used, self.memory
             ));
             return false;

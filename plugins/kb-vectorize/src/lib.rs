@@ -43,11 +43,13 @@ use store::{Document, Generation, Keys, Names};
 
 /// The field that the handler's own tasks have instead of `content`.
 const STEP: &str = "vectorizeStep";
-/// The most bytes of a document. All its parts are kept by one commit, which has 4 MiB.
+/// The most bytes of a document. All its parts are kept by one commit, which has 8 MiB.
 const MAX_CONTENT: usize = 4_000_000;
 /// The most characters of a title, which every chunk repeats.
 const MAX_TITLE: usize = 500;
-/// The most effects and bytes of one commit, less some room for the document's record and a task.
+/// The most effects of one commit, and the most bytes of their names and values, less some room for the
+/// document's record and a task. A commit has 8 MiB: the other half is for the 400 bytes that each effect and
+/// each field counts beside them.
 const MAX_EFFECTS: usize = 998;
 const MAX_BYTES: usize = (4 << 20) - (64 << 10);
 /// The most old chunks that one commit deletes.

@@ -18,7 +18,7 @@ use super::handle::{Queue, millis, window};
 use super::reply;
 use super::script;
 use super::status::TaskName;
-use crate::effects::Effects;
+use crate::effects::{Effects, FIXED_BYTES};
 use crate::task::{FailureKind, SettledAs, Task};
 use crate::telemetry::{TRACEPARENT, TraceContext};
 
@@ -225,17 +225,21 @@ impl Ending {
         self.ran.and_then(|_| self.plugin.rsplit_once('@')).map(|(_, digest)| digest)
     }
 
-    /// The approximate size in bytes of the task and its result, which are kept until this is settled.
+    /// The approximate size in bytes of the task and its result, which are kept until this is settled. Fields
+    /// of the task count as much as those of effects.
     pub fn bytes(&self) -> usize {
+        let (fields, bytes) = match &self.subject {
+            EndingSubject::Task(task) => {
+                let bytes = task.fields.iter().map(|field| field.name.len() + field.value.len()).sum();
+                (task.fields.len(), bytes)
+            }
+            EndingSubject::Malformed(entry) => (entry.fields.len(), entry.bytes()),
+        };
         self.result().map_or(0, Vec::len)
             + self.effects().map_or(0, Effects::bytes)
             + self.record.as_ref().map_or(0, |record| record.last_lines.len())
-            + match &self.subject {
-                EndingSubject::Task(task) => {
-                    task.fields.iter().map(|field| field.name.len() + field.value.len()).sum()
-                }
-                EndingSubject::Malformed(entry) => entry.bytes(),
-            }
+            + FIXED_BYTES * fields
+            + bytes
     }
 }
 

@@ -35,7 +35,8 @@ const MAX_BATCH: usize = 200;
 /// After a call with this many settlements, the next call waits for [`GATHER`] to collect many again.
 const BUSY: usize = 8;
 const GATHER: Duration = Duration::from_millis(1);
-/// Bytes after which a call takes no more settlements.
+/// Bytes after which a call takes no more settlements. Each effect and each field counts too, so that this
+/// bounds for how long a call keeps Redis busy (docs/decisions/0011-effects.md).
 const MAX_BYTES: usize = 1 << 20;
 
 /// The source of jobs. The lanes take turns.
@@ -387,6 +388,56 @@ fn fill(batch: &mut Vec<Job>, jobs: &mut mpsc::UnboundedReceiver<Job>) {
 
 /// Takes as many refused jobs as fit into one call.
 fn take(refused: &mut Vec<Job>) -> Vec<Job> {
-    let rest = refused.split_off(refused.len().min(MAX_BATCH));
+    let mut bytes = 0;
+    let fits = |job: &&Job| {
+        let fits = bytes < MAX_BYTES;
+        bytes += job.ending.bytes();
+        fits
+    };
+    let taken = refused.iter().take(MAX_BATCH).take_while(fits).count();
+    let rest = refused.split_off(taken);
     std::mem::replace(refused, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::capacity::Capacity;
+    use super::super::inflight::Inflight;
+    use super::super::inflight::tests::hold;
+    use super::super::job::Room;
+    use super::*;
+    use crate::queue::StreamEntry;
+    use crate::task::Field;
+
+    /// The end of a task with this many fields, which writes as many into a record.
+    fn ending(fields: usize, written: usize) -> Ending {
+        let field = |n: usize| Field { name: n.to_string(), value: Vec::new() };
+        let mut effects = Effects::default();
+        effects.put_record("k".into(), (0..written).map(field).collect()).expect("few enough");
+        let fields = vec![(Vec::new(), Vec::new()); fields];
+        let entry = StreamEntry { id: "1-0".into(), fields, deliveries: 1 };
+        let settlement = Settlement::Complete { result: None, effects: Some(Box::new(effects)) };
+        Ending::new(EndingSubject::Malformed(entry), settlement, "plugin".into(), None, false, None)
+    }
+
+    #[tokio::test]
+    async fn a_call_takes_fewer_attempts_if_these_have_many_fields_also_when_it_is_sent_again() {
+        let (table, capacity) = (Arc::new(Inflight::default()), Capacity::new(None).queue(1, 1));
+        let room = Room::new(1);
+        for (fields, written, together) in [(1, 1, 5), (1, 1000, 3), (1000, 1, 3)] {
+            let (sender, mut jobs) = mpsc::unbounded_channel();
+            for n in 0..5 {
+                let held = hold(&table, &capacity, &format!("{n}-0")).expect("a new entry");
+                let job = room.job(ending(fields, written), SettledAs::Completed, held).await;
+                sender.send(job.expect("there is room")).expect("it is taken below");
+            }
+            let mut batch = Vec::new();
+            fill(&mut batch, &mut jobs);
+            assert_eq!(batch.len(), together, "{fields} {written}");
+            while let Ok(job) = jobs.try_recv() {
+                batch.push(job);
+            }
+            assert_eq!((take(&mut batch).len(), batch.len()), (together, 5 - together), "{fields} {written}");
+        }
+    }
 }

@@ -6,10 +6,12 @@
 use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Value, json};
+use tqhost::testing::config::Config;
+use tqhost::testing::queue::{Queue, Redis};
 
 use crate::dashboard::{Browser, form_token};
 use crate::support::http::{self, Events};
-use crate::support::{Bench, Held, Host, eventually};
+use crate::support::{Bench, Held, Host, Places, eventually};
 
 const PARTS: &str = "[defaults]\nlease = \"2s\"\nbackoff = { delays = [\"10ms\"] }\n\
      [queues.work]\nplugin = \"echo\"\nlist = \"items\"\nid = { field = \"n\" }\nevents = 100\n\
@@ -21,6 +23,7 @@ const PARTS: &str = "[defaults]\nlease = \"2s\"\nbackoff = { delays = [\"10ms\"]
      [queues.effects]\nplugin = \"effects\"\nenqueue_to = [\"part\", \"join\"]\n\
      [queues.part]\nplugin = \"effects\"\n[queues.join]\nplugin = \"effects\"\n\
      [queues.turns]\nplugin = \"echo\"\nserial = { field = \"of\" }\nidempotency = { field = \"once\" }\n\
+     [queues.brief]\nplugin = \"echo\"\nretention = \"0s\"\nidempotency = { field = \"once\" }\n\
      [queues.long]\nstream = \"app:{tag}:long\"\nplugin = \"fetches\"\nserial = { field = \"of\" }\n\
      [queues.clock]\nplugin = \"echo\"\nschedule = { cron = \"* * * * * *\" }\n\
      [plugins.effects]\nrecords = [\"team:*\"]\n";
@@ -55,6 +58,20 @@ fn bench(held: &Held) -> (Bench, HashMap<String, Vec<String>>) {
     }
     let rules = make_users(&mut bench);
     (bench, rules)
+}
+
+/// Claims the tasks of the queue `turns`, as a host does. Nobody runs them.
+fn claim_turns(bench: &Bench) {
+    let config = Config::load(&bench.config()).expect("a configuration");
+    let rules = config.queues.into_iter().find(|rules| rules.name == "turns").expect("the queue");
+    let link = Redis::open(&bench.redis.url()).expect("a URL").link();
+    let queue = Queue::new(rules, link.clone());
+    let claim = async {
+        queue.ensure_group().await?;
+        queue.claim(&link, "c", 10).await
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(claim).expect("a claim");
 }
 
 /// Asserts that Redis has refused nothing to a user.
@@ -374,6 +391,28 @@ fn a_producer_and_a_reader_can_do_nothing_else() {
 }
 
 #[test]
+fn a_producer_ends_a_lost_task_that_has_its_turn_or_keeps_no_status() {
+    let held = Held::new();
+    let (mut bench, _) = bench(&held);
+    let (turn, brief) = (["enqueue", "turns", "of=a", "once=1"], ["enqueue", "brief", "n=1", "once=1"]);
+    let roles = Roles { bench: &bench, held: &held };
+    let lost = [&turn, &brief].map(|args| roles.enqueue(&args[1..]));
+    bench.xadd("turns", &[("of", "a"), ("n", "next")]);
+    claim_turns(&bench);
+    assert_eq!(bench.places("turns"), Places { length: 1, pending: 1, delayed: 1, parked: 1, dead: 0 });
+    assert_eq!(bench.redis::<u64>("DEL", ("turns", "brief")), 2);
+    let roles = Roles { bench: &bench, held: &held };
+    for (args, lost) in [&turn, &brief].iter().zip(&lost) {
+        assert_ne!(&roles.enqueue(&args[1..]), lost, "the key is free");
+    }
+    assert_eq!(bench.status("turns", &lost[0], "status"), "FAILED");
+    assert_eq!(bench.status("brief", &lost[1], "status"), "");
+    let next: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("turns", "-", "+"));
+    assert!(next.len() == 2 && next[0].1.contains(&"next".to_owned()), "the next one has its turn: {next:?}");
+    nothing_was_refused(&mut bench);
+}
+
+#[test]
 fn a_producer_needs_every_command_of_its_rule() {
     let held = Held::new();
     let (mut bench, rules) = bench(&held);
@@ -394,14 +433,21 @@ fn a_producer_needs_every_command_of_its_rule() {
                 &["enqueue", "work", "n=1", "--delay", "1h"],
                 &["enqueue", "turns", "of=a", "once=2"],
                 &["enqueue", "turns", "of=a", "once=2"],
+                &["enqueue", "brief", "n=1", "once=3"],
             ] {
                 drop(roles.run("producer", args));
             }
         }
-        // The tasks that have the keys are lost: their entries are gone.
-        let _: u64 = bench.redis("DEL", ("work", "turns"));
+        bench.xadd("turns", &[("of", "a")]);
+        claim_turns(&bench);
+        // The tasks that have the keys are lost: their entries are gone. One of them has its turn.
+        let _: u64 = bench.redis("DEL", ("work", "turns", "brief"));
         let roles = Roles { bench: &bench, held: &held };
-        for args in [&["enqueue", "work", "n=1", "once=1"], &["enqueue", "turns", "of=a", "once=2"]] {
+        for args in [
+            &["enqueue", "work", "n=1", "once=1"],
+            &["enqueue", "turns", "of=a", "once=2"],
+            &["enqueue", "brief", "n=1", "once=3"],
+        ] {
             drop(roles.run("producer", args));
         }
         let mut producer = redis::Client::open(format!("redis://producer:p@127.0.0.1:{}", bench.redis.port))

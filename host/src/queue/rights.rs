@@ -93,6 +93,10 @@ const OF_PRODUCERS: [&str; 23] = [
     "ZREMRANGEBYRANK",
 ];
 
+/// The further commands of `tqhost enqueue` in a queue with tracks: a task that turns out to be lost passes
+/// its turn on.
+const OF_PRODUCERS_WITH_TRACKS: [&str; 3] = ["ZLEXCOUNT", "ZRANGEBYLEX", "ZREM"];
+
 /// The needs of a user of Redis, as ACL SETUSER takes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AclRule {
@@ -127,8 +131,7 @@ pub(crate) fn rules<'c>(
     };
     let host: BTreeSet<&str> = of_scripts().chain(OF_HOSTS).chain(FOR_WARNINGS).collect();
     let operator = host.iter().copied().chain(OF_OPERATORS).collect();
-    let mut producer: BTreeSet<&str> = OF_PRODUCERS.into();
-    producer.extend(queues.iter().any(|queue| queue.list.is_some()).then_some("LPUSH"));
+    let producer = producer_commands(queues);
     let records = plugins.flat_map(|plugin| plugin.records.patterns());
     let mut all = host_keys(queues);
     all.extend(records.map(|pattern| format!("~{}", pattern_of_records(pattern))));
@@ -169,6 +172,17 @@ fn host_keys(queues: &[QueueRules]) -> BTreeSet<String> {
         all.extend([format!("~{}", keys.all), format!("~{}", keys.states())]);
     }
     all.into_iter().collect()
+}
+
+fn producer_commands(queues: &[QueueRules]) -> BTreeSet<&'static str> {
+    let mut all: BTreeSet<&str> = OF_PRODUCERS.into();
+    for rules in queues {
+        all.extend(rules.list.is_some().then_some("LPUSH"));
+        all.extend(rules.turns.tracks.iter().flat_map(|_| OF_PRODUCERS_WITH_TRACKS));
+        // Where no statuses are kept, that of a lost task is deleted.
+        all.extend(rules.retention.is_zero().then_some("DEL"));
+    }
+    all
 }
 
 fn producer_keys(queues: &[QueueRules]) -> BTreeSet<String> {

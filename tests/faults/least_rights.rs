@@ -413,6 +413,37 @@ fn a_producer_ends_a_lost_task_that_has_its_turn_or_keeps_no_status() {
 }
 
 #[test]
+fn a_client_that_lacks_a_right_leaves_the_end_of_a_lost_task_to_a_host() {
+    let held = Held::new();
+    let (mut bench, rules) = bench(&held);
+    // A program that enqueues and waits, without a right that frees turns.
+    let producer = ["SETUSER", "producer", "-zrem"].map(str::to_owned);
+    let _: () = bench.redis("ACL", [&producer[..], &rules["reader"][2..]].concat());
+    bench.tqhost(&["pause", "join"]).ok();
+    let task = |queue: &str, key: &str| json!({ "queue": queue, "key": key, "fields": { "do": [] } });
+    let host = Roles { bench: &bench, held: &held }.host();
+    for (children, then) in [("part", "join"), ("join", "part")] {
+        let calls = json!([["fan-out", [task(children, "child")], task(then, "last")]]);
+        let flow = Roles { bench: &bench, held: &held }.enqueue(&["effects", &format!("do={calls}")]);
+        bench.until("effects", &flow, "COMPLETED");
+    }
+    eventually("a last task and a child wait", || (bench.places("join").length == 2).then_some(()));
+    host.stop();
+    Roles { bench: &bench, held: &held }.enqueue(&["turns", "of=a", "--key", "turn"]);
+    claim_turns(&bench);
+    assert_eq!(bench.redis::<u64>("DEL", ("turns", "join")), 2);
+    for (queue, key) in [("turns", "turn"), ("join", "child"), ("join", "last")] {
+        let lost: String = bench.redis("GET", format!("tq:{{{queue}}}:key:{key}"));
+        let again = ["enqueue", queue, "n=1", "--key", key];
+        assert_eq!(Roles { bench: &bench, held: &held }.enqueue(&again[1..]), lost, "a duplicate");
+        assert_eq!(bench.status(queue, &lost, "status"), "PENDING", "nothing was written");
+        let ran = Roles { bench: &bench, held: &held }.run("host", &again).ok();
+        assert_ne!(ran.stdout.trim(), lost, "the key is free");
+        assert_eq!(bench.status(queue, &lost, "status"), "FAILED");
+    }
+}
+
+#[test]
 fn a_producer_needs_every_command_of_its_rule() {
     let held = Held::new();
     let (mut bench, rules) = bench(&held);

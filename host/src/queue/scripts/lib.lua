@@ -442,10 +442,29 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   return 1
 end
 
+-- Whether a call, which changes nothing, is refused because the user lacks a right to it.
+local function is_denied(...)
+  local reply = redis.pcall(...)
+  return type(reply) == 'table' and reply.err and not string.find(reply.err, 'WRONGTYPE', 1, true)
+end
+
+-- Whether the user lacks a right that the end of a task needs beside those to its status: to change the flow
+-- that it belongs to or joins, or to free its turn.
+local function lacks_rights(status, id)
+  local at, joins = unpack(redis.pcall('HMGET', status, 'flow', 'joins'))
+  local flow = at and string.match(at, '^%d+ (.+)$')
+  if flow and is_denied('HDEL', flow, '') or joins and is_denied('HDEL', joins, '') then return true end
+  if not turns.limit or not tracks().turn_of(id) then return false end
+  return is_denied('ZREM', turns.tracks, '') or is_denied('ZLEXCOUNT', turns.tracks, '-', '+')
+    or is_denied('ZRANGEBYLEX', turns.tracks, '-', '+', 'LIMIT', 0, 1)
+end
+
 -- Ends a task that can never run again, because its entry was deleted. Its idempotency key is free at once:
--- no task has done the work that the key stands for. False if that is not possible now.
+-- no task has done the work that the key stands for. False if that is not possible now. A client may lack
+-- rights that only some ends need, and leaves these to a host.
 local function end_lost(status, marker, id, why)
   if join_refusal(status) then return false end
+  if lacks_rights(status, id) then return false end
   end_task(status, marker, id, 'FAILED', { 'error', 'lost: ' .. why }, nil, nil, false, 0)
   return true
 end

@@ -690,12 +690,41 @@ fn a_busy_server_says_when_to_come_again() {
 }
 
 #[test]
-fn a_time_in_javascript_that_is_no_whole_number_is_rounded_up() {
+fn a_time_that_is_no_whole_number_is_rounded_up_and_progress_down() {
     let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
-    for outcome in ["retry", "unavailable", "defer"] {
+    for (guest, outcome) in
+        GUESTS.into_iter().flat_map(|guest| ["retry", "unavailable", "defer"].map(|outcome| (guest, outcome)))
+    {
         let args = ["--field", &format!("end={outcome}"), "--json"];
-        let view = tried_with(&cache_of("languages"), "in-javascript", &args).json();
-        assert_eq!((&view["outcome"], &view["after_ms"]), (&json!(outcome), &json!(2)), "{view}");
+        let view = tried_with(&cache_of("languages"), guest, &args).json();
+        assert_eq!((&view["outcome"], &view["after_ms"]), (&json!(outcome), &json!(2)), "{guest}: {view}");
+    }
+    let args = ["--field", "end=progress", "--json"];
+    let view = tried_with(&cache_of("languages"), "in-python", &args).ok().json();
+    assert_eq!(view["progress"]["percent"], 33, "{view}");
+}
+
+#[test]
+fn a_number_that_the_host_does_not_take_is_named_in_the_error() {
+    let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+    for (guest, end, number, why) in [
+        ("in-javascript", "retry", r#""soon""#, "TypeError: `afterMs` is a number of milliseconds, not soon"),
+        (
+            "in-python",
+            "retry",
+            "Infinity",
+            "ValueError: `after_ms` is a number of milliseconds from 0 on, not inf",
+        ),
+        ("in-python", "unavailable", "NaN", "`after_ms` is a number of milliseconds from 0 on, not nan"),
+        ("in-python", "defer", "-0.5", "`after_ms` is a number of milliseconds from 0 on, not -0.5"),
+        ("in-python", "defer", r#""soon""#, "`after_ms` is a number of milliseconds from 0 on, not 'soon'"),
+        ("in-python", "count", "1.5", "ValueError: `delta` is a whole number of 64 bits, not 1.5"),
+    ] {
+        let fields = [format!("end={end}"), format!("number={number}")];
+        let args = ["--field", &fields[0], "--field", &fields[1], "--json"];
+        let view = tried_with(&cache_of("languages"), guest, &args).json();
+        assert_eq!((&view["outcome"], &view["kind"]), (&json!("failed"), &json!("trap")), "{guest}: {view}");
+        assert!(view["message"].to_string().contains(why), "{guest} {number}: {view}");
     }
 }
 

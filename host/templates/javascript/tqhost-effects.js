@@ -103,7 +103,8 @@ export const state = {
    * @param {object} [options]
    * @param {number} [options.ttlMs]
    */
-  set: (key, value, { ttlMs = 0 } = {}) => attempt(() => hostState.set(key, bytesOf(value), millis(ttlMs))),
+  set: (key, value, { ttlMs = 0 } = {}) =>
+    attempt(() => hostState.set(key, bytesOf(value), millis('ttlMs', ttlMs))),
 
   delete: (/** @type {string} */ key) => attempt(() => hostState.delete(key)),
 
@@ -145,7 +146,7 @@ export const records = {
 
   /** Deletes the hash after this time, counted from the commit. 0 keeps it until it is deleted. */
   expire: (/** @type {string} */ key, /** @type {number} */ ttlMs) =>
-    attempt(() => hostRecords.expire(key, millis(ttlMs))),
+    attempt(() => hostRecords.expire(key, millis('ttlMs', ttlMs))),
 };
 
 /**
@@ -158,7 +159,7 @@ export const records = {
 export { fence, select };
 
 function newTask({ queue, fields = {}, delayMs = 0, idempotencyKey }) {
-  return { queue, fields: fieldsOf(fields), delayMs: millis(delayMs), idempotencyKey };
+  return { queue, fields: fieldsOf(fields), delayMs: millis('delayMs', delayMs), idempotencyKey };
 }
 
 const fieldsOf = (fields) =>

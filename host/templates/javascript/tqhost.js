@@ -16,11 +16,17 @@ import { get } from 'wasi:config/store@0.2.0-rc.1';
 export const reject = (message) => ({ tag: 'reject', val: message });
 
 /**
- * A time in milliseconds as the host takes it. One of less than a millisecond is never 0, which may mean
- * something else to the host.
+ * A time in milliseconds as the host takes it: a whole number. `name` is for the error. One of less than a
+ * millisecond is never 0, which may mean something else to the host.
+ * @param {string} name
  * @param {number} time
  */
-export const millis = (time) => BigInt(Math.ceil(Math.max(0, Number(time))));
+export function millis(name, time) {
+  const whole = Math.ceil(Math.max(0, Number(time)));
+  if (!Number.isFinite(whole)) throw new TypeError(`\`${name}\` is a number of milliseconds, not ${time}`);
+  // The host shortens long times, if they fit into 64 bits.
+  return BigInt(Math.min(whole, Number.MAX_SAFE_INTEGER));
+}
 
 /**
  * `throw retry('why')`: it may work later. The queue's backoff says when, unless `afterMs` does.
@@ -29,7 +35,7 @@ export const millis = (time) => BigInt(Math.ceil(Math.max(0, Number(time))));
  */
 export const retry = (message, afterMs) => ({
   tag: 'retry',
-  val: { message, afterMs: afterMs === undefined ? undefined : millis(afterMs) },
+  val: { message, afterMs: afterMs === undefined ? undefined : millis('afterMs', afterMs) },
 });
 
 /**
@@ -45,7 +51,10 @@ export const unavailable = (message, afterMs) => ({ ...retry(message, afterMs), 
  * @param {string} message
  * @param {number} afterMs
  */
-export const defer = (message, afterMs) => ({ tag: 'defer', val: { message, afterMs: millis(afterMs) } });
+export const defer = (message, afterMs) => ({
+  tag: 'defer',
+  val: { message, afterMs: millis('afterMs', afterMs) },
+});
 
 /**
  * A field's bytes. If the field is missing, the task is rejected, because no attempt would find it.

@@ -5,6 +5,7 @@ In: a function from a task to a result. Out: the class `Handler` that the compon
 
 import io
 import json as _json
+import math
 import os
 import random
 import sys
@@ -21,26 +22,40 @@ def reject(message: str) -> Err:
     return Err(Failure_Reject(message))
 
 
-def retry(message: str, after_ms: int | None = None) -> Err:
+def millis(name: str, value: float) -> int:
+    """A time in milliseconds as the host takes it: a whole number. `name` is for the error.
+
+    A time of less than a millisecond is never 0, which may mean something else to the host.
+    """
+    try:
+        if value >= 0:
+            # The host shortens long times, if they fit into 64 bits.
+            return min(math.ceil(value), 2**64 - 1)
+    except (TypeError, ArithmeticError):
+        pass
+    raise ValueError(f"`{name}` is a number of milliseconds from 0 on, not {value!r}")
+
+
+def retry(message: str, after_ms: float | None = None) -> Err:
     """`raise retry("why")`: it may work later. The queue's backoff says when, unless `after_ms` does."""
-    return Err(Failure_Retry(Retry(message, after_ms)))
+    return Err(Failure_Retry(Retry(message, None if after_ms is None else millis("after_ms", after_ms))))
 
 
 class _Outage(Err):
     """A failure for a cause outside of the handler."""
 
 
-def unavailable(message: str, after_ms: int | None = None) -> Err:
+def unavailable(message: str, after_ms: float | None = None) -> Err:
     """`raise unavailable("why")`: a service outside is down, or asks to be called later, in `after_ms`.
 
     It is a retry that says nothing about this version. A queue with `hold` waits until the service is back.
     """
-    return _Outage(Failure_Retry(Retry(message, after_ms)))
+    return _Outage(retry(message, after_ms).value)
 
 
-def defer(message: str, after_ms: int) -> Err:
+def defer(message: str, after_ms: float) -> Err:
     """`raise defer("why", 60_000)`: it is too early. The task comes back later, and no attempt is used."""
-    return Err(Failure_Defer(Deferral(message, after_ms)))
+    return Err(Failure_Defer(Deferral(message, millis("after_ms", after_ms))))
 
 
 def has(task: Task, name: str) -> bool:
@@ -78,9 +93,9 @@ def config(key: str) -> str | None:
     return store.get(key)
 
 
-def progress(percent: int, note: str) -> None:
-    """Shown on the task's status while it runs."""
-    context.progress(percent, note)
+def progress(percent: float, note: str) -> None:
+    """Shown on the task's status while it runs. `percent` is rounded down, and stays between 0 and 100."""
+    context.progress(int(min(max(percent, 0), 100)), note)
 
 
 def remaining_ms() -> int:

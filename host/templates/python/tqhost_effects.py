@@ -12,13 +12,13 @@ sees its own writes. One that fails leaves nothing.
 """
 
 import json as _json
-import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from componentize_py_types import Err
-from tqhost import reject, retry
+from tqhost import millis, reject, retry
 
 try:
     from wit_world.imports import delivery as _delivery
@@ -119,7 +119,7 @@ class _StateOfPlugin:
 
     def set(self, key: str, value: Value, *, ttl_ms: float = 0) -> None:
         """Keeps a value until it is deleted, or for `ttl_ms` from the commit on."""
-        _attempt(lambda: _state.set(key, _bytes(value), _millis(ttl_ms)))
+        _attempt(lambda: _state.set(key, _bytes(value), _millis("ttl_ms", ttl_ms)))
 
     def delete(self, key: str) -> None:
         _attempt(lambda: _state.delete(key))
@@ -129,7 +129,7 @@ class _StateOfPlugin:
 
         The commit adds to what is stored then, so no count is lost.
         """
-        return _attempt(lambda: _state.increment(key, delta))
+        return _attempt(lambda: _state.increment(key, _whole(delta)))
 
     def _read(self, key: str, convert: Callable[[bytes], T]) -> T | None:
         value = self.get(key)
@@ -161,7 +161,7 @@ class _RecordsOfTeam:
 
     def expire(self, key: str, ttl_ms: float) -> None:
         """Deletes the hash after this time, counted from the commit. 0 keeps it until it is deleted."""
-        _attempt(lambda: _records.expire(key, _millis(ttl_ms)))
+        _attempt(lambda: _records.expire(key, _millis("ttl_ms", ttl_ms)))
 
 
 outbox = _Outbox()
@@ -188,7 +188,8 @@ def select(index: int) -> None:
 
 
 def _new_task(task: NewTask) -> _outbox.NewTask:
-    return _outbox.NewTask(task.queue, _fields(task.fields), _millis(task.delay_ms), task.idempotency_key)
+    delay = _millis("delay_ms", task.delay_ms)
+    return _outbox.NewTask(task.queue, _fields(task.fields), delay, task.idempotency_key)
 
 
 def _fields(fields: Mapping[str, Value]) -> list[Field]:
@@ -203,9 +204,20 @@ def _bytes(value: Value) -> bytes:
     return value.encode()
 
 
-def _millis(time: float) -> int:
-    """A time of less than a millisecond is never 0, which means something else to the host."""
-    return max(0, math.ceil(time))
+def _millis(name: str, time: float) -> int:
+    """A time that has passed is 0."""
+    return millis(name, 0 if isinstance(time, (int, float)) and time < 0 else time)
+
+
+def _whole(delta: int) -> int:
+    """A whole number that the host takes."""
+    try:
+        whole = operator.index(delta)
+        if -(2**63) <= whole < 2**63:
+            return whole
+    except TypeError:
+        pass
+    raise ValueError(f"`delta` is a whole number of 64 bits, not {delta!r}")
 
 
 _CODES = {

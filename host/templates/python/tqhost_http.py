@@ -97,7 +97,7 @@ def request(
     content = body.encode() if isinstance(body, str) else body or b""
     rest = remaining_ms()
     most = (rest - min(rest // 10, _MARGIN_MS)) * 1_000_000
-    wait = most if timeout is None else min(most, int(max(0, timeout) * 1e9))
+    wait = most if timeout is None else int(min(most, max(0, timeout) * 1e9))
     with monotonic_clock.subscribe_duration(wait) as timer:
         message = _message(method, tls, host, path, headers or {}, content)
         out = message.body() if content else None

@@ -2,10 +2,11 @@
 // says.
 //
 // It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in
-// the call; with `url` the response; with `effects` and `blobs` what it reads. `uncaught` bypasses the helper
-// of `tqhost new`, like a handler that does not use it.
+// the call; with `url` the response; with `effects` and `blobs` what it reads. `retry`, `unavailable` and
+// `defer` use the number in the field `number`, if there is one. `uncaught` bypasses the helper of
+// `tqhost new`, like a handler that does not use it.
 
-import { batches, defer, handles, has, reject, retry, text, unavailable } from './tqhost.js';
+import { batches, defer, handles, has, json, reject, retry, text, unavailable } from './tqhost.js';
 import { blobs } from './tqhost-blobs.js';
 import { fence, flow, outbox, records, select, state } from './tqhost-effects.js';
 import { fetch, retryAfterMs } from './tqhost-http.js';
@@ -24,7 +25,7 @@ function work(task) {
   if (end === 'random') return { drawn: Math.random(), uuid: crypto.randomUUID() };
   if (end === 'number') throw 42;
   const later = { retry, unavailable, defer }[end];
-  if (later) throw later('as told', 1.5);
+  if (later) throw later('as told', has(task, 'number') ? json(task, 'number') : 1.5);
   if (end === 'caused') throw new RangeError('it was not there', { cause: new Error('boom in JavaScript') });
   if (end === 'promise') return Promise.resolve({ tasks });
   if (end === 'recursion') return (function again(n) { return again(n + 1) + 1; })(0);

@@ -1,8 +1,9 @@
 """A guest in Python: it counts its tasks, prints, sends requests to `url`, and ends as the field `end` says.
 
 It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in the
-call; with `url` the response; with `effects` and `blobs` what it reads. `uncaught` bypasses the helper of
-`tqhost new`, like a handler that does not use it.
+call; with `url` the response; with `effects` and `blobs` what it reads. `retry`, `unavailable`, `defer` and
+`count` use the number in the field `number`, if there is one. `uncaught` bypasses the helper of `tqhost new`,
+like a handler that does not use it.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ import uuid
 import warnings
 from datetime import UTC, datetime
 
-from tqhost import batches, handles, has, reject, text, unavailable
+from tqhost import batches, defer, handles, has, json, progress, reject, retry, text, unavailable
 from tqhost_blobs import BlobError, blobs
 from tqhost_effects import fence, flow, outbox, records, select, state
 from tqhost_http import HttpError, request
@@ -43,6 +44,14 @@ def work(task):
         return effects(text(task, "key"))
     if end == "blobs":
         return files(task)
+    number = json(task, "number") if has(task, "number") else 1.5
+    later = {"retry": retry, "unavailable": unavailable, "defer": defer}.get(end)
+    if later:
+        raise later("as told", number)
+    if end == "count":
+        return state.increment("count", number)
+    if end == "progress":
+        progress(100 / 3, "a third")
     if end == "throw":
         explode()
     if end == "random":

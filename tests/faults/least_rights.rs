@@ -161,6 +161,7 @@ fn every_part_works_with_the_least_rights() {
             &["status", "work", "2"],
             &["dead", "list", "fails"],
             &["dead", "show", "fails", &failed],
+            &["dead", "requeue", "fails", "--all", "--dry-run"],
             &["tasks", "work"],
             &["tasks", "work", "--state", "running"],
             &["tasks", "work", "--state", "delayed"],

@@ -67,8 +67,13 @@ fn a_repeated_id_gives_no_turn_away() {
 fn a_dead_letter_is_not_requeued_beside_the_task_that_took_its_id() {
     let mut bench = told("[queues.work]\nplugin = \"as-told\"\n");
     let host = bench.host();
-    let requeue =
-        |bench: &Bench| counts(&bench.tqhost(&["dead", "requeue", "work", "r", "--json"]).ok().json());
+    let requeue = |bench: &Bench| {
+        let command = ["dead", "requeue", "work", "r", "--json"];
+        let [would_be, done] = [&["--dry-run"][..], &[]]
+            .map(|more| counts(&bench.tqhost(&[&command[..], more].concat()).ok().json()));
+        assert_eq!(would_be, done, "a dry run says what the command does");
+        done
+    };
     send(&mut bench, "work", ("r", ""), "first", 1, "reject");
     bench.until("work", "r", "FAILED");
     send(&mut bench, "work", ("r", ""), "second", LONG, "ok");

@@ -90,7 +90,13 @@ pub(super) async fn confirm(
         p.count {
             @if has_more { "At least " }
             strong { (many) } " of queue " (data(&name))
-            @if filter.is_empty() && !has_more { ": all of them." } @else { " match." }
+            @if filter.is_empty() && !has_more && count == examined {
+                ": all of them."
+            } @else if filter.is_empty() {
+                " can be requeued."
+            } @else {
+                " match."
+            }
             @if !is_known { " " (examined) " were looked at" @if has_more { ", the oldest of " (dead) } "." }
         }
         (filter_words(&values))

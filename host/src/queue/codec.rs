@@ -335,6 +335,11 @@ pub fn is_of_host(name: &str) -> bool {
     name.starts_with(HOST_FIELDS)
 }
 
+/// Whether this field names the flow that a task belongs to, or joins.
+pub(super) fn is_of_flow(name: &[u8]) -> bool {
+    [FLOW, JOINS].iter().any(|known| known.as_bytes() == name)
+}
+
 fn decode_id(value: &[u8]) -> Result<String, Malformed> {
     match std::str::from_utf8(value) {
         Ok(id) if !id.is_empty() && id.len() <= MAX_ID_BYTES => Ok(id.to_owned()),

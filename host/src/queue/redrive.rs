@@ -461,14 +461,17 @@ impl Queue {
         let able = || letters.iter().filter(|letter| !letter.is_packed());
         progress.sent = 0;
         match what {
-            Redrive::Count(true) => progress.succeeded += able().count() as u64,
             Redrive::Count(false) => progress.succeeded += letters.len() as u64,
-            Redrive::Requeue(_) => {
-                let calls: Vec<ScriptCall> = able().map(|letter| self.requeue_call(letter)).collect();
+            Redrive::Count(true) | Redrive::Requeue(_) => {
+                let only_says = matches!(what, Redrive::Count(_));
+                let calls: Vec<ScriptCall> =
+                    able().map(|letter| self.requeue_call(letter, only_says)).collect();
                 if calls.is_empty() {
                     return Ok(());
                 }
-                (progress.is_writing, progress.sent) = (true, calls.len() as u64);
+                if !only_says {
+                    (progress.is_writing, progress.sent) = (true, calls.len() as u64);
+                }
                 let replies = self.link.scripts("requeue", &calls).await?;
                 let counts: Vec<Result<u64, QueueError>> =
                     replies.into_iter().map(|reply| self.shaped("requeue", reply::count(&reply?))).collect();
@@ -477,6 +480,9 @@ impl Queue {
                 progress.without_flow += of_kind(|n| *n == REQUEUED_WITHOUT_FLOW);
                 counts.into_iter().collect::<Result<Vec<u64>, QueueError>>()?;
                 progress.is_writing = false;
+                if only_says {
+                    return Ok(());
+                }
                 let named: Vec<_> = able()
                     .filter_map(|letter| self.waiting(&letter.id, &letter.fields, letter.enqueued_at))
                     .collect();
@@ -497,13 +503,19 @@ impl Queue {
         Ok(())
     }
 
-    fn requeue_call(&self, letter: &DeadLetter) -> ScriptCall {
+    /// With `only_says`, the call gives the same reply, and writes nothing.
+    fn requeue_call(&self, letter: &DeadLetter, only_says: bool) -> ScriptCall {
         let call = ScriptCall::new(&script::REQUEUE)
             .key(&self.keys.stream)
             .key(&self.keys.dead)
             .key(self.keys.task(&letter.id))
             .telling(Arc::clone(&self.told));
-        with_fields(call.arg(&letter.entry).arg(letter.enqueued_at), codec::revived(&letter.id, &letter.raw))
+        let call = call.arg(&letter.entry).arg(letter.enqueued_at).arg(u8::from(only_says));
+        if only_says {
+            let of_flow = letter.raw.iter().filter(|(name, _)| codec::is_of_flow(name));
+            return with_fields(call.only_reading(), of_flow.cloned().collect());
+        }
+        with_fields(call, codec::revived(&letter.id, &letter.raw))
     }
 }
 

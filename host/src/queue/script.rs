@@ -75,7 +75,11 @@ impl Script {
 
     /// Begins a call with this many keys. The caller adds the keys, then the arguments.
     pub(super) fn command(&self, keys: usize) -> Cmd {
-        let mut command = redis::cmd(if self.only_reads { "EVALSHA_RO" } else { "EVALSHA" });
+        self.begin(self.only_reads, keys)
+    }
+
+    fn begin(&self, only_reads: bool, keys: usize) -> Cmd {
+        let mut command = redis::cmd(if only_reads { "EVALSHA_RO" } else { "EVALSHA" });
         command.arg(&self.sha1).arg(keys);
         command
     }
@@ -94,6 +98,8 @@ pub struct ScriptCall {
     args: Vec<Vec<u8>>,
     /// Keys and arguments that come after all others.
     last: Arc<Told>,
+    /// Whether this call only reads, of a script that may write.
+    only_reads: bool,
 }
 
 /// The streams that are told of ends, and the tracks, as `take_told` of lib.lua takes them.
@@ -105,7 +111,7 @@ pub(crate) struct Told {
 
 impl ScriptCall {
     pub fn new(script: &'static LazyLock<Script>) -> ScriptCall {
-        ScriptCall { script, keys: Vec::new(), args: Vec::new(), last: Arc::default() }
+        ScriptCall { script, keys: Vec::new(), args: Vec::new(), last: Arc::default(), only_reads: false }
     }
 
     pub fn key(mut self, key: impl AsRef<[u8]>) -> ScriptCall {
@@ -123,8 +129,14 @@ impl ScriptCall {
         ScriptCall { last, ..self }
     }
 
+    /// Redis is to see to it that this call only reads.
+    pub(super) fn only_reading(self) -> ScriptCall {
+        ScriptCall { only_reads: true, ..self }
+    }
+
     pub(super) fn command(&self) -> Cmd {
-        let mut command = self.script.command(self.keys.len() + self.last.keys.len());
+        let only_reads = self.only_reads || self.script.only_reads;
+        let mut command = self.script.begin(only_reads, self.keys.len() + self.last.keys.len());
         command.arg(&self.keys).arg(&self.last.keys).arg(&self.args).arg(&self.last.args);
         command
     }

@@ -385,7 +385,7 @@ impl Store {
     /// Brings a dead letter back with these fields, and gives the reply.
     pub fn requeue(&mut self, queue: &str, id: &str, letter: &str, fields: &[String]) -> Step<u64> {
         let keys = [queue.to_owned(), key(queue, "dead"), self.status(queue, id)];
-        let args = [owned(&[letter, "1"]), fields.to_vec(), owned(&["", queue])].concat();
+        let args = [owned(&[letter, "1", ""]), fields.to_vec(), owned(&["", queue])].concat();
         self.call(&script::REQUEUE.source, &keys, &args)
     }
 

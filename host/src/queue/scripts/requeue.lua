@@ -1,16 +1,28 @@
--- Brings a dead letter back into its queue, as a task on its first attempt.
+-- Brings a dead letter back into its queue, as a task on its first attempt, or says what would become of it.
 --
 -- KEYS  1 stream · 2 dead letters · 3 status
--- ARGV  1 the dead letter's entry id · 2 enqueued-at ms · 3… the task's fields, name and value
+-- ARGV  1 the dead letter's entry id · 2 enqueued-at ms · 3 1: only says what it would give, and writes
+--       nothing · 4… the task's fields, name and value (if it only says it: tq-flow and tq-joins are enough)
 -- Gives 1; 2 when the flow that the task belongs to, or joins, is not known any more; or 0: then nothing was
 --   written. The dead letter does not exist (any more), or its id belongs to a task that has completed, runs,
 --   or is being stopped: its producer sent it again.
 take_told()
-local dead, status, fields = KEYS[2], KEYS[3], { unpack(ARGV, 3) }
+local dead, status, fields = KEYS[2], KEYS[3], { unpack(ARGV, 4) }
 if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end
 local is, known_entry, _, _, kept_until = place_of(status)
 local runs = is == 'PROCESSING' and known_entry and (exists(known_entry) or kept_until > now)
 if is == 'COMPLETED' or runs or mark_of(status, '') then return 0 end
+local reply, notes, flow_of = 1, {}, {}
+for field, name in pairs({ flow = 'tq-flow', joins = 'tq-joins' }) do
+  local value = value_in(fields, name)
+  local flow = value and string.match(value, field == 'flow' and '^%d+ (.+)$' or '^.+$')
+  if flow and redis.pcall('HEXISTS', flow, 'left') == 1 then
+    notes[field], flow_of[field] = value, flow
+  elseif value then
+    reply = 2
+  end
+end
+if ARGV[3] == '1' then return reply end
 -- It waits for its first attempt from now on. An operation that began before knows by the second field that
 -- the task came later, although it was enqueued earlier.
 append(fields, 'tq-due-at', now_text, 'tq-requeued-at', now_text)
@@ -21,21 +33,14 @@ forget_end(status, 'error', 'progress', 'note', 'due_at', 'started_at', 'parked_
 
 -- Its end counts for the flow that it belongs to, or that it joins, which may be about to expire. The end of
 -- a task that joins it decides on that again. A requeued child has a long time to complete.
-local reply = 1
-for field, name in pairs({ flow = 'tq-flow', joins = 'tq-joins' }) do
-  local noted = value_in(fields, name)
-  local flow = noted and string.match(noted, field == 'flow' and '^%d+ (.+)$' or '^.+$')
-  if flow and redis.pcall('HEXISTS', flow, 'left') == 1 then
-    redis.call('HSET', status, field, noted)
-    for _, key in ipairs({ flow, flow .. ':results' }) do
-      if field == 'joins' then
-        redis.call('PERSIST', key)
-      else
-        redis.call('PEXPIRE', key, FAILED_FLOW_LIVES, 'GT')
-      end
+for field, noted in pairs(notes) do
+  redis.call('HSET', status, field, noted)
+  for _, key in ipairs({ flow_of[field], flow_of[field] .. ':results' }) do
+    if field == 'joins' then
+      redis.call('PERSIST', key)
+    else
+      redis.call('PEXPIRE', key, FAILED_FLOW_LIVES, 'GT')
     end
-  elseif noted then
-    reply = 2
   end
 end
 note(value_in(fields, 'tq-id') or entry, 'PENDING', 'attempt', '1')

@@ -253,6 +253,25 @@ fn without_redis_the_page_says_so() {
 }
 
 #[test]
+fn a_key_of_another_type_is_told_with_the_name_of_its_queue() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n[queues.bad]\nplugin = \"echo\"\n");
+    bench.redis::<()>("SET", ("bad", "text"));
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let overview = text(&browser.page("/"));
+    assert!(overview.contains("`tqhost adopt bad`"), "{overview}");
+    let token = form_token(&browser.page("/queues/work?state=queued"));
+    for answer in [
+        browser.get("/queues/bad"),
+        browser.get("/queues/%62ad?state=queued"),
+        browser.submit("/queues/bad/tasks", &[("form-token", &token), ("fields", "a=1")]),
+    ] {
+        assert!(answer.status == 409 && text(&answer.body).contains("`tqhost adopt bad`"), "{answer:?}");
+    }
+    host.stop();
+}
+
+#[test]
 fn the_overview_tells_what_is_wrong_with_redis_and_with_rules() {
     let mut bench = Bench::with_redis("[queues.work]\n", &["--appendonly", "no", "--save", ""]);
     let host = bench.host();

@@ -34,6 +34,7 @@ use utoipa_axum::routes;
 
 use crate::admin::problem::{ApiProblem, ProblemBody, ProblemCode};
 pub(crate) use body::reasons;
+pub(crate) use problems::naming;
 use state::MAX_BODY;
 pub(crate) use state::{Api, ApiLimits, ApiParts};
 

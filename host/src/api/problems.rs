@@ -18,9 +18,11 @@ tokio::task_local! {
     static QUEUE: Option<String>;
 }
 
-/// Answers the request for this path. The problems that it meets name the queue of the path.
-pub(super) async fn naming<T>(path: &str, answer: impl Future<Output = T>) -> T {
-    let name = path.strip_prefix("/v1/queues/").and_then(|rest| rest.split('/').next());
+/// Answers the request for this path of the API or of a page. The problems that it meets name the queue of
+/// the path.
+pub(crate) async fn naming<T>(path: &str, answer: impl Future<Output = T>) -> T {
+    let rest = ["/v1/queues/", "/queues/"].iter().find_map(|prefix| path.strip_prefix(prefix));
+    let name = rest.and_then(|rest| rest.split('/').next());
     let queue = name.map(|name| percent_decode_str(name).decode_utf8_lossy().into_owned());
     QUEUE.scope(queue, answer).await
 }

@@ -25,6 +25,7 @@ use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::request::{REQUEST_ID, is_change, request_id};
 use crate::admin::tokens::Caller;
 use crate::api::guard::{FETCH_SITE, TIME, is_loopback_name, is_own_origin, timed_out};
+use crate::api::naming;
 
 /// The most bytes of a form.
 const MAX_FORM: usize = 1 << 20;
@@ -160,7 +161,8 @@ async fn limited(dashboard: &Dashboard, request: Request, next: Next) -> Respons
         Ok(permit) => permit,
         Err(problem) => return PageProblem(problem).into_response(),
     };
-    match tokio::time::timeout(TIME, next.run(request)).await {
+    let path = request.uri().path().to_owned();
+    match tokio::time::timeout(TIME, naming(&path, next.run(request))).await {
         Ok(response) => response,
         Err(_) => PageProblem(timed_out()).into_response(),
     }

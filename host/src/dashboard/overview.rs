@@ -54,7 +54,10 @@ pub(super) async fn show(
         match view {
             Ok(view) => queues.push(view),
             Err(error) if error.is_connection() => return Err(error.into()),
-            Err(error) => failed.push((queue, chain(&error))),
+            Err(error) => {
+                let why = error.misfit(&queue).unwrap_or_else(|| chain(&error));
+                failed.push((queue, why));
+            }
         }
     }
     let histories = histories(&api.queues(), link).await?;

@@ -76,7 +76,8 @@ pub(super) async fn confirm(
     let (count, examined, next) = if is_known {
         (dead, dead, None)
     } else {
-        let (what, at) = (Redrive::Count(deed == Deed::Requeue), values.get("at").unwrap_or(&begin));
+        // Asking which of them can be requeued would cost Redis several commands for each.
+        let (what, at) = (Redrive::Count(false), values.get("at").unwrap_or(&begin));
         let part = redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(at) }).await?;
         (values.sum("counted", part.succeeded), values.sum("examined", part.examined), part.next)
     };
@@ -90,13 +91,7 @@ pub(super) async fn confirm(
         p.count {
             @if has_more { "At least " }
             strong { (many) } " of queue " (data(&name))
-            @if filter.is_empty() && !has_more && count == examined {
-                ": all of them."
-            } @else if filter.is_empty() {
-                " can be requeued."
-            } @else {
-                " match."
-            }
+            @if filter.is_empty() && !has_more { ": all of them." } @else { " match." }
             @if !is_known { " " (examined) " were looked at" @if has_more { ", the oldest of " (dead) } "." }
         }
         (filter_words(&values))

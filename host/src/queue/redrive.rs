@@ -65,7 +65,7 @@ pub(crate) enum Redrive {
     /// At most at this rate.
     Requeue(Option<Rate>),
     Purge,
-    /// Nothing: those are counted that a requeue (`true`) or purge would take.
+    /// Nothing: those are counted that a requeue would bring back (`true`), or a purge would take.
     Count(bool),
 }
 

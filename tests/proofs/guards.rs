@@ -13,6 +13,8 @@ mod staging;
 mod store;
 mod tracks;
 
+use std::collections::HashMap;
+
 use store::{Attempt, Effect, JOIN, Mutation, PART, Step, Store, TOLD, WORK, same};
 
 use crate::support::RedisServer;
@@ -38,6 +40,18 @@ const CASES: &[Case] = &[
         what: "an attempt that others have settled sets no value",
         scenario: values_are_set_once,
         mutations: &[&[("if not ours or ours[attempt] then", "if true then")]],
+    },
+    Case {
+        what: "a status is copied only if nothing else wrote into it, and to where there is none",
+        scenario: copied_statuses_hold_what_they_should,
+        mutations: &[
+            &[("redis.pcall('HLEN', status) == 2 + #changes / 2", "true")],
+            &[(
+                "redis.pcall('COPY', model.status, status) == 1",
+                "redis.pcall('COPY', model.status, status)",
+            )],
+            &[("redis.call('HSET', status, unpack(model.changes))", "")],
+        ],
     },
     Case {
         what: "who does not hold the entry is told so before the effects are looked at",
@@ -249,6 +263,28 @@ fn values_are_set_once(store: &mut Store) -> Step {
     let both = [Attempt::setter(&first, "a"), Attempt::setter(&second, "b")];
     same("both", settle(store, &[&both[0], &both[1]])?, ["0", "1"])?;
     same("values", [store.get("a")?, store.get("b")?], ["later", "x"])
+}
+
+fn copied_statuses_hold_what_they_should(store: &mut Store) -> Step {
+    // Four of each call, because fewer are not copied. Something has written into one of the statuses before.
+    for noted in [0, 2] {
+        let entries: Vec<String> = (0..4).map(|_| store.work("c1")).collect::<Step<_>>()?;
+        let status = store.status(WORK, &entries[noted]);
+        store.run::<u64>("HSET", &[&status, "note", "by hand"])?;
+        let attempts: Vec<Attempt> = entries.iter().map(|entry| Attempt::plain(entry)).collect();
+        same("all", store.settle("c1", &attempts.iter().collect::<Vec<_>>())?, ["1"; 4])?;
+        for (n, entry) in entries.iter().enumerate() {
+            let status = store.status(WORK, entry);
+            let said: HashMap<String, String> = store.run("HGETALL", &[&status])?;
+            let value = |name: &str| said.get(name).map(String::as_str);
+            same("the end", (value("status"), value("plugin")), (Some("COMPLETED"), Some("p")))?;
+            // The store says that each was enqueued at its place in the call.
+            let place = (n + 1).to_string();
+            same("the time", value("enqueued_at"), Some(place.as_str()))?;
+            same("the note", value("note").is_some(), n == noted)?;
+        }
+    }
+    Ok(())
 }
 
 fn a_stranger_is_not_told_of_a_refusal(store: &mut Store) -> Step {

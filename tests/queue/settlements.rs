@@ -110,6 +110,41 @@ fn of_several_plain_tasks_only_those_are_completed_that_are_still_there() {
 }
 
 #[test]
+fn plain_tasks_of_one_call_have_whole_statuses_of_their_own() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    let mut settler = Settler::new(&bench);
+    for ms in 1..=6 {
+        let _: String = bench.redis("XADD", (STREAM, format!("{ms}000-0"), "content", "x"));
+    }
+    let _: redis::Value =
+        bench.redis("XREADGROUP", ("GROUP", "tqhost", HOST, "COUNT", 6, "STREAMS", STREAM, ">"));
+    let results = [None, None, None, None, Some("e"), Some("f")];
+    let endings: Vec<Ending> =
+        (1..).zip(results).map(|(ms, result)| completed(&format!("{ms}000-0"), result)).collect();
+    let settled = settler.settle(&endings.iter().collect::<Vec<_>>());
+    assert_eq!(settled, [Settled::Done; 6]);
+    for (ms, result) in (1..).zip(results) {
+        let key = format!("tq:{{{STREAM}}}:task:{ms}000-0");
+        let mut status: HashMap<String, String> = bench.redis("HGETALL", &key);
+        assert_eq!(status.remove("started_at"), status.remove("finished_at"), "it ran for no time");
+        let enqueued_at = format!("{ms}000");
+        let mut expected = HashMap::from([
+            ("status", "COMPLETED"),
+            ("attempt", "1"),
+            ("plugin", "p@1"),
+            ("consumer", HOST),
+            ("enqueued_at", &enqueued_at),
+        ]);
+        expected.extend(result.map(|result| ("result", result)));
+        let found: HashMap<&str, &str> =
+            status.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(found, expected);
+        let lives_ms: u64 = bench.redis("PTTL", &key);
+        assert!((86_000_000..=86_400_000).contains(&lives_ms), "{lives_ms}");
+    }
+}
+
+#[test]
 fn without_statuses_as_many_are_completed_as_were_still_there() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nretention = \"0s\"\n");
     let (ids, settled) = settle_all(&mut bench);

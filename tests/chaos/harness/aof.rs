@@ -2,7 +2,7 @@
 //!
 //! In: the bytes of a file that was never rewritten. Out: every write that took effect, in order; the writes
 //! of a script are one step. The file contains exactly the commands that changed something, whatever hosts
-//! say. Not here: what they mean (`history`).
+//! say. A copy of a hash is given as the HSET that it amounts to. Not here: what they mean (`history`).
 
 /// The writes of one step: the commands of a script or of MULTI, or a single command.
 pub type Transaction<'f> = Vec<Vec<&'f [u8]>>;
@@ -21,9 +21,17 @@ pub fn transactions(file: &[u8]) -> impl Iterator<Item = Transaction<'_>> {
             if command[0].eq_ignore_ascii_case(b"EXEC") {
                 return Some(step);
             }
-            step.push(command);
+            step.push(copied(&step, &command).unwrap_or(command));
         }
     })
+}
+
+/// The HSET of what `command` copies, if it copies a hash that an earlier write of the step has made.
+fn copied<'f>(step: &Transaction<'f>, command: &[&'f [u8]]) -> Option<Vec<&'f [u8]>> {
+    let &[b"COPY", source, copy] = command else { return None };
+    let made = |write: &&Vec<&[u8]>| write[0].eq_ignore_ascii_case(b"HSET") && write[1] == source;
+    let fields = step.iter().filter(made).flat_map(|write| &write[2..]);
+    Some([&b"HSET"[..], copy].iter().chain(fields).copied().collect())
 }
 
 struct Commands<'f> {

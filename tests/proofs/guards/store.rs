@@ -250,7 +250,7 @@ impl Store {
             owned(&[consumer, &number, &count(&plain), "0", &count(&setters), "0", &count(&setters), "p"]);
         for block in [&plain, &setters] {
             args.extend(block.iter().map(|attempt| attempt.entry.clone()));
-            args.extend(block.iter().map(|_| "1".to_owned()));
+            args.extend((1..=block.len()).map(|enqueued_at_ms| enqueued_at_ms.to_string()));
             args.extend(block.iter().map(|_| "0".to_owned()));
         }
         args.extend(setters.iter().map(|_| "1".to_owned()));

@@ -17,9 +17,10 @@
 local COMMANDS = [[
   XACK XADD XCLAIM XDEL XGROUP|CREATE XGROUP|DELCONSUMER XGROUP|SETID XINFO|CONSUMERS XINFO|GROUPS
   XINFO|STREAM XLEN XPENDING XRANGE XREADGROUP
-  DEL EXISTS GET HDEL HEXISTS HGET HGETALL HINCRBY HMGET HSCAN HSET HSETNX INCRBY LINDEX LLEN LPOP MSET
-  PERSIST PEXPIRE PTTL RPOP RPUSH SET SETRANGE TIME TYPE UNLINK ZADD ZCARD ZCOUNT ZLEXCOUNT ZRANGE
-  ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGEBYLEX ZSCAN ZSCORE
+  COPY DEL EXISTS GET HDEL HEXISTS HGET HGETALL HINCRBY HLEN HMGET HSCAN HSET HSETNX INCRBY LINDEX LLEN
+  LPOP MSET PERSIST PEXPIRE PTTL RPOP RPUSH SET SETRANGE TIME TYPE UNLINK ZADD ZCARD ZCOUNT ZLEXCOUNT
+  ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGEBYLEX ZSCAN
+  ZSCORE
 ]]
 local denied = {}
 local asked = COMMANDS .. table.concat(ARGV, ' ', 2)
@@ -27,7 +28,7 @@ for name in string.gmatch(redis.acl_check_cmd and asked or '', '%S+') do
   local command, part = string.match(name, '^([%w_]+)|?(%w*)$')
   local args = { string.sub(command, 1, 1) == 'X' and stream or KEYS[2] }
   if part ~= '' then table.insert(args, 1, part) end
-  if command == 'BLMOVE' then append(args, args[1]) end
+  if command == 'BLMOVE' or command == 'COPY' then append(args, args[1]) end
   if command == 'EVALSHA' or command == 'EVALSHA_RO' then args = { '', '0' } end
   if command == 'XREAD' then args = { 'STREAMS', stream, '$' } end
   if command == 'XREADGROUP' then args = { 'GROUP', group, 'consumer', 'STREAMS', stream, '>' } end

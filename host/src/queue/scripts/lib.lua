@@ -382,12 +382,13 @@ end
 -- FAILED or CANCELLED; `changes` are the names and values of the other fields of the status that change. The
 -- rest may be missing: `source` is the task's entry while it exists, or the list of its fields (false: nobody
 -- is told of this end); `letter` is the content of the dead letter; `is_new` is true for a task that can have
--- no status yet; `lives` is how long (ms) the idempotency key lives, if not as long as the queue keeps it.
+-- no status yet; `lives` is how long (ms) the idempotency key lives, if not as long as the queue keeps it;
+-- `model` is a status that another new task got in the same call, with the changes that this one differs in.
 --
 -- The order is: the dead letter, the status and its retention, the records, the idempotency key, the track,
 -- the flow, those who are told of the end. The caller has acknowledged the entry before, or the first write
 -- here is an HDEL, so Redis does not refuse the rest when its memory is full.
-local function end_task(status, marker, id, how, changes, source, letter, is_new, lives)
+local function end_task(status, marker, id, how, changes, source, letter, is_new, lives, model)
   local attempt, last_error, enqueued_at
   if source ~= false and (told[how] or told.events) then
     if type(source) == 'string' then
@@ -411,7 +412,10 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
     local noted = not joins and (value_in(changes, 'joins') or letter and value_in(letter, 'tq-joins'))
     if noted and redis.pcall('HGET', noted, 'status') == status then joins = noted end
   end
-  if tonumber(retention) > 0 then
+  if model and redis.pcall('COPY', model.status, status) == 1 then
+    -- It expires with the one that it was copied from.
+    redis.call('HSET', status, unpack(model.changes))
+  elseif tonumber(retention) > 0 then
     if not is_new then
       redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'stops', 'deleted', 'alone',
         how == 'COMPLETED' and 'error' or 'cancel')

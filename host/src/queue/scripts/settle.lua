@@ -45,6 +45,8 @@ local plain, setters = without + with, set_without + set_with
 local settled, out = {}, {}
 -- The most tasks that share an entry of events.
 local MOST_TOGETHER = 20
+-- With fewer plain attempts than this, it costs less to write each status.
+local LEAST_COPIED = 3
 -- Times of starts, by their age in ms: writing a number as text is expensive.
 local starts = {}
 local function started(ran)
@@ -97,21 +99,44 @@ local function complete_plain(first, count, results, base, set)
   -- The tasks share entries, which cost less than one for each.
   local events, before = told.events, #settled
   told.events = nil
-  -- All attempts share one list, because a new list for each of them would be expensive.
+  -- All attempts share these lists, because new ones for each of them would be expensive.
+  local own = { 'enqueued_at', '', 'started_at', '' }
   local changes = {
-    'attempt', '1', 'plugin', ARGV[11], 'consumer', consumer, 'enqueued_at', '', 'started_at', '',
+    'enqueued_at', '', 'started_at', '', 'attempt', '1', 'plugin', ARGV[11], 'consumer', consumer,
   }
-  for i = 1, count do
-    local at = base + i
-    if refused or (ours and not ours[i]) then
-      out[first + i] = refused or 0
-    else
-      changes[8], changes[10] = ARGV[at + count], started(ARGV[at + 2 * count])
-      if i > count - results then changes[11], changes[12] = 'result', ARGV[at + 2 * count + results] end
-      local status, entry = KEYS[5 + first + i], ARGV[at]
-      out[first + i] = try(end_task, status, stream, false, 'COMPLETED', changes, entry, nil, true)
-      settled[#settled + 1] = entry
+  -- Their statuses differ in few fields, and a copy of one costs half as much as to write all of them.
+  local model = tonumber(retention) > 0 and count >= LEAST_COPIED and {} or nil
+  local i = 1
+  -- Completes those that are left, and ends early with an error for attempt `i`.
+  local function complete_rest()
+    while i <= count do
+      local at = base + i
+      if refused or (ours and not ours[i]) then
+        out[first + i] = refused or 0
+      else
+        own[2], own[4] = ARGV[at + count], started(ARGV[at + 2 * count])
+        changes[2], changes[4] = own[2], own[4]
+        if i > count - results then
+          own[5], own[6] = 'result', ARGV[at + 2 * count + results]
+          changes[11], changes[12] = own[5], own[6]
+        end
+        local status, entry = KEYS[5 + first + i], ARGV[at]
+        settled[#settled + 1] = entry
+        out[first + i] = end_task(status, stream, false, 'COMPLETED', changes, entry, nil, true, nil,
+          model and model.status and model)
+        if model and not model.status then
+          -- Others are not copied from a status that something else had written into before.
+          local is_whole = redis.pcall('HLEN', status) == 2 + #changes / 2
+          model = is_whole and { status = status, changes = own } or nil
+        end
+      end
+      i = i + 1
     end
+  end
+  -- Each attempt fails alone.
+  while i <= count do
+    local failure = try(complete_rest)
+    if failure then out[first + i], i = failure, i + 1 end
   end
   told.events = events
   while events and before < #settled do

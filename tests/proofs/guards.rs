@@ -139,7 +139,7 @@ const CASES: &[Case] = &[
             &[("(completes or buries or mark == 'here')", "completes")],
             &[("(completes or buries or mark == 'here')", "(completes or buries)")],
             &[("or join_refusal(KEYS[4])", "")],
-            &[("if join_refusal(status) then return false end", "")],
+            &[("or join_refusal(status) ~= nil", "")],
             &[("if bad then error(bad) end", "")],
             &[("is_broken\n      or wrong_type(", "wrong_type(")],
             &[("flow .. ':results', 'hash')", "'none', 'hash')")],

@@ -446,29 +446,53 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   return 1
 end
 
--- Whether a call, which changes nothing, is refused because the user lacks a right to it.
-local function is_denied(...)
-  local reply = redis.pcall(...)
-  return type(reply) == 'table' and reply.err and not string.find(reply.err, 'WRONGTYPE', 1, true)
+-- Whether the user may not run one of these commands on a key. To ask leaves no line in Redis's own log.
+local function is_denied(key, ...)
+  for i = 1, redis.acl_check_cmd and select('#', ...) or 0 do
+    if not redis.acl_check_cmd((select(i, ...)), key) then return true end
+  end
+  return false
 end
 
--- Whether the user lacks a right that the end of a task needs beside those to its status: to change the flow
--- that it belongs to or joins, or to free its turn.
+-- Whether the user lacks a right that the end of a lost task needs beside those that each one needs: to
+-- delete its status, to change the flow that it belongs to or joins, or to free its turn.
 local function lacks_rights(status, id)
+  if tonumber(retention) == 0 and is_denied(status, 'DEL') then return true end
   local at, joins = unpack(redis.pcall('HMGET', status, 'flow', 'joins'))
+  if joins and (is_denied(joins, 'HDEL', 'PEXPIRE') or is_denied(joins .. ':results', 'PEXPIRE')) then
+    return true
+  end
   local flow = at and string.match(at, '^%d+ (.+)$')
-  if flow and is_denied('HDEL', flow, '') or joins and is_denied('HDEL', joins, '') then return true end
-  if not turns.limit or not tracks().turn_of(id) then return false end
-  return is_denied('ZREM', turns.tracks, '') or is_denied('ZLEXCOUNT', turns.tracks, '-', '+')
-    or is_denied('ZRANGEBYLEX', turns.tracks, '-', '+', 'LIMIT', 0, 1)
+  if flow then
+    if is_denied(flow, 'HGET', 'HMGET', 'HGETALL', 'HSET') then return true end
+    if is_denied(flow .. ':results', 'TYPE', 'HGET', 'HSET') then return true end
+    -- The end of a lost child delivers the task that joins its flow.
+    for _, one in ipairs({
+      { 'stream', 'TYPE', 'XADD' }, { 'delayed', 'TYPE' }, { 'parked', 'TYPE' }, { 'dead', 'TYPE' },
+      { 'status', 'TYPE', 'HGET', 'HSET' }, { 'marker', 'GET', 'SET' },
+    }) do
+      local key = redis.pcall('HGET', flow, one[1])
+      if type(key) == 'string' and is_denied(key, unpack(one, 2)) then return true end
+    end
+  end
+  if not turns.limit then return false end
+  if is_denied(turns.owners, 'HGET') then return true end
+  if not tracks().turn_of(id) then return false end
+  return is_denied(turns.owners, 'HDEL', 'HSET') or is_denied(turns.delayed, 'ZREM')
+    or is_denied(turns.tracks, 'ZADD', 'ZREM', 'ZLEXCOUNT', 'ZRANGEBYLEX')
+    or is_denied(turns.parked, 'HGET', 'HDEL') or is_denied(stream, 'XADD')
+end
+
+-- Whether a lost task cannot be ended now. A client may lack rights that only some ends need, and leaves these
+-- to a host.
+local function refuses_end(status, id)
+  return lacks_rights(status, id) or join_refusal(status) ~= nil
 end
 
 -- Ends a task that can never run again, because its entry was deleted. Its idempotency key is free at once:
--- no task has done the work that the key stands for. False if that is not possible now. A client may lack
--- rights that only some ends need, and leaves these to a host.
+-- no task has done the work that the key stands for. False if that is not possible now.
 local function end_lost(status, marker, id, why)
-  if join_refusal(status) then return false end
-  if lacks_rights(status, id) then return false end
+  if refuses_end(status, id) then return false end
   end_task(status, marker, id, 'FAILED', { 'error', 'lost: ' .. why }, nil, nil, false, 0)
   return true
 end

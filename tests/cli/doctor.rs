@@ -259,6 +259,45 @@ fn a_delayed_task_without_fields_is_lost() {
 }
 
 #[test]
+fn a_lost_child_stays_where_it_is_until_its_flow_can_note_its_end() {
+    let mut bench = bench();
+    let read_before = bench.xadd("work", &[("n", "1")]);
+    read(&mut bench, 1);
+    let known = [("status", "PROCESSING"), ("entry", read_before.as_str()), ("attempt", "1")];
+    let _: u64 = bench.redis("HSET", (task(&read_before), &known));
+    let (nowhere, delayed) = (enqueue(&bench, &[]), enqueue(&bench, &["--delay", "1h"]));
+    let children = [&read_before, &nowhere, &delayed];
+    for id in children {
+        let _: u64 = bench.redis("HSET", (task(id), "flow", "0 flow"));
+    }
+    // A key of the flow has another type.
+    let _: u64 = bench.redis("HSET", ("flow", "stream", "text"));
+    let _: () = bench.redis("SET", ("text", "x"));
+    let entry = bench.status("work", &nowhere, "entry");
+    assert_eq!(bench.redis::<u64>("XDEL", ("work", &read_before, entry)), 2);
+    let _: u64 = bench.redis("HDEL", (PARKED, format!("new/{delayed}")));
+    eventually("its lease is over", || {
+        let idle: Vec<redis::Value> = bench.redis("XPENDING", ("work", "tqhost", "IDLE", 1000, "-", "+", 10));
+        (idle.len() == 1).then_some(())
+    });
+    let expected = [
+        format!("delayed-without-fields {delayed}"),
+        format!("deleted-entry {read_before}"),
+        format!("lost-task {nowhere}"),
+    ];
+    let report = doctor(&bench, &["--fix"]);
+    assert_eq!(findings(&report), expected, "{report:#}");
+    assert!(report["findings"].as_array().expect("findings").iter().all(|each| each["fixed"] == false));
+    let places = bench.places("work");
+    assert_eq!((places.pending, places.delayed), (1, 1), "they are where they were");
+    let _: u64 = bench.redis("DEL", "text");
+    found_and_mended(&bench, &expected);
+    for id in children {
+        assert_eq!(bench.status("work", id, "status"), "FAILED");
+    }
+}
+
+#[test]
 fn fields_that_nothing_makes_due_run() {
     let mut bench = bench();
     let id = enqueue(&bench, &["--delay", "1h"]);

@@ -50,13 +50,12 @@ end
 local function mend(verdict, status, marker, known, id)
   if verdict == 3 then
     redis.call('PEXPIRE', status, retention)
-  elseif verdict == 5 then
-    end_lost(status, marker, id, known[2] and 'its entry was deleted from the stream'
-      or 'it is neither delayed nor in the stream any more')
-  else
-    return 0
+    return 1
   end
-  return 1
+  local is_ended = verdict == 5 and end_lost(status, marker, id,
+    known[2] and 'its entry was deleted from the stream'
+      or 'it is neither delayed nor in the stream any more')
+  return is_ended and 1 or 0
 end
 
 local out = {}

@@ -17,11 +17,11 @@ local function entry_of(key)
 end
 
 -- Pending, but its entry was deleted. Its host may still end the attempt, so the entry is not acknowledged
--- before the lease ends.
+-- before the lease ends, nor while the end of its task is refused.
 judges['deleted-entry'] = function(mends)
   local pending = pending_of(subject)
   if not pending or exists(subject) then return false end
-  mends = mends and pending[3] >= patience
+  mends = mends and pending[3] >= patience and not (is_live(place_of(status)) and refuses_end(status, id))
   if mends then
     redis.call('XACK', stream, group, subject)
     note_lost(status, marker, id, subject)
@@ -56,18 +56,17 @@ judges['undeliverable'] = function(mends)
   return true, true
 end
 
--- Delayed, but its fields were deleted.
+-- Delayed, but its fields were deleted. It stays there while its end is refused.
 judges['delayed-without-fields'] = function(mends)
   if not redis.call('ZSCORE', KEYS[2], subject) then return false end
   if redis.call('HEXISTS', KEYS[3], subject) == 1 then return false end
-  if mends then
-    redis.call('ZREM', KEYS[2], subject)
-    local is, _, member = place_of(status)
-    if is_live(is) and member == subject then
-      end_lost(status, marker, id, 'its fields were deleted while it was delayed')
-    end
-  end
-  return true, mends
+  if not mends then return true end
+  local is, _, member = place_of(status)
+  local is_its_own = is_live(is) and member == subject
+  if is_its_own and refuses_end(status, id) then return true end
+  redis.call('ZREM', KEYS[2], subject)
+  if is_its_own then end_lost(status, marker, id, 'its fields were deleted while it was delayed') end
+  return true, true
 end
 
 -- The fields exist, but without a due time: the task is due now.

@@ -54,6 +54,11 @@ const CASES: &[Case] = &[
         ],
     },
     Case {
+        what: "a status with a large result is not copied",
+        scenario: large_results_are_not_copied_along,
+        mutations: &[&[("#(own[6] or '') <= MOST_COPIED", "true")]],
+    },
+    Case {
         what: "who does not hold the entry is told so before the effects are looked at",
         scenario: a_stranger_is_not_told_of_a_refusal,
         mutations: &[&[("if not is_ours and not is_kept(status, entry) then return 0 end", "")]],
@@ -283,6 +288,27 @@ fn copied_statuses_hold_what_they_should(store: &mut Store) -> Step {
             same("the time", value("enqueued_at"), Some(place.as_str()))?;
             same("the note", value("note").is_some(), n == noted)?;
         }
+    }
+    Ok(())
+}
+
+fn large_results_are_not_copied_along(store: &mut Store) -> Step {
+    let copies = |store: &mut Store| -> Step<u64> {
+        let stats = store.run::<String>("INFO", &["commandstats"])?;
+        let calls = stats.split("cmdstat_copy:calls=").nth(1).and_then(|rest| rest.split(',').next());
+        Ok(calls.and_then(|calls| calls.parse().ok()).unwrap_or_default())
+    };
+    for (sizes, copied) in [([1025; 4], 0), ([1025, 1024, 3000, 1], 2)] {
+        let before = copies(store)?;
+        let entries: Vec<String> = (0..4).map(|_| store.work("c1")).collect::<Step<_>>()?;
+        let attempts: Vec<Attempt> =
+            entries.iter().zip(sizes).map(|(entry, bytes)| Attempt::resulting(entry, bytes)).collect();
+        same("all", store.settle("c1", &attempts.iter().collect::<Vec<_>>())?, ["1"; 4])?;
+        for (entry, bytes) in entries.iter().zip(sizes) {
+            let status = store.status(WORK, entry);
+            same("the result", store.run::<u64>("HSTRLEN", &[&status, "result"])?, bytes as u64)?;
+        }
+        same("copies", copies(store)? - before, copied)?;
     }
     Ok(())
 }

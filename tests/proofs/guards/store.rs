@@ -232,8 +232,8 @@ impl Store {
         self.settle_again(queue, consumer, attempts)
     }
 
-    /// Repeats the last call. Plain attempts come first, then plain ones that set a value, then those with
-    /// effects.
+    /// Repeats the last call. Plain attempts come first, those with a result last, then plain ones that set a
+    /// value, then those with effects.
     pub fn settle_again(&mut self, queue: &str, consumer: &str, attempts: &[&Attempt]) -> Step<Vec<String>> {
         let mut keys = vec![queue.to_owned()];
         keys.extend(["delayed", "parked", "dead"].map(|what| key(queue, what)));
@@ -246,16 +246,19 @@ impl Store {
         keys.extend(plain.iter().chain(&setters).map(|attempt| self.status(queue, &attempt.id)));
         keys.extend(setters.iter().map(|attempt| attempt.effects[0].keys[0].clone()));
         let count = |of: &[&Attempt]| of.len().to_string();
+        let results: Vec<String> = plain.iter().filter_map(|attempt| attempt.result.clone()).collect();
+        let [without, with] = [plain.len() - results.len(), results.len()].map(|count| count.to_string());
         let mut args =
-            owned(&[consumer, &number, &count(&plain), "0", &count(&setters), "0", &count(&setters), "p"]);
+            owned(&[consumer, &number, &without, &with, &count(&setters), "0", &count(&setters), "p"]);
         for block in [&plain, &setters] {
             args.extend(block.iter().map(|attempt| attempt.entry.clone()));
             args.extend((1..=block.len()).map(|enqueued_at_ms| enqueued_at_ms.to_string()));
             args.extend(block.iter().map(|_| "0".to_owned()));
+            args.extend(block.iter().filter_map(|attempt| attempt.result.clone()));
         }
         args.extend(setters.iter().map(|_| "1".to_owned()));
         args.extend(setters.iter().map(|attempt| attempt.effects[0].values[1].clone()));
-        for Attempt { what, entry, id, fields, effects, delay } in other {
+        for Attempt { what, entry, id, fields, effects, delay, .. } in other {
             keys.extend([self.status(queue, id), queue.to_owned()]);
             args.extend(owned(&[what, entry, "1", "p", "1", "0", id, "", delay]));
             let joins = fields.chunks(2).find(|pair| pair[0] == "tq-joins");

@@ -47,6 +47,8 @@ local settled, out = {}, {}
 local MOST_TOGETHER = 20
 -- With fewer plain attempts than this, it costs less to write each status.
 local LEAST_COPIED = 3
+-- The most bytes of a result that are copied along.
+local MOST_COPIED = 1024
 -- Times of starts, by their age in ms: writing a number as text is expensive.
 local starts = {}
 local function started(ran)
@@ -124,7 +126,8 @@ local function complete_plain(first, count, results, base, set)
         settled[#settled + 1] = entry
         out[first + i] = end_task(status, stream, false, 'COMPLETED', changes, entry, nil, true, nil,
           model and model.status and model)
-        if model and not model.status then
+        -- A copy begins with the result of its model, so one with a large result costs more than it saves.
+        if model and not model.status and #(own[6] or '') <= MOST_COPIED then
           -- Others are not copied from a status that something else had written into before.
           local is_whole = redis.pcall('HLEN', status) == 2 + #changes / 2
           model = is_whole and { status = status, changes = own } or nil

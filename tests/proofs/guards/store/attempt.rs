@@ -62,12 +62,19 @@ pub struct Attempt {
     pub fields: Vec<String>,
     pub effects: Vec<Effect>,
     pub delay: &'static str,
+    /// The result of a plain attempt without effects.
+    pub result: Option<String>,
 }
 
 impl Attempt {
     /// The first attempt of a task without a status. It completes without a result.
     pub fn plain(entry: &str) -> Attempt {
         Attempt { what: "", ..Attempt::completed(entry) }
+    }
+
+    /// A plain attempt with a result of so many bytes.
+    pub fn resulting(entry: &str, bytes: usize) -> Attempt {
+        Attempt { result: Some("r".repeat(bytes)), ..Attempt::plain(entry) }
     }
 
     /// A plain attempt that sets a value.
@@ -77,7 +84,7 @@ impl Attempt {
 
     pub fn completed(entry: &str) -> Attempt {
         let (entry, id) = (entry.to_owned(), entry.to_owned());
-        Attempt { what: "C", entry, id, fields: Vec::new(), effects: Vec::new(), delay: "0" }
+        Attempt { what: "C", entry, id, fields: Vec::new(), effects: Vec::new(), delay: "0", result: None }
     }
 
     /// An attempt of a task with an id of its own.

@@ -153,6 +153,20 @@ fn a_large_purge_goes_on_in_bounded_steps() {
 }
 
 #[test]
+fn what_can_never_run_is_not_counted_for_a_requeue() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    add_dead(&mut bench, 0..2);
+    bench.xadd("tq:{work}:dead", &[("tq-id", "large"), ("tq-reason", "malformed"), ("tq-packed", "x")]);
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let shown = text(&browser.page(&format!("{DEAD}/confirm?what=requeue")));
+    assert!(shown.contains("2 dead letters of queue work can be requeued. 3 were looked at."), "{shown}");
+    let shown = text(&browser.page(&format!("{DEAD}/confirm?what=purge")));
+    assert!(shown.contains("3 dead letters of queue work: all of them."), "{shown}");
+    host.stop();
+}
+
+#[test]
 fn the_count_goes_on_until_it_has_found_those_that_match() {
     // One step looks at 10,000, and the one that matches is younger.
     const OLDER: usize = 20_500;

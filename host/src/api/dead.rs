@@ -15,7 +15,7 @@ use crate::operations::{
     self, DeadGroups, DeadList, DeadPart, RedrivenPart, dead_groups, dead_list, redrive_ids, redrive_part,
 };
 use crate::queue::Queue;
-use crate::queue::redrive::Redrive;
+use crate::queue::redrive::{Counted, Redrive};
 
 /// Dead letters, the newest first, with filters
 ///
@@ -110,7 +110,7 @@ pub(super) async fn requeue_dead(
     JsonBody(body): JsonBody<ManyBody>,
 ) -> Result<Response, ApiProblem> {
     let rate = body.rate()?;
-    let what = if body.dry_run { Redrive::Count(true) } else { Redrive::Requeue(rate) };
+    let what = if body.dry_run { Redrive::Count(Counted::Requeued) } else { Redrive::Requeue(rate) };
     redrive(&api, &name, &body, what).await
 }
 
@@ -130,7 +130,7 @@ pub(super) async fn purge_dead(
     JsonBody(body): JsonBody<ManyBody>,
 ) -> Result<Response, ApiProblem> {
     body.takes_no("rate", body.rate.is_some())?;
-    let what = if body.dry_run { Redrive::Count(false) } else { Redrive::Purge };
+    let what = if body.dry_run { Redrive::Count(Counted::Purged) } else { Redrive::Purge };
     redrive(&api, &name, &body, what).await
 }
 

@@ -21,7 +21,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::mask::FieldMask;
 use crate::operations::{DeadList, DeadPart, DeadView, dead_list, patiently, redrive_part};
-use crate::queue::redrive::Redrive;
+use crate::queue::redrive::{Counted, Redrive};
 use crate::queue::{DeadLetter, Queue, TaskFilter};
 
 /// The most columns of an error in the list.
@@ -148,7 +148,7 @@ async fn count(
 ) -> Result<(u64, bool), CommandError> {
     let (mut count, mut examined, mut cursor) = (0, 0, None::<String>);
     while examined < COUNTED {
-        let part = DeadPart { filter, what: Redrive::Count(false), cursor: cursor.as_deref() };
+        let part = DeadPart { filter, what: Redrive::Count(Counted::Purged), cursor: cursor.as_deref() };
         let StepEnd::Done(part) = progress.step(redrive_part(queue, part)).await else { break };
         let part = part?;
         count += part.succeeded;

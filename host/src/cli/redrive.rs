@@ -21,7 +21,7 @@ use super::text;
 use crate::config::Config;
 use crate::config::model::Rate;
 use crate::operations::{letter_lines, patiently};
-use crate::queue::redrive::{DeadChoice, DeadRest, DeadWalk, Redrive, StepBudget};
+use crate::queue::redrive::{Counted, DeadChoice, DeadRest, DeadWalk, Redrive, StepBudget};
 use crate::queue::{Queue, RedriveError, Redriven, TaskFilter};
 
 /// The most that one step looks at, and for how long.
@@ -56,7 +56,7 @@ pub(super) async fn requeue(
     out.dry_run = dry_run;
     let chosen = choose(config, args).await?;
     let (what, done) = match dry_run {
-        true => (Redrive::Count(true), "would be requeued"),
+        true => (Redrive::Count(Counted::Requeued), "would be requeued"),
         false => (Redrive::Requeue(rate), "requeued"),
     };
     let sum = run(&chosen, what, done).await?;
@@ -88,7 +88,7 @@ pub(super) async fn purge(
     out.dry_run = dry_run;
     let chosen = choose_for_purge(config, args, yes).await?;
     let (what, done) = match dry_run {
-        true => (Redrive::Count(false), "would be deleted"),
+        true => (Redrive::Count(Counted::Purged), "would be deleted"),
         false => (Redrive::Purge, "deleted"),
     };
     let sum = run(&chosen, what, done).await?;
@@ -187,7 +187,7 @@ async fn ask(chosen: &mut Chosen) -> Result<(), CommandError> {
     chosen.counted = Some(patiently(|| chosen.queue.begin_walk()).await?);
     let is_all = matches!(&chosen.choice, DeadChoice::All(filter) if filter.is_empty());
     let which = if is_all { "" } else { " that match" };
-    let count = run(chosen, Redrive::Count(false), "counted").await?.succeeded;
+    let count = run(chosen, Redrive::Count(Counted::Purged), "counted").await?.succeeded;
     let name = &chosen.queue.rules.name;
     let question = format!("Delete {}{which} of {name} for good?", text::plural(count, "dead letter"));
     confirm(&question, ALONE, "nothing was deleted").await

@@ -21,7 +21,7 @@ use crate::admin::problem::ApiProblem;
 use crate::config::model::Rate;
 use crate::config::units::parse_rate;
 use crate::operations::{DeadPart, redrive_part, redrive_walk};
-use crate::queue::redrive::Redrive;
+use crate::queue::redrive::{Counted, Redrive};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Deed {
@@ -77,7 +77,8 @@ pub(super) async fn confirm(
         (dead, dead, None)
     } else {
         // Asking which of them can be requeued would cost Redis several commands for each.
-        let (what, at) = (Redrive::Count(false), values.get("at").unwrap_or(&begin));
+        let what = Redrive::Count(if deed == Deed::Purge { Counted::Purged } else { Counted::Tried });
+        let at = values.get("at").unwrap_or(&begin);
         let part = redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(at) }).await?;
         (values.sum("counted", part.succeeded), values.sum("examined", part.examined), part.next)
     };
@@ -91,7 +92,9 @@ pub(super) async fn confirm(
         p.count {
             @if has_more { "At least " }
             strong { (many) } " of queue " (data(&name))
-            @if filter.is_empty() && !has_more { ": all of them." } @else { " match." }
+            @if !filter.is_empty() || has_more { " match." }
+            @else if count == examined { ": all of them." }
+            @else { " can be requeued." }
             @if !is_known { " " (examined) " were looked at" @if has_more { ", the oldest of " (dead) } "." }
         }
         (filter_words(&values))

@@ -65,8 +65,19 @@ pub(crate) enum Redrive {
     /// At most at this rate.
     Requeue(Option<Rate>),
     Purge,
-    /// Nothing: those are counted that a requeue would bring back (`true`), or a purge would take.
-    Count(bool),
+    /// Nothing: those are counted that this would take.
+    Count(Counted),
+}
+
+/// Which dead letters are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// Those that a purge would take: all.
+    Purged,
+    /// Those that a requeue would bring back. Redis is asked about each.
+    Requeued,
+    /// Those that a requeue would try to bring back. Redis is not asked.
+    Tried,
 }
 
 impl Redrive {
@@ -461,8 +472,9 @@ impl Queue {
         let able = || letters.iter().filter(|letter| !letter.is_packed());
         progress.sent = 0;
         match what {
-            Redrive::Count(false) => progress.succeeded += letters.len() as u64,
-            Redrive::Count(true) | Redrive::Requeue(_) => {
+            Redrive::Count(Counted::Purged) => progress.succeeded += letters.len() as u64,
+            Redrive::Count(Counted::Tried) => progress.succeeded += able().count() as u64,
+            Redrive::Count(Counted::Requeued) | Redrive::Requeue(_) => {
                 let only_says = matches!(what, Redrive::Count(_));
                 let calls: Vec<ScriptCall> =
                     able().map(|letter| self.requeue_call(letter, only_says)).collect();
@@ -532,7 +544,7 @@ mod tests {
         assert!(!slow.wait().await && slow.left() > Duration::from_secs(50), "{:?}", slow.left());
         assert!((1_001..=61_000).contains(&slow.free_at_ms()), "{}", slow.free_at_ms());
         assert!(begun(rate(1, 60), 1_000).wait().await, "its time has come");
-        for unpaced in [Redrive::Purge, Redrive::Requeue(None), Redrive::Count(true)] {
+        for unpaced in [Redrive::Purge, Redrive::Requeue(None), Redrive::Count(Counted::Requeued)] {
             assert!(begun(unpaced, u64::MAX).wait().await, "{unpaced:?}");
         }
         let mut quick = begun(rate(100, 1), 0);

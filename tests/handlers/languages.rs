@@ -479,6 +479,8 @@ fn effects_commit_with_the_task_alone_and_in_batches() {
             assert_eq!(count, sum, "{queue}");
             let gone: u64 = bench.redis("EXISTS", format!("tq:{{{queue}}}:state:{plugin}:gone"));
             assert_eq!(gone, 0, "{queue}");
+            let late = format!("tq:{{{queue}}}:state:{plugin}:late");
+            eventually("it is gone", || (bench.redis::<u64>("EXISTS", &late) == 0).then_some(()));
         }
         // Four tasks have enqueued one each, all with one key, which the first of them has.
         let enqueued: Vec<String> = bench.redis("KEYS", "tq:{reports}:task:*");
@@ -690,7 +692,7 @@ fn a_busy_server_says_when_to_come_again() {
 }
 
 #[test]
-fn a_time_that_is_no_whole_number_is_rounded_up_and_progress_down() {
+fn a_time_is_rounded_up_to_a_whole_number_from_0_on_and_progress_down() {
     let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     for (guest, outcome) in
         GUESTS.into_iter().flat_map(|guest| ["retry", "unavailable", "defer"].map(|outcome| (guest, outcome)))
@@ -698,6 +700,11 @@ fn a_time_that_is_no_whole_number_is_rounded_up_and_progress_down() {
         let args = ["--field", &format!("end={outcome}"), "--json"];
         let view = tried_with(&cache_of("languages"), guest, &args).json();
         assert_eq!((&view["outcome"], &view["after_ms"]), (&json!(outcome), &json!(2)), "{guest}: {view}");
+    }
+    for guest in GUESTS {
+        let args = ["--field", "end=defer", "--field", "number=-0.5", "--json"];
+        let view = tried_with(&cache_of("languages"), guest, &args).json();
+        assert_eq!((&view["outcome"], &view["after_ms"]), (&json!("defer"), &json!(0)), "{guest}: {view}");
     }
     let args = ["--field", "end=progress", "--json"];
     let view = tried_with(&cache_of("languages"), "in-python", &args).ok().json();
@@ -709,16 +716,14 @@ fn a_number_that_the_host_does_not_take_is_named_in_the_error() {
     let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     for (guest, end, number, why) in [
         ("in-javascript", "retry", r#""soon""#, "TypeError: `afterMs` is a number of milliseconds, not soon"),
-        (
-            "in-python",
-            "retry",
-            "Infinity",
-            "ValueError: `after_ms` is a number of milliseconds from 0 on, not inf",
-        ),
-        ("in-python", "unavailable", "NaN", "`after_ms` is a number of milliseconds from 0 on, not nan"),
-        ("in-python", "defer", "-0.5", "`after_ms` is a number of milliseconds from 0 on, not -0.5"),
-        ("in-python", "defer", r#""soon""#, "`after_ms` is a number of milliseconds from 0 on, not 'soon'"),
+        ("in-python", "retry", "Infinity", "ValueError: `after_ms` is a number of milliseconds, not inf"),
+        ("in-python", "unavailable", "NaN", "`after_ms` is a number of milliseconds, not nan"),
+        ("in-python", "defer", r#""soon""#, "`after_ms` is a number of milliseconds, not 'soon'"),
         ("in-python", "count", "1.5", "ValueError: `delta` is a whole number of 64 bits, not 1.5"),
+        ("in-javascript", "count", "1.5", "TypeError: `delta` is a whole number of 64 bits, not 1.5"),
+        ("in-javascript", "count", "1e19", "`delta` is a whole number of 64 bits, not 10000000000000000000"),
+        ("in-python", "progress", "NaN", "ValueError: `percent` is a number, not nan"),
+        ("in-python", "progress", "null", "ValueError: `percent` is a number, not None"),
     ] {
         let fields = [format!("end={end}"), format!("number={number}")];
         let args = ["--field", &fields[0], "--field", &fields[1], "--json"];

@@ -104,7 +104,7 @@ export const state = {
    * @param {number} [options.ttlMs]
    */
   set: (key, value, { ttlMs = 0 } = {}) =>
-    attempt(() => hostState.set(key, bytesOf(value), millis('ttlMs', ttlMs))),
+    attempt(() => hostState.set(key, bytesOf(value), ttl(ttlMs))),
 
   delete: (/** @type {string} */ key) => attempt(() => hostState.delete(key)),
 
@@ -115,7 +115,7 @@ export const state = {
    * @param {number} [delta]
    * @returns {number}
    */
-  increment: (key, delta = 1) => Number(attempt(() => hostState.increment(key, BigInt(delta)))),
+  increment: (key, delta = 1) => Number(attempt(() => hostState.increment(key, wholeOf(delta)))),
 };
 
 /** Redis hashes under keys of your own. The plugin's `records` grants patterns of keys. */
@@ -146,7 +146,7 @@ export const records = {
 
   /** Deletes the hash after this time, counted from the commit. 0 keeps it until it is deleted. */
   expire: (/** @type {string} */ key, /** @type {number} */ ttlMs) =>
-    attempt(() => hostRecords.expire(key, millis('ttlMs', ttlMs))),
+    attempt(() => hostRecords.expire(key, ttl(ttlMs))),
 };
 
 /**
@@ -160,6 +160,16 @@ export { fence, select };
 
 function newTask({ queue, fields = {}, delayMs = 0, idempotencyKey }) {
   return { queue, fields: fieldsOf(fields), delayMs: millis('delayMs', delayMs), idempotencyKey };
+}
+
+/** A value whose time has passed goes at once. The host would keep it for ever with 0. */
+const ttl = (ttlMs) => millis('ttlMs', ttlMs < 0 ? 1 : ttlMs);
+
+/** A whole number that the host takes. */
+function wholeOf(delta) {
+  const whole = Number(delta) % 1 === 0 ? BigInt(delta) : undefined;
+  if (whole !== undefined && BigInt.asIntN(64, whole) === whole) return whole;
+  throw new TypeError(`\`delta\` is a whole number of 64 bits, not ${delta}`);
 }
 
 const fieldsOf = (fields) =>

@@ -25,15 +25,14 @@ def reject(message: str) -> Err:
 def millis(name: str, value: float) -> int:
     """A time in milliseconds as the host takes it: a whole number. `name` is for the error.
 
-    A time of less than a millisecond is never 0, which may mean something else to the host.
+    A time of less than a millisecond is never 0, which may mean something else to the host. A time below 0,
+    which has passed, is 0.
     """
     try:
-        if value >= 0:
-            # The host shortens long times, if they fit into 64 bits.
-            return min(math.ceil(value), 2**64 - 1)
-    except (TypeError, ArithmeticError):
-        pass
-    raise ValueError(f"`{name}` is a number of milliseconds from 0 on, not {value!r}")
+        # The host shortens long times, if they fit into 64 bits.
+        return min(math.ceil(max(value, 0)), 2**64 - 1)
+    except (TypeError, ValueError, ArithmeticError):
+        raise ValueError(f"`{name}` is a number of milliseconds, not {value!r}") from None
 
 
 def retry(message: str, after_ms: float | None = None) -> Err:
@@ -95,7 +94,11 @@ def config(key: str) -> str | None:
 
 def progress(percent: float, note: str) -> None:
     """Shown on the task's status while it runs. `percent` is rounded down, and stays between 0 and 100."""
-    context.progress(int(min(max(percent, 0), 100)), note)
+    try:
+        whole = int(min(max(percent, 0), 100))
+    except (TypeError, ValueError):
+        raise ValueError(f"`percent` is a number, not {percent!r}") from None
+    context.progress(whole, note)
 
 
 def remaining_ms() -> int:

@@ -119,7 +119,7 @@ class _StateOfPlugin:
 
     def set(self, key: str, value: Value, *, ttl_ms: float = 0) -> None:
         """Keeps a value until it is deleted, or for `ttl_ms` from the commit on."""
-        _attempt(lambda: _state.set(key, _bytes(value), _millis("ttl_ms", ttl_ms)))
+        _attempt(lambda: _state.set(key, _bytes(value), _ttl(ttl_ms)))
 
     def delete(self, key: str) -> None:
         _attempt(lambda: _state.delete(key))
@@ -161,7 +161,7 @@ class _RecordsOfTeam:
 
     def expire(self, key: str, ttl_ms: float) -> None:
         """Deletes the hash after this time, counted from the commit. 0 keeps it until it is deleted."""
-        _attempt(lambda: _records.expire(key, _millis("ttl_ms", ttl_ms)))
+        _attempt(lambda: _records.expire(key, _ttl(ttl_ms)))
 
 
 outbox = _Outbox()
@@ -188,7 +188,7 @@ def select(index: int) -> None:
 
 
 def _new_task(task: NewTask) -> _outbox.NewTask:
-    delay = _millis("delay_ms", task.delay_ms)
+    delay = millis("delay_ms", task.delay_ms)
     return _outbox.NewTask(task.queue, _fields(task.fields), delay, task.idempotency_key)
 
 
@@ -204,9 +204,9 @@ def _bytes(value: Value) -> bytes:
     return value.encode()
 
 
-def _millis(name: str, time: float) -> int:
-    """A time that has passed is 0."""
-    return millis(name, 0 if isinstance(time, (int, float)) and time < 0 else time)
+def _ttl(ttl_ms: float) -> int:
+    """A value whose time has passed goes at once. The host would keep it for ever with 0."""
+    return max(millis("ttl_ms", ttl_ms), int(ttl_ms < 0))
 
 
 def _whole(delta: int) -> int:

@@ -2,9 +2,9 @@
 // says.
 //
 // It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in
-// the call; with `url` the response; with `effects` and `blobs` what it reads. `retry`, `unavailable` and
-// `defer` use the number in the field `number`, if there is one. `uncaught` bypasses the helper of
-// `tqhost new`, like a handler that does not use it.
+// the call; with `url` the response; with `effects` and `blobs` what it reads. `retry`, `unavailable`,
+// `defer` and `count` use the number in the field `number`; only `count` needs one. `uncaught` bypasses the
+// helper of `tqhost new`, like a handler that does not use it.
 
 import { batches, defer, handles, has, json, reject, retry, text, unavailable } from './tqhost.js';
 import { blobs } from './tqhost-blobs.js';
@@ -26,6 +26,7 @@ function work(task) {
   if (end === 'number') throw 42;
   const later = { retry, unavailable, defer }[end];
   if (later) throw later('as told', has(task, 'number') ? json(task, 'number') : 1.5);
+  if (end === 'count') return state.increment('count', json(task, 'number'));
   if (end === 'caused') throw new RangeError('it was not there', { cause: new Error('boom in JavaScript') });
   if (end === 'promise') return Promise.resolve({ tasks });
   if (end === 'recursion') return (function again(n) { return again(n + 1) + 1; })(0);
@@ -37,6 +38,7 @@ function effects(key) {
   state.set('seen', { by: 'javascript' }, { ttlMs: 60_000 });
   state.set('gone', 'x');
   state.delete('gone');
+  state.set('late', 'x', { ttlMs: -0.5 });
   records.put(key, { by: 'javascript', n: 1 });
   records.expire(key, 60_000);
   outbox.enqueue({ queue: 'reports', fields: { by: 'javascript' }, delayMs: 1, idempotencyKey: 'once' });

@@ -1,9 +1,9 @@
 """A guest in Python: it counts its tasks, prints, sends requests to `url`, and ends as the field `end` says.
 
 It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in the
-call; with `url` the response; with `effects` and `blobs` what it reads. `retry`, `unavailable`, `defer` and
-`count` use the number in the field `number`, if there is one. `uncaught` bypasses the helper of `tqhost new`,
-like a handler that does not use it.
+call; with `url` the response; with `effects` and `blobs` what it reads. `retry`, `unavailable`, `defer`,
+`count` and `progress` use the number in the field `number`, if there is one. `uncaught` bypasses the helper
+of `tqhost new`, like a handler that does not use it.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def work(task):
     if end == "count":
         return state.increment("count", number)
     if end == "progress":
-        progress(100 / 3, "a third")
+        progress(number if has(task, "number") else 100 / 3, "so far")
     if end == "throw":
         explode()
     if end == "random":
@@ -74,6 +74,7 @@ def effects(key):
     state.set("seen", {"by": "python"}, ttl_ms=60_000)
     state.set("gone", "x")
     state.delete("gone")
+    state.set("late", "x", ttl_ms=-0.5)
     records.put(key, {"by": "python", "n": 1})
     records.expire(key, 60_000)
     outbox.enqueue("reports", {"by": "python"}, delay_ms=1, idempotency_key="once")

@@ -64,6 +64,11 @@ fn a_dead_letter_is_requeued_and_purged_by_its_alias() {
         let done = good(&post(&host, &format!("/v1/queues/work/dead/{what}"), &json!({ "ids": ids })), 200);
         (done["succeeded"].clone(), done["skipped"].clone())
     };
+    for what in ["requeue", "purge"] {
+        let body = json!({ "ids": [new, "7"], "dry_run": true });
+        let told = good(&post(&host, &format!("/v1/queues/work/dead/{what}"), &body), 200);
+        assert_eq!((&told["succeeded"], &told["skipped"]), (&json!(1), &json!(1)), "both name one: {told}");
+    }
     assert_eq!(change("requeue", json!(["7", "9"])), (json!(1), json!(1)));
     assert_eq!(shown(&host, &new), (json!(new), json!("PENDING")));
     assert_eq!(shown(&host, "7"), (json!(new), json!("PENDING")));

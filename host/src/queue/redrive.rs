@@ -6,6 +6,7 @@
 //!
 //! Not here: finding dead letters (`dead`).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -345,6 +346,8 @@ impl Queue {
     ) -> Result<Option<Duration>, QueueError> {
         let now_ms = self.now_ms().await?;
         let mut pace = RedrivePace::new(what, Some(budget), walk.not_before_ms, now_ms);
+        // An id and an alias may name one dead letter.
+        let mut taken = HashSet::new();
         while let Some(rest) = names.get(walk.done..).filter(|rest| !rest.is_empty()) {
             // A page of a slow requeue is read again by the next step.
             let page = &rest[..rest.len().min(NAMES)];
@@ -354,7 +357,8 @@ impl Queue {
                 // As many as one step takes, and the names before them that mean no dead letter.
                 let (begin, mut some) = (at, Vec::new());
                 while at < page.len() && some.len() < what.at_once() {
-                    some.extend(letters.remove(page[at].as_str()));
+                    let letter = letters.remove(page[at].as_str());
+                    some.extend(letter.filter(|letter| taken.insert(letter.entry.clone())));
                     at += 1;
                 }
                 if !some.is_empty() && !pace.wait().await {

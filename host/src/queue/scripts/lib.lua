@@ -483,8 +483,8 @@ local function lacks_rights(status, id)
     or is_denied(turns.parked, 'HGET', 'HDEL') or is_denied(stream, 'XADD')
 end
 
--- Whether a lost task cannot be ended now. A client may lack rights that only some ends need, and leaves these
--- to a host.
+-- Whether a lost task cannot be ended now. A client may lack rights that only some ends need, and leaves
+-- these to a host.
 local function refuses_end(status, id)
   return lacks_rights(status, id) or join_refusal(status) ~= nil
 end

@@ -73,11 +73,11 @@ pub(crate) enum Redrive {
 /// Which dead letters are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counted {
-    /// Those that a purge would take: all.
+    /// All, as a purge takes them.
     Purged,
-    /// Those that a requeue would bring back. Redis is asked about each.
+    /// The ones that a requeue would bring back. Redis is asked about each.
     Requeued,
-    /// Those that a requeue would try to bring back. Redis is not asked.
+    /// The ones that a requeue would try to bring back. Redis is not asked.
     Tried,
 }
 

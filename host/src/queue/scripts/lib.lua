@@ -141,8 +141,7 @@ local function set_status(key, ...)
   end
 end
 
--- Takes away these fields of a status, what it says of the end of an earlier task with the id, and when it
--- expires.
+-- Takes away these fields of a status, what it says of an earlier end, and its time to live.
 local function forget_end(status, ...)
   redis.pcall('HDEL', status, 'finished_at', 'result', 'dead', 'duplicate_of', 'cancel', 'stops',
     'cancelled', ...)
@@ -446,10 +445,13 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   return 1
 end
 
--- Whether the user may not run one of these commands on a key. To ask leaves no line in Redis's own log.
-local function is_denied(key, ...)
-  for i = 1, redis.acl_check_cmd and select('#', ...) or 0 do
-    if not redis.acl_check_cmd((select(i, ...)), key) then return true end
+-- Whether the user lacks one of these rights: in each list a key, if there is one, and commands on it. To ask
+-- leaves no line in Redis's own log.
+local function lacks_any(needed)
+  for _, one in ipairs(needed) do
+    for i = 2, redis.acl_check_cmd and one[1] and #one or 0 do
+      if not redis.acl_check_cmd(one[i], one[1]) then return true end
+    end
   end
   return false
 end
@@ -457,30 +459,21 @@ end
 -- Whether the user lacks a right that the end of a lost task needs beside those that each one needs: to
 -- delete its status, to change the flow that it belongs to or joins, or to free its turn.
 local function lacks_rights(status, id)
-  if tonumber(retention) == 0 and is_denied(status, 'DEL') then return true end
   local at, joins = unpack(redis.pcall('HMGET', status, 'flow', 'joins'))
-  if joins and (is_denied(joins, 'HDEL', 'PEXPIRE') or is_denied(joins .. ':results', 'PEXPIRE')) then
-    return true
-  end
   local flow = at and string.match(at, '^%d+ (.+)$')
-  if flow then
-    if is_denied(flow, 'HGET', 'HMGET', 'HGETALL', 'HSET') then return true end
-    if is_denied(flow .. ':results', 'TYPE', 'HGET', 'HSET') then return true end
-    -- The end of a lost child delivers the task that joins its flow.
-    for _, one in ipairs({
-      { 'stream', 'TYPE', 'XADD' }, { 'delayed', 'TYPE' }, { 'parked', 'TYPE' }, { 'dead', 'TYPE' },
-      { 'status', 'TYPE', 'HGET', 'HSET' }, { 'marker', 'GET', 'SET' },
-    }) do
-      local key = redis.pcall('HGET', flow, one[1])
-      if type(key) == 'string' and is_denied(key, unpack(one, 2)) then return true end
-    end
-  end
-  if not turns.limit then return false end
-  if is_denied(turns.owners, 'HGET') then return true end
-  if not tracks().turn_of(id) then return false end
-  return is_denied(turns.owners, 'HDEL', 'HSET') or is_denied(turns.delayed, 'ZREM')
-    or is_denied(turns.tracks, 'ZADD', 'ZREM', 'ZLEXCOUNT', 'ZRANGEBYLEX')
-    or is_denied(turns.parked, 'HGET', 'HDEL') or is_denied(stream, 'XADD')
+  -- The end of a lost child delivers the task that joins its flow.
+  local last = flow and redis.pcall('HMGET', flow, 'stream', 'delayed', 'parked', 'dead', 'status', 'marker')
+    or {}
+  return lacks_any({
+    { tonumber(retention) == 0 and status, 'DEL' }, { turns.limit and turns.owners, 'HGET' },
+    { joins, 'HDEL', 'PEXPIRE' }, { joins and joins .. ':results', 'PEXPIRE' },
+    { flow, 'HGET', 'HMGET', 'HGETALL', 'HSET' }, { flow and flow .. ':results', 'TYPE', 'HGET', 'HSET' },
+    { last[1], 'TYPE', 'XADD' }, { last[2], 'TYPE' }, { last[3], 'TYPE' }, { last[4], 'TYPE' },
+    { last[5], 'TYPE', 'HGET', 'HSET' }, { last[6], 'GET', 'SET' },
+  }) or turns.limit and tracks().turn_of(id) and lacks_any({
+    { turns.owners, 'HDEL', 'HSET' }, { turns.tracks, 'ZADD', 'ZREM', 'ZLEXCOUNT', 'ZRANGEBYLEX' },
+    { turns.delayed, 'ZREM' }, { turns.parked, 'HGET', 'HDEL' }, { stream, 'XADD' },
+  })
 end
 
 -- Whether a lost task cannot be ended now. A client may lack rights that only some ends need, and leaves
@@ -529,8 +522,7 @@ local function note_lost(status, marker, id, entry, consumer)
   return end_lost(status, marker, id, 'its entry was deleted from the stream')
 end
 
--- Whether a task's status says that its id belongs to another entry: one that has completed, still exists,
--- or is delayed.
+-- Whether a status says that the task's id belongs to another entry: it completed, exists, or is delayed.
 local function is_elsewhere(status, entry)
   local is, known_entry, member, _, kept_until = place_of(status)
   if known_entry == entry then return false end

@@ -114,7 +114,7 @@ impl OutboxTask {
 
     /// The bytes of its fields and its key.
     pub(crate) fn bytes(&self) -> usize {
-        let fields = self.fields.iter().map(|field| field.name.len() + field.value.len()).sum::<usize>();
+        let fields = self.fields.iter().map(Field::bytes).sum::<usize>();
         fields + self.key.as_ref().map_or(0, String::len)
     }
 }

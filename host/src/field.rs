@@ -7,6 +7,12 @@ pub struct Field {
     pub value: Vec<u8>,
 }
 
+impl Field {
+    pub(crate) fn bytes(&self) -> usize {
+        self.name.len() + self.value.len()
+    }
+}
+
 /// The most fields that a task may have besides reserved ones: all are arguments of one call in a script.
 pub(crate) const MAX_FIELDS: usize = 1000;
 

@@ -98,7 +98,7 @@ pub struct ScriptCall {
     args: Vec<Vec<u8>>,
     /// Keys and arguments that come after all others.
     last: Arc<Told>,
-    /// Whether this call only reads, of a script that may write.
+    /// Whether this call only reads. Its script may write in other calls.
     only_reads: bool,
 }
 
@@ -111,7 +111,8 @@ pub(crate) struct Told {
 
 impl ScriptCall {
     pub fn new(script: &'static LazyLock<Script>) -> ScriptCall {
-        ScriptCall { script, keys: Vec::new(), args: Vec::new(), last: Arc::default(), only_reads: false }
+        let only_reads = script.only_reads;
+        ScriptCall { script, keys: Vec::new(), args: Vec::new(), last: Arc::default(), only_reads }
     }
 
     pub fn key(mut self, key: impl AsRef<[u8]>) -> ScriptCall {
@@ -135,8 +136,7 @@ impl ScriptCall {
     }
 
     pub(super) fn command(&self) -> Cmd {
-        let only_reads = self.only_reads || self.script.only_reads;
-        let mut command = self.script.begin(only_reads, self.keys.len() + self.last.keys.len());
+        let mut command = self.script.begin(self.only_reads, self.keys.len() + self.last.keys.len());
         command.arg(&self.keys).arg(&self.last.keys).arg(&self.args).arg(&self.last.args);
         command
     }

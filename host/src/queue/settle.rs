@@ -19,6 +19,7 @@ use super::reply;
 use super::script;
 use super::status::TaskName;
 use crate::effects::{Effects, FIXED_BYTES};
+use crate::field::Field;
 use crate::task::{FailureKind, SettledAs, Task};
 use crate::telemetry::{TRACEPARENT, TraceContext};
 
@@ -229,10 +230,7 @@ impl Ending {
     /// of the task count as much as those of effects.
     pub fn bytes(&self) -> usize {
         let (fields, bytes) = match &self.subject {
-            EndingSubject::Task(task) => {
-                let bytes = task.fields.iter().map(|field| field.name.len() + field.value.len()).sum();
-                (task.fields.len(), bytes)
-            }
+            EndingSubject::Task(task) => (task.fields.len(), task.fields.iter().map(Field::bytes).sum()),
             EndingSubject::Malformed(entry) => (entry.fields.len(), entry.bytes()),
         };
         self.result().map_or(0, Vec::len)

@@ -91,7 +91,7 @@ impl Settler {
                 tokio::time::sleep(GATHER).await;
                 // If the other lane waits for jobs, that lane takes them.
                 if let Ok(mut jobs) = self.jobs.try_lock() {
-                    fill(&mut batch, &mut jobs);
+                    fill(&mut batch, || jobs.try_recv().ok());
                 }
             }
             last = batch.len();
@@ -132,7 +132,7 @@ impl Settler {
             () = self.drained.cancelled() => jobs.try_recv().ok()?,
         };
         let mut batch = vec![first];
-        fill(&mut batch, &mut jobs);
+        fill(&mut batch, || jobs.try_recv().ok());
         Some(batch)
     }
 
@@ -374,12 +374,12 @@ enum NotSettled {
     Denied(Vec<Job>, String),
 }
 
-/// Adds waiting jobs, up to the bounds of a call.
-fn fill(batch: &mut Vec<Job>, jobs: &mut mpsc::UnboundedReceiver<Job>) {
+/// Adds jobs, up to the bounds of a call.
+fn fill(batch: &mut Vec<Job>, mut next: impl FnMut() -> Option<Job>) {
     let mut bytes: usize = batch.iter().map(|job| job.ending.bytes()).sum();
     while batch.len() < MAX_BATCH
         && bytes < MAX_BYTES
-        && let Ok(job) = jobs.try_recv()
+        && let Some(job) = next()
     {
         bytes += job.ending.bytes();
         batch.push(job);
@@ -388,15 +388,10 @@ fn fill(batch: &mut Vec<Job>, jobs: &mut mpsc::UnboundedReceiver<Job>) {
 
 /// Takes as many refused jobs as fit into one call.
 fn take(refused: &mut Vec<Job>) -> Vec<Job> {
-    let mut bytes = 0;
-    let fits = |job: &&Job| {
-        let fits = bytes < MAX_BYTES;
-        bytes += job.ending.bytes();
-        fits
-    };
-    let taken = refused.iter().take(MAX_BATCH).take_while(fits).count();
-    let rest = refused.split_off(taken);
-    std::mem::replace(refused, rest)
+    let (mut batch, mut rest) = (Vec::new(), std::mem::take(refused).into_iter());
+    fill(&mut batch, || rest.next());
+    *refused = rest.collect();
+    batch
 }
 
 #[cfg(test)]
@@ -432,7 +427,7 @@ mod tests {
                 sender.send(job.expect("there is room")).expect("it is taken below");
             }
             let mut batch = Vec::new();
-            fill(&mut batch, &mut jobs);
+            fill(&mut batch, || jobs.try_recv().ok());
             assert_eq!(batch.len(), together, "{fields} {written}");
             while let Ok(job) = jobs.try_recv() {
                 batch.push(job);

@@ -382,7 +382,7 @@ end
 -- rest may be missing: `source` is the task's entry while it exists, or the list of its fields (false: nobody
 -- is told of this end); `letter` is the content of the dead letter; `is_new` is true for a task that can have
 -- no status yet; `lives` is how long (ms) the idempotency key lives, if not as long as the queue keeps it;
--- `model` is a status that another new task got in the same call, with the changes that this one differs in.
+-- `model` has a status that another new task got in the same call, if any did, and this task's own changes.
 --
 -- The order is: the dead letter, the status and its retention, the records, the idempotency key, the track,
 -- the flow, those who are told of the end. The caller has acknowledged the entry before, or the first write
@@ -411,7 +411,7 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
     local noted = not joins and (value_in(changes, 'joins') or letter and value_in(letter, 'tq-joins'))
     if noted and redis.pcall('HGET', noted, 'status') == status then joins = noted end
   end
-  if model and redis.pcall('COPY', model.status, status) == 1 then
+  if model and model.status and redis.pcall('COPY', model.status, status) == 1 then
     -- It expires with the one that it was copied from.
     redis.call('HSET', status, unpack(model.changes))
   elseif tonumber(retention) > 0 then

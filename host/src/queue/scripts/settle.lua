@@ -107,7 +107,7 @@ local function complete_plain(first, count, results, base, set)
     'enqueued_at', '', 'started_at', '', 'attempt', '1', 'plugin', ARGV[11], 'consumer', consumer,
   }
   -- Their statuses differ in few fields, and a copy of one costs half as much as to write all of them.
-  local model = tonumber(retention) > 0 and count >= LEAST_COPIED and {} or nil
+  local model = tonumber(retention) > 0 and count >= LEAST_COPIED and { changes = own } or nil
   local i = 1
   -- Completes those that are left, and ends early with an error for attempt `i`.
   local function complete_rest()
@@ -124,13 +124,13 @@ local function complete_plain(first, count, results, base, set)
         end
         local status, entry = KEYS[5 + first + i], ARGV[at]
         settled[#settled + 1] = entry
-        out[first + i] = end_task(status, stream, false, 'COMPLETED', changes, entry, nil, true, nil,
-          model and model.status and model)
+        out[first + i] =
+          end_task(status, stream, false, 'COMPLETED', changes, entry, nil, true, nil, model)
         -- A copy begins with the result of its model, so one with a large result costs more than it saves.
-        if model and not model.status and #(own[6] or '') <= MOST_COPIED then
-          -- Others are not copied from a status that something else had written into before.
-          local is_whole = redis.pcall('HLEN', status) == 2 + #changes / 2
-          model = is_whole and { status = status, changes = own } or nil
+        -- Nothing is copied from a status that something else had written into before.
+        if model and not model.status and #(own[6] or '') <= MOST_COPIED
+          and redis.pcall('HLEN', status) == 2 + #changes / 2 then
+          model.status = status
         end
       end
       i = i + 1

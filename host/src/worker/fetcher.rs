@@ -38,8 +38,8 @@ use crate::queue::{Link, QueueError, Redis, StreamEntry};
 
 /// How long a read waits for the first entry, and so the longest time that stopping takes.
 const BLOCK: Duration = Duration::from_secs(1);
-/// The most entries of one claim, because one script marks them all.
-const MAX_BATCH: usize = 100;
+/// The most entries of one claim.
+const MAX_BATCH: usize = 200;
 /// The bytes that a read may bring, estimated from recent entries. Redis cannot bound a read in bytes.
 const MAX_BYTES: usize = 4 << 20;
 /// The most entries of one claim over the shared connection, where large entries hold up other queues.
@@ -253,7 +253,7 @@ impl Fetcher {
         if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
             seat.claimed(last.id.clone());
         }
-        shared.capacity.wants_more(found == count);
+        shared.capacity.wants_more(found == count || stopped_by == ClaimStop::Enough);
         note_probe(probe.as_ref(), &entries);
         intake::admit(&shared, version, entries, Delivery::First { since }, permits).await;
         if let Some(probe) = probe.filter(|_| found == 0) {

@@ -17,6 +17,9 @@ use super::shared::SharedQueue;
 use crate::queue::{Begun, EndingSubject, Start};
 use crate::task::{SettledAs, Task};
 
+/// The most tasks of one call, so that it keeps Redis busy for a short time only.
+const MAX_BATCH: usize = 100;
+
 /// How tasks come to the gate.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Way {
@@ -35,13 +38,19 @@ pub(crate) async fn pass(
     since: Instant,
     Way { alone, again }: Way,
 ) -> Vec<(Task, Hold)> {
-    let asked = begin(shared, plugin, || {
-        let since = since.elapsed();
-        tasks
-            .iter()
-            .map(|(task, hold)| Start { alone, again, ..Start::of(task, hold.key(), since) })
-            .collect()
-    });
+    let asked = async {
+        let mut answer = Vec::with_capacity(tasks.len());
+        for some in tasks.chunks(MAX_BATCH) {
+            let starts = || {
+                let since = since.elapsed();
+                some.iter()
+                    .map(|(task, hold)| Start { alone, again, ..Start::of(task, hold.key(), since) })
+                    .collect()
+            };
+            answer.extend(begin(shared, plugin, starts).await);
+        }
+        answer
+    };
     let Some(answer) = shared.stop.running.run_until_cancelled(asked).await else {
         release(shared, plugin, tasks).await;
         return Vec::new();

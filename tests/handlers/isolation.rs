@@ -279,17 +279,20 @@ fn sleepers_in_a_host_call_end_at_the_timeout() {
 
 #[test]
 fn busy_loops_in_every_slot_keep_nobody_else_from_working() {
-    busy("loops", [("a", "1"); SLOTS]);
+    busy("loops", None, [("a", "1"); SLOTS]);
 }
 
 #[test]
 fn loops_in_host_calls_in_every_slot_keep_nobody_else_from_working() {
-    busy("loops-in-host", ["random", "poll", "log", "progress"].map(|call| ("call", call)));
+    // A task without a call is rejected.
+    let calls = ["random", "poll", "log", "progress"].map(|call| ("call", call));
+    busy("loops-in-host", Some(("a", "1")), calls);
 }
 
-/// Runs a handler that never ends in every slot, and a task with each of these fields.
+/// Runs a handler that never ends in every slot, and a task with each of these fields. A task with the field
+/// `short` fails at once.
 #[track_caller]
-fn busy(guest: &str, fields: [(&str, &str); SLOTS]) {
+fn busy(guest: &str, short: Option<(&str, &str)>, fields: [(&str, &str); SLOTS]) {
     let bad = format!(
         "[queues.bad]\nplugin = \"{guest}\"\nconcurrency = {SLOTS}\ntimeout = \"1h\"\nlease = \"1s\"\n"
     );
@@ -303,6 +306,11 @@ fn busy(guest: &str, fields: [(&str, &str); SLOTS]) {
         bench.install(plugin, plugin);
     }
     let host = bench.host();
+    // After short attempts, the next one begins on a thread of the host.
+    for field in short.into_iter().flat_map(|field| [field; 10]) {
+        let id = bench.xadd("bad", &[field]);
+        bench.until("bad", &id, "FAILED");
+    }
     let ids = fields.map(|field| bench.xadd("bad", &[field]));
     bench.until_running("bad", SLOTS);
     // A second host has room for the tasks, and reclaims any task that has had no heartbeat for a lease. It

@@ -1,7 +1,8 @@
 //! One attempt: an instance, one call, and the report of how it went.
 //!
 //! In: an [`Attempt`] with one task or several. Out: its [`AttemptReport`], unless the attempt was stopped.
-//! The guest runs on the sandbox's own threads. Dropping the future of [`Handler::run`] ends the guest.
+//! The guest runs on the sandbox's own threads, or begins on one of the host's (`worker::crew`). Dropping the
+//! future of [`Handler::run`] ends the guest.
 //!
 //! ```text
 //! place ─▶ store ─▶ instantiate ─▶ call ─▶ Ended
@@ -138,6 +139,11 @@ impl Handler {
         self.0.exports.handle_batch.is_some()
     }
 
+    /// The most bytes of memory that an attempt may have.
+    pub fn memory(&self) -> u64 {
+        self.0.memory
+    }
+
     /// Whether the handler imports HTTP requests, but its grants allow no host. This may be intended.
     pub fn lacks_hosts(&self) -> bool {
         self.0.http.is_empty() && component::interfaces_of(self.0.exports.pre.component()).makes_requests()
@@ -159,8 +165,10 @@ impl Handler {
         &self.0.sandbox.0.runs_on
     }
 
-    /// Runs one attempt to its end, always on the guests' threads. Gives None if `stop` was cancelled, or if
-    /// the attempt was evicted because all handlers together need too much memory.
+    /// Runs one attempt to its end, on the guests' threads or where the caller has entered their runtime.
+    ///
+    /// Gives None if `stop` was cancelled, or if the attempt was evicted because all handlers together need
+    /// too much memory.
     pub async fn run(&self, attempt: Attempt) -> Option<AttemptReport> {
         if Handle::try_current().is_ok_and(|here| here.id() == self.guests().id()) {
             return self.run_here(attempt).await;

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::alone::Alone;
+use super::host_time::HostTime;
 
 /// One start of a queue of priority 1, in virtual time. Divided by the priority, it is exact enough.
 const STEP: u64 = 1 << 32;
@@ -26,6 +27,7 @@ const STEP: u64 = 1 << 32;
 pub(crate) struct Capacity {
     pool: Arc<Mutex<PermitPool>>,
     alone: Arc<Alone>,
+    host_time: Arc<HostTime>,
 }
 
 #[derive(Debug)]
@@ -84,7 +86,7 @@ impl Capacity {
     pub(crate) fn new(limit: Option<u32>) -> Capacity {
         let most = limit.map(|limit| limit as usize);
         let pool = PermitPool { most, out: 0, now: 0, shares: BTreeMap::new(), next_id: 0 };
-        Capacity { pool: Arc::new(Mutex::new(pool)), alone: Arc::default() }
+        Capacity { pool: Arc::new(Mutex::new(pool)), alone: Arc::default(), host_time: Arc::default() }
     }
 
     /// The bound.
@@ -214,6 +216,11 @@ impl QueueCapacity {
         &self.host.alone
     }
 
+    /// The time that attempts of all queues take on the host's own threads.
+    pub(crate) fn host_time(&self) -> &HostTime {
+        &self.host.host_time
+    }
+
     /// Notes whether the loop that took permits last will ask for more at once. If so, its place is kept.
     pub(crate) fn wants_more(&self, more: bool) {
         self.change(|share, _| share.wants_more = more);
@@ -249,10 +256,9 @@ impl QueueCapacity {
             && pool.shares.get(&self.id).is_some_and(|share| share.taken < share.most)
     }
 
-    /// The permits that the queue's own concurrency leaves free.
-    #[cfg(test)]
-    pub(crate) fn free(&self) -> usize {
-        self.change(|share, _| share.most.saturating_sub(share.taken)).unwrap_or_default()
+    /// The permits in use.
+    pub(crate) fn taken(&self) -> usize {
+        self.host.lock().shares.get(&self.id).map(|share| share.taken).unwrap_or_default()
     }
 
     fn take(self: &Arc<QueueCapacity>, most: usize) -> Option<Permits> {

@@ -1,23 +1,28 @@
-//! Begins attempts on the guests' threads, without a task of the runtime for each.
+//! Begins attempts without a task of the runtime for each, and in an idle queue without a change of threads.
 //!
-//! In: attempts that are to begin. Out: a few workers run them one after the other. An attempt that has to
-//! wait continues as its own task of the runtime, so it does not hold up the next attempt.
+//! In: attempts that are to begin. Out: a few workers on the guests' threads run them one after the other. An
+//! attempt that has to wait continues as its own task of the runtime, so it does not hold up the next one.
 //!
 //!     begin ─▶ queue ─▶ worker: polls it once ─▶ over
 //!                                           └─▶ waits: spawned
+//!     begin_here: polls it once ─▶ over
+//!                            └─▶ waits: spawned
 //!
 //! A task of the runtime costs more than a short attempt: memory, entries in two lists, and the wake of a
-//! thread.
+//! thread. That wake alone takes longer than a short attempt where the thread's processor is idle.
 //!
-//! Not here: the queue of attempts (`starts`), what an attempt does (`runner`).
+//! Not here: the queue of attempts (`starts`), what an attempt does (`runner`), how much time attempts may
+//! take on the host's threads (`host_time`).
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio_util::sync::ReusableBoxFuture;
+use tokio_util::task::TaskTracker;
 
 use super::inflight::Hold;
 use super::runner;
@@ -28,12 +33,55 @@ use crate::task::Task;
 
 /// After this many attempts, a worker yields its thread to other tasks of the runtime.
 const IN_A_ROW: usize = 16;
+/// The largest memory grant, in bytes, of a handler that begins on the host's threads.
+const MOST_MEMORY: u64 = 256 << 20;
 
 /// Begins an attempt at a task, or at a batch, beside other attempts.
 pub(crate) fn begin(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
     if shared.starts.add(version, members) {
         worker(shared, version.handler.guests());
     }
+}
+
+/// Begins an attempt on this thread, which is one of the host's, if the host has time for it. If the attempt
+/// has to wait or computes for long, it continues on the guests' threads.
+pub(crate) fn begin_here(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
+    let first_poll = &shared.starts.first_poll;
+    // Nothing interrupts a guest that fills its memory.
+    let may_be_short = version.handler.memory() <= MOST_MEMORY && first_poll.is_short_for(1);
+    let Some(turn) = shared.capacity.host_time().turn().filter(|_| may_be_short) else {
+        return begin(shared, version, members);
+    };
+    let attempt = contained(runner::run(shared.clone(), version.clone(), members));
+    let took = poll_here(&shared.runners, version.handler.guests(), attempt);
+    first_poll.took(took);
+    turn.took(took);
+}
+
+/// Polls an attempt on this thread, and gives how long that took. One that is not over continues as a task of
+/// the guests' runtime.
+fn poll_here(
+    runners: &TaskTracker,
+    guests: &Handle,
+    attempt: impl Future<Output = ()> + Send + 'static,
+) -> Duration {
+    // The clocks of the attempt, and what it spawns, belong to the guests' runtime.
+    let _entered = guests.enter();
+    let mut attempt = Box::pin(attempt);
+    let since = Instant::now();
+    // Nothing can wake this poll. The task polls the attempt once more.
+    let polled = attempt.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let took = since.elapsed();
+    if polled.is_pending() {
+        drop(runners.spawn_on(attempt, guests));
+    }
+    took
+}
+
+/// A panic of the host is logged already. It ends the attempt, whose task stays pending and is reclaimed. The
+/// caller continues.
+fn contained(attempt: impl Future<Output = ()>) -> impl Future<Output = ()> {
+    AssertUnwindSafe(attempt).catch_unwind().map(drop)
 }
 
 /// Starts one more worker. Workers start each other, because spawning from another runtime is expensive.
@@ -53,9 +101,7 @@ async fn work(shared: Arc<SharedQueue>) {
         if is_another_wanted {
             worker(&shared, &guests);
         }
-        // A panic of the host is logged already. It ends the attempt, whose task stays pending and is
-        // reclaimed. The worker continues.
-        let run = AssertUnwindSafe(runner::run(shared.clone(), version, members)).catch_unwind().map(drop);
+        let run = contained(runner::run(shared.clone(), version, members));
         let attempt = match &mut slot {
             Some(slot) => {
                 slot.set(run);
@@ -63,7 +109,9 @@ async fn work(shared: Arc<SharedQueue>) {
             }
             None => slot.insert(ReusableBoxFuture::new(run)),
         };
+        let since = Instant::now();
         let polled = std::future::poll_fn(|context| Poll::Ready(attempt.poll(context))).await;
+        shared.starts.first_poll.took(since.elapsed());
         if polled.is_pending()
             && let Some(waits) = slot.take()
         {
@@ -74,5 +122,60 @@ async fn work(shared: Arc<SharedQueue>) {
             in_a_row = 0;
             tokio::task::yield_now().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::{self, ThreadId};
+
+    use tokio::runtime::{Builder, Runtime};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    fn guests() -> Runtime {
+        Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime")
+    }
+
+    /// Polls an attempt here, and gives the threads that it was on, in order.
+    async fn threads_of<F>(attempt: impl FnOnce(mpsc::UnboundedSender<ThreadId>) -> F) -> Vec<ThreadId>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (runners, guests) = (TaskTracker::new(), guests());
+        let (note, mut noted) = mpsc::unbounded_channel();
+        poll_here(&runners, guests.handle(), contained(attempt(note)));
+        runners.close();
+        runners.wait().await;
+        guests.shutdown_background();
+        std::iter::from_fn(|| noted.try_recv().ok()).collect()
+    }
+
+    fn note(notes: &mpsc::UnboundedSender<ThreadId>) {
+        notes.send(thread::current().id()).expect("the test reads it");
+    }
+
+    #[tokio::test]
+    async fn a_short_attempt_stays_on_the_thread_that_claimed_its_task() {
+        let short = threads_of(|notes| async move { note(&notes) }).await;
+        assert_eq!(short, [thread::current().id()]);
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_waits_continues_on_the_guests_threads() {
+        let waits = threads_of(|notes| async move {
+            note(&notes);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            note(&notes);
+        });
+        let [first, second] = waits.await[..] else { panic!("it is noted twice") };
+        assert_eq!(first, thread::current().id());
+        assert_ne!(second, first);
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_an_attempt_stays_within_it() {
+        assert_eq!(threads_of(|_| async { panic!("in an attempt") }).await, []);
     }
 }

@@ -17,13 +17,13 @@ use super::starts::OpenBatch;
 use crate::plugins::Version;
 use crate::task::Task;
 
-/// Adds a task to the batch that is open, or to a new one; or runs it at once.
-pub(crate) fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
+/// Adds a task to the batch that is open, or to a new one; or runs it at once, if `here` on this thread.
+pub(crate) fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold, here: bool) {
     let most = if version.handler.takes_batches() { shared.queue.rules.largest_batch() } else { 1 };
-    // A task that may have crashed a host runs outside of batches.
+    // A task that may have crashed a host runs outside of batches, and not where heartbeats are sent.
     if most < 2 || task.crashes > 0 {
-        crew::begin(shared, version, vec![(task, hold)]);
-        return;
+        let begin = if here && task.crashes == 0 { crew::begin_here } else { crew::begin };
+        return begin(shared, version, vec![(task, hold)]);
     }
     let mut open = open_batch(shared);
     let older = open.take_if(|batch| !Arc::ptr_eq(&batch.version, version));

@@ -349,9 +349,9 @@ pub(crate) mod tests {
         let (table, capacity) = (Arc::new(Inflight::default()), Capacity::new(None).queue(2, 1));
         let mut first = hold(&table, &capacity, "1-0").unwrap();
         assert!(hold(&table, &capacity, "1-0").is_none());
-        assert_eq!((table.len(), capacity.free()), (1, 1));
+        assert_eq!((table.len(), capacity.taken()), (1, 1));
         first.has_run();
-        assert_eq!((table.len(), capacity.free()), (1, 2));
+        assert_eq!((table.len(), capacity.taken()), (1, 0));
         drop(first);
         assert_eq!(table.len(), 0);
     }

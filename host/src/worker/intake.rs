@@ -26,6 +26,10 @@ use crate::plugins::Version;
 use crate::queue::{EndingSubject, StreamEntry, codec};
 use crate::task::{Origin, Task};
 
+/// The most tasks of a claim that begin on the thread that claimed them. More of them show that the queue is
+/// busy, and a settlement that gathers many of them would make the next ones wait.
+const FEW: usize = 4;
+
 /// How this host got its entries.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Delivery {
@@ -75,10 +79,13 @@ pub(crate) async fn admit(
         let Some(hold) = hold(shared, &decoded, since, Some(permit)) else { continue };
         held.push((decoded, hold));
     }
+    // There were permits for more tasks than came.
+    let is_drained = permits.count() > 0;
     permits.unused();
     arrivals::note_aliases(shared, &held).await;
     // A task that was delivered before may have begun.
     let now_ms = if again { None } else { arrivals::now_ms(shared).await };
+    let here = may_begin_here(shared, held.len(), is_drained);
     let mut gated: Vec<(Task, Hold)> = Vec::new();
     let expired = |task: &Task| settle::expired(task, &shared.queue.rules, now_ms?);
     for (decoded, mut hold) in held {
@@ -87,7 +94,7 @@ pub(crate) async fn admit(
                 Some(decision) => (EndingSubject::Task(Box::new(task)), decision),
                 None if active.is_some() && is_plain(shared, &task, &hold, delivery) => {
                     hold.begun(task.origin != Origin::Producer);
-                    gather::add(shared, version, task, hold);
+                    gather::add(shared, version, task, hold, here);
                     continue;
                 }
                 None => {
@@ -108,7 +115,7 @@ pub(crate) async fn admit(
             if settle::is_suspect(&task, &shared.queue.rules) {
                 suspect::start(shared, version, task, hold);
             } else {
-                gather::add(shared, version, task, hold);
+                gather::add(shared, version, task, hold, here);
             }
         }
     }
@@ -155,6 +162,15 @@ fn hold(shared: &SharedQueue, decoded: &Decoded, since: Instant, permit: Option<
         }
     };
     shared.inflight.hold(&claim, permit)
+}
+
+/// Whether the tasks of a claim begin on the thread that claimed them: a few short ones, while nothing else
+/// of the queue runs, or waits to run beside them. Then it would take longer to wake another thread.
+fn may_begin_here(shared: &SharedQueue, claimed: usize, is_drained: bool) -> bool {
+    claimed <= FEW
+        && (is_drained || claimed == 1)
+        && shared.capacity.taken() == claimed
+        && shared.starts.first_poll.is_short_for(claimed)
 }
 
 /// Whether a task is plain, so that it can run without the gate.

@@ -27,6 +27,7 @@ pub(crate) mod gate;
 pub(crate) mod gather;
 pub(crate) mod heartbeat;
 pub(crate) mod holding;
+mod host_time;
 pub(crate) mod idle;
 pub(crate) mod inflight;
 pub(crate) mod intake;

@@ -28,8 +28,8 @@ use crate::sandbox::Attempt;
 use crate::task::{AttemptEnd, Outcome, SettledAs, Task};
 use crate::telemetry::{AttemptTrace, RunEnd};
 
-/// Runs a task or a batch beside other attempts. On the guests' threads, the handler begins without another
-/// hop.
+/// Runs a task or a batch beside other attempts. Within the guests' runtime, the handler begins without
+/// another hop.
 pub(crate) async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     members.iter().for_each(|(task, _)| record_wait(&shared, task));
     run_shared(shared, version, members).await;

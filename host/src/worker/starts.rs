@@ -7,13 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use super::host_time::FirstPoll;
 use super::inflight::Hold;
 use crate::plugins::Version;
 use crate::task::Task;
 
-/// The line of attempts, and the number of workers that begin them.
+/// The line of attempts, the number of workers that begin them, and how long their first polls take.
 #[derive(Default)]
-pub(crate) struct Starts(Mutex<StartQueue>);
+pub(crate) struct Starts {
+    line: Mutex<StartQueue>,
+    pub first_poll: FirstPoll,
+}
 
 #[derive(Default)]
 struct StartQueue {
@@ -61,6 +65,6 @@ impl Starts {
     }
 
     fn queue(&self) -> MutexGuard<'_, StartQueue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! `wasi:random`: one secure generator per guest thread, shared by all attempts on it.
+//! `wasi:random`: one secure generator per thread that runs guests, shared by all attempts on it.
 //!
 //! A generator per store would cost more than a small handler. Sharing is safe because the generator is
 //! cryptographic: from its own numbers, a guest learns nothing about the numbers of another guest.

@@ -1,0 +1,105 @@
+//! Decides whether attempts may begin on the host's own threads, which also send heartbeats and settlements.
+//!
+//! In: how long the first polls of attempts took. Out: whether the next ones of the queue will probably be
+//! short, and whether the host has time for one.
+//!
+//! Not here: beginning the attempts (`crew`), and which ones may ask (`intake`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// The most time that the attempts of a claim are expected to take in a row: about as long as it takes until
+/// another thread runs them, if its processor is idle.
+const SHORT: Duration = Duration::from_micros(250);
+/// After a poll that took longer, no attempt of any queue begins on the host's threads for this many times as
+/// long. While a guest is polled there, the host may answer nothing else.
+const REST: u32 = 100;
+
+/// The time that attempts take on the host's threads, one attempt of all queues at a time.
+#[derive(Debug, Default)]
+pub(crate) struct HostTime(Mutex<Option<Instant>>);
+
+/// The right to begin an attempt there.
+pub(crate) struct HostTurn<'t>(MutexGuard<'t, Option<Instant>>);
+
+/// How long the last attempt of one queue took until it ended or waited for the first time, on any thread. In
+/// nanoseconds.
+#[derive(Debug)]
+pub(crate) struct FirstPoll(AtomicU64);
+
+impl HostTime {
+    /// None while another attempt begins, and during the rest after a long one.
+    pub(crate) fn turn(&self) -> Option<HostTurn<'_>> {
+        // Nothing panics while it is locked, as panics of attempts are contained.
+        let rests_until = self.0.try_lock().ok()?;
+        rests_until.is_none_or(|until| until <= Instant::now()).then_some(HostTurn(rests_until))
+    }
+}
+
+impl HostTurn<'_> {
+    /// Ends the turn, after a poll that took this long.
+    pub(crate) fn took(mut self, poll: Duration) {
+        if poll > SHORT {
+            *self.0 = Some(Instant::now() + poll * REST);
+        }
+    }
+}
+
+impl Default for FirstPoll {
+    /// Nothing is known yet, which counts as long.
+    fn default() -> FirstPoll {
+        FirstPoll(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl FirstPoll {
+    /// Whether this many attempts will probably take a short time in a row.
+    pub(crate) fn is_short_for(&self, attempts: usize) -> bool {
+        let all = u128::from(self.0.load(Ordering::Relaxed)) * attempts as u128;
+        all <= SHORT.as_nanos()
+    }
+
+    pub(crate) fn took(&self, poll: Duration) {
+        self.0.store(u64::try_from(poll.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_attempt_at_a_time_begins_on_the_hosts_threads() {
+        let host = HostTime::default();
+        let turn = host.turn().expect("nobody has it");
+        assert!(host.turn().is_none());
+        turn.took(SHORT);
+        assert!(host.turn().is_some());
+    }
+
+    #[test]
+    fn after_a_long_poll_the_hosts_threads_are_closed_for_a_hundred_times_as_long() {
+        let host = HostTime::default();
+        host.turn().expect("nobody has it").took(Duration::from_secs(1));
+        assert!(host.turn().is_none());
+        let mut until = host.0.lock().expect("nothing panicked");
+        let left = until.expect("it is closed").saturating_duration_since(Instant::now());
+        assert!(left > Duration::from_secs(90) && left <= Duration::from_secs(100), "{left:?}");
+        *until = Some(Instant::now());
+        drop(until);
+        assert!(host.turn().is_some());
+    }
+
+    #[test]
+    fn attempts_are_expected_to_take_as_long_as_the_last_one() {
+        let last = FirstPoll::default();
+        assert!(!last.is_short_for(1), "nothing is known yet");
+        last.took(SHORT / 10);
+        assert!(last.is_short_for(10) && !last.is_short_for(11));
+        last.took(SHORT * 2);
+        assert!(!last.is_short_for(1));
+        last.took(Duration::MAX);
+        assert!(!last.is_short_for(usize::MAX));
+    }
+}

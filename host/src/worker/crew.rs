@@ -49,7 +49,7 @@ pub(crate) fn begin_here(shared: &Arc<SharedQueue>, version: &Arc<Version>, memb
     let first_poll = &shared.starts.first_poll;
     // Nothing interrupts a guest that fills its memory.
     let may_be_short = version.handler.memory() <= MOST_MEMORY && first_poll.is_short_for(1);
-    let Some(turn) = shared.capacity.host_time().turn().filter(|_| may_be_short) else {
+    let Some(turn) = may_be_short.then(|| shared.capacity.host_time().turn()).flatten() else {
         return begin(shared, version, members);
     };
     let attempt = contained(runner::run(shared.clone(), version.clone(), members));

@@ -18,7 +18,7 @@ use crate::queue::{Begun, EndingSubject, Start};
 use crate::task::{SettledAs, Task};
 
 /// The most tasks of one call, so that it keeps Redis busy for a short time only.
-const MAX_BATCH: usize = 100;
+pub(crate) const MAX_BATCH: usize = 100;
 
 /// How tasks come to the gate.
 #[derive(Debug, Clone, Copy, Default)]

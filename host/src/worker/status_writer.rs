@@ -20,8 +20,6 @@ use crate::task::SettledAs;
 /// People and polling clients do not notice this delay. Short handlers, which may run ten thousands of times
 /// per second, end earlier and cost Redis nothing.
 const AFTER: Duration = Duration::from_millis(20);
-/// Tasks in one call of the script.
-const MAX_BATCH: usize = 100;
 
 pub(crate) struct StatusWriter {
     pub shared: Arc<SharedQueue>,
@@ -34,7 +32,7 @@ impl StatusWriter {
                 self.shared.begun.notified().await;
                 loop {
                     let (tasks, next) = self.shared.inflight.take_unreported(AFTER, Instant::now());
-                    for some in tasks.chunks(MAX_BATCH) {
+                    for some in tasks.chunks(gate::MAX_BATCH) {
                         self.tell(some).await;
                     }
                     let Some(next) = next else { break };

@@ -92,7 +92,12 @@ fn proof_sixty_swaps_leave_the_host_as_it_was() {
             let now = at_rest(&mut bench, &host, "work");
             println!("after {mark} swaps: {now}");
             let Some(before) = early.replace(now) else { continue };
-            assert_eq!(now.files, before.files, "open files after 12 swaps, and after 60: {before}; {now}");
+            // A pipe of the last compiler, or a connection, may be open for a moment more. Each kind of swap
+            // happens eight times or more in between, so what one leaves open shows all the same.
+            assert!(
+                now.files <= before.files + 4,
+                "open files after 12 swaps, and after 60: {before}; {now}"
+            );
             // The pool of blocking threads grows and shrinks.
             assert!(now.threads <= before.threads + 4, "threads: {before}; {now}");
             assert!(now.mappings <= before.mappings + 40, "mappings: {before}; {now}");

@@ -31,9 +31,7 @@ use crate::file::{self, Found, SETTLE, Stamp};
 use crate::sandbox::LoadError;
 use crate::watch::RESCAN;
 
-pub(super) use event::{
-    Digest, Effect, Failure, JobEnd, JobKind, LifeEvent, News, Trouble, Withdrawal, short,
-};
+pub(super) use event::{Digest, Effect, Failure, JobEnd, JobKind, LifeEvent, News, Trouble, short};
 pub(super) use state::{Candidate, Life, Serving};
 use state::{Guard, Noting, Shown};
 
@@ -66,7 +64,7 @@ impl Step {
             (LifeEvent::Judged(version, ProbationVerdict::Good), _) => self.passed(version),
             (LifeEvent::Judged(version, ProbationVerdict::Bad(why)), _) => self.found_bad(version, why),
             (LifeEvent::Noted, _) => self.noted(),
-            (LifeEvent::Withdrawn(withdrawal), _) => self.withdrawn(withdrawal),
+            (LifeEvent::Withdrawn(order), _) => self.withdrawn(order),
             (LifeEvent::Lifted(digest), candidate) => self.lifted(&candidate, digest),
             (_, Candidate::Unwanted) => {}
             (LifeEvent::Unwanted, candidate) => self.unwanted(&candidate),
@@ -231,7 +229,7 @@ impl Step {
 
     /// The file holds what is in quarantine. Sees to it that the last good version serves, if there is one.
     fn refuse_quarantined(&mut self, stamp: Stamp, digest: Digest) {
-        let Some((why, good)) = self.life.banned(&digest) else { return };
+        let Some(Quarantine { why, good, .. }) = self.life.banned(&digest).cloned() else { return };
         let is_alone = self.life.serving == Serving::Absent && good.is_none();
         let why = if is_alone { format!("{why}; {NO_OTHER}") } else { why };
         if self.life.shown.state != PluginState::Quarantined {
@@ -258,7 +256,7 @@ impl Step {
     }
 
     fn restored(&mut self, stamp: Stamp, digest: Digest, made: Result<(), Trouble>) {
-        let Some((_, Some(good))) = self.life.banned(&digest) else { return };
+        let Some(good) = self.life.banned(&digest).and_then(|banned| banned.good.clone()) else { return };
         self.life.candidate = Candidate::Quarantined(stamp);
         match made {
             Ok(()) => {
@@ -390,9 +388,9 @@ impl Step {
     }
 
     /// A version that an operator has withdrawn neither serves nor is kept, whatever its attempts said.
-    fn withdrawn(&mut self, withdrawal: Withdrawal) {
-        let Withdrawal { digest, why, earlier } = withdrawal.clone();
-        let before = self.life.withdrawn.replace(withdrawal);
+    fn withdrawn(&mut self, order: Quarantine) {
+        let Quarantine { digest, why, good: earlier } = order.clone();
+        let before = self.life.withdrawn.replace(order);
         if before.is_some_and(|before| before.digest != digest) {
             // The order before holds no longer.
             self.look_again();

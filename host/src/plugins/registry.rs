@@ -17,11 +17,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::figures::Figures;
 use super::history::{History, What};
-use super::life::{self, Effect, JobEnd, JobKind, Life, LifeEvent, Serving, Withdrawal, short};
+use super::life::{self, Effect, JobEnd, JobKind, Life, LifeEvent, Serving, short};
 use super::loader::Prepared;
 use super::locked::Locked;
 use super::probation::Probation;
-use super::quarantine::{Good, Lineage, Notes};
+use super::quarantine::{Good, Lineage, Notes, Quarantine};
 use super::retries::Pauses;
 use super::status::PluginStatus;
 use super::version::{Version, WhenJudged};
@@ -182,8 +182,8 @@ impl PluginEntry {
     fn obey(self: &Arc<Self>, record: &mut LockedRecord<'_>, order: VersionOrder) {
         let VersionOrder { version: digest, withdrawn, why, .. } = order;
         let event = if withdrawn {
-            let earlier = record.lineage.before(&digest).cloned();
-            LifeEvent::Withdrawn(Withdrawal { digest, why: format!("withdrawn: {why}"), earlier })
+            let good = record.lineage.before(&digest).cloned();
+            LifeEvent::Withdrawn(Quarantine { digest, why: format!("withdrawn: {why}"), good })
         } else {
             LifeEvent::Lifted(digest)
         };

@@ -34,19 +34,10 @@ pub(in crate::plugins) enum LifeEvent {
     Judged(Good, ProbationVerdict),
     /// The note of the quarantine is written.
     Noted,
-    /// An operator has withdrawn a version.
-    Withdrawn(Withdrawal),
+    /// An operator has withdrawn a version. The one that runs in its place is the good one before it.
+    Withdrawn(Quarantine),
     /// A version may run again that an operator had withdrawn, or that was rolled back.
     Lifted(Digest),
-}
-
-/// A version that an operator has withdrawn.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(in crate::plugins) struct Withdrawal {
-    pub(in crate::plugins) digest: Digest,
-    pub(in crate::plugins) why: String,
-    /// The good version that served before it.
-    pub(in crate::plugins) earlier: Option<Good>,
 }
 
 /// The result of a job.

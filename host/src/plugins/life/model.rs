@@ -149,7 +149,7 @@ pub(super) fn digest(content: u8) -> Digest {
 
 /// No version is known that served before: what does not serve any more must be nothing at all.
 fn withdrawal(digest: Digest) -> LifeEvent {
-    LifeEvent::Withdrawn(Withdrawal { digest, why: "withdrawn".into(), earlier: None })
+    LifeEvent::Withdrawn(Quarantine { digest, why: "withdrawn".into(), good: None })
 }
 
 /// Whether the log says of this version that it does not run.
@@ -175,7 +175,7 @@ impl World {
         let was_serving = self.life.serving.clone();
         let (life, effects) = step(self.life.clone(), event.clone(), now());
         self.life = life;
-        if let LifeEvent::Withdrawn(Withdrawal { digest, .. }) = &event {
+        if let LifeEvent::Withdrawn(Quarantine { digest, .. }) = &event {
             let was_kept = before.as_ref().is_some_and(|before| before.digest == *digest);
             let was_used = was_kept || was_serving.is_active(digest);
             let lines = effects.iter().filter(|effect| is_logged(effect, digest)).count();
@@ -333,7 +333,9 @@ impl World {
                 *seen == stamp && self.active.is_some_and(|active| active.content == content)
             }
             (Candidate::Quarantined(seen), kind) => {
-                let has_other = self.life.banned(&digest(content)).is_some_and(|(_, good)| good.is_some());
+                let banned = self.life.banned(&digest(content));
+                let has_other =
+                    banned.is_some_and(|banned| banned.good.is_some()) || self.life.serving.good().is_some();
                 let may_be = kind != Kind::Fine || self.life.is_in_quarantine(&digest(content));
                 *seen == stamp && may_be && (self.active.is_some() || !has_other)
             }

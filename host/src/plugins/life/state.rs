@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::event::{Digest, LifeEvent, Withdrawal};
+use super::event::{Digest, LifeEvent};
 use crate::file::{Found, Stamp};
 use crate::plugins::quarantine::{Good, Quarantine};
 use crate::plugins::retries::{Failed, Pauses};
@@ -20,7 +20,7 @@ pub(in crate::plugins) struct Life {
     pub(super) failed: Option<Failed>,
     pub(super) quarantine: Option<Quarantine>,
     /// The version that an operator has withdrawn, until it is lifted.
-    pub(super) withdrawn: Option<Withdrawal>,
+    pub(super) withdrawn: Option<Quarantine>,
     /// Whether the note of an earlier start was looked for.
     pub(in crate::plugins) is_recalled: bool,
     pub(super) noting: Noting,
@@ -182,16 +182,9 @@ impl Life {
         }
     }
 
-    /// Why this content must not run, and the version that runs in its place.
-    pub(super) fn banned(&self, digest: &str) -> Option<(String, Option<Good>)> {
-        let quarantine = self.quarantine.as_ref().filter(|quarantine| quarantine.digest == digest);
-        let withdrawn = || self.withdrawn.as_ref().filter(|withdrawn| withdrawn.digest == digest);
-        match quarantine {
-            Some(quarantine) => Some((quarantine.why.clone(), quarantine.good.clone())),
-            None => withdrawn().map(|Withdrawal { why, earlier, .. }| {
-                (why.clone(), self.serving.good().or(earlier.as_ref()).cloned())
-            }),
-        }
+    /// Why this content must not run, and the version that runs in its place where none serves or is kept.
+    pub(super) fn banned(&self, digest: &str) -> Option<&Quarantine> {
+        [&self.quarantine, &self.withdrawn].into_iter().flatten().find(|banned| banned.digest == digest)
     }
 }
 

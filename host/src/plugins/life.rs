@@ -31,7 +31,7 @@ use crate::file::{self, Found, SETTLE, Stamp};
 use crate::sandbox::LoadError;
 use crate::watch::RESCAN;
 
-pub(super) use event::{Digest, Effect, Failure, JobEnd, JobKind, LifeEvent, News, Trouble, short};
+pub(super) use event::{Digest, Effect, JobEnd, JobKind, LifeEvent, News, Trouble, short};
 pub(super) use state::{Candidate, Life, Serving};
 use state::{Guard, Noting, Shown};
 
@@ -490,8 +490,7 @@ impl Step {
     fn fail(&mut self, what: What, digest: Option<Digest>, error: String, again: Option<Duration>) {
         self.show(PluginState::Failed, Some(error.clone()), again);
         self.life.failed = Some(Failed::new(digest.clone(), error.clone(), again, self.now));
-        let active = self.life.serving.active().map(|active| active.digest.clone());
-        self.tell(News::Failed(Failure { what, digest, error, again, active }));
+        self.tell(News::Failed { what, digest, error, again });
     }
 
     fn begin(&mut self, stamp: Stamp, kind: JobKind) {

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::history::What;
-use super::life::{Failure, News, short};
+use super::life::{News, short};
 use super::registry::{PluginEntry, Record};
 use super::version::Version;
 use crate::clock::ms;
@@ -28,14 +28,14 @@ impl Record {
                 let digest = short(&digest);
                 tracing::info!(plugin, digest, "plugin removed: running attempts finish, its queues wait");
             }
-            News::Failed(Failure { what, digest, error, again, active }) => {
+            News::Failed { what, digest, error, again } => {
                 entry.figures.failed_reloads.inc();
                 self.history.add(what, digest.as_deref(), Some(took), Some(&error));
                 tracing::error!(
                     plugin,
                     path = %entry.path.display(),
                     digest = digest.as_deref().map(short),
-                    active = active.as_deref().map(short),
+                    active = active.map(Version::short),
                     took_ms = ms(took),
                     again_in_ms = again.map(ms),
                     error,

@@ -102,7 +102,14 @@ pub(in crate::plugins) enum JobKind {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum News {
     Removed(Digest),
-    Failed(Failure),
+    /// Why the file that is there cannot be used. Without a digest it was not read.
+    Failed {
+        what: What,
+        digest: Option<Digest>,
+        error: String,
+        /// It is tried again after this time.
+        again: Option<Duration>,
+    },
     /// The file changed while it was compiled.
     BrokenOff(Digest),
     /// With whether it is on probation.
@@ -127,17 +134,4 @@ pub(in crate::plugins) enum News {
     /// A version was found to be bad after its file was removed, or after another one took over.
     BadAfterRemoval(Digest, String),
     BadAfterReplacement(Digest, String),
-}
-
-/// Why the file that is there cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(in crate::plugins) struct Failure {
-    pub(in crate::plugins) what: What,
-    /// None: it was not read.
-    pub(in crate::plugins) digest: Option<Digest>,
-    pub(in crate::plugins) error: String,
-    /// It is tried again after this time.
-    pub(in crate::plugins) again: Option<Duration>,
-    /// The version that serves meanwhile.
-    pub(in crate::plugins) active: Option<Digest>,
 }

@@ -69,6 +69,16 @@ pub(crate) fn read(path: &Path, stamp: Stamp) -> io::Result<Option<Vec<u8>>> {
     Ok((whole && look(path) == Found::File(stamp)).then_some(bytes))
 }
 
+impl Found {
+    /// The size of the file; 0 where there is none.
+    pub(crate) fn bytes(self) -> u64 {
+        match self {
+            Found::File(stamp) => stamp.bytes,
+            Found::Missing | Found::Other(_) => 0,
+        }
+    }
+}
+
 impl Stamp {
     fn of(meta: &fs::Metadata) -> Stamp {
         Stamp {

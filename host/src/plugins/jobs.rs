@@ -56,7 +56,10 @@ impl Workshop {
     async fn work(&self, plugin: &Arc<PluginEntry>, place: Place, work: &Work) -> (LifeEvent, Brought) {
         let Work { job, stamp, grants, handler, .. } = work;
         let (end, brought) = match &work.kind {
-            JobKind::Read => (JobEnd::Read(self.read(plugin, place, *stamp).await), Brought::Nothing),
+            JobKind::Read => {
+                let read = self.read(plugin, place, *stamp).await.transpose();
+                (read.map_or(JobEnd::Changed, JobEnd::Read), Brought::Nothing)
+            }
             JobKind::Compile(digest) => {
                 made(self.make(plugin, place, *stamp, digest, grants).await, JobEnd::Compiled)
             }

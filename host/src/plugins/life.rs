@@ -27,7 +27,7 @@ use super::probation::ProbationVerdict;
 use super::quarantine::{Good, Quarantine};
 use super::retries::Failed;
 use super::status::PluginState;
-use crate::file::{self, Found, SETTLE, Stamp};
+use crate::file::{self, Found, SETTLE};
 use crate::sandbox::LoadError;
 use crate::watch::RESCAN;
 
@@ -56,78 +56,62 @@ impl Step {
         if !self.life.awaits(&event) {
             return;
         }
-        match (event, self.life.candidate.clone()) {
-            (LifeEvent::Recalled(noted), _) if !self.life.is_recalled => {
+        match event {
+            LifeEvent::Recalled(noted) => {
                 self.life.is_recalled = true;
                 self.life.quarantine = noted;
             }
-            (LifeEvent::Judged(version, ProbationVerdict::Good), _) => self.passed(version),
-            (LifeEvent::Judged(version, ProbationVerdict::Bad(why)), _) => self.found_bad(version, why),
-            (LifeEvent::Noted, _) => self.noted(),
-            (LifeEvent::Withdrawn(order), _) => self.withdrawn(order),
-            (LifeEvent::Lifted(digest), candidate) => self.lifted(&candidate, digest),
-            (_, Candidate::Unwanted) => {}
-            (LifeEvent::Unwanted, candidate) => self.unwanted(&candidate),
-            (LifeEvent::Granted, candidate) => self.granted(&candidate),
-            (LifeEvent::Found(found, is_old), candidate) => self.found(&candidate, found, is_old),
-            (LifeEvent::Ended(_, end), candidate) => self.ended(candidate, end),
-            (LifeEvent::Recalled(_), _) => {}
+            LifeEvent::Judged(version, ProbationVerdict::Good) => self.passed(version),
+            LifeEvent::Judged(version, ProbationVerdict::Bad(why)) => self.found_bad(version, why),
+            LifeEvent::Noted => self.noted(),
+            LifeEvent::Withdrawn(order) => self.withdrawn(order),
+            LifeEvent::Lifted(digest) => self.lifted(digest),
+            _ if self.life.candidate == Candidate::Unwanted => {}
+            LifeEvent::Unwanted => self.unwanted(),
+            LifeEvent::Granted => self.granted(),
+            LifeEvent::Found(found, is_old) => self.found(found, is_old),
+            LifeEvent::Ended(_, end) => self.ended(end),
         }
     }
 
     /// The job of the candidate has ended.
-    fn ended(&mut self, candidate: Candidate, end: JobEnd) {
-        match (candidate, end) {
-            (Candidate::Reading(stamp), JobEnd::Read(read)) => self.read(stamp, read),
-            (Candidate::Compiling(stamp, digest), JobEnd::Compiled(Ok(()))) => {
-                self.life.candidate = Candidate::Checking(stamp, digest.clone());
-                self.begin(stamp, JobKind::Check(digest));
+    fn ended(&mut self, end: JobEnd) {
+        let Candidate::InWork(kind) = self.life.candidate.clone() else { return };
+        match (kind, end) {
+            (JobKind::Read, JobEnd::Read(read)) => self.read(read),
+            (JobKind::Compile(digest), JobEnd::Compiled(Ok(()))) => self.begin(JobKind::Check(digest)),
+            (JobKind::Compile(digest), JobEnd::Compiled(Err(trouble))) => {
+                self.refuse(What::Failed, digest, trouble);
             }
-            (Candidate::Compiling(stamp, digest), JobEnd::Compiled(Err(trouble))) => {
-                self.refuse(stamp, What::Failed, digest, trouble);
-            }
-            (Candidate::Checking(stamp, digest), JobEnd::Checked(Ok(()), good_holds)) => {
-                self.publish(stamp, digest, good_holds);
-            }
-            (Candidate::Checking(stamp, digest), JobEnd::Checked(Err(trouble), _)) => {
+            (JobKind::Check(digest), JobEnd::Checked(Ok(()), good_holds)) => self.publish(digest, good_holds),
+            (JobKind::Check(digest), JobEnd::Checked(Err(trouble), _)) => {
                 let error = format!("self-check: {}", trouble.error);
-                self.refuse(stamp, What::SelfCheckFailed, digest, Trouble { error, ..trouble });
+                self.refuse(What::SelfCheckFailed, digest, Trouble { error, ..trouble });
             }
-            (Candidate::Restoring(stamp, digest), JobEnd::Restored(made)) => {
-                self.restored(stamp, digest, made);
-            }
-            (candidate, JobEnd::Changed) => {
-                if let Candidate::Compiling(_, digest) = &candidate {
-                    self.tell(News::BrokenOff(digest.clone()));
+            (JobKind::Restore(digest, good), JobEnd::Restored(made)) => self.restored(digest, good, made),
+            (kind, JobEnd::Changed) => {
+                if let JobKind::Compile(digest) = kind {
+                    self.tell(News::BrokenOff(digest));
                 }
-                self.settle_anew(&candidate);
+                self.settle(SETTLE);
             }
-            // A result that does not belong to the state is as late as one of another job.
+            // A result that does not belong to the job is as late as one of another job.
             _ => {}
         }
     }
 
-    /// A file whose job has ended early is dealt with when it has stayed the same for a while, from now on.
-    fn settle_anew(&mut self, candidate: &Candidate) {
-        use Candidate::{Checking, Compiling, Reading, Restoring};
-        if let Reading(stamp) | Compiling(stamp, _) | Checking(stamp, _) | Restoring(stamp, _) = candidate {
-            self.life.candidate = Candidate::Settling(*stamp, self.now + SETTLE);
-        }
-    }
-
-    fn found(&mut self, candidate: &Candidate, found: Found, is_old: bool) {
+    fn found(&mut self, found: Found, is_old: bool) {
         // A job looks after its file by itself: a file that was only touched keeps its job.
-        if candidate.has_job() {
+        if self.life.candidate.has_job() {
             return;
         }
-        if candidate.knows(found) {
-            if let (Found::File(stamp), Some(failed)) = (found, &self.life.failed)
-                && failed.is_due(self.now)
-            {
-                self.read_file(stamp);
+        if found == self.life.found {
+            if self.life.due().is_some_and(|due| due <= self.now) {
+                self.read_file();
             }
             return;
         }
+        self.life.found = found;
         match found {
             Found::Missing => {
                 self.life.candidate = Candidate::Absent;
@@ -138,46 +122,41 @@ impl Step {
                 }
             }
             Found::Other(why) => {
-                self.life.candidate = Candidate::Refused(found);
+                self.life.candidate = Candidate::Refused;
                 self.fail(What::Failed, None, why.to_owned(), None);
             }
-            Found::File(stamp) => match candidate {
-                Candidate::Settling(before, until) if *before == stamp => {
-                    if *until <= self.now {
-                        self.read_file(stamp);
-                    }
-                }
-                _ if is_old => self.read_file(stamp),
-                _ => self.life.candidate = Candidate::Settling(stamp, self.now + SETTLE),
-            },
+            Found::File(_) if is_old => self.read_file(),
+            Found::File(_) => self.settle(SETTLE),
         }
     }
 
+    /// The file is read when it has stayed the same for so long, from now on.
+    fn settle(&mut self, pause: Duration) {
+        self.life.candidate = Candidate::Settling(self.now + pause);
+    }
+
     /// Begins with the first of the jobs.
-    fn read_file(&mut self, stamp: Stamp) {
-        if stamp.bytes() > file::MAX_BYTES {
-            self.life.candidate = Candidate::Refused(Found::File(stamp));
-            let error = format!("{}: it has {} bytes", LoadError::TooLarge, stamp.bytes());
+    fn read_file(&mut self) {
+        let bytes = self.life.found.bytes();
+        if bytes > file::MAX_BYTES {
+            self.life.candidate = Candidate::Refused;
+            let error = format!("{}: it has {bytes} bytes", LoadError::TooLarge);
             return self.fail(What::Failed, None, error, None);
         }
-        self.life.job += 1;
-        self.life.candidate = Candidate::Reading(stamp);
         // Shown where nothing else is: it may take long.
         if self.life.shown.state == PluginState::Missing {
             let error = "there is a file, which is being compiled and checked, or waits for its turn";
             self.life.shown.error = Some(error.to_owned());
         }
-        self.begin(stamp, JobKind::Read);
+        self.begin(JobKind::Read);
     }
 
-    fn read(&mut self, stamp: Stamp, read: Result<Option<Digest>, String>) {
+    fn read(&mut self, read: Result<Digest, String>) {
         let digest = match read {
-            Ok(Some(digest)) => digest,
-            // Somebody is at it, or it is gone.
-            Ok(None) => return self.settle_anew(&Candidate::Reading(stamp)),
+            Ok(digest) => digest,
             // It may be read another time: too many open files, a folder on a network.
             Err(error) => {
-                self.life.candidate = Candidate::Settling(stamp, self.now + RESCAN + SETTLE);
+                self.settle(RESCAN + SETTLE);
                 let error = format!("the file cannot be read: {error}");
                 if self.life.failed.as_ref().is_none_or(|failed| failed.error != error) {
                     self.fail(What::Failed, None, error, None);
@@ -188,7 +167,7 @@ impl Step {
         let known = self.life.failed.as_ref().filter(|failed| failed.is_of(&digest));
         if self.life.serving.is_active(&digest) {
             // Touched, or the good file put back over a bad one.
-            self.life.candidate = Candidate::Taken(stamp);
+            self.life.candidate = Candidate::Taken;
             let is_news = self.life.shown.state != PluginState::Active;
             let had_failed = self.life.failed.take().is_some();
             self.show(PluginState::Active, None, None);
@@ -197,21 +176,20 @@ impl Step {
                 self.tell(News::ServesAgain(digest, is_news));
             }
         } else if self.life.is_in_quarantine(&digest) && self.life.has(Guard::QuarantineBeforeCompiling) {
-            self.refuse_quarantined(stamp, digest);
+            self.refuse_quarantined(digest);
         } else if known.is_some_and(|failed| !failed.is_due(self.now)) {
-            self.life.candidate = Candidate::Refused(Found::File(stamp));
+            self.life.candidate = Candidate::Refused;
         } else {
-            self.life.candidate = Candidate::Compiling(stamp, digest.clone());
-            self.begin(stamp, JobKind::Compile(digest));
+            self.begin(JobKind::Compile(digest));
         }
     }
 
-    fn publish(&mut self, stamp: Stamp, digest: Digest, good_holds: bool) {
+    fn publish(&mut self, digest: Digest, good_holds: bool) {
         // An attempt that still ran on the same content may have brought the verdict meanwhile.
         if self.life.is_in_quarantine(&digest) && self.life.has(Guard::QuarantineBeforePublishing) {
-            return self.refuse_quarantined(stamp, digest);
+            return self.refuse_quarantined(digest);
         }
-        let new = Good { digest: digest.clone(), bytes: stamp.bytes() };
+        let new = Good { digest: digest.clone(), bytes: self.life.found.bytes() };
         let good = self.life.serving.good().filter(|good| good_holds && good.digest != digest).cloned();
         let good = good.filter(|_| self.life.has(Guard::GoodIsKeptInProbation));
         let on_probation = good.is_some();
@@ -219,7 +197,7 @@ impl Step {
             Some(good) => Serving::Probation(new.clone(), good),
             None => Serving::Good(new.clone()),
         };
-        self.life.candidate = Candidate::Taken(stamp);
+        self.life.candidate = Candidate::Taken;
         self.life.failed = None;
         self.show(PluginState::Active, None, None);
         self.effects.push(Effect::Publish(new, on_probation));
@@ -228,7 +206,7 @@ impl Step {
     }
 
     /// The file holds what is in quarantine. Sees to it that the last good version serves, if there is one.
-    fn refuse_quarantined(&mut self, stamp: Stamp, digest: Digest) {
+    fn refuse_quarantined(&mut self, digest: Digest) {
         let Some(Quarantine { why, good, .. }) = self.life.banned(&digest).cloned() else { return };
         let is_alone = self.life.serving == Serving::Absent && good.is_none();
         let why = if is_alone { format!("{why}; {NO_OTHER}") } else { why };
@@ -236,28 +214,22 @@ impl Step {
             self.tell(News::Refused(digest.clone(), why.clone()));
         }
         self.show(PluginState::Quarantined, Some(why), None);
-        self.life.candidate = Candidate::Quarantined(stamp);
-        match self.life.serving.clone() {
-            Serving::Absent => {
-                if let Some(good) = good {
-                    self.life.candidate = Candidate::Restoring(stamp, digest.clone());
-                    self.begin(stamp, JobKind::Restore(digest, good));
-                    return;
-                }
-            }
-            Serving::Draining(good) => {
+        self.life.candidate = Candidate::Quarantined;
+        match (self.life.serving.clone(), good) {
+            (Serving::Absent, Some(good)) => return self.begin(JobKind::Restore(digest, good)),
+            (Serving::Draining(good), _) => {
                 self.effects.push(Effect::GoBack);
                 self.tell(News::Restored(good.digest.clone(), false));
                 self.life.serving = Serving::Good(good);
             }
-            Serving::Good(_) | Serving::Probation(..) => {}
+            _ => {}
         }
         self.life.failed = None;
     }
 
-    fn restored(&mut self, stamp: Stamp, digest: Digest, made: Result<(), Trouble>) {
-        let Some(good) = self.life.banned(&digest).and_then(|banned| banned.good.clone()) else { return };
-        self.life.candidate = Candidate::Quarantined(stamp);
+    /// The job has tried to load `good`, while the file holds what is in quarantine.
+    fn restored(&mut self, digest: Digest, good: Good, made: Result<(), Trouble>) {
+        self.life.candidate = Candidate::Quarantined;
         match made {
             Ok(()) => {
                 self.life.failed = None;
@@ -278,30 +250,24 @@ impl Step {
     }
 
     /// Running attempts keep their grants. Attempts that begin from now on have the configured ones.
-    fn granted(&mut self, candidate: &Candidate) {
+    fn granted(&mut self) {
         if self.life.has(Guard::GrantsAreHandedOn) {
             self.effects.push(Effect::Regrant);
         }
-        if candidate.has_job() && self.life.has(Guard::GrantsStopJobs) {
-            self.effects.push(Effect::Stop);
-            self.settle_anew(candidate);
-        }
         // A content that failed may work with the new grants.
-        self.life.failed = None;
-        let lacks_good = self.life.serving.active().is_none();
-        match candidate {
-            Candidate::Refused(Found::File(stamp)) => {
-                self.life.candidate = Candidate::Settling(*stamp, self.now);
-            }
-            Candidate::Quarantined(stamp) if lacks_good => {
-                self.life.candidate = Candidate::Settling(*stamp, self.now);
-            }
-            _ => {}
+        let is_done = match self.life.candidate {
+            Candidate::InWork(_) => !self.life.has(Guard::GrantsStopJobs),
+            Candidate::Quarantined => self.life.serving.active().is_some(),
+            Candidate::Taken => true,
+            _ => false,
+        };
+        if !is_done {
+            self.look_again();
         }
     }
 
-    fn unwanted(&mut self, candidate: &Candidate) {
-        if candidate.has_job() {
+    fn unwanted(&mut self) {
+        if self.life.candidate.has_job() {
             self.effects.push(Effect::Stop);
         }
         self.life.candidate = Candidate::Unwanted;
@@ -362,8 +328,8 @@ impl Step {
             {
                 let reason = format!("rolled back to {}: {why}", short(&good.digest));
                 self.life.serving = Serving::Good(good.clone());
-                if let Candidate::Taken(stamp) = self.life.candidate {
-                    self.life.candidate = Candidate::Quarantined(stamp);
+                if self.life.candidate == Candidate::Taken {
+                    self.life.candidate = Candidate::Quarantined;
                 }
                 self.show(PluginState::Quarantined, Some(reason.clone()), None);
                 self.effects.push(Effect::GoBack);
@@ -427,7 +393,7 @@ impl Step {
     }
 
     /// The content is taken like a new one.
-    fn lifted(&mut self, candidate: &Candidate, digest: Digest) {
+    fn lifted(&mut self, digest: Digest) {
         if !self.life.is_in_quarantine(&digest) {
             return;
         }
@@ -436,21 +402,22 @@ impl Step {
             self.lift();
         }
         self.tell(News::Lifted(digest));
-        if let Candidate::Quarantined(_) | Candidate::Restoring(..) = candidate {
+        if let Candidate::Quarantined | Candidate::InWork(JobKind::Restore(..)) = self.life.candidate {
             self.look_again();
         }
     }
 
     /// The file is read anew, as if it had been put there now.
     fn look_again(&mut self) {
-        use Candidate::{Quarantined, Refused, Taken};
+        use Candidate::{InWork, Quarantined, Refused, Taken};
         self.life.failed = None;
-        if self.life.candidate.has_job() {
-            self.effects.push(Effect::Stop);
-            let candidate = self.life.candidate.clone();
-            self.settle_anew(&candidate);
-        } else if let Taken(stamp) | Quarantined(stamp) | Refused(Found::File(stamp)) = self.life.candidate {
-            self.life.candidate = Candidate::Settling(stamp, self.now);
+        match (&self.life.candidate, self.life.found) {
+            (InWork(_), _) => {
+                self.effects.push(Effect::Stop);
+                self.settle(SETTLE);
+            }
+            (Taken | Quarantined | Refused, Found::File(_)) => self.settle(Duration::ZERO),
+            _ => {}
         }
     }
 
@@ -479,8 +446,8 @@ impl Step {
         }
     }
 
-    fn refuse(&mut self, stamp: Stamp, what: What, digest: Digest, Trouble { error, may_pass }: Trouble) {
-        self.life.candidate = Candidate::Refused(Found::File(stamp));
+    fn refuse(&mut self, what: What, digest: Digest, Trouble { error, may_pass }: Trouble) {
+        self.life.candidate = Candidate::Refused;
         let again = may_pass.then(|| self.life.pauses.next(self.life.failed.as_ref(), &digest));
         self.fail(what, Some(digest), error, again);
     }
@@ -493,7 +460,10 @@ impl Step {
         self.tell(News::Failed { what, digest, error, again });
     }
 
-    fn begin(&mut self, stamp: Stamp, kind: JobKind) {
+    fn begin(&mut self, kind: JobKind) {
+        let Found::File(stamp) = self.life.found else { return };
+        self.life.job += 1;
+        self.life.candidate = Candidate::InWork(kind.clone());
         self.effects.push(Effect::Begin { job: self.life.job, stamp, kind });
     }
 

@@ -263,9 +263,7 @@ impl PluginEntry {
         let active = self.active.borrow().clone();
         match effect {
             Effect::Begin { job, stamp, kind } => {
-                if kind == JobKind::Read {
-                    record.stop = CancellationToken::new();
-                }
+                record.stop = CancellationToken::new();
                 let handler = record.prepared.as_ref().map(|prepared| prepared.handler.clone());
                 let (grants, stop) = (record.grants.clone(), record.stop.clone());
                 return Some(Work { job, stamp, kind, grants, handler, stop });

@@ -163,10 +163,7 @@ impl Watcher {
         };
         let Some(mut found) = blocking(look).await else { return };
         // Small files come before those that take minutes to compile.
-        found.sort_by_key(|(_, found)| match found {
-            Found::File(stamp) => stamp.bytes(),
-            Found::Missing | Found::Other(_) => 0,
-        });
+        found.sort_by_key(|(_, found)| found.bytes());
         for (plugin, found) in found {
             plugin.look(Instant::now());
             let is_old = matches!(found, Found::File(stamp) if stamp.is_old());

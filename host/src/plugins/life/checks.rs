@@ -66,15 +66,13 @@ pub(super) fn properties() -> Vec<Property<System>> {
         }),
         Property::always(REST, System::comes_to_rest),
         Property::sometimes(SEEN[0], |_, world: &World| matches!(world.life.serving, Serving::Probation(..))),
-        Property::sometimes(SEEN[1], |_, world: &World| {
-            matches!(world.life.candidate, Candidate::Quarantined(_))
-        }),
+        Property::sometimes(SEEN[1], |_, world: &World| world.life.candidate == Candidate::Quarantined),
         Property::sometimes(SEEN[2], |_, world: &World| {
             let is_draining = matches!(world.life.serving, Serving::Draining(_));
             is_draining && !world.on_probation.is_empty()
         }),
         Property::sometimes(SEEN[3], |_, world: &World| {
-            let is_restored = matches!(world.life.candidate, Candidate::Quarantined(_));
+            let is_restored = world.life.candidate == Candidate::Quarantined;
             is_restored && world.left.restarts == 0 && world.active.is_some()
         }),
         Property::sometimes(SEEN[4], |_, world: &World| world.life.noting == Noting::Outdated),
@@ -82,10 +80,10 @@ pub(super) fn properties() -> Vec<Property<System>> {
             world.ended.iter().any(|(job, ..)| *job != world.life.job)
         }),
         Property::sometimes(SEEN[6], |_, world: &World| {
-            matches!(world.life.candidate, Candidate::Refused(_)) && world.is_due()
+            world.life.candidate == Candidate::Refused && world.is_due()
         }),
         Property::sometimes(SEEN[7], |_, world: &World| {
-            matches!(world.life.candidate, Candidate::Quarantined(_)) && world.active.is_none()
+            world.life.candidate == Candidate::Quarantined && world.active.is_none()
         }),
         Property::sometimes(SEEN[8], |_, world: &World| {
             let is_lifted = world.left.orders == 0 && world.withdrawn.is_none();

@@ -43,13 +43,13 @@ pub(in crate::plugins) enum LifeEvent {
 /// The result of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum JobEnd {
-    /// The digest of the file; None if somebody was at it.
-    Read(Result<Option<Digest>, String>),
+    /// The digest of the file.
+    Read(Result<Digest, String>),
     Compiled(Result<(), Trouble>),
     /// With whether the good version holds: not if the attempts on it say that it is none.
     Checked(Result<(), Trouble>, bool),
     Restored(Result<(), Trouble>),
-    /// The file had another content before the job was done.
+    /// The file had another content before the job was done, or somebody was at it.
     Changed,
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use stateright::{Model, Property};
 
 use super::*;
+use crate::file::Stamp;
 use crate::plugins::retries::Pauses;
 
 /// The fate of a content.
@@ -214,7 +215,7 @@ impl World {
                 self.wrong = Some(LET_GO);
             }
         }
-        let taken = self.active.filter(|_| matches!(self.life.candidate, Candidate::Taken(_)));
+        let taken = self.active.filter(|_| self.life.candidate == Candidate::Taken);
         if taken.is_some_and(|taken| self.banned.as_ref().is_some_and(|bad| content(bad) != taken.content)) {
             self.banned = None;
         }
@@ -286,7 +287,7 @@ impl World {
             JobKind::Read => {
                 let is_same = self.found() == Found::File(running.stamp);
                 let read = self.file.filter(|_| is_same).map(|(_, content)| digest(content));
-                (JobEnd::Read(Ok(read)), None)
+                (read.map_or(JobEnd::Changed, |digest| JobEnd::Read(Ok(digest))), None)
             }
             JobKind::Compile(_) if is_hindered => (JobEnd::Compiled(hindered()), None),
             JobKind::Compile(digest) if kind(digest) == Kind::FailsToCompile => {
@@ -326,22 +327,22 @@ impl World {
 
     /// Whether nothing is left to do about the file, and what was done is right.
     fn is_at_rest(&self, kinds: &[Kind]) -> bool {
-        let Some((stamp, content)) = self.file else { return self.life.candidate == Candidate::Absent };
-        let stamp = Stamp::numbered(stamp);
+        let Some((_, content)) = self.file else { return self.life.candidate == Candidate::Absent };
+        if self.life.found != self.found() {
+            return false;
+        }
         match (&self.life.candidate, kinds[usize::from(content)]) {
-            (Candidate::Taken(seen), Kind::Fine | Kind::Spoils | Kind::Doubtful) => {
-                *seen == stamp && self.active.is_some_and(|active| active.content == content)
+            (Candidate::Taken, Kind::Fine | Kind::Spoils | Kind::Doubtful) => {
+                self.active.is_some_and(|active| active.content == content)
             }
-            (Candidate::Quarantined(seen), kind) => {
+            (Candidate::Quarantined, kind) => {
                 let banned = self.life.banned(&digest(content));
                 let has_other =
                     banned.is_some_and(|banned| banned.good.is_some()) || self.life.serving.good().is_some();
                 let may_be = kind != Kind::Fine || self.life.is_in_quarantine(&digest(content));
-                *seen == stamp && may_be && (self.active.is_some() || !has_other)
+                may_be && (self.active.is_some() || !has_other)
             }
-            (Candidate::Refused(seen), Kind::FailsToCompile | Kind::FailsItsCheck) => {
-                *seen == Found::File(stamp)
-            }
+            (Candidate::Refused, Kind::FailsToCompile | Kind::FailsItsCheck) => true,
             _ => false,
         }
     }
@@ -538,7 +539,7 @@ impl System {
 impl Life {
     /// Everything that waits for a time is due.
     fn falls_due(&mut self, now: Instant) {
-        if let Candidate::Settling(_, until) = &mut self.candidate {
+        if let Candidate::Settling(until) = &mut self.candidate {
             *until = now;
         }
         self.failed.iter_mut().for_each(|failed| failed.falls_due(now));

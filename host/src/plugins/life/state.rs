@@ -5,8 +5,8 @@
 
 use std::time::Instant;
 
-use super::event::{Digest, LifeEvent};
-use crate::file::{Found, Stamp};
+use super::event::{JobKind, LifeEvent};
+use crate::file::Found;
 use crate::plugins::quarantine::{Good, Quarantine};
 use crate::plugins::retries::{Failed, Pauses};
 use crate::plugins::status::PluginState;
@@ -14,6 +14,8 @@ use crate::plugins::status::PluginState;
 /// All that the host decides by about one plugin.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) struct Life {
+    /// The last look at the path of the file. While a job is at work, the look that it began with.
+    pub(super) found: Found,
     pub(in crate::plugins) candidate: Candidate,
     pub(in crate::plugins) serving: Serving,
     /// The last failure, until another content takes its place.
@@ -37,17 +39,14 @@ pub(in crate::plugins) struct Life {
 pub(in crate::plugins) enum Candidate {
     Absent,
     /// It is read at this time if it stays as it is.
-    Settling(Stamp, Instant),
-    Reading(Stamp),
-    Compiling(Stamp, Digest),
-    Checking(Stamp, Digest),
-    /// The content is in quarantine, and the last good version is loaded from the cache.
-    Restoring(Stamp, Digest),
+    Settling(Instant),
+    /// A job is at work on it.
+    InWork(JobKind),
     /// The content cannot be used, or there is no regular file.
-    Refused(Found),
-    Quarantined(Stamp),
+    Refused,
+    Quarantined,
     /// The file holds the version that serves.
-    Taken(Stamp),
+    Taken,
     /// No queue uses the plugin any more.
     Unwanted,
 }
@@ -104,6 +103,7 @@ pub(super) enum Guard {
 impl Life {
     pub(in crate::plugins) fn new(pauses: Pauses) -> Life {
         Life {
+            found: Found::Missing,
             candidate: Candidate::Absent,
             serving: Serving::Absent,
             failed: None,
@@ -122,8 +122,8 @@ impl Life {
     /// When the file is to be looked at even if nothing hints at a change.
     pub(in crate::plugins) fn due(&self) -> Option<Instant> {
         match &self.candidate {
-            Candidate::Settling(_, until) => Some(*until),
-            Candidate::Refused(_) | Candidate::Quarantined(_) => self.failed.as_ref()?.due(),
+            Candidate::Settling(until) => Some(*until),
+            Candidate::Refused | Candidate::Quarantined => self.failed.as_ref()?.due(),
             _ => None,
         }
     }
@@ -171,9 +171,9 @@ impl Life {
             Serving::Probation(..) => true,
             Serving::Good(_) => match (&self.candidate, &self.quarantine) {
                 // The earlier version takes the place of what is in quarantine, not of what cannot be used.
-                (Candidate::Refused(_), _) => false,
+                (Candidate::Refused, _) => false,
                 // The file holds what an operator withdrew before, which may run when that order is replaced.
-                (Candidate::Quarantined(_), None) => true,
+                (Candidate::Quarantined, None) => true,
                 (_, quarantine) => earlier.is_some_and(|earlier| {
                     quarantine.as_ref().is_none_or(|quarantine| quarantine.digest != earlier.digest)
                 }),
@@ -190,18 +190,7 @@ impl Life {
 
 impl Candidate {
     pub(in crate::plugins) fn has_job(&self) -> bool {
-        use Candidate::{Checking, Compiling, Reading, Restoring};
-        matches!(self, Reading(_) | Compiling(..) | Checking(..) | Restoring(..))
-    }
-
-    /// Whether everything has been done about what was found.
-    pub(super) fn knows(&self, found: Found) -> bool {
-        match self {
-            Candidate::Absent => found == Found::Missing,
-            Candidate::Refused(known) => *known == found,
-            Candidate::Quarantined(stamp) | Candidate::Taken(stamp) => found == Found::File(*stamp),
-            _ => false,
-        }
+        matches!(self, Candidate::InWork(_))
     }
 }
 
@@ -235,7 +224,6 @@ mod tests {
     #[test]
     fn a_host_can_go_back_where_another_version_takes_over() {
         let good = |digest: &str| Good { digest: digest.into(), bytes: 1 };
-        let stamp = Stamp::numbered(1);
         let can =
             |serving: Serving, candidate: Candidate, quarantined: Option<&str>, earlier: Option<&str>| {
                 let quarantine = quarantined.map(|digest| Quarantine {
@@ -247,8 +235,7 @@ mod tests {
                 life.can_go_back(earlier.map(good).as_ref())
             };
         let serves = || Serving::Good(good("a"));
-        let (taken, refused) = (Candidate::Taken(stamp), Candidate::Refused(Found::File(stamp)));
-        let quarantined = Candidate::Quarantined(stamp);
+        let (taken, refused, quarantined) = (Candidate::Taken, Candidate::Refused, Candidate::Quarantined);
         assert!(can(Serving::Probation(good("b"), good("a")), refused.clone(), None, None));
         assert!(!can(serves(), taken.clone(), None, None));
         assert!(can(serves(), taken, None, Some("b")));

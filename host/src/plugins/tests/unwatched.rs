@@ -84,11 +84,11 @@ async fn a_step_that_fails_is_told_of_whoever_takes_it() {
     let entry = plugins.entries().remove(0);
     let tell = |event| drop(entry.tell(event, Brought::Nothing));
     tell(LifeEvent::Found(Found::File(Stamp::numbered(1)), true));
-    tell(LifeEvent::Ended(1, JobEnd::Read(Ok(Some("0".repeat(64))))));
-    tell(LifeEvent::Ended(1, JobEnd::Compiled(Ok(()))));
+    tell(LifeEvent::Ended(1, JobEnd::Read(Ok("0".repeat(64)))));
+    tell(LifeEvent::Ended(2, JobEnd::Compiled(Ok(()))));
     assert!(tokio::time::timeout(Duration::ZERO, plugins.unwatched()).await.is_err());
     // It is published, and nobody has made it.
-    let step = || tell(LifeEvent::Ended(1, JobEnd::Checked(Ok(()), true)));
+    let step = || tell(LifeEvent::Ended(3, JobEnd::Checked(Ok(()), true)));
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(step)).unwrap_err();
     readyz_tells(&plugins).await;
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::life::LifeEvent;
 use super::quarantine::Notes;
-use super::registry::{Brought, PluginEntry};
+use super::registry::PluginEntry;
 use super::retries::Pauses;
 use super::status::PluginStatus;
 use super::version::Version;
@@ -111,7 +111,7 @@ impl Plugins {
             }
         }
         self.pass_orders_on();
-        gone.iter().for_each(|plugin| drop(plugin.tell(LifeEvent::Unwanted, Brought::Nothing)));
+        gone.iter().for_each(|plugin| drop(plugin.tell(LifeEvent::Unwanted)));
         self.0.updated.notify_one();
     }
 
@@ -130,7 +130,7 @@ impl Plugins {
             let at = reloads.get(&*plugin.name);
             if at.is_some() && at != before.reloads.get(&*plugin.name) {
                 // A content that failed is tried again as with other grants, which these are not.
-                drop(plugin.tell(LifeEvent::Granted, Brought::Nothing));
+                drop(plugin.tell(LifeEvent::Granted));
             }
         }
         // The watcher looks at the files now.

@@ -1,14 +1,13 @@
-//! The jobs that a plugin's file asks for: read it, make a handler of it, check that, or load the last good
-//! version instead.
+//! The jobs that a plugin's file asks for: read it, make a version of it, or load the last good version
+//! instead.
 //!
-//! In: a [`JobKind`], and where the file is. Out: the event that it ends with, and what it has made; nothing
-//! if it was stopped. A job may be dropped wherever it waits.
+//! In: a [`JobKind`], and where the file is. Out: how it ended and what it has made, which the plugin is
+//! told, unless the job was stopped. A job may be dropped wherever it waits.
 //!
 //! Not here: which job comes when (`life`), who may read and compile at once (`gate`), how bytes become a
 //! handler (`loader`).
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -17,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::catalog::Plugins;
 use super::gate::{Gate, Place};
-use super::life::{Digest, JobEnd, JobKind, LifeEvent, Trouble};
+use super::history::What;
+use super::life::{JobEnd, JobKind, Trouble, short};
 use super::loader::{Loader, Prepared};
-use super::registry::{Brought, PluginEntry, Work};
-use crate::config;
+use super::registry::Work;
 use crate::file::{self, Found, Stamp};
-use crate::sandbox::{Allowance, Handler, LoadError};
+use crate::sandbox::{Allowance, LoadError};
 use crate::watch::RESCAN;
 
 /// The tools of a job.
@@ -35,79 +34,70 @@ pub(super) struct Workshop {
     pub(super) check: Duration,
 }
 
-/// How a job ended; no event if it was stopped.
-pub(super) type Ended = (Arc<PluginEntry>, Option<(LifeEvent, Brought)>);
-
 impl Workshop {
-    /// Begins a job. Its place in the line of those that read is the one it has now: a task that is spawned
-    /// is polled at some time.
-    pub(super) fn begin(&self, jobs: &mut JoinSet<Ended>, plugin: Arc<PluginEntry>, work: Work) {
-        let (shop, place) = (self.clone(), self.gate.line_up());
+    /// Begins a job, and then each job that its plugin asks for when one has ended. A job's place in the line
+    /// of those that read is the one it has when it is asked for: a task that is spawned is polled at some
+    /// time.
+    pub(super) fn begin(&self, jobs: &mut JoinSet<()>, work: Work) {
+        let (shop, mut next) = (self.clone(), Some((self.gate.line_up(), work)));
         jobs.spawn(async move {
-            let ended = tokio::select! {
-                biased;
-                ended = shop.work(&plugin, place, &work) => Some(ended),
-                () = work.stop.cancelled() => None,
-            };
-            (plugin, ended)
+            while let Some((place, work)) = next {
+                let Some((end, made)) = work.stop.run_until_cancelled(shop.work(place, &work)).await else {
+                    return;
+                };
+                next = work.plugin.ended(work.job, end, made).map(|work| (shop.gate.line_up(), work));
+            }
         });
     }
 
-    async fn work(&self, plugin: &Arc<PluginEntry>, place: Place, work: &Work) -> (LifeEvent, Brought) {
-        let Work { job, stamp, grants, handler, .. } = work;
-        let (end, brought) = match &work.kind {
-            JobKind::Read => {
-                let read = self.read(plugin, place, *stamp).await.transpose();
-                (read.map_or(JobEnd::Changed, JobEnd::Read), Brought::Nothing)
-            }
-            JobKind::Compile(digest) => {
-                made(self.make(plugin, place, *stamp, digest, grants).await, JobEnd::Compiled)
-            }
-            JobKind::Check(digest) => {
-                drop(place);
-                let check = self.check(plugin, handler.as_ref());
-                let passed = self.while_it_stays(&plugin.path, *stamp, digest, check).await;
-                let end = passed.map_or(JobEnd::Changed, |passed| JobEnd::Checked(passed, true));
-                (end, Brought::Nothing)
-            }
+    async fn work(&self, place: Place, work: &Work) -> (JobEnd, Option<Prepared>) {
+        let made = match &work.kind {
+            JobKind::Read => return (self.read(place, work).await, None),
+            JobKind::Make(digest) => self.make(place, work, digest).await,
             JobKind::Restore(digest, good) => {
-                let loading = self.restore(plugin, place, &good.digest, grants);
-                made(self.while_it_stays(&plugin.path, *stamp, digest, loading).await, JobEnd::Restored)
+                self.while_it_stays(work, digest, self.restore(place, work, &good.digest)).await
             }
         };
-        (LifeEvent::Ended(*job, end), brought)
+        match made {
+            Ok(prepared) => (JobEnd::Made, Some(prepared)),
+            Err(end) => (end, None),
+        }
     }
 
-    /// Finds out which content the file has. None if somebody is at it.
-    async fn read(&self, plugin: &PluginEntry, place: Place, stamp: Stamp) -> Result<Option<Digest>, String> {
-        let path = plugin.path.clone();
+    /// Finds out which content the file has.
+    async fn read(&self, place: Place, work: &Work) -> JobEnd {
+        let (path, stamp) = (work.plugin.path.clone(), work.stamp);
         let reading = async {
-            plugin.begins();
+            work.plugin.begins();
             blocking(move || read_whole(&path, stamp)).await
         };
-        let read = self.gate.read(place, reading).await.unwrap_or(Ok(None));
-        read.map(|read| read.map(|(_, digest)| digest)).map_err(|error| error.to_string())
+        match self.gate.read(place, reading).await {
+            Some(Ok(Some((_, digest)))) => JobEnd::Read(digest),
+            Some(Ok(None)) | None => JobEnd::Changed,
+            Some(Err(error)) => JobEnd::Failed(Trouble::lasting(format!("the file cannot be read: {error}"))),
+        }
     }
 
-    /// Makes a handler of the file. What the cache has does not wait for what it has not. None if the file
-    /// has changed.
-    async fn make(
-        &self,
-        plugin: &Arc<PluginEntry>,
-        place: Place,
-        stamp: Stamp,
-        digest: &str,
-        grants: &config::Plugin,
-    ) -> Option<Result<Prepared, Trouble>> {
-        match self.cached(place, digest, grants).await {
-            Ok(Some(prepared)) => return Some(Ok(prepared)),
-            Err(trouble) => return Some(Err(trouble)),
-            Ok(None) => {}
+    /// Makes a version of the file. What the cache has does not wait for what it has not.
+    async fn make(&self, place: Place, work: &Work, digest: &str) -> Result<Prepared, JobEnd> {
+        let prepared = match self.cached(place, work, digest).await? {
+            Some(prepared) => prepared,
+            None => self.compile(work, digest).await?,
+        };
+        if prepared.handler.lacks_hosts() {
+            // It may never make one: a handler can have requests for some configurations only. A request that
+            // is refused is a warning.
+            tracing::info!(plugin = %work.plugin.name, "the plugin can make requests, and its allowed_hosts \
+                allows none: each would be refused");
         }
+        self.while_it_stays(work, digest, self.checked(work, prepared)).await
+    }
+
+    async fn compile(&self, work: &Work, digest: &str) -> Result<Prepared, JobEnd> {
         let Workshop { loader, registry, gate, .. } = self.clone();
-        let (path, name, grants) = (plugin.path.clone(), digest.to_owned(), grants.clone());
+        let (path, name, grants) = (work.plugin.path.clone(), digest.to_owned(), work.grants.clone());
         let compiling = self.gate.compile(async move {
-            plugin.begins();
+            work.plugin.begins();
             let stop = CancellationToken::new();
             let allowance = Allowance { cores: registry.cores(), cancel: stop.clone() };
             let _stops = stop.drop_guard();
@@ -120,69 +110,59 @@ impl Workshop {
                 Some(Ok(_)) | None => Err(LoadError::Cancelled),
                 Some(Err(error)) => Err(LoadError::Hindered(format!("the file cannot be read: {error}"))),
             });
-            loading.await
+            match loading.await {
+                Some(Err(LoadError::Cancelled)) => Err(JobEnd::Changed),
+                Some(made) => made.map_err(|error| failed(&error)),
+                None => Err(JobEnd::Failed(Trouble::lasting("the compiler failed on it"))),
+            }
         });
-        match self.while_it_stays(&plugin.path, stamp, digest, compiling).await? {
-            Some(Err(LoadError::Cancelled)) => None,
-            Some(made) => Some(made.map_err(|error| trouble(&error))),
-            None => Some(Err(Trouble { error: "the compiler failed on it".to_owned(), may_pass: false })),
+        let compiled = self.while_it_stays(work, digest, compiling).await;
+        if matches!(compiled, Err(JobEnd::Changed)) {
+            let (plugin, digest) = (&*work.plugin.name, short(digest));
+            tracing::info!(
+                plugin,
+                digest,
+                "plugin file changed while it was compiled or waited for that, which is broken off"
+            );
         }
+        compiled
     }
 
-    async fn cached(
-        &self,
-        place: Place,
-        digest: &str,
-        grants: &config::Plugin,
-    ) -> Result<Option<Prepared>, Trouble> {
-        let (loader, grants, name) = (self.loader.clone(), grants.clone(), digest.to_owned());
+    async fn cached(&self, place: Place, work: &Work, digest: &str) -> Result<Option<Prepared>, JobEnd> {
+        let (loader, grants, name) = (self.loader.clone(), work.grants.clone(), digest.to_owned());
         let loading = blocking(move || loader.load_cached(&name, &grants));
         let loaded = self.gate.read(place, loading).await.unwrap_or(Ok(None));
-        loaded.map_err(|error| trouble(&error))
-    }
-
-    async fn check(&self, plugin: &Arc<PluginEntry>, handler: Option<&Handler>) -> Result<(), Trouble> {
-        let handler = handler.expect("what is checked was made before");
-        if handler.lacks_hosts() {
-            // It may never make one: a handler can have requests for some configurations only. A request that
-            // is refused is a warning.
-            tracing::info!(plugin = %plugin.name, "the plugin can make requests, and its allowed_hosts \
-                allows none: each would be refused");
-        }
-        let passed = handler.self_check(&plugin.name, self.check).await;
-        passed.map_err(|error| Trouble { error: error.to_string(), may_pass: error.may_pass() })
+        loaded.map_err(|error| failed(&error))
     }
 
     /// Loads the last good version from the cache, and checks it.
-    async fn restore(
-        &self,
-        plugin: &Arc<PluginEntry>,
-        place: Place,
-        good: &str,
-        grants: &config::Plugin,
-    ) -> Result<Prepared, Trouble> {
-        let Some(prepared) = self.cached(place, good, grants).await? else {
-            return Err(Trouble { error: "it is not in the cache".to_owned(), may_pass: false });
-        };
-        match prepared.handler.self_check(&plugin.name, self.check).await {
-            Ok(()) => Ok(prepared),
-            Err(error) => Err(Trouble { error: format!("self-check: {error}"), may_pass: error.may_pass() }),
+    async fn restore(&self, place: Place, work: &Work, good: &str) -> Result<Prepared, JobEnd> {
+        match self.cached(place, work, good).await? {
+            Some(prepared) => self.checked(work, prepared).await,
+            None => Err(JobEnd::Failed(Trouble::lasting("it is not in the cache"))),
         }
     }
 
-    /// Does something with a file's content while the file has it. None if it has another one: then the work
-    /// was dropped.
-    async fn while_it_stays<T>(
+    async fn checked(&self, work: &Work, prepared: Prepared) -> Result<Prepared, JobEnd> {
+        let passed = prepared.handler.self_check(&work.plugin.name, self.check).await;
+        passed.map(|()| prepared).map_err(|error| {
+            let (what, may_pass) = (What::SelfCheckFailed, error.may_pass());
+            JobEnd::Failed(Trouble { what, error: format!("self-check: {error}"), may_pass })
+        })
+    }
+
+    /// Does something with a file's content while the file has it. If it has another one, the work is
+    /// dropped.
+    async fn while_it_stays(
         &self,
-        path: &Path,
-        stamp: Stamp,
+        work: &Work,
         digest: &str,
-        work: impl Future<Output = T>,
-    ) -> Option<T> {
+        doing: impl Future<Output = Result<Prepared, JobEnd>>,
+    ) -> Result<Prepared, JobEnd> {
         tokio::select! {
             biased;
-            done = work => Some(done),
-            () = self.changes(path.to_owned(), stamp, digest) => None,
+            done = doing => done,
+            () = self.changes(work.plugin.path.clone(), work.stamp, digest) => Err(JobEnd::Changed),
         }
     }
 
@@ -211,20 +191,8 @@ impl Workshop {
     }
 }
 
-/// How a job ended, and what it has made. Nothing was made if the file has changed.
-fn made(
-    made: Option<Result<Prepared, Trouble>>,
-    end: impl FnOnce(Result<(), Trouble>) -> JobEnd,
-) -> (JobEnd, Brought) {
-    match made {
-        Some(Ok(prepared)) => (end(Ok(())), Brought::Prepared(prepared)),
-        Some(Err(trouble)) => (end(Err(trouble)), Brought::Nothing),
-        None => (JobEnd::Changed, Brought::Nothing),
-    }
-}
-
-fn trouble(error: &LoadError) -> Trouble {
-    Trouble { error: error.to_string(), may_pass: error.may_pass() }
+fn failed(error: &LoadError) -> JobEnd {
+    JobEnd::Failed(Trouble { may_pass: error.may_pass(), ..Trouble::lasting(error.to_string()) })
 }
 
 /// A file's content and its digest; None while somebody is at it, and when it is gone. Blocking.

@@ -5,9 +5,9 @@
 //! states and events.
 //!
 //! ```text
-//! candidate: absent ─▶ settling ─▶ reading ─▶ compiling ─▶ checking ─▶ taken      (or refused)
-//! serving:                                                             probation ─▶ good ─▶ draining
-//!                                                                      └ bad ─▶ good; candidate: quarantined
+//! candidate: absent ─▶ settling ─▶ in work: read, then make ─▶ taken      (or refused)
+//! serving:                                                     probation ─▶ good ─▶ draining
+//!                                                              └ bad ─▶ good; candidate: quarantined
 //! ```
 //!
 //! Not here: IO, clocks, logs and locks (`registry` and `watcher` carry out the effects), when a probation
@@ -22,7 +22,6 @@ mod state;
 
 use std::time::{Duration, Instant};
 
-use super::history::What;
 use super::probation::ProbationVerdict;
 use super::quarantine::{Good, Quarantine};
 use super::retries::Failed;
@@ -53,9 +52,6 @@ struct Step {
 
 impl Step {
     fn take(&mut self, event: LifeEvent) {
-        if !self.life.awaits(&event) {
-            return;
-        }
         match event {
             LifeEvent::Recalled(noted) => {
                 self.life.is_recalled = true;
@@ -70,33 +66,34 @@ impl Step {
             LifeEvent::Unwanted => self.unwanted(),
             LifeEvent::Granted => self.granted(),
             LifeEvent::Found(found, is_old) => self.found(found, is_old),
-            LifeEvent::Ended(_, end) => self.ended(end),
+            LifeEvent::Ended { job, end, good_holds } => self.ended(job, end, good_holds),
         }
     }
 
-    /// The job of the candidate has ended.
-    fn ended(&mut self, end: JobEnd) {
+    fn ended(&mut self, job: u64, end: JobEnd, good_holds: bool) {
+        // The job was stopped.
+        if job != self.life.job && self.life.has(Guard::LateResultsAreDropped) {
+            return;
+        }
         let Candidate::InWork(kind) = self.life.candidate.clone() else { return };
         match (kind, end) {
-            (JobKind::Read, JobEnd::Read(read)) => self.read(read),
-            (JobKind::Compile(digest), JobEnd::Compiled(Ok(()))) => self.begin(JobKind::Check(digest)),
-            (JobKind::Compile(digest), JobEnd::Compiled(Err(trouble))) => {
-                self.refuse(What::Failed, digest, trouble);
-            }
-            (JobKind::Check(digest), JobEnd::Checked(Ok(()), good_holds)) => self.publish(digest, good_holds),
-            (JobKind::Check(digest), JobEnd::Checked(Err(trouble), _)) => {
-                let error = format!("self-check: {}", trouble.error);
-                self.refuse(What::SelfCheckFailed, digest, Trouble { error, ..trouble });
-            }
-            (JobKind::Restore(digest, good), JobEnd::Restored(made)) => self.restored(digest, good, made),
-            (kind, JobEnd::Changed) => {
-                if let JobKind::Compile(digest) = kind {
-                    self.tell(News::BrokenOff(digest));
+            (_, JobEnd::Changed) => self.settle(SETTLE),
+            (JobKind::Read, JobEnd::Read(digest)) => self.read(digest),
+            // It may be read another time: too many open files, a folder on a network.
+            (JobKind::Read, JobEnd::Failed(trouble)) => {
+                if self.life.failed.as_ref().is_none_or(|failed| failed.error != trouble.error) {
+                    self.refuse(None, trouble);
                 }
-                self.settle(SETTLE);
+                self.settle(RESCAN + SETTLE);
+            }
+            (JobKind::Make(digest), JobEnd::Made) => self.publish(digest, good_holds),
+            (JobKind::Make(digest), JobEnd::Failed(trouble)) => self.refuse(Some(digest), trouble),
+            (JobKind::Restore(_, good), JobEnd::Made) => self.restored(good),
+            (JobKind::Restore(digest, good), JobEnd::Failed(trouble)) => {
+                self.not_restored(digest, good, trouble);
             }
             // A result that does not belong to the job is as late as one of another job.
-            _ => {}
+            (JobKind::Read, JobEnd::Made) | (_, JobEnd::Read(_)) => {}
         }
     }
 
@@ -122,8 +119,7 @@ impl Step {
                 }
             }
             Found::Other(why) => {
-                self.life.candidate = Candidate::Refused;
-                self.fail(What::Failed, None, why.to_owned(), None);
+                self.refuse(None, Trouble::lasting(why));
             }
             Found::File(_) if is_old => self.read_file(),
             Found::File(_) => self.settle(SETTLE),
@@ -139,9 +135,8 @@ impl Step {
     fn read_file(&mut self) {
         let bytes = self.life.found.bytes();
         if bytes > file::MAX_BYTES {
-            self.life.candidate = Candidate::Refused;
             let error = format!("{}: it has {bytes} bytes", LoadError::TooLarge);
-            return self.fail(What::Failed, None, error, None);
+            return self.refuse(None, Trouble::lasting(error));
         }
         // Shown where nothing else is: it may take long.
         if self.life.shown.state == PluginState::Missing {
@@ -151,19 +146,7 @@ impl Step {
         self.begin(JobKind::Read);
     }
 
-    fn read(&mut self, read: Result<Digest, String>) {
-        let digest = match read {
-            Ok(digest) => digest,
-            // It may be read another time: too many open files, a folder on a network.
-            Err(error) => {
-                self.settle(RESCAN + SETTLE);
-                let error = format!("the file cannot be read: {error}");
-                if self.life.failed.as_ref().is_none_or(|failed| failed.error != error) {
-                    self.fail(What::Failed, None, error, None);
-                }
-                return;
-            }
-        };
+    fn read(&mut self, digest: Digest) {
         let known = self.life.failed.as_ref().filter(|failed| failed.is_of(&digest));
         if self.life.serving.is_active(&digest) {
             // Touched, or the good file put back over a bad one.
@@ -180,7 +163,7 @@ impl Step {
         } else if known.is_some_and(|failed| !failed.is_due(self.now)) {
             self.life.candidate = Candidate::Refused;
         } else {
-            self.begin(JobKind::Compile(digest));
+            self.begin(JobKind::Make(digest));
         }
     }
 
@@ -227,26 +210,24 @@ impl Step {
         self.life.failed = None;
     }
 
-    /// The job has tried to load `good`, while the file holds what is in quarantine.
-    fn restored(&mut self, digest: Digest, good: Good, made: Result<(), Trouble>) {
+    /// The last good version can run, while the file holds what is in quarantine.
+    fn restored(&mut self, good: Good) {
         self.life.candidate = Candidate::Quarantined;
-        match made {
-            Ok(()) => {
-                self.life.failed = None;
-                self.effects.push(Effect::Publish(good.clone(), false));
-                self.tell(News::Restored(good.digest.clone(), true));
-                self.life.serving = Serving::Good(good);
-            }
-            Err(Trouble { error, may_pass }) => {
-                let again = may_pass.then(|| self.life.pauses.next(self.life.failed.as_ref(), &digest));
-                let label = short(&good.digest);
-                let why = format!("{label} cannot run in its place ({error}): put another version there");
-                let before = self.life.shown.error.take().unwrap_or_default();
-                self.show(PluginState::Quarantined, Some(format!("{before}; {why}")), again);
-                self.life.failed = Some(Failed::new(Some(digest), String::new(), again, self.now));
-                self.tell(News::NotRestored(good.digest, error, again));
-            }
-        }
+        self.life.failed = None;
+        self.effects.push(Effect::Publish(good.clone(), false));
+        self.tell(News::Restored(good.digest.clone(), true));
+        self.life.serving = Serving::Good(good);
+    }
+
+    fn not_restored(&mut self, digest: Digest, good: Good, Trouble { error, may_pass, .. }: Trouble) {
+        self.life.candidate = Candidate::Quarantined;
+        let again = may_pass.then(|| self.life.pauses.next(self.life.failed.as_ref(), &digest));
+        let label = short(&good.digest);
+        let why = format!("{label} cannot run in its place ({error}): put another version there");
+        let before = self.life.shown.error.take().unwrap_or_default();
+        self.show(PluginState::Quarantined, Some(format!("{before}; {why}")), again);
+        self.life.failed = Some(Failed::new(Some(digest), String::new(), again, self.now));
+        self.tell(News::NotRestored(good.digest, error, again));
     }
 
     /// Running attempts keep their grants. Attempts that begin from now on have the configured ones.
@@ -446,15 +427,12 @@ impl Step {
         }
     }
 
-    fn refuse(&mut self, what: What, digest: Digest, Trouble { error, may_pass }: Trouble) {
-        self.life.candidate = Candidate::Refused;
-        let again = may_pass.then(|| self.life.pauses.next(self.life.failed.as_ref(), &digest));
-        self.fail(what, Some(digest), error, again);
-    }
-
     /// The file cannot be used; what serves stays. What has no digest is remembered too: the good file put
     /// back must be noticed.
-    fn fail(&mut self, what: What, digest: Option<Digest>, error: String, again: Option<Duration>) {
+    fn refuse(&mut self, digest: Option<Digest>, Trouble { what, error, may_pass }: Trouble) {
+        self.life.candidate = Candidate::Refused;
+        let again = digest.as_deref().filter(|_| may_pass);
+        let again = again.map(|digest| self.life.pauses.next(self.life.failed.as_ref(), digest));
         self.show(PluginState::Failed, Some(error.clone()), again);
         self.life.failed = Some(Failed::new(digest.clone(), error.clone(), again, self.now));
         self.tell(News::Failed { what, digest, error, again });

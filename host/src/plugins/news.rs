@@ -42,14 +42,6 @@ impl Record {
                     "plugin cannot be used"
                 );
             }
-            News::BrokenOff(digest) => {
-                let digest = short(&digest);
-                tracing::info!(
-                    plugin,
-                    digest,
-                    "plugin file changed while it was compiled or waited for that, which is broken off"
-                );
-            }
             News::Loaded(digest, on_probation) => {
                 let Some(Version { took, from_cache, bytes, .. }) = active else { return };
                 entry.figures.reloads.inc();

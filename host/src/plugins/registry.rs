@@ -29,7 +29,6 @@ use crate::clock::{ms, now_ms};
 use crate::config;
 use crate::file::Stamp;
 use crate::queue::orders::VersionOrder;
-use crate::sandbox::Handler;
 
 /// One plugin in the registry.
 pub(super) struct PluginEntry {
@@ -57,8 +56,6 @@ pub(super) struct Record {
     lineage: Lineage,
     /// The last order of an operator about a version.
     order: Option<VersionOrder>,
-    /// The result of the job that runs, or ran last.
-    pub(super) prepared: Option<Prepared>,
     /// Ends the job that runs.
     stop: CancellationToken,
     /// When that job began, without the wait for its turn.
@@ -71,21 +68,12 @@ pub(super) struct Record {
 
 /// A job that is to be done, and what it needs.
 pub(super) struct Work {
+    pub(super) plugin: Arc<PluginEntry>,
     pub(super) job: u64,
     pub(super) stamp: Stamp,
     pub(super) kind: JobKind,
     pub(super) grants: config::Plugin,
-    /// The result of the job before.
-    pub(super) handler: Option<Handler>,
     pub(super) stop: CancellationToken,
-}
-
-/// The objects that come with an event.
-pub(super) enum Brought {
-    Nothing,
-    Prepared(Prepared),
-    /// The version whose probation has ended.
-    Version(Arc<Version>),
 }
 
 impl PluginEntry {
@@ -103,7 +91,6 @@ impl PluginEntry {
             good: None,
             lineage: Lineage::default(),
             order: None,
-            prepared: None,
             stop: CancellationToken::new(),
             began: Instant::now(),
             probations: Vec::new(),
@@ -123,8 +110,15 @@ impl PluginEntry {
     }
 
     /// Takes one step of the plugin's life. Gives the job that it asks for.
-    pub(super) fn tell(self: &Arc<Self>, event: LifeEvent, brought: Brought) -> Option<Work> {
-        self.step(&mut self.record(), event, brought)
+    pub(super) fn tell(self: &Arc<Self>, event: LifeEvent) -> Option<Work> {
+        self.step(&mut self.record(), event, None, None)
+    }
+
+    /// A job has ended, and may have made a version. Gives the job that comes next.
+    pub(super) fn ended(self: &Arc<Self>, job: u64, end: JobEnd, made: Option<Prepared>) -> Option<Work> {
+        let mut record = self.record();
+        let good_holds = record.good.as_ref().is_some_and(|good| good.probation.is_good());
+        self.step(&mut record, LifeEvent::Ended { job, end, good_holds }, made, None)
     }
 
     /// Other grants, or the same, from now on.
@@ -135,7 +129,7 @@ impl PluginEntry {
             return;
         }
         record.grants = grants.clone();
-        self.step(&mut record, LifeEvent::Granted, Brought::Nothing);
+        self.step(&mut record, LifeEvent::Granted, None, None);
         let (reason, took) = (format!("other {}", differences.join(", ")), since.elapsed());
         let digest = record.life.serving.active().map(|active| active.digest.clone());
         if digest.is_some() {
@@ -160,7 +154,7 @@ impl PluginEntry {
         let (noted, lineage) = (self.notes.read(&self.name), self.notes.read_lineage(&self.name));
         let mut record = self.record();
         record.lineage = lineage.unwrap_or_default();
-        self.step(&mut record, LifeEvent::Recalled(noted), Brought::Nothing);
+        self.step(&mut record, LifeEvent::Recalled(noted), None, None);
         // A quarantine that was lifted before this start is not lifted again: it may be a newer one.
         if let Some(order) = record.order.clone().filter(|order| order.withdrawn) {
             self.obey(&mut record, order);
@@ -187,7 +181,7 @@ impl PluginEntry {
         } else {
             LifeEvent::Lifted(digest)
         };
-        let work = self.step(record, event, Brought::Nothing);
+        let work = self.step(record, event, None, None);
         debug_assert!(work.is_none(), "an order begins no job");
     }
 
@@ -217,101 +211,78 @@ impl PluginEntry {
         record.life.in_use().chain(known).map(str::to_owned).collect()
     }
 
+    /// `made` is what a job has made, and `judged` the version whose probation has ended.
     fn step(
         self: &Arc<Self>,
         record: &mut LockedRecord<'_>,
-        mut event: LifeEvent,
-        brought: Brought,
+        event: LifeEvent,
+        mut made: Option<Prepared>,
+        judged: Option<&Arc<Version>>,
     ) -> Option<Work> {
         // Attempts and changes of the configuration take steps too, and the life must not go on after a step
         // that was lost. So a panic ends the watcher, wherever it happens.
         let unwatched = self.unwatched.clone().drop_guard();
-        if let LifeEvent::Ended(_, JobEnd::Checked(_, good_holds)) = &mut event {
-            *good_holds = record.good.as_ref().is_some_and(|good| good.probation.is_good());
-        }
-        let is_awaited = record.life.awaits(&event);
         // A copy: should the step panic, the life is what it was before.
         let (life, effects) = life::step(record.life.clone(), event, Instant::now());
         record.life = life;
-        let told = match brought {
-            Brought::Nothing => None,
-            Brought::Prepared(prepared) => {
-                let old = if is_awaited { record.prepared.replace(prepared) } else { Some(prepared) };
-                record.drop_later(old);
-                None
-            }
-            Brought::Version(version) => Some(version),
-        };
         let mut work = None;
         for effect in effects {
-            work = self.carry_out(record, effect, told.as_ref()).or(work);
+            let active = self.active.borrow().clone();
+            match effect {
+                Effect::Begin { job, stamp, kind } => {
+                    record.stop = CancellationToken::new();
+                    let (plugin, grants, stop) = (self.clone(), record.grants.clone(), record.stop.clone());
+                    work = Some(Work { plugin, job, stamp, kind, grants, stop });
+                }
+                Effect::Stop => record.stop.cancel(),
+                Effect::Publish(version, on_probation) => {
+                    let prepared = made.take().expect("it was made and checked before");
+                    let probation = record.probation(&version, on_probation);
+                    let (name, figures) = (self.name.clone(), self.figures.clone());
+                    let judged = self.when_judged();
+                    let version = Version::new(name, figures, version, prepared, probation, judged);
+                    let version = Arc::new(version);
+                    if !on_probation {
+                        record.set_good(Some(version.clone()));
+                        self.is_good(record, &version);
+                    }
+                    self.activate(record, Some(version));
+                }
+                Effect::GoBack => {
+                    let good = record.good.clone();
+                    self.activate(record, good);
+                }
+                Effect::Keep(version) => {
+                    let good = active.filter(|active| active.digest == version.digest);
+                    let good = good.or(judged.cloned());
+                    good.iter().for_each(|good| self.is_good(record, good));
+                    record.set_good(good);
+                }
+                Effect::Withdraw => self.activate(record, None),
+                Effect::LetGo => record.set_good(None),
+                Effect::Regrant => {
+                    let grants = record.grants.clone();
+                    let regranted = |version: &Arc<Version>| version.regranted(&grants);
+                    let (good, active) =
+                        (record.good.as_ref().map(regranted), active.as_ref().map(regranted));
+                    record.set_good(good);
+                    self.set_active(record, active);
+                }
+                Effect::Note(quarantine) => {
+                    self.in_background(move |entry| {
+                        entry.notes.write(&entry.name, quarantine.as_ref());
+                        entry.tell(LifeEvent::Noted);
+                    });
+                }
+                Effect::Tell(news) => {
+                    let since = judged.map(|version| version.since.elapsed());
+                    record.publish_news(self, news, since, active.as_deref());
+                }
+            }
         }
-        if !record.life.candidate.has_job() {
-            let old = record.prepared.take();
-            record.drop_later(old);
-        }
+        record.drop_later(made);
         unwatched.disarm();
         work
-    }
-
-    fn carry_out(
-        self: &Arc<Self>,
-        record: &mut LockedRecord<'_>,
-        effect: Effect,
-        told: Option<&Arc<Version>>,
-    ) -> Option<Work> {
-        let active = self.active.borrow().clone();
-        match effect {
-            Effect::Begin { job, stamp, kind } => {
-                record.stop = CancellationToken::new();
-                let handler = record.prepared.as_ref().map(|prepared| prepared.handler.clone());
-                let (grants, stop) = (record.grants.clone(), record.stop.clone());
-                return Some(Work { job, stamp, kind, grants, handler, stop });
-            }
-            Effect::Stop => record.stop.cancel(),
-            Effect::Publish(version, on_probation) => {
-                let prepared = record.prepared.take().expect("it was made and checked before");
-                let probation = record.probation(&version, on_probation);
-                let (name, figures) = (self.name.clone(), self.figures.clone());
-                let judged = self.when_judged();
-                let version = Version::new(name, figures, version, prepared, probation, judged);
-                let version = Arc::new(version);
-                if !on_probation {
-                    record.set_good(Some(version.clone()));
-                    self.is_good(record, &version);
-                }
-                self.activate(record, Some(version));
-            }
-            Effect::GoBack => {
-                let good = record.good.clone();
-                self.activate(record, good);
-            }
-            Effect::Keep(version) => {
-                let good = active.filter(|active| active.digest == version.digest).or(told.cloned());
-                good.iter().for_each(|good| self.is_good(record, good));
-                record.set_good(good);
-            }
-            Effect::Withdraw => self.activate(record, None),
-            Effect::LetGo => record.set_good(None),
-            Effect::Regrant => {
-                let grants = record.grants.clone();
-                let regranted = |version: &Arc<Version>| version.regranted(&grants);
-                let (good, active) = (record.good.as_ref().map(regranted), active.as_ref().map(regranted));
-                record.set_good(good);
-                self.set_active(record, active);
-            }
-            Effect::Note(quarantine) => {
-                self.in_background(move |entry| {
-                    entry.notes.write(&entry.name, quarantine.as_ref());
-                    entry.tell(LifeEvent::Noted, Brought::Nothing);
-                });
-            }
-            Effect::Tell(news) => {
-                let since = told.map(|version| version.since.elapsed());
-                record.publish_news(self, news, since, active.as_deref());
-            }
-        }
-        None
     }
 
     /// A version is the one to go back to from now on. The next start knows it, and the one before it.
@@ -332,7 +303,8 @@ impl PluginEntry {
         Arc::new(move |version, verdict| {
             let Some(entry) = entry.upgrade() else { return };
             let good = Good { digest: version.digest.clone(), bytes: version.bytes };
-            let work = entry.tell(LifeEvent::Judged(good, verdict), Brought::Version(version.clone()));
+            let event = LifeEvent::Judged(good, verdict);
+            let work = entry.step(&mut entry.record(), event, None, Some(version));
             debug_assert!(work.is_none(), "a verdict begins no job");
         })
     }

@@ -1,8 +1,8 @@
 //! Watches the plugins folder, and carries events to the plugins and jobs from them.
 //!
-//! In: hints that something changed (`watch`), and a slow look at every file for what the hints miss; jobs
-//! that have ended. Out: events for `registry`; the jobs that these ask for, each a task of its own, so that
-//! no plugin waits for another one's file.
+//! In: hints that something changed (`watch`), and a slow look at every file for what the hints miss. Out:
+//! events for `registry`; the jobs that these ask for, in a task for each file, so that no plugin waits for
+//! another one's file.
 //!
 //! A panic here, in a job, in a step of a plugin's life, or in what a plugin does in the background ends the
 //! watcher: `Plugins::unwatched` tells of it. Not here: what follows from an event (`life`), what a job does
@@ -10,15 +10,14 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Plugins;
 use super::gate::{self, Gate};
-use super::jobs::{Ended, Workshop, blocking};
+use super::jobs::{Workshop, blocking};
 use super::life::{Candidate, Life, LifeEvent};
 use super::loader::Loader;
-use super::registry::Brought;
 use super::retries::Pauses;
 use crate::file::{self, Found};
 use crate::sandbox::CHECK_TIMEOUT;
@@ -29,7 +28,7 @@ const FIRST_SCAN: Duration = Duration::from_secs(10);
 
 pub(super) struct Watcher {
     workshop: Workshop,
-    jobs: JoinSet<Ended>,
+    jobs: JoinSet<()>,
     folder: FolderWatch,
 }
 
@@ -48,15 +47,6 @@ impl Default for Times {
     }
 }
 
-/// The reason why the watcher woke up.
-#[derive(PartialEq, Eq)]
-enum Awoken {
-    /// The files are to be looked at.
-    Look,
-    /// A job has ended.
-    Ended,
-}
-
 impl Watcher {
     pub(super) fn new(loader: Loader, registry: Plugins, times: Times) -> Watcher {
         let workshop = Workshop { loader, registry, gate: Gate::new(times.patience), check: times.check };
@@ -70,9 +60,7 @@ impl Watcher {
             self.first_scan().await;
             self.workshop.registry.0.scanned.cancel();
             loop {
-                if self.wait().await == Awoken::Look {
-                    self.scan().await;
-                }
+                self.turn().await;
             }
         };
         stop.run_until_cancelled(watching).await;
@@ -97,9 +85,7 @@ impl Watcher {
                     break;
                 }
             }
-            if self.wait().await == Awoken::Look {
-                self.scan().await;
-            }
+            self.turn().await;
         }
         for plugin in self.workshop.registry.entries() {
             if plugin.life(|life| life.candidate == Candidate::Absent) {
@@ -109,8 +95,8 @@ impl Watcher {
         }
     }
 
-    /// Waits until there may be something to do.
-    async fn wait(&mut self) -> Awoken {
+    /// Waits until there may be something to do, and does it.
+    async fn turn(&mut self) {
         let registry = &self.workshop.registry;
         let next = registry.entries().iter().filter_map(|plugin| plugin.life(Life::due)).min();
         let rescan = Instant::now() + RESCAN;
@@ -118,28 +104,15 @@ impl Watcher {
             () = self.folder.hint() => {}
             () = registry.0.updated.notified() => {}
             () = registry.0.unwatched.cancelled() => panic!("a plugin's step or its work has failed"),
-            Some(ended) = self.jobs.join_next() => {
-                self.ended(ended);
-                return Awoken::Ended;
-            }
+            Some(ended) = self.jobs.join_next() => match ended {
+                // A plugin whose job has failed would wait for ever. The watcher fails, too, which is told.
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                // The jobs on a file are done or were stopped, or the runtime ends.
+                Ok(()) | Err(_) => return,
+            },
             () = tokio::time::sleep_until(next.map_or(rescan, |next| next.min(rescan)).into()) => {}
         }
-        Awoken::Look
-    }
-
-    /// A job has ended: its plugin takes a step, and may ask for the next job.
-    fn ended(&mut self, ended: Result<Ended, JoinError>) {
-        match ended.map_err(JoinError::try_into_panic) {
-            Ok((plugin, Some((event, brought)))) => {
-                if let Some(work) = plugin.tell(event, brought) {
-                    self.workshop.begin(&mut self.jobs, plugin, work);
-                }
-            }
-            // A plugin whose job has failed would wait for ever. The watcher fails with it, which is told.
-            Err(Ok(panic)) => std::panic::resume_unwind(panic),
-            // The job was stopped, or the runtime ends.
-            Ok((_, None)) | Err(Err(_)) => {}
-        }
+        self.scan().await;
     }
 
     /// Looks at all files, and begins what they ask for.
@@ -167,8 +140,8 @@ impl Watcher {
         for (plugin, found) in found {
             plugin.look(Instant::now());
             let is_old = matches!(found, Found::File(stamp) if stamp.is_old());
-            if let Some(work) = plugin.tell(LifeEvent::Found(found, is_old), Brought::Nothing) {
-                self.workshop.begin(&mut self.jobs, plugin, work);
+            if let Some(work) = plugin.tell(LifeEvent::Found(found, is_old)) {
+                self.workshop.begin(&mut self.jobs, work);
             }
         }
     }

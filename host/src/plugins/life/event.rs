@@ -29,7 +29,12 @@ pub(in crate::plugins) enum LifeEvent {
     /// A look at the path of the file, and whether the last change is long ago.
     Found(Found, bool),
     /// The job with this number has ended.
-    Ended(u64, JobEnd),
+    Ended {
+        job: u64,
+        end: JobEnd,
+        /// Whether the version to go back to holds: not if the attempts on it say that it is none.
+        good_holds: bool,
+    },
     /// The probation of a version has ended.
     Judged(Good, ProbationVerdict),
     /// The note of the quarantine is written.
@@ -44,11 +49,10 @@ pub(in crate::plugins) enum LifeEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum JobEnd {
     /// The digest of the file.
-    Read(Result<Digest, String>),
-    Compiled(Result<(), Trouble>),
-    /// With whether the good version holds: not if the attempts on it say that it is none.
-    Checked(Result<(), Trouble>, bool),
-    Restored(Result<(), Trouble>),
+    Read(Digest),
+    /// There is a version, and it has passed its self-check.
+    Made,
+    Failed(Trouble),
     /// The file had another content before the job was done, or somebody was at it.
     Changed,
 }
@@ -56,8 +60,16 @@ pub(in crate::plugins) enum JobEnd {
 /// Why something could not be used.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) struct Trouble {
+    pub(in crate::plugins) what: What,
     pub(in crate::plugins) error: String,
     pub(in crate::plugins) may_pass: bool,
+}
+
+impl Trouble {
+    /// The same content has it again.
+    pub(in crate::plugins) fn lasting(error: impl Into<String>) -> Trouble {
+        Trouble { what: What::Failed, error: error.into(), may_pass: false }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -70,7 +82,8 @@ pub(in crate::plugins) enum Effect {
     },
     /// The job ends without an event.
     Stop,
-    /// The version that was made last serves from now on: on probation, or else as the version to go back to.
+    /// The version that the job has made serves from now on: on probation, or else as the version to go back
+    /// to.
     Publish(Good, bool),
     /// The last good version serves again.
     GoBack,
@@ -90,11 +103,10 @@ pub(in crate::plugins) enum Effect {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum JobKind {
     Read,
-    /// Takes the code from the cache, or compiles the file.
-    Compile(Digest),
-    /// Runs the self-check of what was made.
-    Check(Digest),
-    /// Takes the last good version from the cache, while the file holds what is in quarantine.
+    /// Takes the code from the cache, or compiles the file. Then it runs the self-check.
+    Make(Digest),
+    /// Takes the last good version from the cache, while the file holds what is in quarantine. Then it runs
+    /// the self-check.
     Restore(Digest, Good),
 }
 
@@ -110,8 +122,6 @@ pub(in crate::plugins) enum News {
         /// It is tried again after this time.
         again: Option<Duration>,
     },
-    /// The file changed while it was compiled.
-    BrokenOff(Digest),
     /// With whether it is on probation.
     Loaded(Digest, bool),
     /// The file holds the version that serves; with whether people were shown something else.

@@ -15,6 +15,7 @@ use stateright::{Model, Property};
 
 use super::*;
 use crate::file::Stamp;
+use crate::plugins::history::What;
 use crate::plugins::retries::Pauses;
 
 /// The fate of a content.
@@ -83,7 +84,6 @@ pub(super) struct World {
     running: Option<ModelAttempt>,
     /// Jobs that have ended, of which the life has not heard.
     pub(super) ended: Vec<(u64, JobEnd, Option<ModelVersion>)>,
-    prepared: Option<ModelVersion>,
     pub(super) active: Option<ModelVersion>,
     pub(super) good: Option<ModelVersion>,
     /// Versions whose probation has not ended, as they were when it began.
@@ -170,8 +170,8 @@ impl World {
         self.file.map_or(Found::Missing, |(stamp, _)| Found::File(Stamp::numbered(stamp)))
     }
 
-    /// A step of the life, and its effects.
-    fn tell(&mut self, event: LifeEvent, told: Option<ModelVersion>) {
+    /// A step of the life, and its effects. A version is brought by a job that has made it, or by a verdict.
+    fn tell(&mut self, event: LifeEvent, brought: Option<ModelVersion>) {
         let before = self.life.serving.good().cloned();
         let was_serving = self.life.serving.clone();
         let (life, effects) = step(self.life.clone(), event.clone(), now());
@@ -198,16 +198,13 @@ impl World {
             if matches!(event, LifeEvent::Judged(..)) && matches!(effect, Effect::Begin { .. }) {
                 self.wrong = Some("a verdict begins a job");
             }
-            self.carry_out(effect, told);
-        }
-        if !self.life.candidate.has_job() {
-            self.prepared = None;
+            self.carry_out(effect, brought);
         }
         let after = self.life.serving.good().cloned();
         if let Some(before) = before.filter(|before| after.as_ref() != Some(before)) {
             let is_better = match &event {
                 LifeEvent::Judged(version, ProbationVerdict::Good) => after.as_ref() == Some(version),
-                LifeEvent::Ended(_, JobEnd::Checked(_, good_holds)) => !good_holds,
+                LifeEvent::Ended { good_holds, .. } => !good_holds,
                 LifeEvent::Withdrawn(withdrawal) => withdrawal.digest == before.digest,
                 _ => false,
             };
@@ -222,20 +219,20 @@ impl World {
         self.renumber();
     }
 
-    fn carry_out(&mut self, effect: Effect, told: Option<ModelVersion>) {
+    fn carry_out(&mut self, effect: Effect, brought: Option<ModelVersion>) {
         match effect {
             Effect::Begin { job, stamp, kind } => {
                 if self.running.is_some() {
                     self.wrong = Some("two jobs at once");
                 }
-                if matches!(&kind, JobKind::Compile(digest) if self.life.is_in_quarantine(digest)) {
+                if matches!(&kind, JobKind::Make(digest) if self.life.is_in_quarantine(digest)) {
                     self.wrong = Some("what is in quarantine is compiled");
                 }
                 self.running = Some(ModelAttempt { job, stamp, kind, grants: self.grants });
             }
             Effect::Stop => self.running = None,
             Effect::Publish(_, on_probation) => {
-                let Some(version) = self.prepared.take() else {
+                let Some(version) = brought else {
                     self.wrong = Some("nothing was made to be published");
                     return;
                 };
@@ -249,7 +246,7 @@ impl World {
             Effect::GoBack => self.active = self.good,
             Effect::Keep(version) => {
                 let active = self.active.filter(|active| digest(active.content) == version.digest);
-                self.good = active.or(told);
+                self.good = active.or(brought);
             }
             Effect::Withdraw => self.active = None,
             Effect::LetGo => self.good = None,
@@ -278,29 +275,27 @@ impl World {
         kinds: &[Kind],
         is_hindered: bool,
     ) -> (JobEnd, Option<ModelVersion>) {
-        let hindered = || Err(Trouble { error: "hindered".into(), may_pass: true });
-        let failed = || Err(Trouble { error: "no good".into(), may_pass: false });
-        let made = |digest: &str| Some(ModelVersion { content: content(digest), grants: running.grants });
+        let failed = |what: What, error: &str| {
+            (JobEnd::Failed(Trouble { what, error: error.into(), may_pass: is_hindered }), None)
+        };
+        let made = |digest: &str| {
+            let version = ModelVersion { content: content(digest), grants: running.grants };
+            (JobEnd::Made, Some(version))
+        };
         let kind = |digest: &str| kinds[usize::from(content(digest))];
         match &running.kind {
-            JobKind::Read if is_hindered => (JobEnd::Read(Err("hindered".into())), None),
+            _ if is_hindered => failed(What::Failed, "hindered"),
             JobKind::Read => {
                 let is_same = self.found() == Found::File(running.stamp);
                 let read = self.file.filter(|_| is_same).map(|(_, content)| digest(content));
-                (read.map_or(JobEnd::Changed, |digest| JobEnd::Read(Ok(digest))), None)
+                (read.map_or(JobEnd::Changed, JobEnd::Read), None)
             }
-            JobKind::Compile(_) if is_hindered => (JobEnd::Compiled(hindered()), None),
-            JobKind::Compile(digest) if kind(digest) == Kind::FailsToCompile => {
-                (JobEnd::Compiled(failed()), None)
-            }
-            JobKind::Compile(digest) => (JobEnd::Compiled(Ok(())), made(digest)),
-            JobKind::Check(_) if is_hindered => (JobEnd::Checked(hindered(), true), None),
-            JobKind::Check(digest) if kind(digest) == Kind::FailsItsCheck => {
-                (JobEnd::Checked(failed(), true), None)
-            }
-            JobKind::Check(_) => (JobEnd::Checked(Ok(()), true), None),
-            JobKind::Restore(..) if is_hindered => (JobEnd::Restored(hindered()), None),
-            JobKind::Restore(_, good) => (JobEnd::Restored(Ok(())), made(&good.digest)),
+            JobKind::Make(digest) => match kind(digest) {
+                Kind::FailsToCompile => failed(What::Failed, "no good"),
+                Kind::FailsItsCheck => failed(What::SelfCheckFailed, "no good"),
+                Kind::Fine | Kind::Spoils | Kind::Doubtful => made(digest),
+            },
+            JobKind::Restore(_, good) => made(&good.digest),
         }
     }
 
@@ -309,15 +304,13 @@ impl World {
         let now = self.file.map(|(_, content)| digest(content));
         match &running.kind {
             JobKind::Read => false,
-            JobKind::Compile(digest) | JobKind::Check(digest) | JobKind::Restore(digest, _) => {
-                now.as_ref() != Some(digest)
-            }
+            JobKind::Make(digest) | JobKind::Restore(digest, _) => now.as_ref() != Some(digest),
         }
     }
 
     /// Whether the job waits for its turn to compile.
     fn is_waiting(&self) -> bool {
-        let is_compiling = |running: &ModelAttempt| matches!(running.kind, JobKind::Compile(_));
+        let is_compiling = |running: &ModelAttempt| matches!(running.kind, JobKind::Make(_));
         self.is_turn_taken && self.running.as_ref().is_some_and(is_compiling)
     }
 
@@ -359,7 +352,6 @@ impl Model for System {
             stamps: 0,
             running: None,
             ended: Vec::new(),
-            prepared: None,
             active: None,
             good: None,
             on_probation: Vec::new(),
@@ -395,9 +387,7 @@ impl Model for System {
         }
         for (n, (_, end, _)) in world.ended.iter().enumerate() {
             acts.push(Act::Hear(n, true));
-            acts.extend(
-                (matches!(end, JobEnd::Checked(..)) && left.doubts > 0).then_some(Act::Hear(n, false)),
-            );
+            acts.extend((*end == JobEnd::Made && left.doubts > 0).then_some(Act::Hear(n, false)));
         }
         for (n, version) in world.on_probation.iter().enumerate() {
             let kind = self.contents[usize::from(version.content)];
@@ -466,15 +456,7 @@ impl Model for System {
             Act::Hear(n, good_holds) => {
                 world.left.doubts -= u8::from(!good_holds);
                 let (job, end, made) = world.ended.remove(n);
-                let end = match end {
-                    JobEnd::Checked(passed, _) => JobEnd::Checked(passed, good_holds),
-                    end => end,
-                };
-                let event = LifeEvent::Ended(job, end);
-                if made.is_some() && world.life.awaits(&event) {
-                    world.prepared = made;
-                }
-                world.tell(event, None);
+                world.tell(LifeEvent::Ended { job, end, good_holds }, made);
             }
             Act::Judge(n, is_good) => {
                 let version = world.on_probation.remove(n);

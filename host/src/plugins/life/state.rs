@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::event::{JobKind, LifeEvent};
+use super::event::JobKind;
 use crate::file::Found;
 use crate::plugins::quarantine::{Good, Quarantine};
 use crate::plugins::retries::{Failed, Pauses};
@@ -143,12 +143,6 @@ impl Life {
         let noted = self.quarantine.as_ref().and_then(|quarantine| quarantine.good.as_ref());
         let all = [self.serving.active(), self.serving.good(), noted];
         all.into_iter().flatten().map(|version| version.digest.as_str())
-    }
-
-    /// Whether an event is of any use: results of a job that was stopped come too late.
-    pub(in crate::plugins) fn awaits(&self, event: &LifeEvent) -> bool {
-        let LifeEvent::Ended(job, _) = event else { return true };
-        (*job == self.job && self.candidate.has_job()) || !self.has(Guard::LateResultsAreDropped)
     }
 
     pub(super) fn has(&self, guard: Guard) -> bool {

@@ -13,7 +13,6 @@ use crate::admin::{self, AdminState, Health};
 use crate::app::tell_when_ready;
 use crate::file::{Found, Stamp};
 use crate::plugins::life::{JobEnd, LifeEvent};
-use crate::plugins::registry::Brought;
 use crate::plugins::retries::Pauses;
 use crate::plugins::{Plugins, Times, UNWATCHED};
 
@@ -82,13 +81,11 @@ async fn a_watcher_that_was_told_to_stop_has_not_failed() {
 async fn a_step_that_fails_is_told_of_whoever_takes_it() {
     let plugins = Plugins::without_files(&["p"]);
     let entry = plugins.entries().remove(0);
-    let tell = |event| drop(entry.tell(event, Brought::Nothing));
-    tell(LifeEvent::Found(Found::File(Stamp::numbered(1)), true));
-    tell(LifeEvent::Ended(1, JobEnd::Read(Ok("0".repeat(64)))));
-    tell(LifeEvent::Ended(2, JobEnd::Compiled(Ok(()))));
+    drop(entry.tell(LifeEvent::Found(Found::File(Stamp::numbered(1)), true)));
+    drop(entry.ended(1, JobEnd::Read("0".repeat(64)), None));
     assert!(tokio::time::timeout(Duration::ZERO, plugins.unwatched()).await.is_err());
     // It is published, and nobody has made it.
-    let step = || tell(LifeEvent::Ended(3, JobEnd::Checked(Ok(()), true)));
+    let step = || drop(entry.ended(2, JobEnd::Made, None));
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(step)).unwrap_err();
     readyz_tells(&plugins).await;
 }

@@ -272,38 +272,26 @@ impl Step {
             // An operator has withdrawn it meanwhile, or other attempts on it came to another verdict.
             return;
         }
-        let keep = Effect::Keep(version.clone());
-        self.life.serving = match self.life.serving.clone() {
-            Serving::Probation(new, _) if new.digest == digest => {
-                self.effects.push(keep);
-                Serving::Good(new)
-            }
+        let serving = match self.life.serving.clone() {
+            Serving::Probation(new, _) if new.digest == digest => Serving::Good(new),
             // It was replaced or removed meanwhile, and is better than what there was to go back to.
-            Serving::Probation(new, _) => {
-                self.keep_other(keep);
-                Serving::Probation(new, version)
-            }
-            Serving::Draining(_) => {
-                self.keep_other(keep);
-                Serving::Draining(version)
-            }
-            serving @ (Serving::Good(_) | Serving::Absent) => serving,
+            Serving::Probation(new, _) => Serving::Probation(new, version.clone()),
+            Serving::Draining(_) => Serving::Draining(version.clone()),
+            Serving::Good(_) | Serving::Absent => return self.tell(News::Confirmed(digest)),
         };
-        self.tell(News::Confirmed(digest));
-    }
-
-    /// A version that was replaced has the grants of that time.
-    fn keep_other(&mut self, keep: Effect) {
-        self.effects.push(keep);
-        if self.life.has(Guard::KeptVersionsAreGranted) {
+        self.life.serving = serving;
+        self.effects.push(Effect::Keep(version));
+        // A version that was replaced has the grants of that time.
+        if !self.life.serving.is_active(&digest) && self.life.has(Guard::KeptVersionsAreGranted) {
             self.effects.push(Effect::Regrant);
         }
+        self.tell(News::Confirmed(digest));
     }
 
     /// A version was found to be bad.
     fn found_bad(&mut self, version: Good, why: String) {
         let digest = version.digest;
-        match self.life.serving.clone() {
+        let (guard, reason, good) = match self.life.serving.clone() {
             Serving::Probation(new, good)
                 if new.digest == digest || !self.life.has(Guard::VerdictsAreOfWhatServes) =>
             {
@@ -315,22 +303,19 @@ impl Step {
                 self.show(PluginState::Quarantined, Some(reason.clone()), None);
                 self.effects.push(Effect::GoBack);
                 self.tell(News::RolledBack { digest: digest.clone(), good: good.digest.clone(), why });
-                self.tell(News::Quarantined(digest.clone(), reason.clone()));
-                self.life.quarantine = Some(Quarantine { digest, why: reason, good: Some(good) });
-                if self.life.has(Guard::RollbacksAreNoted) {
-                    self.note();
-                }
+                (Guard::RollbacksAreNoted, reason, good)
             }
             Serving::Draining(good) if good.digest != digest => {
                 self.tell(News::BadAfterRemoval(digest.clone(), why.clone()));
-                self.tell(News::Quarantined(digest.clone(), why.clone()));
-                self.life.quarantine = Some(Quarantine { digest, why, good: Some(good) });
-                if self.life.has(Guard::LateVerdictsAreNoted) {
-                    self.note();
-                }
+                (Guard::LateVerdictsAreNoted, why, good)
             }
             // Nothing is rolled back to itself, and what does not serve is not rolled back.
-            _ => self.tell(News::BadAfterReplacement(digest, why)),
+            _ => return self.tell(News::BadAfterReplacement(digest, why)),
+        };
+        self.tell(News::Quarantined(digest.clone(), reason.clone()));
+        self.life.quarantine = Some(Quarantine { digest, why: reason, good: Some(good) });
+        if self.life.has(guard) {
+            self.note();
         }
     }
 

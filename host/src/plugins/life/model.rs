@@ -91,9 +91,9 @@ pub(super) struct World {
     pub(super) grants: u8,
     /// Another plugin has the turn to compile.
     is_turn_taken: bool,
-    /// The note on disk, and those that are being written.
+    /// The note on disk, and how many are still to be written. Each says what is true when it is written.
     pub(super) noted: Option<Quarantine>,
-    pub(super) writing: Vec<Option<Quarantine>>,
+    pub(super) writing: u8,
     pub(super) left: EventBudget,
     /// Watched: a content that was found to be bad, until another one was taken.
     pub(super) banned: Option<Digest>,
@@ -123,7 +123,7 @@ pub(super) enum Act {
     Withdraw(u8),
     Lift(u8),
     /// A note is on disk.
-    Write(usize),
+    Write,
     /// Another plugin takes the turn to compile.
     Neighbour,
     /// It has had it for long.
@@ -254,7 +254,7 @@ impl World {
                 let versions = [&mut self.active, &mut self.good];
                 versions.into_iter().flatten().for_each(|version| version.grants = self.grants);
             }
-            Effect::Note(quarantine) => self.writing.push(quarantine),
+            Effect::Note => self.writing += 1,
             Effect::Tell(_) => {}
         }
     }
@@ -358,7 +358,7 @@ impl Model for System {
             grants: 0,
             is_turn_taken: false,
             noted: None,
-            writing: Vec::new(),
+            writing: 0,
             left: self.budget,
             banned: None,
             withdrawn: None,
@@ -399,7 +399,7 @@ impl Model for System {
             acts.extend(contents.clone().map(Act::Withdraw));
             acts.extend(contents.map(Act::Lift));
         }
-        acts.extend((0..world.writing.len()).map(Act::Write));
+        acts.extend((world.writing > 0).then_some(Act::Write));
         acts.extend((left.neighbours > 0).then_some(Act::Neighbour));
         acts.extend((world.is_turn_taken && self.makes_room).then_some(Act::MakeRoom));
     }
@@ -481,9 +481,9 @@ impl Model for System {
                 world.is_turn_taken = true;
             }
             Act::MakeRoom => world.is_turn_taken = false,
-            Act::Write(n) => {
-                world.noted = world.writing.remove(n);
-                world.tell(LifeEvent::Noted, None);
+            Act::Write => {
+                world.writing -= 1;
+                world.noted = world.life.quarantine.clone();
             }
         }
         Some(world)

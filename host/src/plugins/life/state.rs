@@ -20,12 +20,11 @@ pub(in crate::plugins) struct Life {
     pub(in crate::plugins) serving: Serving,
     /// The last failure, until another content takes its place.
     pub(super) failed: Option<Failed>,
-    pub(super) quarantine: Option<Quarantine>,
+    pub(in crate::plugins) quarantine: Option<Quarantine>,
     /// The version that an operator has withdrawn, until it is lifted.
     pub(super) withdrawn: Option<Quarantine>,
     /// Whether the note of an earlier start was looked for.
     pub(in crate::plugins) is_recalled: bool,
-    pub(super) noting: Noting,
     pub(in crate::plugins) shown: Shown,
     /// The number of the last job. Results of any other job are too late.
     pub(in crate::plugins) job: u64,
@@ -64,15 +63,6 @@ pub(in crate::plugins) enum Serving {
     Draining(Good),
 }
 
-/// Whether the note of the quarantine is being written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Noting {
-    Idle,
-    Busy,
-    /// The note that is being written is out of date.
-    Outdated,
-}
-
 /// The file's state as commands show it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) struct Shown {
@@ -95,7 +85,6 @@ pub(super) enum Guard {
     QuarantineBeforeCompiling,
     VerdictsAreOfWhatServes,
     RollbacksAreNoted,
-    NotesAreWrittenInOrder,
     LateVerdictsAreNoted,
     WithdrawnIsLetGo,
 }
@@ -110,7 +99,6 @@ impl Life {
             quarantine: None,
             withdrawn: None,
             is_recalled: false,
-            noting: Noting::Idle,
             shown: Shown { state: PluginState::Missing, error: None, retry_at: None },
             job: 0,
             pauses,

@@ -30,8 +30,9 @@ pub(crate) struct Stamp {
 }
 
 /// The result of a look at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Found {
+    #[default]
     Missing,
     /// A regular file, perhaps behind symbolic links.
     File(Stamp),

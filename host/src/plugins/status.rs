@@ -9,7 +9,7 @@ use strum::IntoStaticStr;
 use super::figures::Figures;
 use super::history::Change;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
 pub(crate) enum PluginState {
     /// The file that is there is the active version.
@@ -20,6 +20,7 @@ pub(crate) enum PluginState {
     /// there is one.
     Quarantined,
     /// There is no file.
+    #[default]
     Missing,
 }
 

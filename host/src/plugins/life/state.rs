@@ -12,7 +12,7 @@ use crate::plugins::retries::{Failed, Pauses};
 use crate::plugins::status::PluginState;
 
 /// All that the host decides by about one plugin.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::plugins) struct Life {
     /// The last look at the path of the file. While a job is at work, the look that it began with.
     pub(super) found: Found,
@@ -34,8 +34,9 @@ pub(in crate::plugins) struct Life {
 }
 
 /// How far the content of the file has come.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum Candidate {
+    #[default]
     Absent,
     /// It is read at this time if it stays as it is.
     Settling(Instant),
@@ -51,9 +52,10 @@ pub(in crate::plugins) enum Candidate {
 }
 
 /// The version that attempts begin on, and the one to go back to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum Serving {
     /// There never was a version that worked.
+    #[default]
     Absent,
     Good(Good),
     /// The first serves, the second is good. (A canary would be a state beside this one: both serve, each its
@@ -64,7 +66,7 @@ pub(in crate::plugins) enum Serving {
 }
 
 /// The file's state as commands show it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::plugins) struct Shown {
     pub(in crate::plugins) state: PluginState,
     pub(in crate::plugins) error: Option<String>,
@@ -91,20 +93,7 @@ pub(super) enum Guard {
 
 impl Life {
     pub(in crate::plugins) fn new(pauses: Pauses) -> Life {
-        Life {
-            found: Found::Missing,
-            candidate: Candidate::Absent,
-            serving: Serving::Absent,
-            failed: None,
-            quarantine: None,
-            withdrawn: None,
-            is_recalled: false,
-            shown: Shown { state: PluginState::Missing, error: None, retry_at: None },
-            job: 0,
-            pauses,
-            #[cfg(test)]
-            lacks: None,
-        }
+        Life { pauses, ..Life::default() }
     }
 
     /// When the file is to be looked at even if nothing hints at a change.

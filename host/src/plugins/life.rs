@@ -231,9 +231,7 @@ impl Step {
 
     /// Running attempts keep their grants. Attempts that begin from now on have the configured ones.
     fn granted(&mut self) {
-        if self.life.has(Guard::GrantsAreHandedOn) {
-            self.effects.push(Effect::Regrant);
-        }
+        self.effects.push(Effect::Regrant);
         // A content that failed may work with the new grants.
         let is_done = match self.life.candidate {
             Candidate::InWork(_) => !self.life.has(Guard::GrantsStopJobs),
@@ -281,7 +279,7 @@ impl Step {
         self.life.serving = serving;
         self.effects.push(Effect::Keep(version));
         // A version that was replaced has the grants of that time.
-        if !self.life.serving.is_active(&digest) && self.life.has(Guard::KeptVersionsAreGranted) {
+        if !self.life.serving.is_active(&digest) {
             self.effects.push(Effect::Regrant);
         }
         self.tell(News::Confirmed(digest));
@@ -290,7 +288,7 @@ impl Step {
     /// A version was found to be bad.
     fn found_bad(&mut self, version: Good, why: String) {
         let digest = version.digest;
-        let (guard, reason, good) = match self.life.serving.clone() {
+        let (reason, good) = match self.life.serving.clone() {
             Serving::Probation(new, good)
                 if new.digest == digest || !self.life.has(Guard::VerdictsAreOfWhatServes) =>
             {
@@ -302,20 +300,18 @@ impl Step {
                 self.show(PluginState::Quarantined, Some(reason.clone()), None);
                 self.effects.push(Effect::GoBack);
                 self.tell(News::RolledBack { digest: digest.clone(), good: good.digest.clone(), why });
-                (Guard::RollbacksAreNoted, reason, good)
+                (reason, good)
             }
             Serving::Draining(good) if good.digest != digest => {
                 self.tell(News::BadAfterRemoval(digest.clone(), why.clone()));
-                (Guard::LateVerdictsAreNoted, why, good)
+                (why, good)
             }
             // Nothing is rolled back to itself, and what does not serve is not rolled back.
             _ => return self.tell(News::BadAfterReplacement(digest, why)),
         };
         self.tell(News::Quarantined(digest.clone(), reason.clone()));
         self.life.quarantine = Some(Quarantine { digest, why: reason, good: Some(good) });
-        if self.life.has(guard) {
-            self.effects.push(Effect::Note);
-        }
+        self.effects.push(Effect::Note);
     }
 
     /// A version that an operator has withdrawn neither serves nor is kept, whatever its attempts said.
@@ -347,9 +343,7 @@ impl Step {
                     self.show(PluginState::Quarantined, Some(why.clone()), None);
                 }
                 self.life.serving = Serving::Absent;
-                if self.life.has(Guard::WithdrawnIsLetGo) {
-                    self.effects.push(Effect::LetGo);
-                }
+                self.effects.push(Effect::LetGo);
                 self.tell(News::Refused(digest, why));
                 self.look_again();
             }

@@ -1,10 +1,11 @@
-//! Checks the rules of a plugin's life in every state of the model, and that they fail without each guard.
+//! Checks the rules of a plugin's life in every state of the model, and that they fail without each guard and
+//! without the effects that they rest on.
 //!
 //! Not here: the model (`model`).
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use super::model::{EventBudget, Kind, LET_GO, ModelVersion, System, World, digest};
+use super::model::{EventBudget, Kind, LET_GO, LostEffect, ModelVersion, System, World, digest};
 use super::*;
 
 const GOOD: &str = "the last good version is kept until another one is found to be good";
@@ -108,6 +109,7 @@ const JUDGED: System = System {
     budget: EventBudget { changes: 4, grants: 1, restarts: 1, ..NOTHING },
     makes_room: true,
     lacks: None,
+    loses: None,
 };
 /// Contents that do not come so far.
 const REFUSED: System = System {
@@ -115,6 +117,7 @@ const REFUSED: System = System {
     budget: EventBudget { changes: 3, grants: 1, hindrances: 1, ..NOTHING },
     makes_room: true,
     lacks: None,
+    loses: None,
 };
 /// One good and one bad content, and whatever else may go wrong.
 const HINDERED: System = System {
@@ -122,6 +125,7 @@ const HINDERED: System = System {
     budget: EventBudget { changes: 3, grants: 1, restarts: 1, hindrances: 1, doubts: 1, ends: 1, ..NOTHING },
     makes_room: true,
     lacks: None,
+    loses: None,
 };
 
 /// An operator withdraws versions, and lifts quarantines.
@@ -130,6 +134,7 @@ const ORDERED: System = System {
     budget: EventBudget { changes: 3, restarts: 1, orders: 2, ..NOTHING },
     makes_room: true,
     lacks: None,
+    loses: None,
 };
 /// Beside another plugin whose file never ends to compile.
 const BESIDE: System = System {
@@ -137,6 +142,7 @@ const BESIDE: System = System {
     budget: EventBudget { changes: 4, grants: 1, neighbours: 1, ..NOTHING },
     makes_room: true,
     lacks: None,
+    loses: None,
 };
 
 /// Goes through all states. Fails with the steps to the first one in which something does not hold.
@@ -158,13 +164,9 @@ fn holds(model: System, unseen: &[&str]) {
     assert!(states > 10_000, "the model is smaller than it was meant to be: {states} states");
 }
 
-/// Without this guard, this property does not hold somewhere.
-fn found_out(model: &System, guard: Guard, property: &'static str) {
-    missed(System { lacks: Some(guard), ..model.clone() }, property);
-}
-
+/// Without what this model lacks, this property does not hold somewhere.
 fn missed(model: System, property: &'static str) {
-    let lacks = model.lacks;
+    let lacks = (model.lacks, model.loses);
     let checker =
         model.checker().threads(2).finish_when(HasDiscoveries::AllOf([property].into())).spawn_bfs().join();
     let path = checker.discovery(property).unwrap_or_else(|| panic!("{lacks:?} is not missed: {property}"));
@@ -189,7 +191,7 @@ fn hindrances_doubts_and_an_end() {
 #[test]
 fn what_an_operator_withdraws_and_lifts() {
     holds(ORDERED, &[SEEN[6]]);
-    found_out(&ORDERED, Guard::WithdrawnIsLetGo, WITHDRAWN);
+    missed(System { loses: Some(LostEffect::LetGo), ..ORDERED }, WITHDRAWN);
 }
 
 #[test]
@@ -203,16 +205,24 @@ fn every_guard_is_missed() {
     for (guard, property) in [
         (Guard::LateResultsAreDropped, WRONG),
         (Guard::GrantsStopJobs, GRANTS),
-        (Guard::GrantsAreHandedOn, GRANTS),
-        (Guard::KeptVersionsAreGranted, GRANTS),
         (Guard::GoodIsKeptInProbation, GOOD),
         (Guard::GoodIsKeptInDraining, GOOD),
         (Guard::QuarantineBeforeCompiling, WRONG),
         (Guard::QuarantineBeforePublishing, BANNED),
         (Guard::VerdictsAreOfWhatServes, REST),
-        (Guard::RollbacksAreNoted, NOTED),
-        (Guard::LateVerdictsAreNoted, NOTED),
     ] {
-        found_out(&JUDGED, guard, property);
+        missed(System { lacks: Some(guard), ..JUDGED }, property);
+    }
+}
+
+#[test]
+fn every_effect_that_a_rule_rests_on_is_missed() {
+    for (effect, property) in [
+        (LostEffect::Grants, GRANTS),
+        (LostEffect::GrantsOfKept, GRANTS),
+        (LostEffect::NoteOfRollback, NOTED),
+        (LostEffect::NoteOfLateVerdict, NOTED),
+    ] {
+        missed(System { loses: Some(effect), ..JUDGED }, property);
     }
 }

@@ -49,6 +49,35 @@ pub(super) struct EventBudget {
     pub(super) orders: u8,
 }
 
+/// An effect that gets lost: the properties must find out what it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum LostEffect {
+    Grants,
+    /// The grants of a version that was replaced, and is kept.
+    GrantsOfKept,
+    NoteOfRollback,
+    NoteOfLateVerdict,
+    LetGo,
+}
+
+impl LostEffect {
+    /// Whether it is this one, where `serving` is from before the event.
+    fn is(self, effect: &Effect, event: &LifeEvent, serving: &Serving) -> bool {
+        match (self, event, effect) {
+            (LostEffect::Grants, LifeEvent::Granted, Effect::Regrant)
+            | (LostEffect::GrantsOfKept, LifeEvent::Judged(..), Effect::Regrant)
+            | (LostEffect::LetGo, _, Effect::LetGo) => true,
+            (LostEffect::NoteOfRollback, LifeEvent::Judged(..), Effect::Note) => {
+                matches!(serving, Serving::Probation(..))
+            }
+            (LostEffect::NoteOfLateVerdict, LifeEvent::Judged(..), Effect::Note) => {
+                matches!(serving, Serving::Draining(_))
+            }
+            _ => false,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct System {
     pub(super) contents: &'static [Kind],
@@ -56,6 +85,7 @@ pub(super) struct System {
     /// One that compiles for long makes room for others, as `gate` has it.
     pub(super) makes_room: bool,
     pub(super) lacks: Option<Guard>,
+    pub(super) loses: Option<LostEffect>,
 }
 
 /// A version in the host's memory, or what a job has made.
@@ -78,6 +108,7 @@ pub(super) struct ModelAttempt {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct World {
     pub(super) life: Life,
+    loses: Option<LostEffect>,
     /// The number of its stamp, and its content.
     file: Option<(u64, u8)>,
     stamps: u64,
@@ -198,7 +229,9 @@ impl World {
             if matches!(event, LifeEvent::Judged(..)) && matches!(effect, Effect::Begin { .. }) {
                 self.wrong = Some("a verdict begins a job");
             }
-            self.carry_out(effect, brought);
+            if !self.loses.is_some_and(|lost| lost.is(&effect, &event, &was_serving)) {
+                self.carry_out(effect, brought);
+            }
         }
         let after = self.life.serving.good().cloned();
         if let Some(before) = before.filter(|before| after.as_ref() != Some(before)) {
@@ -348,6 +381,7 @@ impl Model for System {
     fn init_states(&self) -> Vec<World> {
         vec![World {
             life: new_life(self.lacks),
+            loses: self.loses,
             file: None,
             stamps: 0,
             running: None,

@@ -79,16 +79,11 @@ pub(in crate::plugins) struct Shown {
 pub(super) enum Guard {
     LateResultsAreDropped,
     GrantsStopJobs,
-    GrantsAreHandedOn,
-    KeptVersionsAreGranted,
     GoodIsKeptInProbation,
     GoodIsKeptInDraining,
     QuarantineBeforePublishing,
     QuarantineBeforeCompiling,
     VerdictsAreOfWhatServes,
-    RollbacksAreNoted,
-    LateVerdictsAreNoted,
-    WithdrawnIsLetGo,
 }
 
 impl Life {

@@ -5,8 +5,8 @@
 //!
 //! ```text
 //! folder ─▶ watcher ─ events ─▶ registry: one step of life ─▶ watch::Receiver: what attempts begin on
-//!              ▲                  │ job       ▲ verdict
-//!              └───── jobs ◀──────┘           └──── version: its attempts, its probation
+//!                               ▲ end   │ job   ▲ verdict
+//!                               └ jobs ◀┘       └──── version: its attempts, its probation
 //! ```
 //!
 //! Not here: what a component may do (`sandbox`), which attempt runs on which version (`worker`: it takes the

@@ -1,8 +1,8 @@
 //! One plugin in the host: the life of its versions, the versions themselves, and its figures.
 //!
-//! In: events, from the watcher, from attempts and from a change of the configuration. Out: the version that
-//! attempts begin on, as a value that can be watched; the job that an event asks for; what is shown to
-//! people.
+//! In: events, from the watcher, from jobs, from attempts and from a change of the configuration. Out: the
+//! version that attempts begin on, as a value that can be watched; the job that an event asks for; what is
+//! shown to people.
 //!
 //! Each event is one step of `life`, and its effects are carried out under the same lock, so nobody sees half
 //! of them. Not here: what follows from an event (`life`), how a job is done (`jobs`), what is logged

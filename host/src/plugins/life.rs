@@ -32,7 +32,7 @@ use crate::watch::RESCAN;
 
 pub(super) use event::{Digest, Effect, JobEnd, JobKind, LifeEvent, News, Trouble, short};
 pub(super) use state::{Candidate, Life, Serving};
-use state::{Guard, Shown};
+use state::{Guard, Noting, Shown};
 
 /// The way out where a version is in quarantine and there is no other.
 const NO_OTHER: &str = "there is no other version to run in its place: put one there, or lift the quarantine";
@@ -59,6 +59,7 @@ impl Step {
             }
             LifeEvent::Judged(version, ProbationVerdict::Good) => self.passed(version),
             LifeEvent::Judged(version, ProbationVerdict::Bad(why)) => self.found_bad(version, why),
+            LifeEvent::Noted => self.noted(),
             LifeEvent::Withdrawn(order) => self.withdrawn(order),
             LifeEvent::Lifted(digest) => self.lifted(digest),
             _ if self.life.candidate == Candidate::Unwanted => {}
@@ -311,7 +312,7 @@ impl Step {
         };
         self.tell(News::Quarantined(digest.clone(), reason.clone()));
         self.life.quarantine = Some(Quarantine { digest, why: reason, good: Some(good) });
-        self.effects.push(Effect::Note);
+        self.note();
     }
 
     /// A version that an operator has withdrawn neither serves nor is kept, whatever its attempts said.
@@ -327,7 +328,7 @@ impl Step {
         if let Some(quarantine) = stand_in {
             // It was to run in place of what is in quarantine.
             quarantine.good = earlier.filter(|earlier| earlier.digest != quarantine.digest);
-            self.effects.push(Effect::Note);
+            self.note();
             self.look_again();
         }
         match self.life.serving.clone() {
@@ -383,7 +384,25 @@ impl Step {
     /// Another content has taken the place of what is in quarantine.
     fn lift(&mut self) {
         if self.life.quarantine.take().is_some() {
-            self.effects.push(Effect::Note);
+            self.note();
+        }
+    }
+
+    /// The next start is to know what is in quarantine. One note is written at a time.
+    fn note(&mut self) {
+        if self.life.noting == Noting::Idle || !self.life.has(Guard::NotesAreWrittenInOrder) {
+            self.life.noting = Noting::Busy;
+            self.effects.push(Effect::Note(self.life.quarantine.clone()));
+        } else {
+            self.life.noting = Noting::Outdated;
+        }
+    }
+
+    fn noted(&mut self) {
+        let is_outdated = self.life.noting == Noting::Outdated;
+        self.life.noting = Noting::Idle;
+        if is_outdated {
+            self.note();
         }
     }
 

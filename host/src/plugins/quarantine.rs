@@ -82,8 +82,8 @@ impl Notes {
         self.note(plugin, QUARANTINE)
     }
 
-    /// Writes the version in quarantine, or that there is none. Blocking. The caller sees to it that one note
-    /// is written at a time.
+    /// Writes the version in quarantine, or that there is none. Blocking. `life` sees to it that one note is
+    /// written at a time.
     pub(super) fn write(&self, plugin: &str, quarantine: Option<&Quarantine>) {
         self.put(plugin, QUARANTINE, quarantine);
     }

@@ -41,7 +41,7 @@ pub(super) struct PluginEntry {
     /// Cancelled when a step of this life is lost.
     unwatched: CancellationToken,
     record: Mutex<Record>,
-    /// Held while a note is written, from before it is known what it says.
+    /// Held while the good versions are noted, so that the last note is the newest.
     noting: Mutex<()>,
 }
 
@@ -268,10 +268,12 @@ impl PluginEntry {
                     record.set_good(good);
                     self.set_active(record, active);
                 }
-                Effect::Note => self.note(|entry| {
-                    let quarantine = entry.record().life.quarantine.clone();
-                    entry.notes.write(&entry.name, quarantine.as_ref());
-                }),
+                Effect::Note(quarantine) => {
+                    self.in_background(move |entry| {
+                        entry.notes.write(&entry.name, quarantine.as_ref());
+                        entry.tell(LifeEvent::Noted);
+                    });
+                }
                 Effect::Tell(news) => {
                     let since = judged.map(|version| version.since.elapsed());
                     record.publish_news(self, news, since, active.as_deref());
@@ -287,20 +289,12 @@ impl PluginEntry {
     fn is_good(self: &Arc<Self>, record: &mut Record, version: &Version) {
         let good = Good { digest: version.digest.clone(), bytes: version.bytes };
         if record.lineage.add(good) {
-            self.note(|entry| {
+            self.in_background(|entry| {
+                let _turn = entry.noting.lock().unwrap_or_else(PoisonError::into_inner);
                 let lineage = entry.record().lineage.clone();
                 entry.notes.write_lineage(&entry.name, &lineage);
             });
         }
-    }
-
-    /// Writes a note for the next start, one at a time. It says what is true when it is written, so the last
-    /// one is the newest.
-    fn note(self: &Arc<Self>, write: impl FnOnce(&PluginEntry) + Send + 'static) {
-        self.in_background(|entry| {
-            let _turn = entry.noting.lock().unwrap_or_else(PoisonError::into_inner);
-            write(entry);
-        });
     }
 
     /// Versions live as long as their attempts, and do not keep the plugin.

@@ -23,7 +23,7 @@ const SEEN: [&str; 9] = [
     "rolled back",
     "removed during its probation",
     "restored after a start",
-    "two notes are to be written",
+    "a note is outdated while it is written",
     "a result is late",
     "hindered, and due again",
     "withdrawn, with nothing else",
@@ -47,7 +47,7 @@ pub(super) fn properties() -> Vec<Property<System>> {
             !world.life.is_recalled || ![world.active, world.good].iter().flatten().any(is_withdrawn)
         }),
         Property::always(NOTED, |_, world: &World| {
-            let is_written = world.life.is_recalled && world.writing == 0;
+            let is_written = world.life.is_recalled && world.writing.is_empty();
             !is_written || world.noted == world.life.quarantine
         }),
         Property::always(AGREED, |_, world: &World| {
@@ -76,7 +76,7 @@ pub(super) fn properties() -> Vec<Property<System>> {
             let is_restored = world.life.candidate == Candidate::Quarantined;
             is_restored && world.left.restarts == 0 && world.active.is_some()
         }),
-        Property::sometimes(SEEN[4], |_, world: &World| world.writing > 1),
+        Property::sometimes(SEEN[4], |_, world: &World| world.life.noting == Noting::Outdated),
         Property::sometimes(SEEN[5], |_, world: &World| {
             world.ended.iter().any(|(job, ..)| *job != world.life.job)
         }),
@@ -210,6 +210,7 @@ fn every_guard_is_missed() {
         (Guard::QuarantineBeforeCompiling, WRONG),
         (Guard::QuarantineBeforePublishing, BANNED),
         (Guard::VerdictsAreOfWhatServes, REST),
+        (Guard::NotesAreWrittenInOrder, NOTED),
     ] {
         missed(System { lacks: Some(guard), ..JUDGED }, property);
     }

@@ -37,6 +37,8 @@ pub(in crate::plugins) enum LifeEvent {
     },
     /// The probation of a version has ended.
     Judged(Good, ProbationVerdict),
+    /// The note of the quarantine is written.
+    Noted,
     /// An operator has withdrawn a version. The one that runs in its place is the good one before it.
     Withdrawn(Quarantine),
     /// A version may run again that an operator had withdrawn, or that was rolled back.
@@ -93,8 +95,7 @@ pub(in crate::plugins) enum Effect {
     LetGo,
     /// The serving version and the kept one get the configured grants.
     Regrant,
-    /// The next start is to know what is in quarantine.
-    Note,
+    Note(Option<Quarantine>),
     Tell(News),
 }
 

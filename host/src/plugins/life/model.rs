@@ -67,10 +67,10 @@ impl LostEffect {
             (LostEffect::Grants, LifeEvent::Granted, Effect::Regrant)
             | (LostEffect::GrantsOfKept, LifeEvent::Judged(..), Effect::Regrant)
             | (LostEffect::LetGo, _, Effect::LetGo) => true,
-            (LostEffect::NoteOfRollback, LifeEvent::Judged(..), Effect::Note) => {
+            (LostEffect::NoteOfRollback, LifeEvent::Judged(..), Effect::Note(_)) => {
                 matches!(serving, Serving::Probation(..))
             }
-            (LostEffect::NoteOfLateVerdict, LifeEvent::Judged(..), Effect::Note) => {
+            (LostEffect::NoteOfLateVerdict, LifeEvent::Judged(..), Effect::Note(_)) => {
                 matches!(serving, Serving::Draining(_))
             }
             _ => false,
@@ -122,9 +122,9 @@ pub(super) struct World {
     pub(super) grants: u8,
     /// Another plugin has the turn to compile.
     is_turn_taken: bool,
-    /// The note on disk, and how many are still to be written. Each says what is true when it is written.
+    /// The note on disk, and those that are being written.
     pub(super) noted: Option<Quarantine>,
-    pub(super) writing: u8,
+    pub(super) writing: Vec<Option<Quarantine>>,
     pub(super) left: EventBudget,
     /// Watched: a content that was found to be bad, until another one was taken.
     pub(super) banned: Option<Digest>,
@@ -154,7 +154,7 @@ pub(super) enum Act {
     Withdraw(u8),
     Lift(u8),
     /// A note is on disk.
-    Write,
+    Write(usize),
     /// Another plugin takes the turn to compile.
     Neighbour,
     /// It has had it for long.
@@ -287,7 +287,7 @@ impl World {
                 let versions = [&mut self.active, &mut self.good];
                 versions.into_iter().flatten().for_each(|version| version.grants = self.grants);
             }
-            Effect::Note => self.writing += 1,
+            Effect::Note(quarantine) => self.writing.push(quarantine),
             Effect::Tell(_) => {}
         }
     }
@@ -392,7 +392,7 @@ impl Model for System {
             grants: 0,
             is_turn_taken: false,
             noted: None,
-            writing: 0,
+            writing: Vec::new(),
             left: self.budget,
             banned: None,
             withdrawn: None,
@@ -433,7 +433,7 @@ impl Model for System {
             acts.extend(contents.clone().map(Act::Withdraw));
             acts.extend(contents.map(Act::Lift));
         }
-        acts.extend((world.writing > 0).then_some(Act::Write));
+        acts.extend((0..world.writing.len()).map(Act::Write));
         acts.extend((left.neighbours > 0).then_some(Act::Neighbour));
         acts.extend((world.is_turn_taken && self.makes_room).then_some(Act::MakeRoom));
     }
@@ -515,9 +515,9 @@ impl Model for System {
                 world.is_turn_taken = true;
             }
             Act::MakeRoom => world.is_turn_taken = false,
-            Act::Write => {
-                world.writing -= 1;
-                world.noted = world.life.quarantine.clone();
+            Act::Write(n) => {
+                world.noted = world.writing.remove(n);
+                world.tell(LifeEvent::Noted, None);
             }
         }
         Some(world)

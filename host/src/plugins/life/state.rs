@@ -20,11 +20,12 @@ pub(in crate::plugins) struct Life {
     pub(in crate::plugins) serving: Serving,
     /// The last failure, until another content takes its place.
     pub(super) failed: Option<Failed>,
-    pub(in crate::plugins) quarantine: Option<Quarantine>,
+    pub(super) quarantine: Option<Quarantine>,
     /// The version that an operator has withdrawn, until it is lifted.
     pub(super) withdrawn: Option<Quarantine>,
     /// Whether the note of an earlier start was looked for.
     pub(in crate::plugins) is_recalled: bool,
+    pub(super) noting: Noting,
     pub(in crate::plugins) shown: Shown,
     /// The number of the last job. Results of any other job are too late.
     pub(in crate::plugins) job: u64,
@@ -65,6 +66,16 @@ pub(in crate::plugins) enum Serving {
     Draining(Good),
 }
 
+/// Whether the note of the quarantine is being written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) enum Noting {
+    #[default]
+    Idle,
+    Busy,
+    /// The note that is being written is out of date.
+    Outdated,
+}
+
 /// The file's state as commands show it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::plugins) struct Shown {
@@ -84,6 +95,7 @@ pub(super) enum Guard {
     QuarantineBeforePublishing,
     QuarantineBeforeCompiling,
     VerdictsAreOfWhatServes,
+    NotesAreWrittenInOrder,
 }
 
 impl Life {

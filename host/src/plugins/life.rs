@@ -53,6 +53,8 @@ struct Step {
 impl Step {
     fn take(&mut self, event: LifeEvent) {
         match event {
+            // Something newer is known.
+            LifeEvent::Recalled(_) if self.life.is_recalled => {}
             LifeEvent::Recalled(noted) => {
                 self.life.is_recalled = true;
                 self.life.quarantine = noted;
@@ -418,7 +420,9 @@ impl Step {
     }
 
     fn begin(&mut self, kind: JobKind) {
-        let Found::File(stamp) = self.life.found else { return };
+        let Found::File(stamp) = self.life.found else {
+            return debug_assert!(false, "a job begins only where a file was found");
+        };
         self.life.job += 1;
         self.life.candidate = Candidate::InWork(kind.clone());
         self.effects.push(Effect::Begin { job: self.life.job, stamp, kind });

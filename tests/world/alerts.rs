@@ -4,8 +4,9 @@
 //! `scripts/prometheus.sh` fetches Prometheus.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -52,6 +53,7 @@ fn program(name: &str) -> Command {
 struct Prometheus {
     child: Child,
     address: String,
+    log: PathBuf,
 }
 
 impl Prometheus {
@@ -80,17 +82,21 @@ impl Prometheus {
         });
         std::fs::write(dir.join("prometheus.yaml"), config).expect("write the configuration");
         std::fs::write(dir.join("read-token"), READ_TOKEN).expect("write the token");
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = free.local_addr().expect("its address").to_string();
-        drop(free);
+        let log = dir.join("prometheus.log");
         let mut command = program("prometheus");
         command
             .arg("--config.file=prometheus.yaml")
             .arg("--storage.tsdb.path=series")
-            .arg(format!("--web.listen-address={address}"))
-            .current_dir(dir);
-        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("start prometheus");
-        let prometheus = Prometheus { child, address };
+            .arg("--web.listen-address=127.0.0.1:0")
+            .current_dir(dir)
+            .stdin(Stdio::null())
+            .stderr(File::create(&log).expect("create the log"));
+        let child = command.spawn().expect("start prometheus");
+        let mut prometheus = Prometheus { child, address: String::new(), log };
+        prometheus.address = eventually("Prometheus has a port", || {
+            let said = prometheus.said();
+            Some(said.split_once("\"Listening on\" address=")?.1.split_once('\n')?.0.to_owned())
+        });
         eventually("Prometheus is ready", || {
             prometheus.ask("/-/ready").is_some_and(|said| said.contains("Ready")).then_some(())
         });
@@ -100,6 +106,11 @@ impl Prometheus {
             (up && prometheus.fires().is_empty()).then_some(())
         });
         prometheus
+    }
+
+    /// The text that it has logged.
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("read the log")
     }
 
     /// The body of its answer, if it answers yet. With HTTP/1.0 it comes in one piece.
@@ -148,6 +159,10 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let answers = ["/api/v1/targets", "/api/v1/alerts"].map(|path| self.ask(path));
+            println!("Prometheus answered {answers:#?}, and logged:\n{}", self.said());
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

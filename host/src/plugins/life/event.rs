@@ -66,7 +66,7 @@ pub(in crate::plugins) struct Trouble {
 }
 
 impl Trouble {
-    /// The same content has it again.
+    /// This trouble does not pass: the same content would fail again.
     pub(in crate::plugins) fn lasting(error: impl Into<String>) -> Trouble {
         Trouble { what: What::Failed, error: error.into(), may_pass: false }
     }

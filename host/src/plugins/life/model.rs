@@ -61,7 +61,7 @@ pub(super) enum LostEffect {
 }
 
 impl LostEffect {
-    /// Whether it is this one, where `serving` is from before the event.
+    /// Whether this effect is the lost one. `serving` is what served before the event.
     fn is(self, effect: &Effect, event: &LifeEvent, serving: &Serving) -> bool {
         match (self, event, effect) {
             (LostEffect::Grants, LifeEvent::Granted, Effect::Regrant)

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use tqhost::testing::queue::script::{self, Script};
 
-use crate::support::RedisServer;
+use crate::support::{RedisServer, files};
 
 /// A part of a script, its replacement, and a part of the message with which the property test fails.
 pub struct Mutation {
@@ -501,6 +501,13 @@ struct Mutant {
 }
 
 impl Mutation {
+    /// Names the mutant by all that decides whether `test` finds it out, but for the library.
+    pub fn digest(&self, test: &[&str]) -> String {
+        let mut all = test.concat() + self.text + self.instead + self.found;
+        all.extend(self.scripts.iter().map(|script| script.sha1()));
+        files::digest(all.as_bytes())
+    }
+
     fn load(&self, db: &mut redis::Connection) -> Vec<Mutant> {
         let load = |script: &&LazyLock<Script>| {
             let places = script.source.matches(self.text).count();

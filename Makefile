@@ -10,29 +10,36 @@ SHELL := /bin/bash
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
 
-.PHONY: help setup plugins build packages run test test-world lint fmt audit bench chaos soak fuzz clean
+.PHONY: help setup plugins build packages run test test-world lint fmt audit bench chaos soak nightly fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Install what is missing: redis-server, compilers for handlers
-	@scripts/setup.sh
+	@scripts/setup.sh --tests
 
 plugins: setup ## Build the handlers under plugins/ to .wasm files
 	@scripts/build-plugins.sh
 
-build: setup ## Build the host: target/release/tqhost
+build: ## Build the host: target/release/tqhost
 	cargo build --release --locked
 
-run: build plugins ## Set up, build, and show tqhost at work (about a minute after the first build)
-	@TQHOST_BIN=$(TARGET_DIR)/release/tqhost demo/run.sh
+run: ## Set up, build, and show tqhost at work (KEEP=1: leave its host running)
+	@scripts/stage.sh "1/4 packages that are missing" "a minute, later none" scripts/setup.sh
+	@scripts/stage.sh "2/4 the host, with 300 crates" "4 minutes on two cores, later seconds" \
+		cargo build --release --locked
+	@scripts/stage.sh "3/4 the handlers of the demo" "half a minute, later none" scripts/build-plugins.sh --demo
+	@TQHOST_BIN=$(TARGET_DIR)/release/tqhost scripts/stage.sh "4/4 the demo" "20 seconds" demo/run.sh
 
 export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # With SLOW=1, replies of Redis and lines of logs come late at random; SEED repeats a run's delays.
 TIMES := $(TARGET_DIR)/tmp/times-of-tests
-test: plugins ## Set up and run all tests (SLOW=1: with late replies of Redis and late lines of logs)
+test: ## Set up and run all tests (SLOW=1: with late replies of Redis and late lines of logs)
 	@rm -f $(TIMES)
-	cargo test --locked --workspace --manifest-path plugins/Cargo.toml --target-dir $(PLUGINS_TARGET_DIR)
+	@scripts/stage.sh "packages that are missing" "two minutes, later none" scripts/setup.sh --tests
+	@scripts/stage.sh "the handlers" "two minutes, later seconds" scripts/build-plugins.sh
+	@scripts/stage.sh "the tests of the handlers" "a minute, later seconds" cargo test --locked --workspace \
+		--manifest-path plugins/Cargo.toml --target-dir $(PLUGINS_TARGET_DIR)
 	@$(if $(SLOW),export TQHOST_TEST_SLOW=$(or $(SEED),$$RANDOM); echo "slow mode: SEED=$$TQHOST_TEST_SLOW"; )\
 		scripts/run-tests.sh; code=$$?; \
 		scripts/slowest-tests.sh $(TIMES); exit $$code
@@ -42,10 +49,11 @@ packages: setup ## Make the packages of the helpers for handlers (crate, npm, wh
 
 test-world: plugins ## Run the benchmark in small, and tests with programs from registries: S3, a browser…
 	@scripts/setup.sh --world
-	TQHOST_S3_SERVER=$$(scripts/from-pypi.sh moto) && TQHOST_BROWSER=$$(scripts/browser.sh) && \
+	@scripts/stage.sh "the benchmark in small" "three minutes" cargo test --locked --bench host
+	@scripts/stage.sh "other queues in small" "three minutes" cargo test --locked --bench host peers
+	@TQHOST_S3_SERVER=$$(scripts/from-pypi.sh moto) && TQHOST_BROWSER=$$(scripts/browser.sh) && \
 		export TQHOST_S3_SERVER TQHOST_BROWSER && \
-		cargo test --locked --bench host && cargo test --locked --bench host peers && \
-		cargo test --locked --test world
+		scripts/stage.sh "tests with servers and a browser" "four minutes" cargo test --locked --test world
 
 lint: setup ## Check the formatting, and run clippy
 	@scripts/lint.sh
@@ -59,7 +67,7 @@ audit: ## Check licences, sources and security advisories of the dependencies (n
 	@scripts/audit.sh
 
 bench: plugins ## Measure the host for an hour or more (SECTION=name for one part; CONTRIBUTING.md)
-	cargo bench --locked --bench host -- $(SECTION)
+	cargo bench --locked --profile dist --bench host -- $(SECTION)
 
 # A debug build checks assertions and arithmetic. It is slower, so faults strike it in more places.
 # MINUTES, SEED and REDIS (always, everysec or failover) choose the run.
@@ -69,6 +77,12 @@ chaos: plugins ## Break hosts, Redis, network and plugins under load, and count 
 
 soak: plugins ## Run tasks for MINUTES (10), and check that the memory of host and Redis stays the same
 	MINUTES=$(or $(MINUTES),10) cargo bench --locked --bench soak
+
+nightly: plugins ## The long tests: more random cases, chaos with each kind of Redis, soak, swaps (an hour)
+	TQHOST_MUTANTS=all TQHOST_PROPTEST_CASES=5000 cargo test --locked --test e2e proofs::property
+	for redis in always everysec failover; do $(MAKE) chaos REDIS=$$redis || exit; done
+	$(MAKE) soak
+	$(MAKE) bench SECTION=swaps
 
 TARGET ?= load
 # TARGET is load, inspect or config; MINUTES (5) bounds the time. It needs a nightly compiler and cargo-fuzz.

@@ -4,6 +4,7 @@
 #   demo/run.sh                       the host is target/release/tqhost; `make run` builds it and the handlers
 #   TQHOST_BIN=… demo/run.sh          another binary
 #   DEMO_TASKS=500 demo/run.sh        fewer tasks for the part that replaces a handler (2000)
+#   KEEP=1 demo/run.sh                the host stays, and the address of its dashboard is shown
 #
 # All files are in a folder of its own, which is removed at the end: a configuration (demo/tqhost.toml), a
 # plugins folder, tables, and the data of the private Redis. It needs bash, coreutils, python3 and redis-cli.
@@ -20,6 +21,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/tqhost-demo.XXXXXX")
 config=$work/demo/tqhost.toml log=$work/host.log pids=()
 clean_up() {
     code=$?
+    [ -z "${kept:-}" ] || exit "$code"
     { kill "${pids[@]}" && wait "${pids[@]}"; } 2>/dev/null || true
     [ "$code" = 0 ] || { echo "demo: FAILED. The end of the host's log:" && tail -n 20 "$log"; } >&2
     rm -rf "$work"
@@ -63,7 +65,8 @@ step "A host with a private Redis and seven queues. It has no handler for resume
 install_handler testing/flaky.wasm flaky
 install_handler testing/echo.wasm greet
 for name in kb-vectorize report-plan report-query report-assemble; do install_handler $name.wasm $name; done
-"$tqhost" --config "$config" run 2>"$log" </dev/null &
+# A host that is to stay gets a session of its own, so that it outlives the terminal.
+${KEEP:+setsid} "$tqhost" --config "$config" run >/dev/null 2>"$log" </dev/null &
 host_pid=$!
 pids+=("$host_pid")
 wait_until "the host serves its queues" '"waiting-for-plugin"' tq queues --json
@@ -143,7 +146,26 @@ wait_until "the host tells of the new version" "\"version\":\"$version\"" tq plu
 show queues && echo && show plugins
 left='"queued":0,"running":0,"delayed":0,"held_tasks":0,"dead"'
 expect "queues with nothing left to do" "$(tq queues --json | grep -oF "$left" | wc -l)" 7
+all=$((${#ids[@]} + 1 + 1 + 5 + sent))
+summary="$all tasks: $((all - 1)) completed, 1 dead, 1 retried (twice); 2 versions of one handler; $SECONDS s"
+here=${tqhost#"$PWD/"}
+if [ -n "${KEEP:-}" ]; then
+    dashboard=http://$(sed -n 's/.* admin=\([0-9.:]*\) .*tqhost is running.*/\1/p;
+        s/.*tqhost is running.* admin=\([0-9.:]*\).*/\1/p' "$log")
+    step "Done: the host stays" && echo "$summary" && kept=yes
+    cat <<END
+The dashboard:  $dashboard/
+Ask the host:   $here --config $config queues
+A task:         $here --config $config enqueue greet name=you --wait
+Stop it:        kill $host_pid && rm -r $work
+END
+    exit
+fi
 kill -TERM "$host_pid" && wait "$host_pid" || fail "the host ended with $?"
-all=$((${#ids[@]} + 1 + 1 + 5 + sent)) && step "Done"
-echo "$all tasks: $((all - 1)) completed, 1 dead, 1 retried (twice); 2 versions of one handler; $SECONDS s"
-echo "To start a host here: ${tqhost#"$PWD/"} --config demo/tqhost.toml   (README.md is a tour)"
+step "Done" && echo "$summary"
+cat <<END
+What to try next:
+  KEEP=1 make run            the same, and the host stays: open its dashboard, and add tasks of your own
+  $here new word-count       a project for a handler of yours, with a test
+  less README.md             a tour of five minutes, with a Redis of yours
+END

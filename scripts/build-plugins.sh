@@ -3,7 +3,8 @@
 # plugins/testing/<name>.wasm.
 #
 #   scripts/build-plugins.sh
-#   scripts/build-plugins.sh --setup   only finds a compiler, and installs one if there is none
+#   scripts/build-plugins.sh --setup   only finds a compiler for Rust, and installs one if there is none
+#   scripts/build-plugins.sh --demo    only the handlers that demo/run.sh shows, all in Rust
 #
 # It prints nothing unless it fails. It does not touch a file whose content stays the same, and replaces a
 # file by a rename, so that a host that watches the folder sees only whole files.
@@ -101,13 +102,24 @@ debian)
     fail "TQHOST_GUEST_TOOLCHAIN is rustup or debian, not \`$toolchain\`"
     ;;
 esac
-[ "${1:-}" != --setup ] || exec "$scripts/build-languages.sh" --setup
+[ "${1:-}" != --setup ] || exit 0
 
 cd "$plugins"
 built=$target_dir/$target/release
-handlers=(http-call interview-evaluate kb-vectorize report-assemble report-plan report-query resume-analyze)
+handlers=(kb-vectorize report-assemble report-plan report-query resume-analyze)
+if [ "${1:-}" = --demo ]; then
+    guests=(echo echo-v2 flaky)
+    chosen=("${guests[@]/#/--example=}")
+else
+    handlers+=(http-call interview-evaluate)
+    guests=()
+    for source in testing/*.rs; do
+        [ "$source" = testing/lib.rs ] || guests+=("$(basename "$source" .rs)")
+    done
+    chosen=(--examples)
+fi
 quietly "${build[@]}" --locked --quiet --target-dir "$target_dir" "${handlers[@]/#/-p}"
-quietly "${build[@]}" --locked --quiet --target-dir "$target_dir" -p testing-guests --examples
+quietly "${build[@]}" --locked --quiet --target-dir "$target_dir" -p testing-guests "${chosen[@]}"
 
 # Cargo writes a `-` of a library's name as `_`.
 land() {
@@ -121,11 +133,8 @@ land() {
 for name in "${handlers[@]}"; do
     land "$built/${name//-/_}.wasm" "$name.wasm"
 done
-for source in testing/*.rs; do
-    name=$(basename "$source" .rs)
-    [ "$name" = lib ] && continue
+for name in "${guests[@]}"; do
     land "$built/examples/${name//-/_}.wasm" "testing/$name.wasm"
 done
 
-# The handlers in other languages follow.
-"$scripts/build-languages.sh"
+[ "${1:-}" = --demo ] || "$scripts/build-languages.sh"

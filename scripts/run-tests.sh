@@ -5,7 +5,9 @@
 #   RUST_TEST_THREADS   how many of the others run at once; half as many of handlers/ do
 set -uo pipefail
 threads=${RUST_TEST_THREADS:-$(nproc)}
-cargo test --locked --workspace --lib --bins --tests --no-run || exit
+stage=$(dirname "${BASH_SOURCE[0]}")/stage.sh
+"$stage" "the build of the host and its tests" "six minutes, a change two" \
+    cargo test --locked --workspace --lib --bins --tests --no-run || exit
 
 log=$(mktemp)
 # In a process group of its own, it can be ended together with what it has started.
@@ -15,7 +17,8 @@ handlers=$!
 set +m
 trap 'kill -- -$handlers 2>/dev/null; rm -f "$log"' EXIT
 
-cargo test --locked --workspace --lib --bins --tests -- --skip handlers::
+"$stage" "the tests of the host" "six minutes" \
+    cargo test --locked --workspace --lib --bins --tests -- --skip handlers::
 others=$?
 wait $handlers
 code=$?

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs the missing programs for building and testing; if it cannot, it prints what to install.
+# Installs the missing programs; if it cannot, it prints what to install.
 #
-#   scripts/setup.sh
-#   scripts/setup.sh --world   also what `make test-world` needs beside them
+#   scripts/setup.sh           what `make run` needs: redis-server, and a compiler for handlers in Rust
+#   scripts/setup.sh --tests   also what `make test` needs: compilers for handlers in other languages
+#   scripts/setup.sh --world   also what `make test-world` needs
 #
 # It prints nothing if nothing is missing.
 set -euo pipefail
@@ -29,13 +30,17 @@ command -v cc >/dev/null || missing+=(gcc libc6-dev)
 # 2. Redis or Valkey, 7.0 or newer. Each test starts its own redis-server; no test uses a running one.
 command -v redis-server >/dev/null || missing+=(redis-server)
 
-# 3. Python with venv, for the handlers in Python, and to get Node.js if there is none.
-python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
+# 3. Python serves the tables of the demo. With venv, it is for the handlers in Python, and to get Node.js if
+#    there is none.
+command -v python3 >/dev/null || missing+=(python3)
+case ${1-} in --tests | --world)
+    python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
+    # clang and its linker, for the handlers in C.
+    scripts/find-clang.sh >/dev/null 2>&1 || missing+=(clang-19 lld-19)
+    ;;
+esac
 
-# 4. clang and its linker, for the handlers in C.
-scripts/find-clang.sh >/dev/null 2>&1 || missing+=(clang-19 lld-19)
-
-# 5. A JDK for the example in Java, Node.js for the browser, and the program that checks units of systemd.
+# 4. A JDK for the example in Java, Node.js for the browser, and the program that checks units of systemd.
 if [ "${1-}" = --world ]; then
     command -v javac >/dev/null || missing+=(default-jdk-headless)
     command -v npm >/dev/null || missing+=(nodejs npm)
@@ -65,5 +70,6 @@ fi
 redis=$(redis-server --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
 reaches "$redis" 7.0 || fail "redis-server is $redis, needs 7.0 or newer"
 
-# 6. Compilers for handlers.
+# 5. Compilers for handlers.
 scripts/build-plugins.sh --setup
+case ${1-} in --tests | --world) scripts/build-languages.sh --setup ;; esac

@@ -21,8 +21,8 @@ use crate::queue::stand::{EntryNumber, entry_number};
 use crate::queue::{Queue, QueueError};
 
 scripts! {
-    ADOPT = "adopt",
-    FORGET = "forget",
+    ADOPT = LetsOut "adopt",
+    FORGET = LetsOut "forget",
 }
 
 /// A consumer that was heard from in this time lives.

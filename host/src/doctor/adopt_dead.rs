@@ -12,8 +12,8 @@ use crate::queue::script::{ScriptCall, scripts};
 use crate::queue::{Queue, QueueError};
 
 scripts! {
-    CONVERT = "convert",
-    REPLACE = "replace",
+    CONVERT = LetsOut "convert",
+    REPLACE = LetsOut "replace",
 }
 
 /// Items in one step, and the bytes at which it ends.

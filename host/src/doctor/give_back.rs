@@ -25,8 +25,9 @@ use crate::queue::turns::HELD;
 use crate::queue::{Queue, QueueError, Status};
 
 scripts! {
-    NAMES = "names",
-    RETURN = "return",
+    NAMES = Reads "names",
+    RETURN = LetsOut "return",
+    RETURN_LOOK = Reads "return",
 }
 
 /// Tasks in one step.
@@ -486,7 +487,8 @@ impl Queue {
         let keys = &self.keys;
         let Terms { early, lease, only_looks } = terms;
         let list = self.rules.list.as_ref().map_or(&keys.stream, |list| &list.key);
-        let call = ScriptCall::new(&RETURN).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(list);
+        let call = ScriptCall::new(if only_looks { &RETURN_LOOK } else { &RETURN });
+        let call = call.key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(list);
         let call = call.key(&keys.owners).key(&keys.tracks);
         let call = call.arg(&self.rules.group).arg(which).arg(u8::from(early)).arg(lease.as_millis() as u64);
         let call = call.arg(keys.task("")).arg(u8::from(only_looks));

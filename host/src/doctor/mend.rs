@@ -17,8 +17,10 @@ use crate::queue::script::scripts;
 use crate::queue::{Link, Queue, QueueError, Status, keys, millis};
 
 scripts! {
-    pub EXAMINE = "examine",
-    pub MEND = "mend",
+    pub EXAMINE = LetsOut "examine",
+    EXAMINE_LOOK = Reads "examine",
+    pub MEND = LetsOut "mend",
+    MEND_LOOK = Reads "mend",
 }
 
 /// Statuses in one call of the script.
@@ -127,7 +129,11 @@ impl Queue {
     pub(super) async fn judge(&self, suspects: &[Suspect], mend: bool) -> Result<Vec<Judgement>, QueueError> {
         let keys = &self.keys;
         let call = |suspect: &Suspect| {
-            let call = self.ending_call(&MEND).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
+            let call = self
+                .ending_call(if mend { &MEND } else { &MEND_LOOK })
+                .key(&keys.delayed)
+                .key(&keys.parked)
+                .key(&keys.dead);
             let call = call
                 .key(suspect.status.clone().unwrap_or_else(|| keys.task(&suspect.id)))
                 .key(suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()))
@@ -259,7 +265,10 @@ impl Queue {
     /// Asks the script about tasks.
     async fn examine(&self, asked: &[Asked<'_>], mend: bool) -> Result<Vec<Examined>, QueueError> {
         let keys = &self.keys;
-        let mut call = self.ending_call(&EXAMINE).key(&keys.delayed).key(&keys.parked);
+        let mut call = self
+            .ending_call(if mend { &EXAMINE } else { &EXAMINE_LOOK })
+            .key(&keys.delayed)
+            .key(&keys.parked);
         for task in asked {
             call = call.key(keys.task(task.id)).key(task.marker.unwrap_or(keys.stream.as_bytes()));
         }

@@ -13,9 +13,9 @@ use crate::queue::script::{ScriptCall, scripts};
 use crate::queue::{Link, Queue, QueueError, Status, census, keys, millis};
 
 scripts! {
-    SURVEY = "survey",
-    CLAIMED = "claimed",
-    PARKED = "parked",
+    SURVEY = Reads "survey",
+    CLAIMED = Reads "claimed",
+    PARKED = Reads "parked",
 }
 
 /// Entries, members and keys looked at in one step.

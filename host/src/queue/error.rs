@@ -147,9 +147,9 @@ impl QueueError {
         self.source.code() == Some("MISCONF")
     }
 
-    /// Redis has no memory left for this write.
+    /// The memory of Redis is full, so it refused the call before it began.
     pub fn is_out_of_memory(&self) -> bool {
-        self.source.code() == Some("OOM") || self.source.to_string().contains("OOM command not allowed")
+        self.source.code() == Some("OOM")
     }
 }
 
@@ -163,6 +163,12 @@ impl fmt::Display for QueueError {
             )
         } else if self.source.kind() == ErrorKind::InvalidClientConfig {
             write!(f, "{what}: {address} is not an address of a Redis")
+        } else if self.is_out_of_memory() {
+            write!(
+                f,
+                "{what}: Redis at {address} is full, and takes no new tasks: raise its maxmemory, purge dead \
+                 letters, or wait until queued tasks have ended"
+            )
         } else if self.is_connection() {
             write!(f, "{what}: Redis at {address} did not answer")
         } else {
@@ -173,6 +179,7 @@ impl fmt::Display for QueueError {
 
 impl std::error::Error for QueueError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
+        // Its text says no more than that the memory is full.
+        (!self.is_out_of_memory()).then_some(&self.source as _)
     }
 }

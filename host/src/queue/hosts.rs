@@ -14,6 +14,7 @@ use super::error::QueueError;
 use super::keys;
 use super::link::Link;
 use super::reply;
+use super::script;
 use crate::clock::ms;
 use crate::config::QueueRules;
 
@@ -163,11 +164,10 @@ pub(crate) async fn announce(
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis()
             as u64;
     let (key, expires) = (keys::host(&host.id), EXPIRES.as_millis() as u64);
-    let add = redis::cmd("ZADD").arg(keys::HOSTS).arg(now).arg(&host.id).to_owned();
+    let add = script::write(redis::cmd("ZADD").arg(keys::HOSTS).arg(now).arg(&host.id));
     if said.as_ref() == Some(&json) {
-        let replies = link
-            .pipeline(WHAT, &[redis::cmd("PEXPIRE").arg(&key).arg(expires).to_owned(), add.clone()])
-            .await?;
+        let renew = script::write(redis::cmd("PEXPIRE").arg(&key).arg(expires));
+        let replies = link.scripts(WHAT, &[renew, add.clone()]).await?;
         let [kept, added] = replies.try_into().map_err(|_| QueueError::unexpected(WHAT, link.address()))?;
         added?;
         if kept? == redis::Value::Int(1) {
@@ -176,12 +176,12 @@ pub(crate) async fn announce(
     }
     // Hosts without an announcement for a long time are removed from the set.
     let long_ago = now.saturating_sub(Duration::from_secs(3600).as_millis() as u64);
-    let commands = [
-        redis::cmd("SET").arg(key).arg(&json).arg("PX").arg(expires).to_owned(),
+    let calls = [
+        script::write(redis::cmd("SET").arg(key).arg(&json).arg("PX").arg(expires)),
         add,
-        redis::cmd("ZREMRANGEBYSCORE").arg(keys::HOSTS).arg("-inf").arg(long_ago).to_owned(),
+        script::write(redis::cmd("ZREMRANGEBYSCORE").arg(keys::HOSTS).arg("-inf").arg(long_ago)),
     ];
-    link.pipeline(WHAT, &commands).await?.into_iter().try_for_each(|reply| reply.map(drop))?;
+    link.scripts(WHAT, &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))?;
     *said = Some(json);
     Ok(())
 }

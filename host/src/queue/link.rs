@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::error::QueueError;
 use super::reply::{self, UnexpectedShape};
-use super::script::{Script, ScriptCall};
+use super::script::{self, Script, ScriptCall};
 use crate::config::RedisLogin;
 
 /// How long a connection attempt may take.
@@ -237,10 +237,20 @@ impl Link {
     /// Calls a script with a command that [`Script::command`] began; loads it first when Redis does not know
     /// it.
     pub(super) async fn script_command(&self, script: &Script, command: &Cmd) -> Result<Value, QueueError> {
-        match self.command(script.name, command).await {
+        self.loaded(script.name, script, command).await
+    }
+
+    /// Sends a command that writes a few bytes, and works although the memory of Redis is full. The command's
+    /// first argument is its only key.
+    pub(super) async fn write(&self, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
+        self.loaded(what, &script::WRITE, &script::write(command).command()).await
+    }
+
+    async fn loaded(&self, what: &'static str, script: &Script, call: &Cmd) -> Result<Value, QueueError> {
+        match self.command(what, call).await {
             Err(error) if error.is_no_script() => {
                 self.load(script).await?;
-                self.command(script.name, command).await
+                self.command(what, call).await
             }
             reply => reply,
         }

@@ -14,9 +14,16 @@ impl Queue {
     /// Waits for up to `block` until `list` has an item. Takes nothing: the oldest item moves from the end of
     /// the list to the same end. Nothing else may use `link`.
     pub async fn wait_for_item(&self, link: &Link, list: &str, block: Duration) -> Result<bool, QueueError> {
+        const WHAT: &str = "wait for a list";
         let mut wait = redis::cmd("BLMOVE");
         wait.arg(list).arg(list).arg("RIGHT").arg("RIGHT").arg(block.as_secs_f64());
-        Ok(link.command("wait for a list", &wait).await? != redis::Value::Nil)
+        let error = match link.command(WHAT, &wait).await {
+            Err(error) if error.is_out_of_memory() => error,
+            reply => return Ok(reply? != redis::Value::Nil),
+        };
+        // BLMOVE is refused when the memory of Redis is full, and so is the LPUSH of producers.
+        let length = link.command(WHAT, redis::cmd("LLEN").arg(list)).await?;
+        if self.shaped(WHAT, reply::count(&length))? > 0 { Ok(true) } else { Err(error) }
     }
 
     /// Turns up to `limit` of the oldest items into tasks. Gives their number.

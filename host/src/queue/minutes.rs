@@ -334,13 +334,13 @@ impl Queue {
             .arg(MAX_MARKS)
     }
 
-    /// Commands that note how full the queue was at the end of a minute.
-    pub(crate) fn note_depth(&self, minute: u64, depth: &Depth) -> [Cmd; 2] {
+    /// Calls that note how full the queue was at the end of a minute.
+    pub(crate) fn note_depth(&self, minute: u64, depth: &Depth) -> [ScriptCall; 2] {
         let key = self.keys.minutes(minute / HOUR);
         let json = serde_json::to_string(depth).unwrap_or_default();
         [
-            redis::cmd("HSET").arg(&key).arg(Part::Depth.field(minute)).arg(json).to_owned(),
-            redis::cmd("PEXPIRE").arg(&key).arg(millis(KEPT)).to_owned(),
+            script::write(redis::cmd("HSET").arg(&key).arg(Part::Depth.field(minute)).arg(json)),
+            script::write(redis::cmd("PEXPIRE").arg(&key).arg(millis(KEPT))),
         ]
     }
 

@@ -45,14 +45,14 @@ pub(crate) struct VersionOrder {
 /// [`MAX_ORDERS`].
 pub(crate) async fn give(link: &Link, plugin: &str, order: &VersionOrder) -> Result<(), QueueError> {
     let json = serde_json::to_string(order).unwrap_or_default();
-    link.command("give an order", redis::cmd("HSET").arg(keys::ORDERS).arg(plugin).arg(json)).await.map(drop)
+    link.write("give an order", redis::cmd("HSET").arg(keys::ORDERS).arg(plugin).arg(json)).await.map(drop)
 }
 
 /// Lets all hosts look at the plugin's file, if `at` is another time than that of the last such order. The
 /// caller sees to that, and to [`MAX_ORDERS`].
 pub(crate) async fn give_reload(link: &Link, plugin: &str, at: u64) -> Result<(), QueueError> {
     let field = format!("{plugin}{RELOAD}");
-    link.command("order a reload", redis::cmd("HSET").arg(keys::ORDERS).arg(field).arg(at)).await.map(drop)
+    link.write("order a reload", redis::cmd("HSET").arg(keys::ORDERS).arg(field).arg(at)).await.map(drop)
 }
 
 /// The last orders for each plugin. One that another version of tqhost wrote in another form is left out.

@@ -13,7 +13,7 @@ impl Queue {
     pub async fn pause(&self) -> Result<bool, QueueError> {
         let now = self.now_ms().await?;
         let set = redis::cmd("SET").arg(&self.keys.paused).arg(now).arg("NX").to_owned();
-        let is_new = self.link.command("pause", &set).await? != redis::Value::Nil;
+        let is_new = self.link.write("pause", &set).await? != redis::Value::Nil;
         wait::request_look(&self.link).await;
         Ok(is_new)
     }

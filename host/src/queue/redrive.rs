@@ -521,7 +521,7 @@ impl Queue {
 
     /// With `only_says`, the call gives the same reply, and writes nothing.
     fn requeue_call(&self, letter: &DeadLetter, only_says: bool) -> ScriptCall {
-        let call = ScriptCall::new(&script::REQUEUE)
+        let call = ScriptCall::new(if only_says { &script::REQUEUE_LOOK } else { &script::REQUEUE })
             .key(&self.keys.stream)
             .key(&self.keys.dead)
             .key(self.keys.task(&letter.id))
@@ -529,7 +529,7 @@ impl Queue {
         let call = call.arg(&letter.entry).arg(letter.enqueued_at).arg(u8::from(only_says));
         if only_says {
             let of_flow = letter.raw.iter().filter(|(name, _)| codec::is_of_flow(name));
-            return with_fields(call.only_reading(), of_flow.cloned().collect());
+            return with_fields(call, of_flow.cloned().collect());
         }
         with_fields(call, codec::revived(&letter.id, &letter.raw))
     }

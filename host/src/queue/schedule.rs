@@ -58,13 +58,13 @@ impl Queue {
     /// Begins a new schedule: its times up to this one count as handled.
     pub async fn begin_schedule(&self, name: &str, done_ms: u64) -> Result<(), QueueError> {
         let begin = redis::cmd("HSETNX").arg(&self.keys.schedule).arg(name).arg(done_ms).to_owned();
-        self.link.command("begin the schedule", &begin).await.map(drop)
+        self.link.write("begin the schedule", &begin).await.map(drop)
     }
 
     /// Begins a schedule again here, whatever was handled before.
     pub async fn reset_schedule(&self, name: &str, done_ms: u64) -> Result<(), QueueError> {
         let reset = redis::cmd("HSET").arg(&self.keys.schedule).arg(name).arg(done_ms).to_owned();
-        self.link.command("begin the schedule anew", &reset).await.map(drop)
+        self.link.write("begin the schedule anew", &reset).await.map(drop)
     }
 
     /// Deletes the queue's other schedules, which an older configuration had.

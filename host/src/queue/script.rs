@@ -10,76 +10,103 @@ use redis::{Cmd, ToRedisArgs};
 
 use super::codec::RawFields;
 
+/// What a script does to the tasks of a queue. Its first line declares this to Redis, which refuses a script
+/// that may not run now before it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScriptKind {
+    /// It adds tasks to a queue. Redis refuses it when its memory is full.
+    LetsIn,
+    /// It moves tasks on to their end, or serves those who do. It also runs when the memory of Redis is full,
+    /// because only ends of tasks free memory.
+    LetsOut,
+    /// It only reads. It always runs, and a user may call it who has no right to write.
+    Reads,
+}
+
+impl ScriptKind {
+    fn first_line(self) -> &'static str {
+        match self {
+            ScriptKind::LetsIn => "#!lua",
+            ScriptKind::LetsOut => "#!lua flags=allow-oom",
+            ScriptKind::Reads => "#!lua flags=no-writes",
+        }
+    }
+}
+
 /// A script as Redis receives it.
 #[derive(Debug)]
 pub struct Script {
     pub name: &'static str,
+    pub kind: ScriptKind,
     pub source: String,
     sha1: String,
-    /// Whether it only reads, so that a user may call it who has no right to write.
-    only_reads: bool,
 }
 
-/// The scripts that only read. Redis sees to it.
-const ONLY_READ: [&str; 2] = ["listed", "stand"];
-
-/// Declares scripts: each is a file in the folder `scripts/` beside the file that declares it.
+/// Declares scripts: each is a file in the folder `scripts/` beside the file that declares it. A file that is
+/// declared twice makes two scripts, one of which only reads.
 macro_rules! scripts {
-    ($($vis:vis $constant:ident = $name:literal),* $(,)?) => {
+    ($($vis:vis $constant:ident = $kind:ident $name:literal),* $(,)?) => {
         $($vis static $constant: std::sync::LazyLock<$crate::queue::script::Script> =
             std::sync::LazyLock::new(|| {
-                $crate::queue::script::Script::new($name, include_str!(concat!("scripts/", $name, ".lua")))
+                let body = include_str!(concat!("scripts/", $name, ".lua"));
+                $crate::queue::script::Script::new($crate::queue::script::ScriptKind::$kind, $name, body)
             });)*
+
+        /// All scripts that are declared here.
+        pub(crate) fn declared() -> Vec<&'static $crate::queue::script::Script> {
+            vec![$(&*$constant),*]
+        }
     };
 }
 pub(crate) use scripts;
 
 scripts! {
-    pub BEGIN = "begin",
-    pub SETTLE = "settle",
-    pub PROMOTE = "promote",
-    pub HEARTBEAT = "heartbeat",
-    pub RECLAIM = "reclaim",
-    pub RECOVER = "recover",
-    pub ENQUEUE = "enqueue",
-    pub REQUEUE = "requeue",
-    pub IMPORT = "import",
-    pub GROUP = "group",
-    pub LEAVE = "leave",
-    pub CANCEL = "cancel",
-    pub MOVE = "move",
-    pub RATE = "rate",
-    pub HOLD = "hold",
-    pub END_DELETED = "lose",
-    pub FIRE = "fire",
-    pub DUTIES = "duties",
-    pub STAGE = "stage",
-    pub UNSTAGE = "unstage",
-    pub ALIAS = "alias",
-    pub STAND = "stand",
-    pub CLAIM = "claim",
-    pub TRACKS = "tracks",
-    pub LISTED = "listed",
-    pub TALLY = "tally",
-    pub REACH = "reach",
+    pub BEGIN = LetsOut "begin",
+    pub SETTLE = LetsOut "settle",
+    pub PROMOTE = LetsOut "promote",
+    pub HEARTBEAT = LetsOut "heartbeat",
+    pub RECLAIM = LetsOut "reclaim",
+    pub RECOVER = Reads "recover",
+    pub ENQUEUE = LetsIn "enqueue",
+    pub REQUEUE = LetsIn "requeue",
+    pub REQUEUE_LOOK = Reads "requeue",
+    pub IMPORT = LetsIn "import",
+    pub GROUP = LetsOut "group",
+    pub LEAVE = LetsOut "leave",
+    pub CANCEL = LetsOut "cancel",
+    // The items of a list take memory already.
+    pub MOVE = LetsOut "move",
+    pub RATE = LetsOut "rate",
+    pub HOLD = LetsOut "hold",
+    pub END_DELETED = LetsOut "lose",
+    pub FIRE = LetsIn "fire",
+    pub DUTIES = LetsOut "duties",
+    // The parent of the children runs, and cannot end without them.
+    pub STAGE = LetsOut "stage",
+    pub UNSTAGE = LetsOut "unstage",
+    pub ALIAS = LetsOut "alias",
+    pub STAND = Reads "stand",
+    pub CLAIM = LetsOut "claim",
+    pub TRACKS = LetsOut "tracks",
+    pub TRACKS_LOOK = Reads "tracks",
+    pub LISTED = Reads "listed",
+    pub TALLY = LetsOut "tally",
+    pub REACH = LetsOut "reach",
+    pub WRITE = LetsOut "write",
 }
 
 impl Script {
     /// `body` may use the functions of `lib.lua` and `turns.lua`.
-    pub(crate) fn new(name: &'static str, body: &str) -> Script {
+    pub(crate) fn new(kind: ScriptKind, name: &'static str, body: &str) -> Script {
         let shared = [include_str!("scripts/lib.lua"), include_str!("scripts/turns.lua")];
-        let source = format!("{}\n{body}", shared.join("\n"));
+        let source = format!("{}\n{}\n{body}", kind.first_line(), shared.join("\n"));
         let sha1 = redis::Script::new(&source).get_hash().to_owned();
-        Script { name, source, sha1, only_reads: ONLY_READ.contains(&name) }
+        Script { name, kind, source, sha1 }
     }
 
     /// Begins a call with this many keys. The caller adds the keys, then the arguments.
     pub(super) fn command(&self, keys: usize) -> Cmd {
-        self.begin(self.only_reads, keys)
-    }
-
-    fn begin(&self, only_reads: bool, keys: usize) -> Cmd {
-        let mut command = redis::cmd(if only_reads { "EVALSHA_RO" } else { "EVALSHA" });
+        let mut command = redis::cmd(if self.kind == ScriptKind::Reads { "EVALSHA_RO" } else { "EVALSHA" });
         command.arg(&self.sha1).arg(keys);
         command
     }
@@ -98,8 +125,6 @@ pub struct ScriptCall {
     args: Vec<Vec<u8>>,
     /// Keys and arguments that come after all others.
     last: Arc<Told>,
-    /// Whether this call only reads. Its script may write in other calls.
-    only_reads: bool,
 }
 
 /// The streams that are told of ends, and the tracks, as `take_told` of lib.lua takes them.
@@ -111,8 +136,7 @@ pub(crate) struct Told {
 
 impl ScriptCall {
     pub fn new(script: &'static LazyLock<Script>) -> ScriptCall {
-        let only_reads = script.only_reads;
-        ScriptCall { script, keys: Vec::new(), args: Vec::new(), last: Arc::default(), only_reads }
+        ScriptCall { script, keys: Vec::new(), args: Vec::new(), last: Arc::default() }
     }
 
     pub fn key(mut self, key: impl AsRef<[u8]>) -> ScriptCall {
@@ -130,16 +154,23 @@ impl ScriptCall {
         ScriptCall { last, ..self }
     }
 
-    /// Redis is to see to it that this call only reads.
-    pub(super) fn only_reading(self) -> ScriptCall {
-        ScriptCall { only_reads: true, ..self }
-    }
-
     pub(super) fn command(&self) -> Cmd {
-        let mut command = self.script.begin(self.only_reads, self.keys.len() + self.last.keys.len());
+        let mut command = self.script.command(self.keys.len() + self.last.keys.len());
         command.arg(&self.keys).arg(&self.last.keys).arg(&self.args).arg(&self.last.args);
         command
     }
+}
+
+/// The call of a command that writes a few bytes, also when the memory of Redis is full. The command's first
+/// argument is its only key.
+pub(super) fn write(command: &Cmd) -> ScriptCall {
+    let parts = command.args_iter().map(|part| match part {
+        redis::Arg::Simple(part) => part,
+        _ => b"0",
+    });
+    let parts: Vec<&[u8]> = parts.collect();
+    let call = ScriptCall::new(&WRITE);
+    parts.get(1).into_iter().fold(call, ScriptCall::key).arg(&parts[..1]).arg(parts.get(2..))
 }
 
 /// Appends names and values as a script's last arguments.
@@ -169,7 +200,7 @@ mod tests {
         let scripts = fs::read_dir(dir).expect("the scripts").map(|entry| entry.expect("a script").path());
         let sources: Vec<String> = scripts.map(|path| fs::read_to_string(path).expect("a script")).collect();
         let mut run: BTreeSet<&str> = sources.iter().flat_map(|source| commands(source)).collect();
-        // tracks.lua names its command by an expression.
+        // tracks.lua names its command by an expression, and write.lua gets it.
         run.extend(["HSCAN", "ZSCAN"]);
         assert_eq!(listed, run);
     }

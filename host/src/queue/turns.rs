@@ -101,7 +101,9 @@ impl Queue {
         for what in ["owners", "tracks"] {
             let mut cursor = "0".to_owned();
             loop {
-                let call = self.ending_call(&script::TRACKS).key(&self.keys.delayed);
+                let call = self
+                    .ending_call(if mend { &script::TRACKS } else { &script::TRACKS_LOOK })
+                    .key(&self.keys.delayed);
                 let call = call.arg(&cursor).arg(PART).arg(what).arg(u8::from(mend));
                 cursor =
                     self.shaped("look at tracks", tracks_reply(self.link.script(&call).await?, &mut faults))?;

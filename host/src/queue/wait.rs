@@ -187,7 +187,7 @@ pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<u
 pub(crate) async fn request_look(link: &Link) {
     let mut add = redis::cmd("XADD");
     add.arg(keys::LOOK_REQUESTED).arg("MAXLEN").arg("~").arg(SIGNALS).arg("*").arg("look").arg(1);
-    if let Err(error) = link.command("tell the hosts", &add).await {
+    if let Err(error) = link.write("tell the hosts", &add).await {
         tracing::debug!(
             error = chain(&error),
             "could not tell the hosts to look; they will find out by themselves"

@@ -197,7 +197,7 @@ impl Recorder {
                 queue.has_history = Some(!has_none);
             }
         }
-        let mut commands = Vec::new();
+        let mut calls = Vec::new();
         for (queue, depth) in counted.into_iter().chain(empty) {
             let is_known = match queue.noted {
                 Some((before, noted)) => noted == depth && (share_hour(before, minute) || depth.is_zero()),
@@ -205,12 +205,12 @@ impl Recorder {
                 None => depth.is_zero() && queue.has_history == Some(false),
             };
             if !is_known {
-                commands.extend(queue.queue.note_depth(minute, &depth));
+                calls.extend(queue.queue.note_depth(minute, &depth));
                 queue.noted = Some((minute, depth));
             }
         }
-        for part in commands.chunks(2 * MAX_CALLS) {
-            match self.link.pipeline("write the history", part).await {
+        for part in calls.chunks(2 * MAX_CALLS) {
+            match self.link.scripts("write the history", part).await {
                 Ok(replies) => replies.into_iter().for_each(|reply| _ = told(reply.map(drop))),
                 Err(error) => {
                     self.queues.iter_mut().for_each(|queue| queue.noted = None);

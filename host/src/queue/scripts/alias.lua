@@ -5,8 +5,7 @@
 --       now), ms that the alias lives at least from now on
 -- Gives how many tasks were noted. Safe to run again.
 --
--- The first write is a PERSIST, which Redis allows when its memory is full: a claimed task goes on, and its
--- end frees memory. A key of another type in the place of an alias is replaced: the key is tqhost's.
+-- A key of another type in the place of an alias is replaced: the key is tqhost's.
 for i = 2, #KEYS do
   local alias, at = KEYS[i], 3 * i - 4
   local enqueued_at = ARGV[at + 1] ~= '' and ARGV[at + 1] or now_text

@@ -3,9 +3,7 @@
 -- KEYS  1 stream · 2 delayed · 3 list
 -- ARGV  1 how many at most · 2 the most tasks that may wait or run
 -- Gives how many were moved. At any moment an item is in the list or in the stream.
---
--- The script removes an item from the list only after its XADD. If Redis refuses that because its memory is
--- full (maxmemory), the item stays. A full queue takes nothing.
+-- A full queue takes nothing.
 local bad = wrong_type(stream, 'stream', KEYS[3], 'list')
 if bad then return bad end
 local most, moved = math.min(room(ARGV[2]), tonumber(ARGV[1])), 0

@@ -40,8 +40,8 @@ fn asks(words: &[Vec<u8>]) -> bool {
     words[2] == b"5" && words.get(13..18).is_some_and(|counts| counts.iter().all(|count| count == b"0"))
 }
 
-/// Whether the last call of a lane has tasks of both kinds. If they may be known, those with effects come
-/// first, so that the order is another one. Each task has the key of its status, and each value its own.
+/// Whether the last call of a lane has tasks of both kinds. If they may be known, they come in the order in
+/// which they ended, which is another one. Each task has the key of its status, and each value its own.
 fn is_mixed(bench: &mut Bench, words: &[Vec<u8>]) -> bool {
     let attempts: usize = bench.redis("EVAL", (ATTEMPTS, 1, &words[7]));
     let keys: usize = String::from_utf8_lossy(&words[2]).parse().expect("a count");

@@ -181,7 +181,7 @@ impl Ending {
                     AttemptForm::SetterWithResult
                 }
             }
-            Settlement::Complete { effects: Some(_), .. } => AttemptForm::WithEffects,
+            Settlement::Complete { effects: Some(_), .. } => AttemptForm::Other,
             Settlement::Complete { result: None, .. } if self.is_plain() => AttemptForm::Plain,
             Settlement::Complete { result: Some(_), .. } if self.is_plain() => AttemptForm::PlainWithResult,
             _ => AttemptForm::Other,
@@ -251,8 +251,6 @@ enum AttemptForm {
     /// Plain, and it sets values of the state.
     Setter,
     SetterWithResult,
-    /// Completed, with effects.
-    WithEffects,
     Other,
 }
 
@@ -294,7 +292,6 @@ impl<'e> Arranged<'e> {
         let plugin: &str = plugin.map_or("", |ending| &ending.plugin);
         let form = |ending: &&Ending| match ending.form() {
             form if !form.is_plain() || ending.plugin.as_ref() == plugin => form,
-            form if form.sets_values() => AttemptForm::WithEffects,
             _ => AttemptForm::Other,
         };
         let forms: Vec<AttemptForm> = batch.iter().map(form).collect();
@@ -430,7 +427,7 @@ impl Queue {
         command.arg(values().map(EffectCall::value_to_set).collect::<Vec<_>>());
         for n in others {
             self.add_ending(&mut command, consumer, batch[*n]);
-            if forms[*n] == AttemptForm::WithEffects {
+            if batch[*n].effects().is_some() {
                 command.arg(effects[*n].len());
                 command.arg(effects[*n].iter().flat_map(|effect| &effect.values).collect::<Vec<_>>());
             }

@@ -20,7 +20,7 @@
 -- (complete, with effects), N (like X, and the attempt is plain but for its effects), O and Y (like C and X,
 -- but only if this consumer owns the task), B (bury: the dead letter's fields), P (park: the fields for the
 -- next delivery), E (park, and the delay counts from the enqueueing), or F and R (like B and P, and the
--- attempt has failed and has a record). Attempts with effects come before the other ones that are not plain.
+-- attempt has failed and has a record).
 --
 -- An attempt is plain when it is the first one of its task and completed it, the task cannot have a status
 -- yet, and its host has held it for less than half a lease, so that no other host can own it. Of all effects
@@ -30,7 +30,7 @@
 -- settled or owns the task, nothing was written; or the text of an error: nothing was written. It begins with
 -- TQEFFECT when the effects can never be committed.
 --
--- XACK is the guard of each attempt, and the script's first write. The result of a worker that lost its lease
+-- XACK is the guard of each attempt. The result of a worker that lost its lease
 -- counts, if it comes first, except in a queue that limits which tasks run beside each other; only the owner
 -- may bury or park. A repeated call gets the first reply. A call that was delayed on its way and arrives
 -- after a later one does nothing.
@@ -469,14 +469,14 @@ local function make_settle_next()
     return end_task(status, marker, id, 'FAILED', changes, entry, letter_of(fields))
   end
 
-  -- Settles the next attempt that is not plain. `refused` is an error for all that have effects.
-  local function settle_next(refused)
+  -- Settles the next attempt that is not plain.
+  local function settle_next()
     local status, marker, args = next_key(), next_key(), { unpack(ARGV, at, at + 8) }
     at = at + 9
     local fields = next_list()
     local all = has_effects[args[1]] and next_effects()
     local record = has_record[args[1]] and next_record()
-    local result = all and refused or try(settle, status, marker, fields, all, record, unpack(args))
+    local result = try(settle, status, marker, fields, all, record, unpack(args))
     if result == 1 or result == 2 then append(settled, args[2]) end
     attempts = attempts + 1
     out[attempts] = result
@@ -485,18 +485,9 @@ local function make_settle_next()
   return settle_next
 end
 
-local settle_next = at <= #ARGV and make_settle_next()
-
--- When its memory is full, Redis refuses only the first write of a script. So the attempts with effects come
--- before all others, and before them a write that changes nothing: no attempt is committed by half.
-if setters > 0 or has_effects[ARGV[at]] then
-  local asked = redis.pcall('SETRANGE', KEYS[5], 0, '')
-  local refused = type(asked) == 'table' and asked.err
-  if setters > 0 and not refused then complete_setters() end
-  for i = 1, refused and setters or 0 do out[plain + i] = refused end
-  while has_effects[ARGV[at]] do settle_next(refused) end
-end
 if plain > 0 then complete_plain(0, plain, with, 11) end
+if setters > 0 then complete_setters() end
+local settle_next = at <= #ARGV and make_settle_next()
 while at <= #ARGV do settle_next() end
 
 if #settled > 0 then redis.call('XDEL', stream, unpack(settled)) end

@@ -33,7 +33,7 @@ pub struct Reclaimed {
 }
 
 /// The answer to [`Queue::begin`] for one claimed task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begun {
     /// It is marked as PROCESSING: run it, with this fence.
     Owned { fence: u64 },
@@ -49,6 +49,8 @@ pub enum Begun {
     Crashed,
     /// A cancelled run under its id is still being stopped. It is delayed for a second.
     PutOff,
+    /// Redis refused this for the task, with an error.
+    Refused(String),
 }
 
 /// A task to be marked as PROCESSING.
@@ -92,7 +94,7 @@ impl<'t> Start<'t> {
 }
 
 /// The result of renewing one lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lease {
     Renewed,
     /// Another consumer owns the task by now.
@@ -103,6 +105,8 @@ pub enum Lease {
     Deleted,
     /// The entry is deleted and no longer pending: the task cannot be settled.
     Gone,
+    /// Redis refused this for the task, with an error.
+    Refused(String),
 }
 
 /// Entries that were delivered in a reply that was lost.
@@ -291,14 +295,7 @@ impl Queue {
             call = call.arg(&beat.entry).arg(&beat.task_id).arg(percent).arg(note);
         }
         let reply = self.link.script(&call).await?;
-        self.shaped(
-            "heartbeat",
-            reply::codes(
-                reply,
-                [Lease::Lost, Lease::Renewed, Lease::Cancelled, Lease::Deleted, Lease::Gone],
-                beats.len(),
-            ),
-        )
+        self.shaped("heartbeat", heartbeat_reply(reply, beats.len()))
     }
 
     /// Removes `consumer`, which settled in `lanes` lanes, from the group, unless it has pending entries.
@@ -341,8 +338,11 @@ fn begin_reply(reply: Value, tasks: &[Start<'_>]) -> Shaped<Vec<Begin>> {
         Value::Int(6) => Ok(Begin::Known(Begun::PutOff)),
         Value::Int(_) => Err(UnexpectedShape),
         Value::Array(_) => {
-            let [_, fence] = reply::tuple(item)?;
-            Ok(Begin::Known(Begun::Owned { fence: reply::count(&fence)? }))
+            let [code, what] = reply::tuple(item)?;
+            Ok(Begin::Known(match reply::int(&code)? {
+                0 => Begun::Refused(reply::text(what)?),
+                _ => Begun::Owned { fence: reply::count(&what)? },
+            }))
         }
         id => reply::text(id).map(Begin::HeldBy),
     };
@@ -351,6 +351,20 @@ fn begin_reply(reply: Value, tasks: &[Start<'_>]) -> Shaped<Vec<Begin>> {
         return Err(UnexpectedShape);
     }
     found.into_iter().zip(tasks).map(begun).collect()
+}
+
+fn heartbeat_reply(reply: Value, beats: usize) -> Shaped<Vec<Lease>> {
+    let lease = |item: Value| match item {
+        Value::Int(0) => Ok(Lease::Lost),
+        Value::Int(1) => Ok(Lease::Renewed),
+        Value::Int(2) => Ok(Lease::Cancelled),
+        Value::Int(3) => Ok(Lease::Deleted),
+        Value::Int(4) => Ok(Lease::Gone),
+        Value::Int(_) => Err(UnexpectedShape),
+        why => reply::text(why).map(Lease::Refused),
+    };
+    let found = reply::array(reply)?;
+    if found.len() == beats { found.into_iter().map(lease).collect() } else { Err(UnexpectedShape) }
 }
 
 fn read_reply(reply: Value) -> Shaped<Vec<StreamEntry>> {

@@ -12,13 +12,15 @@ use super::reply;
 use super::script::{self, ScriptCall};
 
 /// The result of one step of promotion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Promoted {
     pub moved: u64,
     /// Members whose fields were deleted.
     pub lost: u64,
     /// The time until the next task is due; zero when some are due already, none when nothing is delayed.
     pub next_due: Option<Duration>,
+    /// Members that cannot be moved now, and why. They come again some seconds later.
+    pub broken: Vec<(String, String)>,
 }
 
 /// A member that is due. The id of its task may be empty.
@@ -59,15 +61,14 @@ impl Queue {
         let call = members.iter().fold(call.arg(limit), |call, (member, _)| call.arg(member));
         let reply = self.link.script(&call).await?;
         let read = |reply| {
-            let [moved, lost, next, due] = reply::tuple(reply)?;
+            let [moved, lost, next, due, broken] = reply::tuple(reply)?;
             let next_due = u64::try_from(reply::int(&next)?).ok().map(Duration::from_millis);
-            let due = reply::pairs(due)?
-                .into_iter()
-                .map(|(member, id)| (member, String::from_utf8_lossy(&id).into_owned()));
-            Ok((
-                Promoted { moved: reply::count(&moved)?, lost: reply::count(&lost)?, next_due },
-                due.collect(),
-            ))
+            let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+            let due = reply::pairs(due)?.into_iter().map(|(member, id)| (member, text(id))).collect();
+            let broken = reply::pairs(broken)?.into_iter();
+            let broken = broken.map(|(member, why)| (text(member), text(why))).collect();
+            let (moved, lost) = (reply::count(&moved)?, reply::count(&lost)?);
+            Ok((Promoted { moved, lost, next_due, broken }, due))
         };
         self.shaped("promote", read(reply))
     }

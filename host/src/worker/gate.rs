@@ -73,6 +73,13 @@ pub(crate) async fn pass(
             Begun::Duplicate => shared.dropped_duplicate(&task.id),
             Begun::Gone => shared.count_deleted(&[task.entry]),
             Begun::PutOff => shared.parked.notify_one(),
+            Begun::Refused(why) => {
+                shared.tell_refused("begin", &task.id, &why);
+                let decision = settle::cannot_begin(&why, &task);
+                shared
+                    .settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, hold)
+                    .await;
+            }
             Begun::Lost => {
                 shared.metrics.lease_lost.inc();
                 if let Some(more) = shared.notices.admit(NoticeKind::Lost) {

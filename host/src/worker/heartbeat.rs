@@ -103,6 +103,10 @@ impl Heartbeat {
                                 self.shared.inflight.mark_lost(&beat.entry);
                             }
                         }
+                        Lease::Refused(why) => {
+                            self.shared.inflight.restore_progress(std::slice::from_ref(beat));
+                            self.shared.tell_refused("heartbeat", &beat.task_id, &why);
+                        }
                         Lease::Cancelled => {}
                     }
                 }

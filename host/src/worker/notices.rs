@@ -27,6 +27,8 @@ pub(crate) enum NoticeKind {
     Dead,
     /// The effects of an attempt do not fit what Redis holds.
     Refused,
+    /// Redis refused a step of a task, which is tried again.
+    Stuck,
     /// A task was not run, as another one has its key or its id.
     Duplicate,
     /// A task was not run, or was stopped, as this host does not own it any more.
@@ -92,6 +94,9 @@ impl Notices {
                 NoticeKind::Dead => tracing::warn!(queue, more, "further tasks were dead-lettered"),
                 NoticeKind::Refused => {
                     tracing::warn!(queue, more, "effects of further tasks cannot be committed");
+                }
+                NoticeKind::Stuck => {
+                    tracing::warn!(queue, more, "Redis refused a step of further tasks; tried again");
                 }
                 NoticeKind::Duplicate => {
                     tracing::info!(queue, more, "further tasks were not run: duplicates");

@@ -46,6 +46,9 @@ impl Promoter {
                 "delayed tasks were deleted by somebody else"
             );
         }
+        for (delayed, why) in promoted.broken {
+            shared.tell_refused("promote", &delayed, &why);
+        }
         shared.idle.note_delayed(promoted.next_due.is_some());
         Ok(promoted.next_due.unwrap_or(Duration::MAX))
     }

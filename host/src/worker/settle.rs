@@ -21,6 +21,8 @@ const LONGEST_ASKED: Duration = Duration::from_secs(24 * 3600);
 /// The longest deferral that a handler may ask for.
 const LONGEST_DEFERRAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// The wait of a task that Redis does not let begin.
+const PUT_OFF: Duration = Duration::from_secs(10);
 /// A task with this many crashes runs alone, even if `max_crashes` is higher.
 const CRASHES: u32 = 2;
 
@@ -123,6 +125,12 @@ pub fn crashed(task: &Task) -> Decision {
 /// Gives a task back unchanged, because this host stops: no attempt is used.
 pub fn release(task: &Task) -> Decision {
     park(Duration::ZERO, task.attempt, task.deferrals, "", SettledAs::Released)
+}
+
+/// Puts a task off that Redis does not let begin. No attempt is used, and others go on meanwhile.
+pub(crate) fn cannot_begin(why: &str, task: &Task) -> Decision {
+    let error = format!("it cannot begin: {why}");
+    park(PUT_OFF, task.attempt, task.deferrals, &error, SettledAs::Released)
 }
 
 /// Settles a task that was cancelled, after its handler was stopped. Its status says that it was, so that the

@@ -157,6 +157,14 @@ impl SharedQueue {
         }
     }
 
+    /// Logs that Redis refused one step of a task, while it did the same for others.
+    pub(crate) fn tell_refused(&self, step: &str, task: &str, why: &str) {
+        if let Some(more) = self.notices.admit(NoticeKind::Stuck) {
+            let queue = self.name.as_ref();
+            tracing::warn!(queue, task, step, why, more, "Redis refused a step of a task; trying again");
+        }
+    }
+
     /// Counts a task that Redis has dropped without a run, because it is a duplicate.
     pub(crate) fn dropped_duplicate(&self, task: &str) {
         self.metrics.settled(SettledAs::Duplicate);

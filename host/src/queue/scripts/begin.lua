@@ -19,15 +19,14 @@
 --   6: another run under its id was cancelled and is not stopped yet; this call has put it among the delayed
 --      ones for a second: drop it
 --   the id of the task that has its key: nothing was written; call again with the status of that task
+--   { 0, the text of an error }: it cannot begin now
 --
--- The first write is an XCLAIM, a PERSIST or an XACK. Redis allows all of them when its memory is full:
--- settling frees memory, so tasks must go on. Where few tasks may run beside each other, a task that is
--- delivered again begins with a whole lease, since a part of the old one is over. JUSTID keeps the delivery
--- count, which counts crashes. While a task runs alone, its status holds its entry and its number of
+-- Where few tasks may run beside each other, a task that is delivered again begins with a whole lease, since
+-- a part of the old one is over. JUSTID keeps the delivery count, which counts crashes. While a task runs alone, its status holds its entry and its number of
 -- crashes. A higher number later means that its host died while nothing else ran there. The marker holds the
 -- id of the first task, so a task that lost its host is not its own duplicate. The status holds the fence of
 -- the last delivery, because Redis does not count a takeover from an owner that lives. A child whose end its
--- flow cannot note ends the call with an error. Safe to run again.
+-- flow cannot note does not end. Safe to run again.
 take_told()
 local consumer, out = ARGV[4], {}
 
@@ -111,6 +110,7 @@ end
 
 for i = 1, (#KEYS - 3) / 3 do
   local k, a = 3 * i + 1, 9 * i - 1
-  out[i] = begin(KEYS[k], KEYS[k + 1], KEYS[k + 2], unpack(ARGV, a, a + 8))
+  local went, answer = pcall(begin, KEYS[k], KEYS[k + 1], KEYS[k + 2], unpack(ARGV, a, a + 8))
+  out[i] = went and answer or { 0, text_of(answer) }
 end
 return out

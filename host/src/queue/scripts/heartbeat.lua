@@ -9,6 +9,7 @@
 --   2: the task was cancelled: stop the attempt
 --   3: the entry was deleted from outside; the attempt may go on
 --   4: the entry was deleted, and the task can no longer be settled: stop the attempt
+--   the text of an error: its lease is not renewed
 --
 -- XCLAIM tells whether the entry exists without reading its fields, and removes a deleted entry from the
 -- pending ones. No other consumer can own that task then. Its status says, for one lease at a time, that it
@@ -41,6 +42,7 @@ local function beat(status, marker, entry, id, percent, note)
 end
 
 for i = 1, (#KEYS - 1) / 2 do
-  out[i] = beat(KEYS[2 * i], KEYS[2 * i + 1], unpack(ARGV, 4 * i + 2, 4 * i + 5))
+  local went, answer = pcall(beat, KEYS[2 * i], KEYS[2 * i + 1], unpack(ARGV, 4 * i + 2, 4 * i + 5))
+  out[i] = went and answer or text_of(answer)
 end
 return out

@@ -1,5 +1,4 @@
--- The functions that scripts share; this file stands in front of every script. Nothing here writes before
--- its caller's first write.
+-- The functions that scripts share; this file stands in front of every script.
 --
 -- A script that uses these names has them in these places:
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters
@@ -49,6 +48,11 @@ local now_text = string.format('%.0f', now)
 
 local function append(list, ...)
   for i = 1, select('#', ...) do list[#list + 1] = (select(i, ...)) end
+end
+
+-- The text of an error that pcall caught.
+local function text_of(caught)
+  return type(caught) == 'table' and caught.err or tostring(caught)
 end
 
 -- The value of a field, or false.
@@ -385,8 +389,7 @@ end
 -- `model` has a status that another new task got in the same call, if any did, and this task's own changes.
 --
 -- The order is: the dead letter, the status and its retention, the records, the idempotency key, the track,
--- the flow, those who are told of the end. The caller has acknowledged the entry before, or the first write
--- here is an HDEL, so Redis does not refuse the rest when its memory is full.
+-- the flow, those who are told of the end.
 local function end_task(status, marker, id, how, changes, source, letter, is_new, lives, model)
   local attempt, last_error, enqueued_at
   if source ~= false and (told[how] or told.events) then

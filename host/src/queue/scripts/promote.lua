@@ -6,19 +6,21 @@
 -- ARGV  1 how many to list at most (`now`: none, and the members are moved although they are not due) · then
 --       the members to be moved
 -- Gives moved, lost (members without fields), ms until the next one is due (-1: none; 0: some are due
---   already), and a list of those that are due: member, id of its task or ''. A member that is not due any
---   more stays where it is, so the script is safe to run again.
+--   already), a list of those that are due: member, id of its task or '', and a list of those that cannot be
+--   moved: member, the text of an error. A member that is not due any more stays where it is, so the script
+--   is safe to run again.
 --
 -- A held task (turns.lua) is not due before its turn comes.
 --
--- XADD is the first write: when the memory of Redis is full (maxmemory), it refuses the whole step. Fields
--- that cannot be read would block everything behind them. They go into the stream as the value of one field,
--- with an invalid attempt, so that their delivery buries them as malformed.
+-- Fields that cannot be read would block everything behind them. They go into the stream as the value of one
+-- field, with an invalid attempt, so that their delivery buries them as malformed.
 take_told()
 local bad = wrong_type(stream, 'stream')
 if bad then return bad end
-local moved, lost = 0, 0
+local moved, lost, broken = 0, 0, {}
 local is_early = ARGV[1] == 'now'
+-- How long (ms) a member that cannot be moved lets those behind it go first.
+local PUT_OFF = 10000
 
 -- The children that one call enqueues for all flows together, and about how many bytes they may have. Another
 -- call goes on with the rest.
@@ -56,6 +58,7 @@ local function release_children(member, flow)
       is_full = queued > 0 and queued + redis.call('ZCARD', child.delayed) >= tonumber(child.most)
     end
     if is_full then
+      if is_full ~= true then append(broken, member, is_full.err) end
       redis.call('ZADD', KEYS[2], now + 1000, member)
       return
     end
@@ -106,8 +109,17 @@ local function move(member, status)
   redis.call('ZREM', KEYS[2], member)
 end
 
-for i = 2, #ARGV do move(ARGV[i], KEYS[i + 2]) end
-if is_early then return { moved, lost, -1, {} } end
+if is_early then
+  for i = 2, #ARGV do move(ARGV[i], KEYS[i + 2]) end
+  return { moved, lost, -1, {}, {} }
+end
+for i = 2, #ARGV do
+  local went, caught = pcall(move, ARGV[i], KEYS[i + 2])
+  if not went then
+    append(broken, ARGV[i], text_of(caught))
+    redis.call('ZADD', KEYS[2], 'XX', now + PUT_OFF, ARGV[i])
+  end
+end
 
 -- About 1 MiB of fields at a time, for any number of members.
 local due, size = {}, 0
@@ -127,4 +139,4 @@ if first == HELD and not turns.limit then
   first = now_text
 end
 local is_held = not first or first == HELD
-return { moved, lost, is_held and -1 or math.max(0, math.ceil(first - now)), due }
+return { moved, lost, is_held and -1 or math.max(0, math.ceil(first - now)), due, broken }

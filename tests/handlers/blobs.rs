@@ -4,7 +4,7 @@
 //! host).
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -65,6 +65,12 @@ fn a_blob_is_a_local_file_that_other_tasks_of_the_plugin_read() {
     let url = format!("file://{}/keeps-blobs/a/b.csv", root.display());
     assert_eq!((&results[1], &results[2]), (&json!(url), &json!("id\n1\n")));
     assert_eq!(files(&root), ["keeps-blobs/a/b.csv"]);
+    for (path, rights) in
+        [("", 0o700), ("keeps-blobs", 0o700), ("keeps-blobs/a", 0o700), ("keeps-blobs/a/b.csv", 0o600)]
+    {
+        let found = fs::metadata(root.join(path)).expect("it is there").permissions().mode();
+        assert_eq!(found & 0o777, rights, "no other user reads {path}");
+    }
     assert_eq!(done(&mut bench, json!([["get", "a/b.csv"]])), json!(["id\n1\n"]), "a later task");
     let id = bench.xadd("others", &[("do", "[[\"get\", \"a/b.csv\"]]")]);
     bench.until("others", &id, "COMPLETED");

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -299,4 +301,38 @@ fn compiled_code_is_kept_and_only_used_when_it_is_whole() {
         assert_eq!(std::fs::read(&path).expect("read the cache").len(), whole.len(), "{damage}: replaced");
         assert_eq!(start(true).0, 0, "{damage}");
     }
+}
+
+#[test]
+fn what_others_put_in_the_place_of_the_cache_is_not_run() {
+    let [first, second] = [1, 2].map(|mark| version("echo", mark));
+    let queue = "[queues.work]\nplugin = \"echo\"\n";
+    // Code that this host has not compiled.
+    let other = Bench::new(queue);
+    put(&other, "echo", &second);
+    let host = other.host();
+    assert_eq!(loaded(&host, &second)["from_cache"], false);
+    host.stop();
+    let foreign = cached(&other);
+
+    let bench = Bench::new(queue);
+    put(&bench, "echo", &first);
+    let plain = Host::command(&bench.config());
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 000; exec \"$0\" \"$@\""]).arg(plain.get_program()).args(plain.get_args());
+    let host = Host::spawn(command);
+    host.log("tqhost is running");
+    let kept = bench.dir.path().join(".tqhost");
+    let cache = kept.join("cache");
+    for path in [&kept, &cache, &cached(&bench), &kept.join("last-good.toml")] {
+        let rights = std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!(rights & 0o077, 0, "others may do nothing with {}", path.display());
+    }
+    // Whoever may write to a folder above can do this at any time.
+    std::fs::rename(&cache, kept.join("away")).expect("rename the cache");
+    std::fs::create_dir(&cache).expect("another folder");
+    std::fs::copy(&foreign, cache.join(foreign.file_name().expect("a name"))).expect("copy the code");
+    put(&bench, "echo", &second);
+    assert_eq!(loaded(&host, &second)["from_cache"], false, "it is compiled, not taken from there");
+    host.stop();
 }

@@ -2,18 +2,23 @@
 //!
 //! In: a valid configuration, and the rights of the files that it names. Out: one sentence for each kind,
 //! with the way out. Others are users who are neither the owner nor in the group; a file counts only if they
-//! can reach it through all folders above it. Not here: who the host itself is (`app`).
+//! can reach it through all folders above it. What the host keeps must also be closed to the group, where it
+//! is the host's to close. Not here: who the host itself is (`app`), the folder of compiled code, which the
+//! host closes itself (`plugins::folder`).
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::model::Config;
+use super::store::BlobStore;
 
 /// The rights of others in a file's mode.
 const READ: u32 = 0o004;
 const WRITE: u32 = 0o002;
 const SEARCH: u32 = 0o001;
+/// How many bits the rights of the group are above those of others.
+const GROUP: u32 = 3;
 /// Files that one sentence names.
 const NAMED: usize = 5;
 
@@ -23,29 +28,47 @@ impl Config {
         let plugins: BTreeSet<&str> = self.queues.iter().map(|queue| queue.plugin.as_str()).collect();
         let files = plugins.iter().map(|name| self.plugins_dir.join(format!("{name}.wasm")));
         let code: Vec<PathBuf> = [self.plugins_dir.clone()].into_iter().chain(files).collect();
-        let kept = [self.data_dir.clone(), self.data_dir.join("cache")];
+        let kept = vec![self.data_dir.clone()];
+        let blobs = match &self.blobs.store {
+            BlobStore::Files(root) => vec![root.clone()],
+            _ => Vec::new(),
+        };
         let above = self.path.parent().map(Path::to_owned);
         let config: Vec<PathBuf> = [self.path.clone()].into_iter().chain(above).collect();
         let secrets: Vec<PathBuf> = self.secret_files.iter().cloned().collect();
         let kinds = [
-            (code, WRITE, "can write to {}, and so choose the code of handlers", "chmod o-w {}"),
-            (kept.to_vec(), WRITE, "can write to {}, and so choose the code of handlers", "chmod o-w {}"),
-            (config, WRITE, "can write to {}, and so change the configuration", "chmod o-w {}"),
-            (secrets, READ, "can read secrets in {}", "chmod o-r {}"),
+            (&code, WRITE, "can write to {}, and so choose the code of handlers", "chmod o-w {}"),
+            (&kept, WRITE, "can write to {}, and so replace what the host keeps there", "chmod o-w {}"),
+            (&config, WRITE, "can write to {}, and so change the configuration", "chmod o-w {}"),
+            (&secrets, READ, "can read secrets in {}", "chmod o-r {}"),
+            (&blobs, READ, "can read the files of handlers in {}", "chmod o-rx {}"),
         ];
-        let told = kinds.into_iter().filter_map(|(files, right, what, way_out)| {
-            let open: Vec<String> = files
-                .iter()
-                .filter(|path| is_open(path, right))
-                .map(|path| path.display().to_string())
-                .take(NAMED)
-                .collect();
-            let fill = |text: &str, between| text.replace("{}", &open.join(between));
-            (!open.is_empty())
-                .then(|| format!("other users of this machine {}: {}", fill(what, ", "), fill(way_out, " ")))
+        let others = kinds.into_iter().filter_map(|(files, right, what, way_out)| {
+            told(
+                files.iter().filter(|path| is_open(path, right)),
+                "other users of this machine",
+                what,
+                way_out,
+            )
         });
-        told.collect()
+        let what = "can write to {}, and so replace what the host keeps there";
+        let group = kept.iter().chain(&blobs).filter(|path| is_open_to_group(path));
+        others.chain(told(group, "the users of a group", what, "chmod g-w {}")).collect()
     }
+}
+
+fn told<'f>(open: impl Iterator<Item = &'f PathBuf>, who: &str, what: &str, way_out: &str) -> Option<String> {
+    let open: Vec<String> = open.map(|path| path.display().to_string()).take(NAMED).collect();
+    let fill = |text: &str, between| text.replace("{}", &open.join(between));
+    (!open.is_empty()).then(|| format!("{who} {}: {}", fill(what, ", "), fill(way_out, " ")))
+}
+
+/// Whether the group can write to a folder of this user. Where the folder belongs to somebody else, as an
+/// orchestrator's volumes do, its group is how the host reaches it.
+fn is_open_to_group(path: &Path) -> bool {
+    let right = (WRITE | SEARCH) << GROUP;
+    let own = nix::unistd::geteuid().as_raw();
+    path.metadata().is_ok_and(|found| found.uid() == own && found.mode() & right == right)
 }
 
 /// Whether others have this right to the file, and can reach it. A file that is not there is open to nobody.
@@ -73,9 +96,10 @@ mod tests {
     fn what_others_can_read_or_write_is_told_with_the_way_out() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path();
-        for name in ["plugins", "data"] {
+        for name in ["plugins", "data", "data/blobs"] {
             fs::create_dir(folder.join(name)).expect("a folder");
         }
+        set(&folder.join("data/blobs"), 0o700);
         for name in ["plugins/a.wasm", "token", "tqhost.toml"] {
             fs::write(folder.join(name), "secret").expect("a file");
             set(&folder.join(name), 0o640);
@@ -90,7 +114,8 @@ mod tests {
         let table = [
             ("plugins", 0o777, "plugins, and so choose the code of handlers: chmod o-w "),
             ("plugins/a.wasm", 0o646, "a.wasm, and so choose the code of handlers: chmod o-w "),
-            ("data", 0o703, "data, and so choose the code of handlers: chmod o-w "),
+            ("data", 0o703, "data, and so replace what the host keeps there: chmod o-w "),
+            ("data/blobs", 0o705, "can read the files of handlers in "),
             ("tqhost.toml", 0o602, "tqhost.toml, and so change the configuration: chmod o-w "),
             ("token", 0o644, "can read secrets in "),
         ];
@@ -106,6 +131,13 @@ mod tests {
             set(folder, 0o755);
             set(&path, before & 0o7777);
         }
+        set(&folder.join("data"), 0o770);
+        let all = told(text);
+        assert!(
+            all.len() == 1 && all[0].contains("a group can write to") && all[0].contains("g-w"),
+            "{all:?}"
+        );
+        set(&folder.join("data"), 0o750);
         set(&folder.join("tqhost.toml"), 0o644);
         for own in [
             "[admin]\ntoken = \"t\"\n",

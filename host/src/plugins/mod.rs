@@ -15,6 +15,7 @@
 mod cache;
 mod catalog;
 pub(crate) mod figures;
+mod folder;
 mod gate;
 mod history;
 mod jobs;
@@ -93,7 +94,7 @@ impl Plugins {
         let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir))
             .await
             .context("cannot look at the cache")?;
-        let plugins = Plugins::new(dir, Notes::new(cache.dir()), times.pauses, wanted, orders);
+        let plugins = Plugins::new(dir, Notes::new(cache.folder()), times.pauses, wanted, orders);
         let loader = loader::Loader::new(sandbox, cache);
         let watcher = Watcher::new(loader, plugins.clone(), times);
         let watching = tokio::spawn(watcher.run(stop.clone()));

@@ -5,12 +5,13 @@
 //! file per plugin whose file holds a version in quarantine, and one with the good versions. Without the
 //! directory, or when a file cannot be read or written, the next start knows nothing of it.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::io::{self, Read as _};
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use super::folder::OwnFolder;
 
 /// The largest note that is read.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -69,12 +70,12 @@ impl Lineage {
 /// The files, if there is a place for them.
 #[derive(Debug, Clone)]
 pub(super) struct Notes {
-    dir: Option<PathBuf>,
+    folder: Option<Arc<OwnFolder>>,
 }
 
 impl Notes {
-    pub(super) fn new(dir: Option<&Path>) -> Notes {
-        Notes { dir: dir.map(Path::to_owned) }
+    pub(super) fn new(folder: Option<Arc<OwnFolder>>) -> Notes {
+        Notes { folder }
     }
 
     /// The version in quarantine. Blocking.
@@ -99,15 +100,18 @@ impl Notes {
     }
 
     fn note<T: DeserializeOwned>(&self, plugin: &str, what: &str) -> Option<T> {
-        let path = self.path(plugin, what)?;
-        let note = fs::metadata(&path).and_then(|meta| {
-            let bytes = if meta.is_file() && meta.len() <= MAX_BYTES { fs::read(&path)? } else { Vec::new() };
+        let folder = self.folder.as_ref()?;
+        let name = format!("{plugin}.{what}");
+        let note = folder.file(&name).and_then(|file| {
+            let mut bytes = Vec::new();
+            file.take(MAX_BYTES).read_to_end(&mut bytes)?;
             Ok(serde_json::from_slice(&bytes)?)
         });
         match note {
             Ok(note) => Some(note),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
+                let path = folder.path(&name);
                 tracing::warn!(path = %path.display(), %error, "cannot read what the last start knew of the \
                     plugin's versions");
                 None
@@ -116,39 +120,35 @@ impl Notes {
     }
 
     fn put<T: Serialize>(&self, plugin: &str, what: &str, note: Option<&T>) {
-        let Some(path) = self.path(plugin, what) else { return };
+        let Some(folder) = &self.folder else { return };
+        let name = format!("{plugin}.{what}");
         let written = match note {
-            None => fs::remove_file(&path),
-            Some(note) => {
-                let temporary = path.with_extension(format!("{}.tmp", uuid::Uuid::now_v7()));
-                let text = serde_json::to_vec(note).unwrap_or_default();
-                fs::write(&temporary, text)
-                    .and_then(|()| fs::rename(&temporary, &path))
-                    .inspect_err(|_| drop(fs::remove_file(&temporary)))
-            }
+            None => folder.remove(&name),
+            Some(note) => folder.write(&name, &[&serde_json::to_vec(note).unwrap_or_default()]),
         };
-        match written {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "cannot note what is known of the plugin's \
-                    versions: a restart will not know");
-            }
-            _ => {}
+        if let Err(error) = written {
+            let path = folder.path(&name);
+            tracing::warn!(path = %path.display(), %error, "cannot note what is known of the plugin's \
+                versions: a restart will not know");
         }
-    }
-
-    fn path(&self, plugin: &str, what: &str) -> Option<PathBuf> {
-        Some(self.dir.as_ref()?.join(format!("{plugin}.{what}")))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
+
+    fn notes_in(dir: &Path) -> Notes {
+        Notes::new(Some(Arc::new(OwnFolder::open(dir).unwrap())))
+    }
 
     #[test]
     fn a_note_is_read_as_it_was_written_and_nothing_else_is() {
         let root = tempfile::tempdir().unwrap();
-        let notes = Notes::new(Some(root.path()));
+        let notes = notes_in(root.path());
         let good = Some(Good { digest: "b".into(), bytes: 7 });
         let note = Quarantine { digest: "a".into(), why: "é".into(), good };
         assert_eq!(notes.read("p"), None);
@@ -171,7 +171,7 @@ mod tests {
         assert!(lineage.add(good("b")));
         assert_eq!((lineage.before("b"), lineage.before("c")), (None, Some(&good("b"))));
         let root = tempfile::tempdir().unwrap();
-        let notes = Notes::new(Some(root.path()));
+        let notes = notes_in(root.path());
         notes.write_lineage("p", &lineage);
         assert_eq!((notes.read_lineage("p"), notes.read("p")), (Some(lineage), None));
     }

@@ -44,6 +44,9 @@ use crate::worker::workers::Workers;
 /// A fetch loop that gave no sign for so long is stalled. It gives one every second or two.
 const STALL_AFTER: Duration = Duration::from_secs(6);
 
+/// The part of the handlers' memory that large tasks may take beside it.
+const TASKS_SHARE: u64 = 4;
+
 /// How long the last spans of traces may take to be sent at the end.
 const LAST_SPANS: Duration = Duration::from_secs(3);
 
@@ -285,6 +288,11 @@ async fn serve_admin(config: &Config, health: &Health, servants: &Loops) -> anyh
     Ok(served)
 }
 
+/// The memory of all handlers together.
+fn memory(config: &Config) -> u64 {
+    config.memory.unwrap_or_else(sandbox::default_memory)
+}
+
 async fn start_plugins(
     config: &Config,
     orders: Orders,
@@ -302,7 +310,7 @@ async fn start_plugins(
         backtraces: false,
     };
     let blobs = Blobs::open(&config.blobs)?;
-    let sandbox = Sandbox::within(opts, config.memory.unwrap_or_else(sandbox::default_memory), blobs)?;
+    let sandbox = Sandbox::within(opts, memory(config), blobs)?;
     let (dir, cache_dir) = (config.plugins_dir.clone(), config.data_dir.join("cache"));
     let source = Source { sandbox, dir, cache_dir, orders };
     let plugins = Plugins::start(source, grants, watchers.over.clone(), &watchers.tracker).await?;
@@ -345,7 +353,7 @@ fn start_common(
     let common = Common {
         redis: redis.clone(),
         consumer,
-        capacity: Capacity::new(config.concurrency),
+        capacity: Capacity::new(config.concurrency).with_bytes(memory(config) / TASKS_SHARE),
         waiter: Waiter::default(),
         lookout: Lookout::default(),
         reads: redis.link(),

@@ -16,6 +16,10 @@ impl Field {
 /// The most fields that a task may have besides reserved ones: all are arguments of one call in a script.
 pub(crate) const MAX_FIELDS: usize = 1000;
 
+/// The most bytes of these fields, their names included: each is held in memory, by the host and by Redis, as
+/// often as it is read or moved.
+pub(crate) const MAX_TASK_BYTES: usize = 16 << 20;
+
 /// The beginning of the names of fields in which the host carries what it knows of a task.
 pub(crate) const HOST_FIELDS: &str = "tq-";
 /// The beginning of the names of fields in which the host tells of the end of another task.

@@ -3,7 +3,9 @@
 //! The test counts bytes on the wire, because times differ on every machine. Not here: the cost of small
 //! tasks (`costs`).
 
-use crate::support::{Held, eventually};
+use std::collections::HashMap;
+
+use crate::support::{Bench, Held, eventually};
 
 const TASKS: usize = 100;
 const PAYLOAD_BYTES: usize = 1 << 20;
@@ -11,6 +13,8 @@ const PAYLOAD_BYTES: usize = 1 << 20;
 const ROUNDS: u64 = 3;
 /// The most bytes of a round, in each direction. About a tenth of that goes to Redis, and less comes back.
 const MOST: u64 = 256 << 10;
+/// The most memory of a host that reads tasks which are too large, in KiB: a few of them at once.
+const MOST_MEMORY_KIB: u64 = 600 << 10;
 
 /// Adds tasks with one small command. Their field `payload` is large.
 const FILL: &str = "for n = 1, tonumber(ARGV[2]) do
@@ -74,5 +78,70 @@ fn heartbeats_of_a_hundred_tasks_of_a_mebibyte_read_no_payload() {
     for name in ["tqhost_lease_lost_total", "tqhost_reclaimed_total"] {
         assert_eq!(host.count(name, "work"), 0, "{name}");
     }
+    host.stop();
+}
+
+/// The most bytes of a task's fields.
+const LARGEST: usize = 16 << 20;
+
+#[test]
+fn tasks_that_are_too_large_are_dead_and_cost_a_host_little_memory() {
+    const TOO_LARGE: usize = 50 << 20;
+    const COUNT: usize = 8;
+    let mut bench = Bench::new(
+        "memory = \"1GiB\"\n[queues.work]\nplugin = \"echo\"\nconcurrency = 20\non_end = \"ends\"\n\
+         [queues.ends]\nplugin = \"missing\"\n",
+    );
+    bench.install("echo", "echo");
+    let _: () = bench.redis("EVAL", (FILL, 1, "work", "u", COUNT, TOO_LARGE));
+    let last = bench.xadd("work", &[("a", "1")]);
+    let host = bench.host();
+    bench.until("work", &last, "COMPLETED");
+    bench.until_drained("work");
+    let dead = bench.dead("work");
+    assert_eq!(dead.len(), COUNT);
+    for letter in &dead {
+        let bytes = TOO_LARGE + "urlupayload".len();
+        let error =
+            format!("the task has {bytes} bytes; at most {LARGEST} (16MiB) are taken: keep large data");
+        assert!(letter["tq-error"].contains(&error), "{}", letter["tq-error"]);
+        assert_eq!((letter["tq-reason"].as_str(), letter["payload"].len()), ("malformed", TOO_LARGE));
+    }
+    // The tasks that tell of the ends are no larger than a host takes.
+    let ends: Vec<(String, HashMap<String, String>)> = bench.redis("XRANGE", ("ends", "-", "+"));
+    assert_eq!(ends.len(), COUNT + 1);
+    for (_, end) in &ends[..COUNT] {
+        assert!(!end.contains_key("payload") && end["url"] == "u" && end["end.reason"] == "malformed");
+    }
+    let (_, most) = host.memory();
+    assert!(most < MOST_MEMORY_KIB, "the host took {most} KiB");
+    host.stop();
+}
+
+#[test]
+fn no_task_is_too_large_by_what_the_host_adds() {
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"fails-twice\"\nbackoff = \"none\"\nmax_retries = 2\non_end = \"ends\"\n\
+         [queues.ends]\nplugin = \"missing\"\n[plugins.fails-twice]\nmemory = \"256MiB\"\n",
+    );
+    bench.install("fails-twice", "fails-twice");
+    let host = bench.host();
+    let payload = "x".repeat(LARGEST - "payload".len());
+    let id = bench.xadd("work", &[("payload", &payload)]);
+    bench.until("work", &id, "COMPLETED");
+    let ends: Vec<(String, HashMap<String, String>)> = bench.redis("XRANGE", ("ends", "-", "+"));
+    let end = &ends[0].1;
+    assert!(
+        !end.contains_key("payload") && end["end.status"] == "COMPLETED",
+        "it has no room for the payload"
+    );
+    assert_eq!(end["end.attempts"], "3");
+    // Nothing is enqueued that no host would take.
+    let file = bench.dir.path().join("large");
+    std::fs::write(&file, "x".repeat(LARGEST)).expect("write");
+    let ran = bench.tqhost(&["enqueue", "work", &format!("payload=@{}", file.display())]);
+    let why =
+        format!("a task has at most {LARGEST} bytes (16MiB), this one has {}", LARGEST + "payload".len());
+    assert!(ran.code == 2 && ran.stderr.contains(&why), "{ran:?}");
     host.stop();
 }

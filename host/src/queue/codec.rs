@@ -16,7 +16,7 @@ use serde::de::IgnoredAny;
 
 use super::value;
 use crate::config::{self, Items};
-use crate::field::{HOST_FIELDS, MAX_FIELDS};
+use crate::field::{HOST_FIELDS, MAX_FIELDS, MAX_TASK_BYTES};
 use crate::task::{Field, Origin, Task};
 use crate::telemetry::{TRACEPARENT, TraceContext};
 
@@ -24,6 +24,7 @@ use crate::telemetry::{TRACEPARENT, TraceContext};
 pub const MAX_ID_BYTES: usize = 256;
 /// The most reserved fields: those that the host knows, and room for those of other versions.
 const MAX_RESERVED: usize = 50;
+const MAX_RESERVED_BYTES: usize = 1 << 20;
 
 /// The longest delay of a task. A longer one that a producer wrote is shortened to this.
 pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -104,6 +105,10 @@ pub enum Malformed {
     NameNotUtf8,
     #[error("the task has {0} fields; at most {MAX_FIELDS} are taken")]
     TooManyFields(usize),
+    #[error("the task has {0} bytes; at most {MAX_TASK_BYTES} (16MiB) are taken: keep large data in blobs")]
+    TooLarge(usize),
+    #[error("the task has {0} bytes in its reserved fields; at most {MAX_RESERVED_BYTES} are taken")]
+    ReservedTooLarge(usize),
     #[error("{ID} is not text of 1 to {MAX_ID_BYTES} bytes")]
     BadId,
     #[error("{0} is not a number")]
@@ -138,10 +143,25 @@ pub fn decode(queue: &Arc<str>, entry: StreamEntry) -> Result<Task, (Malformed, 
 
 /// The task without its fields, made of the reserved fields, if all names can be read.
 fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malformed> {
-    let reserved = entry.fields.iter().filter(|(name, _)| name.starts_with(HOST_FIELDS.as_bytes())).count();
+    let (mut reserved, mut reserved_bytes, mut own_bytes) = (0, 0, 0);
+    for (name, value) in &entry.fields {
+        let bytes = name.len() + value.len();
+        if name.starts_with(HOST_FIELDS.as_bytes()) {
+            reserved += 1;
+            reserved_bytes += bytes;
+        } else {
+            own_bytes += bytes;
+        }
+    }
     let own = entry.fields.len() - reserved;
     if own > MAX_FIELDS || reserved > MAX_RESERVED {
         return Err(Malformed::TooManyFields(entry.fields.len()));
+    }
+    if own_bytes > MAX_TASK_BYTES {
+        return Err(Malformed::TooLarge(own_bytes));
+    }
+    if reserved_bytes > MAX_RESERVED_BYTES {
+        return Err(Malformed::ReservedTooLarge(reserved_bytes));
     }
     let mut task = Task {
         fields: Vec::with_capacity(own),
@@ -420,6 +440,13 @@ mod tests {
         assert_eq!(decoded(&[("tq-attempt", "two")]), Err(Malformed::NotANumber("tq-attempt")));
         let many = vec![("a", "b"); MAX_FIELDS + 1];
         assert_eq!(decoded(&many), Err(Malformed::TooManyFields(MAX_FIELDS + 1)));
+        let large = |name: &str, bytes: usize| decoded(&[(name, &"x".repeat(bytes - name.len()))]);
+        assert!(large("a", MAX_TASK_BYTES).is_ok() && large("tq-key", MAX_RESERVED_BYTES).is_ok());
+        assert_eq!(large("a", MAX_TASK_BYTES + 1), Err(Malformed::TooLarge(MAX_TASK_BYTES + 1)));
+        let too_large = Err(Malformed::ReservedTooLarge(MAX_RESERVED_BYTES + 1));
+        assert_eq!(large("tq-key", MAX_RESERVED_BYTES + 1), too_large);
+        let lua = include_str!("scripts/lib.lua");
+        assert!(lua.contains(&format!("{{}}, {MAX_TASK_BYTES} - 65536,")), "an end task is no larger");
         let binary = StreamEntry { id: "1-0".into(), fields: vec![(vec![0xff], vec![])], deliveries: 1 };
         assert_eq!(decode(&"q".into(), binary.clone()), Err((Malformed::NameNotUtf8, binary)));
     }

@@ -17,7 +17,7 @@ use super::{value, wait};
 use crate::config::ValueAt;
 use crate::config::units::show_duration;
 use crate::effects::OutboxTask;
-use crate::field::{MAX_FIELDS, RESERVED};
+use crate::field::{MAX_FIELDS, MAX_TASK_BYTES, RESERVED};
 use crate::task::Field;
 use crate::telemetry::{self, TRACEPARENT};
 
@@ -49,6 +49,8 @@ pub enum NotATask {
     NoFields,
     #[error("a task has at most {max} fields, this one has {0}", max = MAX_FIELDS)]
     TooManyFields(usize),
+    #[error("a task has at most {MAX_TASK_BYTES} bytes (16MiB), this one has {0}: keep large data in blobs")]
+    TooLarge(usize),
     #[error("an idempotency key has at least one byte, this one is empty")]
     EmptyKey,
     #[error("field `{0}`: names that start with `{1}` are reserved for tqhost")]
@@ -106,6 +108,10 @@ pub(crate) fn check_fields(fields: &[Field], reserved: &[&'static str]) -> Resul
     }
     if fields.len() > MAX_FIELDS {
         return Err(NotATask::TooManyFields(fields.len()));
+    }
+    let bytes = fields.iter().map(Field::bytes).sum();
+    if bytes > MAX_TASK_BYTES {
+        return Err(NotATask::TooLarge(bytes));
     }
     let refused = |field: &Field| {
         let prefix = reserved.iter().find(|prefix| field.name.starts_with(**prefix))?;
@@ -207,6 +213,9 @@ mod tests {
         assert_eq!(new(vec![field("a"); 1001]), Err(NotATask::TooManyFields(1001)));
         assert_eq!(new(vec![field("a"); 1000]), Ok(()));
         assert_eq!(new(vec![field("")]), Ok(()));
+        let large = |bytes| new(vec![Field { name: "a".into(), value: vec![0; bytes - 1] }]);
+        assert_eq!(large(MAX_TASK_BYTES), Ok(()));
+        assert_eq!(large(MAX_TASK_BYTES + 1), Err(NotATask::TooLarge(MAX_TASK_BYTES + 1)));
         let later = |delay| NewTask::new(vec![field("a")], delay).map(drop);
         assert_eq!(later(LONGEST_DELAY), Ok(()));
         assert_eq!(later(LONGEST_DELAY + Duration::from_millis(1)), Err(NotATask::TooLate));

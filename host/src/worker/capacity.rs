@@ -10,6 +10,10 @@
 //! A fetcher takes permits, reads, and then asks for more. [`QueueCapacity::wants_more`] keeps its place
 //! during the read, and permits granted meanwhile wait for it. Without this, queues with short tasks would
 //! share by the speed of their reads instead of by priority.
+//!
+//! Large tasks also take bytes, from their read until their settlement is known. While those of all queues
+//! together hold more than the host's bound, a queue that has some of them gets no permit. A queue with small
+//! tasks is not held up.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +25,9 @@ use super::host_time::HostTime;
 
 /// One start of a queue of priority 1, in virtual time. Divided by the priority, it is exact enough.
 const STEP: u64 = 1 << 32;
+
+/// A task with fewer bytes than this is not counted, which would cost more than it is worth.
+const LARGE: usize = 64 << 10;
 
 /// The capacity that all queues of this host share. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -36,6 +43,10 @@ struct PermitPool {
     most: Option<usize>,
     /// Permits that are granted, whether taken or not.
     out: usize,
+    /// The most bytes of large tasks. `None`: the host sets no bound.
+    most_bytes: Option<usize>,
+    /// The bytes of the large tasks of all queues.
+    bytes: usize,
     /// The virtual time of the last start.
     now: u64,
     shares: BTreeMap<u64, QueueShare>,
@@ -51,6 +62,8 @@ struct QueueShare {
     taken: usize,
     /// Permits set aside for the queue, and not taken yet.
     granted: usize,
+    /// The bytes of its large tasks.
+    bytes: usize,
     /// A loop waits for a permit.
     waits: bool,
     /// A loop will ask for more permits at once.
@@ -74,6 +87,13 @@ pub(crate) struct QueueCapacity {
     turn: tokio::sync::Mutex<()>,
 }
 
+/// The bytes that a large task of a queue takes. Dropping it gives them back.
+#[derive(Debug)]
+pub(crate) struct TaskBytes {
+    queue: Arc<QueueCapacity>,
+    bytes: usize,
+}
+
 /// The right to run `count` attempts of one queue. Dropping it frees the permits for other waiters.
 #[derive(Debug)]
 pub(crate) struct Permits {
@@ -85,8 +105,15 @@ impl Capacity {
     /// Room for `limit` attempts. `None`: only each queue's own concurrency counts.
     pub(crate) fn new(limit: Option<u32>) -> Capacity {
         let most = limit.map(|limit| limit as usize);
-        let pool = PermitPool { most, out: 0, now: 0, shares: BTreeMap::new(), next_id: 0 };
+        let (shares, next_id, now) = (BTreeMap::new(), 0, 0);
+        let pool = PermitPool { most, out: 0, most_bytes: None, bytes: 0, now, shares, next_id };
         Capacity { pool: Arc::new(Mutex::new(pool)), alone: Arc::default(), host_time: Arc::default() }
+    }
+
+    /// Bounds the bytes of large tasks.
+    pub(crate) fn with_bytes(self, most: u64) -> Capacity {
+        self.lock().most_bytes = Some(usize::try_from(most).unwrap_or(usize::MAX));
+        self
     }
 
     /// The bound.
@@ -115,6 +142,7 @@ impl Capacity {
                 most: concurrency as usize,
                 taken: 0,
                 granted: 0,
+                bytes: 0,
                 waits: false,
                 wants_more: false,
                 step: step(priority),
@@ -137,6 +165,10 @@ impl Capacity {
 }
 
 impl PermitPool {
+    fn is_full(&self) -> bool {
+        self.most_bytes.is_some_and(|most| self.bytes > most)
+    }
+
     /// Changes one queue's share, and grants the permits that this frees.
     fn change<T>(&mut self, id: u64, change: impl FnOnce(&mut QueueShare, &mut usize) -> T) -> Option<T> {
         let found = self.shares.get_mut(&id)?;
@@ -152,16 +184,17 @@ impl PermitPool {
     /// Grants free permits to queues with demand. If the host sets no bound, only the queue `changed` is
     /// looked at.
     fn grant_free(&mut self, changed: u64) {
+        let is_full = self.is_full();
         let Some(most) = self.most else {
             if let Some(share) = self.shares.get_mut(&changed) {
-                let demand = share.demand();
+                let demand = share.demand(is_full);
                 share.grant(demand);
                 self.out += demand;
             }
             return;
         };
         while self.out < most {
-            let wanting = self.shares.values_mut().filter(|share| share.demand() > 0);
+            let wanting = self.shares.values_mut().filter(|share| share.demand(is_full) > 0);
             let Some(first) = wanting.min_by_key(|share| share.due.max(self.now)) else { return };
             self.now = first.due.max(self.now);
             first.due = self.now + first.step;
@@ -172,8 +205,14 @@ impl PermitPool {
 }
 
 impl QueueShare {
-    fn demand(&self) -> usize {
-        if self.waits || self.wants_more { self.most.saturating_sub(self.taken + self.granted) } else { 0 }
+    /// `is_full`: large tasks hold as many bytes as they may.
+    fn is_held_up(&self, is_full: bool) -> bool {
+        is_full && self.bytes > 0
+    }
+
+    fn demand(&self, is_full: bool) -> usize {
+        let has_demand = (self.waits || self.wants_more) && !self.is_held_up(is_full);
+        if has_demand { self.most.saturating_sub(self.taken + self.granted) } else { 0 }
     }
 
     fn grant(&mut self, count: usize) {
@@ -249,11 +288,36 @@ impl QueueCapacity {
         self.resize(0, 1);
     }
 
-    /// Whether another attempt could begin now, by the queue's own concurrency and the host's.
+    /// Whether another attempt could begin now, by the queue's own concurrency and the host's bounds.
     pub(crate) fn has_room(&self) -> bool {
         let pool = self.host.lock();
-        pool.most.is_none_or(|most| pool.out < most)
-            && pool.shares.get(&self.id).is_some_and(|share| share.taken < share.most)
+        let may_begin = |share: &QueueShare| share.taken < share.most && !share.is_held_up(pool.is_full());
+        pool.most.is_none_or(|most| pool.out < most) && pool.shares.get(&self.id).is_some_and(may_begin)
+    }
+
+    /// Takes the bytes of a task that was claimed. None: it is small.
+    pub(crate) fn hold_bytes(self: &Arc<QueueCapacity>, bytes: usize) -> Option<TaskBytes> {
+        if bytes < LARGE {
+            return None;
+        }
+        self.count_bytes(|held| held + bytes);
+        Some(TaskBytes { queue: self.clone(), bytes })
+    }
+
+    fn count_bytes(&self, change: impl Fn(usize) -> usize) {
+        let mut pool = self.host.lock();
+        let was_full = pool.is_full();
+        pool.bytes = change(pool.bytes);
+        if let Some(share) = pool.shares.get_mut(&self.id) {
+            share.bytes = change(share.bytes);
+        }
+        if was_full && !pool.is_full() {
+            let ids: Vec<u64> = pool.shares.keys().copied().collect();
+            ids.into_iter().for_each(|id| pool.grant_free(id));
+            // Permits that were set aside may be taken now.
+            let waiting = pool.shares.values().filter(|share| share.waits && share.granted > 0);
+            waiting.for_each(|share| share.granted_notify.notify_one());
+        }
     }
 
     /// The permits in use.
@@ -262,13 +326,15 @@ impl QueueCapacity {
     }
 
     fn take(self: &Arc<QueueCapacity>, most: usize) -> Option<Permits> {
+        let mut pool = self.host.lock();
+        let is_full = pool.is_full();
         let take = |share: &mut QueueShare, _: &mut usize| {
-            let count = share.granted.min(most);
+            let count = if share.is_held_up(is_full) { 0 } else { share.granted.min(most) };
             share.granted -= count;
             share.taken += count;
             count
         };
-        let count = self.change(take).filter(|count| *count > 0)?;
+        let count = pool.change(self.id, take).filter(|count| *count > 0)?;
         Some(Permits { queue: self.clone(), count })
     }
 
@@ -284,6 +350,12 @@ impl QueueCapacity {
 
     fn change<T>(&self, change: impl FnOnce(&mut QueueShare, &mut usize) -> T) -> Option<T> {
         self.host.lock().change(self.id, change)
+    }
+}
+
+impl Drop for TaskBytes {
+    fn drop(&mut self) {
+        self.queue.count_bytes(|held| held.saturating_sub(self.bytes));
     }
 }
 
@@ -469,6 +541,21 @@ mod tests {
         assert_eq!(count(&now(&b, 2)), 1);
         drop(held);
         assert_eq!(count(&now(&b, 2)), 2);
+    }
+
+    #[test]
+    fn large_tasks_leave_room_for_small_ones() {
+        let capacity = Capacity::new(None).with_bytes(1 << 20);
+        let (large, small) = (capacity.queue(9, 1), capacity.queue(9, 1));
+        let held: Vec<_> = (0..4).map(|_| (now(&large, 1), large.hold_bytes(300 << 10))).collect();
+        assert!(held.iter().all(|(permit, bytes)| count(permit) == 1 && bytes.is_some()));
+        assert_eq!((large.has_room(), small.has_room()), (false, true));
+        assert_eq!((count(&now(&large, 1)), count(&now(&small, 9))), (0, 9));
+        assert!(small.hold_bytes(LARGE - 1).is_none());
+        let mut waiting = std::pin::pin!(large.acquire(9));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(held.into_iter().next());
+        assert_eq!(waiting.now_or_never().map(|permits| permits.count()), Some(9));
     }
 
     #[test]

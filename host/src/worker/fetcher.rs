@@ -81,21 +81,22 @@ pub(crate) struct Fetcher {
     booked: usize,
 }
 
-/// The size in bytes of the largest recent entry.
+/// The size in bytes of the largest recent entry. None before the first read, which takes one entry.
 #[derive(Default)]
-struct Sizes(usize);
+struct Sizes(Option<usize>);
 
 impl Sizes {
     /// Notes the sizes of a read's entries. A large entry counts for several reads, since others may follow.
     fn saw(&mut self, entries: &[StreamEntry]) {
         if let Some(largest) = entries.iter().map(StreamEntry::bytes).max() {
-            self.0 = largest.max(self.0 - self.0 / 8);
+            let before = self.0.unwrap_or(0);
+            self.0 = Some(largest.max(before - before / 8));
         }
     }
 
     /// How many entries fit into `bytes`: at least one.
     fn fit(&self, bytes: usize) -> usize {
-        (bytes / self.0.max(1)).max(1)
+        self.0.map_or(1, |largest| (bytes / largest.max(1)).max(1))
     }
 }
 
@@ -511,7 +512,7 @@ mod tests {
             deliveries: 1,
         };
         let mut sizes = Sizes::default();
-        assert!(sizes.fit(MAX_BYTES) >= MAX_BATCH, "nothing is known yet");
+        assert_eq!(sizes.fit(MAX_BYTES), 1, "nothing is known yet");
         sizes.saw(&[entry(100), entry(1 << 20)]);
         assert_eq!(sizes.fit(MAX_BYTES), 4);
         sizes.saw(&[]);

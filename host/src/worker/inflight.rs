@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::capacity::Permits;
+use super::capacity::{Permits, TaskBytes};
 use crate::queue::HeartbeatReport;
 use crate::task::Progress;
 
@@ -85,6 +85,8 @@ pub(crate) struct Hold {
     /// Whether the task may have a status: the script began it, or a host enqueued it.
     is_known: bool,
     permit: Option<Permits>,
+    /// The bytes of a large task.
+    bytes: Option<TaskBytes>,
     /// For an attempt that runs alone: dropped when its settlement is known, which lets other attempts run.
     alone: Option<DropGuard>,
 }
@@ -114,7 +116,7 @@ impl Inflight {
         }
         let lease = LeaseState { entry: entry.clone(), renewed: claim.since, deleted: false };
         table.leases.insert(entry.id.clone(), lease);
-        Some(Hold { table: self.clone(), entry, is_known: true, permit, alone: None })
+        Some(Hold { table: self.clone(), entry, is_known: true, permit, bytes: None, alone: None })
     }
 
     /// The entries that are owned now.
@@ -299,6 +301,11 @@ impl Hold {
     /// may run before that.
     pub(crate) fn runs_alone(&mut self, settled: DropGuard) {
         self.alone = Some(settled);
+    }
+
+    /// Counts the task's bytes until the hold is dropped.
+    pub(crate) fn takes(&mut self, bytes: Option<TaskBytes>) {
+        self.bytes = bytes;
     }
 
     /// Frees the permit, because the attempt has run.

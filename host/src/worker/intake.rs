@@ -72,11 +72,13 @@ pub(crate) async fn admit(
         // Redis does not count a takeover from an owner that lives. The gate raises the fence further if the
         // status knows a higher one.
         let is_uncounted = again && entry.deliveries == 1;
+        let bytes = shared.capacity.hold_bytes(entry.bytes());
         let mut decoded = codec::decode(&shared.name, entry);
         if let (true, Ok(task)) = (is_uncounted, &mut decoded) {
             task.fence = task.fence.saturating_add(1);
         }
-        let Some(hold) = hold(shared, &decoded, since, Some(permit)) else { continue };
+        let Some(mut hold) = hold(shared, &decoded, since, Some(permit)) else { continue };
+        hold.takes(bytes);
         held.push((decoded, hold));
     }
     // There were permits for more tasks than came.

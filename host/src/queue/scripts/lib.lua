@@ -206,31 +206,31 @@ local function mark_of(status, entry)
   return (exists(stops) or pending_of(stops)) and 'elsewhere' or nil
 end
 
--- Adds a task for the end of a task, with the fields of the ended one that are told. Its trace goes on in the
--- new task, below the span of the last attempt if hosts send spans. Fields that begin with `end.` speak of an
--- earlier end. If the stream cannot take it, the status of the ended task says so, if it is kept. The last
--- two are what the status said before.
+-- Adds a task for the end of a task, with the fields that are told and have room in a task (field.rs). Its
+-- trace goes on in the new task, below the span of the last attempt if hosts send spans. Fields that begin
+-- with `end.` speak of an earlier end. If the stream cannot take it, the status of the ended task says so, if
+-- it is kept. The last two are what the status said before.
 local function tell(status, id, how, attempt, changes, fields, letter, last_error, enqueued_at)
   local reason = letter and value_in(letter, 'tq-reason') or value_in(changes, 'duplicate_of') and 'duplicate'
     or how == 'FAILED' and 'lost' or ''
   if told.fields ~= '' and not told.named then told.named = cjson.decode(told.fields) end
   local span = value_in(changes, 'traceparent') or value_in(letter or fields or {}, 'tq-span')
-  local new = {}
+  local new, room, result = {}, 16777216 - 65536, value_in(changes, 'result') or ''
+  if #result > room then result = '' else room = room - #result end
   for i = 1, fields and #fields <= 7000 and #fields or 0, 2 do
-    local name = fields[i]
+    local name, size = fields[i], #fields[i] + #fields[i + 1]
     local is_own = string.sub(name, 1, 3) ~= 'tq-' and string.sub(name, 1, 4) ~= 'end.'
     local is_told = not told.named or told.named[name]
     if name == 'traceparent' then is_told = not span end
-    if is_own and is_told then append(new, name, fields[i + 1]) end
+    if is_own and is_told and size <= room then room = room - size; append(new, name, fields[i + 1]) end
   end
   if span then append(new, 'traceparent', span) end
   if how == 'COMPLETED' then last_error = nil end
   enqueued_at = value_in(changes, 'enqueued_at') or enqueued_at
     or value_in(fields or {}, 'tq-enqueued-at') or string.match(id, '^(%d+)%-%d+$')
   append(new, 'end.id', id, 'end.queue', told.queue, 'end.status', how, 'end.reason', reason,
-    'end.error', value_in(changes, 'error') or last_error or '',
-    'end.result', value_in(changes, 'result') or '', 'end.attempts', attempt or '',
-    'end.enqueued_at', enqueued_at or '', 'end.finished_at', now_text)
+    'end.error', value_in(changes, 'error') or last_error or '', 'end.result', result,
+    'end.attempts', attempt or '', 'end.enqueued_at', enqueued_at or '', 'end.finished_at', now_text)
   local added = redis.pcall('XADD', told[how], '*', unpack(new))
   if type(added) == 'table' and tonumber(retention) > 0 then
     redis.pcall('HSET', status, 'untold', added.err)

@@ -13,7 +13,7 @@ use axum::Router;
 use prometheus_client::registry::Registry;
 
 use crate::admin::tokens::Tokens;
-use crate::admin::{self, AdminState, Health};
+use crate::admin::{self, AdminState, Health, RefusedTokens};
 use crate::announcer::Announcer;
 use crate::api::{self, Api, ApiLimits, ApiParts};
 use crate::blobs::Blobs;
@@ -167,6 +167,7 @@ impl Host {
             redis: redis.clone(),
             plugins: plugins.clone(),
             traces: spans.traces.clone(),
+            refused: served.refused.clone(),
         };
         let _ = served.metrics.set(sources.registry());
         servants.tracker.spawn(announcer.run(servants.over.clone()));
@@ -267,6 +268,7 @@ impl Host {
 /// The places for what the admin server shows later, as there are no queues yet.
 struct Served {
     address: SocketAddr,
+    refused: RefusedTokens,
     metrics: Arc<OnceLock<Registry>>,
     api: Arc<OnceLock<Router>>,
     pages: Arc<OnceLock<Router>>,
@@ -276,11 +278,19 @@ struct Served {
 async fn serve_admin(config: &Config, health: &Health, servants: &Loops) -> anyhow::Result<Served> {
     let listener = admin::bind(config.admin.listen).await?;
     let address = listener.local_addr().context("cannot read the admin address")?;
-    let served = Served { address, metrics: Arc::default(), api: Arc::default(), pages: Arc::default() };
+    let served = Served {
+        address,
+        refused: RefusedTokens::default(),
+        metrics: Arc::default(),
+        api: Arc::default(),
+        pages: Arc::default(),
+    };
     let state = AdminState {
         metrics: served.metrics.clone(),
         health: health.clone(),
         tokens: Tokens::of(&config.admin),
+        refused: served.refused.clone(),
+        listen: address,
         api: served.api.clone(),
         pages: served.pages.clone(),
     };

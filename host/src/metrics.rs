@@ -21,7 +21,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use strum::VariantArray as _;
 
-use crate::admin::Health;
+use crate::admin::{Health, RefusedTokens};
 use crate::plugins::figures::VersionFigures;
 use crate::plugins::{PluginStatus, Plugins};
 use crate::queue::Redis;
@@ -41,6 +41,7 @@ pub(crate) struct Sources {
     pub redis: Redis,
     pub plugins: Plugins,
     pub traces: Traces,
+    pub refused: RefusedTokens,
 }
 
 impl Sources {
@@ -158,6 +159,12 @@ impl Sources {
         ConstCounter::new(self.traces.left_out()).encode(counter)
     }
 
+    fn refused(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Requests and logins with a wrong token of [admin].";
+        let counter = out.encode_descriptor("refused_tokens", help, None, MetricType::Counter)?;
+        self.refused.count().encode(counter)
+    }
+
     fn redis(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Connections to Redis that were made again.";
         let counter = out.encode_descriptor("redis_reconnects", help, None, MetricType::Counter)?;
@@ -224,6 +231,7 @@ impl Collector for Sources {
         self.health(&mut out)?;
         self.config(&mut out)?;
         self.redis(&mut out)?;
+        self.refused(&mut out)?;
         self.traces(&mut out)?;
         self.plugins(&mut out)
     }

@@ -1,7 +1,9 @@
 //! Access: tokens, foreign pages, request ids, and that no path is left open.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -23,6 +25,13 @@ fn guarded() -> (Bench, Host) {
     ));
     let host = bench.host();
     (bench, host)
+}
+
+/// The value of a series, with the token.
+fn host_metric(host: &Host, series: &str) -> f64 {
+    let body = send(host.admin(), "GET", "/metrics", &[READ], None).body;
+    let line = body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {series} in {body}"))
 }
 
 /// Every path with its methods, as the OpenAPI document has them.
@@ -75,15 +84,21 @@ fn every_path_that_changes_something_refuses_without_the_token() {
         all.iter().map(|(method, path)| (method.as_str(), path.as_str())).collect();
     assert_eq!(found, expected.into_iter().collect());
     let (id, before) = (bench.xadd("work", &[("a", "1")]), bench.redis::<Vec<String>>("KEYS", "*"));
+    let address = host.admin();
     for (method, path) in &all {
         let path = path.replace("{queue}", "work").replace("{id}", &id).replace("{plugin}", "missing");
         let body = Some("{\"all\": true, \"fields\": {\"a\": \"1\"}}").filter(|_| method == "POST");
         let asked = |headers: &[(&str, &str)]| -> Response {
             let headers = [&[("content-type", "application/json")], headers].concat();
-            send(host.admin(), method, &path, &headers, body)
+            send(address, method, &path, &headers, body)
         };
-        for wrong in [&[][..], &[("authorization", "Bearer wrong")], &[("authorization", "Basic s3cret")]] {
-            let answer = asked(wrong);
+        // A wrong token is answered late.
+        let answers: Vec<Response> = std::thread::scope(|scope| {
+            let wrong = [&[][..], &[("authorization", "Bearer wrong")], &[("authorization", "Basic s3cret")]];
+            let asking = wrong.map(|headers| scope.spawn(|| asked(headers)));
+            asking.map(|answer| answer.join().expect("an answer")).into()
+        });
+        for answer in answers {
             problem(&answer, 401, "unauthorized");
             assert_eq!(answer.header("www-authenticate"), Some("bearer"), "{method} {path}");
         }
@@ -104,6 +119,11 @@ fn every_path_that_changes_something_refuses_without_the_token() {
     assert_eq!(send(host.admin(), "GET", "/metrics", &[READ], None).status, 200);
     assert_eq!(host.get("/metrics").status, 401);
     assert_eq!(host.get("/livez").status, 200);
+    let wrong = 2 * all.len() as u64;
+    assert!((host_metric(&host, "tqhost_refused_tokens_total") - wrong as f64).abs() < 0.5);
+    let told = host.logged("wrong token of [admin]");
+    assert!(told[0]["level"] == "WARN" && told[0]["from"] == "127.0.0.1", "{told:?}");
+    assert!(told.len() <= 3, "told once a minute: {told:?}");
     let log = host.stop_for_log().raw();
     assert!(!log.contains("s3cret") && !log.contains("peek"), "no token is in the log");
     let audit: Vec<&str> =
@@ -223,4 +243,73 @@ fn a_listener_that_others_reach_needs_a_token() {
     for why in ["admin.token: is required", "admin.read_token: needs token beside it"] {
         assert!(ran.stderr.contains(why), "{ran:?}");
     }
+    let tokens = "token = \"0123456789abcde\"\nread_token = \"0123456789abcdef\"\n";
+    bench.configure(&format!("{redis}{url}[admin]\nlisten = \"0.0.0.0:0\"\n{tokens}"));
+    let ran = bench.tqhost(&["check"]);
+    assert_eq!(ran.code, 78, "{ran:?}");
+    assert!(ran.stderr.contains("admin.token: has 15 characters, and 0.0.0.0:0 can be reached"), "{ran:?}");
+    assert!(!ran.stderr.contains("read_token") && !ran.stderr.contains("0123456789"), "{ran:?}");
+}
+
+#[test]
+fn silent_clients_keep_nobody_from_asking_whether_the_host_lives() {
+    let bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    host.until_ready();
+    let parts: [&[u8]; 3] = [b"", b"GET /livez HTTP/1.1\r\nHost: ", b"GET /"];
+    for part in parts {
+        // More than the host takes connections.
+        let silent: Vec<TcpStream> = (0..100)
+            .map(|_| {
+                let mut stream = TcpStream::connect(host.admin()).expect("connect");
+                stream.write_all(part).expect("a part of a request");
+                stream
+            })
+            .collect();
+        for path in ["/livez", "/readyz"] {
+            let mut stream = TcpStream::connect(host.admin()).expect("connect");
+            // Far less than the time for which a silent connection may stay.
+            stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
+            let request =
+                format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", host.admin());
+            stream.write_all(request.as_bytes()).expect("a request");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an answer while others are silent");
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+        }
+        drop(silent);
+    }
+    host.stop();
+}
+
+#[test]
+fn health_and_metrics_are_not_for_foreign_pages_and_names_not_for_strangers() {
+    let bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let open = bench.host();
+    open.until_ready();
+    let foreign = [("host", "evil.example:7700")];
+    for path in ["/metrics", "/readyz", "/v1/queues", "/"] {
+        let answer = send(open.admin(), "GET", path, &foreign, None);
+        assert_eq!(answer.status, 403, "{path}: {answer:?}");
+        assert!(!answer.body.contains("work"), "{path}: {answer:?}");
+        assert_eq!(open.get(path).status, 200, "{path}");
+    }
+    assert_eq!(send(open.admin(), "GET", "/livez", &foreign, None).status, 200);
+    open.stop();
+
+    let (_bench, host) = guarded();
+    host.until_ready();
+    let answer = host.get("/readyz");
+    assert_eq!((answer.status, answer.json()), (200, json!({ "ready": true })));
+    for headers in [[TOKEN], [READ]] {
+        let answer = send(host.admin(), "GET", "/readyz", &headers, None);
+        assert_eq!(answer.json()["queues"][0]["queue"], "work", "{answer:?}");
+    }
+    for path in ["/v1/queues", "/v1/nothing", "/v1/openapi.json", "/readyz", "/metrics", "/livez", "/nothing"]
+    {
+        let answer = send(host.admin(), "GET", path, &[READ], None);
+        let told = ["x-content-type-options", "cache-control"].map(|name| answer.header(name));
+        assert_eq!(told, [Some("nosniff"), Some("no-store")], "{path}: {answer:?}");
+    }
+    host.stop();
 }

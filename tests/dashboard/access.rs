@@ -156,3 +156,50 @@ fn without_a_token_only_names_of_this_machine_are_answered() {
     refused(&browser.get("/queues/work?cursor=none"), 422, "cursor");
     host.stop();
 }
+
+#[test]
+fn a_proxy_may_write_the_host_with_its_port_or_in_capitals() {
+    let (bench, host) = guarded();
+    let nobody = Browser::new(&host);
+    let login = |host: &str, origin: &str| {
+        let form = form_token(&nobody.page("/login"));
+        let headers = [("host", host), ("origin", origin), ("sec-fetch-site", "same-origin"), FORM];
+        let fields = [("form-token", form.as_str()), ("token", "s3cret"), ("next", "/plugins")];
+        nobody.ask("POST", "/login", &headers, Some(&encoded(&fields)))
+    };
+    for (host, origin) in [
+        ("tq.example.com", "https://tq.example.com"),
+        ("tq.example.com:443", "https://tq.example.com"),
+        ("tq.example.com:80", "http://tq.example.com"),
+        ("TQ.Example.com", "https://tq.example.com"),
+        ("TQ.example.com:8443", "https://tq.example.com:8443"),
+    ] {
+        assert_eq!(led_to(&login(host, origin)), "/plugins", "{host} {origin}");
+    }
+    for (host, origin) in [
+        ("tq.example.com:80", "https://tq.example.com"),
+        ("tq.example.com:443", "http://tq.example.com"),
+        ("tq.example.com:8443", "https://tq.example.com"),
+        ("upstream:7700", "https://tq.example.com"),
+    ] {
+        refused(&login(host, origin), 403, "not come from a page of this address");
+    }
+    drop(bench);
+    host.stop();
+}
+
+#[test]
+fn logins_with_one_token_end_no_session_of_another() {
+    let (bench, host) = guarded();
+    let writer = Browser::logged_in(&host, "s3cret");
+    let nobody = Browser::new(&host);
+    let form = form_token(&nobody.page("/login"));
+    // More than the host keeps.
+    for _ in 0..1_001 {
+        let answer = nobody.submit("/login", &[("form-token", &form), ("token", "peek")]);
+        assert_eq!(answer.status, 303, "{answer:?}");
+    }
+    writer.page("/");
+    drop(bench);
+    host.stop();
+}

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::deploy::documents;
 use super::support::web::Service;
-use super::support::{Bench, Held, Host, Web, eventually};
+use super::support::{Bench, Held, Host, Web, eventually, http};
 
 const RULES: &str = include_str!("../../deploy/alerts.yaml");
 const CONFIG: &str = include_str!("../../deploy/prometheus.yaml");
@@ -245,7 +245,8 @@ fn an_incident_is_told_of_and_a_graceful_stop_is_not() {
     let limit_ms = 12_000;
     eventually("they stop for a while", || {
         prometheus.stays_silent(1);
-        let report: Value = serde_json::from_str(&second.get("/readyz").body).expect("JSON");
+        let token = [("authorization", &*format!("Bearer {READ_TOKEN}"))];
+        let report = http::send(second.admin(), "GET", "/readyz", &token, None).json();
         (report["queues"][0]["since_ms"].as_u64() >= Some(limit_ms)).then_some(())
     });
     held.end();

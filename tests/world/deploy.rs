@@ -36,8 +36,8 @@ fn the_configuration_of_the_image_is_a_good_one() {
     let text = std::fs::read_to_string(root().join("deploy/tqhost.toml")).expect("the configuration");
     let secrets = [
         ("REDIS_URL", "redis://redis:6379"),
-        ("TQHOST_ADMIN_TOKEN", "secret"),
-        ("TQHOST_READ_TOKEN", "open"),
+        ("TQHOST_ADMIN_TOKEN", "secret-of-the-admin"),
+        ("TQHOST_READ_TOKEN", "open-to-the-readers"),
     ];
     let text = secrets.iter().fold(text, |text, (name, value)| {
         let reference = format!("{{ env = \"{name}\" }}");

@@ -124,7 +124,7 @@ impl Health {
     }
 
     /// Notes that a part that the host needs has ended: the host is not ready until it is restarted.
-    /// `/readyz` shows the reason to everybody, also without a token.
+    /// `/readyz` shows the reason to those who may read.
     pub(crate) fn fail(&self, reason: &'static str) {
         self.0.failed.get_or_init(|| reason);
     }
@@ -225,7 +225,7 @@ impl FetchPulse {
         self.event(Event::Beat(state), Instant::now());
     }
 
-    /// The loop could not do its work. `/readyz` shows the reason to everybody, so it must not hold secrets.
+    /// The loop could not do its work. `/readyz` shows the reason, so it must not hold secrets.
     pub(crate) fn fault(&self, mut reason: String) {
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
         self.event(Event::Fault(reason), Instant::now());

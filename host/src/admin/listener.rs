@@ -1,29 +1,38 @@
-//! Listens on the admin address, with bounds on the number of connections and on their idle time.
+//! Listens on the admin address, with bounds on the number of connections and on how long each may wait for
+//! its client.
 //!
-//! In: an address from the configuration. Out: connections for axum, at most [`MAX_CONNECTIONS`] at once.
+//! In: an address from the configuration. Out: connections for axum, each with a [`ClientPlace`], of which
+//! there are [`MAX_CONNECTIONS`].
 //!
-//! A connection is closed when the server has written nothing to it for the idle time. So a client that sends
-//! nothing, sends its request byte by byte, or does not read the answer cannot keep its place. A handler that
-//! streams has to write something within the idle time.
+//! A client keeps its place only while it does its part. The first bytes of a request must be followed by the
+//! rest of its head within 5 seconds, and a connection is closed when the server has written nothing to it
+//! for 30 seconds. While all places are taken, a new connection gets the place of the one that has waited
+//! longest for its client, so silent connections never keep a probe of the health out. A handler that streams
+//! has to write something within the idle time.
 //!
 //! Not here: what is answered (`admin`).
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use axum::serve::Listener;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
+use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::sync::Notify;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 const MAX_CONNECTIONS: usize = 64;
-const IDLE: Duration = Duration::from_secs(30);
+const WAITS: ClientWaits = ClientWaits { head: Duration::from_secs(5), idle: Duration::from_secs(30) };
 
 /// Binds `admin.listen`.
 pub(crate) async fn bind(addr: SocketAddr) -> anyhow::Result<TcpListener> {
@@ -35,20 +44,30 @@ pub(crate) async fn bind(addr: SocketAddr) -> anyhow::Result<TcpListener> {
     }
 }
 
-/// A listener with a limit on connections and on how long one may be idle.
+/// How long a connection may wait for its client.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClientWaits {
+    /// From the first byte of a request, or from the start of the connection, to the end of its head.
+    pub head: Duration,
+    /// Since something was written last.
+    pub idle: Duration,
+}
+
+/// A listener with a limit on connections.
 pub(super) struct Limited {
     listener: TcpListener,
-    places: Arc<Semaphore>,
-    idle: Duration,
+    places: Arc<PlaceTable>,
+    times: ClientWaits,
 }
 
 impl Limited {
     pub(super) fn new(listener: TcpListener) -> Self {
-        Self::with(listener, MAX_CONNECTIONS, IDLE)
+        Self::with(listener, MAX_CONNECTIONS, WAITS)
     }
 
-    pub(super) fn with(listener: TcpListener, places: usize, idle: Duration) -> Self {
-        Limited { listener, places: Arc::new(Semaphore::new(places)), idle }
+    pub(super) fn with(listener: TcpListener, most: usize, times: ClientWaits) -> Self {
+        let places = PlaceTable { most, taken: Mutex::default(), changed: Notify::new() };
+        Limited { listener, places: Arc::new(places), times }
     }
 }
 
@@ -57,10 +76,11 @@ impl Listener for Limited {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        // The semaphore is never closed. While no place is free, connections wait in the kernel's backlog.
-        let place = Arc::clone(&self.places).acquire_owned().await.ok();
         let (stream, addr) = Listener::accept(&mut self.listener).await;
-        (Connection { stream, idle: self.idle, deadline: Box::pin(sleep(self.idle)), _place: place }, addr)
+        let place = self.places.take(addr.ip(), self.times).await;
+        let evicted = Box::pin(place.0.evicted.clone().cancelled_owned());
+        let deadline = Box::pin(sleep_until(place.phase().ends));
+        (Connection { stream, place, evicted, deadline }, addr)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -68,21 +88,210 @@ impl Listener for Limited {
     }
 }
 
-/// A connection that fails with `TimedOut` when nothing was written to it for its idle time.
+/// The places that are taken, in the order of their connections.
+struct PlaceTable {
+    most: usize,
+    taken: Mutex<BTreeMap<u64, ClientPlace>>,
+    /// A place came free, or its connection began to wait for its client.
+    changed: Notify,
+}
+
+impl PlaceTable {
+    async fn take(self: &Arc<PlaceTable>, peer: IpAddr, times: ClientWaits) -> ClientPlace {
+        loop {
+            if let Some(place) = self.take_now(peer, times) {
+                return place;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// Takes a free place, or that of the connection that has waited longest for its client.
+    fn take_now(self: &Arc<PlaceTable>, peer: IpAddr, times: ClientWaits) -> Option<ClientPlace> {
+        let mut taken = lock(&self.taken);
+        if taken.len() >= self.most {
+            let waiting = taken.iter().filter_map(|(id, place)| Some((place.phase().waits_since?, *id)));
+            let evicted = waiting.min().and_then(|(_, id)| taken.remove(&id))?;
+            evicted.0.evicted.cancel();
+        }
+        let id = taken.last_key_value().map_or(0, |(last, _)| last + 1);
+        let place = ClientPlace(Arc::new(ClientState {
+            id,
+            peer,
+            times,
+            phase: Mutex::new(ClientPhase::begins(times)),
+            evicted: CancellationToken::new(),
+            places: Arc::clone(self),
+        }));
+        taken.insert(id, place.clone());
+        Some(place)
+    }
+}
+
+/// The state of one connection. Clones share it.
+#[derive(Clone)]
+pub(super) struct ClientPlace(Arc<ClientState>);
+
+struct ClientState {
+    id: u64,
+    peer: IpAddr,
+    times: ClientWaits,
+    phase: Mutex<ClientPhase>,
+    /// Another connection has the place.
+    evicted: CancellationToken,
+    places: Arc<PlaceTable>,
+}
+
+struct ClientPhase {
+    /// A request has come whole, and its answer is being made or written.
+    is_answered: bool,
+    /// A part of a request's head has come.
+    has_begun: bool,
+    /// Since when nothing happens unless the client sends or reads.
+    waits_since: Option<Instant>,
+    /// When the connection is closed, unless something happens.
+    ends: Instant,
+}
+
+impl ClientPhase {
+    fn begins(times: ClientWaits) -> ClientPhase {
+        let now = Instant::now();
+        ClientPhase { is_answered: false, has_begun: true, waits_since: Some(now), ends: now + times.head }
+    }
+}
+
+impl ClientPlace {
+    pub(super) fn peer(&self) -> IpAddr {
+        self.0.peer
+    }
+
+    fn phase(&self) -> MutexGuard<'_, ClientPhase> {
+        lock(&self.0.phase)
+    }
+
+    /// Notes that a request has come. It is answered until the value is dropped.
+    pub(super) fn answers(&self) -> Answering {
+        let mut phase = self.phase();
+        phase.is_answered = true;
+        phase.waits_since = None;
+        phase.ends = Instant::now() + self.0.times.idle;
+        Answering(self.clone())
+    }
+
+    fn answered(&self) {
+        let now = Instant::now();
+        let ends = now + self.0.times.idle;
+        *self.phase() = ClientPhase { is_answered: false, has_begun: false, waits_since: Some(now), ends };
+        self.0.places.changed.notify_one();
+    }
+
+    /// Notes that bytes came. Returns the end of the connection, if it is sooner now.
+    fn received(&self) -> Option<Instant> {
+        let mut phase = self.phase();
+        if phase.is_answered || phase.has_begun {
+            return None;
+        }
+        phase.has_begun = true;
+        phase.ends = phase.ends.min(Instant::now() + self.0.times.head);
+        Some(phase.ends)
+    }
+
+    /// Notes whether bytes could be written.
+    fn wrote(&self, is_ready: bool) {
+        let mut phase = self.phase();
+        if is_ready {
+            phase.ends = Instant::now() + self.0.times.idle;
+            if phase.is_answered {
+                phase.waits_since = None;
+            }
+        } else if phase.waits_since.is_none() {
+            phase.waits_since = Some(Instant::now());
+            self.0.places.changed.notify_one();
+        }
+    }
+
+    fn leave(&self) {
+        lock(&self.0.places.taken).remove(&self.0.id);
+        self.0.places.changed.notify_one();
+    }
+}
+
+impl Connected<IncomingStream<'_, Limited>> for ClientPlace {
+    fn connect_info(stream: IncomingStream<'_, Limited>) -> ClientPlace {
+        stream.io().place.clone()
+    }
+}
+
+/// A request of the connection is answered for as long as this lives.
+pub(super) struct Answering(ClientPlace);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answered();
+    }
+}
+
+impl Answering {
+    /// Lives until the server has taken the whole answer.
+    pub(super) fn with(self, body: Body) -> Body {
+        Body::new(AnswerBody { body, _answering: self })
+    }
+}
+
+struct AnswerBody {
+    body: Body,
+    _answering: Answering,
+}
+
+impl HttpBody for AnswerBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A connection that fails when its client has kept it waiting for too long, or another one has its place.
 pub(super) struct Connection {
     stream: TcpStream,
-    idle: Duration,
+    place: ClientPlace,
+    evicted: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// May be earlier than the end of the phase, never later.
     deadline: Pin<Box<Sleep>>,
-    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
-    /// Fails once the deadline has passed. Until then the deadline wakes the task of `cx`.
+    /// Fails once the connection is to end. Until then, that wakes the task of `cx`.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match self.deadline.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
-            Poll::Pending => Ok(()),
+        if self.evicted.as_mut().poll(cx).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
         }
+        while self.deadline.as_mut().poll(cx).is_ready() {
+            let ends = self.place.phase().ends;
+            if ends <= Instant::now() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.deadline.as_mut().reset(ends);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.place.leave();
     }
 }
 
@@ -93,7 +302,11 @@ impl AsyncRead for Connection {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if let Some(ends) = self.place.received() {
+            self.deadline.as_mut().reset(ends);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -101,10 +314,7 @@ impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.check(cx)?;
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        if written.is_ready() {
-            let next = Instant::now() + self.idle;
-            self.deadline.as_mut().reset(next);
-        }
+        self.place.wrote(written.is_ready());
         written
     }
 
@@ -115,6 +325,10 @@ impl AsyncWrite for Connection {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

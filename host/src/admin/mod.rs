@@ -1,14 +1,16 @@
 //! The admin server.
 //!
 //!     GET /livez    200 "ok" as long as the runtime answers
-//!     GET /readyz   200 or 503, with the report of `health` as JSON
+//!     GET /readyz   200 or 503, with the report of `health` as JSON; without its queues for a client that
+//!                   has no bearer token, if one is set
 //!     GET /metrics  a scrape of the metrics as OpenMetrics text; 401 without a bearer token, if one is set
 //!     /v1/…         the HTTP API, once the host has made it; 503 before
 //!     /, /queues/…  the dashboard, once the host has made it; 503 before
 //!     else          404
 //!
-//! Errors are `application/problem+json`. In: a bound listener, the [`AdminState`], a token that stops the
-//! server. Out: answers over HTTP.
+//! Without tokens, all but `/livez` answer only requests to a loopback name (`request`), so that no page of a
+//! browser reads them by a trick. Errors are `application/problem+json`. In: a bound listener, the
+//! [`AdminState`], a token that stops the server. Out: answers over HTTP.
 //!
 //! Not here: what is in a scrape (`metrics`), the API (`api`), the loops that beat (`worker`), limits on
 //! connections (`listener`).
@@ -17,29 +19,35 @@ pub(crate) mod audit;
 pub(crate) mod health;
 mod listener;
 pub(crate) mod problem;
+mod refused;
 pub(crate) mod request;
 pub(crate) mod tokens;
 
 use std::future::IntoFuture;
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
 pub(crate) use health::{FetchPulse, FetchState, Health};
+use listener::ClientPlace;
 pub(crate) use listener::bind;
 use problem::{ApiProblem, ProblemCode};
-use request::{REQUEST_ID, is_change, request_id};
+pub(crate) use refused::RefusedTokens;
+use request::{REQUEST_ID, is_change, known_host, request_id};
 use tokens::Tokens;
 
 /// How long the answers that have begun may take after `stop`.
@@ -55,6 +63,9 @@ pub(crate) struct AdminState {
     pub health: Health,
     /// The bearer tokens, of which `/metrics` asks for any.
     pub tokens: Tokens,
+    pub refused: RefusedTokens,
+    /// The address of the listener.
+    pub listen: SocketAddr,
     /// The HTTP API. Empty until the host has made the parts that it acts on.
     pub api: Arc<OnceLock<Router>>,
     /// The dashboard. Empty for as long as the API is.
@@ -68,7 +79,8 @@ pub(crate) async fn serve(listener: TcpListener, state: AdminState, stop: Cancel
 }
 
 async fn serve_limited(listener: listener::Limited, state: AdminState, stop: CancellationToken) {
-    let server = axum::serve(listener, routes(state)).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let service = routes(state).into_make_service_with_connect_info::<ClientPlace>();
+    let server = axum::serve(listener, service).with_graceful_shutdown(stop.clone().cancelled_owned());
     tokio::select! {
         _ = server.into_future() => {}
         () = async { stop.cancelled().await; tokio::time::sleep(SHUTDOWN_WAIT).await } => {
@@ -84,20 +96,60 @@ fn routes(state: AdminState) -> Router {
         .route("/metrics", get(scrape))
         .fallback(others)
         .method_not_allowed_fallback(no_such_method)
+        .layer(middleware::from_fn_with_state(state.clone(), front))
         .with_state(state)
 }
 
-async fn readyz(State(state): State<AdminState>) -> Response {
-    let report = state.health.report();
-    let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, [(CACHE_CONTROL, "no-store")], Json(report)).into_response()
+/// Stands in front of every request.
+async fn front(
+    State(state): State<AdminState>,
+    ConnectInfo(place): ConnectInfo<ClientPlace>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let answering = place.answers();
+    let is_login = request.method() == Method::POST && request.uri().path() == "/login";
+    let headers = request.headers();
+    let is_wrong = headers.contains_key(AUTHORIZATION) && state.tokens.caller(headers).is_none();
+    let mut response = next.run(request).await;
+    if (is_wrong || is_login)
+        && response.extensions().get::<ProblemCode>() == Some(&ProblemCode::Unauthorized)
+    {
+        state.refused.note(place.peer()).await;
+    }
+    let headers = response.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response.map(|body| answering.with(body))
 }
 
-async fn scrape(State(state): State<AdminState>, headers: HeaderMap) -> Response {
-    if state.tokens.caller(&headers).is_none() {
-        let detail = "this endpoint asks for a token of [admin]: Authorization: Bearer …";
-        return ApiProblem::new(ProblemCode::Unauthorized, detail).into_response();
+/// The problem of a request without the token that it needs, or to a name that may lead here by a trick.
+fn admit(state: &AdminState, headers: &HeaderMap) -> Result<(), ApiProblem> {
+    known_host(&state.tokens, headers, state.listen)?;
+    match state.tokens.caller(headers) {
+        Some(_) => Ok(()),
+        None => {
+            let detail = "this endpoint asks for a token of [admin]: Authorization: Bearer …";
+            Err(ApiProblem::new(ProblemCode::Unauthorized, detail))
+        }
     }
+}
+
+async fn readyz(State(state): State<AdminState>, headers: HeaderMap) -> Response {
+    let report = state.health.report();
+    let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    match admit(&state, &headers) {
+        Ok(()) => (status, Json(report)).into_response(),
+        // A probe has no token, and needs no names of queues and no addresses.
+        Err(problem) if problem.code == ProblemCode::Unauthorized && !headers.contains_key(AUTHORIZATION) => {
+            (status, Json(json!({ "ready": report.ready }))).into_response()
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn scrape(State(state): State<AdminState>, headers: HeaderMap) -> Result<Response, ApiProblem> {
+    admit(&state, &headers)?;
     let mut body = String::new();
     let written = match state.metrics.get() {
         Some(metrics) => text::encode(&mut body, metrics),
@@ -107,7 +159,7 @@ async fn scrape(State(state): State<AdminState>, headers: HeaderMap) -> Response
         // A scraper refuses a text without the closing `# EOF`.
         tracing::error!("the metrics could not be written as text");
     }
-    ([(CONTENT_TYPE, OPENMETRICS), (CACHE_CONTROL, "no-store")], body).into_response()
+    Ok(([(CONTENT_TYPE, OPENMETRICS)], body).into_response())
 }
 
 /// Whether a path belongs to the dashboard.

@@ -14,35 +14,41 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::listener::Limited;
+use super::listener::{ClientWaits, Limited};
 use super::tokens::Tokens;
-use super::{AdminState, FetchState, Health, bind, serve_limited};
+use super::{AdminState, FetchState, Health, RefusedTokens, bind, serve_limited};
 use crate::config::Secret;
 
 struct Server {
     addr: SocketAddr,
     health: Health,
     metrics: Arc<OnceLock<Registry>>,
+    refused: RefusedTokens,
     stop: CancellationToken,
     serving: JoinHandle<()>,
 }
 
 impl Server {
-    async fn start(token: Option<&str>, places: usize, idle: Duration) -> Server {
+    async fn start(token: Option<&str>, places: usize, head: Duration) -> Server {
         let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let health = Health::new(Duration::from_secs(600));
         let metrics = Arc::<OnceLock<Registry>>::default();
+        let refused = RefusedTokens::default();
         let state = AdminState {
             metrics: metrics.clone(),
             health: health.clone(),
             tokens: Tokens { token: token.map(Secret::new), read_token: None },
+            refused: refused.clone(),
+            listen: addr,
             api: Arc::default(),
             pages: Arc::default(),
         };
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(serve_limited(Limited::with(listener, places, idle), state, stop.clone()));
-        Server { addr, health, metrics, stop, serving }
+        let times = ClientWaits { head, idle: Duration::from_secs(600) };
+        let limited = Limited::with(listener, places, times);
+        let serving = tokio::spawn(serve_limited(limited, state, stop.clone()));
+        Server { addr, health, metrics, refused, stop, serving }
     }
 
     async fn plain() -> Server {
@@ -51,7 +57,7 @@ impl Server {
 
     async fn request(&self, line: &str, headers: &str) -> Answer {
         let mut stream = TcpStream::connect(self.addr).await.unwrap();
-        let request = format!("{line} HTTP/1.1\r\nHost: tqhost\r\nConnection: close\r\n{headers}\r\n");
+        let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).await.unwrap();
@@ -160,8 +166,33 @@ async fn metrics_ask_for_the_token() {
     for accepted in ["Authorization: Bearer s3cret\r\n", "authorization: bearer s3cret\r\n"] {
         assert_eq!(server.request("GET /metrics", accepted).await.status, 200);
     }
-    for open in ["GET /livez", "GET /readyz"] {
-        assert_ne!(server.request(open, "").await.status, 401);
+    assert_eq!(server.request("GET /livez", "").await.status, 200);
+    // A missing token is no guess.
+    assert_eq!(server.refused.count().get(), 4);
+}
+
+#[tokio::test]
+async fn readyz_names_no_queue_to_a_client_without_the_token() {
+    let server = Server::start(Some("s3cret"), 8, Duration::from_secs(600)).await;
+    server.health.queue("mail").fault("connection refused".to_owned());
+    let answer = server.request("GET /readyz", "").await;
+    assert_eq!((answer.status, answer.body.as_str()), (503, "{\"ready\":false}"));
+    let answer = server.request("GET /readyz", "Authorization: Bearer s3cret\r\n").await;
+    assert_eq!((answer.status, &answer.json()["queues"][0]["reason"]), (503, &json!("connection refused")));
+    server.request("GET /readyz", "Authorization: Bearer x\r\n").await.assert_problem(401, "Unauthorized");
+}
+
+#[tokio::test]
+async fn without_a_token_a_foreign_name_is_answered_nothing_but_that_the_host_lives() {
+    let server = Server::plain().await;
+    for (path, status) in [("/livez", 200), ("/readyz", 403), ("/metrics", 403)] {
+        let mut stream = TcpStream::connect(server.addr).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: evil.example:7700\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {text}");
+        assert!(status == 200 || text.contains("foreign-host"), "{text}");
     }
 }
 
@@ -182,24 +213,65 @@ async fn everything_else_is_not_found() {
     }
 }
 
+/// Asks on a connection that stays.
+async fn ask(stream: &mut TcpStream) {
+    stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\nok") {
+        assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "it was closed");
+    }
+}
+
+/// Whether the server closes it without an answer; the kernel chooses whether by FIN or by RST.
+async fn is_closed(mut stream: TcpStream) -> bool {
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest).await;
+    !rest.starts_with(b"HTTP/1.1 200")
+}
+
 #[tokio::test]
-async fn a_slow_connection_is_closed_and_frees_its_place() {
-    let server = Server::start(None, 1, Duration::from_millis(100)).await;
+async fn a_head_that_does_not_come_whole_in_time_closes_its_connection() {
+    let server = Server::start(None, 8, Duration::from_millis(100)).await;
+    let silent = TcpStream::connect(server.addr).await.unwrap();
     let mut slow = TcpStream::connect(server.addr).await.unwrap();
     slow.write_all(b"GET /livez HTTP/1.1\r\nHost: ").await.unwrap();
-    // This request waits until the slow connection frees the only place.
+    let mut second = TcpStream::connect(server.addr).await.unwrap();
+    ask(&mut second).await;
+    second.write_all(b"GET /livez").await.unwrap();
+    assert!(is_closed(silent).await && is_closed(slow).await && is_closed(second).await);
+}
+
+#[tokio::test]
+async fn the_connection_that_waited_longest_for_its_client_makes_room() {
+    let server = Server::start(None, 2, Duration::from_secs(600)).await;
+    let oldest = TcpStream::connect(server.addr).await.unwrap();
+    let mut kept = TcpStream::connect(server.addr).await.unwrap();
+    ask(&mut kept).await;
     assert_eq!(server.request("GET /livez", "").await.status, 200);
-    let mut rest = Vec::new();
-    // The server closed it without an answer; the kernel chooses whether by FIN or by RST.
-    let _ = slow.read_to_end(&mut rest).await;
-    assert!(!rest.starts_with(b"HTTP/1.1 200"));
+    assert!(is_closed(oldest).await);
+    ask(&mut kept).await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_being_answered_keeps_its_place() {
+    let server = Server::start(Some("s3cret"), 1, Duration::from_secs(600)).await;
+    let wrong = "Authorization: Bearer wrong\r\n";
+    // The first answer is delayed, and the second client has to wait for its place.
+    let second = async {
+        while server.refused.count().get() == 0 {
+            tokio::task::yield_now().await;
+        }
+        server.request("GET /livez", "").await
+    };
+    let (refused, lives) = tokio::join!(server.request("GET /metrics", wrong), second);
+    assert_eq!((refused.status, lives.status, server.refused.count().get()), (401, 200, 1));
 }
 
 #[tokio::test]
 async fn stop_ends_the_server_and_its_idle_connections() {
     let server = Server::plain().await;
     let mut idle = TcpStream::connect(server.addr).await.unwrap();
-    idle.write_all(b"GET /livez HTTP/1.1\r\nHost: tqhost\r\n\r\n").await.unwrap();
+    idle.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut first = [0; 15];
     idle.read_exact(&mut first).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 200 OK");

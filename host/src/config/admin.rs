@@ -18,6 +18,8 @@ const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr
 /// The most names that are masked, and the most bytes of one.
 const MAX_MASKED: usize = 100;
 const MAX_NAME: usize = 200;
+/// The fewest characters of a token. Random letters and digits of this length cannot be guessed.
+const MIN_TOKEN: usize = 16;
 
 pub(super) fn read(item: Option<Item>) -> Admin {
     match item.and_then(|item| item.table(&KEYS)) {
@@ -45,9 +47,9 @@ fn read_table(table: &Table) -> Admin {
         );
         item.named_as(table.key_of("token")).problem(why);
     }
-    let token = token_item.as_ref().and_then(token_of);
+    let token = token_item.as_ref().and_then(|item| token_of(item, listen));
     let read_item = table.get("read_token");
-    let read_token = read_item.as_ref().and_then(token_of);
+    let read_token = read_item.as_ref().and_then(|item| token_of(item, listen));
     if let Some(item) = &read_item {
         if token_item.is_none() {
             item.problem("needs token beside it: with read_token alone nobody could change anything");
@@ -116,7 +118,7 @@ fn read_listen(item: &Item) -> Option<SocketAddr> {
     text.parse().map_err(|_| wrong()).ok()
 }
 
-fn token_of(item: &Item) -> Option<Secret> {
+fn token_of(item: &Item, listen: SocketAddr) -> Option<Secret> {
     let token = secret_of_run(item)?;
     if !token.is_kept_apart() {
         item.is_secret();
@@ -132,6 +134,15 @@ fn token_of(item: &Item) -> Option<Secret> {
         item.problem(
             "has spaces, line ends or non-ASCII characters in it, which an Authorization header cannot carry",
         );
+        return None;
+    }
+    let length = token.expose().len();
+    if length < MIN_TOKEN && !listen.ip().is_loopback() {
+        let way_out = "`openssl rand -hex 32` prints a good one";
+        item.problem(format!(
+            "has {length} characters, and {listen} can be reached from other machines, where somebody may \
+             guess it: write {MIN_TOKEN} at least ({way_out})"
+        ));
         return None;
     }
     Some(token)
@@ -174,7 +185,16 @@ mod tests {
             ("[admin]", "127.0.0.1:7700", None),
             ("[admin]\nlisten = \"127.0.0.1:0\"", "127.0.0.1:0", None),
             ("[admin]\nlisten = \"[::1]:80\"\ntoken = \"t\"", "[::1]:80", Some("t")),
-            ("[admin]\nlisten = \"0.0.0.0:80\"\ntoken = { env = \"GOOD\" }", "0.0.0.0:80", Some("from-env")),
+            (
+                "[admin]\nlisten = \"127.0.0.1:80\"\ntoken = { env = \"GOOD\" }",
+                "127.0.0.1:80",
+                Some("from-env"),
+            ),
+            (
+                "[admin]\nlisten = \"0.0.0.0:80\"\ntoken = \"0123456789abcdef\"",
+                "0.0.0.0:80",
+                Some("0123456789abcdef"),
+            ),
         ];
         for (text, listen, token) in table {
             let admin = parse(&format!("{text}\n[queues.a]")).expect(text).admin;
@@ -193,6 +213,11 @@ mod tests {
             ("token = \"\"", "admin.token: is empty"),
             ("token = \"a b\"", "has spaces"),
             ("listen = \"0.0.0.0:80\"\ntoken = { env = \"MISSING\" }", "\"MISSING\" is not set"),
+            ("listen = \"0.0.0.0:80\"\ntoken = \"0123456789abcde\"", "admin.token: has 15 characters, and"),
+            (
+                "listen = \"[::]:80\"\ntoken = \"0123456789abcdef\"\nread_token = \"t\"",
+                "admin.read_token: has 1 characters, and [::]:80 can be reached",
+            ),
             ("tokn = \"x\"", "did you mean `token`"),
             ("read_token = \"x\"", "admin.read_token: needs token beside it"),
             ("token = \"x\"\nread_token = \"x\"", "admin.read_token: is the same as token"),

@@ -1,15 +1,17 @@
 //! Stands in front of every page: who looks, from where, and whether a form is one of ours.
 //!
-//! In: a request. Out: the answer of the page with the headers that keep browsers safe; the way to the login;
-//! or a problem. A change needs all of these: a session that may change something (or no token at all), an
-//! `Origin` or `Sec-Fetch-Site` of this listener itself, and the token of the form. It goes on when its
-//! client has gone, and has a line in the audit.
+//! In: a request. Out: the answer of the page with the headers that keep browsers safe, beside those of
+//! `admin`; the way to the login; or a problem. A change needs all of these: a session that may change
+//! something (or no token at all), an `Origin` or `Sec-Fetch-Site` of this listener itself, and the token of
+//! the form. It goes on when its client has gone, and has a line in the audit.
 //!
-//! Not here: the same for programs (`api::guard`), whose rules about `Host` and `Origin` are used here.
+//! Not here: the same for programs (`api::guard`), the rules about `Host` and `Origin` (`admin::request`).
+
+use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
-use axum::http::header::{self, COOKIE, HOST, ORIGIN};
+use axum::http::header::{self, COOKIE, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -20,25 +22,26 @@ use super::problem::PageProblem;
 use super::session::{FORM_TOKEN, Visitor};
 use super::state::Dashboard;
 use super::values::Values;
-use crate::admin::audit;
 use crate::admin::problem::{ApiProblem, ProblemCode};
-use crate::admin::request::{REQUEST_ID, is_change, request_id};
+use crate::admin::request::{FETCH_SITE, REQUEST_ID, is_change, is_own_origin, request_id};
 use crate::admin::tokens::Caller;
-use crate::api::guard::{FETCH_SITE, TIME, is_loopback_name, is_own_origin, timed_out};
+use crate::admin::{self, audit};
+use crate::api::guard::{TIME, timed_out};
 use crate::api::naming;
 
 /// The most bytes of a form.
 const MAX_FORM: usize = 1 << 20;
+/// How long a form may take to come.
+const FORM_TIME: Duration = Duration::from_secs(5);
 /// The paths that are open without a session.
 const OPEN: [&str; 3] = ["/login", "/dashboard.css", "/dashboard.js"];
 
-const HEADERS: [(HeaderName, &str); 6] = [
+const HEADERS: [(HeaderName, &str); 5] = [
     (
         header::CONTENT_SECURITY_POLICY,
         "default-src 'none'; style-src 'self'; img-src 'self' data:; script-src 'self'; form-action 'self'; \
          frame-ancestors 'none'; base-uri 'none'; connect-src 'self'",
     ),
-    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
     // With `no-referrer`, browsers would send `Origin: null` with our own forms.
     (header::REFERRER_POLICY, "same-origin"),
@@ -64,7 +67,6 @@ pub(super) async fn guard(State(dashboard): State<Dashboard>, request: Request, 
     for (name, value) in HEADERS {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if let Ok(id) = HeaderValue::from_str(&request_id) {
         headers.insert(REQUEST_ID.clone(), id);
     }
@@ -131,15 +133,16 @@ async fn admit(
         let detail = "read_token is for reading only: log in with token of [admin] to change something";
         return refused(who, ProblemCode::ReadOnly, detail);
     }
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     let is_told = headers.contains_key(ORIGIN) || headers.contains_key(&FETCH_SITE);
-    if !is_told || !is_own_origin(headers, host) {
+    if !is_told || !is_own_origin(headers) {
         let detail = "the request does not come from a page of this address, so it may not change anything";
         return refused(who, ProblemCode::ForeignOrigin, detail);
     }
     let body = std::mem::take(request.body_mut());
-    let Ok(body) = to_bytes(body, MAX_FORM).await else {
-        let detail = format!("the form is larger than {} KiB, or did not come whole", MAX_FORM >> 10);
+    // Also a stranger may send a form, and must not keep a connection by sending it slowly.
+    let Ok(Ok(body)) = tokio::time::timeout(FORM_TIME, to_bytes(body, MAX_FORM)).await else {
+        let (size, time) = (MAX_FORM >> 10, FORM_TIME.as_secs());
+        let detail = format!("the form is larger than {size} KiB, or did not come whole within {time} s");
         return refused(who, ProblemCode::TooLarge, &detail);
     };
     let values = Values::read(&body);
@@ -171,13 +174,7 @@ async fn limited(dashboard: &Dashboard, request: Request, next: Next) -> Respons
 /// Without tokens, refuses names that may lead here only by a trick.
 fn known_host(dashboard: &Dashboard, headers: &HeaderMap) -> Result<(), PageProblem> {
     let parts = dashboard.api.parts();
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-    if parts.tokens.are_set() || host.is_some_and(|host| is_loopback_name(host, parts.listen)) {
-        return Ok(());
-    }
-    let detail = "this address has no token, so it answers only requests to localhost or a loopback address: \
-                  use one, or set token of [admin]";
-    Err(PageProblem(ApiProblem::new(ProblemCode::ForeignHost, detail)))
+    Ok(admin::request::known_host(&parts.tokens, headers, parts.listen)?)
 }
 
 fn visitor(dashboard: &Dashboard, headers: &HeaderMap) -> Option<Visitor> {

@@ -17,8 +17,9 @@ use crate::admin::tokens::Caller;
 
 /// A session ends after this time.
 pub(super) const LIFE: Duration = Duration::from_secs(12 * 3600);
-/// The most sessions. When there are more, the oldest one ends.
-const MAX_SESSIONS: usize = 1_000;
+/// The most sessions of each token. When there are more, the oldest one of this token ends: logins with one
+/// token end no session of another.
+const MAX_SESSIONS: usize = 500;
 /// The field of a form with its token.
 pub(super) const FORM_TOKEN: &str = "form-token";
 
@@ -65,8 +66,9 @@ impl Sessions {
         let session = Session { caller, form_token: random().into(), ends: now + LIFE };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, session| session.ends > now);
-        if open.len() >= MAX_SESSIONS {
-            let oldest = open.iter().min_by_key(|(_, session)| session.ends).map(|(key, _)| *key);
+        let of_token = || open.iter().filter(|(_, session)| session.caller.name == caller.name);
+        if of_token().count() >= MAX_SESSIONS {
+            let oldest = of_token().min_by_key(|(_, session)| session.ends).map(|(key, _)| *key);
             oldest.map(|key| open.remove(&key));
         }
         open.insert(key(&secret), session);
@@ -120,10 +122,14 @@ mod tests {
         assert_ne!(first, second);
         sessions.end(&second);
         assert!(sessions.visitor(&second).is_none() && sessions.visitor(&first).is_some());
+        for _ in 0..=MAX_SESSIONS {
+            sessions.begin(Caller { name: "read_token", may_change: false });
+        }
+        assert!(sessions.visitor(&first).is_some(), "logins with another token end none");
         for _ in 0..MAX_SESSIONS {
             sessions.begin(caller);
         }
         assert!(sessions.visitor(&first).is_none(), "the oldest one has ended");
-        assert_eq!(sessions.open.lock().unwrap().len(), MAX_SESSIONS);
+        assert_eq!(sessions.open.lock().unwrap().len(), 2 * MAX_SESSIONS);
     }
 }

@@ -10,7 +10,7 @@ use prometheus_client::encoding::text;
 use strum::VariantArray as _;
 
 use super::Sources;
-use crate::admin::{FetchState, Health};
+use crate::admin::{FetchState, Health, RefusedTokens};
 use crate::config::Config;
 use crate::plugins::Plugins;
 use crate::queue::{Census, Queue, Redis};
@@ -80,6 +80,7 @@ impl Host {
             redis: Redis::open("redis://127.0.0.1:1").unwrap(),
             plugins: self.plugins.clone(),
             traces: Traces::default(),
+            refused: RefusedTokens::default(),
         };
         let mut out = String::new();
         text::encode(&mut out, &sources.registry()).unwrap();

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ECHO, Folder, QUICK, checks_the_clock, from, handler, result};
 use crate::admin::tokens::Tokens;
-use crate::admin::{self, AdminState, Health};
+use crate::admin::{self, AdminState, Health, RefusedTokens};
 use crate::app::tell_when_ready;
 use crate::file::{Found, Stamp};
 use crate::plugins::life::{JobEnd, LifeEvent};
@@ -52,6 +52,8 @@ async fn readyz_tells(plugins: &Plugins) {
         metrics: Arc::default(),
         health: health.clone(),
         tokens: Tokens::default(),
+        refused: RefusedTokens::default(),
+        listen: address,
         api: Arc::default(),
         pages: Arc::default(),
     };
@@ -59,7 +61,7 @@ async fn readyz_tells(plugins: &Plugins) {
     let told = tell_when_ready(plugins.clone(), health);
     tokio::time::timeout(Duration::from_secs(20), told).await.expect("nobody is told");
     let mut readyz = TcpStream::connect(address).await.unwrap();
-    let request = b"GET /readyz HTTP/1.1\r\nHost: tqhost\r\nConnection: close\r\n\r\n";
+    let request = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     readyz.write_all(request).await.unwrap();
     let mut answer = String::new();
     readyz.read_to_string(&mut answer).await.unwrap();

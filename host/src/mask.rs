@@ -2,8 +2,10 @@
 //! and from filters by text, which would tell them to whoever tries.
 //!
 //! In: fields and results, as JSON. Out: the same, with [`MASKED`] in place of the values of these fields,
-//! and of these keys in JSON, at any depth. JSON in a text is looked into, too; JSON in bytes that are no
-//! text (`{"base64": …}`) is hidden as a whole if it has one of them. Errors, notes, logs and ids are not.
+//! and of these keys in JSON, at any depth, also where JSON lists them by name (`{"name": …, "value": …}`,
+//! `["email", …]`). JSON and form-encoded pairs in a text are looked into, too, also behind what guards JSON
+//! from scripts. JSON in base64, in UTF-16, or in bytes that are no text (`{"base64": …}`) is hidden as a
+//! whole if it has one of them. Errors, notes, logs and ids are not.
 //!
 //! Not here: the secrets of plugins, which never leave the sandbox (`sandbox::mask`).
 
@@ -11,11 +13,24 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
 /// The text in place of a value.
 const MASKED: &str = "[masked]";
+/// The keys under which lists of pairs have a name, and those of its value.
+const NAMES: [&str; 4] = ["name", "key", "field", "id"];
+const VALUES: [&str; 3] = ["value", "values", "val"];
+/// Texts that stand before JSON, so that no page can run it as a script.
+const GUARDS: [&str; 3] = [")]}'", "while(1);", "for(;;);"];
+
+const LENIENT: GeneralPurposeConfig =
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+const BASE64: [GeneralPurpose; 2] =
+    [GeneralPurpose::new(&alphabet::STANDARD, LENIENT), GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT)];
 
 /// The names whose values are hidden. Clones share them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,14 +76,22 @@ impl FieldMask {
         match value {
             Value::Object(members) if self.hides_bytes(members) => *value = MASKED.into(),
             Value::Object(members) => {
+                let is_named = NAMES.iter().any(|key| self.is_hidden_name(members.get(*key)));
                 for (name, value) in members {
-                    match self.hides(name) {
+                    match self.hides(name) || is_named && VALUES.contains(&name.as_str()) {
                         true => *value = MASKED.into(),
                         false => self.value(value),
                     }
                 }
             }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.value(item)),
+            Value::Array(items) => {
+                if let [name, value] = items.as_mut_slice()
+                    && self.is_hidden_name(Some(name))
+                {
+                    *value = MASKED.into();
+                }
+                items.iter_mut().for_each(|item| self.value(item));
+            }
             Value::String(text) => {
                 if let Some(shown) = self.masked(text) {
                     *text = shown;
@@ -85,24 +108,75 @@ impl FieldMask {
         bytes.is_some_and(|bytes| self.masked(&String::from_utf8_lossy(&bytes)).is_some())
     }
 
-    /// The text in place of one that may be JSON. None: nothing in it is hidden, and it stays as it is.
+    fn is_hidden_name(&self, name: Option<&Value>) -> bool {
+        name.and_then(Value::as_str).is_some_and(|name| self.hides(name))
+    }
+
+    /// The text in place of one that may hold a hidden value. None: nothing in it is hidden, and it stays as
+    /// it is.
     fn masked(&self, text: &str) -> Option<String> {
-        if !text.trim_start().starts_with(['{', '[', '"']) || !self.may_hide(text) {
+        if text.contains('\0') {
+            // UTF-16, if it is text at all.
+            return self.masked(&text.replace('\0', "")).map(|_| MASKED.to_owned());
+        }
+        let json = behind_guard(text);
+        match json.starts_with(['{', '[', '"']) {
+            true => self.in_json(json).map(|shown| match shown == MASKED {
+                true => shown,
+                false => format!("{}{shown}", &text[..text.len() - json.len()]),
+            }),
+            false => self.in_form(text).or_else(|| self.in_base64(text)),
+        }
+    }
+
+    fn in_json(&self, json: &str) -> Option<String> {
+        if !self.may_hide(json) {
             return None;
         }
-        let Ok(before) = serde_json::from_str::<Value>(text) else {
+        let Ok(before) = serde_json::from_str::<Value>(json) else {
             // It may be JSON that is cut, or that is too deep to be read.
-            return self.names(text).then(|| MASKED.to_owned());
+            return self.names(json).then(|| MASKED.to_owned());
         };
         let mut after = before.clone();
         self.value(&mut after);
         (after != before).then(|| after.to_string())
     }
 
+    /// Hides values of `name=value&…`, as forms and queries of URLs have them.
+    fn in_form(&self, text: &str) -> Option<String> {
+        if !text.contains('=') || text.contains(char::is_whitespace) {
+            return None;
+        }
+        let mut is_hidden = false;
+        let pairs = text.split('&').map(|pair| {
+            let Some((name, _)) = pair.split_once('=') else { return Cow::Borrowed(pair) };
+            let plain = name.replace('+', " ");
+            let plain = percent_decode_str(&plain).decode_utf8_lossy();
+            // A path may stand before the first name, and `user[email]` is a part of a list.
+            if !plain.split(['[', ']', '.', '?']).any(|part| self.hides(part)) {
+                return Cow::Borrowed(pair);
+            }
+            is_hidden = true;
+            Cow::Owned(format!("{name}={MASKED}"))
+        });
+        let shown = pairs.collect::<Vec<_>>().join("&");
+        is_hidden.then_some(shown)
+    }
+
+    /// Hides base64 as a whole if something would be hidden in its text.
+    fn in_base64(&self, text: &str) -> Option<String> {
+        let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_=".contains(&byte);
+        if text.is_empty() || !text.bytes().all(is_digit) {
+            return None;
+        }
+        let bytes = BASE64.iter().find_map(|base64| base64.decode(text).ok())?;
+        self.masked(&String::from_utf8_lossy(&bytes)).map(|_| MASKED.to_owned())
+    }
+
     /// Whether a text that is JSON may hold one of the names. This costs much less than to read the JSON. A
-    /// letter may be written by its number.
+    /// letter may be written by its number, and a text in it may be base64.
     fn may_hide(&self, text: &str) -> bool {
-        text.contains("\\u") || self.names(text)
+        text.contains("\\u") || self.names(text) || has_long_word(text)
     }
 
     /// Whether one of the names occurs in a text.
@@ -115,6 +189,22 @@ impl FieldMask {
     fn hides(&self, name: &str) -> bool {
         self.0.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
     }
+}
+
+/// The text without a byte order mark, spaces and a guard at its beginning.
+fn behind_guard(text: &str) -> &str {
+    // Bytes that are no text begin with the mark of a replacement.
+    let is_mark = |c: char| c.is_whitespace() || matches!(c, '\u{feff}' | '\u{fffd}');
+    let text = text.trim_start_matches(is_mark);
+    let guarded = GUARDS.iter().find_map(|guard| text.strip_prefix(guard));
+    guarded.map_or(text, |text| text.trim_start_matches(',').trim_start())
+}
+
+/// Whether there are as many digits of base64 in a row as the shortest JSON with a name takes.
+fn has_long_word(text: &str) -> bool {
+    const SHORTEST: usize = 12;
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || "+/-_=".contains(c)))
+        .any(|word| word.len() >= SHORTEST)
 }
 
 #[cfg(test)]
@@ -181,6 +271,52 @@ mod tests {
         for other in others {
             assert_eq!(masked(other.clone()), other);
         }
+    }
+
+    #[test]
+    fn json_is_found_behind_marks_and_in_other_encodings() {
+        let json = json!({ "email": "a@b", "n": 1 }).to_string();
+        for (before, after) in [("\u{feff}", 1), (" \n", 1), (")]}'\n", 1), (")]}',\n", 1), ("for(;;);", 1)] {
+            let found = masked(Value::from(format!("{before}{json}")));
+            let shown = json!({ "email": MASKED, "n": after }).to_string();
+            assert_eq!(found, format!("{before}{shown}"));
+        }
+        let utf16 = |order: fn(u16) -> [u8; 2], mark: &str| -> Vec<u8> {
+            format!("{mark}{json}").encode_utf16().flat_map(order).collect()
+        };
+        for bytes in [utf16(u16::to_le_bytes, "\u{feff}"), utf16(u16::to_be_bytes, "\u{feff}")] {
+            assert_eq!(masked(json!({ "base64": STANDARD.encode(bytes) })), MASKED);
+        }
+        let plain = String::from_utf8(utf16(u16::to_le_bytes, "")).expect("ASCII with zeros");
+        assert_eq!(masked(Value::from(plain)), MASKED);
+        for text in [STANDARD.encode(&json), STANDARD.encode(&json).replace('=', ""), BASE64[1].encode(&json)]
+        {
+            assert_eq!(masked(Value::from(text.as_str())), MASKED);
+            let inner = json!({ "data": text }).to_string();
+            assert_eq!(masked(json!({ "message": inner })), json!({ "message": "{\"data\":\"[masked]\"}" }));
+        }
+        for text in ["TWFu", "not-base64-of-anything", "=", "bm90aGluZw=="] {
+            assert_eq!(masked(Value::from(text)), *text);
+        }
+    }
+
+    #[test]
+    fn pairs_of_forms_and_of_lists_are_hidden() {
+        for (text, shown) in [
+            ("email=a%40b&n=1", "email=[masked]&n=1"),
+            ("n=1&Email=a", "n=1&Email=[masked]"),
+            ("user%5Bemail%5D=a&user[phone]=1&x", "user%5Bemail%5D=[masked]&user[phone]=[masked]&x"),
+            ("https://a.example/?email=a", "https://a.example/?email=[masked]"),
+            ("n=1&x=email", "n=1&x=email"),
+        ] {
+            assert_eq!(masked(Value::from(text)), shown);
+        }
+        let list = |email: &str, phone: Value| {
+            let named = [("name", "Email", json!(email)), ("key", "phone", phone), ("name", "x", json!(1))];
+            let named = named.map(|(key, name, value)| json!({ key: name, "value": value }));
+            json!([named, ["email", email], ["x", "email"]])
+        };
+        assert_eq!(masked(list("a@b", json!([1]))), list(MASKED, json!(MASKED)));
     }
 
     #[test]

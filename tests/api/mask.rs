@@ -1,6 +1,8 @@
 //! Fields that are hidden (`mask` in `[admin]`): no answer of the API and no page shows their values, and no
 //! filter finds a task by them. The command line shows them of a single task.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::{ask, good, post, problem};
@@ -76,6 +78,36 @@ fn no_answer_and_no_page_shows_what_is_hidden() {
     // The command line reads Redis itself.
     let shown = bench.tqhost(&["status", "work", &done, "--json"]).ok().stdout;
     assert!(shown.contains(EMAIL), "{shown}");
+    host.stop();
+}
+
+#[test]
+fn what_is_hidden_stays_so_however_it_is_written() {
+    let mut bench = bench();
+    let host = bench.host();
+    let plain = json!({ "email": EMAIL }).to_string();
+    let utf16: Vec<u8> = format!("\u{feff}{plain}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let base64 = STANDARD.encode(&plain);
+    let written: [(&str, Vec<u8>); 8] = [
+        ("mark", format!("\u{feff}{plain}").into()),
+        ("guard", format!(")]}}',\n{plain}").into()),
+        ("utf-16", utf16),
+        ("form", format!("n=1&email={EMAIL}").into()),
+        ("list", format!("[{{\"name\":\"Email\",\"value\":\"{EMAIL}\"}}]").into()),
+        ("pairs", format!("[[\"phone\",\"{EMAIL}\"]]").into()),
+        ("base64", base64.clone().into()),
+        ("inner", json!({ "data": base64 }).to_string().into()),
+    ];
+    let id: String = bench.redis("XADD", ("waits", "*", written.to_vec()));
+    let list = good(&ask(&host, "GET", "/v1/queues/waits/tasks?state=queued&fields=true"), 200);
+    let fields = list["tasks"][0]["fields"].as_array().expect("fields");
+    assert_eq!(fields.len(), written.len());
+    for field in fields {
+        let shown = field["value"].to_string();
+        assert!(shown.contains("[masked]") && !shown.contains(EMAIL) && !shown.contains(&base64), "{field}");
+    }
+    let page = ask(&host, "GET", &format!("/queues/waits/tasks/{id}")).body;
+    assert!(!page.contains(EMAIL) && !page.contains(&base64), "{page}");
     host.stop();
 }
 

@@ -185,6 +185,7 @@ fn a_name_of_an_address_that_is_not_public_is_refused_and_so_is_a_redirect_to_it
         ("inside.test", "127.0.0.1"),
         ("mapped.test", "::ffff:127.0.0.1"),
         ("metadata.test", "169.254.169.254"),
+        ("platform.test", "168.63.129.16"),
         ("zero.test", "0.0.0.0"),
     ];
     let host = bench.host_with_env(names(bench.dir.path(), &known));

@@ -883,3 +883,28 @@ fn a_plugin_reads_its_own_configuration_and_no_secret_gets_out() {
         }
     }
 }
+
+#[test]
+fn a_secret_with_the_escapes_of_other_formats_does_not_get_out() {
+    const SECRET: &str = "hunter2/of&the<echo>";
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"echo\"\n[plugins.echo]\nconfig = { key = { env = \"TEST_API_KEY\" } }\n",
+    );
+    bench.install("echo", "echo");
+    let host = bench.host_with_env(vec![("TEST_API_KEY".into(), SECRET.into())]);
+    let fields = [
+        ("plain", SECRET),
+        ("html", "hunter2/of&amp;the&lt;echo&gt;"),
+        ("numbers", "hunter2/of&#38;the&#x3c;echo&#62;"),
+        ("url", "hunter2%2fof%26the%3cecho%3e"),
+        ("other", "a &amp; b"),
+    ];
+    let id = bench.xadd("work", &fields);
+    bench.until("work", &id, "COMPLETED");
+    let result: Value = serde_json::from_str(&bench.status("work", &id, "result")).expect("JSON");
+    for (name, _) in &fields[..4] {
+        assert_eq!(result["fields"][name], "[secret]", "{result}");
+    }
+    assert_eq!(result["fields"]["other"], "a &amp; b", "{result}");
+    host.stop();
+}

@@ -36,15 +36,19 @@ use tokio_util::sync::CancellationToken;
 use super::compiler::{self, Allowance, Cores};
 use super::error::{LoadError, MAX_FILE};
 use super::functions::{self, Functions};
+use super::machine;
 
 /// Processor time for one file, in seconds, over all threads. Components of 12 MB in JavaScript and 18 MB in
 /// Python take 12 s.
 const MAX_SECONDS: u64 = 600;
 /// Elapsed time for one file. A process may make no progress: stopped, without memory, without a core.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
-/// Memory for one file, in bytes. The components named at [`MAX_SECONDS`] take a third of a GiB, and no file
-/// is larger than [`MAX_FILE`].
+/// The most memory for one file, in bytes, where there is plenty. The components named at [`MAX_SECONDS`]
+/// take a third of a GiB, and no file is larger than [`MAX_FILE`].
 const MAX_MEMORY: u64 = 4 << 30;
+/// The memory for one file where half of the host's is less: enough for the components named at
+/// [`MAX_SECONDS`].
+const USUAL_MEMORY: u64 = 512 << 20;
 /// Largest compiled code of one file, in bytes; the host holds it in memory. The components named at
 /// [`MAX_SECONDS`] give 35 MB, two or three times their own size.
 const MAX_CODE: u64 = 512 << 20;
@@ -219,8 +223,8 @@ fn failed(status: ExitStatus, words: &str) -> LoadError {
     match signal {
         Some(Signal::SIGXCPU) => LoadError::TooCostly(format!("more than {MAX_SECONDS} s of processor time")),
         Some(Signal::SIGABRT) if is_out_of_memory => LoadError::TooCostly(format!(
-            "more memory than it may have, {} GiB or what the system allows",
-            MAX_MEMORY >> 30
+            "more memory than it may have, {} MiB or what the system allows",
+            memory_of(machine::memory()) >> 20
         )),
         // The system killed it for lack of memory, somebody killed it, or it made no progress. A later
         // compilation of the same file may succeed.
@@ -283,7 +287,7 @@ fn read(keeps: bool) -> io::Result<(Option<Arc<Functions>>, Vec<u8>)> {
 fn confine(host: u32) -> io::Result<()> {
     bound(Resource::Cpu, MAX_SECONDS)?;
     // This counts memory that may be written to. `As` would also count address space that is only reserved.
-    bound(Resource::Data, MAX_MEMORY)?;
+    bound(Resource::Data, memory_of(machine::memory()))?;
     // No core dump, because the process holds the plugin's file.
     bound(Resource::Core, 0)?;
     // Block these signals: a service manager sends them to all processes of a service, and the host would see
@@ -307,6 +311,12 @@ fn confine(host: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Memory for one file, where the host and its compilers together may use `all`: half of it, or up to three
+/// quarters where half of it is not enough for a usual file. None: unknown.
+fn memory_of(all: Option<u64>) -> u64 {
+    all.map_or(MAX_MEMORY, |all| (all / 2).max(USUAL_MEMORY).min(all / 4 * 3).min(MAX_MEMORY))
+}
+
 /// Lowers the soft limit of a resource to `most`, and never raises it. The hard limit stays: at the hard
 /// limit of processor time the kernel sends SIGKILL, which does not show the cause.
 fn bound(resource: Resource, most: u64) -> io::Result<()> {
@@ -325,6 +335,22 @@ mod tests {
     }
 
     #[test]
+    fn a_compilation_has_a_share_of_the_memory_that_there_is() {
+        const MIB: u64 = 1 << 20;
+        let table = [
+            (None, 4096),
+            (Some(256), 192),
+            (Some(512), 384),
+            (Some(1024), 512),
+            (Some(3000), 1500),
+            (Some(64_000), 4096),
+        ];
+        for (all, expected) in table {
+            assert_eq!(memory_of(all.map(|all| all * MIB)), expected * MIB, "{all:?}");
+        }
+    }
+
+    #[test]
     fn what_became_of_the_process_says_what_is_to_be_done() {
         assert_eq!(of(Signal::SIGXCPU, ""), "compiling it takes more than 600 s of processor time");
         for words in
@@ -332,7 +358,10 @@ mod tests {
         {
             assert_eq!(
                 of(Signal::SIGABRT, words),
-                "compiling it takes more memory than it may have, 4 GiB or what the system allows"
+                format!(
+                    "compiling it takes more memory than it may have, {} MiB or what the system allows",
+                    memory_of(machine::memory()) >> 20
+                )
             );
         }
         assert_eq!(

@@ -6,12 +6,13 @@
 //! error text or a result.
 //!
 //! The mask protects against mistakes only. It finds the text itself and each of its lines. It also finds
-//! these in JSON, in the debug output of Rust and Python, in a URL and in base64, also inside a longer text
-//! such as a header of basic authentication. It does not find a secret in another form (hexadecimal, cut in
-//! two, encoded twice).
+//! these with the escapes of JSON, HTML and URLs (`unescape`), in the debug output of Rust and Python, and in
+//! base64, also inside a longer text such as a header of basic authentication. It does not find a secret in
+//! another form (hexadecimal, cut in two, encoded twice).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use base64::Engine as _;
@@ -19,6 +20,7 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use url::form_urlencoded;
 
+use super::unescape::{self, Unescaped};
 use crate::config::Secret;
 
 /// The text that replaces a secret.
@@ -37,11 +39,22 @@ const OF_JAVASCRIPT: &AsciiSet =
 /// The characters that `quote` of Python encodes.
 const OF_PYTHON: &AsciiSet = &ENCODED_IN_URL.remove(b'/');
 
+/// The bytes that are unescaped at once, in addition to the longest form.
+const STEP: usize = 256 * 1024;
+
 /// Finds the secrets of one plugin. The default mask finds nothing.
 #[derive(Debug, Default)]
 pub(super) struct Mask {
-    finder: Option<AhoCorasick>,
+    finders: Option<Finders>,
     longest: usize,
+}
+
+#[derive(Debug)]
+struct Finders {
+    /// Finds all forms.
+    forms: AhoCorasick,
+    /// Finds the texts themselves, where the escapes are resolved.
+    plain: AhoCorasick,
 }
 
 impl Mask {
@@ -50,16 +63,12 @@ impl Mask {
         // A key of several lines is printed line by line, or with its line breaks escaped.
         let texts = texts.flat_map(|text| std::iter::once(text).chain(text.lines().map(str::trim)));
         let texts = texts.filter(|text| text.len() >= SHORTEST);
-        let texts: BTreeSet<String> = texts.flat_map(forms).collect();
-        let longest = texts.iter().map(|text| text.len()).max().unwrap_or_default();
-        let finder = (!texts.is_empty()).then(|| {
-            // The default kind takes a kilobyte for each byte of a long key.
-            let kind = AhoCorasickKind::ContiguousNFA;
-            let finder =
-                AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).kind(Some(kind)).build(&texts);
-            finder.expect("a secret has 64 KiB at most, far from the 2 GiB that cannot be looked for")
-        });
-        Mask { finder, longest }
+        let plain: BTreeSet<&str> = texts.collect();
+        let longest_plain = plain.iter().map(|text| text.len()).max().unwrap_or_default();
+        let forms: BTreeSet<String> = plain.iter().flat_map(|text| forms(text)).collect();
+        let longest = forms.iter().map(String::len).max().unwrap_or_default();
+        let finders = (!plain.is_empty()).then(|| Finders { forms: finder(&forms), plain: finder(&plain) });
+        Mask { finders, longest: longest.max(longest_plain * unescape::LONGEST) }
     }
 
     /// The length of the longest form of a secret, in bytes; 0 if there is no secret.
@@ -68,22 +77,63 @@ impl Mask {
     }
 
     pub(super) fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        match &self.finder {
-            Some(finder) if finder.is_match(text) => {
-                finder.replace_all(text, &vec![REPLACEMENT; finder.patterns_len()]).into()
-            }
-            _ => text.into(),
+        match self.bytes(text.as_bytes()) {
+            Cow::Borrowed(_) => text.into(),
+            // A secret is text, so what is left of a text without it is text.
+            Cow::Owned(masked) => String::from_utf8_lossy(&masked).into_owned().into(),
         }
     }
 
     pub(super) fn bytes<'b>(&self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
-        match &self.finder {
-            Some(finder) if finder.is_match(bytes) => {
-                finder.replace_all_bytes(bytes, &vec![REPLACEMENT; finder.patterns_len()]).into()
-            }
-            _ => bytes.into(),
+        let found = self.find(bytes);
+        if found.is_empty() {
+            return bytes.into();
         }
+        let mut masked = Vec::with_capacity(bytes.len());
+        let mut from = 0;
+        for Range { start, end } in found {
+            masked.extend_from_slice(&bytes[from..start]);
+            masked.extend_from_slice(REPLACEMENT.as_bytes());
+            from = end;
+        }
+        masked.extend_from_slice(&bytes[from..]);
+        masked.into()
     }
+
+    /// Where secrets are, in their order.
+    fn find(&self, bytes: &[u8]) -> Vec<Range<usize>> {
+        let Some(finders) = &self.finders else { return Vec::new() };
+        let mut found: Vec<Range<usize>> =
+            finders.forms.find_iter(bytes).map(|found| found.range()).collect();
+        if !unescape::may_have(bytes) {
+            return found;
+        }
+        let mut from = 0;
+        while from < bytes.len() {
+            // A secret that begins in this step is whole in it. The step may begin within an escape.
+            let step = &bytes[from..(from + STEP + self.longest + unescape::LONGEST).min(bytes.len())];
+            let plain = Unescaped::of(step);
+            let in_step = finders.plain.find_iter(&plain.bytes).map(|found| plain.original(found.range()));
+            found.extend(in_step.map(|range| from + range.start..from + range.end));
+            from += STEP;
+        }
+        found.sort_by_key(|range| (range.start, range.end));
+        found.dedup_by(|next, last| {
+            let overlaps = next.start < last.end;
+            if overlaps {
+                last.end = last.end.max(next.end);
+            }
+            overlaps
+        });
+        found
+    }
+}
+
+fn finder(texts: &BTreeSet<impl AsRef<[u8]>>) -> AhoCorasick {
+    // The default kind takes a kilobyte for each byte of a long key.
+    let kind = AhoCorasickKind::ContiguousNFA;
+    let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).kind(Some(kind)).build(texts);
+    finder.expect("a secret has 64 KiB at most, far from the 2 GiB that cannot be looked for")
 }
 
 /// All forms in which a secret is looked for.
@@ -156,7 +206,7 @@ mod tests {
             assert_eq!(mask.bytes(said.as_bytes()), shown.as_bytes());
         }
         assert_eq!(mask.bytes(b"\xff\xfehunter2-of\xff"), b"\xff\xfe[secret]\xff".as_slice());
-        assert_eq!(mask.longest(), "b\\u00fccher\\ud83d\\udd11b\\u00fccher".len(), "in JSON of ASCII only");
+        assert_eq!(mask.longest(), "hunter2-of-the-echo".len() * unescape::LONGEST);
     }
 
     #[test]
@@ -185,6 +235,30 @@ mod tests {
                 !shown.contains("ss") && !shown.contains("2nd") && shown.contains("[secret]"),
                 "{said} is {shown}"
             );
+        }
+    }
+
+    #[test]
+    fn a_secret_is_found_with_the_escapes_of_other_formats() {
+        let secret = "a/key&with<more>of\"it'+ü";
+        let mask = mask(&[secret]);
+        for said in [
+            // JSON of Go, of PHP and of C#.
+            r#"a/key\u0026with\u003cmore\u003eof\"it'+ü"#,
+            r#"a\/key&with<more>of\"it'+\u00fc"#,
+            r"a/key\u0026with\u003Cmore\u003Eof\u0022it\u0027\u002B\u00FC",
+            // HTML of Go, of Python and of PHP.
+            "a/key&amp;with&lt;more&gt;of&#34;it&#39;+ü",
+            "a/key&amp;with&lt;more&gt;of&quot;it&#x27;+ü",
+            "a/key&amp;with&lt;more&gt;of&quot;it&#039;+&#252;",
+            "a%2fkey%26with%3cmore%3eof%22it%27%2b%c3%bc",
+        ] {
+            assert_eq!(mask.text(&format!("{{\"key\": {said}}}")), "{\"key\": [secret]}", "{said}");
+        }
+        // It may lie across the end of a step.
+        for before in STEP - 60..STEP + 60 {
+            let said = format!("{}a\\/key&amp;with<more>of\"it'+ü.", "x".repeat(before));
+            assert!(mask.text(&said).ends_with("x[secret]."), "{before}");
         }
     }
 

@@ -44,6 +44,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod unescape;
 mod untyped;
 mod warm;
 

@@ -2,11 +2,12 @@
 //!
 //! In: the address of a host name, and the private addresses that the configuration allows. Out: yes, or the
 //! kind of the address. An address that is not known to be public is refused. The ranges are those of IANA's
-//! special-purpose registries, and all of IPv6 that is not global unicast.
+//! special-purpose registries, and all of IPv6 that is not global unicast; beside these the address at which
+//! each machine of Azure finds its platform, and the machine's own addresses, also public ones.
 //!
 //! Not here: the lookup (`connect`), whether the host is allowed at all (`config::allowed`).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -16,7 +17,8 @@ use crate::config::allowed::Host;
 /// of allowed_hosts allow. An address in the request's URL is always in an entry, since a wildcard allows
 /// names only.
 pub(super) fn check(host: &Host<String>, address: IpAddr, private: &[IpNet]) -> Result<(), &'static str> {
-    let Some(kind) = special(address) else { return Ok(()) };
+    let own = || is_own(address).then_some("an address of this machine");
+    let Some(kind) = special(address).or_else(own) else { return Ok(()) };
     let is_named = match host {
         Host::Ipv4(named) => address == *named,
         Host::Ipv6(named) => address == *named,
@@ -28,11 +30,12 @@ pub(super) fn check(host: &Host<String>, address: IpAddr, private: &[IpNet]) -> 
 const RESERVED: &str = "a reserved address";
 const EXAMPLE: &str = "an address for documentation";
 
-const V4: [(Ipv4Net, &str); 16] = [
+const V4: [(Ipv4Net, &str); 17] = [
     (v4([0, 0, 0, 0], 8), "an unspecified address"),
     (v4([10, 0, 0, 0], 8), "a private address"),
     (v4([100, 64, 0, 0], 10), "a carrier's private address"),
     (v4([127, 0, 0, 0], 8), "a loopback address"),
+    (v4([168, 63, 129, 16], 32), "the address of a cloud's platform"),
     (v4([169, 254, 0, 0], 16), "a link-local address"),
     (v4([172, 16, 0, 0], 12), "a private address"),
     (v4([192, 0, 0, 0], 24), RESERVED),
@@ -82,6 +85,19 @@ fn special(address: IpAddr) -> Option<&'static str> {
     }
 }
 
+/// Whether this machine has the address itself, so that something may listen there. An address that a gateway
+/// translates to this machine is not known to it.
+fn is_own(address: IpAddr) -> bool {
+    let has = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
+    // No machine has an address for documentation. One that binds to it is set up to bind to any, as load
+    // balancers are.
+    let foreign: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
+        IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    };
+    has(address) && !has(foreign)
+}
+
 fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     V4.iter().find(|(range, _)| range.contains(&address)).map(|(_, kind)| *kind)
 }
@@ -125,6 +141,10 @@ mod tests {
             ("127.0.0.1", Some("loopback")),
             ("127.255.255.254", Some("loopback")),
             ("128.0.0.0", None),
+            ("168.63.129.15", None),
+            ("168.63.129.16", Some("platform")),
+            ("168.63.129.17", None),
+            ("::ffff:168.63.129.16", Some("platform")),
             ("169.253.255.255", None),
             ("169.254.0.0", Some("link-local")),
             ("169.254.169.254", Some("link-local")),
@@ -217,6 +237,19 @@ mod tests {
                     && found.unwrap_or_default().contains(kind.unwrap_or_default()),
                 "{text}: {found:?}"
             );
+        }
+    }
+
+    #[test]
+    fn the_addresses_of_this_machine_are_known() {
+        let table = [("127.0.0.1", true), ("127.9.9.9", true), ("203.0.113.7", false), ("8.8.8.8", false)];
+        for (address, expected) in table {
+            assert_eq!(is_own(address.parse().expect(address)), expected, "{address}");
+        }
+        // The address from which this machine speaks to others, if it does.
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        if socket.connect("203.0.113.7:9").is_ok() {
+            assert!(is_own(socket.local_addr().expect("an address").ip()));
         }
     }
 

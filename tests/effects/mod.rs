@@ -21,14 +21,14 @@ fn told(bench: &mut Bench, stream: &str, calls: &Value) -> String {
 
 /// Waits until the task is COMPLETED, and gives the results of its calls.
 #[track_caller]
-fn results(bench: &mut Bench, stream: &str, id: &str) -> Value {
+pub(crate) fn results(bench: &mut Bench, stream: &str, id: &str) -> Value {
     bench.until(stream, id, "COMPLETED");
     serde_json::from_str(&bench.status(stream, id, "result")).expect("the result is JSON")
 }
 
 /// The results of a new task that makes these calls.
 #[track_caller]
-fn done(bench: &mut Bench, stream: &str, calls: Value) -> Value {
+pub(crate) fn done(bench: &mut Bench, stream: &str, calls: Value) -> Value {
     let id = told(bench, stream, &calls);
     results(bench, stream, &id)
 }

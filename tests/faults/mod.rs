@@ -5,6 +5,7 @@
 
 mod data;
 mod ends;
+mod forged;
 mod hosts;
 mod killed;
 mod known_again;

@@ -132,8 +132,9 @@ fn proof_44_what_only_a_newer_host_knows_is_carried_along() {
     let mut bench = Bench::new(WORK);
     bench.install("always-fails", "work");
     let host = bench.host();
-    let id: String = bench.redis("XADD", ("work", "*", "n", "1", "tq-future", "kept"));
+    let id = "newer".to_owned();
     status(&mut bench, &id, &["status", "PENDING", "later", "kept"]);
+    let _: String = bench.redis("XADD", ("work", "*", "n", "1", "tq-id", &id, "tq-future", "kept"));
     bench.until("work", &id, "FAILED");
     let kept = |fields: &HashMap<String, String>| fields.get("tq-future").map(String::as_str) == Some("kept");
     assert!(kept(&bench.dead("work")[0]), "through three delays and its death");

@@ -188,6 +188,8 @@ fn a_task_that_is_held_for_too_long_expires_whoever_gave_it_its_id() {
     bench.until("work", &first, "PROCESSING");
     let plain = bench.xadd("work", &[("key", "k"), url]);
     bench.xadd("work", &[("key", "k"), ("tq-id", "mine"), url]);
+    // A host has tried it, as its status says.
+    let _: u64 = bench.redis("HSET", ("tq:{work}:task:tried", "status", "PENDING"));
     bench.xadd("work", &[("key", "k"), ("tq-id", "tried"), ("tq-attempt", "2"), url]);
     eventually("they are held", || (bench.places("work").delayed == 3).then_some(()));
     until_expired(&mut bench);

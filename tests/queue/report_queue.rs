@@ -433,12 +433,11 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
     });
     let _: u64 = bench.redis("DEL", ("tq:{reports}:delayed", "tq:{reports}:parked", "tq:{reports}:dead"));
     let item = |n: usize| record(n);
-    let with = |until, attempt| [("failUntil", until), ("tq-attempt", attempt)];
     let mut ids: Vec<String> = Vec::new();
     for (n, state) in states.iter().enumerate() {
         let data = item(n);
-        let xadd = |bench: &mut Bench, more: [(&str, &str); 2]| {
-            bench.xadd("reports", &[&[("data", data.as_str())], &more[..]].concat())
+        let xadd = |bench: &mut Bench, until: &str| {
+            bench.xadd("reports", &[("data", data.as_str()), ("failUntil", until)])
         };
         ids.push(match state {
             State::Rejected => {
@@ -447,9 +446,16 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
                 String::new()
             }
             // It is on its last attempt.
-            State::Exhausted => xadd(bench, with("9", "4")),
-            State::Completed => xadd(bench, with("1", "1")),
-            State::Delayed => xadd(bench, with("9", "1")),
+            State::Exhausted => {
+                let (seconds, micros): (u64, u64) = bench.redis("TIME", &[""; 0][..]);
+                let id = format!("{}-{}", seconds * 1000 + micros / 1000, 1000 * (n + 1));
+                // A host has tried it, as its status says.
+                let _: u64 = bench.redis("HSET", (format!("tq:{{reports}}:task:{id}"), "status", "PENDING"));
+                let fields = ["data", &data, "failUntil", "9", "tq-attempt", "4"];
+                bench.redis("XADD", ("reports", id, &fields[..]))
+            }
+            State::Completed => xadd(bench, "1"),
+            State::Delayed => xadd(bench, "9"),
             State::Running => running.to_owned(),
             State::Unknown => format!("unknown-{n}"),
         });

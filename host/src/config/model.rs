@@ -157,6 +157,9 @@ pub struct QueueRules {
     pub dead_letter: Option<String>,
     /// The queues that the outbox of its handler may name.
     pub enqueue_to: Vec<TargetQueue>,
+    /// The queues, this one among them, whose tasks may be in a flow with its own: those that a queue which
+    /// enqueues here may name. None if no queue does.
+    pub flow_partners: Vec<TargetQueue>,
     /// The queues that are told of the ends of its tasks.
     pub on_end: OnEnd,
     /// How many entries of events about its tasks are kept, approximately. 0: none.

@@ -248,6 +248,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules, names: &[&str]) -> Opti
         failed_attempts: rules.failed_attempts,
         // The other queues are not known yet.
         enqueue_to: Vec::new(),
+        flow_partners: Vec::new(),
         on_end: OnEnd::default(),
     };
     Some((queue, sends))
@@ -414,6 +415,7 @@ mod tests {
             schedule: None,
             dead_letter: None,
             enqueue_to: vec![],
+            flow_partners: vec![],
             on_end: OnEnd::default(),
             events: 0,
             failed_attempts: 10,

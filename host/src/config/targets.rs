@@ -53,8 +53,21 @@ pub(super) fn find(queues: &mut [(QueueRules, Item)], sends: Vec<Sends>) {
         let [completed, dead, cancelled] = on_end.queues.map(|name| find_target(&name?, &known));
         queue.on_end = OnEnd { completed, dead, cancelled, fields: on_end.fields };
     }
+    find_flow_partners(queues);
     mark_circles(queues);
     check_ends(queues);
+}
+
+/// Gives each queue the queues whose tasks may be in a flow with its own.
+fn find_flow_partners(queues: &mut [(QueueRules, Item)]) {
+    let starts: Vec<Vec<TargetQueue>> = queues.iter().map(|(queue, _)| queue.enqueue_to.clone()).collect();
+    for (queue, _) in queues {
+        for targets in starts.iter().filter(|targets| targets.iter().any(|one| one.name == queue.name)) {
+            let new = targets.iter().filter(|one| !queue.flow_partners.contains(one)).cloned();
+            let new: Vec<TargetQueue> = new.collect();
+            queue.flow_partners.extend(new);
+        }
+    }
 }
 
 /// Marks the targets whose tasks may lead back to the queue that enqueues to them.

@@ -59,12 +59,13 @@ impl Queue {
         only_waiting: bool,
     ) -> Result<Option<Status>, QueueError> {
         let keys = &self.keys;
-        // Only the status of the task names its marker.
+        // Only the status of the task names its marker. Whoever may write statuses could name any key.
         let marker = self.link.command("cancel", redis::cmd("HGET").arg(keys.task(id)).arg("marker")).await?;
         let marker = match marker {
-            redis::Value::Nil => keys.marker(None),
-            marker => self.shaped("cancel", reply::bytes(marker))?,
+            redis::Value::Nil => None,
+            marker => Some(self.shaped("cancel", reply::bytes(marker))?),
         };
+        let marker = keys.known_marker(marker);
         let flow = keys.flow(id);
         let call = self.ending_call(&script::CANCEL).key(&keys.delayed).key(&keys.parked);
         let call = call.key(keys.task(id)).key(&marker).key(&flow.about).key(&flow.children);

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::codec::StreamEntry;
+use super::codec::{self, StreamEntry};
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
 use super::script::{self, ScriptCall};
+use super::status::Status;
 use super::turns::{HeldTask, held_reply};
 use crate::task::Task;
 
@@ -147,6 +148,49 @@ impl Queue {
         read.arg("STREAMS").arg(&self.keys.stream).arg(">");
         let reply = link.command("read new tasks", &read).await?;
         self.shaped("read new tasks", read_reply(reply))
+    }
+
+    /// Takes from entries the reserved fields that only hosts write, unless a host wrote the entry. The
+    /// status of its task tells that, as for `is_of_host` in lib.lua. Asks nothing without such fields.
+    pub(crate) async fn keep_trusted(&self, entries: &mut [StreamEntry]) -> Result<(), QueueError> {
+        const WHAT: &str = "look for the status of a task";
+        let asked: Vec<&mut StreamEntry> =
+            entries.iter_mut().filter(|entry| codec::needs_proof(entry)).collect();
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let id_and_flow = |entry: &StreamEntry| {
+            let id = codec::id_of(entry);
+            let flow = self.keys.flow(&id).about;
+            (id, flow)
+        };
+        let ask = |entry: &&mut StreamEntry| {
+            let (id, flow) = id_and_flow(entry);
+            let status = redis::cmd("HMGET")
+                .arg(self.keys.task(&id))
+                .arg(&["status", "entry", "parked_as", "produced"])
+                .to_owned();
+            [status, redis::cmd("HGET").arg(flow).arg("left").to_owned()]
+        };
+        let commands: Vec<redis::Cmd> = asked.iter().flat_map(ask).collect();
+        let mut replies = self.link.pipeline(WHAT, &commands).await?.into_iter();
+        for entry in asked {
+            let mut next = || match replies.next() {
+                // A key of another type says nothing.
+                Some(Err(error)) if !error.is_wrong_type() => Err(error),
+                reply => Ok(reply.and_then(Result::ok)),
+            };
+            let (status, left) = (next()?, next()?);
+            let has_flow = left.is_some_and(|left| left != Value::Nil);
+            let is_of_host = status.map_or(Ok(false), |status| is_of_host(&entry.id, status, has_flow));
+            if !self.shaped(WHAT, is_of_host)? {
+                codec::keep_open(&mut entry.fields);
+            }
+            // A task joins no flow but its own.
+            let (_, own) = id_and_flow(entry);
+            entry.fields.retain(|(name, value)| !codec::is_joins(name) || value == own.as_bytes());
+        }
+        Ok(())
     }
 
     /// Takes over up to `count` entries, from `cursor` on, that no consumer kept alive for a whole lease;
@@ -365,6 +409,17 @@ fn heartbeat_reply(reply: Value, beats: usize) -> Shaped<Vec<Lease>> {
     };
     let found = reply::array(reply)?;
     if found.len() == beats { found.into_iter().map(lease).collect() } else { Err(UnexpectedShape) }
+}
+
+/// Whether a host wrote this entry, by what the status of its task says. Somebody may have deleted the status
+/// of a task that joins a flow, which only hosts make.
+fn is_of_host(entry: &str, reply: Value, has_flow: bool) -> Shaped<bool> {
+    let [status, known, member, produced] = reply::tuple::<4>(reply)?.map(reply::optional);
+    let Some(status) = status? else { return Ok(has_flow) };
+    let is_live = Status::parse(status.as_bytes()).is_some_and(|is| !is.is_end());
+    let (known, member, produced) = (known?, member?, produced?);
+    let is_named = known.as_deref().map_or(member.is_none(), |known| known == entry);
+    Ok(is_live && is_named && produced.as_deref() != Some(entry))
 }
 
 fn read_reply(reply: Value) -> Shaped<Vec<StreamEntry>> {

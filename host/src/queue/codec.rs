@@ -2,8 +2,8 @@
 //!
 //! In: entries, or tasks. Out: tasks, or fields; or the reason why an entry is not a task. The fields of a
 //! task belong to its producer, except those with the reserved prefix `tq-`: in these the host carries the
-//! identity of the task from entry to entry. It keeps reserved fields that this version does not know,
-//! because a newer host may have written them.
+//! identity of the task from entry to entry. They count only in entries that a host wrote (`claim`). Those
+//! that this version does not know are kept, because a newer host may have written them.
 //!
 //! Not here: handling an entry that cannot be decoded (`worker::intake` buries it as `malformed`).
 
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::IgnoredAny;
+use uuid::Uuid;
 
 use super::value;
 use crate::config::{self, Items};
@@ -49,6 +50,13 @@ const DUE_AT: &str = "tq-due-at";
 /// comes back again.
 pub(super) const REQUEUED_AT: &str = "tq-requeued-at";
 const KEY: &str = "tq-key";
+/// Reserved fields that count whoever wrote them: those of producers, beside `traceparent`, and the flow of a
+/// child, since a flow knows its children.
+const OPEN: [&str; 4] = [ID, KEY, DELAY, FLOW];
+/// The latest time that is taken (ms since the Unix epoch): in the year 9999.
+const LATEST_MS: u64 = 253_402_300_799_999;
+/// The highest fence that is taken from a field. Lua counts further without a loss.
+const MAX_FENCE: u64 = 1 << 48;
 /// Reserved fields that [`Task`] has fields for.
 const KNOWN: [&str; 8] = [ID, ATTEMPT, DEFERRALS, CRASHES, FENCE, DELAY, ENQUEUED_AT, DUE_AT];
 /// Failures for a cause outside that were not charged, while the queue was not held.
@@ -59,6 +67,8 @@ const SPAN: &str = "tq-span";
 const LINKS: &str = "tq-links";
 /// The place of a child in its flow, and the key of the flow.
 pub(super) const FLOW: &str = "tq-flow";
+/// Why an entry is dead that could not be decoded.
+pub(super) const MALFORMED: &str = "malformed";
 /// Fields that a dead letter adds to those of its task. They are dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = [
     "tq-queue",
@@ -105,6 +115,8 @@ pub enum Malformed {
     NameNotUtf8,
     #[error("the task has {0} fields; at most {MAX_FIELDS} are taken")]
     TooManyFields(usize),
+    #[error("the task has {0} fields whose names begin with {HOST_FIELDS}; at most {MAX_RESERVED} are taken")]
+    TooManyReserved(usize),
     #[error("the task has {0} bytes; at most {MAX_TASK_BYTES} (16MiB) are taken: keep large data in blobs")]
     TooLarge(usize),
     #[error("the task has {0} bytes in its reserved fields; at most {MAX_RESERVED_BYTES} are taken")]
@@ -113,6 +125,8 @@ pub enum Malformed {
     BadId,
     #[error("{0} is not a number")]
     NotANumber(&'static str),
+    #[error("{name} is {most} at most")]
+    TooHigh { name: &'static str, most: u64 },
     #[error("{DELAY}: the queue runs its tasks in a strict order, and takes none with a delay")]
     DelayInOrder,
     /// Names the position of the fault, and shows nothing of the text there.
@@ -154,8 +168,11 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
         }
     }
     let own = entry.fields.len() - reserved;
-    if own > MAX_FIELDS || reserved > MAX_RESERVED {
-        return Err(Malformed::TooManyFields(entry.fields.len()));
+    if own > MAX_FIELDS {
+        return Err(Malformed::TooManyFields(own));
+    }
+    if reserved > MAX_RESERVED {
+        return Err(Malformed::TooManyReserved(reserved));
     }
     if own_bytes > MAX_TASK_BYTES {
         return Err(Malformed::TooLarge(own_bytes));
@@ -179,12 +196,14 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
             DEFERRALS => task.deferrals = number(DEFERRALS, value)?,
             CRASHES => task.crashes = task.crashes.saturating_add(number(CRASHES, value)?),
             FENCE => {
-                (task.fence, is_returned) = (task.fence.saturating_add(number(FENCE, value)?), true);
+                (task.fence, is_returned) = (task.fence + at_most(MAX_FENCE, FENCE, value)?, true);
             }
             JOINS => task.joins = std::str::from_utf8(value).ok().map(str::to_owned),
             DELAY => task.delay = Some(number(DELAY, value).map(Duration::from_millis)?.min(LONGEST_DELAY)),
-            DUE_AT => task.waits_since_ms = Some(number(DUE_AT, value)?),
-            ENQUEUED_AT => (task.enqueued_at_ms, is_enqueued) = (number(ENQUEUED_AT, value)?, true),
+            DUE_AT => task.waits_since_ms = Some(at_most(LATEST_MS, DUE_AT, value)?),
+            ENQUEUED_AT => {
+                (task.enqueued_at_ms, is_enqueued) = (at_most(LATEST_MS, ENQUEUED_AT, value)?, true);
+            }
             TRACEPARENT => task.traceparent = std::str::from_utf8(value).ok().map(str::to_owned),
             _ => {}
         }
@@ -198,6 +217,43 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
         _ => Origin::Other,
     };
     Ok(task)
+}
+
+/// Whether an entry has fields that count only if a host wrote it.
+///
+/// Two kinds need no proof, because they are in many entries and do no harm. The flow itself knows its
+/// children, so its name in a field grants nothing. And an entry of `tqhost enqueue` has an id that nobody
+/// else can guess, and tells beside it only how long its task has waited. An entry that is malformed needs
+/// none either: it never runs.
+pub(super) fn needs_proof(entry: &StreamEntry) -> bool {
+    let (mut has_times, mut has_delay) = (false, false);
+    for (name, _) in &entry.fields {
+        match std::str::from_utf8(name) {
+            Ok(name) if !name.starts_with(HOST_FIELDS) => {}
+            Ok(ID | KEY | FLOW) => {}
+            Ok(ENQUEUED_AT | DUE_AT) => has_times = true,
+            // A host never writes it.
+            Ok(DELAY) => has_delay = true,
+            _ => return is_readable(entry),
+        }
+    }
+    let is_new = || Uuid::try_parse(&id_of(entry)).is_ok_and(|id| id.get_version_num() == 7);
+    has_times && (has_delay || !is_new()) && is_readable(entry)
+}
+
+fn is_readable(entry: &StreamEntry) -> bool {
+    read_reserved(&Arc::from(""), entry).is_ok()
+}
+
+/// Takes out the reserved fields that only hosts write.
+pub(super) fn keep_open(fields: &mut RawFields) {
+    let is_open = |name: &[u8]| OPEN.iter().any(|known| known.as_bytes() == name);
+    fields.retain(|(name, _)| !name.starts_with(HOST_FIELDS.as_bytes()) || is_open(name));
+}
+
+/// Whether this field names the flow that a task joins.
+pub(super) fn is_joins(name: &[u8]) -> bool {
+    name == JOINS.as_bytes()
 }
 
 /// Whether the queue can run this task.
@@ -275,7 +331,7 @@ pub(crate) fn set_span(task: &mut Task, span: TraceContext) {
 
 /// The field that says when a task that is delayed before its first attempt is due.
 pub fn due_at(task: &Task, delay: Duration) -> (Vec<u8>, Vec<u8>) {
-    raw(DUE_AT, &(task.enqueued_at_ms + delay.as_millis() as u64))
+    raw(DUE_AT, &task.enqueued_at_ms.saturating_add(delay.as_millis() as u64))
 }
 
 /// Why the task cannot run: the flow that it joins has failed.
@@ -312,11 +368,17 @@ pub fn id_of(entry: &StreamEntry) -> String {
 /// and the reasons.
 pub fn revived(id: &str, fields: &RawFields) -> RawFields {
     let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, OUTAGES, DELAY, DUE_AT, REQUEUED_AT, FLOW_FAILED];
-    let kept = fields.iter().filter(|(name, _)| {
+    let mut kept = fields.clone();
+    // An entry that could not be read was not asked who wrote it.
+    if kept.contains(&raw("tq-reason", MALFORMED)) {
+        keep_open(&mut kept);
+    }
+    kept.retain(|(name, _)| {
         let is = |known: &&str| name == known.as_bytes();
         !spent.iter().any(is) && !DEAD_ONLY.iter().any(is)
     });
-    kept.cloned().chain([raw(ID, id)]).collect()
+    kept.push(raw(ID, id));
+    kept
 }
 
 /// One field in the form in which Redis takes it.
@@ -365,6 +427,12 @@ fn decode_id(value: &[u8]) -> Result<String, Malformed> {
         Ok(id) if !id.is_empty() && id.len() <= MAX_ID_BYTES => Ok(id.to_owned()),
         _ => Err(Malformed::BadId),
     }
+}
+
+/// A number that is added to others. The host writes none above `most`.
+fn at_most(most: u64, name: &'static str, value: &[u8]) -> Result<u64, Malformed> {
+    let number = number(name, value)?;
+    if number > most { Err(Malformed::TooHigh { name, most }) } else { Ok(number) }
 }
 
 fn number<N: std::str::FromStr>(name: &'static str, value: &[u8]) -> Result<N, Malformed> {
@@ -452,6 +520,36 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_no_host_writes_is_malformed() {
+        let max = u64::MAX.to_string();
+        for (name, most) in [(FENCE, MAX_FENCE), (ENQUEUED_AT, LATEST_MS), (DUE_AT, LATEST_MS)] {
+            assert_eq!(decoded(&[(name, &max)]), Err(Malformed::TooHigh { name, most }));
+            assert!(decoded(&[(name, &most.to_string())]).is_ok());
+        }
+        let late = Task { enqueued_at_ms: u64::MAX, ..decoded(&[("a", "1")]).unwrap() };
+        assert_eq!(due_at(&late, LONGEST_DELAY), raw(DUE_AT, &max));
+        assert_eq!(decoded(&vec![("tq-key", "k"); 51]), Err(Malformed::TooManyReserved(51)));
+    }
+
+    #[test]
+    fn an_entry_needs_a_proof_if_a_host_alone_could_say_what_it_says() {
+        let new = "01890a5d-ac96-774b-bcce-b302099a8057";
+        let table = [
+            (vec![("a", "1")], false),
+            (vec![("tq-id", "x"), ("tq-key", "k"), ("tq-delay-ms", "1"), ("traceparent", "t")], false),
+            (vec![("tq-id", new), ("tq-enqueued-at", "1"), ("tq-due-at", "2"), ("tq-flow", "0 f")], false),
+            (vec![("tq-id", new), ("tq-enqueued-at", "1"), ("tq-delay-ms", "1")], true),
+            (vec![("tq-id", "x"), ("tq-enqueued-at", "1")], true),
+            (vec![("tq-crashes", "2")], true),
+            (vec![("tq-unknown", "2")], true),
+            (vec![("tq-attempt", "many")], false),
+        ];
+        for (fields, needs) in table {
+            assert_eq!(needs_proof(&entry(&fields)), needs, "{fields:?}");
+        }
+    }
+
+    #[test]
     fn an_item_that_is_no_json_is_malformed_and_the_place_is_told_but_not_the_text() {
         let good = ["0", " {\"a\": [1, null, \"\\u00e9\"]} \n", "\"\"", "-1e-400", "\"é\"", "\"\\ud800\""];
         for text in good {
@@ -500,6 +598,8 @@ mod tests {
             raw("tq-key", "k"),
         ];
         assert_eq!(revived("x", &dead), [raw("a", &1), raw("tq-key", "k"), raw("tq-id", "x")]);
+        let forged = vec![raw("tq-reason", "malformed"), raw("tq-joins", "f"), raw("tq-key", "k")];
+        assert_eq!(revived("x", &forged), [raw("tq-key", "k"), raw("tq-id", "x")]);
     }
 
     proptest! {

@@ -141,7 +141,12 @@ impl EffectSource for QueueEffects {
         most: u64,
         until: Instant,
     ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
-        let (queue, keys) = (self.queue.clone(), FlowKeys::of(flow));
+        let queue = self.queue.clone();
+        let Some(id) = queue.keys.flow_of(flow.as_bytes()) else {
+            let why = format!("{flow} is no flow of queue `{}`", queue.rules.name);
+            return std::future::ready(Err(EffectError::Unavailable(why))).boxed();
+        };
+        let keys = queue.keys.flow(&id);
         let read =
             self.read(async move { repeat::until(until, &queue.link, || queue.results(&keys, most)).await });
         async move { read.await? }.boxed()

@@ -3,6 +3,8 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::error::QueueError;
 use super::keys::QueueKeys;
 use super::link::{Link, Recovery};
@@ -93,7 +95,7 @@ fn told(rules: &config::QueueRules, keys: &QueueKeys) -> Told {
         told.args.extend([limit.into(), keys.task("").into()]);
         kept.insert(0, '+');
     }
-    told.args.extend([kept.into(), rules.name.clone().into()]);
+    told.args.extend([kept.into(), rules.name.clone().into(), flow_partners(&rules.flow_partners)]);
     told
 }
 
@@ -103,6 +105,16 @@ fn told_fields(names: Option<&[String]>) -> Vec<u8> {
         names.iter().map(|name| (name.clone(), serde_json::Value::Bool(true))).collect()
     };
     names.map_or_else(Vec::new, |names| serde_json::Value::Object(object(names)).to_string().into())
+}
+
+/// The queues that a flow may have in common with this one, as lib.lua takes them. Empty without any.
+fn flow_partners(queues: &[TargetQueue]) -> Vec<u8> {
+    let partner = |queue: &TargetQueue| {
+        let keys = QueueKeys::new(&queue.stream, queue.dead_letter.as_deref());
+        json!({ "stream": keys.stream, "base": keys.base, "dead": keys.dead, "group": queue.group })
+    };
+    let all: Vec<_> = queues.iter().map(partner).collect();
+    if all.is_empty() { Vec::new() } else { serde_json::Value::from(all).to_string().into() }
 }
 
 /// Whole milliseconds, rounded up, so that a short delay does not become zero.

@@ -156,10 +156,9 @@ impl QueueKeys {
         FlowKeys::of(&format!("{}{id}", self.flow_prefix))
     }
 
-    /// A glob pattern for the keys of each kind, which have a name at their end, as far as a producer needs
-    /// them: statuses, markers, aliases, and failed attempts, which expire with a task that turns out to be
-    /// lost.
-    pub(crate) fn of_producers(&self) -> [String; 4] {
+    /// A glob pattern for the keys of each kind, which have a name at their end, as far as `tqhost enqueue`
+    /// needs them: statuses, markers, aliases, and failed attempts, which expire with a lost task.
+    pub(crate) fn of_enqueuers(&self) -> [String; 4] {
         let prefixes = [&self.task_prefix, &self.marker_prefix, &self.alias_prefix, &self.attempts_prefix];
         prefixes.map(|prefix| literal(prefix) + "*")
     }
@@ -222,6 +221,11 @@ impl QueueKeys {
         let prefixes = [&self.settled_prefix, &self.minutes_prefix, &self.attempts_prefix];
         named.iter().any(|known| known.as_bytes() == key)
             || prefixes.iter().any(|prefix| key.starts_with(prefix.as_bytes()))
+    }
+
+    /// The marker that the status of a task names. What is no marker of this queue counts as none.
+    pub(crate) fn known_marker(&self, named: Option<Vec<u8>>) -> Vec<u8> {
+        named.filter(|key| self.is_marker(key)).unwrap_or_else(|| self.marker(None))
     }
 
     /// Whether this key is the marker of an idempotency key.

@@ -529,7 +529,8 @@ impl Queue {
         let call = call.arg(&letter.entry).arg(letter.enqueued_at).arg(u8::from(only_says));
         if only_says {
             let of_flow = letter.raw.iter().filter(|(name, _)| codec::is_of_flow(name));
-            return with_fields(call, of_flow.cloned().collect());
+            let named = of_flow.cloned().chain([codec::raw("tq-id", &letter.id)]);
+            return with_fields(call, named.collect());
         }
         with_fields(call, codec::revived(&letter.id, &letter.raw))
     }

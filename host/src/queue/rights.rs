@@ -1,8 +1,8 @@
-//! The rights in Redis that a host, a producer and a reader need: commands and keys.
+//! The rights in Redis that a host, a producer, an enqueuer and a reader need: commands and keys.
 //!
 //! In: the queues of the configuration. Out: the least rule for each kind of program ([`AclRule`]). Hosts ask
 //! for the same commands and keys before they take a task (`group`). Tests compare the commands here with
-//! those in the code, and run hosts, producers and readers under exactly these rules.
+//! those in the code, and run hosts, producers, enqueuers and readers under exactly these rules.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +29,8 @@ pub(super) const OF_HOSTS: [&str; 15] = [
     "ZREVRANGE",
 ];
 
-/// The commands with which a host looks at settings of Redis. It works without them, and warns of less.
-const FOR_WARNINGS: [&str; 2] = ["CONFIG|GET", "INFO"];
+/// The command with which a host looks at the state of Redis. It works without it, and warns of less.
+const FOR_WARNINGS: [&str; 1] = ["INFO"];
 
 /// The further commands of `tqhost doctor` and `tqhost adopt`, and of their scripts.
 const OF_OPERATORS: [&str; 2] = ["LRANGE", "RENAME"];
@@ -66,8 +66,8 @@ const OF_READERS: [&str; 27] = [
     "HKEYS",
 ];
 
-/// The commands of `tqhost enqueue`, and of producers that only add to the stream.
-const OF_PRODUCERS: [&str; 23] = [
+/// The commands of `tqhost enqueue`.
+const OF_ENQUEUERS: [&str; 23] = [
     "EVALSHA",
     "EXISTS",
     "GET",
@@ -95,7 +95,7 @@ const OF_PRODUCERS: [&str; 23] = [
 
 /// The further commands of `tqhost enqueue` in a queue with tracks: a task that turns out to be lost passes
 /// its turn on.
-const OF_PRODUCERS_WITH_TRACKS: [&str; 3] = ["ZLEXCOUNT", "ZRANGEBYLEX", "ZREM"];
+const OF_ENQUEUERS_WITH_TRACKS: [&str; 3] = ["ZLEXCOUNT", "ZRANGEBYLEX", "ZREM"];
 
 /// The needs of a user of Redis, as ACL SETUSER takes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(crate) struct AclRule {
     pub role: &'static str,
     /// Patterns, with `~` or `%R~` before each.
     pub keys: Vec<String>,
-    /// Names, with `+` before each.
+    /// Names, with `+` before each; or a command in brackets, with the only keys for which it is allowed.
     pub commands: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn rules<'c>(
     queues: &[QueueRules],
     plugins: impl Iterator<Item = &'c Plugin>,
     selects: bool,
-) -> [AclRule; 4] {
+) -> [AclRule; 5] {
     let made = |role, keys: BTreeSet<String>, commands: BTreeSet<&str>| AclRule {
         role,
         keys: without_covered(&keys).into_iter().map(without_spaces).collect(),
@@ -131,16 +131,31 @@ pub(crate) fn rules<'c>(
     };
     let host: BTreeSet<&str> = of_scripts().chain(OF_HOSTS).chain(FOR_WARNINGS).collect();
     let operator = host.iter().copied().chain(OF_OPERATORS).collect();
-    let producer = producer_commands(queues);
+    let enqueuer = enqueuer_commands(queues);
     let records = plugins.flat_map(|plugin| plugin.records.patterns());
     let mut all = host_keys(queues);
     all.extend(records.map(|pattern| format!("~{}", pattern_of_records(pattern))));
     [
         made("host", all.clone(), host),
-        made("producer", producer_keys(queues), producer),
+        producer(queues, selects),
+        made("enqueuer", enqueuer_keys(queues), enqueuer),
         made("reader", reader_keys(queues), OF_READERS.into()),
         made("operator", all, operator),
     ]
+}
+
+/// A producer adds to streams, and to no other key; and to lists where queues have some.
+fn producer(queues: &[QueueRules], selects: bool) -> AclRule {
+    let pattern = |key: &str| without_spaces(format!("~{}", keys::literal(key)));
+    let streams: BTreeSet<String> = queues.iter().map(|rules| pattern(&rules.stream)).collect();
+    let lists = queues.iter().filter_map(|rules| Some(pattern(&rules.list.as_ref()?.key)));
+    let lists: BTreeSet<String> = lists.map(|list| format!("({list} +lpush)")).collect();
+    let commands = [Some("+xadd"), selects.then_some("+select")].into_iter().flatten().map(str::to_owned);
+    AclRule {
+        role: "producer",
+        keys: streams.into_iter().collect(),
+        commands: commands.chain(lists).collect(),
+    }
 }
 
 /// The keys of hosts that are of no queue.
@@ -174,28 +189,26 @@ fn host_keys(queues: &[QueueRules]) -> BTreeSet<String> {
     all.into_iter().collect()
 }
 
-fn producer_commands(queues: &[QueueRules]) -> BTreeSet<&'static str> {
-    let mut all: BTreeSet<&str> = OF_PRODUCERS.into();
+fn enqueuer_commands(queues: &[QueueRules]) -> BTreeSet<&'static str> {
+    let mut all: BTreeSet<&str> = OF_ENQUEUERS.into();
     for rules in queues {
-        all.extend(rules.list.is_some().then_some("LPUSH"));
-        all.extend(rules.turns.tracks.iter().flat_map(|_| OF_PRODUCERS_WITH_TRACKS));
+        all.extend(rules.turns.tracks.iter().flat_map(|_| OF_ENQUEUERS_WITH_TRACKS));
         // Where no statuses are kept, that of a lost task is deleted.
         all.extend(rules.retention.is_zero().then_some("DEL"));
     }
     all
 }
 
-fn producer_keys(queues: &[QueueRules]) -> BTreeSet<String> {
+fn enqueuer_keys(queues: &[QueueRules]) -> BTreeSet<String> {
     let mut all = BTreeSet::from([format!("~{}", keys::LOOK_REQUESTED)]);
     for rules in queues {
         let keys = keys_of(rules);
-        let list = rules.list.as_ref().map(|list| keys::literal(&list.key));
         let ended = rules.on_end.targets().map(|target| keys::literal(&target.stream));
         let events = (rules.events > 0).then(|| keys::literal(&keys.events));
         let turns =
             rules.turns.are_limited().then(|| [&keys.owners, &keys.tracks].map(|key| keys::literal(key)));
         let whole = [&keys.stream, &keys.delayed, &keys.parked].map(|key| keys::literal(key));
-        let needed = whole.into_iter().chain(keys.of_producers()).chain(list).chain(ended).chain(events);
+        let needed = whole.into_iter().chain(keys.of_enqueuers()).chain(ended).chain(events);
         all.extend(needed.chain(turns.into_iter().flatten()).map(|key| format!("~{key}")));
     }
     all

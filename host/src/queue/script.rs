@@ -1,5 +1,5 @@
-//! The Lua scripts: each is a file in `scripts/` with its own header, and follows the shared `lib.lua` and
-//! `turns.lua`.
+//! The Lua scripts: each is a file in `scripts/` with its own header, and follows the shared `lib.lua`,
+//! `flows.lua` and `turns.lua`.
 //!
 //! Not here: sending them (`link`), the meaning of their replies (`settle`, `claim`, `produce`, `redrive`),
 //! the doctor's scripts (`doctor`).
@@ -96,9 +96,13 @@ scripts! {
 }
 
 impl Script {
-    /// `body` may use the functions of `lib.lua` and `turns.lua`.
+    /// `body` may use the functions of `lib.lua`, `flows.lua` and `turns.lua`.
     pub(crate) fn new(kind: ScriptKind, name: &'static str, body: &str) -> Script {
-        let shared = [include_str!("scripts/lib.lua"), include_str!("scripts/turns.lua")];
+        let shared = [
+            include_str!("scripts/lib.lua"),
+            include_str!("scripts/flows.lua"),
+            include_str!("scripts/turns.lua"),
+        ];
         let source = format!("{}\n{}\n{body}", kind.first_line(), shared.join("\n"));
         let sha1 = redis::Script::new(&source).get_hash().to_owned();
         Script { name, kind, source, sha1 }

@@ -549,6 +549,11 @@ mod tests {
     }
 
     #[test]
+    fn the_reason_of_a_malformed_entry_has_one_name() {
+        assert_eq!(Reason::Malformed.into_str(), codec::MALFORMED);
+    }
+
+    #[test]
     fn the_order_of_a_call_changes_when_a_task_may_be_known() {
         let [mut first, second, known] = [false, false, true].map(completed);
         assert_eq!(order_of(&[&known, &first, &second]), [1, 2, 0]);

@@ -46,12 +46,14 @@ impl Queue {
         self.link.scripts("note lost tasks", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    /// The marker that each task's status names.
+    /// The marker of this queue that each task's status names.
     pub(crate) async fn markers_of(&self, ids: &[&str]) -> Result<Vec<Option<Vec<u8>>>, QueueError> {
         const WHAT: &str = "look at idempotency keys";
         let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("marker").to_owned();
         let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
-        Ok(replies.into_iter().map(|reply| reply.ok().and_then(|reply| reply::bytes(reply).ok())).collect())
+        let named = |reply: Result<redis::Value, QueueError>| reply::bytes(reply.ok()?).ok();
+        let marker = |reply| named(reply).filter(|key| self.keys.is_marker(key));
+        Ok(replies.into_iter().map(marker).collect())
     }
 }
 

@@ -1,8 +1,9 @@
-//! Asks Redis what a queue has to know about claimed tasks before any of them runs: the time, if tasks can
-//! expire. And notes their aliases, if tasks have some.
+//! Asks Redis what a queue has to know about claimed tasks before any of them runs: who wrote their entries,
+//! if these say what only hosts may say, and the time, if tasks can expire. And notes their aliases, if tasks
+//! have some.
 //!
-//! A queue that needs neither asks nothing. Not here: which tasks have expired (`settle`), how clients find a
-//! task by its alias (`queue::alias`).
+//! A queue that needs none of them asks nothing. Not here: which tasks have expired (`settle`), how clients
+//! find a task by its alias (`queue::alias`).
 
 use super::inflight::Hold;
 use super::pace::Pace;
@@ -14,6 +15,20 @@ use crate::task::Task;
 
 /// A claimed task, or an entry that is none.
 pub(super) type Decoded = Result<Task, (codec::Malformed, StreamEntry)>;
+
+/// Takes from entries what only a host may write, where a producer wrote it. A host that stops asks once, to
+/// give them back. False if Redis does not answer then: they stay pending, and another host takes them over.
+pub(super) async fn keep_trusted(shared: &SharedQueue, entries: &mut [StreamEntry]) -> bool {
+    let mut pace = Pace::new(&shared.name, "statuses");
+    while let Err(error) = shared.queue.keep_trusted(entries).await {
+        let wait = tokio::time::sleep(pace.failed(&error));
+        if shared.stop.running.run_until_cancelled(wait).await.is_none() {
+            return false;
+        }
+    }
+    pace.succeeded();
+    true
+}
 
 /// Redis's clock, in milliseconds since the Unix epoch. None where no task expires, or if the host stops
 /// before Redis answers: then the tasks are given back.

@@ -52,10 +52,13 @@ impl Delivery {
 pub(crate) async fn admit(
     shared: &Arc<SharedQueue>,
     version: &Arc<Version>,
-    entries: Vec<StreamEntry>,
+    mut entries: Vec<StreamEntry>,
     delivery: Delivery,
     mut permits: Permits,
 ) {
+    if !arrivals::keep_trusted(shared, &mut entries).await {
+        return;
+    }
     let is_stopped = entries.first().is_some_and(|entry| shared.holding.stops(&entry.id));
     let active = shared.versions.borrow().clone().filter(|_| !is_stopped);
     let version = active.as_ref().unwrap_or(version);
@@ -129,7 +132,10 @@ pub(crate) async fn admit(
 
 /// Gives back entries that were delivered to this host unseen, because it claims nothing any more. Nothing of
 /// them runs, so they need no permits.
-pub(crate) async fn give_back(shared: &SharedQueue, entries: Vec<StreamEntry>) {
+pub(crate) async fn give_back(shared: &SharedQueue, mut entries: Vec<StreamEntry>) {
+    if !arrivals::keep_trusted(shared, &mut entries).await {
+        return;
+    }
     let label = shared.versions.borrow().as_ref().map_or_else(|| Arc::from(""), |version| version.label());
     for entry in entries {
         let decoded = codec::decode(&shared.name, entry);

@@ -167,7 +167,7 @@ fn the_key_of_another_task_stays(store: &mut Store) -> Step {
     let status = store.status(WORK, &entry);
     store.run::<()>("HSET", &[&status, "status", "PENDING", "entry", &entry])?;
     store.run::<u64>("XDEL", &[WORK, &entry])?;
-    let args = ["tqhost", "3600000", "3600000", &entry, "", WORK];
+    let args = ["tqhost", "3600000", "3600000", &entry, "", WORK, ""];
     let lost: u64 = store.script(&script::END_DELETED, &[WORK, &status, "marker"], &args)?;
     same("it is lost", lost, 1)?;
     same("the key", store.get("marker")?, "other")

@@ -39,7 +39,7 @@ pub const CASES: &[Case] = &[
         mutations: &[
             &[("redis.call('PEXPIRE', record.key, RECORDS_LIVE + delay)", "")],
             &[("set_status(status, 'attempts', record.key)", "")],
-            &[("if records then redis.pcall('PEXPIRE', records, retention) end", "")],
+            &[("if records then redis.pcall('PEXPIRE', key_of(status, id, 'attempts'), retention) end", "")],
         ],
     },
     Case {

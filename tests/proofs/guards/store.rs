@@ -20,6 +20,11 @@ pub const JOIN: &str = "join";
 pub const TOLD: &str = "told";
 const GROUP: &str = "tqhost";
 const HOUR_MS: &str = "3600000";
+/// The queues of flows, as a host names them.
+const PARTNERS: &str = r#"[
+    {"stream": "part", "base": "tq:{part}", "dead": "tq:{part}:dead", "group": "tqhost"},
+    {"stream": "join", "base": "tq:{join}", "dead": "tq:{join}:dead", "group": "tqhost"}
+]"#;
 
 /// An error says where a scenario went another way.
 pub type Step<T = ()> = Result<T, String>;
@@ -147,10 +152,10 @@ impl Store {
         args: Vec<String>,
     ) -> Step<T> {
         keys.extend(owned(&[TOLD, TOLD, TOLD, queue]));
-        let mut last = owned(&["", "0", queue]);
+        let mut last = owned(&["", "0", queue, PARTNERS]);
         if self.has_turns {
             keys.extend(["owners", "tracks", "delayed", "parked"].map(|what| key(queue, what)));
-            last = owned(&["", "1", &key(queue, "task:"), "+0", queue]);
+            last = owned(&["", "1", &key(queue, "task:"), "+0", queue, PARTNERS]);
         }
         let all = [owned(&[GROUP, self.retention, HOUR_MS]), args, last].concat();
         self.call(source, &keys, &all)
@@ -351,7 +356,7 @@ impl Store {
     pub fn promote_due(&mut self, members: &[&str]) -> Step<(u64, Vec<String>)> {
         let keys = [JOIN.to_owned(), key(JOIN, "delayed"), key(JOIN, "parked")];
         let keys = [keys.to_vec(), vec![JOIN.to_owned(); members.len()]].concat();
-        let args = [owned(&["100"]), owned(members), owned(&["", JOIN])].concat();
+        let args = [owned(&["100"]), owned(members), owned(&["", JOIN, PARTNERS])].concat();
         let (moved, without_fields, _, due): (u64, u64, i64, Vec<String>) =
             self.call(&script::PROMOTE.source, &keys, &args)?;
         same("members without fields", without_fields, 0)?;
@@ -388,7 +393,7 @@ impl Store {
     /// Brings a dead letter back with these fields, and gives the reply.
     pub fn requeue(&mut self, queue: &str, id: &str, letter: &str, fields: &[String]) -> Step<u64> {
         let keys = [queue.to_owned(), key(queue, "dead"), self.status(queue, id)];
-        let args = [owned(&[letter, "1", ""]), fields.to_vec(), owned(&["", queue])].concat();
+        let args = [owned(&[letter, "1", ""]), fields.to_vec(), owned(&["", queue, PARTNERS])].concat();
         self.call(&script::REQUEUE.source, &keys, &args)
     }
 

@@ -11,7 +11,7 @@ pub const CASES: &[Case] = &[
         mutations: &[
             &[("if not track or entry and entry ~= under then return end", "if not track then return end")],
             &[(
-                "if not is_taken and not is_elsewhere(turns.statuses .. id, entry) then \
+                "if not is_taken and not is_elsewhere(turns.statuses .. id, entry, id) then \
                  give(track, id, entry) end",
                 "give(track, id, entry)",
             )],
@@ -39,7 +39,7 @@ pub const CASES: &[Case] = &[
         what: "a task that is held leaves the status of another one with its id as it is",
         scenario: a_held_task_leaves_the_status_of_another,
         mutations: &[&[(
-            "if not mark_of(status, entry) and not is_elsewhere(status, entry) then\n      forget_end(",
+            "if not mark_of(status, entry) and not is_elsewhere(status, entry, id) then\n      forget_end(",
             "if true then\n      forget_end(",
         )]],
     },

@@ -358,14 +358,14 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "begin overlooks that another task has the id",
         scripts: &[&script::BEGIN],
-        text: "if is_elsewhere(status, entry) then",
+        text: "if is_elsewhere(status, entry, id) then",
         instead: "if false then",
         found: "Duplicate",
     },
     Mutation {
         what: "settle overlooks that another task has the id",
         scripts: &[&script::SETTLE],
-        text: "local is_another = not completes and is_elsewhere(status, entry)",
+        text: "local is_another = not completes and is_elsewhere(status, entry, id)",
         instead: "local is_another = false",
         found: DIFFERS,
     },

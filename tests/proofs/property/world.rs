@@ -117,6 +117,7 @@ impl World {
                 is_strict: false,
                 leads_back: true,
             }],
+            flow_partners: vec![],
             on_end: Default::default(),
             events: 0,
             failed_attempts: 10,
@@ -621,7 +622,7 @@ impl World {
         for (task, begun) in tasks.iter().zip(&mut expected).filter(|(_, begun)| begun.is_none()) {
             *begun = self.reference.begin(name, task, rules.max_crashes, true);
         }
-        prop_assert_eq!(begun.iter().copied().map(Some).collect::<Vec<_>>(), expected);
+        prop_assert_eq!(begun.iter().cloned().map(Some).collect::<Vec<_>>(), expected);
         let mut begun = begun.into_iter();
         new.retain_mut(|held| {
             let begun = begun.next();

@@ -31,13 +31,13 @@ local function came_after(known)
   return math.min(before, tonumber(known[8]) or before)
 end
 
-local function verdict_of(status, known, is_second)
+local function verdict_of(status, id, known, is_second)
   local is, entry, member = known[1], known[2], known[3]
   if is_live(is) then
     local kept_until = tonumber(known[10]) or 0
     if has_place(entry, member, kept_until) or member and is_in_fields(member) then return 0 end
     -- The task is held by a flow.
-    if not entry and known[11] and redis.call('EXISTS', known[11]) == 1 then return 0 end
+    if not entry and known[11] and redis.call('EXISTS', key_of(status, id, 'flow')) == 1 then return 0 end
     return (entry or is_second) and 5 or 6
   end
   if redis.call('EXISTS', status) == 0 then return 0 end
@@ -70,7 +70,7 @@ for i = 1, (#KEYS - 3) / 2 do
     local look = ''
     for n = 1, 9 do look = look .. (known[n] or '') .. '/' end
     local is_second = before ~= ''
-    local verdict = is_second and look ~= before and 0 or verdict_of(status, known, is_second)
+    local verdict = is_second and look ~= before and 0 or verdict_of(status, id, known, is_second)
     local mended = is_second and ARGV[4] == '1' and mend(verdict, status, marker, known, id) or 0
     out[i] = { verdict, look, came_after(known), known[9], known[1], mended }
   end

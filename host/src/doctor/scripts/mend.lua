@@ -42,6 +42,7 @@ judges['undeliverable'] = function(mends)
     return true, true
   end
   local fields = entry[2]
+  keep_trusted(fields, status, id, subject)
   -- More values do not fit into one call.
   if #fields > 7000 then return true end
   if not value_in(fields, 'tq-id') then
@@ -51,7 +52,7 @@ judges['undeliverable'] = function(mends)
   append(fields, 'tq-fence', '1')
   local new = redis.call('XADD', stream, '*', unpack(fields))
   redis.call('XDEL', stream, subject)
-  if known_entry == subject then redis.call('HSET', status, 'status', 'PENDING', 'entry', new) end
+  if known_entry == subject or not is then set_status(status, 'status', 'PENDING', 'entry', new) end
   note(id, 'PENDING', 'attempt', value_in(fields, 'tq-attempt') or '1')
   return true, true
 end
@@ -105,7 +106,7 @@ judges['dead-but-alive'] = function()
   return known[2] and value_in(letter[2], 'tq-enqueued-at') == known[2]
 end
 
--- The flow of a child, and the child's queue, if the flow still waits for the end of this child.
+-- The flow of a child, its index there, and its queue, if the flow still waits for the end of this child.
 local function awaited()
   local index, flow = string.match(subject, '^(%d+) (.+)$')
   local known = redis.call('HMGET', flow, 'total', 'failed_as')
@@ -113,21 +114,23 @@ local function awaited()
   if not known[1] or known[2] or tonumber(index) >= tonumber(known[1]) - staged then return nil end
   local noted = redis.call('HGET', flow .. ':results', index) or 'PENDING '
   local queue = string.match(noted, '^PENDING (%S*)')
-  return queue and flow, queue
+  return queue and flow, index, queue
 end
 
 -- The child is in no place any more, and nobody noted an end.
 judges['lost-child'] = function(mends)
-  local flow, queue = awaited()
+  local flow, index, queue = awaited()
   if not flow or redis.call('EXISTS', status) == 1 then return false end
   mends = mends and not flows().refusal(flow)
-  if mends then flows().join(subject, id, 'FAILED', { 'error', 'lost: its status was deleted' }, queue) end
+  if mends then
+    flows().join(flow, index, id, 'FAILED', { 'error', 'lost: its status was deleted' }, queue)
+  end
   return true, mends
 end
 
 -- The child's end was not counted, or will not be, because its status does not name the flow.
 judges['uncounted-child'] = function(mends)
-  local flow, queue = awaited()
+  local flow, index, queue = awaited()
   local said = redis.pcall('HMGET', status, 'status', 'flow', 'result', 'error')
   if not flow or said.err or is_live(said[1]) and said[2] == subject then return false end
   mends = mends and not flows().refusal(flow)
@@ -135,7 +138,7 @@ judges['uncounted-child'] = function(mends)
     local changes = {}
     if said[3] then append(changes, 'result', said[3]) end
     if said[4] then append(changes, 'error', said[4]) end
-    flows().join(subject, id, said[1], changes, queue)
+    flows().join(flow, index, id, said[1], changes, queue)
   elseif mends then
     redis.call('HSET', status, 'status', said[1] or 'PENDING', 'flow', subject)
   end
@@ -167,7 +170,7 @@ judges['unjoined-flow'] = function(mends)
   mends = mends and not flows().refusal(subject)
   if mends then
     redis.call('HSET', subject, 'left', 0)
-    flows().release(subject, named(redis.call('HGETALL', subject)))
+    flows().release(subject, flows().about(subject))
   end
   return true, mends
 end

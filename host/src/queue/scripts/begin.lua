@@ -39,10 +39,11 @@ local function cancel(status, marker, id, entry, changes)
 end
 
 -- Lets a task wait for a second among the delayed ones.
-local function put_off(id, entry)
+local function put_off(status, id, entry)
   local misfit, fields = wrong_type(KEYS[2], 'zset', KEYS[3], 'hash'), fields_of(entry)
   if misfit then error(misfit) end
   if not fields then return end
+  keep_trusted(fields, status, id, entry)
   keep_origin(fields, id, entry)
   drop(entry)
   put(here, fields, now + 1000, entry)
@@ -63,15 +64,15 @@ local function begin(
     return 2
   end
   if mark == 'elsewhere' then
-    put_off(id, entry)
+    put_off(status, id, entry)
     return 6
   end
-  if is_elsewhere(status, entry) then
+  if is_elsewhere(status, entry, id) then
     drop(entry)
     if turns.limit then tracks().free(id, entry) end
     return 3
   end
-  local noted, last = unpack(redis.pcall('HMGET', status, 'alone', 'fence'))
+  local noted, last, known_entry = unpack(redis.pcall('HMGET', status, 'alone', 'fence', 'entry'))
   local ran, before = string.match(tostring(noted), '^(%S+) (%d+)$')
   local has_died = ran == entry and tonumber(crashes) > tonumber(before)
   if has_died and tonumber(crashes) >= tonumber(ARGV[7]) then return 5 end
@@ -84,6 +85,8 @@ local function begin(
       return 3
     end
   end
+  -- From now on the status names the entry, also one of a producer. By `produced` they are told apart.
+  local is_produced = known_entry ~= entry and not is_of_host(status, id, entry)
   -- XCLAIM would take a deleted entry from the pending ones. The heartbeat finds it.
   if again == '1' and turns.are_limited and exists(entry) then
     redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID')
@@ -94,6 +97,7 @@ local function begin(
   redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as',
     'dead', 'duplicate_of', 'alone', 'cancel', 'stops', 'cancelled')
   if alone == '1' then redis.call('HSET', status, 'alone', entry .. ' ' .. crashes) end
+  if is_produced then redis.call('HSET', status, 'produced', entry) end
   -- A second entry with its id may have been given the turn, and does not run.
   local track, under = unpack(turns.limit and { tracks().turn_of(id) } or {})
   if track and under ~= entry then tracks().give(track, id, entry) end

@@ -23,6 +23,8 @@ redis.call('HDEL', status, 'result', 'due_at', 'parked_as', 'entry', 'cancel', '
 redis.call('PEXPIRE', status, math.max(ARGV[1], 86400000))
 -- The flow that the task joins goes on without it only while the flow knows its dead letter.
 local joins = value_in(fields, 'tq-joins')
+local id = value_in(fields, 'tq-id')
+joins = joins and id and key_of(status, id, 'flow')
 if joins and redis.pcall('HEXISTS', joins, 'letter') == 1 then
   redis.call('HSET', joins, 'letter', entry, 'dead', dead)
 end

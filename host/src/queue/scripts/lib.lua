@@ -23,7 +23,9 @@ local turns = {}
 --       one track may run (empty: no tracks) · the prefix of the keys of statuses · how many events are kept
 --       (empty: nobody is told, and neither the names nor the first keys are given), with a plus in front in
 --       a queue with such limits, whose keys and arguments are not given otherwise · the queue's name
+--       · the queues whose tasks may be in a flow with those of this queue, as JSON (empty: none)
 local function take_told()
+  told.flows = table.remove(ARGV)
   told.queue = table.remove(ARGV)
   told.kept = table.remove(ARGV)
   if string.sub(told.kept, 1, 1) == '+' then
@@ -70,6 +72,12 @@ local function wrong_type(key, kind, ...)
   local got = redis.call('TYPE', key).ok
   if got == 'none' or got == kind then return wrong_type(...) end
   return redis.error_reply('TQTYPE ' .. key .. ' holds a ' .. got .. ', not a ' .. kind)
+end
+
+-- Another key of a task, made of its id and the key of its status. No name of a key is taken from data: a
+-- client with the rights to a status would choose what the host writes to.
+local function key_of(status, id, what)
+  return string.sub(status, 1, -#id - 7) .. ':' .. what .. ':' .. id
 end
 
 local function exists(entry)
@@ -148,7 +156,7 @@ end
 -- Takes away these fields of a status, what it says of an earlier end, and its time to live.
 local function forget_end(status, ...)
   redis.pcall('HDEL', status, 'finished_at', 'result', 'dead', 'duplicate_of', 'cancel', 'stops',
-    'cancelled', ...)
+    'cancelled', 'produced', ...)
   redis.call('PERSIST', status)
 end
 
@@ -194,6 +202,38 @@ end
 
 local function is_live(status)
   return status == 'PENDING' or status == 'PROCESSING'
+end
+
+-- Whether a host wrote an entry, as the status of its task says: it names this entry, and begin.lua was not
+-- the first to name it. The status of a much older host names no place at all. Somebody may have deleted the
+-- status of a task that joins a flow, which only hosts make.
+local function is_of_host(status, id, entry)
+  local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'produced')
+  if known.err then return false end
+  if not known[1] then return redis.pcall('HEXISTS', key_of(status, id, 'flow'), 'left') == 1 end
+  if not is_live(known[1]) or known[4] == entry then return false end
+  return known[2] == entry or not known[2] and not known[3]
+end
+
+-- Takes from the fields of an entry the reserved ones that only hosts write, unless a host wrote this entry.
+-- `status` is that of its task. The flow of a child stays, since a flow knows its children; and so does an
+-- attempt that is no number, so that the delivery buries the task as malformed.
+local function keep_trusted(fields, status, id, entry)
+  local kept, is_known = 0, nil
+  for i = 1, #fields, 2 do
+    local name = fields[i]
+    local is_trusted = string.sub(name, 1, 3) ~= 'tq-' or name == 'tq-id' or name == 'tq-key'
+      or name == 'tq-delay-ms' or name == 'tq-flow' or name == 'tq-attempt' and not tonumber(fields[i + 1])
+    if not is_trusted then
+      if is_known == nil then is_known = is_of_host(status, id, entry) end
+      is_trusted = is_known
+    end
+    if is_trusted then
+      fields[kept + 1], fields[kept + 2] = name, fields[i + 1]
+      kept = kept + 2
+    end
+  end
+  for i = #fields, kept + 1, -1 do fields[i] = nil end
 end
 
 -- Whether cancel.lua marked the task because it could not end it: 'here' if the run under this entry is to be
@@ -244,112 +284,8 @@ local function named(list)
   return about
 end
 
--- How long (ms) a flow is kept after its last task has died, so that a requeueing can heal it: 30 days. It is
--- not kept for as long as the dead letter, because whoever deletes that need not know of the flow.
-local FAILED_FLOW_LIVES = 2592000000
-
--- The functions for flows. They are made at their first use, because most calls need none of them.
-local flow_functions
-local function flows()
-  if flow_functions then return flow_functions end
-
-  -- The most bytes of spans that a flow keeps for the links of its last task: 128 texts of 55 bytes, with a
-  -- space after each. The host takes as many (telemetry::attempt).
-  local MOST_SPANS = 128 * 56
-
-  -- Keeps the state of a flow for a while after the task that joins it has ended. `letter` is the dead letter
-  -- of that task.
-  local function leave(flow, letter)
-    local lives = math.max(retention, letter and FAILED_FLOW_LIVES or 86400000)
-    if letter and redis.pcall('HEXISTS', flow, 'left') == 1 then
-      -- Its queue may have other dead letters by now than when the flow began.
-      redis.call('HSET', flow, 'letter', letter, 'dead', KEYS[4])
-    else
-      redis.pcall('HDEL', flow, 'letter')
-    end
-    redis.call('PEXPIRE', flow, lives)
-    redis.call('PEXPIRE', flow .. ':results', lives)
-  end
-
-  -- Why the end of a child cannot be noted in a flow: an error reply for a key of another type, or nil.
-  local function refusal(flow)
-    local keys = redis.pcall('HMGET', flow, 'stream', 'delayed', 'parked', 'dead', 'status')
-    -- A client may lack the right to the flow, and leaves the end to a host.
-    if keys.err and not string.find(keys.err, 'WRONGTYPE', 1, true) then return keys end
-    if keys.err or not keys[1] then return nil end
-    return wrong_type(keys[1], 'stream', keys[2], 'zset', keys[3], 'hash', keys[4], 'stream', keys[5], 'hash',
-      flow .. ':results', 'hash')
-  end
-
-  -- Enqueues the task that joins a flow, once: all children have completed. If the flow had failed before,
-  -- the dead letter of that failure goes; if an operator has taken it away, the task is not enqueued again.
-  local function release(flow, about)
-    local failed, fence = about['failed_as'], nil
-    if failed then
-      if #redis.call('XRANGE', about['stream'], failed, failed) > 0 then
-        redis.call('XACK', about['stream'], about['group'], failed)
-        redis.call('XDEL', about['stream'], failed)
-      else
-        local at = about['letter'] or '0-0'
-        local letter = redis.call('XRANGE', about['dead'], at, at)[1]
-        if not letter then return end
-        redis.call('XDEL', about['dead'], at)
-        fence = value_in(letter[2], 'tq-fence')
-      end
-      redis.call('HDEL', about['status'], 'error', 'finished_at', 'dead', 'entry')
-      redis.call('HDEL', flow, 'failed_as', 'letter')
-      redis.call('PERSIST', about['status'])
-      redis.call('PERSIST', flow)
-      redis.call('PERSIST', flow .. ':results')
-    end
-    about.fields = cmsgpack.unpack(about['fields'])
-    -- The fences of its deliveries go on growing.
-    if fence then append(about.fields, 'tq-fence', fence) end
-    if about['spans'] then append(about.fields, 'tq-links', about['spans']) end
-    if enqueue(about) then
-      leave(flow)
-    else
-      -- A queue that keeps no statuses deleted it with the burial. The end of the task must find the flow.
-      redis.call('HSET', about['status'], 'joins', flow)
-    end
-  end
-
-  -- Notes the end of a child, which was a task of `queue`, in its flow. `at` is the child's index and the key
-  -- of the flow. The child that completes last releases the task that joins the flow. The first one that ends
-  -- in another way fails it: then that task is delivered with the error, and its delivery buries it.
-  local function join(at, id, how, changes, queue)
-    local index, flow = string.match(at, '^(%d+) (.+)$')
-    local known = redis.pcall('HGETALL', flow)
-    local about = known.err and {} or named(known)
-    if not about['left'] then return end
-    local results = flow .. ':results'
-    local before = redis.call('HGET', results, index)
-    if before and string.find(before, '^COMPLETED ') then return end
-    redis.call('HSET', results, index, how .. ' ' .. queue .. ' ' .. id)
-    if how == 'COMPLETED' then
-      local result = value_in(changes, 'result')
-      if result then redis.call('HSET', results, index .. ':value', result) end
-      local started = value_in(changes, 'flows')
-      if started then redis.call('HSET', results, index .. ':flows', started) end
-      -- Hosts that send spans tell the child's span. One that is not sampled is nobody's.
-      local span, spans = value_in(changes, 'traceparent'), about['spans'] or ''
-      if span and string.sub(span, -3) == '-01' and #spans < MOST_SPANS then
-        about['spans'] = spans .. span .. ' '
-        redis.call('HSET', flow, 'spans', about['spans'])
-      end
-      if redis.call('HINCRBY', flow, 'left', -1) == 0 then release(flow, about) end
-    elseif not about['failed_as'] then
-      local fields = cmsgpack.unpack(about['fields'])
-      append(fields, 'tq-flow-failed',
-        'child ' .. id .. ': ' .. (value_in(changes, 'error') or string.lower(how)))
-      accept(about, about['status'], about['id'], 0, fields, about['marker'])
-      redis.call('HSET', flow, 'failed_as', redis.call('HGET', about['status'], 'entry'))
-    end
-  end
-
-  flow_functions = { leave = leave, refusal = refusal, release = release, join = join }
-  return flow_functions
-end
+-- The functions for flows, which flows.lua makes at their first use.
+local flows
 
 -- The functions for tracks, which turns.lua makes at their first use.
 local tracks
@@ -360,6 +296,14 @@ local function join_refusal(status)
   local at = redis.pcall('HGET', status, 'flow')
   local flow = type(at) == 'string' and string.match(at, '^%d+ (.+)$')
   return flow and flows().refusal(flow) or nil
+end
+
+-- Whether a task is held by the flow that it joins: it is in no other place before the flow releases it.
+local function is_held(status, id)
+  local is, entry, member, joins =
+    unpack(redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'joins'))
+  if is ~= 'PENDING' or entry or member or not joins then return false end
+  return redis.pcall('HEXISTS', key_of(status, id, 'flow'), 'left') == 1
 end
 
 -- Adds to the fields of an entry that is to come again under another id what only its own id told, and gives
@@ -410,9 +354,8 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   if not is_new then
     enqueued, flow, joins, records =
       unpack(redis.pcall('HMGET', status, 'enqueued', 'flow', 'joins', 'attempts'))
-    -- Somebody may have deleted the status of a task that joins a flow. The flow knows which task that is.
-    local noted = not joins and (value_in(changes, 'joins') or letter and value_in(letter, 'tq-joins'))
-    if noted and redis.pcall('HGET', noted, 'status') == status then joins = noted end
+    -- Somebody may have deleted the status of a task that joins a flow.
+    joins = joins or value_in(changes, 'joins') or letter and value_in(letter, 'tq-joins')
   end
   if model and model.status and redis.pcall('COPY', model.status, status) == 1 then
     -- It expires with the one that it was copied from.
@@ -434,13 +377,15 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
     if is_noted or enqueued == '1' then redis.call('PEXPIRE', status, 60000) end
   end
   -- The records of failed attempts go with the status. Without a retention, this deletes them.
-  if records then redis.pcall('PEXPIRE', records, retention) end
+  if records then redis.pcall('PEXPIRE', key_of(status, id, 'attempts'), retention) end
   if marker ~= stream and first_task(marker) == id then
     redis.call('PEXPIRE', marker, lives or window_after(how))
   end
   if turns.limit and not turns.are_kept then tracks().free(id or source) end
-  if flow then flows().join(flow, id, how, changes, told.queue) end
-  if joins then flows().leave(joins, dead) end
+  local index, of = nil, nil
+  if flow then index, of = flows().of_child(flow, id) end
+  if index then flows().join(of, index, id, how, changes, told.queue) end
+  if joins then flows().leave(key_of(status, id, 'flow'), dead) end
   if attempt ~= nil then
     if told[how] then tell(status, id, how, attempt, changes, source, letter, last_error, enqueued_at) end
     note(id, how, 'attempt', attempt or '')
@@ -464,15 +409,15 @@ end
 local function lacks_rights(status, id)
   local at, joins = unpack(redis.pcall('HMGET', status, 'flow', 'joins'))
   local flow = at and string.match(at, '^%d+ (.+)$')
+  joins = joins and key_of(status, id, 'flow')
   -- The end of a lost child delivers the task that joins its flow.
-  local last = flow and redis.pcall('HMGET', flow, 'stream', 'delayed', 'parked', 'dead', 'status', 'marker')
-    or {}
+  local last = flow and flows().keys_of(flow) or {}
   return lacks_any({
     { tonumber(retention) == 0 and status, 'DEL' }, { turns.limit and turns.owners, 'HGET' },
     { joins, 'HDEL', 'PEXPIRE' }, { joins and joins .. ':results', 'PEXPIRE' },
     { flow, 'HGET', 'HMGET', 'HGETALL', 'HSET' }, { flow and flow .. ':results', 'TYPE', 'HGET', 'HSET' },
-    { last[1], 'TYPE', 'XADD' }, { last[2], 'TYPE' }, { last[3], 'TYPE' }, { last[4], 'TYPE' },
-    { last[5], 'TYPE', 'HGET', 'HSET' }, { last[6], 'GET', 'SET' },
+    { last.stream, 'TYPE', 'XADD' }, { last.delayed, 'TYPE' }, { last.parked, 'TYPE' }, { last.dead, 'TYPE' },
+    { last.status, 'TYPE', 'HGET', 'HSET' }, { last.marker, 'GET', 'SET' },
   }) or turns.limit and tracks().turn_of(id) and lacks_any({
     { turns.owners, 'HDEL', 'HSET' }, { turns.tracks, 'ZADD', 'ZREM', 'ZLEXCOUNT', 'ZRANGEBYLEX' },
     { turns.delayed, 'ZREM' }, { turns.parked, 'HGET', 'HDEL' }, { stream, 'XADD' },
@@ -525,11 +470,15 @@ local function note_lost(status, marker, id, entry, consumer)
   return end_lost(status, marker, id, 'its entry was deleted from the stream')
 end
 
--- Whether a status says that the task's id belongs to another entry: it completed, exists, or is delayed.
-local function is_elsewhere(status, entry)
+-- Whether a status says that the id of a task belongs to another entry: it completed, exists, is delayed, or
+-- is held by the flow that it joins.
+local function is_elsewhere(status, entry, id)
   local is, known_entry, member, _, kept_until = place_of(status)
   if known_entry == entry then return false end
-  return is == 'COMPLETED' or is_live(is) and has_place(known_entry, member, kept_until)
+  if known_entry or member then
+    return is == 'COMPLETED' or is_live(is) and has_place(known_entry, member, kept_until)
+  end
+  return is == 'COMPLETED' or is_held(status, id)
 end
 
 -- Whether the task `id`, which has an idempotency key, is in no place any more and will never run. If so, it

@@ -32,8 +32,9 @@ end
 
 -- Enqueues children of a flow, as far as their queues have room. `member` stands for the flow among the
 -- delayed tasks until all are enqueued. A flow that had its share goes behind all others that are due, so
--- that nothing waits for all children of a flow.
-local function release_children(member, flow)
+-- that nothing waits for all children of a flow. A flow is known by the id of the task that joins it.
+local function release_children(member)
+  local flow = string.gsub(KEYS[2], ':delayed$', ':flow:') .. string.sub(member, 6)
   local children = flow .. ':children'
   -- Whoever cancels the task that joins a flow deletes the flow.
   if redis.call('EXISTS', flow) == 0 then redis.call('DEL', children) end
@@ -48,10 +49,12 @@ local function release_children(member, flow)
       return
     end
     local child = cmsgpack.unpack(packed)
-    -- A queue whose keys have another type takes no tasks, and holds up no others. Tasks that wait for their
-    -- flows are among the delayed ones of their queue, so a queue could wait for itself: one with an empty
-    -- stream takes a child in any case.
-    local is_full = is_broken
+    local queue = flows().partner(child.stream)
+    if queue then flows().with_keys(child, queue, child.id) end
+    -- A queue that is not configured any more, or whose keys have another type, takes no tasks, and holds up
+    -- no others. Tasks that wait for their flows are among the delayed ones of their queue, so a queue could
+    -- wait for itself: one with an empty stream takes a child in any case.
+    local is_full = is_broken or not queue
       or wrong_type(child.stream, 'stream', child.delayed, 'zset', child.parked, 'hash')
     if not is_full then
       local queued = redis.call('XLEN', child.stream)
@@ -62,14 +65,13 @@ local function release_children(member, flow)
       redis.call('ZADD', KEYS[2], now + 1000, member)
       return
     end
-    local at = value_in(child.fields, 'tq-flow')
+    local index = string.match(value_in(child.fields, 'tq-flow'), '^%d+')
     local duplicate = enqueue(child)
     if duplicate then
-      flows().join(at, child.id, 'CANCELLED', duplicate, child.queue)
+      flows().join(flow, index, child.id, 'CANCELLED', duplicate, child.queue)
     else
-      redis.call('HSET', child.status, 'flow', at)
-      redis.call('HSET', flow .. ':results', string.match(at, '^%d+'),
-        'PENDING ' .. child.queue .. ' ' .. child.id)
+      redis.call('HSET', child.status, 'flow', index .. ' ' .. flow)
+      redis.call('HSET', flow .. ':results', index, 'PENDING ' .. child.queue .. ' ' .. child.id)
       moved = moved + 1
     end
     redis.call('LPOP', children)
@@ -85,8 +87,7 @@ local function move(member, status)
   local packed = redis.call('HGET', KEYS[3], member)
   if packed then
     local fields = parked_fields(packed)
-    local flow = fields and string.find(member, '^flow/') and value_in(fields, 'tq-joins')
-    if flow then return release_children(member, flow) end
+    if fields and string.find(member, '^flow/') then return release_children(member) end
     fields = fields
       or { 'member', member, 'unreadable', packed, 'tq-attempt', 'unreadable' }
     for i = 1, is_early and #fields or 0, 2 do
@@ -100,6 +101,9 @@ local function move(member, status)
       redis.call('HSET', status, 'entry', entry)
       redis.call('HDEL', status, 'parked_as')
       if is_early then redis.call('HSET', status, 'due_at', now_text) end
+    elseif not is and status ~= stream and value_in(fields, 'tq-attempt') then
+      -- Somebody deleted its status. Without one, the attempts that it had would not count any more.
+      set_status(status, 'status', 'PENDING', 'attempt', value_in(fields, 'tq-attempt'), 'entry', entry)
     end
     note(value_in(fields, 'tq-id') or entry, 'PENDING', 'attempt', value_in(fields, 'tq-attempt') or '1')
     moved = moved + 1

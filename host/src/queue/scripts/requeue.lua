@@ -2,20 +2,30 @@
 --
 -- KEYS  1 stream · 2 dead letters · 3 status
 -- ARGV  1 the dead letter's entry id · 2 enqueued-at ms · 3 1: only says what it would give, and writes
---       nothing · 4… the task's fields, name and value (if it only says it: tq-flow and tq-joins are enough)
+--       nothing · 4… the task's fields, name and value (if it only says it: tq-id, tq-flow and tq-joins are
+--       enough)
 -- Gives 1; 2 when the flow that the task belongs to, or joins, is not known any more; or 0: then nothing was
 --   written. The dead letter does not exist (any more), or its id belongs to a task that has completed, runs,
---   or is being stopped: its producer sent it again.
+--   or is being stopped: its producer sent it again. Or a flow holds the task with this id.
 take_told()
 local dead, status, fields = KEYS[2], KEYS[3], { unpack(ARGV, 4) }
 if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end
 local is, known_entry, _, _, kept_until = place_of(status)
 local runs = is == 'PROCESSING' and known_entry and (exists(known_entry) or kept_until > now)
-if is == 'COMPLETED' or runs or mark_of(status, '') then return 0 end
+local id = value_in(fields, 'tq-id') or ARGV[1]
+if is == 'COMPLETED' or runs or mark_of(status, '') or is_held(status, id) then return 0 end
+
+-- The flow that a field of the dead letter names. The letter may be forged, so the flow has to know its
+-- child, and a task joins no flow but its own.
+local function flow_named(field, value)
+  if field == 'flow' then return select(2, flows().of_child(value, id)) end
+  return value == key_of(status, id, 'flow') and value
+end
+
 local reply, notes, flow_of = 1, {}, {}
 for field, name in pairs({ flow = 'tq-flow', joins = 'tq-joins' }) do
   local value = value_in(fields, name)
-  local flow = value and string.match(value, field == 'flow' and '^%d+ (.+)$' or '^.+$')
+  local flow = value and flow_named(field, value)
   if flow and redis.pcall('HEXISTS', flow, 'left') == 1 then
     notes[field], flow_of[field] = value, flow
   elseif value then

@@ -438,7 +438,7 @@ local function make_settle_next()
     if not is_acked and not is_kept(status, entry) then return 0 end
     -- If the id belongs to another entry, this is a duplicate that never passed begin.lua, and the status
     -- stays with the other entry. What is no task at all is kept as a dead letter without a status.
-    local is_another = not completes and is_elsewhere(status, entry)
+    local is_another = not completes and is_elsewhere(status, entry, id)
     if is_another or buries and mark == 'elsewhere' then
       local has_letter = buries and (not is_another or value_in(fields, 'tq-reason') == 'malformed')
       return give_up(id, entry, has_letter and letter_of(fields))

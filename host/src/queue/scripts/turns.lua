@@ -115,11 +115,12 @@ tracks = function()
   -- The track of a task, or nil: it runs beside all others. `field` is the field that names it (empty: all
   -- tasks are in one track). A task that waits for its time joins its track when it is due. A task whose flow
   -- has failed does not run, nor does one that is malformed.
-  local function track_of(fields, field)
+  local function track_of(fields, field, entry)
     local id = value_in(fields, 'tq-id')
     local is_malformed = #fields > 7000 or id and (id == '' or #id > 256 or not is_text(id))
-    local is_later = value_in(fields, 'tq-delay-ms') or value_in(fields, 'tq-flow-failed')
-    if is_malformed or is_later then return nil end
+    if is_malformed or value_in(fields, 'tq-delay-ms') then return nil end
+    local has_failed = value_in(fields, 'tq-flow-failed')
+    if has_failed and is_of_host(turns.statuses .. (id or entry), id or entry, entry) then return nil end
     if field == '' then return 'all' end
     local key = value_in(fields, field)
     return key and key ~= '' and string.sub(redis.sha1hex(key), 1, 16) or nil
@@ -133,6 +134,7 @@ tracks = function()
     local number = last and tonumber(string.match(last, '/h/(%d+)/')) + 1 or 1
     local member = track .. '/h/' .. string.format('%016.0f', number) .. '/' .. entry
     local status = turns.statuses .. id
+    keep_trusted(fields, status, id, entry)
     if before then
       local last = tonumber(redis.pcall('HGET', status, 'fence')) or 0
       append(fields, 'tq-fence', string.format('%.0f', math.max(before, last)))
@@ -143,7 +145,7 @@ tracks = function()
     redis.call('ZADD', members, 0, member)
     redis.call('ZADD', turns.delayed, HELD, member)
     redis.call('HSET', turns.parked, member, cmsgpack.pack(fields))
-    if not mark_of(status, entry) and not is_elsewhere(status, entry) then
+    if not mark_of(status, entry) and not is_elsewhere(status, entry, id) then
       forget_end(status, 'entry', 'due_at', 'progress')
       set_status(status, 'status', 'PENDING', 'attempt', value_in(fields, 'tq-attempt') or '1',
         'enqueued_at', enqueued_at, 'parked_as', member, 'note', 'waits for its turn')
@@ -162,16 +164,16 @@ tracks = function()
       -- not.
       local is_taken = under ~= entry and is_there(under, 0)
       -- A cancelled run under its id is being stopped: it is the next one of its track.
-      local waits = is_taken and track_of(fields, field) == track
+      local waits = is_taken and track_of(fields, field, entry) == track
         and mark_of(turns.statuses .. id, entry) == 'elsewhere'
       if waits then
         hold(track, id, entry, fields, before)
         return false
       end
-      if not is_taken and not is_elsewhere(turns.statuses .. id, entry) then give(track, id, entry) end
+      if not is_taken and not is_elsewhere(turns.statuses .. id, entry, id) then give(track, id, entry) end
       return true
     end
-    track = track_of(fields, field)
+    track = track_of(fields, field, entry)
     if not track then return true end
     if count_in(track) < turns.limit and not first_held(track) then
       give(track, id, entry)

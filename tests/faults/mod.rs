@@ -6,6 +6,7 @@
 mod data;
 mod ends;
 mod forged;
+mod full_redis;
 mod hosts;
 mod killed;
 mod known_again;

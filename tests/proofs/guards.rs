@@ -92,7 +92,7 @@ const CASES: &[Case] = &[
     Case {
         what: "a full Redis settles what ends, with its effects",
         scenario: a_full_redis_settles_everything,
-        mutations: &[&[("#!lua flags=allow-oom", "")]],
+        mutations: &[&[("#!lua flags=allow-oom", "#!lua")]],
     },
     Case {
         what: "a task whose key another one had within the window is a duplicate",
@@ -442,6 +442,7 @@ fn a_child_waits_until_its_flow_can_note_its_end(store: &mut Store) -> Step {
             if how == "release" {
                 store.run::<()>("SET", &["tq:{join}:flow:f:results", "text"])?;
                 same(&what, store.promote("f")?, 0)?;
+                same(&what, store.length(PART)?, 0)?;
                 store.run::<()>("DEL", &["tq:{join}:flow:f:results"])?;
                 same(&what, store.promote("f")?, 1)?;
                 continue;

@@ -10,8 +10,8 @@ use redis::{Cmd, ToRedisArgs};
 
 use super::codec::RawFields;
 
-/// What a script does to the tasks of a queue. Its first line declares this to Redis, which refuses a script
-/// that may not run now before it begins.
+/// A script lets tasks into a queue, lets them out, or only reads. Its first line declares this to Redis,
+/// which refuses a script that may not run now before it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptKind {
     /// It adds tasks to a queue. Redis refuses it when its memory is full.

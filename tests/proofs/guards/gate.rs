@@ -8,6 +8,16 @@ use super::store::{Attempt, FIRST, Gate, Step, Store, TOLD, WORK, same};
 
 pub const CASES: &[Case] = &[
     Case {
+        what: "a task that cannot begin, or whose lease cannot be renewed, holds up no other one",
+        scenario: each_task_has_its_own_answer,
+        mutations: &[
+            &[("pcall(begin, ", "true, begin(")],
+            &[("pcall(beat, ", "true, beat(")],
+            &[("went and answer or { 0, text_of(answer) }", "went and answer or 0")],
+            &[("out[i] = went and answer or text_of(answer)", "out[i] = went and answer or 0")],
+        ],
+    },
+    Case {
         what: "a late call of the gate does not write over a status that has expired",
         scenario: a_late_begin_leaves_what_has_ended,
         mutations: &[
@@ -105,6 +115,16 @@ pub const CASES: &[Case] = &[
         ],
     },
 ];
+
+fn each_task_has_its_own_answer(store: &mut Store) -> Step {
+    let entry = store.work("c1")?;
+    for replies in store.beside_a_broken_one("c1", &entry)? {
+        same("the whole one", replies.last(), Some(&redis::Value::Int(1)))?;
+        let why = format!("{:?}", replies.first());
+        same(&why, why.contains("Invalid stream ID"), true)?;
+    }
+    Ok(())
+}
 
 fn a_late_begin_leaves_what_has_ended(store: &mut Store) -> Step {
     // Another host takes the task over and completes it, and the status expires before the call arrives.

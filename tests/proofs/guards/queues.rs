@@ -44,6 +44,14 @@ pub const CASES: &[Case] = &[
         mutations: &[&[("if not is_due and not (is_early and due and due ~= HELD) then return end", "")]],
     },
     Case {
+        what: "a delayed task that cannot be moved comes again later, and holds up no other one",
+        scenario: a_delayed_task_that_cannot_be_moved_is_put_off,
+        mutations: &[
+            &[("pcall(move, ", "true, move(")],
+            &[("redis.call('ZADD', KEYS[2], 'XX', now + PUT_OFF, ARGV[i])", "")],
+        ],
+    },
+    Case {
         what: "a task is not cancelled in the place of another whose id looks like its entry",
         scenario: a_cancellation_finds_its_own_task,
         mutations: &[&[(
@@ -164,6 +172,19 @@ fn delayed_tasks_are_promoted_once(store: &mut Store) -> Step {
     same("it is due", store.promote_due(&["m"])?.0, 1)?;
     same("again", store.promote_due(&["m"])?.0, 0)?;
     same("enqueued", store.length(JOIN)?, 1)
+}
+
+fn a_delayed_task_that_cannot_be_moved_is_put_off(store: &mut Store) -> Step {
+    // Lua cannot pass as many values to XADD.
+    let many = "local many = {} for i = 1, 9000 do many[i] = 'v' end return cmsgpack.pack(many)";
+    let (many, whole) = (many, "return cmsgpack.pack({ 'n', '1', 'tq-id', 't' })");
+    for (member, due, pack) in [("many", "1", many), ("whole", "2", whole)] {
+        let packed: Vec<u8> = store.run("EVAL", &[pack, "0"])?;
+        store.park(JOIN, member, due, &packed)?;
+    }
+    same("moved", store.promote_due(&["many", "whole"])?, (1, Vec::new()))?;
+    same("enqueued", store.length(JOIN)?, 1)?;
+    same("it comes again", store.due_in(JOIN)?.is_some_and(|due| due > 1000.0), true)
 }
 
 fn a_cancellation_finds_its_own_task(store: &mut Store) -> Step {

@@ -357,7 +357,7 @@ impl Store {
         let keys = [JOIN.to_owned(), key(JOIN, "delayed"), key(JOIN, "parked")];
         let keys = [keys.to_vec(), vec![JOIN.to_owned(); members.len()]].concat();
         let args = [owned(&["100"]), owned(members), owned(&["", JOIN, PARTNERS])].concat();
-        let (moved, without_fields, _, due): (u64, u64, i64, Vec<String>) =
+        let (moved, without_fields, _, due, _): (u64, u64, i64, Vec<String>, Vec<String>) =
             self.call(&script::PROMOTE.source, &keys, &args)?;
         same("members without fields", without_fields, 0)?;
         Ok((moved, due.into_iter().step_by(2).collect()))
@@ -432,8 +432,11 @@ impl Store {
         entry: &str,
         marker: &str,
     ) -> Step<u64> {
-        let replies: Vec<u64> = self.ask_gate(queue, consumer, id, entry, marker)?;
-        Ok(replies.first().copied().unwrap_or_default())
+        let replies: Vec<redis::Value> = self.ask_gate(queue, consumer, id, entry, marker)?;
+        match replies.into_iter().next() {
+            Some(redis::Value::Int(reply)) => Ok(reply.unsigned_abs()),
+            refused => Err(format!("{refused:?}")),
+        }
     }
 
     /// The gate's reply for a task of [`WORK`] that gets a higher fence than it was asked with.
@@ -465,6 +468,20 @@ impl Store {
         let args = owned(&[consumer, "10000", entry, id, "", ""]);
         let replies: Vec<u64> = self.ending(&script::HEARTBEAT.source, WORK, keys, args)?;
         Ok(replies.first().copied().unwrap_or_default())
+    }
+
+    /// The replies of the gate and of a heartbeat for two tasks of [`WORK`]. The first one has no entry that
+    /// Redis could read.
+    pub fn beside_a_broken_one(&mut self, consumer: &str, entry: &str) -> Step<[Vec<redis::Value>; 2]> {
+        let (broken, whole) = (self.status(WORK, "x"), self.status(WORK, entry));
+        let keys = owned(&[WORK, &key(WORK, "delayed"), &key(WORK, "parked"), &broken, WORK, WORK]);
+        let keys = [keys, owned(&[&whole, WORK, WORK])].concat();
+        let delivery = |entry| owned(&[entry, "1", "1", entry, "0", "0", "0", "1", "0"]);
+        let args = [owned(&[consumer, "p", "10000", "3"]), delivery("x"), delivery(entry)].concat();
+        let begun = self.ending(&script::BEGIN.source, WORK, keys, args)?;
+        let keys = owned(&[WORK, &broken, WORK, &whole, WORK]);
+        let args = owned(&[consumer, "10000", "x", "x", "", "", entry, entry, "", ""]);
+        Ok([begun, self.ending(&script::HEARTBEAT.source, WORK, keys, args)?])
     }
 
     /// Takes over entries of [`WORK`] that had no heartbeat for a second. Their owners died if they gave no

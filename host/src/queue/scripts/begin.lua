@@ -22,11 +22,11 @@
 --   { 0, the text of an error }: it cannot begin now
 --
 -- Where few tasks may run beside each other, a task that is delivered again begins with a whole lease, since
--- a part of the old one is over. JUSTID keeps the delivery count, which counts crashes. While a task runs alone, its status holds its entry and its number of
--- crashes. A higher number later means that its host died while nothing else ran there. The marker holds the
--- id of the first task, so a task that lost its host is not its own duplicate. The status holds the fence of
--- the last delivery, because Redis does not count a takeover from an owner that lives. A child whose end its
--- flow cannot note does not end. Safe to run again.
+-- a part of the old one is over. JUSTID keeps the delivery count, which counts crashes. While a task runs
+-- alone, its status holds its entry and its number of crashes. A higher number later means that its host died
+-- while nothing else ran there. The marker holds the id of the first task, so a task that lost its host is
+-- not its own duplicate. The status holds the fence of the last delivery, because Redis does not count a
+-- takeover from an owner that lives. A child whose end its flow cannot note does not end. Safe to run again.
 take_told()
 local consumer, out = ARGV[4], {}
 

@@ -53,9 +53,7 @@ local function append(list, ...)
 end
 
 -- The text of an error that pcall caught.
-local function text_of(caught)
-  return type(caught) == 'table' and caught.err or tostring(caught)
-end
+local function text_of(caught) return type(caught) == 'table' and caught.err or tostring(caught) end
 
 -- The value of a field, or false.
 local function value_in(fields, name)
@@ -84,8 +82,7 @@ local function exists(entry)
   return #redis.call('XRANGE', stream, entry, entry) > 0
 end
 
--- The record of a pending entry: { id, consumer, idle ms, deliveries }, or nil. Nil without a group; other
--- errors end the script.
+-- The record of a pending entry: { id, consumer, idle ms, deliveries }. Nil: there is none, or no group.
 local function pending_of(entry)
   local found = redis.pcall('XPENDING', stream, group, entry, entry, 1)
   if found.err and not string.find(found.err, 'NOGROUP', 1, true) then error(found) end

@@ -415,14 +415,13 @@ fn redis_57_tasks_with_turns_are_taken_over_on_a_full_redis() {
         }
         bench.until_running(queue, 1);
     }
+    let other = bench.host();
     host.kill();
     fill(&mut bench);
-    // A host that ran before would have prepared the queues.
-    let host = bench.host();
     for (queue, id) in ids {
         bench.until(queue, &id, "COMPLETED");
     }
-    host.stop();
+    other.stop();
 }
 
 #[test]

@@ -261,6 +261,7 @@ fn a_delayed_task_without_fields_is_lost() {
 #[test]
 fn a_lost_child_stays_where_it_is_until_its_flow_can_note_its_end() {
     let mut bench = bench();
+    bench.configure_for(&format!("{QUEUE}enqueue_to = [\"work\"]\n"), bench.redis.port);
     let read_before = bench.xadd("work", &[("n", "1")]);
     read(&mut bench, 1);
     let known = [("status", "PROCESSING"), ("entry", read_before.as_str()), ("attempt", "1")];
@@ -268,11 +269,11 @@ fn a_lost_child_stays_where_it_is_until_its_flow_can_note_its_end() {
     let (nowhere, delayed) = (enqueue(&bench, &[]), enqueue(&bench, &["--delay", "1h"]));
     let children = [&read_before, &nowhere, &delayed];
     for id in children {
-        let _: u64 = bench.redis("HSET", (task(id), "flow", "0 flow"));
+        let _: u64 = bench.redis("HSET", (task(id), "flow", "0 tq:{work}:flow:f"));
     }
-    // A key of the flow has another type.
-    let _: u64 = bench.redis("HSET", ("flow", "stream", "text"));
-    let _: () = bench.redis("SET", ("text", "x"));
+    // A key of the flow has another type. The flow has failed, so nothing else is wrong with it.
+    let _: u64 = bench.redis("HSET", ("tq:{work}:flow:f", "left", "1", "total", "1", "failed_as", "1-1"));
+    let _: () = bench.redis("SET", ("tq:{work}:flow:f:results", "x"));
     let entry = bench.status("work", &nowhere, "entry");
     assert_eq!(bench.redis::<u64>("XDEL", ("work", &read_before, entry)), 2);
     let _: u64 = bench.redis("HDEL", (PARKED, format!("new/{delayed}")));
@@ -290,7 +291,7 @@ fn a_lost_child_stays_where_it_is_until_its_flow_can_note_its_end() {
     assert!(report["findings"].as_array().expect("findings").iter().all(|each| each["fixed"] == false));
     let places = bench.places("work");
     assert_eq!((places.pending, places.delayed), (1, 1), "they are where they were");
-    let _: u64 = bench.redis("DEL", "text");
+    let _: u64 = bench.redis("DEL", "tq:{work}:flow:f:results");
     found_and_mended(&bench, &expected);
     for id in children {
         assert_eq!(bench.status("work", id, "status"), "FAILED");

@@ -90,6 +90,7 @@ impl Announcer {
                         if health.ok || health.state == "starting" { health.state } else { "stalled" }
                     })
                     .to_owned(),
+                reason: health.filter(|health| !health.ok).and_then(|health| health.reason.clone()),
                 running: queue.running() as u64,
                 completed,
                 retried: queue.metrics.settlements(SettledAs::Retried).get(),

@@ -24,6 +24,7 @@ use crate::mask::FieldMask;
 use crate::metrics::Sources;
 use crate::plugins::{Plugins, Source, UNWATCHED};
 use crate::queue::orders::Orders;
+use crate::queue::server::SizeLimits;
 use crate::queue::upkeep::Danger;
 use crate::queue::{self, Link, Queue, Redis};
 use crate::reload::{self, ConfigReloads, FileWatch, Reloader};
@@ -112,6 +113,7 @@ impl Host {
         for Danger { what, way_out, .. } in queue::upkeep::dangers(&link).await {
             tracing::warn!(redis = redis.address(), "{what} {way_out}");
         }
+        warn_of_limits(&config, SizeLimits::of(&link).await);
         // 3. The sandbox, and the plugins that are there.
         let orders = queue::orders::list(&link).await.context("cannot read the orders of operators")?;
         let (plugins, size) = start_plugins(&config, orders, &watchers).await?;
@@ -342,6 +344,16 @@ async fn prepared_queues(config: &Config, link: &Link) -> anyhow::Result<Vec<Que
         }
     }
     Ok(queues)
+}
+
+/// Warns of plugins that may return more than Redis takes.
+fn warn_of_limits(config: &Config, limits: SizeLimits) {
+    for (plugin, rules) in &config.plugins {
+        let most = usize::try_from(rules.max_output).unwrap_or(usize::MAX);
+        if let Some(why) = limits.refusal(most) {
+            tracing::warn!(plugin, "a result of max_output is output-too-large: {why}");
+        }
+    }
 }
 
 /// Tells that the host has more power over its machine than it needs.

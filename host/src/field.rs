@@ -25,6 +25,19 @@ pub(crate) const HOST_FIELDS: &str = "tq-";
 /// The beginning of the names of fields in which the host tells of the end of another task.
 pub(crate) const END_FIELDS: &str = "end.";
 
+/// The fields of this kind that a host writes.
+pub(crate) const END_NAMES: [&str; 9] = [
+    "end.id",
+    "end.queue",
+    "end.status",
+    "end.reason",
+    "end.error",
+    "end.result",
+    "end.attempts",
+    "end.enqueued_at",
+    "end.finished_at",
+];
+
 /// How names begin that no producer may give to a field of a new task.
 pub(crate) const RESERVED: [&str; 2] = [HOST_FIELDS, END_FIELDS];
 

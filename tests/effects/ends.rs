@@ -234,3 +234,40 @@ fn the_end_of_a_cancelled_task_tells_what_its_status_said() {
         assert_eq!(Some(&*fields["end.enqueued_at"]), id.split('-').next());
     }
 }
+
+#[test]
+fn the_end_of_a_task_with_as_many_fields_as_it_may_have_is_told() {
+    let mut bench = bench(
+        "[queues.work]\nplugin = \"effects\"\nmax_retries = 0\non_end = \"told\"\n\
+         [queues.told]\nplugin = \"effects\"\n",
+    );
+    let host = bench.host();
+    let names: Vec<String> = (0..999).map(|n| format!("f{n}")).collect();
+    let with = |calls: &'static str| -> Vec<(&str, &str)> {
+        names.iter().map(|name| (name.as_str(), "")).chain([("do", calls)]).collect()
+    };
+    let done = bench.xadd("work", &with("[]"));
+    let rejected = bench.xadd("work", &with("[[\"reject\"]]"));
+    let mut more = with("[]");
+    more.push(("one", "more"));
+    let refused = bench.xadd("work", &more);
+    let reserved: Vec<String> = (0..51).map(|n| format!("tq-x{n}")).collect();
+    let reserved: Vec<(&str, &str)> = reserved.iter().map(|name| (name.as_str(), "")).collect();
+    let forged = bench.xadd("work", &reserved);
+    bench.until("work", &done, "COMPLETED");
+    for (id, error) in [
+        (&rejected, "as told"),
+        (&refused, "the task has 1001 fields; at most 1000 are taken"),
+        (&forged, "the task has 51 fields whose names begin with tq-; at most 50 are taken"),
+    ] {
+        bench.until("work", id, "FAILED");
+        assert_eq!(bench.status("work", id, "error"), error);
+    }
+    // The tasks that tell of the first two can be read, and end as these did.
+    bench.until_drained("told");
+    let reasons: Vec<String> = bench.dead("told").iter().map(|letter| letter["tq-error"].clone()).collect();
+    assert!(reasons.contains(&"as told".to_owned()), "{reasons:?}");
+    assert!(reasons.iter().all(|why| !why.contains("are taken")), "{reasons:?}");
+    assert_eq!(bench.redis::<Vec<String>>("KEYS", "tq:{told}:task:*").len(), 4);
+    host.stop();
+}

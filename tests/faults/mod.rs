@@ -17,6 +17,7 @@ mod network;
 mod other_versions;
 mod redis;
 mod rights;
+mod sizes;
 mod start;
 mod suspects;
 mod tls;

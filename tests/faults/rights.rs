@@ -2,7 +2,8 @@
 //!
 //! Not here: rights that are taken away from a host that works (`redis`).
 
-use crate::support::{Bench, Places, eventually};
+use crate::support::bench::tqhost;
+use crate::support::{Bench, Host, Places, eventually};
 
 const QUEUES: &str =
     "[queues.work]\nplugin = \"echo\"\nlist = \"items\"\n[queues.other]\nplugin = \"echo\"\n";
@@ -71,5 +72,73 @@ fn commands_that_a_host_sends_itself_are_named_as_well() {
     let host = bench.host();
     let line = host.log("no task is taken");
     assert!(line["why"].to_string().contains("may not call scripts"), "{line}");
+    host.stop();
+}
+
+#[test]
+fn a_child_ends_where_its_host_may_not_touch_its_flow_and_the_doctor_counts_it() {
+    let queues = "[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"part\", \"join\"]\n\
+         [queues.part]\nplugin = \"missing\"\n[queues.join]\nplugin = \"effects\"\n";
+    let mut bench = Bench::new(queues);
+    bench.install("effects", "effects");
+    let first = bench.host();
+    // The second host has only the queue of the children, and the rights to it.
+    let url = format!("redis://host:p@127.0.0.1:{}", bench.redis.port);
+    let own = format!(
+        "[queues.part]\nplugin = \"effects\"\nretention = \"0s\"\nlease = \"1s\"\n\
+         [redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
+    );
+    let file = bench.dir.path().join("part.toml");
+    std::fs::write(&file, own).expect("write");
+    let printed = tqhost(&file, &["check", "--acl", "--json"]).ok().json();
+    let rules = printed.as_array().expect("a list").iter().find(|view| view["role"] == "host");
+    let rule = rules.and_then(|view| view["rule"].as_array()).expect("the rule of a host");
+    let words = rule.iter().map(|word| word.as_str().expect("a word"));
+    let _: () =
+        bench.redis("ACL", ["SETUSER", "host"].into_iter().chain(words).chain([">p"]).collect::<Vec<_>>());
+    let second = Host::start(&file, "info,tqhost=debug");
+
+    let calls = "[[\"fan-out\", [{ \"queue\": \"part\", \"fields\": { \"do\": [[\"fence\"]] } }], \
+         { \"queue\": \"join\", \"fields\": { \"do\": [[\"results\"]] } }]]";
+    let id = bench.xadd("work", &[("do", calls)]);
+    bench.until("work", &id, "COMPLETED");
+    let line = second.log("its flow or the next task of its key was not told");
+    assert_eq!((&line["level"], &line["queue"]), (&"ERROR".into(), &"part".into()));
+    bench.until_drained("part");
+    bench.xadd("part", &[("do", "[[\"set\",\"k\",\"1\",0]]")]);
+    eventually("the next task has run", || {
+        bench.redis::<Option<String>>("GET", "tq:{part}:state:effects:k").filter(|value| value == "1")
+    });
+    let child = line["task"].as_str().expect("the child's id").to_owned();
+    assert_eq!(bench.status("part", &child, "status"), "COMPLETED", "the doctor needs it");
+    assert_ne!(bench.status("part", &child, "unfinished"), "");
+
+    let found = bench.tqhost(&["doctor", "join", "--fix", "--json"]).ok().json();
+    assert_eq!(found["findings"][0]["kind"], "uncounted-child", "{found:#}");
+    let joined: Vec<String> = bench.redis("KEYS", "tq:{join}:task:*");
+    let joined = joined[0]["tq:{join}:task:".len()..].to_owned();
+    bench.until("join", &joined, "COMPLETED");
+    assert_eq!(bench.status("join", &joined, "result"), "[[[\"part\",\"[1]\"]]]");
+    Host::stop_all([first, second]);
+}
+
+#[test]
+fn a_task_ends_for_those_who_are_told_although_the_turns_of_its_queue_were_overwritten() {
+    let queues = "[queues.work]\nplugin = \"effects\"\nserial = { field = \"of\" }\non_end = \"told\"\n\
+         lease = \"1s\"\n[queues.told]\nplugin = \"missing\"\n";
+    let mut bench = Bench::new(queues);
+    bench.install("effects", "effects");
+    let host = bench.host();
+    let id = bench.xadd("work", &[("do", "[[\"sleep\",1500]]"), ("of", "a")]);
+    bench.until_running("work", 1);
+    let _: u64 = bench.redis("DEL", "tq:{work}:owners");
+    let _: () = bench.redis("SET", ("tq:{work}:owners", "somebody else's"));
+    bench.until("work", &id, "COMPLETED");
+    let line = host.log("its flow or the next task of its key was not told");
+    assert_eq!(line["task"], id.as_str());
+    assert!(bench.status("work", &id, "unfinished").contains("WRONGTYPE"));
+    bench.until_drained("work");
+    assert_eq!(bench.places("told").length, 1);
+    host.until_ended_as("work", "completed", 1);
     host.stop();
 }

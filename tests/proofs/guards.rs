@@ -168,14 +168,14 @@ const CASES: &[Case] = &[
                 "redis.call('HINCRBY', flow, 'left', -1) < 0",
             )],
             &[("redis.call('HSET', child.status, 'flow', index .. ' ' .. flow)", "")],
-            &[("if index then flows().join(of, index, id, how, changes, told.queue) end", "")],
+            &[("failure_of(flows().end_child, flow, id, how, changes)", "nil")],
         ],
     },
     Case {
         what: "a flow fails once, whichever of its children die",
         scenario: a_flow_fails_once,
         mutations: &[
-            &[("elseif not about['failed_as'] then", "else")],
+            &[("elseif not failed_as then", "else")],
             &[("redis.call('HSET', flow, 'failed_as', redis.call('HGET', about['status'], 'entry'))", "")],
         ],
     },

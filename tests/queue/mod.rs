@@ -16,6 +16,7 @@ mod idempotency;
 mod idle;
 mod large;
 mod lists;
+mod longest_call;
 mod rates;
 mod reclaim;
 mod repeated_ids;

@@ -6,7 +6,8 @@
 //!
 //!     never beaten ─┐
 //!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready ◀─ failed, stopping
-//!     last event is a fault ─┘
+//!     last event is a fault ─┤
+//!  tasks cannot be settled ──┘
 //!
 //! The fetch loops of a host that stops end in order, so their silence then means nothing: each queue is
 //! `stopping`, and ok.
@@ -139,6 +140,7 @@ impl Health {
         let pulse = FetchPulse(Arc::new(PulseState {
             queue: name.to_owned(),
             seen: Mutex::new(LatestEvent::starting()),
+            unsettled: Mutex::default(),
             changed: self.0.changed.clone(),
         }));
         pulses.push(pulse.clone());
@@ -195,11 +197,15 @@ pub(crate) struct FetchPulse(Arc<PulseState>);
 struct PulseState {
     queue: String,
     seen: Mutex<LatestEvent>,
+    /// Why tasks stay unsettled for longer than a lease.
+    unsettled: Mutex<Option<String>>,
     changed: Arc<Notify>,
 }
 
 struct LatestEvent {
     event: Event,
+    /// A text about what the loop waits for.
+    reason: Option<String>,
     /// When the event came. A repeated event keeps the time of its first one.
     since: Instant,
     /// When the last event came, repeated or not.
@@ -215,7 +221,7 @@ enum Event {
 impl LatestEvent {
     fn starting() -> Self {
         let now = Instant::now();
-        LatestEvent { event: Event::Starting, since: now, last: now }
+        LatestEvent { event: Event::Starting, reason: None, since: now, last: now }
     }
 }
 
@@ -226,9 +232,20 @@ impl FetchPulse {
     }
 
     /// The loop could not do its work. `/readyz` shows the reason, so it must not hold secrets.
-    pub(crate) fn fault(&self, mut reason: String) {
-        reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-        self.event(Event::Fault(reason), Instant::now());
+    pub(crate) fn fault(&self, reason: String) {
+        self.event(Event::Fault(cut(reason)), Instant::now());
+    }
+
+    /// Says what the loop waits for, until the next beat. `/readyz` shows it like the reason of a fault.
+    pub(crate) fn explain(&self, reason: Option<String>) {
+        lock(&self.0.seen).reason = reason.map(cut);
+    }
+
+    /// Tasks stay unsettled for this reason, which is shown like that of a fault; none: they do not. The loop
+    /// may go on reading meanwhile.
+    pub(crate) fn unsettled(&self, reason: Option<String>) {
+        *lock(&self.0.unsettled) = reason.map(cut);
+        self.0.changed.notify_waiters();
     }
 
     fn event(&self, event: Event, now: Instant) {
@@ -243,6 +260,7 @@ impl FetchPulse {
         }
         seen.last = now;
         seen.event = event;
+        seen.reason = None;
         drop(seen);
         if !same {
             self.0.changed.notify_waiters();
@@ -272,12 +290,15 @@ impl FetchPulse {
             }
             Event::Fault(reason) => ("faulted", false, Some(reason.clone())),
             Event::Beat(state) if stalled => (state.into_str(), false, Some(no_sign())),
+            Event::Beat(_) if let Some(why) = lock(&self.0.unsettled).clone() => {
+                ("faulted", false, Some(why))
+            }
             Event::Beat(FetchState::WaitingForPlugin) => (
                 FetchState::WaitingForPlugin.into_str(),
                 true,
                 Some("its plugin has no working version".to_owned()),
             ),
-            Event::Beat(state) => (state.into_str(), true, None),
+            Event::Beat(state) => (state.into_str(), true, seen.reason.clone()),
         };
         QueueReport {
             queue: self.0.queue.clone(),
@@ -293,6 +314,11 @@ impl fmt::Debug for FetchPulse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("FetchPulse").field(&self.0.queue).finish()
     }
+}
+
+fn cut(mut reason: String) -> String {
+    reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+    reason
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

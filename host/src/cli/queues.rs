@@ -329,6 +329,7 @@ mod tests {
             stream: "resume-analyze".into(),
             rules: "ab".into(),
             state: state.into(),
+            reason: None,
             running: 2,
             completed: 90,
             retried: 3,

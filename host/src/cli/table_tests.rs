@@ -42,6 +42,7 @@ fn hosts() -> Vec<HostInfo> {
         stream: name(),
         rules: "ab".into(),
         state: "waiting-for-plugin".into(),
+        reason: None,
         running: u64::MAX,
         completed: u64::MAX,
         retried: u64::MAX,

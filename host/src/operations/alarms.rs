@@ -109,7 +109,9 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
         add(waiting > 0, what, "Start a host with a configuration that has it.");
     } else if view.state == "stalled" {
         let way_out = "See the log of the host and /readyz; restart the host if it does not recover.";
-        add(true, "A host does not get on with reading it (stalled).".into(), way_out);
+        let reason = view.hosts.iter().find_map(|on| on.queue.reason.as_deref());
+        let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+        add(true, format!("A host does not get on with it (stalled){reason}."), way_out);
     } else if view.paused {
         add(false, format!("It is paused; {}.", wait(waiting)), "Resume it when its tasks may run.");
     } else if let Some(held) = &view.held {

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::value;
 use crate::config::{self, Items};
-use crate::field::{HOST_FIELDS, MAX_FIELDS, MAX_TASK_BYTES};
+use crate::field::{END_NAMES, HOST_FIELDS, MAX_FIELDS, MAX_TASK_BYTES};
 use crate::task::{Field, Origin, Task};
 use crate::telemetry::{TRACEPARENT, TraceContext};
 
@@ -168,7 +168,8 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
         }
     }
     let own = entry.fields.len() - reserved;
-    if own > MAX_FIELDS {
+    // A host that tells of the end of a task adds some to all its fields.
+    if own > MAX_FIELDS && own - added_in(entry) > MAX_FIELDS {
         return Err(Malformed::TooManyFields(own));
     }
     if reserved > MAX_RESERVED {
@@ -217,6 +218,12 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
         _ => Origin::Other,
     };
     Ok(task)
+}
+
+/// How many fields tell of the end of another task, or of the trace that goes on.
+fn added_in(entry: &StreamEntry) -> usize {
+    let is_added = |name: &str| name == TRACEPARENT || END_NAMES.contains(&name);
+    entry.fields.iter().filter(|(name, _)| std::str::from_utf8(name).is_ok_and(is_added)).count()
 }
 
 /// Whether an entry has fields that count only if a host wrote it.

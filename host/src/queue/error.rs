@@ -142,6 +142,18 @@ impl QueueError {
         self.source.code() == Some("NOPERM") && self.source.detail().is_some_and(|why| why.contains("access"))
     }
 
+    /// Redis, or what stands before it, refuses the size of the call, and would refuse it again.
+    pub(crate) fn is_oversize(&self) -> bool {
+        let detail = self.source.detail().unwrap_or_default();
+        self.source.code() == Some("ERR")
+            && (detail.contains("Protocol error") || detail.contains("max request size"))
+    }
+
+    /// The connection was cut while Redis had not answered yet.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_connection() && !self.source.is_timeout()
+    }
+
     /// Redis refuses writes because it could not save its data.
     pub(crate) fn cannot_save(&self) -> bool {
         self.source.code() == Some("MISCONF")

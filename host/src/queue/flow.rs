@@ -16,6 +16,7 @@ use super::keys::FlowKeys;
 use super::repeat;
 use super::reply;
 use super::script::{self, ScriptCall, with_fields};
+use super::server::{NEVER_TOO_LARGE, SizeLimits};
 use super::status::{FlowProgress, Status, TaskName, TaskStatus};
 use crate::effects::{ChildResult, EffectError, OutboxTask};
 
@@ -98,6 +99,12 @@ impl Queue {
         until: Instant,
     ) -> Result<(), QueueError> {
         const WHAT: &str = "keep the children of a flow";
+        let largest = children.iter().flat_map(|child| &child.fields).map(|field| field.value.len()).max();
+        if let Some(bytes) = largest.filter(|bytes| *bytes > NEVER_TOO_LARGE)
+            && let Some(why) = SizeLimits::of(&self.link).await.refusal(bytes)
+        {
+            return Err(self.refused(WHAT, &why));
+        }
         let lives = millis(self.rules.timeout + STAGED);
         let mut given = 0;
         while given < children.len() {

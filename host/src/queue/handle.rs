@@ -61,6 +61,11 @@ impl Queue {
         self.link.recovery().is_some_and(|back| is_long(&back) && back.since.elapsed() < time)
     }
 
+    /// The error of the call `what`, which Redis refuses for this reason.
+    pub(crate) fn refused(&self, what: &'static str, why: &str) -> QueueError {
+        QueueError::refused(what, self.link.address(), why.to_owned())
+    }
+
     /// Turns a reply of an unexpected shape into an error of the call `what`.
     pub(crate) fn shaped<T>(&self, what: &'static str, shaped: Shaped<T>) -> Result<T, QueueError> {
         shaped.map_err(|UnexpectedShape| QueueError::unexpected(what, self.link.address()))

@@ -55,6 +55,9 @@ pub(crate) struct HostQueue {
     pub rules: String,
     /// The state of the fetch loop, `stopping` or `stalled`.
     pub state: String,
+    /// Why it is stalled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     pub running: u64,
     pub completed: u64,
     pub retried: u64,

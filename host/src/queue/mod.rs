@@ -43,6 +43,7 @@ pub mod script;
 mod search;
 pub(crate) mod server;
 pub(crate) mod settle;
+mod size;
 pub(crate) mod stand;
 pub(crate) mod status;
 pub(crate) mod turns;

@@ -1,7 +1,7 @@
-//! Checks the configured Redis before anything uses it.
+//! Checks the configured Redis before anything uses it, and asks how large a value may be.
 //!
 //! In: a connection, and how long a server that cannot be reached may take to come. Out: the server's
-//! version; or why the server cannot be used.
+//! version; or why the server cannot be used; its limits.
 
 use std::time::Duration;
 
@@ -18,6 +18,54 @@ const OLDEST: (u32, u32) = (7, 0);
 
 /// The time between two tries to reach a server.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// Values that are smaller are never refused for their size: Redis takes no limit below a mebibyte, and what
+/// it reads together with a value may take the rest.
+pub(crate) const NEVER_TOO_LARGE: usize = (1 << 20) - SLACK;
+const SLACK: usize = 64 << 10;
+
+/// The most bytes that Redis takes in one value, as far as it tells.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SizeLimits {
+    bulk: Option<u64>,
+    query: Option<u64>,
+}
+
+impl SizeLimits {
+    const BULK: &str = "proto-max-bulk-len";
+    const QUERY: &str = "client-query-buffer-limit";
+
+    /// Asks for the limits. The user may not be allowed to; then none is known.
+    pub(crate) async fn of(link: &Link) -> SizeLimits {
+        let ask = redis::cmd("CONFIG").arg("GET").arg(Self::BULK).arg(Self::QUERY).to_owned();
+        let reply = link.command("ask for its limits", &ask).await.ok();
+        let pairs = reply.and_then(|reply| reply::pairs(reply).ok()).unwrap_or_default();
+        let limit = |name: &str| {
+            let (_, value) = pairs.iter().find(|(known, _)| known == name.as_bytes())?;
+            std::str::from_utf8(value).ok()?.parse().ok()
+        };
+        SizeLimits { bulk: limit(Self::BULK), query: limit(Self::QUERY) }
+    }
+
+    /// The limit that comes first: its name, its value, and the most bytes that a value may have.
+    fn first(self) -> Option<(&'static str, u64, u64)> {
+        let bulk = self.bulk.map(|limit| (Self::BULK, limit, limit));
+        let query = self.query.map(|limit| (Self::QUERY, limit, limit.saturating_sub(SLACK as u64)));
+        bulk.into_iter().chain(query).min_by_key(|(_, _, most)| *most)
+    }
+
+    /// Why Redis refuses a value of this many bytes. None: it takes it, as far as is known.
+    pub(crate) fn refusal(self, bytes: usize) -> Option<String> {
+        let (name, limit, most) = self.first()?;
+        let is_refused = bytes as u64 > most;
+        is_refused.then(|| format!("Redis refuses a value of {bytes} bytes, its limit {name} is {limit}"))
+    }
+}
+
+/// Whether Redis may refuse a result for its size.
+pub(crate) fn is_large(result: Option<&[u8]>) -> bool {
+    result.is_some_and(|result| result.len() > NEVER_TOO_LARGE)
+}
 
 /// Why a server cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +145,21 @@ fn parse(version: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limit_that_comes_first_refuses_a_value() {
+        let limits = |bulk, query| SizeLimits { bulk, query };
+        let most = 1 << 20;
+        assert_eq!(limits(Some(most), Some(1 << 30)).refusal(1 << 20), None);
+        let refused = limits(Some(most), Some(1 << 30)).refusal((1 << 20) + 1);
+        let why = "Redis refuses a value of 1048577 bytes, its limit proto-max-bulk-len is 1048576";
+        assert_eq!(refused.as_deref(), Some(why));
+        let refused = limits(Some(1 << 29), Some(most));
+        assert_eq!(refused.refusal(NEVER_TOO_LARGE), None);
+        let why = "Redis refuses a value of 983041 bytes, its limit client-query-buffer-limit is 1048576";
+        assert_eq!(refused.refusal(NEVER_TOO_LARGE + 1).as_deref(), Some(why));
+        assert_eq!(limits(None, None).refusal(usize::MAX), None, "nothing is known");
+    }
 
     #[test]
     fn versions_compare_as_numbers() {

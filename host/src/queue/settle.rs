@@ -17,6 +17,7 @@ use super::error::QueueError;
 use super::handle::{Queue, millis, window};
 use super::reply;
 use super::script;
+use super::server::is_large;
 use super::status::TaskName;
 use crate::effects::{Effects, FIXED_BYTES};
 use crate::field::Field;
@@ -94,6 +95,15 @@ impl EndingSubject {
             EndingSubject::Malformed(entry) => &entry.id,
         }
     }
+
+    /// The size of its fields. Each counts as much as one of effects.
+    fn bytes(&self) -> usize {
+        let (fields, bytes) = match self {
+            EndingSubject::Task(task) => (task.fields.len(), task.fields.iter().map(Field::bytes).sum()),
+            EndingSubject::Malformed(entry) => (entry.fields.len(), entry.bytes()),
+        };
+        FIXED_BYTES * fields + bytes
+    }
 }
 
 /// The end of one attempt, with all that its script needs.
@@ -111,11 +121,28 @@ pub struct Ending {
     key: Option<Vec<u8>>,
     /// Kept if the task comes back or dies, as the record of a failed attempt.
     record: Option<Box<AttemptRecord>>,
+    /// The bytes of the task's fields, if they are not kept here, but its script tells them to another queue.
+    told_bytes: usize,
 }
 
 impl Ending {
+    /// Like [`Ending::new`], in a queue that tells another one of completed tasks.
+    pub(crate) fn telling(
+        subject: EndingSubject,
+        settlement: Settlement,
+        plugin: Arc<str>,
+        ran: Option<Duration>,
+        is_known: bool,
+        key: Option<Vec<u8>>,
+    ) -> Ending {
+        let bytes = subject.bytes();
+        let ending = Ending::new(subject, settlement, plugin, ran, is_known, key);
+        let told_bytes = bytes - ending.subject.bytes();
+        Ending { told_bytes, ..ending }
+    }
+
     /// `key` is the task's idempotency key. A completed task keeps no fields here, because its end needs none
-    /// of them, unless its effects may be refused.
+    /// of them, unless Redis may refuse its effects or its result.
     pub fn new(
         mut subject: EndingSubject,
         settlement: Settlement,
@@ -124,12 +151,13 @@ impl Ending {
         is_known: bool,
         key: Option<Vec<u8>>,
     ) -> Ending {
-        if let (Settlement::Complete { effects: None, .. }, EndingSubject::Task(task)) =
+        if let (Settlement::Complete { result, effects: None }, EndingSubject::Task(task)) =
             (&settlement, &mut subject)
+            && !is_large(result.as_deref())
         {
             task.fields = Vec::new();
         }
-        Ending { subject, settlement, plugin, ran, is_known, key, record: None }
+        Ending { subject, settlement, plugin, ran, is_known, key, record: None, told_bytes: 0 }
     }
 
     /// Adds the record that is kept of the attempt if it does not complete the task.
@@ -142,11 +170,11 @@ impl Ending {
         self.is_known = true;
     }
 
-    /// Settles the attempt in another way, because its effects cannot be committed.
-    pub fn settle_as(&mut self, settlement: Settlement) {
+    /// Settles the attempt in another way, because Redis refuses what it would write (`kind`).
+    pub fn settle_as(&mut self, settlement: Settlement, kind: FailureKind) {
         self.settlement = settlement;
         if let Some(record) = &mut self.record {
-            record.outcome = FailureKind::Effects.into_str();
+            record.outcome = kind.into_str();
         }
     }
 
@@ -226,18 +254,14 @@ impl Ending {
         self.ran.and_then(|_| self.plugin.rsplit_once('@')).map(|(_, digest)| digest)
     }
 
-    /// The approximate size in bytes of the task and its result, which are kept until this is settled. Fields
-    /// of the task count as much as those of effects.
+    /// The approximate size in bytes of the task and its result, which are kept until this is settled, or
+    /// which the script reads.
     pub fn bytes(&self) -> usize {
-        let (fields, bytes) = match &self.subject {
-            EndingSubject::Task(task) => (task.fields.len(), task.fields.iter().map(Field::bytes).sum()),
-            EndingSubject::Malformed(entry) => (entry.fields.len(), entry.bytes()),
-        };
-        self.result().map_or(0, Vec::len)
+        self.subject.bytes()
+            + self.told_bytes
+            + self.result().map_or(0, Vec::len)
             + self.effects().map_or(0, Effects::bytes)
             + self.record.as_ref().map_or(0, |record| record.last_lines.len())
-            + FIXED_BYTES * fields
-            + bytes
     }
 }
 
@@ -273,6 +297,8 @@ pub enum Settled {
     Overtaken,
     /// The entry is gone, and nothing else has changed: its id belongs to a task under another entry.
     Duplicate,
+    /// It was carried out, but the task's track or its flow could not be told. Its status says why.
+    Unfinished,
 }
 
 /// Attempts in the form and the order in which one call names them. Redis keeps its replies in this order.
@@ -354,6 +380,7 @@ impl Queue {
         let settled = |reply| match reply {
             Value::Int(1) => Ok(Settled::Done),
             Value::Int(2) => Ok(Settled::Duplicate),
+            Value::Int(3) => Ok(Settled::Unfinished),
             Value::Int(_) => Ok(Settled::Overtaken),
             why => {
                 let why = self.shaped(WHAT, reply::text(why))?;
@@ -363,6 +390,12 @@ impl Queue {
         let mut replies: Vec<_> = order.into_iter().zip(replies.into_iter().map(settled)).collect();
         replies.sort_by_key(|(n, _)| *n);
         Ok(replies.into_iter().map(|(_, reply)| reply).collect())
+    }
+
+    /// The call of the script that settles one attempt.
+    pub(super) fn settle_one(&self, consumer: &str, ending: &Ending) -> Cmd {
+        let (call, batch) = (SettleCall { lane: 0, number: 0 }, [ending]);
+        self.settle_command(consumer, call, &batch, &Arranged::new(&batch))
     }
 
     /// The call of the script.

@@ -453,7 +453,8 @@ impl Fetcher {
                 permits = &mut permits => return Some(permits),
                 () = tokio::time::sleep(LOOK) => {
                     // Permits return as tasks are settled. While settlements fail, this wait is a fault.
-                    let unsettled = self.shared.unsettled().clone();
+                    let unsettled =
+                        self.shared.unsettled().iter().flatten().map(|lane| lane.error.clone()).next();
                     match unsettled {
                         Some(why) => self.pulse.fault(why),
                         None => self.beat(FetchState::WaitingForPermit).await,

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use super::inflight::Hold;
 use crate::queue::Ending;
@@ -23,6 +24,8 @@ pub(crate) struct Job {
     pub label: SettledAs,
     /// Dropped when the settlement is known.
     pub hold: Hold,
+    /// When Redis first refused to settle it.
+    pub refused_since: Option<Instant>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -49,7 +52,7 @@ impl Room {
         let _room =
             self.units.clone().acquire_many_owned(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()?;
         hold.has_run();
-        Some(Job { ending, label, hold, _room })
+        Some(Job { ending, label, hold, refused_since: None, _room })
     }
 }
 

@@ -19,7 +19,7 @@ use super::lookout::Lookout;
 use super::metrics::QueueMetrics;
 use super::notices::Notices;
 use super::pace::Pace;
-use super::shared::SharedQueue;
+use super::shared::{LANES, SharedQueue};
 use super::starts::Starts;
 use super::waiter::Waiter;
 use super::{
@@ -133,7 +133,7 @@ impl Worker {
         let preparer =
             preparer::Preparer { shared: shared.clone(), pulse: pulse.clone(), prepared: prepared.clone() };
         worker.claimers.spawn(preparer.run(claiming.clone()));
-        let fetcher = fetcher::Fetcher::new(shared.clone(), pulse, redis, waiter, reads);
+        let fetcher = fetcher::Fetcher::new(shared.clone(), pulse.clone(), redis, waiter, reads);
         worker.claim_with(&prepared, fetcher.run(claiming.clone()));
         let reclaimer = reclaimer::Reclaimer { shared: shared.clone(), follows_older_worker };
         worker.claim_with(&prepared, reclaimer.run(claiming.clone()));
@@ -149,10 +149,10 @@ impl Worker {
         }
         let jobs: settler::Jobs = Arc::new(Mutex::new(waiting));
         let pace = Pace::new(&shared.name, "settle");
-        for lane in 0..settler::LANES {
+        for lane in 0..LANES {
             let (drained, give_up) = (worker.drained.clone(), shared.stop.settling.clone());
-            let settler =
-                settler::Settler { shared: shared.clone(), lane, jobs: jobs.clone(), drained, give_up };
+            let (shared, jobs, pulse) = (shared.clone(), jobs.clone(), pulse.clone());
+            let settler = settler::Settler { shared, lane, jobs, pulse, drained, give_up };
             worker.settler.spawn(settler.run(pace.another()));
         }
         worker
@@ -214,7 +214,7 @@ impl Worker {
             biased;
             // While Redis is unreachable, queues leave one after the other, each after its own timeout.
             () = self.shared.stop.settling.cancelled() => {}
-            left = self.shared.queue.leave(&self.shared.consumer, settler::LANES) => {
+            left = self.shared.queue.leave(&self.shared.consumer, LANES) => {
                 if let Err(error) = left {
                     let queue = self.shared.name.as_ref();
                     tracing::debug!(queue, error = chain(&error), "could not leave the group");

@@ -25,10 +25,12 @@ pub(crate) enum NoticeKind {
     Retry,
     /// A task became a dead letter.
     Dead,
-    /// The effects of an attempt do not fit what Redis holds.
+    /// Redis refuses the effects or the result of an attempt.
     Refused,
     /// Redis refused a step of a task, which is tried again.
     Stuck,
+    /// A task ended, and its flow or its track could not be told.
+    Unfinished,
     /// A task was not run, as another one has its key or its id.
     Duplicate,
     /// A task was not run, or was stopped, as this host does not own it any more.
@@ -93,7 +95,18 @@ impl Notices {
                 NoticeKind::Retry => tracing::warn!(queue, more, "further attempts failed; tried again"),
                 NoticeKind::Dead => tracing::warn!(queue, more, "further tasks were dead-lettered"),
                 NoticeKind::Refused => {
-                    tracing::warn!(queue, more, "effects of further tasks cannot be committed");
+                    tracing::warn!(
+                        queue,
+                        more,
+                        "further tasks completed, but Redis refuses what they would write"
+                    );
+                }
+                NoticeKind::Unfinished => {
+                    tracing::error!(
+                        queue,
+                        more,
+                        "further tasks have ended, and their flows or keys were not told"
+                    );
                 }
                 NoticeKind::Stuck => {
                     tracing::warn!(queue, more, "Redis refused a step of further tasks; tried again");

@@ -23,6 +23,7 @@ use super::shared::{Ran, SharedQueue};
 use crate::config::QueueRules;
 use crate::plugins::{Judged, RanAttempt, Ruling, Version};
 use crate::queue::attempts::AttemptRecord;
+use crate::queue::server::is_large;
 use crate::queue::{EndingSubject, codec};
 use crate::sandbox::Attempt;
 use crate::task::{AttemptEnd, Outcome, SettledAs, Task};
@@ -185,9 +186,10 @@ fn trace_ends(
     }
 }
 
-/// Whether no other attempt can follow. An attempt that completed still fails if Redis refuses its effects.
+/// Whether no other attempt can follow. An attempt that completed still fails if Redis refuses its effects or
+/// its result.
 fn is_over(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Completed { effects: None, .. })
+    matches!(outcome, Outcome::Completed { result, effects: None } if !is_large(result.as_deref()))
 }
 
 /// The record that is kept of an attempt if it does not complete its task.

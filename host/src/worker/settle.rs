@@ -80,10 +80,15 @@ pub(crate) fn after_outage(
     Some(park(delay, task.attempt, task.deferrals, &error, SettledAs::Unavailable))
 }
 
-/// Decides after an attempt that completed, but whose effects do not fit what Redis holds.
-pub(crate) fn conflict(why: &str, task: &Task, rules: &config::QueueRules, jitter: f64) -> Decision {
-    let outcome = Outcome::Failed { kind: FailureKind::Effects, message: why.to_owned() };
-    decide(outcome, task, rules, jitter)
+/// Decides after an attempt that completed, but whose effects or result Redis refuses for good.
+pub(crate) fn refused(
+    kind: FailureKind,
+    why: &str,
+    task: &Task,
+    rules: &config::QueueRules,
+    jitter: f64,
+) -> Decision {
+    decide(Outcome::Failed { kind, message: why.to_owned() }, task, rules, jitter)
 }
 
 /// The decision on a task that must not run now, because it is malformed or delayed, or because its flow

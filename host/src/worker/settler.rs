@@ -5,8 +5,11 @@
 //!
 //! There are two lanes, each with at most one call on its way. A call whose reply was lost is sent again with
 //! the same number, and gets the reply of the first call. A settlement that Redis refuses is sent again in a
-//! later call, and does not hold up the others. If Redis denies a call because of one key, the call is halved
-//! until the attempt with that key stands alone, and only this one fails.
+//! later call, and does not hold up the others. If Redis refuses a call because of one key or one size, the
+//! call is halved until the attempt with it stands alone, and only this one fails. An attempt that may be too
+//! large for Redis has a call of its own. It fails without being sent if Redis tells a limit that it exceeds.
+//!
+//! Settlements that Redis refuses for longer than a lease make the host unready, and are logged as an error.
 //!
 //! Not here: what the settlement is (`settle`), how much may wait (`job`).
 
@@ -21,15 +24,14 @@ use super::job::Job;
 use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::settle;
-use super::shared::SharedQueue;
+use super::shared::{SharedQueue, Unsettled};
+use crate::admin::FetchPulse;
 use crate::chain::chain;
 use crate::clock::ms;
 use crate::effects::Effects;
 use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, order_of, wait};
-use crate::task::SettledAs;
+use crate::task::{FailureKind, SettledAs};
 
-/// Calls that may be on their way at once.
-pub(crate) const LANES: usize = 2;
 /// Settlements in one call.
 const MAX_BATCH: usize = 200;
 /// After a call with this many settlements, the next call waits for [`GATHER`] to collect many again.
@@ -39,6 +41,9 @@ const GATHER: Duration = Duration::from_millis(1);
 /// bounds for how long a call keeps Redis busy (docs/decisions/0011-effects.md).
 const MAX_BYTES: usize = 1 << 20;
 
+/// An attempt is too large if the connection was cut so often at its call, while Redis answered in between.
+const MOST_CUTS: u32 = 3;
+
 /// The source of jobs. The lanes take turns.
 pub(crate) type Jobs = Arc<Mutex<mpsc::UnboundedReceiver<Job>>>;
 
@@ -47,6 +52,8 @@ pub(crate) struct Settler {
     pub shared: Arc<SharedQueue>,
     pub lane: usize,
     pub jobs: Jobs,
+    /// Told of settlements that Redis refuses for longer than a lease.
+    pub pulse: FetchPulse,
     /// Cancelled when no more jobs can be sent.
     pub drained: CancellationToken,
     /// Cancelled when the lane has to give up. Tasks that are not settled then stay pending, and are
@@ -96,16 +103,14 @@ impl Settler {
             }
             last = batch.len();
             match self.carry_out(batch, &mut number, &mut pace).await {
-                Ok(failed) if failed.is_empty() => {
-                    if refused.is_empty() {
-                        pace.succeeded();
-                        self.shared.unsettled().take();
-                    }
-                }
                 Ok(failed) => {
-                    let wait = failed.iter().map(|(_, wait)| *wait).max().unwrap_or_default();
-                    again_at = Instant::now() + wait;
-                    refused.extend(failed.into_iter().map(|(job, _)| job));
+                    if let Some(wait) = failed.iter().map(|(_, wait)| *wait).max() {
+                        again_at = Instant::now() + wait;
+                        refused.extend(failed.into_iter().map(|(job, _)| job));
+                    } else if refused.is_empty() {
+                        pace.succeeded();
+                    }
+                    self.note_refused(&mut refused);
                 }
                 Err(batch) => {
                     refused.extend(batch);
@@ -146,20 +151,35 @@ impl Settler {
         number: &mut u64,
         pace: &mut Pace,
     ) -> Result<Vec<(Job, Duration)>, Vec<Job>> {
-        let (mut calls, mut refused) = (vec![batch], Vec::new());
+        let (large, batch): (Vec<Job>, Vec<Job>) = batch.into_iter().partition(|job| job.ending.is_large());
+        let mut refused = Vec::new();
+        let mut calls = Vec::with_capacity(1 + large.len());
+        for job in large {
+            let (queue, consumer) = (&self.shared.queue, &self.shared.consumer);
+            match queue.oversize(consumer, &job.ending).await {
+                Some(why) => refused.push(self.too_large(job, &why, pace)),
+                None => calls.push(vec![job]),
+            }
+        }
+        if !batch.is_empty() {
+            calls.push(batch);
+        }
         while let Some(batch) = calls.pop() {
             match self.call(batch, number, pace).await {
                 Ok(again) => refused.extend(again),
-                Err(NotSettled::Denied(mut batch, why)) => match batch.len() {
-                    1 => {
-                        let denied = batch.pop();
-                        refused.extend(denied.map(|job| (self.decided_again(job, &why), Duration::ZERO)));
+                Err(NotSettled::Refused(mut batch, refusal)) => {
+                    let half = batch.split_off(batch.len() / 2);
+                    if !batch.is_empty() {
+                        calls.extend([half, batch]);
+                        continue;
                     }
-                    all => {
-                        calls.push(batch.split_off(all / 2));
-                        calls.push(batch);
-                    }
-                },
+                    refused.extend(half.into_iter().map(|job| match &refusal {
+                        CallRefusal::Denied(why) => {
+                            (self.decided_again(job, FailureKind::Effects, why), Duration::ZERO)
+                        }
+                        CallRefusal::TooLarge(why) => self.too_large(job, why, pace),
+                    }));
+                }
                 Err(NotSettled::GaveUp(batch)) => {
                     let refused = refused.into_iter().map(|(job, _)| job);
                     return Err(batch
@@ -188,6 +208,7 @@ impl Settler {
         *number += 1;
         // The order of the jobs in a call that was sent and not answered.
         let mut sent: Option<Vec<usize>> = None;
+        let (mut refusal, mut cuts) = (None, 0);
         let replies = loop {
             let call = SettleCall { lane: self.lane, number: *number };
             for job in &mut batch {
@@ -199,7 +220,7 @@ impl Settler {
             let endings: Vec<&Ending> = batch.iter().map(|job| &job.ending).collect();
             let asked = async {
                 match &sent {
-                    Some(order) if *order != order_of(&endings) => {
+                    Some(order) if refusal.is_some() || *order != order_of(&endings) => {
                         queue.settled_before(consumer, call, order).await
                     }
                     _ => queue.settle(consumer, call, &endings).await.map(Some),
@@ -209,10 +230,13 @@ impl Settler {
                 biased;
                 replies = asked => match replies {
                     Ok(Some(replies)) => break replies,
-                    Ok(None) => {
-                        (*number, sent) = (*number + 1, None);
-                        continue;
-                    }
+                    Ok(None) => match refusal {
+                        Some(refusal) => return Err(NotSettled::Refused(batch, refusal)),
+                        None => {
+                            (*number, sent) = (*number + 1, None);
+                            continue;
+                        }
+                    },
                     Err(error) => error,
                 },
                 () = self.give_up.cancelled() => return Err(NotSettled::GaveUp(batch)),
@@ -220,11 +244,20 @@ impl Settler {
             sent.get_or_insert_with(|| order_of(&endings));
             // The keys of an attempt without effects are the host's own, so the call is worth another try.
             if error.is_denied_key() && batch.iter().any(|job| job.ending.effects().is_some()) {
-                return Err(NotSettled::Denied(batch, chain(&error)));
+                return Err(NotSettled::Refused(batch, CallRefusal::Denied(chain(&error))));
             }
             tokio::select! {
                 () = tokio::time::sleep(self.failed(&error, pace)) => {}
                 () = self.give_up.cancelled() => return Err(NotSettled::GaveUp(batch)),
+            }
+            // Only such a call may be too large, and an outage does not last for so long.
+            let is_cut = error.is_cut() && batch.iter().any(|job| job.ending.is_large());
+            cuts = if is_cut && queue.link.ping().await.is_ok() { cuts + 1 } else { 0 };
+            // An earlier try may have been carried out all the same, so Redis is asked first.
+            if error.is_oversize() || cuts >= MOST_CUTS {
+                let bytes: usize = batch.iter().map(|job| job.ending.bytes()).sum();
+                let why = format!("Redis refuses a call of {bytes} bytes: {}", chain(&error));
+                refusal = Some(CallRefusal::TooLarge(why));
             }
         };
         let mut refused = Vec::new();
@@ -232,7 +265,7 @@ impl Settler {
             match reply {
                 Ok(settled) => self.settled(job, settled),
                 Err(error) => refused.push(match error.conflict() {
-                    Some(why) => (self.decided_again(job, why), Duration::ZERO),
+                    Some(why) => (self.decided_again(job, FailureKind::Effects, why), Duration::ZERO),
                     None => (job, self.failed(&error, pace)),
                 }),
             }
@@ -243,50 +276,116 @@ impl Settler {
 
     /// Notes an error, and gives how long to wait before the next try.
     fn failed(&self, error: &QueueError, pace: &mut Pace) -> Duration {
-        *self.shared.unsettled() = Some(chain(error));
+        self.note_failure(chain(error), !error.may_pass());
         pace.failed(error)
     }
 
-    /// A completed attempt whose effects cannot be committed counts as failed.
-    fn decided_again(&self, job: Job, why: &str) -> Job {
+    fn note_failure(&self, error: String, is_refused: bool) {
+        {
+            let mut unsettled = self.shared.unsettled();
+            let lane = unsettled[self.lane].get_or_insert_with(Unsettled::now);
+            lane.error = error;
+            lane.is_refused |= is_refused;
+        }
+        self.tell_unsettled();
+    }
+
+    /// Notes which settlements of this lane are still refused after a call.
+    fn note_refused(&self, refused: &mut [Job]) {
+        if refused.is_empty() && self.shared.unsettled()[self.lane].is_none() {
+            return;
+        }
+        let now = Instant::now();
+        let since = refused.iter_mut().map(|job| *job.refused_since.get_or_insert(now)).min();
+        {
+            let mut unsettled = self.shared.unsettled();
+            match (&mut unsettled[self.lane], since) {
+                (Some(lane), Some(since)) => lane.since = since,
+                (lane, _) => *lane = None,
+            }
+        }
+        self.tell_unsettled();
+    }
+
+    /// Tells of settlements that Redis refuses for longer than a lease. The fetcher tells of outages.
+    fn tell_unsettled(&self) {
+        let lease = self.shared.queue.rules.lease;
+        let mut unsettled = self.shared.unsettled();
+        for lane in unsettled.iter_mut().flatten() {
+            if lane.is_overdue(lease) && !std::mem::replace(&mut lane.is_told, true) {
+                let (queue, error) = (self.shared.name.as_ref(), &lane.error);
+                let seconds = lane.since.elapsed().as_secs();
+                tracing::error!(queue, seconds, error, "Redis refuses to settle tasks; they stay unsettled");
+            }
+        }
+        let overdue = unsettled.iter().flatten().find(|lane| lane.is_overdue(lease));
+        self.pulse.unsettled(overdue.map(|lane| format!("tasks cannot be settled: {}", lane.error)));
+    }
+
+    /// An attempt whose output is too large for Redis counts as failed. One that failed already is settled
+    /// again: the limit is lower than when its task came, and may be raised.
+    fn too_large(&self, job: Job, why: &str, pace: &mut Pace) -> (Job, Duration) {
+        if job.ending.may_fail() {
+            return (self.decided_again(job, FailureKind::OutputTooLarge, why), Duration::ZERO);
+        }
+        self.note_failure(why.to_owned(), true);
+        let wait = pace.failed(&self.shared.queue.refused("settle", why));
+        (job, wait)
+    }
+
+    /// A completed attempt whose effects or result Redis refuses for good counts as failed.
+    fn decided_again(&self, job: Job, kind: FailureKind, why: &str) -> Job {
         let mut job = job;
         let jitter = fastrand::f64() * 2.0 - 1.0;
         if let EndingSubject::Task(task) = job.ending.subject() {
             let rules = &self.shared.queue.rules;
-            let decision = settle::conflict(why, task, rules, jitter);
+            let decision = settle::refused(kind, why, task, rules, jitter);
             if let Some(more) = self.shared.notices.admit(NoticeKind::Refused) {
                 tracing::warn!(
                     queue = rules.name,
                     task = task.id,
+                    kind = kind.into_str(),
                     why,
                     more,
-                    "its effects cannot be committed"
+                    "completed, but Redis refuses what it would write; the attempt counts as failed"
                 );
             }
             job.label = decision.label;
-            job.ending.settle_as(decision.settlement);
+            job.ending.settle_as(decision.settlement, kind);
         }
         job
     }
 
     fn settled(&self, job: Job, settled: Settled) {
         let Job { ending, label, hold, .. } = job;
+        let is_done = matches!(settled, Settled::Done | Settled::Unfinished);
+        if settled == Settled::Unfinished
+            && let Some(more) = self.shared.notices.admit(NoticeKind::Unfinished)
+        {
+            tracing::error!(
+                queue = self.shared.name.as_ref(),
+                task = &*ending.subject().id(),
+                more,
+                "the task has ended, but its flow or the next task of its key was not told: its status says \
+                 why (`unfinished`). `tqhost doctor --fix` tells them, with a configuration of all the queues"
+            );
+        }
         match settled {
-            Settled::Done => self.shared.metrics.settled(label),
+            Settled::Done | Settled::Unfinished => self.shared.metrics.settled(label),
             Settled::Overtaken => tracing::debug!(task = &*ending.subject().id(), "was settled before"),
             Settled::Duplicate => self.shared.dropped_duplicate(&ending.subject().id()),
         }
         match ending.settlement() {
             Settlement::Park { .. } => self.shared.parked.notify_one(),
             Settlement::Complete { effects: Some(effects), .. } => {
-                if settled == Settled::Done {
+                if is_done {
                     effects.were_committed();
                 }
                 self.enqueued(effects);
             }
             _ => {}
         }
-        if settled == Settled::Done {
+        if is_done {
             self.tell(&ending, label);
         }
         drop(hold);
@@ -370,8 +469,15 @@ fn is_failure(label: SettledAs) -> bool {
 /// Why a call settled none of its jobs.
 enum NotSettled {
     GaveUp(Vec<Job>),
-    /// Redis denies a key of the effects of one of them, for this reason.
-    Denied(Vec<Job>, String),
+    /// Redis refuses one of them, or all of them together.
+    Refused(Vec<Job>, CallRefusal),
+}
+
+/// Why Redis refuses a call, whenever it is sent.
+enum CallRefusal {
+    /// A key of the effects is denied.
+    Denied(String),
+    TooLarge(String),
 }
 
 /// Adds jobs, up to the bounds of a call.

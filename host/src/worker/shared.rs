@@ -28,6 +28,9 @@ use crate::shutdown::Stop;
 use crate::task::SettledAs;
 use crate::telemetry::Traces;
 
+/// Calls that settle tasks and may be on their way at once.
+pub(crate) const LANES: usize = 2;
+
 /// The run of an attempt.
 pub(crate) struct Ran {
     pub duration: Duration,
@@ -53,8 +56,8 @@ pub(crate) struct SharedQueue {
     /// Ended attempts for the settler. `room` bounds how many there are.
     pub jobs: mpsc::UnboundedSender<Job>,
     pub room: Room,
-    /// The last error of a settlement, while settlements fail.
-    pub unsettled: std::sync::Mutex<Option<String>>,
+    /// The settlements of each lane, while they fail.
+    pub unsettled: std::sync::Mutex<[Option<Unsettled>; LANES]>,
     /// Notified when this host parks a task, and when the lookout finds delayed tasks.
     pub parked: Notify,
     /// Notified when settlements of this host are known.
@@ -78,8 +81,31 @@ pub(crate) struct SharedQueue {
     pub runners: TaskTracker,
 }
 
+/// Settlements that fail.
+#[derive(Debug)]
+pub(crate) struct Unsettled {
+    pub since: Instant,
+    /// The last error.
+    pub error: String,
+    /// Redis answers, and refuses them.
+    pub is_refused: bool,
+    /// The log has told of them.
+    pub is_told: bool,
+}
+
+impl Unsettled {
+    pub(crate) fn now() -> Unsettled {
+        Unsettled { since: Instant::now(), error: String::new(), is_refused: false, is_told: false }
+    }
+
+    /// Whether Redis refuses them for longer than a lease.
+    pub(crate) fn is_overdue(&self, lease: Duration) -> bool {
+        self.is_refused && self.since.elapsed() > lease
+    }
+}
+
 impl SharedQueue {
-    pub(crate) fn unsettled(&self) -> MutexGuard<'_, Option<String>> {
+    pub(crate) fn unsettled(&self) -> MutexGuard<'_, [Option<Unsettled>; LANES]> {
         self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,8 +134,10 @@ impl SharedQueue {
             let (queue, error) = (self.name.as_ref(), chain(&error));
             tracing::debug!(queue, error, "the alias of a delayed task may expire before the task is due");
         }
-        let ending =
-            Ending::new(subject, decision.settlement, plugin, ran, is_known, hold.key().map(<[u8]>::to_vec));
+        let is_told = self.queue.rules.on_end.completed.is_some();
+        let new = if is_told { Ending::telling } else { Ending::new };
+        let key = hold.key().map(<[u8]>::to_vec);
+        let ending = new(subject, decision.settlement, plugin, ran, is_known, key);
         if let Some(job) = self.room.job(ending.with_record(record), decision.label, hold).await {
             // The settler outlives the runners. If it has given up, the task stays pending and is reclaimed.
             let _ = self.jobs.send(job);

@@ -446,8 +446,8 @@ pub const OF_TURNS: &[Mutation] = &[
     Mutation {
         what: "the end of a task does not pass its turn on",
         scripts: &[&script::SETTLE],
-        text: "if turns.limit and not turns.are_kept then",
-        instead: "if false then",
+        text: "turns.limit and not turns.are_kept and failure_of",
+        instead: "false and failure_of",
         found: "turn-without-task",
     },
     Mutation {

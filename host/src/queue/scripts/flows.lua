@@ -69,6 +69,8 @@ flows = function()
     local index, flow = string.match(at or '', '^(%d+) (.+)$')
     if not flow or not home_of(flow) then return nil end
     local noted = redis.pcall('HGET', flow .. ':results', index)
+    -- A client may lack the right to the flow. The end of the child then says that the flow does not know it.
+    if type(noted) == 'table' and not string.find(noted.err, 'WRONGTYPE', 1, true) then error(noted) end
     local is_its = type(noted) == 'string' and string.match(noted, '^%u+ (.+)$') == told.queue .. ' ' .. id
     if is_its then return index, flow end
   end
@@ -140,8 +142,11 @@ flows = function()
   -- that completes last releases the task that joins the flow. The first one that ends in another way fails
   -- it: then that task is delivered with the error, and its delivery buries it.
   local function join(flow, index, id, how, changes, queue)
-    local about = about(flow)
-    if not about['left'] then return end
+    -- The rest of the flow may be megabytes, and only the end that releases or fails it needs that.
+    local known = redis.pcall('HMGET', flow, 'left', 'failed_as', 'spans')
+    if known.err and not string.find(known.err, 'WRONGTYPE', 1, true) then error(known) end
+    if known.err or not known[1] then return end
+    local failed_as, spans = known[2], known[3] or ''
     local results = flow .. ':results'
     local before = redis.call('HGET', results, index)
     if before and string.find(before, '^COMPLETED ') then return end
@@ -152,13 +157,13 @@ flows = function()
       local started = value_in(changes, 'flows')
       if started then redis.call('HSET', results, index .. ':flows', started) end
       -- Hosts that send spans tell the child's span. One that is not sampled is nobody's.
-      local span, spans = value_in(changes, 'traceparent'), about['spans'] or ''
+      local span = value_in(changes, 'traceparent')
       if span and string.sub(span, -3) == '-01' and #spans < MOST_SPANS then
-        about['spans'] = spans .. span .. ' '
-        redis.call('HSET', flow, 'spans', about['spans'])
+        redis.call('HSET', flow, 'spans', spans .. span .. ' ')
       end
-      if redis.call('HINCRBY', flow, 'left', -1) == 0 then release(flow, about) end
-    elseif not about['failed_as'] then
+      if redis.call('HINCRBY', flow, 'left', -1) == 0 then release(flow, about(flow)) end
+    elseif not failed_as then
+      local about = about(flow)
       local fields = cmsgpack.unpack(about['fields'])
       append(fields, 'tq-flow-failed',
         'child ' .. id .. ': ' .. (value_in(changes, 'error') or string.lower(how)))
@@ -167,8 +172,14 @@ flows = function()
     end
   end
 
+  -- Notes the end of a child in its flow. `at` is the child's index and the key of the flow, from its status.
+  local function end_child(at, id, how, changes)
+    local index, flow = of_child(at, id)
+    if index then join(flow, index, id, how, changes, told.queue) end
+  end
+
   flow_functions = {
-    leave = leave, refusal = refusal, release = release, join = join, about = about, of_child = of_child,
+    leave = leave, refusal = refusal, release = release, join = join, end_child = end_child, about = about, of_child = of_child,
     keys_of = keys_of, partner = partner, with_keys = with_keys,
   }
   return flow_functions

@@ -153,7 +153,7 @@ end
 -- Takes away these fields of a status, what it says of an earlier end, and its time to live.
 local function forget_end(status, ...)
   redis.pcall('HDEL', status, 'finished_at', 'result', 'dead', 'duplicate_of', 'cancel', 'stops',
-    'cancelled', 'produced', ...)
+    'cancelled', 'produced', 'unfinished', ...)
   redis.call('PERSIST', status)
 end
 
@@ -243,6 +243,9 @@ local function mark_of(status, entry)
   return (exists(stops) or pending_of(stops)) and 'elsewhere' or nil
 end
 
+-- The most fields that a task may have (field.rs). Hosts refuse a task with more.
+local MOST_FIELDS = 1000
+
 -- Adds a task for the end of a task, with the fields that are told and have room in a task (field.rs). Its
 -- trace goes on in the new task, below the span of the last attempt if hosts send spans. Fields that begin
 -- with `end.` speak of an earlier end. If the stream cannot take it, the status of the ended task says so, if
@@ -259,7 +262,10 @@ local function tell(status, id, how, attempt, changes, fields, letter, last_erro
     local is_own = string.sub(name, 1, 3) ~= 'tq-' and string.sub(name, 1, 4) ~= 'end.'
     local is_told = not told.named or told.named[name]
     if name == 'traceparent' then is_told = not span end
-    if is_own and is_told and size <= room then room = room - size; append(new, name, fields[i + 1]) end
+    if is_own and is_told and size <= room and #new < 2 * MOST_FIELDS then
+      room = room - size
+      append(new, name, fields[i + 1])
+    end
   end
   if span then append(new, 'traceparent', span) end
   if how == 'COMPLETED' then last_error = nil end
@@ -319,6 +325,16 @@ local function keep_origin(fields, id, entry)
   return enqueued_at
 end
 
+-- Why this client cannot note the end of a child in its flow. The script that ends the child sets it.
+local unjoined
+
+-- Does a part of an end that is for others than the task. Gives why it failed, or nil.
+local function failure_of(work, ...)
+  local went, failure = pcall(work, ...)
+  if went then return nil end
+  return type(failure) == 'table' and failure.err or tostring(failure)
+end
+
 -- Ends a task of this queue. No other function does, whatever the outcome and whichever script found it. A
 -- duplicate that never enters its queue is cancelled by `enqueue`.
 --
@@ -328,6 +344,8 @@ end
 -- is told of this end); `letter` is the content of the dead letter; `is_new` is true for a task that can have
 -- no status yet; `lives` is how long (ms) the idempotency key lives, if not as long as the queue keeps it;
 -- `model` has a status that another new task got in the same call, if any did, and this task's own changes.
+-- Gives 1, or 3 if something is left to do for the track or the flow: then the status says why
+-- (`unfinished`), and the doctor does it.
 --
 -- The order is: the dead letter, the status and its retention, the records, the idempotency key, the track,
 -- the flow, those who are told of the end.
@@ -378,16 +396,24 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   if marker ~= stream and first_task(marker) == id then
     redis.call('PEXPIRE', marker, lives or window_after(how))
   end
-  if turns.limit and not turns.are_kept then tracks().free(id or source) end
-  local index, of = nil, nil
-  if flow then index, of = flows().of_child(flow, id) end
-  if index then flows().join(of, index, id, how, changes, told.queue) end
+  -- The task has ended, so an error does not keep the rest from being done.
+  local missing = turns.limit and not turns.are_kept and failure_of(tracks().free, id or source)
+  local uncounted = flow and (unjoined or failure_of(flows().end_child, flow, id, how, changes))
+  if uncounted then
+    -- The doctor reads the child's end from its status.
+    set_status(status, 'status', how, 'finished_at', now_text, 'flow', flow, unpack(changes))
+    redis.pcall('PEXPIRE', status, math.max(retention, FAILED_FLOW_LIVES))
+  end
+  missing = uncounted or missing
+  if missing and redis.pcall('EXISTS', status) == 1 then
+    redis.pcall('HSET', status, 'unfinished', missing)
+  end
   if joins then flows().leave(key_of(status, id, 'flow'), dead) end
   if attempt ~= nil then
     if told[how] then tell(status, id, how, attempt, changes, source, letter, last_error, enqueued_at) end
     note(id, how, 'attempt', attempt or '')
   end
-  return 1
+  return missing and 3 or 1
 end
 
 -- Whether the user lacks one of these rights: in each list a key, if there is one, and commands on it. To ask

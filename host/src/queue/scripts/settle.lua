@@ -26,8 +26,9 @@
 -- yet, and its host has held it for less than half a lease, so that no other host can own it. Of all effects
 -- it may have only values of the state that are set and do not expire.
 --
--- Gives for each attempt 1: done; 2: dropped, because its id belongs to another entry; 0: another consumer
--- settled or owns the task, nothing was written; or the text of an error: nothing was written. It begins with
+-- Gives for each attempt 1: done; 2: dropped, because its id belongs to another entry; 3: the task has ended,
+-- but its track or its flow does not know it, as its status says; 0: another consumer settled or owns the
+-- task, nothing was written; or the text of an error: nothing was written. It begins with
 -- TQEFFECT when the effects can never be committed.
 --
 -- XACK is the guard of each attempt. The result of a worker that lost its lease
@@ -80,8 +81,9 @@ local function told_apart(acked, first, count, base)
   end
   for i = 1, count do
     if not ours[i] and acked > 0 then
-      local status = redis.pcall('HGET', KEYS[5 + first + i], 'status')
-      ours[i] = status ~= 'CANCELLED' and status ~= 'COMPLETED' and status ~= 'FAILED'
+      -- A queue without a retention only keeps for a minute that the task was cancelled.
+      local status, cancelled = unpack(redis.pcall('HMGET', KEYS[5 + first + i], 'status', 'cancelled'))
+      ours[i] = not cancelled and status ~= 'CANCELLED' and status ~= 'COMPLETED' and status ~= 'FAILED'
       if ours[i] then acked = acked - 1 end
     end
   end
@@ -433,7 +435,10 @@ local function make_settle_next()
     local bad = buries and wrong_type(KEYS[4], 'stream')
       or not completes and not buries and wrong_type(KEYS[2], 'zset', KEYS[3], 'hash')
       or not is_new and (completes or buries or mark == 'here') and join_refusal(status)
-    if bad then return bad.err end
+    -- Keys of another type can be put right while the task waits. But a client that lacks the rights to a
+    -- flow would never end the child.
+    unjoined = bad and not string.find(bad.err, 'TQTYPE', 1, true) and bad.err
+    if bad and not unjoined then return bad.err end
     local is_acked = (is_free or owned(entry, consumer)) and redis.call('XACK', stream, group, entry) == 1
     if not is_acked and not is_kept(status, entry) then return 0 end
     -- If the id belongs to another entry, this is a duplicate that never passed begin.lua, and the status
@@ -477,7 +482,7 @@ local function make_settle_next()
     local all = has_effects[args[1]] and next_effects()
     local record = has_record[args[1]] and next_record()
     local result = try(settle, status, marker, fields, all, record, unpack(args))
-    if result == 1 or result == 2 then append(settled, args[2]) end
+    if type(result) == 'number' and result > 0 then append(settled, args[2]) end
     attempts = attempts + 1
     out[attempts] = result
   end

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::dashboard::Browser;
 use crate::support::bench::guest_path;
 use crate::support::files::{marked, put};
 use crate::support::web::Service;
@@ -113,7 +114,10 @@ fn a_service_that_is_away_for_long_costs_no_attempt_and_few_requests() {
         assert!(host.logged("rolled back").is_empty());
     }
     let shown = outage.bench.tqhost(&["queues"]).ok().stdout;
-    assert!(shown.contains("held for") && shown.contains("the service answers 503"), "{shown}");
+    let told = [shown, hosts[0].get("/readyz").body, Browser::new(&hosts[0]).page("/")];
+    for part in ["held since ", "next try ", "last cause: the service answers 503"] {
+        assert!(told.iter().all(|text| text.contains(part)), "{part}: {told:?}");
+    }
     let doctor = outage.bench.tqhost(&["doctor", "work"]).ok();
     assert!(!doctor.stdout.contains("held"), "{doctor:?}");
     assert_eq!(outage.bench.places("work").dead, 0);
@@ -124,7 +128,7 @@ fn a_service_that_is_away_for_long_costs_no_attempt_and_few_requests() {
         assert!(host.metric("tqhost_queue_held{queue=\"work\"}") < 0.5);
         assert!(host.logged("rolled back").is_empty());
     }
-    assert!(outage.bench.redis::<Option<String>>("GET", "tq:{work}:hold").is_none());
+    assert!(outage.hold().is_none());
     Host::stop_all(hosts);
 }
 
@@ -316,6 +320,74 @@ fn a_task_that_alone_finds_the_service_down_is_charged_in_the_end() {
 }
 
 #[test]
+fn a_task_that_fails_alone_does_not_hold_a_quiet_queue_again_and_is_charged() {
+    let mut outage = Outage::new(
+        "max_retries = 1\nbackoff = { delays = [\"100ms\"] }\nhold = { after = 3, for = \"1s\" }\n",
+    );
+    outage.web.set_service(Service::Up);
+    let host = outage.bench.host();
+    let url = format!("{}/down", outage.web.origin());
+    let bad = outage.bench.xadd("work", &[("url", &url)]);
+    // Nothing else has run, so the service may be down.
+    outage.until_held();
+    let good = outage.add(1);
+    outage.bench.until("work", &good[0], "COMPLETED");
+    // Nothing else runs from now on.
+    outage.bench.until("work", &bad, "FAILED");
+    assert_eq!(outage.bench.status("work", &bad, "attempt"), "2");
+    assert!(outage.hold().is_none());
+    assert_eq!(host.logged("the queue is held:").len(), 1);
+    host.stop();
+}
+
+#[test]
+fn the_next_task_that_is_tried_is_one_that_was_not_tried_in_this_hold() {
+    let mut outage = Outage::new(
+        "max_retries = 0\nbackoff = { delays = [\"10ms\"] }\nhold = { after = 1, for = \"2s\" }\n",
+    );
+    let host = outage.bench.host();
+    outage.add(1);
+    outage.until_held();
+    outage.until_asked(1);
+    eventually("the first try is settled", || (outage.bench.places("work").pending == 0).then_some(()));
+    // The first task, if it is in the stream again, is before the second one.
+    eventually("it is parked or promoted", || {
+        let places = outage.bench.places("work");
+        (places.length + places.delayed == 1).then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    let before = outage.web.requests();
+    outage.web.set_service(Service::Up);
+    let second = outage.add(1);
+    outage.bench.until("work", &second[0], "COMPLETED");
+    assert_eq!(outage.web.requests(), before + 1, "the first task was tried again before");
+    host.stop();
+}
+
+#[test]
+fn a_host_takes_up_its_load_step_by_step_after_a_hold() {
+    let mut outage = Outage::new(
+        "concurrency = 50\nmax_retries = 0\ntimeout = \"60s\"\nhold = { after = 1, for = \"1s\" }\n",
+    );
+    let host = outage.bench.host();
+    outage.add(1);
+    outage.until_held();
+    outage.add(500);
+    eventually("what was read before the hold is given back", || {
+        (outage.bench.places("work").pending == 0).then_some(())
+    });
+    outage.web.set_service(Service::Up);
+    host.log("the queue is held no longer");
+    // From now on requests stay open, so that they can be counted.
+    outage.web.set_service(Service::Hangs);
+    let open = eventually("some run beside each other", || {
+        Some(outage.bench.places("work").pending).filter(|pending| *pending >= 2)
+    });
+    assert!(open <= 8, "{open} at once");
+    host.kill();
+}
+
+#[test]
 fn a_call_of_the_script_that_is_repeated_counts_once() {
     let script = [
         include_str!("../../host/src/queue/scripts/lib.lua"),
@@ -324,19 +396,23 @@ fn a_call_of_the_script_that_is_repeated_counts_once() {
     .join("\n");
     let mut bench = Bench::new("[queues.work]\n");
     let mut call = |what: &str, consumer: &str, rest: &[&str]| -> (u64, u64) {
-        bench.redis("EVAL", (&script, 1, "tq:{work}:hold", what, 2, 30_000, consumer, rest))
+        let (state, wait, ..): (u64, u64, u64, u64) =
+            bench.redis("EVAL", (&script, 1, "tq:{work}:hold", what, 2, 30_000, consumer, rest));
+        (state, wait)
     };
-    let failed = ["0", "1-0", "0", "down"];
+    let failed = ["0", "1-0", "0", "down", "t1", "0"];
     assert_eq!([call("failed", "a", &failed), call("failed", "a", &failed)], [(0, 0); 2]);
     assert_eq!(call("through", "a", &["0"]), (0, 0));
     assert_eq!(call("failed", "a", &failed), (0, 0));
-    let (state, wait) = call("failed", "b", &["0", "2-0", "0", "down"]);
+    let (state, wait) = call("failed", "b", &["0", "2-0", "0", "down", "t2", "0"]);
     assert!(state == 1 && (29_000..=30_000).contains(&wait), "{state} {wait}");
     assert_eq!(call("through", "a", &["0"]).0, 1, "an attempt that began before ends nothing");
     assert_eq!(call("ask", "a", &["5000"]).0, 1);
     // The time is over: one of them has the probe, also if it asks again.
     let mut call = |what: &str, consumer: &str, rest: &[&str]| -> (u64, u64) {
-        bench.redis("EVAL", (&script, 1, "tq:{work}:hold", what, 2, 0, consumer, rest))
+        let (state, wait, ..): (u64, u64, u64, u64) =
+            bench.redis("EVAL", (&script, 1, "tq:{work}:hold", what, 2, 0, consumer, rest));
+        (state, wait)
     };
     assert_eq!([call("ask", "a", &["5000"]), call("ask", "a", &["5000"])], [(2, 0); 2]);
     let (state, wait) = call("ask", "b", &["5000"]);
@@ -349,7 +425,7 @@ fn a_call_of_the_script_that_is_repeated_counts_once() {
     assert_eq!(call("ask", "a", &["5000"]), (0, 0));
     // Time: the service asks for more than the queue, up to an hour.
     for n in ["3-0", "4-0"] {
-        call("failed", "a", &["0", n, "99999999", "down"]);
+        call("failed", "a", &["0", n, "99999999", "down", n, "0"]);
     }
     let (_, wait) = call("ask", "a", &["5000"]);
     assert!((3_599_000..=3_600_000).contains(&wait), "{wait}");

@@ -35,7 +35,7 @@ fn state_cell(view: &QueueView) -> Cell {
         return Cell::tone("paused", Tone::Warning);
     }
     if let Some(hold) = &view.held {
-        return Cell::tone(held(hold), Tone::Warning);
+        return Cell::tone(told(hold), Tone::Warning);
     }
     let (text, tone) = state(&view.state, &view.plugin);
     let in_it = view.hosts.iter().filter(|on| on.queue.state == view.state).count();
@@ -46,10 +46,8 @@ fn state_cell(view: &QueueView) -> Cell {
     }
 }
 
-/// Says what a queue that is held waits for.
-fn held(hold: &QueueHold) -> String {
-    let since = text::age(Duration::from_millis(clock::now_ms().saturating_sub(hold.since_ms)));
-    format!("held for {since}: {}", text::escape(&hold.cause))
+fn told(hold: &QueueHold) -> String {
+    format!("held {}", text::escape(&hold.told(clock::now_ms())))
 }
 
 fn state(state: &str, plugin: &str) -> (String, Tone) {
@@ -242,7 +240,7 @@ pub(super) fn table(views: &[QueueView], paint: Paint) -> String {
 
 fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
     let (words, tone) = match &view.held {
-        Some(hold) if !view.paused => (held(hold), Tone::Warning),
+        Some(hold) if !view.paused => (told(hold), Tone::Warning),
         _ => state(if view.paused { "paused" } else { &view.state }, &view.plugin),
     };
     let mut lines = vec![

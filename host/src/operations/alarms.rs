@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::history::{LATELY, Lately, SILENT, SpanView};
 use super::queues::{NO_HOST, QueueView};
+use crate::clock;
 use crate::config::units::{plural, show_duration};
 use crate::queue::hosts::{HostInfo, HostPlugin, STOPPING};
 use crate::queue::upkeep::Danger;
@@ -115,7 +116,7 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
     } else if view.paused {
         add(false, format!("It is paused; {}.", wait(waiting)), "Resume it when its tasks may run.");
     } else if let Some(held) = &view.held {
-        let what = format!("It is held, since its tasks failed for a cause outside: {}.", held.cause);
+        let what = format!("It is held {}.", held.told(clock::now_ms()));
         add(true, what, "Repair that; the queue tries one task at a time. Resume ends the hold at once.");
     } else if view.state == "waiting-for-plugin" {
         let what =

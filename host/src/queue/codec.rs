@@ -59,7 +59,8 @@ const LATEST_MS: u64 = 253_402_300_799_999;
 const MAX_FENCE: u64 = 1 << 48;
 /// Reserved fields that [`Task`] has fields for.
 const KNOWN: [&str; 8] = [ID, ATTEMPT, DEFERRALS, CRASHES, FENCE, DELAY, ENQUEUED_AT, DUE_AT];
-/// Failures for a cause outside that were not charged, while the queue was not held.
+/// Failures for a cause outside that were not charged, while the queue was not held, and when the first one
+/// came.
 const OUTAGES: &str = "tq-outages";
 /// The span of the last attempt, as a `traceparent`.
 const SPAN: &str = "tq-span";
@@ -299,17 +300,31 @@ pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
     out
 }
 
-/// How many failures for a cause outside were not charged so far, while the queue was not held.
-pub fn outages(task: &Task) -> u32 {
-    let field = task.reserved.iter().find(|field| field.name == OUTAGES);
-    field.and_then(|field| number(OUTAGES, &field.value).ok()).unwrap_or(0)
+/// Failures of a task for a cause outside.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outages {
+    /// The number of those that were not charged while the queue was open.
+    pub free: u32,
+    /// When the first one came (ms since the Unix epoch); 0: there was none, or nobody knows.
+    pub since_ms: u64,
 }
 
-/// Sets the number that [`outages`] gives, in the task's next entry.
-pub fn set_outages(task: &mut Task, outages: u32) {
+/// The failures for a cause outside that the task has had.
+pub fn outages(task: &Task) -> Outages {
+    let field = task.reserved.iter().find(|field| field.name == OUTAGES);
+    let text = field.and_then(|field| std::str::from_utf8(&field.value).ok()).unwrap_or_default();
+    let mut numbers = text.split(' ');
+    let free = numbers.next().and_then(|free| free.parse().ok()).unwrap_or_default();
+    let since_ms = numbers.next().and_then(|since| since.parse().ok()).unwrap_or_default();
+    Outages { free, since_ms }
+}
+
+/// Sets what [`outages`] gives, in the task's next entry.
+pub fn set_outages(task: &mut Task, outages: Outages) {
     task.reserved.retain(|field| field.name != OUTAGES);
-    if outages > 0 {
-        task.reserved.push(Field { name: OUTAGES.to_owned(), value: outages.to_string().into_bytes() });
+    if outages != Outages::default() {
+        let value = format!("{} {}", outages.free, outages.since_ms).into_bytes();
+        task.reserved.push(Field { name: OUTAGES.to_owned(), value });
     }
 }
 

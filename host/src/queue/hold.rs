@@ -19,6 +19,8 @@ use super::handle::{Queue, millis};
 use super::reply;
 use super::script::{self, ScriptCall};
 use crate::config::HoldRules;
+use crate::config::units::show_duration;
+use crate::task::Task;
 
 /// A service may ask for a wait up to this, if that is longer than the queue's own.
 const LONGEST_ASKED: Duration = Duration::from_secs(3600);
@@ -33,6 +35,42 @@ pub struct QueueHold {
     pub until_ms: u64,
     /// The message of the last failure.
     pub cause: String,
+}
+
+impl QueueHold {
+    /// Says in words since when, and why. `now_ms` is by this machine's clock.
+    pub(crate) fn told(&self, now_ms: u64) -> String {
+        let is_old = now_ms.saturating_sub(self.since_ms) > 20 * 3_600_000;
+        let format = if is_old { "%Y-%m-%d %H:%M UTC" } else { "%H:%M UTC" };
+        let since =
+            i64::try_from(self.since_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+        let since = since.map(|since| since.strftime(format).to_string()).unwrap_or_default();
+        let left = Duration::from_secs(self.until_ms.saturating_sub(now_ms).div_ceil(1000));
+        let next = if left.is_zero() { "now".to_owned() } else { format!("in {}", show_duration(left)) };
+        format!("since {since}, next try {next}, last cause: {}", self.cause)
+    }
+}
+
+/// An attempt that failed for a cause outside.
+pub(crate) struct OutageFailure<'t> {
+    pub task: &'t Task,
+    /// When the task first failed like this; 0: it did not before, or other tasks failed in the same call.
+    pub since_ms: u64,
+    /// How long the service asks to wait.
+    pub asked: Option<Duration>,
+    pub cause: &'t str,
+    pub is_probe: bool,
+}
+
+/// A failure for a cause outside, as it was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OutageCounted {
+    /// How long nobody may try a task from now on. None: the queue is open.
+    pub held: Option<Duration>,
+    /// This task alone fails, while others get through.
+    pub is_alone: bool,
+    /// Redis's clock.
+    pub now_ms: u64,
 }
 
 /// The answer to a request for the probe.
@@ -52,6 +90,9 @@ struct HoldState {
     last: Option<f64>,
     asked: Option<f64>,
     cause: Option<String>,
+    /// The task that failed first since one got through.
+    task: Option<String>,
+    entries: Option<serde::de::IgnoredAny>,
 }
 
 /// The content of the key, as a look has found it.
@@ -79,26 +120,27 @@ pub(super) fn found(value: &Value, rules: &HoldRules) -> HoldFound {
             cause: state.cause.unwrap_or_default(),
         }
     });
-    HoldFound { is_counting: hold.is_none(), hold }
+    let is_counting = hold.is_none() && (state.task.is_some() || state.entries.is_some());
+    HoldFound { is_counting, hold }
 }
 
 impl Queue {
-    /// Counts an attempt that failed for a cause outside. Gives how long the queue is held from now on. None:
-    /// it is open.
+    /// Counts an attempt that failed for a cause outside.
     pub(crate) async fn count_outage(
         &self,
         consumer: &str,
-        entry: &str,
-        asked: Option<Duration>,
-        cause: &str,
-        is_probe: bool,
-    ) -> Result<Option<Duration>, QueueError> {
-        let Some(call) = self.hold_call("failed", consumer) else { return Ok(None) };
+        failure: &OutageFailure<'_>,
+    ) -> Result<OutageCounted, QueueError> {
+        let Some(call) = self.hold_call("failed", consumer) else {
+            return Ok(OutageCounted { held: None, is_alone: false, now_ms: 0 });
+        };
+        let OutageFailure { task, since_ms, asked, cause, is_probe } = failure;
         let cause: String = cause.chars().take(MAX_CAUSE_CHARS).collect();
         let asked = asked.unwrap_or_default().min(LONGEST_ASKED);
-        let call = call.arg(u8::from(is_probe)).arg(entry).arg(millis(asked)).arg(cause);
-        let (state, wait) = self.call_hold(call).await?;
-        Ok((state > 0).then_some(wait))
+        let call = call.arg(u8::from(*is_probe)).arg(&task.entry).arg(millis(asked)).arg(cause);
+        let [state, wait, is_alone, now_ms] = self.call_hold(call.arg(&task.id).arg(since_ms)).await?;
+        let held = (state > 0).then_some(Duration::from_millis(wait));
+        Ok(OutageCounted { held, is_alone: is_alone > 0, now_ms })
     }
 
     /// Notes that an attempt got through. So the row of failures ends; if it was the probe, the hold ends.
@@ -110,10 +152,10 @@ impl Queue {
     /// Asks for the probe of a held queue, under this lease.
     pub(crate) async fn ask_probe(&self, consumer: &str, lease: Duration) -> Result<ProbeAnswer, QueueError> {
         let Some(call) = self.hold_call("ask", consumer) else { return Ok(ProbeAnswer::Open) };
-        let (state, wait) = self.call_hold(call.arg(millis(lease))).await?;
+        let [state, wait, ..] = self.call_hold(call.arg(millis(lease))).await?;
         Ok(match state {
             0 => ProbeAnswer::Open,
-            1 => ProbeAnswer::Wait(wait.max(Duration::from_millis(1))),
+            1 => ProbeAnswer::Wait(Duration::from_millis(wait.max(1))),
             _ => ProbeAnswer::Granted,
         })
     }
@@ -128,7 +170,7 @@ impl Queue {
     /// may try a task from now on.
     pub(crate) async fn end_silent_probe(&self, consumer: &str) -> Result<Duration, QueueError> {
         let Some(call) = self.hold_call("silent", consumer) else { return Ok(Duration::ZERO) };
-        self.call_hold(call).await.map(|(_, wait)| wait)
+        self.call_hold(call).await.map(|[_, wait, ..]| Duration::from_millis(wait))
     }
 
     fn hold_call(&self, what: &str, consumer: &str) -> Option<ScriptCall> {
@@ -137,11 +179,12 @@ impl Queue {
         Some(call.arg(rules.after).arg(millis(rules.pause)).arg(consumer))
     }
 
-    async fn call_hold(&self, call: ScriptCall) -> Result<(u64, Duration), QueueError> {
+    async fn call_hold(&self, call: ScriptCall) -> Result<[u64; 4], QueueError> {
         let reply = self.link.script(&call).await?;
         let read = |reply| {
-            let [state, wait] = reply::tuple(reply)?;
-            Ok((reply::count(&state)?, Duration::from_millis(reply::count(&wait)?)))
+            let [state, wait, is_alone, now] = reply::tuple(reply)?;
+            let count = reply::count;
+            Ok([count(&state)?, count(&wait)?, count(&is_alone)?, count(&now)?])
         };
         self.shaped("hold", read(reply))
     }

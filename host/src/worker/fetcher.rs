@@ -54,6 +54,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const ROOM: Duration = Duration::from_secs(1);
 /// How often it looks whether tasks of other hosts have ended, while as many run as may.
 const TURN: Duration = Duration::from_secs(1);
+/// How often a queue that was held until a moment ago looks whether it may run more tasks.
+const RAMP: Duration = Duration::from_millis(100);
 
 pub(crate) struct Fetcher {
     shared: Arc<SharedQueue>,
@@ -400,6 +402,7 @@ impl Fetcher {
         let mut turn = std::pin::pin!(holding.turn());
         loop {
             self.beat(FetchState::Held).await;
+            self.pulse.explain(holding.told());
             tokio::select! {
                 () = &mut turn => return,
                 () = tokio::time::sleep(LOOK) => {}
@@ -444,7 +447,7 @@ impl Fetcher {
         let capacity = &self.shared.capacity;
         let batch = if self.own.is_some() { self.batch } else { self.batch.min(SHARED_BATCH) };
         let batch = batch.min(self.sizes.fit(MAX_BYTES));
-        let batch = if self.shared.holding.is_held() { 1 } else { batch };
+        let batch = if self.shared.holding.is_held() { 1 } else { batch.min(self.after_hold(stop).await?) };
         let mut permits = std::pin::pin!(capacity.acquire(batch));
         loop {
             tokio::select! {
@@ -461,6 +464,22 @@ impl Fetcher {
                     }
                 }
             }
+        }
+    }
+
+    /// Waits while as many tasks run as may after a hold, and gives how many more may. `None`: the loop is to
+    /// stop.
+    async fn after_hold(&self, stop: &CancellationToken) -> Option<usize> {
+        let shared = &self.shared;
+        loop {
+            let most = shared.holding.most_after_hold(MAX_BATCH.max(shared.queue.rules.concurrency as usize));
+            // Otherwise, permits alone bound it.
+            let free = if most < MAX_BATCH { most.saturating_sub(shared.inflight.len()) } else { MAX_BATCH };
+            if free > 0 {
+                return Some(free);
+            }
+            self.beat(FetchState::WaitingForPermit).await;
+            stop.run_until_cancelled(tokio::time::sleep(RAMP)).await?;
         }
     }
 

@@ -19,13 +19,16 @@ use tokio::time::Instant;
 use super::inflight::Inflight;
 use super::metrics::QueueMetrics;
 use crate::chain::chain;
+use crate::clock;
 use crate::config::HoldRules;
-use crate::queue::hold::{HoldFound, ProbeAnswer, QueueHold};
-use crate::queue::{Queue, wait};
+use crate::queue::hold::{HoldFound, OutageCounted, OutageFailure, ProbeAnswer, QueueHold};
+use crate::queue::{Queue, codec, wait};
 use crate::task::{Outcome, Task};
 
 /// The shortest lease of a probe. A host that is killed blocks the next probe for no longer than its lease.
 const LEAST_LEASE: Duration = Duration::from_secs(5);
+/// A task that failed as the probe does not come back before others could be tried, but after this time.
+const LONGEST_ASIDE: Duration = Duration::from_secs(60);
 /// How often a loop looks whether the probe of this host has ended without an outcome.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -37,6 +40,10 @@ pub(crate) struct Holding {
     metrics: Arc<QueueMetrics>,
     /// Whether the queue is held, as far as is known.
     held: watch::Sender<bool>,
+    /// The last hold that is known.
+    last: Mutex<Option<QueueHold>>,
+    /// When the last hold ended, until as many tasks as may have been let go again.
+    opened: Mutex<Option<Instant>>,
     /// Raised whenever this host learns something by itself.
     learned: AtomicU64,
     /// Failures in a row may be counted in Redis.
@@ -82,10 +89,12 @@ pub(crate) struct HoldProbe(Arc<Holding>);
 pub(crate) enum Charge {
     /// As a retry.
     AsUsual,
-    /// The queue is held: not at all.
-    Held,
-    /// The queue is open: not at all, as long as the task has fewer than so many of these failures.
-    Below(u32),
+    /// The queue is held: not at all. The task comes back after `least` at the earliest. `at_ms` is Redis's
+    /// clock.
+    Held { at_ms: u64, least: Duration },
+    /// The queue is open, or others get through: not at all, as long as the task has fewer than `most` of
+    /// these failures.
+    Below { most: u32, at_ms: u64 },
 }
 
 impl Holding {
@@ -103,6 +112,8 @@ impl Holding {
             inflight,
             metrics,
             held: watch::Sender::new(false),
+            last: Mutex::default(),
+            opened: Mutex::default(),
             learned: AtomicU64::new(0),
             is_counting: AtomicBool::new(false),
             probe: Mutex::default(),
@@ -118,6 +129,24 @@ impl Holding {
         self.held.subscribe()
     }
 
+    /// The hold in words, as far as is known.
+    pub(crate) fn told(&self) -> Option<String> {
+        lock(&self.last).as_ref().map(|hold| format!("held {}", hold.told(clock::now_ms())))
+    }
+
+    /// How many tasks may run in this host after a hold: one in the first second, and twice as many in each
+    /// further one. So a service that came back gets its load step by step. `most` is what the queue allows.
+    pub(crate) fn most_after_hold(&self, most: usize) -> usize {
+        let mut opened = lock(&self.opened);
+        let Some(since) = *opened else { return most };
+        let seconds = since.elapsed().as_secs().min(u64::from(u32::BITS));
+        let allowed = 1_usize << seconds;
+        if allowed >= most {
+            *opened = None;
+        }
+        allowed.min(most)
+    }
+
     /// How often this host has learned something by itself, for [`Self::note_found`].
     pub(crate) fn learned(&self) -> u64 {
         self.learned.load(Ordering::Acquire)
@@ -130,13 +159,15 @@ impl Holding {
         }
         self.is_counting.store(found.is_counting, Ordering::Release);
         match &found.hold {
-            Some(QueueHold { cause, .. }) => self.begin(cause),
+            Some(hold) => self.begin(hold.clone()),
             None => self.end(),
         }
     }
 
-    fn begin(&self, cause: &str) {
+    fn begin(&self, hold: QueueHold) {
         self.metrics.held.set(1);
+        let cause = hold.cause.clone();
+        *lock(&self.last) = Some(hold);
         if !self.held.send_if_modified(|held| !std::mem::replace(held, true)) {
             return;
         }
@@ -154,6 +185,8 @@ impl Holding {
         self.metrics.held.set(0);
         if self.held.send_if_modified(|held| std::mem::replace(held, false)) {
             self.probe().ask_at = None;
+            *lock(&self.last) = None;
+            *lock(&self.opened) = Some(Instant::now());
             let queue = self.queue.rules.name.as_str();
             tracing::info!(queue, "the queue is held no longer: a task got through, or it was resumed");
         }
@@ -268,10 +301,15 @@ impl Holding {
         let is_done = each.clone().any(|(_, outcome)| matches!(outcome, Outcome::Completed { .. }));
         let is_answered = each.clone().any(|(_, outcome)| !matches!(outcome, Outcome::Failed { .. }));
         let first = down.next();
-        let charge = match first {
+        let is_single = each.clone().count() == 1;
+        let mut charge = Charge::Below { most: rules.after, at_ms: 0 };
+        match first {
             Some((task, cause, after)) if !is_done => {
                 let asked = down.filter_map(|(_, _, after)| after).chain(after).max();
-                self.failed(&task.entry, cause, asked, is_probe).await
+                // Nobody knows which task of a batch makes the service fail.
+                let since_ms = if is_single { codec::outages(task).since_ms } else { 0 };
+                let failure = OutageFailure { task, since_ms, asked, cause, is_probe };
+                charge = self.failed(&failure, &rules).await;
             }
             _ => {
                 if !is_answered && is_probe {
@@ -279,33 +317,38 @@ impl Holding {
                 } else if is_answered && (is_probe || self.is_counting.load(Ordering::Acquire)) {
                     self.got_through(is_probe).await;
                 }
-                false
             }
-        };
+        }
         if is_probe {
             self.probed.notify_waiters();
         }
-        if charge { Charge::Held } else { Charge::Below(rules.after) }
+        charge
     }
 
-    /// Whether the queue is held after this failure.
-    async fn failed(&self, entry: &str, cause: &str, asked: Option<Duration>, is_probe: bool) -> bool {
-        match self.queue.count_outage(&self.consumer, entry, asked, cause, is_probe).await {
-            Ok(Some(wait)) => {
+    /// Counts a failure, and gives how it is charged.
+    async fn failed(&self, failure: &OutageFailure<'_>, rules: &HoldRules) -> Charge {
+        // The next probe is to be a task that was not tried yet.
+        let least = if failure.is_probe { (rules.pause * 2).min(LONGEST_ASIDE) } else { Duration::ZERO };
+        let held = |at_ms| Charge::Held { at_ms, least };
+        let open = |at_ms| Charge::Below { most: rules.after, at_ms };
+        match self.queue.count_outage(&self.consumer, failure).await {
+            Ok(OutageCounted { held: Some(wait), is_alone, now_ms }) => {
                 self.learned.fetch_add(1, Ordering::AcqRel);
                 self.is_counting.store(false, Ordering::Release);
                 self.probe().ask_at = Some(Instant::now() + wait);
+                let since_ms = lock(&self.last).as_ref().map_or(now_ms, |hold| hold.since_ms);
+                let until_ms = now_ms + wait.as_millis() as u64;
                 let is_news = !self.is_held();
-                self.begin(cause);
+                self.begin(QueueHold { since_ms, until_ms, cause: failure.cause.to_owned() });
                 if is_news {
                     wait::request_look(&self.queue.link).await;
                 }
-                true
+                if is_alone { open(now_ms) } else { held(now_ms) }
             }
             // If another attempt has begun the hold meanwhile, its end is not told here.
-            Ok(None) => {
+            Ok(OutageCounted { now_ms, .. }) => {
                 self.is_counting.store(true, Ordering::Release);
-                false
+                open(now_ms)
             }
             Err(error) => {
                 tracing::debug!(
@@ -313,7 +356,7 @@ impl Holding {
                     error = chain(&error),
                     "could not count a failure for a cause outside"
                 );
-                self.is_held()
+                if self.is_held() { held(0) } else { open(0) }
             }
         }
     }
@@ -392,8 +435,12 @@ impl Holding {
     }
 
     fn probe(&self) -> MutexGuard<'_, ProbeState> {
-        self.probe.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.probe)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HoldProbe {

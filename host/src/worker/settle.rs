@@ -10,6 +10,7 @@ use super::backoff;
 use super::holding::Charge;
 use crate::config;
 use crate::config::units::show_duration;
+use crate::queue::codec::Outages;
 use crate::queue::settle::DelayStart;
 use crate::queue::{Reason, Settlement, codec};
 use crate::task::{FailureKind, Outcome, SettledAs, Task};
@@ -68,14 +69,15 @@ pub(crate) fn after_outage(
 ) -> Option<Decision> {
     let Outcome::Unavailable { message, after } = outcome else { return None };
     let before = codec::outages(task);
-    let now = match charge {
+    let (free, at_ms, least) = match charge {
         Charge::AsUsual => return None,
-        Charge::Held => 0,
-        Charge::Below(most) if before >= most => return None,
-        Charge::Below(_) => before + 1,
+        Charge::Held { at_ms, least } => (0, at_ms, least),
+        Charge::Below { most, .. } if before.free >= most => return None,
+        Charge::Below { at_ms, .. } => (before.free + 1, at_ms, Duration::ZERO),
     };
-    codec::set_outages(task, now);
-    let delay = delay_of_retry(*after, task.attempt.saturating_add(before), rules, jitter);
+    let since_ms = if before.since_ms > 0 { before.since_ms } else { at_ms };
+    codec::set_outages(task, Outages { free, since_ms });
+    let delay = delay_of_retry(*after, task.attempt.saturating_add(before.free), rules, jitter).max(least);
     let error = format!("not charged: retry: {message}");
     Some(park(delay, task.attempt, task.deferrals, &error, SettledAs::Unavailable))
 }
@@ -339,17 +341,24 @@ mod tests {
             let mut task = task(2, 1, 0);
             codec::set_outages(&mut task, before);
             let decision = after_outage(&down, &mut task, &rules(), charge, 0.0);
-            (decision.map(|decision| decision.settlement), codec::outages(&task))
+            let Outages { free, since_ms } = codec::outages(&task);
+            (decision.map(|decision| decision.settlement), (free, since_ms))
         };
-        assert_eq!(decided(0, Charge::Below(2)), (Some(park(5, 2, 1, error)), 1));
-        assert_eq!(decided(1, Charge::Below(2)), (Some(park(5, 2, 1, error)), 2));
-        assert_eq!(decided(2, Charge::Below(2)), (None, 2));
-        assert_eq!(decided(2, Charge::Held), (Some(park(5, 2, 1, error)), 0));
-        assert_eq!(decided(0, Charge::AsUsual), (None, 0));
+        let (below, held) = (Charge::Below { most: 2, at_ms: 9 }, |least| Charge::Held {
+            at_ms: 9,
+            least: Duration::from_secs(least),
+        });
+        let had = |free| Outages { free, since_ms: 7 };
+        assert_eq!(decided(Outages::default(), below), (Some(park(5, 2, 1, error)), (1, 9)));
+        assert_eq!(decided(had(1), below), (Some(park(5, 2, 1, error)), (2, 7)));
+        assert_eq!(decided(had(2), below), (None, (2, 7)));
+        assert_eq!(decided(had(2), held(0)), (Some(park(5, 2, 1, error)), (0, 7)));
+        assert_eq!(decided(Outages::default(), held(60)), (Some(park(60, 2, 1, error)), (0, 9)));
+        assert_eq!(decided(Outages::default(), Charge::AsUsual), (None, (0, 0)));
         let other = Outcome::Retry { message: "busy".into(), after: None };
-        assert!(after_outage(&other, &mut task(1, 0, 0), &rules(), Charge::Held, 0.0).is_none());
+        assert!(after_outage(&other, &mut task(1, 0, 0), &rules(), held(0), 0.0).is_none());
         let asked = Outcome::Unavailable { message: "down".into(), after: Some(Duration::from_secs(3)) };
-        let decision = after_outage(&asked, &mut task(1, 0, 0), &rules(), Charge::Held, 0.0);
+        let decision = after_outage(&asked, &mut task(1, 0, 0), &rules(), held(0), 0.0);
         assert_eq!(decision.expect("it is not charged").settlement, park(3, 1, 0, error));
         assert_eq!(
             decide(down, &task(3, 0, 0), &rules(), 0.0).settlement,

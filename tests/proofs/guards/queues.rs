@@ -80,9 +80,10 @@ pub const CASES: &[Case] = &[
         scenario: holds,
         mutations: &[
             &[("if not is_known then append(hold.entries, entry) end", "append(hold.entries, entry)")],
-            &[("if left > 0 then return { 1, left } end", "")],
+            &[("if left > 0 then return { 1, left, 0, now } end", "")],
             &[("if hold.since and wait() == 0 then", "if hold.since then")],
-            &[("if not hold.since or ARGV[5] == '1' then", "if true then")],
+            &[("if hold.task and not hold.since or ARGV[5] == '1' then", "if true then")],
+            &[("local is_known = is_alone", "local is_known = false")],
             &[("elseif hold.since and hold.prober == consumer then", "elseif hold.since then")],
             &[("  if hold.prober == consumer then\n    hold.last", "  if hold.since then\n    hold.last")],
         ],
@@ -232,29 +233,36 @@ fn groups_of_others(store: &mut Store) -> Step {
 }
 
 fn holds(store: &mut Store) -> Step {
-    let call = |store: &mut Store, pause: &str, args: [&str; 6]| -> Step<i64> {
+    let call = |store: &mut Store, pause: &str, args: [&str; 8]| -> Step<i64> {
         let [what, consumer, rest @ ..] = args;
         let args = [&[what, "2", pause, consumer][..], &rest[..]].concat();
-        store.script(&script::HOLD, &["hold"], &args).map(|(state, _): (i64, i64)| state)
+        store.script(&script::HOLD, &["hold"], &args).map(|(state, ..): (i64, i64, i64, i64)| state)
     };
-    let failed = |entry| ["failed", "c1", "0", entry, "0", "refused"];
-    let ask = |consumer| ["ask", consumer, "1000", "", "", ""];
+    let failed = |entry| ["failed", "c1", "0", entry, "0", "refused", "t", "0"];
+    let ask = |consumer| ["ask", consumer, "1000", "", "", "", "", ""];
     same("the first failure", call(store, "60000", failed("1-0"))?, 0)?;
     same("the call is repeated", call(store, "60000", failed("1-0"))?, 0)?;
     same("the second failure", call(store, "60000", failed("2-0"))?, 1)?;
     same("nobody may try yet", call(store, "60000", ask("c1"))?, 1)?;
     same("the probe", call(store, "0", ask("c1"))?, 2)?;
     same("another one asks", call(store, "0", ask("c2"))?, 1)?;
-    same("another one gives it back", call(store, "0", ["keep", "c2", "0", "", "", ""])?, 1)?;
+    same("another one gives it back", call(store, "0", ["keep", "c2", "0", "", "", "", "", ""])?, 1)?;
     same("another one asks again", call(store, "0", ask("c2"))?, 1)?;
-    let silent = |consumer| ["silent", consumer, "", "", "", ""];
+    let silent = |consumer| ["silent", consumer, "", "", "", "", "", ""];
     same("another one's attempt is silent", call(store, "0", silent("c2"))?, 1)?;
     same("another one asks once more", call(store, "0", ask("c2"))?, 1)?;
     same("the probe is silent", call(store, "60000", silent("c1"))?, 1)?;
     same("nobody may try again yet", call(store, "60000", ask("c2"))?, 1)?;
     same("the next probe", call(store, "0", ask("c1"))?, 2)?;
-    same("another attempt gets through", call(store, "0", ["through", "c2", "0", "", "", ""])?, 1)?;
-    same("the probe gets through", call(store, "0", ["through", "c1", "1", "", "", ""])?, 0)
+    let through = |consumer, is_probe| ["through", consumer, is_probe, "", "", "", "", ""];
+    same("another attempt gets through", call(store, "0", through("c2", "0"))?, 1)?;
+    same("the probe gets through", call(store, "0", through("c1", "1"))?, 0)?;
+    // The task began to fail long before.
+    for entry in ["3-0", "4-0"] {
+        let alone = ["failed", "c1", "0", entry, "0", "refused", "t", "1"];
+        same("the task fails alone", call(store, "60000", alone)?, 0)?;
+    }
+    Ok(())
 }
 
 fn duties_have_one_host(store: &mut Store) -> Step {

@@ -5,17 +5,24 @@
 -- ARGV  1 what (see below) · 2 how many failures in a row begin a hold · 3 for how long (ms) · 4 consumer
 --       then by `what`:
 --       failed   an attempt failed for a cause outside: 5 whether it was the probe (1 or 0) · 6 its entry
---                · 7 how long the service asks to wait (ms) · 8 the cause
+--                · 7 how long the service asks to wait (ms) · 8 the cause · 9 the task's id · 10 since when
+--                the task fails like this (ms; 0: it did not before)
 --       through  an attempt got through: 5 whether it was the probe (1 or 0)
 --       ask      for the probe: 5 its lease (ms)
 --       keep     renews the lease of the probe: 5 the lease (ms; 0: gives the probe back)
 --       silent   the probe ended without an answer of the service
 -- Gives 0: the queue is open, 1: it is held, 2: it is held, and this consumer has the probe; then the ms
--- until the probe may be asked for.
+-- until the probe may be asked for; then, after a failure, 1 if this task alone fails while others get
+-- through, and the time (ms).
 --
 -- Fields of the hold. While the queue is open: `entries`, the failures in a row. While it is held: `since`,
 -- `last` (the attempt from which the time counts), `cause`, and the `prober` with the end of its `lease`. In
--- both: `asked`, the time until which the service asks to wait. All times are in ms.
+-- both: `asked`, the time until which the service asks to wait; `through`, when an attempt last got through
+-- after failures; `task`, which has failed since then, and `others`, if it was not the only one. All times
+-- are in ms.
+--
+-- A task that fails alone, although others got through after its first failure, is what makes the service
+-- fail: it is not one of the failures that hold the queue.
 --
 -- A second call with the same entry is not counted again, and every other call may be repeated. If the clock
 -- was put back, no time counts as further away than it can be.
@@ -30,6 +37,8 @@ local function write()
   redis.call('SET', KEYS[1], cjson.encode(hold), 'PX', DAY)
 end
 
+local is_alone = false
+
 -- How long (ms) nobody may try a task.
 local function wait()
   if not hold.since then return 0 end
@@ -39,12 +48,21 @@ end
 
 if what == 'failed' then
   local is_probe, entry, asked = ARGV[5] == '1', ARGV[6], now + tonumber(ARGV[7])
+  local task, failing_since = ARGV[9], tonumber(ARGV[10])
+  hold.others = hold.others or hold.task and hold.task ~= task or nil
+  hold.task = hold.task or task
+  is_alone = not hold.others and failing_since > 0 and (hold.through or 0) > failing_since
   if not hold.since then
     hold.entries = hold.entries or {}
-    local is_known = false
+    local is_known = is_alone
     for _, known in ipairs(hold.entries) do is_known = is_known or known == entry end
     if not is_known then append(hold.entries, entry) end
-    if #hold.entries >= after then hold = { since = now, last = now, asked = hold.asked } end
+    if #hold.entries >= after then
+      hold = {
+        since = now, last = now, asked = hold.asked, through = hold.through, task = hold.task,
+        others = hold.others,
+      }
+    end
   elseif is_probe then
     hold.last = now
     if hold.prober == consumer then hold.prober, hold.lease = nil, nil end
@@ -53,18 +71,18 @@ if what == 'failed' then
   hold.asked = math.max(hold.asked or 0, asked)
   write()
 elseif what == 'through' then
-  if not hold.since or ARGV[5] == '1' then
-    redis.call('DEL', KEYS[1])
-    hold = {}
+  if hold.task and not hold.since or ARGV[5] == '1' then
+    hold = { through = now }
+    write()
   end
 elseif what == 'ask' then
   if hold.since and wait() == 0 then
     local lease = tonumber(ARGV[5])
     local left = hold.prober and hold.prober ~= consumer and math.min(hold.lease, now + lease) - now or 0
-    if left > 0 then return { 1, left } end
+    if left > 0 then return { 1, left, 0, now } end
     hold.prober, hold.lease = consumer, now + lease
     write()
-    return { 2, 0 }
+    return { 2, 0, 0, now }
   end
 elseif what == 'silent' then
   if hold.prober == consumer then
@@ -76,4 +94,4 @@ elseif hold.since and hold.prober == consumer then
   hold.prober, hold.lease = lease > 0 and consumer or nil, lease > 0 and now + lease or nil
   write()
 end
-return { hold.since and 1 or 0, wait() }
+return { hold.since and 1 or 0, wait(), is_alone and 1 or 0, now }

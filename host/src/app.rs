@@ -19,6 +19,7 @@ use crate::api::{self, Api, ApiLimits, ApiParts};
 use crate::blobs::Blobs;
 use crate::config::{self, Config};
 use crate::dashboard::{self, Dashboard};
+use crate::descriptors::{self, Scarcity};
 use crate::embedded::{self, Embedded};
 use crate::mask::FieldMask;
 use crate::metrics::Sources;
@@ -26,10 +27,10 @@ use crate::plugins::{Plugins, Source, UNWATCHED};
 use crate::queue::orders::Orders;
 use crate::queue::server::SizeLimits;
 use crate::queue::upkeep::Danger;
-use crate::queue::{self, Link, Queue, Redis};
+use crate::queue::{self, Link, Redis};
 use crate::reload::{self, ConfigReloads, FileWatch, Reloader};
 use crate::sandbox::{self, Compiler, Sandbox, SandboxOptions};
-use crate::shutdown::{Loops, Signals, Stop};
+use crate::shutdown::{HostSignals, Loops, Signals, Stop};
 use crate::supervisor;
 use crate::telemetry::{TraceExport, Traces};
 use crate::worker::capacity::Capacity;
@@ -52,17 +53,27 @@ const TASKS_SHARE: u64 = 4;
 const LAST_SPANS: Duration = Duration::from_secs(3);
 
 /// Runs the host until SIGTERM or SIGINT. An error says why it could not start.
-pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
-    let mut host = Host::start(config).await?;
-    host.work().await;
-    host.stop().await;
+pub(crate) async fn run(config: Config, signals: HostSignals) -> anyhow::Result<()> {
+    let HostSignals { ends: mut signals, hangup } = signals;
+    let file = FileWatch::new(&config.path, hangup);
+    // Before the end of the start nothing is claimed, and what it has made ends with it.
+    let mut host = tokio::select! {
+        biased;
+        _ = signals.next() => {
+            supervisor::stopping();
+            tracing::info!("told to stop before the start was over: no task was taken");
+            return Ok(());
+        }
+        host = Host::start(config, file) => host?,
+    };
+    host.work(&mut signals).await;
+    host.stop(signals).await;
     Ok(())
 }
 
 /// All that runs.
 struct Host {
     config: Config,
-    signals: Signals,
     file: FileWatch,
     embedded: Option<Embedded>,
     link: Link,
@@ -88,7 +99,7 @@ struct SandboxSize {
 }
 
 impl Host {
-    async fn start(config: Config) -> anyhow::Result<Host> {
+    async fn start(config: Config, file: FileWatch) -> anyhow::Result<Host> {
         for warning in
             config.warnings.iter().chain(&config.exposures()).map(String::as_str).chain(too_powerful())
         {
@@ -96,6 +107,11 @@ impl Host {
         }
         for note in config.slot_notes() {
             tracing::info!("{note}");
+        }
+        match descriptors::scarcity(&config) {
+            Some(Scarcity::Refused(why)) => anyhow::bail!(why),
+            Some(Scarcity::Tight(why)) => tracing::warn!("{why}"),
+            None => {}
         }
         let (servants, watchers, stop) = (Loops::default(), Loops::default(), Stop::default());
         let health = Health::new(STALL_AFTER);
@@ -109,19 +125,16 @@ impl Host {
         };
         let redis = open_redis(&config)?;
         let link = redis.link();
-        let redis_version = queue::server::wait_for(&link, config.redis_wait).await?;
+        let (redis_version, orders) = queue::server::wait_for(&link, config.redis_wait).await?;
         for Danger { what, way_out, .. } in queue::upkeep::dangers(&link).await {
             tracing::warn!(redis = redis.address(), "{what} {way_out}");
         }
         warn_of_limits(&config, SizeLimits::of(&link).await);
         // 3. The sandbox, and the plugins that are there.
-        let orders = queue::orders::list(&link).await.context("cannot read the orders of operators")?;
         let (plugins, size) = start_plugins(&config, orders, &watchers).await?;
-        // 4. The queues. Before the first claim: every group is there, and signals are heard. A host that
-        // ended now would leave tasks behind.
-        let signals = Signals::listen()?;
-        let file = FileWatch::new(&config.path).context("cannot listen to SIGHUP")?;
-        let queues = prepared_queues(&config, &link).await?;
+        // 4. The queues. Before the first claim every group is there, if Redis lets that. Nothing waits or
+        // fails after it, since a host that ended then would leave tasks behind.
+        let queues = reload::prepared(&config, &link).await;
         config.keep();
         let host_id: Arc<str> = host_id().into();
         let spans = TraceExport::start(config.telemetry.as_ref(), Some(&host_id))?;
@@ -193,7 +206,6 @@ impl Host {
         });
         Ok(Host {
             config,
-            signals,
             file,
             embedded,
             link,
@@ -211,11 +223,11 @@ impl Host {
     }
 
     /// Works by the configuration as it is now, until told to stop.
-    async fn work(&mut self) {
+    async fn work(&mut self, signals: &mut Signals) {
         loop {
             tokio::select! {
                 biased;
-                () = self.signals.next() => break,
+                _ = signals.next() => break,
                 () = self.file.changed() => {}
             }
             let reloader = Reloader {
@@ -231,13 +243,13 @@ impl Host {
             };
             tokio::select! {
                 biased;
-                () = self.signals.next() => break,
+                _ = signals.next() => break,
                 () = reloader.reload() => {}
             }
         }
     }
 
-    async fn stop(self) {
+    async fn stop(self, signals: Signals) {
         let grace = self.config.shutdown_grace;
         tracing::info!(
             running = self.workers.running(),
@@ -249,7 +261,7 @@ impl Host {
         supervisor::stopping();
         self.stop.claiming.cancel();
         // 2. What runs, which has until the end of the grace period or a second signal; then its settlements.
-        self.stop.bound(grace, self.signals, self.workers.stop()).await;
+        self.stop.bound(grace, signals, self.workers.stop()).await;
         // 3. The spans of what ran.
         if !self.spans.finish(LAST_SPANS).await {
             tracing::warn!("the collector of traces did not take the last spans in time");
@@ -327,23 +339,6 @@ async fn start_plugins(
     let source = Source { sandbox, dir, cache_dir, orders };
     let plugins = Plugins::start(source, grants, watchers.over.clone(), &watchers.tracker).await?;
     Ok((plugins, SandboxSize { max_memory, max_attempts, max_warm }))
-}
-
-/// All queues, with their groups. A queue whose keys do not fit waits by itself until they do
-/// (`worker::preparer`).
-async fn prepared_queues(config: &Config, link: &Link) -> anyhow::Result<Vec<Queue>> {
-    let queues: Vec<Queue> =
-        config.queues.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
-    for queue in &queues {
-        let name = &queue.rules.name;
-        match queue.ensure_group().await {
-            Err(error) if error.unfit(name).is_none() => {
-                return Err(anyhow::Error::new(error).context(format!("cannot prepare the queue `{name}`")));
-            }
-            _ => {}
-        }
-    }
-    Ok(queues)
 }
 
 /// Warns of plugins that may return more than Redis takes.

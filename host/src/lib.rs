@@ -15,6 +15,7 @@ mod cli;
 mod clock;
 mod config;
 mod dashboard;
+mod descriptors;
 mod doctor;
 mod effects;
 mod embedded;

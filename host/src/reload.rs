@@ -19,10 +19,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use prometheus_client::metrics::counter::Counter;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 
 use crate::chain::chain;
 use crate::config::{self, BlobStore, Config, QueueRules};
+use crate::descriptors::{self, Scarcity};
 use crate::file::{self, Found, SETTLE, Stamp};
 use crate::plugins::Plugins;
 use crate::queue::{Link, Queue};
@@ -69,11 +70,11 @@ pub(crate) struct FileWatch {
 }
 
 impl FileWatch {
-    /// The first look counts as a change, because the file may have changed since it was read. Fails if
-    /// SIGHUP cannot be heard.
-    pub(crate) fn new(file: &Path) -> std::io::Result<FileWatch> {
-        let (folder, hangup) = (FolderWatch::of_files([file]), signal(SignalKind::hangup())?);
-        Ok(FileWatch { file: file.to_owned(), seen: Found::Missing, folder, hangup })
+    /// The first look counts as a change, because the file may have changed since it was read. `hangup` is
+    /// SIGHUP.
+    pub(crate) fn new(file: &Path, hangup: Signal) -> FileWatch {
+        let folder = FolderWatch::of_files([file]);
+        FileWatch { file: file.to_owned(), seen: Found::Missing, folder, hangup }
     }
 
     /// Waits for a new, stable state of the file, or for SIGHUP. It may be dropped while it waits: the next
@@ -142,7 +143,7 @@ impl Reloader<'_> {
         let path = self.config.path.clone();
         let loaded = tokio::task::spawn_blocking(move || Config::load(&path)).await;
         let checked = match loaded {
-            Ok(Ok(config)) => match too_much_memory(&config, self.max_memory) {
+            Ok(Ok(config)) => match too_much_memory(&config, self.max_memory).or_else(|| too_many(&config)) {
                 None => Ok(config),
                 Some(why) => Err(why),
             },
@@ -201,20 +202,7 @@ impl Reloader<'_> {
                  next start"
             );
         }
-        let queues: Vec<Queue> =
-            new.queues.iter().map(|rules| Queue::new(rules.clone(), self.link.clone())).collect();
-        for queue in &queues {
-            // If Redis cannot be reached now, the fetch loop does it later.
-            if let Err(error) = queue.ensure_group().await
-                && error.unfit(&queue.rules.name).is_none()
-            {
-                tracing::warn!(
-                    queue = queue.rules.name,
-                    error = chain(&error),
-                    "could not prepare the queue yet"
-                );
-            }
-        }
+        let queues = prepared(&new, self.link).await;
         self.reloads.set_queues(&new.queues);
         self.plugins.update(grants(&new));
         self.capacity.resize(new.concurrency);
@@ -229,6 +217,26 @@ impl Reloader<'_> {
         let telemetry = self.config.telemetry.clone();
         *self.config = Config { redis, admin, blobs, telemetry, plugins_dir, data_dir, memory, ..new };
     }
+}
+
+/// All queues, with their groups. A queue that cannot be prepared now waits by itself until it can
+/// (`worker::preparer`).
+pub(crate) async fn prepared(config: &Config, link: &Link) -> Vec<Queue> {
+    let queues: Vec<Queue> =
+        config.queues.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
+    for queue in &queues {
+        let name = &queue.rules.name;
+        if let Err(error) = queue.ensure_group().await
+            && error.unfit(name).is_none()
+        {
+            tracing::warn!(queue = name, error = chain(&error), "could not prepare the queue yet");
+            // Redis is away, so the others would wait in vain, one after the other.
+            if error.may_pass() {
+                break;
+            }
+        }
+    }
+    queues
 }
 
 /// The grants of every plugin that a queue uses.
@@ -259,6 +267,14 @@ fn too_much_memory(config: &Config, max: u64) -> Option<String> {
          restart it",
         config.path.display()
     ))
+}
+
+/// Why the configuration is refused when its queues need more connections than the process may have.
+fn too_many(config: &Config) -> Option<String> {
+    match descriptors::scarcity(config)? {
+        Scarcity::Refused(why) => Some(format!("{}: {why}", config.path.display())),
+        Scarcity::Tight(_) => None,
+    }
 }
 
 /// The keys that differ and that only a restart can change.
@@ -292,10 +308,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::shutdown::HostSignals;
 
     /// A watch that has seen the file as it is.
     async fn watched(file: &Path) -> FileWatch {
-        let mut watch = FileWatch::new(file).unwrap();
+        let mut watch = FileWatch::new(file, HostSignals::listen().unwrap().hangup);
         watch.changed().await;
         watch
     }

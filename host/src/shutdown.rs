@@ -4,12 +4,17 @@
 //!
 //! The third token is for a Redis that is away: without it a host would wait for its settlements without end.
 //!
+//! The signals are here too, those of the commands as well: [`FirstProcess`] comes before anything else.
+//!
 //! Not here: the order in which the parts of the host end (`app`), and the loops of a queue
 //! (`worker::lifecycle`).
 
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -48,7 +53,7 @@ impl Stop {
             async move {
                 let why = tokio::select! {
                     () = tokio::time::sleep(grace) => "the grace period is over",
-                    () = signals.next() => "told to stop again",
+                    _ = signals.next() => "told to stop again",
                 };
                 tracing::warn!("{why}: stopping attempts that still run");
                 stop.running.cancel();
@@ -86,18 +91,87 @@ pub(crate) struct Signals {
     interrupt: Signal,
 }
 
+/// Whether there were [`Signals`]: [`FirstProcess::end_with_signals`] leaves to them what they hear. Who has
+/// heard one may be gone when that thread sees it, so this never goes back.
+static ARE_HEARD: AtomicBool = AtomicBool::new(false);
+
 impl Signals {
     pub(crate) fn listen() -> anyhow::Result<Signals> {
+        let signals = Signals::unannounced()?;
+        ARE_HEARD.store(true, Ordering::Relaxed);
+        Ok(signals)
+    }
+
+    fn unannounced() -> anyhow::Result<Signals> {
         let terminate = signal(SignalKind::terminate()).context("cannot listen to SIGTERM")?;
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen to SIGINT")?;
         Ok(Signals { terminate, interrupt })
     }
 
-    /// Waits for one that was not waited for yet.
-    pub(crate) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+    /// Waits for one that was not waited for yet, and gives its number.
+    pub(crate) async fn next(&mut self) -> i32 {
+        let kind = tokio::select! {
+            _ = self.terminate.recv() => SignalKind::terminate(),
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+        };
+        kind.as_raw_value()
+    }
+}
+
+/// The signals that a host hears: those that end it, and SIGHUP.
+pub(crate) struct HostSignals {
+    pub ends: Signals,
+    pub hangup: Signal,
+}
+
+impl HostSignals {
+    pub(crate) fn listen() -> anyhow::Result<HostSignals> {
+        let hangup = signal(SignalKind::hangup()).context("cannot listen to SIGHUP")?;
+        Ok(HostSignals { ends: Signals::unannounced()?, hangup })
+    }
+}
+
+/// The first process of a container. The kernel drops each signal to it that has no handler, so it has
+/// handlers from its first line on. Any other process is ended by such a signal.
+pub(crate) struct FirstProcess {
+    runtime: Runtime,
+    signals: HostSignals,
+}
+
+impl FirstProcess {
+    /// None: this is another process.
+    pub(crate) fn listen() -> anyhow::Result<Option<FirstProcess>> {
+        if std::process::id() != 1 {
+            return Ok(None);
         }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let signals = {
+            let _inside = runtime.enter();
+            HostSignals::listen()?
+        };
+        Ok(Some(FirstProcess { runtime, signals }))
+    }
+
+    /// The signals so far and from now on, for a host.
+    pub(crate) fn into_signals(self) -> HostSignals {
+        self.signals
+    }
+
+    /// Lets signals end a command as they end any other process, also while it only computes.
+    pub(crate) fn end_with_signals(self) -> io::Result<()> {
+        let FirstProcess { runtime, signals: HostSignals { mut ends, mut hangup } } = self;
+        let wait = async move {
+            loop {
+                let signal = tokio::select! {
+                    signal = ends.next() => Some(signal).filter(|_| !ARE_HEARD.load(Ordering::Relaxed)),
+                    _ = hangup.recv() => Some(SignalKind::hangup().as_raw_value()),
+                };
+                if let Some(signal) = signal {
+                    // The exit code that a shell gives for a process that the signal ended.
+                    std::process::exit(128 + signal);
+                }
+            }
+        };
+        std::thread::Builder::new().name("tq-signals".into()).spawn(move || runtime.block_on(wait)).map(drop)
     }
 }

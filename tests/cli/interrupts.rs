@@ -1,13 +1,16 @@
-//! Ctrl-C: a command that waits says for what, one that watches has done its work, and a question is answered
-//! with no. Not here: operations on many tasks that are cut off (`desk`).
+//! Ctrl-C and SIGTERM: a command that waits says for what, one that watches has done its work, and a question
+//! is answered with no. Not here: operations on many tasks that are cut off (`desk`).
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::desk::{at_the_question, interrupt, start};
 use crate::support::dead_letters::add_dead;
+use crate::support::first_process::{first_process, inner, is_real, until_handled};
 use crate::support::{Bench, eventually};
 
 /// Reads the next line that a command prints. The reader has to live as long as the command.
@@ -82,4 +85,43 @@ fn a_question_is_answered_with_no() {
     }
     let places = bench.places("work");
     assert_eq!((places.length, places.dead), (1, 2));
+}
+
+#[test]
+fn sigterm_is_as_good_as_ctrl_c_also_for_the_first_process_of_a_container() {
+    let bench = Bench::new("[queues.work]\n");
+    let id = bench.tqhost(&["enqueue", "work", "a=1"]).ok().stdout;
+    let commands: [(&[&str], i32); 3] = [
+        (&["enqueue", "work", "a=1", "--wait"], 1),
+        (&["queues", "--watch"], 0),
+        (&["status", "work", id.trim(), "--watch"], 0),
+    ];
+    for (args, code) in commands {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
+        command.arg("--config").arg(bench.config()).args(args);
+        let mut command = first_process(&command);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("start tqhost");
+        let (line, _said) = first_line(&mut child);
+        let process = inner(Pid::from_raw(child.id().try_into().expect("a pid")));
+        kill(process, Signal::SIGTERM).expect("SIGTERM");
+        let ended = eventually("it ends", || child.try_wait().expect("look after it"));
+        assert_eq!(ended.code(), Some(code), "{args:?}: {line}");
+    }
+    if !is_real() {
+        return;
+    }
+    // A command that listens to nothing, here at a pipe that nobody writes to, ends as any process does.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
+    command.arg("--config").arg(bench.config()).args(["enqueue", "work", "--jsonl", "-"]);
+    for signal in [Signal::SIGTERM, Signal::SIGHUP] {
+        let mut command = first_process(&command);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("start tqhost");
+        let process = inner(Pid::from_raw(child.id().try_into().expect("a pid")));
+        until_handled(process, signal);
+        kill(process, signal).expect("a signal");
+        let ended = eventually("it ends", || child.try_wait().expect("look after it"));
+        assert!(!ended.success(), "{signal}: {ended:?}");
+    }
 }

@@ -19,6 +19,7 @@ mod redis;
 mod rights;
 mod sizes;
 mod start;
+mod starting;
 mod suspects;
 mod tls;
 mod turns;

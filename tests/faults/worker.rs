@@ -235,27 +235,21 @@ fn worker_10_rolling_restart_old_host_first() {
 const TWO: &str = "[queues.first]\nplugin = \"sleeps\"\n[queues.second]\nplugin = \"sleeps\"\n";
 
 #[test]
-fn worker_04_a_host_that_cannot_start_has_claimed_nothing() {
-    let queues: String = (0..10).map(|n| format!("[queues.q{n}]\nplugin = \"sleeps\"\n")).collect();
+fn worker_04_a_queue_whose_preparation_fails_is_prepared_again() {
+    let queues: String = (0..10).map(|n| format!("[queues.q{n}]\nplugin = \"echo\"\n")).collect();
     let mut bench = Bench::new(&queues);
     let proxy = Proxy::start(bench.redis.port);
     bench.configure_for(&queues, proxy.port);
-    bench.install("sleeps", "sleeps");
-    let id = bench.xadd("q0", &[("ms", "60000")]);
-    // Redis never answers the calls of the last queue.
-    proxy.lose_replies("tq:{q9}:", 1000);
-    // The network is so slow that the first queue would have time to claim a task before the last queue
-    // fails.
-    proxy.delay(50..51);
-    let mut host = bench.host_that_may_fail();
-    assert_eq!(host.ended(), 1);
-    eventually("it says why", || host.raw().contains("cannot prepare the queue `q9`").then_some(()));
-    assert_eq!(bench.status("q0", &id, "status"), "", "it was not begun");
-    assert_eq!(
-        bench.places("q0"),
-        Places { length: 1, ..Places::default() },
-        "it was not delivered to a host that is gone"
-    );
+    bench.install("echo", "echo");
+    // Each lost reply ends the connection of all queues.
+    proxy.lose_replies("tq:{q9}:", 3);
+    let ids: Vec<String> = (0..10).map(|n| bench.xadd(&format!("q{n}"), &[("n", "1")])).collect();
+    let host = bench.host();
+    for (n, id) in ids.iter().enumerate() {
+        bench.until(&format!("q{n}"), id, "COMPLETED");
+    }
+    assert_eq!(proxy.hits(), 3);
+    host.stop();
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub mod clock;
 mod compiled;
 pub mod dead_letters;
 pub mod files;
+pub mod first_process;
 mod held;
 pub mod http;
 pub mod names;

@@ -10,9 +10,13 @@
 //! longest for its client, so silent connections never keep a probe of the health out. A handler that streams
 //! has to write something within the idle time.
 //!
+//! A few file descriptors are kept for these connections. So a process that has no other left still tells
+//! probes that it lives, and what it lacks.
+//!
 //! Not here: what is answered (`admin`).
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -28,11 +32,15 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 const MAX_CONNECTIONS: usize = 64;
 const WAITS: ClientWaits = ClientWaits { head: Duration::from_secs(5), idle: Duration::from_secs(30) };
+/// Descriptors that are kept for connections.
+const KEPT: usize = 4;
+/// The pause after a failure to accept.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Binds `admin.listen`.
 pub(crate) async fn bind(addr: SocketAddr) -> anyhow::Result<TcpListener> {
@@ -58,6 +66,37 @@ pub(super) struct Limited {
     listener: TcpListener,
     places: Arc<PlaceTable>,
     times: ClientWaits,
+    kept: SpareFiles,
+}
+
+/// Descriptors that are open for no other purpose than to be closed when a connection needs one.
+#[derive(Clone, Default)]
+struct SpareFiles(Arc<Mutex<Vec<File>>>);
+
+impl SpareFiles {
+    /// Opens what is missing, as far as possible.
+    fn fill(&self) {
+        let mut files = lock(&self.0);
+        while files.len() < KEPT
+            && let Ok(file) = File::open("/dev/null")
+        {
+            files.push(file);
+        }
+    }
+
+    /// Closes one. False: none is left.
+    fn free(&self) -> bool {
+        lock(&self.0).pop().is_some()
+    }
+}
+
+/// Takes the descriptor of a connection that was closed before others can.
+struct GiveBack(SpareFiles);
+
+impl Drop for GiveBack {
+    fn drop(&mut self) {
+        self.0.fill();
+    }
 }
 
 impl Limited {
@@ -67,7 +106,9 @@ impl Limited {
 
     pub(super) fn with(listener: TcpListener, most: usize, times: ClientWaits) -> Self {
         let places = PlaceTable { most, taken: Mutex::default(), changed: Notify::new() };
-        Limited { listener, places: Arc::new(places), times }
+        let kept = SpareFiles::default();
+        kept.fill();
+        Limited { listener, places: Arc::new(places), times, kept }
     }
 }
 
@@ -76,16 +117,29 @@ impl Listener for Limited {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        let (stream, addr) = Listener::accept(&mut self.listener).await;
+        let (stream, addr) = loop {
+            match self.listener.accept().await {
+                Ok(accepted) => break accepted,
+                Err(error) if has_no_descriptor(&error) && self.kept.free() => {}
+                Err(error) => {
+                    tracing::debug!(%error, "cannot accept a connection to the admin address");
+                    sleep(AGAIN).await;
+                }
+            }
+        };
         let place = self.places.take(addr.ip(), self.times).await;
         let evicted = Box::pin(place.0.evicted.clone().cancelled_owned());
         let deadline = Box::pin(sleep_until(place.phase().ends));
-        (Connection { stream, place, evicted, deadline }, addr)
+        (Connection { stream, place, evicted, deadline, _give_back: GiveBack(self.kept.clone()) }, addr)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
+}
+
+fn has_no_descriptor(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(nix::libc::EMFILE | nix::libc::ENFILE))
 }
 
 /// The places that are taken, in the order of their connections.
@@ -265,7 +319,9 @@ impl HttpBody for AnswerBody {
 
 /// A connection that fails when its client has kept it waiting for too long, or another one has its place.
 pub(super) struct Connection {
+    // Fields are dropped in this order.
     stream: TcpStream,
+    _give_back: GiveBack,
     place: ClientPlace,
     evicted: Pin<Box<WaitForCancellationFutureOwned>>,
     /// May be earlier than the end of the phase, never later.

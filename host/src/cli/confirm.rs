@@ -3,22 +3,22 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use anyhow::{Context, anyhow};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit::CommandError;
+use crate::shutdown::Signals;
 
 /// Whether somebody can be asked.
 pub(super) fn can_ask() -> bool {
     io::stdin().is_terminal()
 }
 
-/// Asks, and fails unless the answer is yes; Ctrl-C is a no. `nothing` says what was not done then. `alone`
-/// is the message where nobody can be asked.
+/// Asks, and fails unless the answer is yes; Ctrl-C or SIGTERM is a no. `nothing` says what was not done
+/// then. `alone` is the message where nobody can be asked.
 pub(super) async fn confirm(question: &str, alone: &str, nothing: &str) -> Result<(), CommandError> {
     if !can_ask() {
         return Err(CommandError::Usage(alone.to_owned()));
     }
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen to Ctrl-C")?;
+    let mut signals = Signals::listen()?;
     let mut stderr = io::stderr();
     let _ = write!(stderr, "{question} [y/N] ");
     let _ = stderr.flush();
@@ -28,7 +28,7 @@ pub(super) async fn confirm(question: &str, alone: &str, nothing: &str) -> Resul
     });
     let answer = tokio::select! {
         answer = read => answer.map_err(io::Error::other).flatten().context("cannot read the answer")?,
-        _ = interrupt.recv() => {
+        _ = signals.next() => {
             let _ = writeln!(stderr);
             "no".to_owned()
         }

@@ -57,7 +57,6 @@ mod watch;
 
 use std::env;
 use std::ffi::OsString;
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
@@ -68,12 +67,18 @@ use tokio::runtime::Runtime;
 
 use crate::config::Config;
 use crate::sandbox::{self, Cores};
+use crate::shutdown::FirstProcess;
 use args::{Cli, Command, RunArgs};
 use exit::CommandError;
 use output::{Out, note};
+use run::HostProcess;
 
 /// Runs the command and gives the exit code.
 pub fn main() -> u8 {
+    let first = match FirstProcess::listen() {
+        Ok(first) => first,
+        Err(error) => return CommandError::from(error).report(false),
+    };
     let args: Vec<OsString> = env::args_os().collect();
     // A command line that cannot be read says all the same in which form its error is wanted.
     let wants_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
@@ -91,7 +96,7 @@ pub fn main() -> u8 {
         Err(error) => return exit::usage(&error, wants_json),
     };
     let json = cli.json;
-    match execute(cli, is_config_named, queue.as_deref()) {
+    match execute(cli, is_config_named, queue.as_deref(), first) {
         Ok(()) => exit::DONE,
         Err(failure) => failure.report(json),
     }
@@ -105,8 +110,20 @@ fn named_queue(matches: &ArgMatches) -> Option<&String> {
     }
 }
 
-fn execute(cli: Cli, is_config_named: bool, queue: Option<&str>) -> Result<(), CommandError> {
+fn execute(
+    cli: Cli,
+    is_config_named: bool,
+    queue: Option<&str>,
+    first: Option<FirstProcess>,
+) -> Result<(), CommandError> {
     let Cli { config, json, run: args, command } = cli;
+    let host = match command {
+        None | Some(Command::Run(_)) => Some(HostProcess::begin(first)?),
+        _ => {
+            first.map_or(Ok(()), FirstProcess::end_with_signals).context("cannot listen to signals")?;
+            None
+        }
+    };
     // The commands for authors of handlers need no configuration.
     match command {
         Some(Command::New(args)) => {
@@ -168,14 +185,7 @@ fn execute(cli: Cli, is_config_named: bool, queue: Option<&str>) -> Result<(), C
                 Some(Command::Run(RunArgs { log_format })) => log_format.or(args.log_format),
                 _ => args.log_format,
             };
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .enable_all()
-                .build()
-                .context("cannot start the runtime")?;
-            let done = runtime.block_on(run::run(config, log_format.unwrap_or_default()));
-            // A compilation that is under way ends with the process.
-            runtime.shutdown_timeout(Duration::from_secs(1));
-            return done;
+            return host.map_or(Ok(()), |host| host.run(config, log_format.unwrap_or_default()));
         }
         Some(command) => command,
     };

@@ -1,4 +1,4 @@
-//! How far a command has come: told on a terminal, and at Ctrl-C.
+//! How far a command has come: told on a terminal, and at Ctrl-C, which SIGTERM stands for as well.
 //!
 //! In: a sentence now and then. Out: one line on stderr that is written over, from the second second on, if
 //! stderr is a terminal; and whether the user has pressed Ctrl-C. A command looks at that between two steps,
@@ -8,11 +8,11 @@ use std::future::Future;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use anyhow::anyhow;
 
 use super::exit::CommandError;
 use super::{output, text};
+use crate::shutdown::Signals;
 
 /// A command that takes no longer than this tells nothing on its way.
 const QUIET: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const INTERRUPTED: i32 = 130;
 
 pub(super) struct CommandProgress {
-    interrupt: Signal,
+    signals: Signals,
     is_interrupted: bool,
     line: ProgressLine,
 }
@@ -39,8 +39,8 @@ pub(super) enum StepEnd<T> {
 impl CommandProgress {
     /// From now on Ctrl-C is noted, and ends nothing by itself: each wait has to be a step.
     pub(super) fn begin() -> Result<CommandProgress, CommandError> {
-        let interrupt = signal(SignalKind::interrupt()).context("cannot listen to Ctrl-C")?;
-        Ok(CommandProgress { interrupt, is_interrupted: false, line: ProgressLine::new() })
+        let signals = Signals::listen()?;
+        Ok(CommandProgress { signals, is_interrupted: false, line: ProgressLine::new() })
     }
 
     /// Takes a step. After Ctrl-C it has two seconds to end.
@@ -59,7 +59,7 @@ impl CommandProgress {
         while !self.is_interrupted {
             tokio::select! {
                 done = &mut step => return StepEnd::Done(done),
-                _ = self.interrupt.recv() => self.is_interrupted = true,
+                _ = self.signals.next() => self.is_interrupted = true,
                 () = tokio::time::sleep(PAUSE), if what.is_some() => {
                     let time = self.line.begun.elapsed();
                     self.tell(|| format!("{} for {}", what.unwrap_or_default(), text::age(time)));
@@ -73,7 +73,7 @@ impl CommandProgress {
         tokio::select! {
             done = &mut step => StepEnd::Done(done),
             () = tokio::time::sleep(GRACE) => StepEnd::Cut,
-            _ = self.interrupt.recv() => std::process::exit(INTERRUPTED),
+            _ = self.signals.next() => std::process::exit(INTERRUPTED),
         }
     }
 
@@ -84,7 +84,7 @@ impl CommandProgress {
         }
         tokio::select! {
             done = wait => StepEnd::Done(done),
-            _ = self.interrupt.recv() => {
+            _ = self.signals.next() => {
                 self.is_interrupted = true;
                 StepEnd::Cut
             }

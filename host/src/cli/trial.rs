@@ -34,6 +34,7 @@ use crate::field::HOST_FIELDS;
 use crate::plugins::{self, Single, Singles, Watch};
 use crate::queue::{NoEffects, check_fields};
 use crate::sandbox::{Allowance, Attempt, AttemptReport, CHECK_TIMEOUT, Compiler, Sandbox, SandboxOptions};
+use crate::shutdown::Signals;
 use crate::task::{Progress, Task};
 use crate::telemetry::AttemptTrace;
 
@@ -102,10 +103,10 @@ pub(super) async fn run(
         let handler = trial.read_handler().await?;
         return trial.once(&handler, trial.tasks().await?, out).await;
     }
+    let mut signals = Signals::listen()?;
     tokio::select! {
-        // First, so that Ctrl-C is listened to before anything is compiled.
         biased;
-        stopped = tokio::signal::ctrl_c() => Ok(stopped.context("cannot wait for Ctrl-C")?),
+        _ = signals.next() => Ok(()),
         never = trial.watch(out) => never,
     }
 }

@@ -1,4 +1,4 @@
-//! Shows something again and again until Ctrl-C: `queues --watch`.
+//! Shows something again and again until Ctrl-C or SIGTERM: `queues --watch`.
 //!
 //! In: a text now and then. Out: on a terminal the text in the place of the one before; elsewhere one text
 //! below the other. Not here: what is shown.
@@ -6,25 +6,22 @@
 use std::io;
 use std::time::Duration;
 
-use anyhow::Context;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-
 use super::exit::CommandError;
 use super::output::{Out, terminal_size};
+use crate::shutdown::Signals;
 
 /// The time from one look to the next.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// The place where the texts are shown.
 pub(super) struct WatchScreen {
-    interrupt: Signal,
+    signals: Signals,
     is_first: bool,
 }
 
 impl WatchScreen {
     pub(super) fn begin() -> Result<WatchScreen, CommandError> {
-        let interrupt = signal(SignalKind::interrupt()).context("cannot listen to Ctrl-C")?;
-        Ok(WatchScreen { interrupt, is_first: true })
+        Ok(WatchScreen { signals: Signals::listen()?, is_first: true })
     }
 
     /// Shows the text for people.
@@ -37,14 +34,14 @@ impl WatchScreen {
         self.is_first = false;
     }
 
-    /// Waits for the next look. False: Ctrl-C was pressed, or nobody reads any more.
+    /// Waits for the next look. False: it was told to end, or nobody reads any more.
     pub(super) async fn goes_on(&mut self, out: &Out) -> bool {
         if out.is_closed() {
             return false;
         }
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => true,
-            _ = self.interrupt.recv() => false,
+            _ = self.signals.next() => false,
         }
     }
 }

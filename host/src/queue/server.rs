@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::error::QueueError;
 use super::link::Link;
+use super::orders::{self, Orders};
 use super::reply;
 use crate::chain::chain;
 
@@ -81,17 +82,18 @@ pub(crate) enum Unusable {
     Cluster { address: String },
 }
 
-/// Connects and checks, again and again for this long while the server cannot be reached or is not ready.
-pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<String, Unusable> {
+/// Connects, checks, and reads the orders that stand, again and again for this long while the server cannot
+/// be reached or is not ready. Gives the version as [`check`] does, and the orders.
+pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<(String, Orders), Unusable> {
     let end = Instant::now() + patience;
     let mut is_told = false;
     loop {
         // A host writes, so a Redis that refuses writes cannot be used yet.
-        let checked = match link.command("connect", &redis::cmd("PING")).await {
-            Ok(_) => check(link).await,
-            Err(error) => Err(error.into()),
+        let checked = async {
+            link.command("connect", &redis::cmd("PING")).await?;
+            Ok((check(link).await?, orders::list(link).await?))
         };
-        let error = match checked {
+        let error = match checked.await {
             Err(Unusable::Redis(error)) if error.may_pass() && !error.is_authentication() => error,
             checked => return checked,
         };

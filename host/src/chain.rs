@@ -1,15 +1,22 @@
 //! Writes an error with its causes in one line.
 
-/// Gives `what: cause: cause`. Some errors repeat a cause in their own text; such a cause is written once.
+use crate::tls;
+
+/// Gives `what: cause: cause`. Some errors repeat a cause in their own text; such a cause is written once. An
+/// error of the TLS library is told in words, and is the last cause.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(error) = tls::cause(error) {
+        return tls::words(error);
+    }
     let mut told = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
-        let text = cause.to_string();
+        let secure = tls::cause(cause);
+        let text = secure.map_or_else(|| cause.to_string(), tls::words);
         if !told.contains(&text) {
             told = format!("{told}: {text}");
         }
-        next = cause.source();
+        next = cause.source().filter(|_| secure.is_none());
     }
     told
 }

@@ -75,10 +75,11 @@ fn what_redis_refuses_ends_the_start_with_the_reason() {
     write(bench.dir.path(), "wrong", "hunter2");
     let ca = "ca = \"ca.pem\"\n";
     let wrong = "username = \"tqhost\"\npassword = { file = \"wrong\" }\n";
+    const NOBODY: &str = "was not asked: there is no secure connection: the certificate of the server ";
     let table = [
-        (format!("{ca}{LOGIN}"), "did not answer"),
-        (format!("ca = \"other-ca.pem\"\n{IDENTITY}{LOGIN}"), "invalid peer certificate"),
-        (format!("{IDENTITY}{LOGIN}"), "invalid peer certificate"),
+        (format!("{ca}{LOGIN}"), "the server asks for a certificate of the client"),
+        (format!("ca = \"other-ca.pem\"\n{IDENTITY}{LOGIN}"), NOBODY),
+        (format!("{IDENTITY}{LOGIN}"), NOBODY),
         (format!("{ca}{IDENTITY}{wrong}"), "refused the credentials; check user and password in [redis]"),
     ];
     for (keys, why) in table {
@@ -88,4 +89,51 @@ fn what_redis_refuses_ends_the_start_with_the_reason() {
         eventually("the log has the reason", || host.raw().contains(why).then_some(()));
         assert!(!host.raw().contains("hunter2"));
     }
+}
+
+/// A bench whose Redis shows this certificate.
+fn bench_with(name: &str, authority: &Authority) -> Bench {
+    let dir = tempfile::tempdir().expect("create a folder");
+    let (cert, key) = authority.own();
+    write(dir.path(), "server.pem", &cert);
+    write(dir.path(), "server.key", &key);
+    write(dir.path(), name, &authority.pem());
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let (cert, key) = (file("server.pem"), file("server.key"));
+    let tls = [
+        ["--port", "0"],
+        ["--tls-port", "{port}"],
+        ["--tls-auth-clients", "no"],
+        ["--tls-ca-cert-file", &cert],
+        ["--tls-cert-file", &cert],
+        ["--tls-key-file", &key],
+    ];
+    let redis = RedisServer::start(dir.path(), tls.as_flattened());
+    let bench = Bench::on(QUEUES, dir, redis);
+    bench.install("echo", "echo");
+    bench
+}
+
+#[test]
+fn a_certificate_that_signed_itself_is_trusted_when_ca_names_it_and_its_name_counts() {
+    let mut bench = bench_with("self.pem", &Authority::for_server("127.0.0.1"));
+    configure(&bench, "ca = \"self.pem\"\n");
+    let host = bench.host();
+    let id = bench.xadd("work", &[("n", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    bench.tqhost(&["queues", "work"]).ok();
+    host.stop();
+
+    // Another one with the same name is not this one.
+    write(bench.dir.path(), "self.pem", &Authority::for_server("127.0.0.1").pem());
+    let mut host = bench.host_that_may_fail();
+    assert_eq!(host.ended(), 1);
+    assert!(host.raw().contains("name this very certificate in `ca`"), "{}", host.raw());
+
+    let bench = bench_with("self.pem", &Authority::for_server("redis.internal"));
+    configure(&bench, "ca = \"self.pem\"\n");
+    let ran = bench.tqhost(&["queues"]);
+    let why = "the certificate of the server is for redis.internal, not for 127.0.0.1";
+    assert!(ran.code == 1 && ran.stderr.contains(why), "{ran:?}");
+    assert!(!ran.stderr.contains("Error") && !ran.stderr.contains('('), "{ran:?}");
 }

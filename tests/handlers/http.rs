@@ -582,10 +582,8 @@ fn certificates_are_checked() {
         "{found}"
     );
     assert_eq!(error(&mut bench, &format!("{}/echo", hosts[1])), "TlsCertificateError");
-    host.log(
-        "is refused: there is no secure connection: invalid peer certificate: certificate not valid for \
-        name \"localhost\"",
-    );
+    let refused = "is refused: there is no secure connection: the certificate of the server is";
+    host.log(&format!("{refused} for other.example, not for localhost"));
     // This server cannot read a TLS greeting, and closes the connection.
     assert_eq!(error(&mut bench, &format!("{}/echo", hosts[2])), "ConnectionTerminated");
     still_well(&mut bench, &host, &good);
@@ -595,8 +593,23 @@ fn certificates_are_checked() {
     bench.configure(&text.replace("http = { ca = \"ca.pem\" }", ""));
     let host = bench.host();
     assert_eq!(error(&mut bench, &format!("{}/echo", hosts[0])), "TlsCertificateError");
-    host.log("is refused: there is no secure connection: invalid peer certificate: UnknownIssuer");
+    host.log(&format!("{refused} signed by nobody that is trusted"));
     assert_eq!((good.requests(), wrong_name.requests()), (1, 0));
+    host.stop();
+}
+
+#[test]
+fn a_certificate_that_signed_itself_is_trusted_when_it_is_named_itself() {
+    let [own, other] = ["localhost", "localhost"].map(Authority::for_server);
+    let [good, bad] = [&own, &other].map(Web::start_tls_of);
+    let hosts = [&good, &bad].map(|web| format!("https://localhost:{}", web.port));
+    let mut bench = bench("fetches", &format!("allowed_hosts = {hosts:?}\nhttp = {{ ca = \"ca.pem\" }}"), "");
+    std::fs::write(bench.dir.path().join("ca.pem"), own.pem()).expect("write the certificate");
+    let host = bench.host();
+    let found = fetched(&mut bench, &format!("{}/echo", hosts[0]));
+    assert_eq!(found["status"], 200, "{found}");
+    assert_eq!(error(&mut bench, &format!("{}/echo", hosts[1])), "TlsCertificateError");
+    host.log("is that of an authority (CA:TRUE): name this very certificate in `ca`");
     host.stop();
 }
 

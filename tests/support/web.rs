@@ -85,6 +85,16 @@ impl Web {
         })
     }
 
+    /// Starts a server with TLS that shows the authority's own certificate.
+    pub fn start_tls_of(authority: &Authority) -> Web {
+        let (certificate, key) = authority.own();
+        let config = Arc::new(server_of(&certificate, &key));
+        Web::serve(move |tcp, seen| {
+            let connection = ServerConnection::new(config.clone()).expect("a TLS connection");
+            answer(StreamOwned::new(connection, tcp), seen);
+        })
+    }
+
     fn serve(answer: impl Fn(TcpStream, &Seen) + Send + Sync + 'static) -> Web {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
         let port = listener.local_addr().expect("an address").port();
@@ -147,7 +157,16 @@ impl Web {
 
 impl Authority {
     pub fn new() -> Authority {
-        let mut params = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
+        Authority::with_names(Vec::new())
+    }
+
+    /// An authority whose certificate is for this server, as `openssl req -x509` makes it.
+    pub fn for_server(name: &str) -> Authority {
+        Authority::with_names(vec![name.to_owned()])
+    }
+
+    fn with_names(names: Vec<String>) -> Authority {
+        let mut params = rcgen::CertificateParams::new(names).expect("parameters");
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let key = rcgen::KeyPair::generate().expect("a key");
         Authority(rcgen::CertifiedIssuer::self_signed(params, key).expect("a certificate"))
@@ -155,6 +174,11 @@ impl Authority {
 
     pub fn pem(&self) -> String {
         self.0.pem()
+    }
+
+    /// Its own certificate and key, in PEM.
+    pub fn own(&self) -> (String, String) {
+        (self.0.pem(), self.0.key().serialize_pem())
     }
 
     /// A certificate for this name, and its key, in PEM.
@@ -168,13 +192,17 @@ impl Authority {
 
     fn server(&self, name: &str) -> ServerConfig {
         let (certificate, key) = self.certificate(name);
-        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("a certificate");
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder =
-            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS");
-        builder.with_no_client_auth().with_single_cert(vec![certificate], key).expect("a server")
+        server_of(&certificate, &key)
     }
+}
+
+fn server_of(certificate: &str, key: &str) -> ServerConfig {
+    let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS");
+    builder.with_no_client_auth().with_single_cert(vec![certificate], key).expect("a server")
 }
 
 /// Answers the requests of a connection. An error ends it; the client is to blame for it.

@@ -18,7 +18,7 @@ use object_store::{ObjectStore, RetryConfig};
 
 use super::connect::StoreConnector;
 use crate::config::{BlobSettings, BlobStore, Bucket};
-use crate::tls;
+use crate::tls::{self, Trust};
 
 const MAX_TRIES_AGAIN: usize = 3;
 
@@ -48,7 +48,8 @@ pub(super) enum BlobPlace {
 impl BlobPlace {
     pub(super) fn open(settings: &BlobSettings) -> anyhow::Result<BlobPlace> {
         let connector = || {
-            let tls = tls::client(&settings.ca).context("blobs: no TLS for the object store")?;
+            let tls = tls::client(&Trust::SystemAnd(&settings.ca), None)
+                .context("blobs: no TLS for the object store")?;
             anyhow::Ok(StoreConnector::new(tls))
         };
         let retry = RetryConfig {

@@ -13,6 +13,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
+use crate::tls;
+
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads the file as it is.
@@ -37,7 +39,7 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
     for (index, certificate) in found.iter().enumerate() {
         let added = store.add(certificate.clone());
         added.map_err(|error| {
-            format!("holds a certificate (number {}) that cannot be used: {error}", index + 1)
+            format!("holds a certificate (number {}) that cannot be used: {}", index + 1, tls::words(&error))
         })?;
     }
     Ok(found)

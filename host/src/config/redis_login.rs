@@ -40,11 +40,6 @@ fn check(table: &Table, url: &str) {
     };
     if !url.starts_with("rediss://") {
         tell(&TLS_KEYS, "needs TLS: write redis.url with rediss:// in place of its scheme");
-    } else if url.ends_with("#insecure") {
-        tell(
-            &["ca"],
-            "clashes with #insecure at the end of redis.url, which trusts every server: take it out",
-        );
     }
     if has_user(url) {
         tell(&["username", "password"], "redis.url has a user or a password already: take it out of the url");
@@ -153,7 +148,6 @@ mod tests {
             ("", "ca = \"x\"", "redis.ca: needs url beside it"),
             ("redis://h", "ca = \"x\"", "redis.ca: needs TLS"),
             ("redis+unix:///s", "cert = \"x\"\nkey = \"x\"", "redis.key: needs TLS"),
-            ("rediss://h#insecure", "ca = \"x\"", "redis.ca: clashes with #insecure"),
             ("redis://:hunter2@h", "password = \"p\"", "redis.password: redis.url has a user or a password"),
             ("redis://u@h", "username = \"u\"\npassword = \"p\"", "redis.username: redis.url has a user"),
             ("redis+unix:///s?pass=hunter2", "password = \"p\"", "redis.password: redis.url has a user"),

@@ -59,6 +59,10 @@ fn check_url(url: &str) -> Result<(), &'static str> {
     }
     let (scheme, rest) = url.split_once("://").ok_or(FORM)?;
     match scheme {
+        "rediss" if rest.contains('#') => {
+            Err("the url ends with a # and a word, such as #insecure: the host \
+             trusts no server unseen; name the certificate in redis.ca (in a password, percent-encode #)")
+        }
         "redis" | "rediss" => check_server(rest),
         "redis+unix" | "unix" => match rest.split(['?', '#']).next() {
             Some(path) if path.starts_with('/') && path.len() > 1 => Ok(()),
@@ -112,7 +116,7 @@ mod tests {
             "redis://127.0.0.1:6379",
             "redis://localhost",
             "redis://:hunter2@redis.example.com:6380/3",
-            "rediss://user:p%40ss@[::1]:6379/0?protocol=resp3#insecure",
+            "rediss://user:p%40ss@[::1]:6379/0?protocol=resp3",
             "redis+unix:///run/redis.sock?db=2",
             "unix:///run/redis.sock",
         ];
@@ -138,6 +142,7 @@ mod tests {
             ("redis://[::1]hunter2", "port"),
             ("redis://host/hunter2", "database"),
             ("redis://:hunter2 @host", "spaces"),
+            ("rediss://:hunter2@host#insecure", "redis.ca"),
             ("redis+unix://run/hunter2.sock", "absolute path"),
         ];
         for (url, why) in table {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
+use crate::tls;
+
 /// A call to Redis that did not succeed.
 #[derive(Debug)]
 pub struct QueueError {
@@ -113,6 +115,11 @@ impl QueueError {
         !matches!(self.source.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
     }
 
+    /// The error behind one of TLS, which is told in words (`chain`).
+    fn tls_cause(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.source).filter(|cause| tls::cause(*cause).is_some())
+    }
+
     /// TLS was asked for, and no answer came in time: a server without TLS gives none.
     pub(crate) fn may_lack_tls(&self) -> bool {
         self.address.starts_with("rediss://") && self.source.is_timeout()
@@ -181,6 +188,8 @@ impl fmt::Display for QueueError {
                 "{what}: Redis at {address} is full, and takes no new tasks: raise its maxmemory, purge dead \
                  letters, or wait until queued tasks have ended"
             )
+        } else if self.tls_cause().is_some() {
+            write!(f, "{what}: Redis at {address} was not asked")
         } else if self.is_connection() {
             write!(f, "{what}: Redis at {address} did not answer")
         } else {
@@ -191,7 +200,7 @@ impl fmt::Display for QueueError {
 
 impl std::error::Error for QueueError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // Its text says no more than that the memory is full.
-        (!self.is_out_of_memory()).then_some(&self.source as _)
+        // Without memory, its text says no more than that the memory is full.
+        (!self.is_out_of_memory()).then(|| self.tls_cause().unwrap_or(&self.source))
     }
 }

@@ -15,21 +15,16 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
-    ServerErrorKind, TlsCertificates, Value,
-};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::connect::{CONNECT_TIMEOUT, Endpoint, OpenConnection};
 use super::error::QueueError;
 use super::reply::{self, UnexpectedShape};
 use super::script::{self, Script, ScriptCall};
 use crate::config::RedisLogin;
 
-/// How long a connection attempt may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a reply may take, beyond the time for which a call blocks. A stall of five seconds is survived.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first and the longest delay between connection attempts.
@@ -43,30 +38,11 @@ const MAX_PIPELINE: usize = 1000;
 /// The address of Redis. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Redis {
-    client: Client,
+    endpoint: Endpoint,
     /// The address without its password, for messages.
     address: Arc<str>,
     reconnects: Arc<AtomicU64>,
     last_reply: Arc<std::sync::Mutex<LastReply>>,
-}
-
-fn client(url: &str, login: &RedisLogin) -> Result<Client, RedisError> {
-    let mut info = url.into_connection_info()?;
-    if let Some(password) = &login.password {
-        let mut settings = info.redis_settings().clone().set_password(password.expose());
-        if let Some(username) = &login.username {
-            settings = settings.set_username(username);
-        }
-        info = info.set_redis_settings(settings);
-    }
-    if login.ca.is_none() && login.identity.is_none() {
-        return Client::open(info);
-    }
-    let client_tls = login.identity.as_ref().map(|identity| ClientTlsConfig {
-        client_cert: identity.cert.clone().into(),
-        client_key: identity.key.expose().into(),
-    });
-    Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: login.ca.clone().map(Into::into) })
 }
 
 /// When Redis last answered this host, over any connection.
@@ -95,11 +71,10 @@ impl Redis {
 
     /// Like [`Redis::open`], as this user and with these certificates.
     pub(crate) fn open_as(url: &str, login: &RedisLogin) -> Result<Redis, QueueError> {
-        // Two libraries use TLS and share this process default. An error only says that it is set already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let address: Arc<str> = without_password(url).into();
-        let client = client(url, login).map_err(|error| QueueError::new("read [redis]", &address, error))?;
-        Ok(Redis { client, address, reconnects: Arc::default(), last_reply: Arc::default() })
+        let endpoint =
+            Endpoint::new(url, login).map_err(|error| QueueError::new("read [redis]", &address, error))?;
+        Ok(Redis { endpoint, address, reconnects: Arc::default(), last_reply: Arc::default() })
     }
 
     /// The address without its password.
@@ -109,7 +84,7 @@ impl Redis {
 
     /// The number of its database.
     pub(crate) fn database(&self) -> i64 {
-        self.client.get_connection_info().redis_settings().db()
+        self.endpoint.client.get_connection_info().redis_settings().db()
     }
 
     /// How many connections were replaced after a failure, since the start.
@@ -160,7 +135,7 @@ pub struct Link {
 
 #[derive(Debug, Default)]
 struct ConnectionState {
-    connection: Option<MultiplexedConnection>,
+    connection: Option<OpenConnection>,
     /// Counts connections, so that a late error of an old one does not close a new one.
     epoch: u64,
     failures: usize,
@@ -202,7 +177,7 @@ impl Link {
     /// Sends one command.
     pub async fn command(&self, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
         let (mut connection, epoch) = self.connection(what).await?;
-        let reply = connection.send_packed_command(command).await.and_then(Value::extract_error);
+        let reply = connection.calls.send_packed_command(command).await.and_then(Value::extract_error);
         self.check(what, epoch, reply).await
     }
 
@@ -221,7 +196,7 @@ impl Link {
             for command in chunk {
                 pipeline.add_command(command.clone());
             }
-            let reply = connection.send_packed_commands(&pipeline, 0, chunk.len()).await;
+            let reply = connection.calls.send_packed_commands(&pipeline, 0, chunk.len()).await;
             for value in self.check(what, epoch, reply).await? {
                 replies.push(self.check(what, epoch, value.extract_error()).await);
             }
@@ -279,7 +254,7 @@ impl Link {
 
     /// The present connection, or a new one. While Redis is unreachable, callers wait in line here, so that
     /// any number of loops makes no more connection attempts than the delays allow.
-    async fn connection(&self, what: &'static str) -> Result<(MultiplexedConnection, u64), QueueError> {
+    async fn connection(&self, what: &'static str) -> Result<(OpenConnection, u64), QueueError> {
         let mut state = self.state.lock().await;
         if let Some(connection) = &state.connection {
             return Ok((connection.clone(), state.epoch));
@@ -287,7 +262,7 @@ impl Link {
         if let Some(not_before) = state.not_before {
             tokio::time::sleep_until(not_before).await;
         }
-        match self.redis.client.get_multiplexed_async_connection_with_config(&self.config).await {
+        match self.redis.endpoint.connect(&self.config).await {
             Ok(connection) => {
                 if state.epoch > 0 {
                     self.redis.reconnects.fetch_add(1, Ordering::Relaxed);

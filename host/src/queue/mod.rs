@@ -12,6 +12,7 @@ pub(crate) mod cancel;
 pub(crate) mod census;
 pub(crate) mod claim;
 pub mod codec;
+mod connect;
 pub(crate) mod dead;
 pub(crate) mod delay;
 pub(crate) mod duties;

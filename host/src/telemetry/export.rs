@@ -37,7 +37,7 @@ use super::span::{Span, attribute};
 use super::traces::{SpanCounts, Traces};
 use crate::chain::chain;
 use crate::config::Telemetry;
-use crate::tls;
+use crate::tls::{self, Trust};
 
 /// Spans that may wait. A span takes about a kilobyte, and one with all the links that it may have takes 5.
 const ROOM: usize = 8192;
@@ -115,7 +115,8 @@ impl Exporter {
         let mut tcp = TcpConnector::new();
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let tls = tls::client(&settings.ca).context("cannot use TLS for telemetry.otlp")?;
+        let tls = tls::client(&Trust::SystemAnd(&settings.ca), None)
+            .context("cannot use TLS for telemetry.otlp")?;
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())

@@ -30,7 +30,7 @@ use super::grant::{Grant, MAX_ADDRESSES};
 use super::kept::HttpStream;
 use super::target::Target;
 use crate::config::allowed::{Host, Scheme};
-use crate::tls;
+use crate::tls::{self, Trust};
 
 /// Characters of a logged TLS error.
 const MAX_REASON: usize = 300;
@@ -173,10 +173,9 @@ async fn tls_settings(grant: &Arc<Grant>) -> Option<Arc<ClientConfig>> {
 
 /// Gives an error code for the guest, and the cause for the log.
 fn not_secure(error: &io::Error) -> Refused {
-    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let cause = tls::cause(error);
     // The text may list all names of a certificate, so it is cut.
-    let log = cause
-        .map(|cause| format!("there is no secure connection: {cause}").chars().take(MAX_REASON).collect());
+    let log = cause.map(|cause| tls::words(cause).chars().take(MAX_REASON).collect());
     Refused { error: tls_error(cause), log }
 }
 
@@ -187,7 +186,7 @@ fn tls_error(cause: Option<&rustls::Error>) -> Error {
         }
         Some(rustls::Error::AlertReceived(alert)) => Error::TlsAlertReceived {
             alert_id: Some((*alert).into()),
-            alert_message: Some(format!("{alert:?}")),
+            alert_message: Some(tls::alert_words(*alert)),
         },
         Some(_) => Error::TlsProtocolError,
         None => Error::ConnectionTerminated,
@@ -195,7 +194,8 @@ fn tls_error(cause: Option<&rustls::Error>) -> Error {
 }
 
 fn client_config(ca: &[rustls::pki_types::CertificateDer<'static>]) -> Option<Arc<ClientConfig>> {
-    let config = tls::client(ca).inspect_err(|error| tracing::error!(%error, "no TLS for handlers"));
+    let config = tls::client(&Trust::SystemAnd(ca), None)
+        .inspect_err(|error| tracing::error!(%error, "no TLS for handlers"));
     let mut config = config.ok()?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Some(Arc::new(config))

@@ -3,7 +3,8 @@
 //! Not here: each status (the handler's own tests), applications that misbehave and hosts that are killed
 //! (`http_call_faults`), the example in Java (`world::java`).
 
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -218,4 +219,62 @@ fn the_example_in_node_checks_signatures_and_works_once() {
         command.arg(receiver::example("node").join("receiver.mjs"));
         command
     });
+}
+
+/// The bytes as gzip compresses them.
+fn gzip(plain: &[u8]) -> Vec<u8> {
+    let mut child = Command::new("gzip")
+        .args(["-c", "-n"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start gzip");
+    let mut stdin = child.stdin.take().expect("stdin");
+    let plain = plain.to_vec();
+    let writer = std::thread::spawn(move || stdin.write_all(&plain).expect("write"));
+    let output = child.wait_with_output().expect("gzip");
+    writer.join().expect("all is written");
+    output.stdout
+}
+
+#[test]
+fn an_answer_that_is_compressed_all_the_same_is_read() {
+    fn raw(status: u16, headers: &str, body: &[u8]) -> Reply {
+        let head = format!("HTTP/1.1 {status} X\r\n{headers}content-length: {}\r\n\r\n", body.len());
+        Reply::Raw([head.as_bytes(), body].concat())
+    }
+    const PLAIN: &str = "café und Kuchen";
+    const BR: &[u8] = b"\x8b\x07\x80caf\xc3\xa9 und Kuchen\x03";
+    const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd\x00\x58\x81\x00\x00caf\xc3\xa9 und Kuchen";
+    let application = Application::start(|call| match call.field("answer").as_str() {
+        "gzip" => raw(200, "content-encoding: gzip\r\n", &gzip(PLAIN.as_bytes())),
+        "br" => raw(200, "content-encoding: br\r\n", BR),
+        "zstd" => raw(200, "content-encoding: zstd\r\n", ZSTD),
+        "latin" => raw(200, "content-type: text/plain; charset=iso-8859-1\r\n", b"caf\xe9 und Kuchen"),
+        "words" => {
+            let words = br#"{"detail":[{"loc":["body","age"],"msg":"Input should be a number"}]}"#;
+            raw(422, "content-type: application/json\r\ncontent-encoding: gzip\r\n", &gzip(words))
+        }
+        "bomb" => raw(200, "content-encoding: gzip\r\n", &gzip(&vec![b'0'; 64 << 20])),
+        _ => raw(200, "content-encoding: compress\r\n", b"?"),
+    });
+    let mut bench = bench(&application.origin(), "max_retries = 0", "");
+    let host = bench.host();
+    for answer in ["gzip", "br", "zstd", "latin"] {
+        let id = bench.xadd("work", &[("answer", answer)]);
+        bench.until("work", &id, "COMPLETED");
+        assert_eq!(bench.status("work", &id, "result"), PLAIN, "{answer}");
+        assert_eq!(application.calls_for(&id)[0].header("accept-encoding"), "identity");
+    }
+    for (answer, error) in [
+        ("words", "body.age: Input should be a number"),
+        ("bomb", "more than 16 MiB without its coding `gzip`"),
+        ("other", "the answer is coded as `compress`"),
+    ] {
+        let id = bench.xadd("work", &[("answer", answer)]);
+        bench.until("work", &id, "FAILED");
+        let found = bench.status("work", &id, "error");
+        assert!(found.contains(error), "{answer}: {found}");
+    }
+    host.stop();
 }

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `defer_status` | deferred |
 //! | 2xx | completed |
-//! | 400, 410, 413, 415, 422 | rejected, with the `detail` or `title` of a problem+json |
+//! | 400, 410, 413, 415, 422 | rejected, in the words of the application |
 //! | 3xx, 401, 403, 404, 405, 429, 502, 503, 504; no answer, or none in time | an outage |
 //! | everything else | a retry |
 //!
@@ -24,18 +24,37 @@ use serde_json::Value;
 use tqhost_handler::Failure;
 use tqhost_handler::http::{Error, Response};
 
+use crate::decode::make_plain;
+
 /// How long a deferred task waits if the answer does not say it.
 const DEFERRED: Duration = Duration::from_secs(60);
 /// The most characters of the application's own words.
 const MAX_WORDS: usize = 400;
+/// Some programs begin a text in UTF-8 with this.
+const BOM: &[u8] = "\u{feff}".as_bytes();
+/// The most items of a list of errors in a text.
+const MAX_ITEMS: usize = 5;
+/// How deep an object is looked into for words.
+const MAX_DEPTH: usize = 4;
+/// Where frameworks write what went wrong, the most telling first: problem+json, FastAPI and Django
+/// (`detail`); Express, NestJS, Laravel and Spring (`message`); items of FastAPI's lists (`msg`); OAuth
+/// (`error_description`); OpenAI and others (`error`, an object or a text); lists (`errors`).
+const TELLING: [&str; 7] = ["detail", "message", "msg", "error_description", "error", "errors", "title"];
 
 /// The outcome of a response. `now_ms` is compared with a `Retry-After` date if the response has no `Date`.
 pub fn outcome(
-    response: Response,
+    mut response: Response,
     defer_status: Option<u16>,
     now_ms: u64,
 ) -> Result<Option<Vec<u8>>, Failure> {
     let status = response.status;
+    if let Err(why) = make_plain(&mut response) {
+        if (200..300).contains(&status) {
+            return Err(Failure::retry(why));
+        }
+        // Its status says what becomes of the task, and its words cannot be read.
+        response.body.clear();
+    }
     if Some(status) == defer_status {
         let text = format!("the application defers the task ({status}){}", explanation(&response));
         return Err(Failure::defer(text, response.retry_after(now_ms).unwrap_or(DEFERRED)));
@@ -94,19 +113,50 @@ fn explanation(response: &Response) -> String {
     words(response).map(|words| format!(": {words}")).unwrap_or_default()
 }
 
-/// The `detail` of a JSON object, or its `title`; or a plain text.
+/// The words of a JSON value, or a plain text.
 fn words(response: &Response) -> Option<String> {
     let media_type = response.header("content-type")?.split(';').next()?.trim().to_ascii_lowercase();
     let text = if media_type == "application/json" || media_type.ends_with("+json") {
-        let problem: Value = serde_json::from_slice(&response.body).ok()?;
-        problem["detail"].as_str().or(problem["title"].as_str())?.to_owned()
+        let json = response.body.strip_prefix(BOM).unwrap_or(&response.body);
+        told(&serde_json::from_slice(json).ok()?, MAX_DEPTH)?
     } else if media_type == "text/plain" {
         // Four bytes of UTF-8 are one character at most, and the text may be long.
         String::from_utf8_lossy(&response.body[..response.body.len().min(4 * MAX_WORDS)]).into_owned()
     } else {
         return None;
     };
-    Some(line(&text, MAX_WORDS)).filter(|text| !text.is_empty())
+    Some(line(text.trim_start_matches('\u{feff}'), MAX_WORDS)).filter(|text| !text.is_empty())
+}
+
+/// The words in a text, in the most telling member of an object, or in the items of a list.
+fn told(value: &Value, depth: usize) -> Option<String> {
+    let deeper = depth.checked_sub(1)?;
+    match value {
+        Value::String(text) => Some(text.clone()).filter(|text| !text.trim().is_empty()),
+        Value::Array(items) => {
+            let texts: Vec<String> =
+                items.iter().take(MAX_ITEMS).filter_map(|item| told(item, deeper)).collect();
+            let more = if items.len() > MAX_ITEMS { "; …" } else { "" };
+            (!texts.is_empty()).then(|| texts.join("; ") + more)
+        }
+        Value::Object(members) => {
+            let words = TELLING.iter().find_map(|name| told(members.get(*name)?, deeper));
+            match (members.get("loc").and_then(place), words) {
+                (Some(place), Some(words)) => Some(format!("{place}: {words}")),
+                (_, words) => words,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// `body.items.0` for the place of a wrong value, as FastAPI has it.
+fn place(loc: &Value) -> Option<String> {
+    let parts = loc.as_array()?.iter().take(MAX_ITEMS).map(|part| match part {
+        Value::String(name) => name.clone(),
+        other => other.to_string(),
+    });
+    Some(parts.collect::<Vec<_>>().join(".")).filter(|place| !place.is_empty())
 }
 
 /// Where a redirect leads, without the query, which may hold a secret.
@@ -161,6 +211,56 @@ mod tests {
         }
         let long = failed(400, &[("content-type", "text/plain")], &"é".repeat(10_000));
         assert!(matches!(&long, Failure::Reject(why) if why.chars().count() == MAX_WORDS + 1), "{long:?}");
+    }
+
+    #[test]
+    fn the_words_of_each_framework_are_the_error() {
+        let spring = r#"{"timestamp": 1, "status": 400, "error": "Bad Request", "message": "", "path": "/"}"#;
+        for (body, text) in [
+            (
+                r#"{"detail": [{"type": "missing", "loc": ["body", "items", 0], "msg": "Field required"}]}"#,
+                "body.items.0: Field required",
+            ),
+            (r#"{"detail": "Not Found"}"#, "Not Found"),
+            (r#"{"message": "no such user", "stack": "…"}"#, "no such user"),
+            (
+                r#"{"statusCode": 400, "message": ["a must be set", "b is long"], "error": "Bad Request"}"#,
+                "a must be set; b is long",
+            ),
+            (spring, "Bad Request"),
+            (
+                r#"{"error": {"message": "too many tokens", "type": "invalid_request_error", "code": null}}"#,
+                "too many tokens",
+            ),
+            (
+                r#"{"error": "invalid_grant", "error_description": "the code has expired"}"#,
+                "the code has expired",
+            ),
+            (r#"{"errors": [{"message": "a"}, {"detail": "b"}, 7]}"#, "a; b"),
+            (r#"["a", "b", "c", "d", "e", "f"]"#, "a; b; c; d; e; …"),
+            ("\u{feff}{\"title\": \"Bad\"}", "Bad"),
+            (r#""just a text""#, "just a text"),
+            (
+                r#"{"error": {"error": {"error": {"error": "deep"}}}}"#,
+                "the application rejects the task (422)",
+            ),
+            (r#"{"id": 7}"#, "the application rejects the task (422)"),
+        ] {
+            let failure = failed(422, &[("content-type", "application/json")], body);
+            assert!(matches!(&failure, Failure::Reject(why) if why == text), "{body}: {failure:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_in_another_coding_is_read_or_named() {
+        let coding = |coding| [PROBLEM, ("content-encoding", coding)];
+        let unreadable = failed(422, &coding("compress"), "x");
+        assert!(
+            matches!(&unreadable, Failure::Reject(why) if why == "the application rejects the task (422)")
+        );
+        let result = outcome(response(200, &coding("compress"), "x"), None, 0);
+        let Err(Failure::Retry(retry)) = result else { panic!("{result:?}") };
+        assert!(retry.message.contains("coded as `compress`"), "{}", retry.message);
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //! The application may get the same task more than once: after a retry, and after a lost answer. The headers
 //! `webhook-id` and `idempotency-key` are the same each time, and `tqhost-fence` grows.
 //!
-//! Not here: the configuration (`settings`), what a status means (`answer`).
+//! Not here: the configuration (`settings`), what a status means (`answer`), answers that are compressed
+//! (`decode`).
 
 use model_server::now_ms;
 use tqhost_handler::http::{self, Error, Request, Response, time_left};
@@ -18,6 +19,7 @@ use tqhost_handler::{Failure, Task, config, delivery, handler};
 
 pub mod answer;
 pub mod body;
+pub mod decode;
 pub mod settings;
 pub mod signature;
 
@@ -52,6 +54,8 @@ pub fn call_with(
     // The host adds `traceparent`, as it does for each request of a handler.
     let request = Request::post(settings.url(&task.queue), body)
         .header("content-type", settings.content_type.as_str())
+        // Each coding would be taken off again (`decode`). Nobody gains by it on the way to an application.
+        .header("accept-encoding", "identity")
         .header("user-agent", AGENT)
         .header("webhook-id", id)
         .header("webhook-timestamp", seconds.to_string())

@@ -197,14 +197,31 @@ impl Response {
     /// Unix epoch.
     pub fn retry_after(&self, now: u64) -> Option<Duration> {
         let value = self.header("retry-after")?.trim();
-        if let Ok(seconds) = value.parse() {
+        if let Some(seconds) = seconds(value) {
             return Some(Duration::from_secs(seconds));
         }
-        let until = httpdate::parse_http_date(value).ok()?;
+        // Some servers write the offset of GMT in place of its name.
+        let in_gmt = value.strip_suffix("+0000").or_else(|| value.strip_suffix("UTC"));
+        let until = match in_gmt {
+            Some(date) => httpdate::parse_http_date(&format!("{date}GMT")),
+            None => httpdate::parse_http_date(value),
+        };
+        let until = until.ok()?;
         let server = self.header("date").and_then(|date| httpdate::parse_http_date(date.trim()).ok());
         let now = server.or_else(|| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(now)))?;
         Some(until.duration_since(now).unwrap_or_default())
     }
+}
+
+/// Whole seconds, or with a fraction, which is rounded up. What is longer than any time is the longest one.
+fn seconds(value: &str) -> Option<u64> {
+    let (whole, fraction) = value.split_once('.').unwrap_or((value, "0"));
+    let are_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !are_digits(whole) || !are_digits(fraction) {
+        return None;
+    }
+    let rest = u64::from(fraction.bytes().any(|digit| digit != b'0'));
+    Some(whole.parse().unwrap_or(u64::MAX).saturating_add(rest))
 }
 
 impl fmt::Display for Error {
@@ -284,8 +301,15 @@ mod tests {
             after(&[("retry-after", date), ("date", "Tue, 28 Jul 2026 11:00:00 GMT")]),
             Some(Duration::ZERO)
         );
+        assert_eq!(
+            after(&[("retry-after", "Tue, 28 Jul 2026 10:00:30 +0000")]),
+            Some(Duration::from_secs(30))
+        );
+        for (value, seconds) in [("20.0", 20), ("1.5", 2), ("99999999999999999999", u64::MAX)] {
+            assert_eq!(after(&[("retry-after", value)]), Some(Duration::from_secs(seconds)), "{value}");
+        }
         for nothing in
-            [&[][..], &[("retry-after", "soon")], &[("retry-after", "-1")], &[("retry-after", "1.5")]]
+            [&[][..], &[("retry-after", "soon")], &[("retry-after", "-1")], &[("retry-after", "1.")]]
         {
             assert_eq!(after(nothing), None);
         }

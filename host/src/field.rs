@@ -13,6 +13,11 @@ impl Field {
     }
 }
 
+/// The text without the mark of UTF-8 that some programs put before it. JSON may be read so (RFC 8259).
+pub(crate) fn without_bom(text: &[u8]) -> &[u8] {
+    text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text)
+}
+
 /// The most fields that a task may have besides reserved ones: all are arguments of one call in a script.
 pub(crate) const MAX_FIELDS: usize = 1000;
 

@@ -17,6 +17,7 @@ use super::{schedule, text};
 use crate::blobs::Blobs;
 use crate::chain::chain;
 use crate::clock;
+use crate::config::units::show_duration;
 use crate::config::{self, Config};
 use crate::operations::ScheduleView;
 use crate::queue::Redis;
@@ -279,6 +280,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
             .into_iter()
             .chain(config.slot_notes())
             .chain(hold_notes(&config.queues, &plugins))
+            .chain(wait_notes(config))
             .collect(),
         queues: config.queues.iter().map(queue).collect(),
         ok: plugins.iter().all(|plugin| plugin.state != PluginVerdict::Bad),
@@ -327,6 +329,28 @@ fn hold_notes(queues: &[config::QueueRules], plugins: &[CheckedPlugin]) -> Vec<S
         )
     };
     queues.iter().filter(|queue| queue.hold.is_none()).filter(calls).map(note).collect()
+}
+
+/// The queues whose attempts may take longer than their requests may wait for an answer, where nobody has
+/// said that this is meant.
+fn wait_notes(config: &Config) -> impl Iterator<Item = String> {
+    let usual = config::Http::default().first_byte_timeout;
+    let short = move |queue: &&config::QueueRules| {
+        let plugin = config.plugins.get(&queue.plugin);
+        let waits = |plugin: &config::Plugin| {
+            !plugin.allowed_hosts.is_empty() && plugin.http.first_byte_timeout == usual
+        };
+        queue.timeout > usual && plugin.is_some_and(waits)
+    };
+    config.queues.iter().filter(short).map(move |queue| {
+        let (name, plugin) = (&queue.name, &queue.plugin);
+        let (timeout, usual) = (show_duration(queue.timeout), show_duration(usual));
+        format!(
+            "queues.{name}: timeout is {timeout}, and a request of plugin {plugin} waits {usual} for the \
+             beginning of an answer: a slow application needs [plugins.{plugin}] \
+             http = {{ first_byte_timeout = \"{timeout}\" }}"
+        )
+    })
 }
 
 /// Does with a plugin what a host does before it runs it, except for the self-check.

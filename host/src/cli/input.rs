@@ -15,6 +15,7 @@ use anyhow::{Context, anyhow};
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::exit::CommandError;
+use crate::field::without_bom;
 use crate::queue::NewTask;
 use crate::task::Field;
 
@@ -88,6 +89,7 @@ pub(super) fn stdin() -> Result<Vec<u8>, CommandError> {
 /// Reads the fields of one JSON object, or of each object of a list. The text may have many lines. An empty
 /// list is an error. `name` is the file's name, for errors.
 pub(super) fn whole_objects(bytes: &[u8], name: &str) -> Result<Vec<Vec<Field>>, CommandError> {
+    let bytes = without_bom(bytes);
     let read = if bytes.trim_ascii_start().starts_with(b"[") {
         objects(bytes)
     } else {
@@ -188,12 +190,12 @@ impl JsonLines {
             if read == 0 {
                 return Ok(None);
             }
-            let text = line.trim_ascii();
+            let text = without_bom(&line).trim_ascii();
             if text.len() as u64 > MAX_LINE || (line.len() as u64 > MAX_LINE && !line.ends_with(b"\n")) {
                 return Err(bad(format!("it is longer than {} MiB", MAX_LINE >> 20)));
             }
             if !text.is_empty() {
-                let task = only_object(&line)
+                let task = only_object(without_bom(&line))
                     .and_then(|fields| NewTask::new(fields, delay).map_err(|error| error.to_string()));
                 return Ok(Some(JsonLine { number: *number, bytes: text.len(), task: task.map_err(bad)? }));
             }
@@ -316,6 +318,22 @@ mod tests {
             CommandError::Usage(text) => format!("usage: {text}"),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_mark_of_utf_8_is_skipped() {
+        let text = "\u{feff}{\"a\": 1}\n\u{feff}\n\u{feff}{\"a\": 2}\n";
+        let lines =
+            JsonLines { file: spool(&mut text.as_bytes()).expect("a file"), name: "tasks.jsonl".into() };
+        let tasks: Vec<JsonLine> = lines
+            .tasks(Duration::ZERO)
+            .expect("a file")
+            .collect::<Result<_, _>>()
+            .map_err(said)
+            .expect("tasks");
+        assert_eq!(tasks.iter().map(|line| line.number).collect::<Vec<_>>(), [1, 3]);
+        let list = whole_objects("\u{feff}[{\"a\": 1}]".as_bytes(), "t.json").map_err(said).expect("a list");
+        assert_eq!(list.len(), 1);
     }
 
     #[test]

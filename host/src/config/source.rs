@@ -99,14 +99,21 @@ fn from_table(item: &Item, readers: Readers) -> Option<Secret> {
     }
 }
 
+/// The text of a source as it is meant. Editors and shells add a line break at its end, and some a mark of
+/// UTF-8 at its beginning.
+fn meant(text: &str) -> &str {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    text.strip_suffix('\n').map_or(text, |line| line.strip_suffix('\r').unwrap_or(line))
+}
+
 fn from_env(name: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let shown = show_text(name);
     match env(name) {
-        Some(text) if text.is_empty() => Err(format!("the environment variable {shown} is empty")),
+        Some(text) if meant(&text).is_empty() => Err(format!("the environment variable {shown} is empty")),
         Some(text) if text.len() as u64 > MAX_BYTES => {
             Err(format!("the environment variable {shown} is longer than 64KiB"))
         }
-        Some(text) => Ok(text),
+        Some(text) => Ok(meant(&text).to_owned()),
         None => Err(format!("the environment variable {shown} is not set, or is not UTF-8")),
     }
 }
@@ -125,13 +132,14 @@ fn from_file(path: &Path) -> Result<String, String> {
         return Err(format!("{shown} is bigger than 64KiB"));
     }
     let text = String::from_utf8(bytes).map_err(|_| format!("{shown} is not UTF-8"))?;
-    let text = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+    let text = meant(&text);
     if text.is_empty() { Err(format!("{shown} is empty")) } else { Ok(text.to_owned()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::testing::{parse_in, problem_in};
+    use super::{from_env, meant};
 
     #[test]
     fn a_secret_comes_from_text_environment_or_file() {
@@ -155,6 +163,16 @@ mod tests {
             .map(|(name, _)| name.as_str())
             .collect();
         assert_eq!(apart, ["env", "file"]);
+    }
+
+    #[test]
+    fn what_editors_and_shells_add_is_no_part_of_a_secret() {
+        for text in ["geheim\n", "geheim\r\n", "\u{feff}geheim", "\u{feff}geheim\n", "geheim"] {
+            assert_eq!(meant(text), "geheim", "{text:?}");
+            let env = |_: &str| Some(text.to_owned());
+            assert_eq!(from_env("A", &env).as_deref(), Ok("geheim"), "{text:?}");
+        }
+        assert_eq!(meant("geheim\n\n"), "geheim\n", "only one line break is dropped");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::value;
 use crate::config::{self, Items};
-use crate::field::{END_NAMES, HOST_FIELDS, MAX_FIELDS, MAX_TASK_BYTES};
+use crate::field::{END_NAMES, HOST_FIELDS, MAX_FIELDS, MAX_TASK_BYTES, without_bom};
 use crate::task::{Field, Origin, Task};
 use crate::telemetry::{TRACEPARENT, TraceContext};
 
@@ -27,7 +27,9 @@ pub const MAX_ID_BYTES: usize = 256;
 const MAX_RESERVED: usize = 50;
 const MAX_RESERVED_BYTES: usize = 1 << 20;
 
-/// The longest delay of a task. A longer one that a producer wrote is shortened to this.
+/// The first millisecond of the year 2000. What is earlier is no time of an entry.
+const FIRST_TIME_MS: u64 = 946_684_800_000;
+/// The longest delay of a task.
 pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
 
 const ID: &str = "tq-id";
@@ -130,6 +132,8 @@ pub enum Malformed {
     TooHigh { name: &'static str, most: u64 },
     #[error("{DELAY}: the queue runs its tasks in a strict order, and takes none with a delay")]
     DelayInOrder,
+    #[error("{DELAY} is {0} ms; a delay is 365 days ({max} ms) at most", max = LONGEST_DELAY.as_millis())]
+    DelayTooLong(u64),
     /// Names the position of the fault, and shows nothing of the text there.
     #[error("the field data is not JSON: {0}")]
     NotJson(String),
@@ -201,7 +205,7 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
                 (task.fence, is_returned) = (task.fence + at_most(MAX_FENCE, FENCE, value)?, true);
             }
             JOINS => task.joins = std::str::from_utf8(value).ok().map(str::to_owned),
-            DELAY => task.delay = Some(number(DELAY, value).map(Duration::from_millis)?.min(LONGEST_DELAY)),
+            DELAY => task.delay = Some(delay(value)?),
             DUE_AT => task.waits_since_ms = Some(at_most(LATEST_MS, DUE_AT, value)?),
             ENQUEUED_AT => {
                 (task.enqueued_at_ms, is_enqueued) = (at_most(LATEST_MS, ENQUEUED_AT, value)?, true);
@@ -211,7 +215,9 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
         }
     }
     if !is_returned {
-        task.waits_since_ms = task.waits_since_ms.or(Some(task.enqueued_at_ms));
+        // An entry's id that its producer chose, such as `1-1`, says nothing of when it came.
+        let came = Some(task.enqueued_at_ms).filter(|ms| is_enqueued || *ms >= FIRST_TIME_MS);
+        task.waits_since_ms = task.waits_since_ms.or(came);
     }
     task.origin = match (has_id, is_enqueued, is_returned) {
         (false, false, false) => Origin::Producer,
@@ -277,9 +283,15 @@ pub fn check(task: &Task, rules: &config::QueueRules) -> Result<(), Malformed> {
     Ok(())
 }
 
+fn delay(value: &[u8]) -> Result<Duration, Malformed> {
+    let ms = number(DELAY, value)?;
+    let delay = Duration::from_millis(ms);
+    if delay > LONGEST_DELAY { Err(Malformed::DelayTooLong(ms)) } else { Ok(delay) }
+}
+
 /// Checks every byte and keeps none. UTF-8 needs a check of its own: serde does not check ignored strings.
 fn check_json(bytes: &[u8]) -> Result<(), Malformed> {
-    let text = std::str::from_utf8(bytes)
+    let text = std::str::from_utf8(without_bom(bytes))
         .map_err(|error| Malformed::NotJson(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
     serde_json::from_str::<IgnoredAny>(text).map(drop).map_err(|error| Malformed::NotJson(error.to_string()))
 }
@@ -519,6 +531,9 @@ mod tests {
         assert_eq!(since(&[("tq-id", "x"), ("tq-enqueued-at", "5")]), Some(5));
         assert_eq!(since(&[("tq-due-at", "9"), ("tq-id", "x"), ("tq-enqueued-at", "5")]), Some(9));
         assert_eq!(since(&[("tq-id", "x"), ("tq-attempt", "1")]), None, "it was given back");
+        let chosen = StreamEntry { id: "1-1".into(), fields: Vec::new(), deliveries: 1 };
+        let task = decode(&"q".into(), chosen).expect("a task");
+        assert_eq!(task.waits_since_ms, None, "its producer chose the id of its entry");
         let parked = [("tq-id", "x"), ("tq-attempt", "1"), ("tq-enqueued-at", "5"), ("tq-due-at", "9")];
         assert_eq!(since(&parked), Some(9), "its producer asked for a delay");
     }
@@ -528,6 +543,7 @@ mod tests {
         assert_eq!(decoded(&[("tq-id", "")]), Err(Malformed::BadId));
         assert_eq!(decoded(&[("tq-id", &"x".repeat(257))]), Err(Malformed::BadId));
         assert_eq!(decoded(&[("tq-attempt", "two")]), Err(Malformed::NotANumber("tq-attempt")));
+        assert_eq!(decoded(&[("tq-delay-ms", "31536000001")]), Err(Malformed::DelayTooLong(31_536_000_001)));
         let many = vec![("a", "b"); MAX_FIELDS + 1];
         assert_eq!(decoded(&many), Err(Malformed::TooManyFields(MAX_FIELDS + 1)));
         let large = |name: &str, bytes: usize| decoded(&[(name, &"x".repeat(bytes - name.len()))]);
@@ -573,7 +589,15 @@ mod tests {
 
     #[test]
     fn an_item_that_is_no_json_is_malformed_and_the_place_is_told_but_not_the_text() {
-        let good = ["0", " {\"a\": [1, null, \"\\u00e9\"]} \n", "\"\"", "-1e-400", "\"é\"", "\"\\ud800\""];
+        let good = [
+            "0",
+            "\u{feff}{\"a\": 1}",
+            " {\"a\": [1, null, \"\\u00e9\"]} \n",
+            "\"\"",
+            "-1e-400",
+            "\"é\"",
+            "\"\\ud800\"",
+        ];
         for text in good {
             assert_eq!(check_json(text.as_bytes()), Ok(()), "{text}");
         }

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use crate::config::{Pointer, ValueAt};
+use crate::field::without_bom;
 use crate::task::Field;
 
 /// A longer value is replaced by its hash.
@@ -75,7 +76,7 @@ fn value_at<'t>(fields: &'t [Field], place: &ValueAt) -> Option<Cow<'t, [u8]>> {
 /// A string without its quotes, or a number as it is written there. Parsed numbers would not do: those with
 /// many digits would look alike.
 fn in_json(json: &[u8], Pointer(tokens): &Pointer) -> Option<Vec<u8>> {
-    let mut reader = serde_json::Deserializer::from_str(std::str::from_utf8(json).ok()?);
+    let mut reader = serde_json::Deserializer::from_str(std::str::from_utf8(without_bom(json)).ok()?);
     let found = PointerWalk(tokens).deserialize(&mut reader).ok()?;
     reader.end().ok()?;
     let found = found?.get();

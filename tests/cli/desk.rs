@@ -82,7 +82,7 @@ fn dead_letters_are_told_apart_without_another_tool() {
     // The newer one of two groups of the same size comes first.
     assert_eq!(
         counts(&errors),
-        of(&[("timeout: ", 33), ("no such page ", 33), ("trap ", 32), ("too large", 32)])
+        of(&[("timeout: … ms", 33), ("no such page …", 33), ("trap …", 32), ("too large", 32)])
     );
     assert_eq!(
         (&errors["matching"], &errors["examined"], &errors["next"]),
@@ -109,7 +109,7 @@ fn dead_letters_are_told_apart_without_another_tool() {
     assert!(shown.contains("retries-exhausted  echo@bbbb") && shown.contains("timeout: …"), "{shown}");
     assert!(shown.contains("130 of 130 dead letters."), "{shown}");
     // The text of a group is a filter for the other commands.
-    let found = ask(&bench, &["dead", "requeue", "work", "--all", "--error", "timeout: ", "--dry-run"]);
+    let found = ask(&bench, &["dead", "requeue", "work", "--all", "--error", "timeout: … ms", "--dry-run"]);
     assert_eq!(found, json!({ "succeeded": 33, "skipped": 0, "dry_run": true }));
 }
 

@@ -41,7 +41,7 @@ macro_rules! with_filter {
             /// (`mask`). The fields of ended tasks are not known
             #[serde(skip_serializing_if = "Option::is_none")]
             text: Option<String>,
-            /// Only those with this text in their latest error
+            /// Only those with this text in their latest error; `…` in it stands for any text
             #[serde(skip_serializing_if = "Option::is_none")]
             error: Option<String>,
             /// Only those with this text in the version that ran them last (`name@digest`)
@@ -134,7 +134,7 @@ with_filter! {
     #[derive(Debug, Deserialize, IntoParams)]
     #[into_params(parameter_in = Query)]
     struct GroupsQuery(param) {
-        /// `cause` (reason, version and the beginning of the error together), `error`, `version`, `reason` or
+        /// `cause` (reason, version and error together), `error`, `version`, `reason` or
         /// `hour`
         #[param(inline, value_type = Option<GroupBy>, default = "cause")]
         by: Option<String>,

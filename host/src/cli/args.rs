@@ -464,8 +464,8 @@ pub(super) struct DeadImportArgs {
 pub(super) struct DeadListArgs {
     /// The queue's name in the configuration
     pub queue: String,
-    /// Count them in groups: by the beginning of their error, by version, reason or hour (UTC); or by cause,
-    /// which is reason, version and error together
+    /// Count them in groups: by their error, by version, reason or hour (UTC); or by cause, which is reason,
+    /// version and error together
     #[arg(long, value_parser = PossibleValuesParser::new(GroupBy::VARIANTS))]
     pub by: Option<String>,
     #[command(flatten)]

@@ -103,11 +103,7 @@ pub(super) fn table(groups: &DeadGroups, now_ms: u64, zone: &TimeZone, paint: Pa
         cells.extend([*oldest_at, *newest_at].map(|ms| Cell::from(text::died(ms, now_ms))));
         cells.push(text::escape(example).into());
         cells.extend(error.as_deref().map(|error| {
-            Cell::from(if error.is_empty() {
-                text::NONE.to_owned()
-            } else {
-                format!("{}…", text::escape(error))
-            })
+            Cell::from(if error.is_empty() { text::NONE.to_owned() } else { text::escape(error) })
         }));
         table.row(cells);
     }
@@ -130,7 +126,7 @@ mod tests {
             newest_at: 61_000,
             example: "id-1".into(),
         };
-        let groups = vec![group("no such page ", 1200), group("", 7)];
+        let groups = vec![group("no such page …", 1200), group("", 7)];
         let next = next.map(str::to_owned);
         DeadGroups { by, groups, more_groups: 2, others: 3, matching: 1210, examined: 5000, next }
     }

@@ -23,7 +23,7 @@ pub(super) struct TaskFilterArgs {
     /// hide; not of ended tasks' fields
     #[arg(long = "match", value_name = "TEXT")]
     pub text: Option<String>,
-    /// Only those with this text in their latest error
+    /// Only those with this text in their latest error; … in it stands for any text
     #[arg(long, value_name = "TEXT")]
     pub error: Option<String>,
     /// Only those that a version with this text in name@digest ran last

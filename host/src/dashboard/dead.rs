@@ -13,7 +13,7 @@ use super::problem::PageProblem;
 use super::queue::next;
 use super::session::Visitor;
 use super::state::Dashboard;
-use super::text::{NONE, data, data_or_none, moment, plural, version};
+use super::text::{data, data_or_none, moment, plural, version};
 use super::values::{Values, dead_path, link, queue_path, task_path};
 use crate::clock::now_ms;
 use crate::operations::{DeadGroup, DeadGroups, DeadList, GroupBy, dead_groups, dead_list};
@@ -74,7 +74,7 @@ fn filter_form(path: &str, values: &Values) -> Markup {
                 }
             }
             label { "Text in id, error or field " input name="text" value=(value("text")); }
-            label { "Text in the error " input name="error" value=(value("error")); }
+            label { "Text in the error (… for any) " input name="error" value=(value("error")); }
             label { "Version " input name="version" value=(value("version")); }
             label { "Died less than … ago "
                 input name="newer_than" placeholder="1h" value=(value("newer_than")); }
@@ -99,16 +99,14 @@ fn group_table(path: &str, groups: &DeadGroups, values: &Values) -> Markup {
         @for group in &groups.groups {
             tr {
                 th scope="row" {
-                    @let reason = data_or_none(group.reason.as_deref());
-                    @if takes_more(group, groups) { (reason) } @else { a href=(narrowed(group)) { (reason) } }
+                    @let error = group.error.as_deref().filter(|error| !error.is_empty());
+                    @let error = html! {
+                        @match error { Some(error) => (data(error)), None => "no error" }
+                    };
+                    @if takes_more(group, groups) { (error) } @else { a href=(narrowed(group)) { (error) } }
                 }
+                td { (data_or_none(group.reason.as_deref())) }
                 td { (version(group.version.as_deref())) }
-                td {
-                    @match group.error.as_deref().filter(|error| !error.is_empty()) {
-                        Some(error) => { (data(error)) "…" },
-                        None => (NONE),
-                    }
-                }
                 td.number { (group.count) }
                 td { (moment(Some(group.oldest_at), now)) }
                 td { (moment(Some(group.newest_at), now)) }
@@ -122,7 +120,7 @@ fn group_table(path: &str, groups: &DeadGroups, values: &Values) -> Markup {
             @else { " newest ones that were looked at; there are more." }
         }
         @if !groups.groups.is_empty() {
-            (table("Causes", &["Reason", "Version", "Error begins with", "#Count", "First", "Last"], &rows))
+            (table("Causes", &["Error", "Reason", "Version", "#Count", "First", "Last"], &rows))
         }
         @if groups.others > 0 {
             p.note { (plural(groups.others, "dead letter")) " are in smaller groups, which are not shown." }

@@ -14,6 +14,7 @@ use strum::{EnumString, IntoStaticStr, VariantNames};
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
+use super::cause::{cause, without_numbers};
 use super::cursor;
 use super::error::OperationError;
 use super::paging;
@@ -25,8 +26,8 @@ const LOOKS: usize = 5_000;
 const TIME: Duration = Duration::from_secs(3);
 /// The most groups that are told apart. Dead letters of further ones are only counted.
 const MOST: usize = 1_000;
-/// Characters of the error that name a group.
-const ERROR_CHARS: usize = 60;
+/// Causes that differ in short numbers only, and are more than these, are one: the numbers are no causes.
+const MOST_NUMBERED: usize = 8;
 /// Characters of a reason or version in a group: what other programs wrote may be large.
 const NAME_CHARS: usize = 200;
 const HOUR_MS: u64 = 3_600_000;
@@ -37,9 +38,9 @@ const KIND: &str = "dead-groups";
 #[strum(serialize_all = "lowercase", const_into_str)]
 #[schema(rename_all = "lowercase")]
 pub(crate) enum GroupBy {
-    /// Reason, version and the beginning of the error together.
+    /// Reason, version and the error together.
     Cause,
-    /// The beginning of the error.
+    /// The error, without what differs from task to task.
     Error,
     Version,
     Reason,
@@ -66,7 +67,7 @@ impl GroupKey {
     fn new(by: GroupBy, letter: &DeadLetter) -> GroupKey {
         let reason = || Some(shortened(&letter.reason));
         let version = || Some(shortened(&letter.plugin));
-        let error = || Some(beginning(&letter.error).to_owned());
+        let error = || Some(cause(&letter.error));
         let none = GroupKey::default;
         match by {
             GroupBy::Cause => GroupKey { reason: reason(), version: version(), error: error(), ..none() },
@@ -85,7 +86,9 @@ pub(crate) struct DeadGroup {
     pub reason: Option<String>,
     /// `name@digest`, or empty where no version is known.
     pub version: Option<String>,
-    /// The text with which all errors of the group begin: up to the first digit.
+    /// The first line of the errors, with `…` for what differs from task to task: quoted texts, ids, UUIDs,
+    /// hexadecimal digits and numbers of more than 5 digits; and for all numbers, where the errors differ in
+    /// more than 8 of them. As a filter of `error`, it takes the dead letters of the group.
     pub error: Option<String>,
     /// The beginning of the hour.
     pub hour: Option<u64>,
@@ -121,6 +124,8 @@ pub(crate) struct DeadGroups {
 pub(crate) struct DeadGrouping {
     by: GroupBy,
     found: BTreeMap<GroupKey, DeadGroup>,
+    /// The groups whose errors differ in short numbers only, by what they share. None: they became one.
+    numbered: BTreeMap<GroupKey, Option<Vec<GroupKey>>>,
     /// Dead letters of more groups than are told apart.
     ungrouped: u64,
     matching: u64,
@@ -133,8 +138,9 @@ pub(crate) struct DeadGrouping {
 impl DeadGrouping {
     pub(crate) fn new(by: GroupBy, cursor: Option<&str>) -> Result<DeadGrouping, OperationError> {
         let after = cursor.map(|cursor| cursor::read_entry(KIND, cursor)).transpose()?;
-        let (found, ungrouped, matching, examined) = (BTreeMap::new(), 0, 0, 0);
-        Ok(DeadGrouping { by, found, ungrouped, matching, examined, after, is_over: false })
+        let (found, numbered) = (BTreeMap::new(), BTreeMap::new());
+        let (ungrouped, matching, examined) = (0, 0, 0);
+        Ok(DeadGrouping { by, found, numbered, ungrouped, matching, examined, after, is_over: false })
     }
 
     /// Looks at 5,000 further dead letters, or for 3 seconds. Gives whether there are more.
@@ -158,27 +164,61 @@ impl DeadGrouping {
 
     fn add(&mut self, letter: &DeadLetter) {
         self.matching += 1;
-        let key = GroupKey::new(self.by, letter);
-        if let Some(group) = self.found.get_mut(&key) {
-            group.count += 1;
-            group.oldest_at = group.oldest_at.min(letter.failed_at);
-            if letter.failed_at > group.newest_at {
-                (group.newest_at, group.example) = (letter.failed_at, letter.id.clone());
-            }
-        } else if self.found.len() < MOST {
-            let GroupKey { reason, version, error, hour } = key.clone();
-            let (at, example) = (letter.failed_at, letter.id.clone());
-            let (oldest_at, newest_at) = (at, at);
-            let group = DeadGroup { reason, version, error, hour, count: 1, oldest_at, newest_at, example };
-            self.found.insert(key, group);
+        let key = self.folded(GroupKey::new(self.by, letter));
+        let (at, example) = (letter.failed_at, letter.id.clone());
+        let GroupKey { reason, version, error, hour } = key.clone();
+        let group =
+            DeadGroup { reason, version, error, hour, count: 1, oldest_at: at, newest_at: at, example };
+        if self.found.len() < MOST || self.found.contains_key(&key) {
+            self.put(key, group);
         } else {
             self.ungrouped += 1;
         }
     }
 
+    fn put(&mut self, key: GroupKey, new: DeadGroup) {
+        let Some(group) = self.found.get_mut(&key) else {
+            self.found.insert(key, new);
+            return;
+        };
+        group.count += new.count;
+        group.oldest_at = group.oldest_at.min(new.oldest_at);
+        if new.newest_at > group.newest_at {
+            (group.newest_at, group.example) = (new.newest_at, new.example);
+        }
+    }
+
+    /// The key without numbers, once there are too many that differ in nothing else. Their groups become one.
+    fn folded(&mut self, key: GroupKey) -> GroupKey {
+        let Some(error) = &key.error else { return key };
+        let shared = GroupKey { error: Some(without_numbers(error)), ..key.clone() };
+        if shared == key || self.found.contains_key(&key) {
+            return key;
+        }
+        if self.found.len() >= MOST && !self.numbered.contains_key(&shared) {
+            return key;
+        }
+        let numbered = self.numbered.entry(shared.clone()).or_insert_with(|| Some(Vec::new()));
+        match numbered {
+            Some(known) if known.len() < MOST_NUMBERED => {
+                known.push(key.clone());
+                key
+            }
+            Some(_) => {
+                for before in numbered.take().into_iter().flatten() {
+                    if let Some(group) = self.found.remove(&before) {
+                        self.put(shared.clone(), DeadGroup { error: shared.error.clone(), ..group });
+                    }
+                }
+                shared
+            }
+            None => shared,
+        }
+    }
+
     /// The first `limit` groups.
     pub(crate) fn finish(self, limit: usize) -> DeadGroups {
-        let DeadGrouping { by, found, ungrouped, matching, examined, after, is_over } = self;
+        let DeadGrouping { by, found, numbered: _, ungrouped, matching, examined, after, is_over } = self;
         let mut groups: Vec<DeadGroup> = found.into_values().collect();
         groups.sort_by_key(|group| match by {
             GroupBy::Hour => Reverse((group.newest_at, group.count)),
@@ -204,14 +244,6 @@ pub(crate) async fn dead_groups(
     Ok(grouping.finish(limit))
 }
 
-/// The beginning of an error, which errors with the same cause share: numbers and what follows may differ.
-fn beginning(error: &str) -> &str {
-    let end = error.char_indices().enumerate().find_map(|(count, (at, char))| {
-        (char.is_ascii_digit() || char == '\n' || count == ERROR_CHARS).then_some(at)
-    });
-    &error[..end.unwrap_or(error.len())]
-}
-
 fn shortened(name: &str) -> String {
     name.chars().take(NAME_CHARS).collect()
 }
@@ -220,15 +252,6 @@ fn shortened(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::queue::codec::{StreamEntry, raw};
-
-    #[test]
-    fn errors_with_other_numbers_begin_in_the_same_way() {
-        assert_eq!(beginning("retry: status 503 of page 7"), "retry: status ");
-        assert_eq!(beginning("retry: status 500"), "retry: status ");
-        assert_eq!(beginning("trap\nat line"), "trap");
-        assert_eq!(beginning(""), "");
-        assert_eq!(beginning(&"ä".repeat(100)), "ä".repeat(ERROR_CHARS));
-    }
 
     fn letter(number: usize, error: &str, hours: u64) -> DeadLetter {
         let failed_at = hours * HOUR_MS + number as u64;
@@ -249,21 +272,39 @@ mod tests {
 
     #[test]
     fn the_largest_group_comes_first_and_hours_by_time() {
-        let letters = [letter(1, "a 1", 5), letter(2, "a 2", 5), letter(3, "b", 7)];
+        let letters = [letter(1, "a 'x'", 5), letter(2, "a 'y'", 5), letter(3, "b", 7)];
         let counts = |by| grouped(by, &letters, 9).groups.iter().map(|group| group.count).collect::<Vec<_>>();
         assert_eq!(counts(GroupBy::Error), [2, 1]);
         assert_eq!(counts(GroupBy::Hour), [1, 2]);
         assert_eq!(counts(GroupBy::Reason), [3]);
         let first = &grouped(GroupBy::Error, &letters, 9).groups[0];
-        assert_eq!((first.error.as_deref(), first.example.as_str()), (Some("a "), "id-2"));
+        assert_eq!((first.error.as_deref(), first.example.as_str()), (Some("a '…'"), "id-2"));
         assert_eq!((first.oldest_at, first.newest_at), (5 * HOUR_MS + 1, 5 * HOUR_MS + 2));
         assert_eq!((&first.reason, &first.version, first.hour), (&None, &None, None));
     }
 
     #[test]
+    fn a_status_tells_groups_apart_and_numbers_of_rows_do_not() {
+        let statuses = [503, 429, 503].map(|status| format!("upstream answered {status}"));
+        let rows = (0..=MOST_NUMBERED).map(|row| format!("row {row} is bad"));
+        let errors: Vec<String> = statuses.into_iter().chain(rows).collect();
+        let letters: Vec<_> = (0..).zip(&errors).map(|(n, error)| letter(n, error, 5)).collect();
+        let groups = grouped(GroupBy::Error, &letters, 9).groups;
+        let counted: Vec<_> =
+            groups.iter().map(|group| (group.error.as_deref().unwrap_or_default(), group.count)).collect();
+        assert_eq!(
+            counted,
+            [("row … is bad", 9), ("upstream answered 503", 2), ("upstream answered 429", 1)]
+        );
+        assert_eq!((groups[0].oldest_at, &*groups[0].example), (5 * HOUR_MS + 3, "id-11"));
+        // One fewer, and each is a group of its own.
+        assert_eq!(grouped(GroupBy::Error, &letters[..11], 99).groups.len(), 10);
+    }
+
+    #[test]
     fn what_is_left_out_is_counted() {
         let errors = |count: usize| -> Vec<DeadLetter> {
-            (0..count).map(|n| letter(n, &"x".repeat(n % (ERROR_CHARS + 1)), n as u64)).collect()
+            (0..count).map(|n| letter(n, &"x".repeat(n % 61), n as u64)).collect()
         };
         let groups = grouped(GroupBy::Error, &errors(61), 50);
         assert_eq!(

@@ -10,6 +10,7 @@
 
 pub(crate) mod alarms;
 mod cancel;
+mod cause;
 mod cursor;
 mod dead;
 mod enqueue;

@@ -8,6 +8,21 @@ use std::time::Duration;
 use super::codec::RawFields;
 use crate::mask::FieldMask;
 
+/// Stands for any text in a filter of errors, as in the causes of dead letters.
+pub(crate) const ANY: &str = "…";
+
+/// Whether the parts of `wanted` between [`ANY`] occur in the text, one after the other.
+pub(crate) fn occurs(wanted: &str, text: &str) -> bool {
+    let mut rest = text;
+    wanted.split(ANY).all(|part| match rest.split_once(part) {
+        Some((_, after)) => {
+            rest = after;
+            true
+        }
+        None => false,
+    })
+}
+
 /// A filter for tasks of one state. An empty one takes all. What is not known of a task matches no filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskFilter {
@@ -17,7 +32,7 @@ pub struct TaskFilter {
     pub text: Option<String>,
     /// The fields that nobody is shown, in which `text` is not looked for. It is no filter of its own.
     pub mask: FieldMask,
-    /// Text that occurs in the error.
+    /// Text that occurs in the error; [`ANY`] in it stands for any text.
     pub error: Option<String>,
     /// Text that occurs in `name@digest` of the plugin's version.
     pub version: Option<String>,
@@ -74,7 +89,7 @@ impl TaskFilter {
             |wanted: &Option<String>, known: &str| wanted.as_deref().is_none_or(|wanted| wanted == known);
         is(&self.reason, task.reason)
             && is(&self.id, task.id)
-            && within(&self.error, task.error)
+            && self.error.as_deref().is_none_or(|wanted| occurs(wanted, task.error))
             && within(&self.version, task.plugin)
             && within(&self.host, task.consumer)
             && self.from_ms.is_none_or(|from| task.at_ms.is_some_and(|at| at >= from))
@@ -111,6 +126,10 @@ mod tests {
             ),
             (TaskFilter { text: text("Ada"), ..none() }, TaskFilter { text: text("Bob"), ..none() }),
             (TaskFilter { error: text("page"), ..none() }, TaskFilter { error: text("Ada"), ..none() }),
+            (
+                TaskFilter { error: text("no…page"), ..none() },
+                TaskFilter { error: text("page…no"), ..none() },
+            ),
             (TaskFilter { version: text("@ab"), ..none() }, TaskFilter { version: text("@cd"), ..none() }),
             (TaskFilter { host: text("box-1"), ..none() }, TaskFilter { host: text("box-2"), ..none() }),
             (TaskFilter { id: text("7"), ..none() }, TaskFilter { id: text("77"), ..none() }),

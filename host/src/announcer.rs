@@ -151,6 +151,7 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
         rolled_back: plugin.figures.rolled_back.get(),
         on_probation: plugin.on_probation,
         can_go_back: plugin.can_go_back,
+        back_to: plugin.back_to,
         history: plugin.history.into_iter().map(host_change).collect(),
     }
 }

@@ -158,20 +158,24 @@ fn plugins_are_shown_and_a_failed_one_is_tried_again() {
     state("active");
     problem(&ask(&host, "POST", "/v1/plugins/nothing/reload"), 404, "unknown-plugin");
     let version = state("active")["plugins"][0]["version"].clone();
-    let withdrawn = good(&post(&host, "/v1/plugins/echo/rollback", &json!({ "why": "wrong totals" })), 202);
+    let withdrawn = good(
+        &post(&host, "/v1/plugins/echo/rollback", &json!({ "version": version, "why": "wrong totals" })),
+        202,
+    );
     assert_eq!(
         (&withdrawn["version"], &withdrawn["withdrawn"], &withdrawn["hosts"]),
         (&version, &json!(true), &json!(1))
     );
     state("quarantined");
-    let empty = json!({ "why": "" });
-    problem(&post(&host, "/v1/plugins/echo/rollback", &empty), 422, "invalid");
+    for body in [json!({ "version": version, "why": "" }), json!({ "why": "wrong totals" })] {
+        problem(&post(&host, "/v1/plugins/echo/rollback", &body), 422, "invalid");
+    }
     problem(&post(&host, "/v1/plugins/nothing/lift", &json!({})), 404, "unknown-plugin");
     good(&post(&host, "/v1/plugins/echo/lift", &json!({})), 202);
     state("active");
-    let audit = host.until_logged("audit: a change was asked for", 7);
+    let audit = host.until_logged("audit: a change was asked for", 8);
     let statuses = audit.iter().map(|line| line["status"].clone()).collect::<Vec<_>>();
-    assert_eq!(statuses, [202, 202, 404, 202, 422, 404, 202]);
+    assert_eq!(statuses, [202, 202, 404, 202, 422, 422, 404, 202]);
     host.stop();
 }
 

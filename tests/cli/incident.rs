@@ -87,7 +87,7 @@ fn an_incident_is_found_and_repaired_by_commands() {
     // All of them are of one version.
     let found = shows(causes, &format!("{FAILED} of {FAILED} dead letters"));
     assert!(row(&found, &version).contains(&&*FAILED.to_string()), "{found}");
-    shows(withdraw, "is withdrawn: 1 host goes back within seconds");
+    shows(withdraw, "starts on 1 host within seconds");
     // The page says to repeat it until the version before is there.
     let before = &label("mail", &good)["mail@".len()..];
     eventually("the good version is back", || {

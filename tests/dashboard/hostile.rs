@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Browser, text};
-use crate::support::files::row;
+use crate::support::files::{digest, guest, row};
 use crate::support::{Bench, eventually};
 
 const MARKUP: &str = "<img src=x onerror=alert(1)>\"'&</pre><script>alert(2)</script>";
@@ -135,7 +135,8 @@ fn the_reason_of_an_order_shows_as_text() {
     eventually("the host runs a version", || {
         row(&bench, "echo").filter(|row| row["state"] == "active").map(drop)
     });
-    bench.tqhost(&["rollback", "echo", "--why", MARKUP]).ok();
+    let version = digest(&guest("echo"));
+    bench.tqhost(&["rollback", "echo", "--version", &version, "--why", MARKUP]).ok();
     let (browser, why) = (Browser::new(&host), format!("withdrawn: {ESCAPED}"));
     for path in ["/plugins", "/", "/queues/work"] {
         eventually("the host has obeyed", || browser.page(path).contains(&why).then_some(()));

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Browser, form, form_token, led_to, text};
+use super::{Browser, encoded, form, form_token, hidden, led_to, text};
 use crate::support::files::{digest, guest, loaded, put};
 use crate::support::http::send;
 use crate::support::{Bench, Held, Host, eventually};
@@ -151,11 +151,17 @@ fn pause_resume_and_reload_by_forms() {
     };
     is_shown("active");
     let plugins = browser.page("/plugins");
-    let why = [("why", "<b>wrong</b> totals")];
-    let withdrawn = browser.press(&plugins, "/plugins/echo/rollback", &why);
+    let (version, why) = (digest(&guest("echo")), encoded(&[("why", "<b>wrong</b> totals")]));
+    assert!(hidden(&form(&plugins, "/plugins/echo/rollback")).contains(&("version".into(), version.clone())));
+    let confirm = browser.page(&format!("/plugins/echo/rollback?version={version}&{why}"));
+    let asks = format!("{} stops on 1 host with no version to go back to", &version[..12]);
+    assert!(text(&confirm).contains(&asks), "{}", text(&confirm));
+    let withdrawn = browser.press(&confirm, "/plugins/echo/rollback", &[]);
     assert_eq!(led_to(&withdrawn), "/plugins?done=withdrawn");
     is_shown("withdrawn: <b>wrong</b> totals; there is no other version");
-    assert_eq!(browser.press(&plugins, "/plugins/echo/rollback", &why).status, 422, "no host runs one now");
+    let again = browser.press(&confirm, "/plugins/echo/rollback", &[]);
+    let told = text(&again.body);
+    assert!(again.status == 409 && told.contains("ago by the dashboard (anybody)"), "{again:?}");
     assert_eq!(led_to(&browser.press(&plugins, "/plugins/echo/lift", &[])), "/plugins?done=lifted");
     is_shown("active");
     let page = browser.page("/queues/work");
@@ -315,7 +321,7 @@ fn a_version_that_rejects_every_task_is_an_alarm_until_it_is_rolled_back() {
     let shown = || text(&browser.page("/"));
     eventually("the alarm", || shown().contains(&format!("Act now: plugin p: {alarm}")).then_some(()));
     assert!(text(&browser.page("/queues/work")).contains(&alarm));
-    bench.tqhost(&["rollback", "p", "--why", "it rejects all"]).ok();
+    bench.tqhost(&["rollback", "p", "--version", &digest(&bad), "--why", "it rejects all"]).ok();
     host.log("the last good version of the plugin runs again");
     let id = bench.xadd("work", &[("a", "1")]);
     bench.until("work", &id, "COMPLETED");

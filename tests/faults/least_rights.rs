@@ -236,7 +236,7 @@ fn api_requests(long: &str, echo: &str) -> Vec<(&'static str, &'static str, Vec<
         ("POST", "/v1/queues/{queue}/tasks/cancel", vec![json!({ "ids": [long] }), all.clone()]),
         ("POST", "/v1/queues/{queue}/drain", rarely(all)),
         ("POST", "/v1/plugins/{plugin}/reload", vec![Value::Null]),
-        ("POST", "/v1/plugins/{plugin}/rollback", vec![json!({ "why": "a test" })]),
+        ("POST", "/v1/plugins/{plugin}/rollback", vec![json!({ "version": echo, "why": "a test" })]),
         ("POST", "/v1/plugins/{plugin}/lift", vec![json!({ "version": echo })]),
     ];
     reads.into_iter().chain(changes).collect()

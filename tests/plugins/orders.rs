@@ -85,20 +85,21 @@ fn a_version_that_an_operator_withdraws_serves_nowhere_until_it_is_lifted() {
     let dry = bench.tqhost(&[&order[..], &["--dry-run"]].concat()).ok();
     let whole = digest(&second);
     let version = &whole[..12];
-    let would = format!("version {version} of p would be withdrawn: 2 hosts would go back\n");
-    assert_eq!(dry.stdout, would);
+    let swap = format!("{version} stops, {} starts on 2 hosts", &digest(&first)[..12]);
+    assert_eq!(dry.stdout, format!("version {version} of p would be withdrawn: {swap}\n"));
     let looked = bench.tqhost(&[&order[..], &["--dry-run", "--json"]].concat()).ok().json();
     assert_eq!(
         (&looked["version"], &looked["withdrawn"], &looked["hosts"], &looked["dry_run"]),
         (&json!(whole), &json!(true), &json!(2), &json!(true))
     );
     assert_eq!((&looked["hosts_back"], &looked["hosts_waiting"]), (&json!(2), &json!(0)));
-    // A version that no host runs may be withdrawn, too.
-    let unused = bench.tqhost(&[&order[..], &["--dry-run", "--version", &digest(b"another")]].concat()).ok();
-    assert!(unused.stdout.ends_with(" of p would be withdrawn: no host runs it now\n"), "{unused:?}");
+    assert_eq!(looked["back_to"], json!([digest(&first)]));
     assert_eq!(orders(&mut bench), BTreeMap::new(), "a look gives no order");
-    let ran = bench.tqhost(&order).ok();
-    assert!(ran.stdout.contains("is withdrawn: 2 hosts go back within seconds"), "{ran:?}");
+    let unnamed = bench.tqhost(&order);
+    let way_out = format!("all hosts run --version {whole}");
+    assert!(unnamed.code == 2 && unnamed.stderr.contains(&way_out), "nobody can be asked: {unnamed:?}");
+    let ran = bench.tqhost(&[&order[..], &["--version", version]].concat()).ok();
+    assert!(ran.stdout.contains(&format!("is withdrawn: {swap} within seconds")), "{ran:?}");
     runs(&bench, 2, Some(&first), "quarantined");
     for host in &hosts {
         let lines = host.until_logged(IN_QUARANTINE, 1);
@@ -131,6 +132,58 @@ fn a_version_that_an_operator_withdraws_serves_nowhere_until_it_is_lifted() {
     runs(&bench, 1, Some(&second), "active");
     assert!(completed_on(&mut bench).ends_with(&digest(&second)[..12]));
     Host::stop_all(hosts);
+}
+
+#[test]
+fn a_second_rollback_is_refused_and_none_brings_a_withdrawn_version_back() {
+    let mut bench = Bench::new(QUEUES);
+    let echo = guest("echo");
+    let (good, bad) = (marked(&echo, 1), marked(&echo, 2));
+    put(&bench, "p", &good);
+    let hosts = [bench.host(), bench.host()];
+    runs(&bench, 2, Some(&good), "active");
+    put(&bench, "p", &bad);
+    confirm(&mut bench, &hosts, &bad);
+    runs(&bench, 2, Some(&bad), "active");
+    let [good_digest, bad_digest] = [&good, &bad].map(|version| digest(version));
+    let body = |version: &str| Some(json!({ "version": version, "why": "wrong totals" }).to_string());
+    let send = |version: &str| {
+        let json = [("content-type", "application/json")];
+        http::send(hosts[0].admin(), "POST", "/v1/plugins/p/rollback", &json, body(version).as_deref())
+    };
+    assert_eq!(send(&bad_digest).status, 202);
+    // The second operator saw the same page. The hosts may not have obeyed yet.
+    let second = send(&bad_digest);
+    let told = second.json();
+    assert_eq!((second.status, &told["code"]), (409, &json!("not-running")), "{second:?}");
+    let detail = told["detail"].as_str().expect("a detail");
+    for part in [&bad_digest[..12], "already rolled back", "ago by the API (anybody)", "wrong totals"] {
+        assert!(detail.contains(part), "{part}: {detail}");
+    }
+    runs(&bench, 2, Some(&good), "quarantined");
+    let late = bench.tqhost(&["rollback", "p", "--why", "me too", "--version", &bad_digest[..12]]);
+    assert!(late.code == 1 && late.stderr.contains(&format!("hosts run {}", &good_digest[..12])), "{late:?}");
+    // An operator who means the good one: the bad one stays withdrawn, and nothing is left to run.
+    let only = bench.tqhost(&["rollback", "p", "--why", "both", "--version", &good_digest, "--dry-run"]).ok();
+    assert!(
+        only.stdout.ends_with("2 hosts have nothing to go back to: their queues would wait\n"),
+        "{only:?}"
+    );
+    assert_eq!(send(&good_digest).status, 202);
+    runs(&bench, 2, None, "quarantined");
+    let id = bench.xadd("work", &[("a", "1")]);
+    // A host that starts now obeys both.
+    let third = bench.host();
+    runs(&bench, 3, None, "quarantined");
+    assert!(third.logged("plugin loaded").is_empty());
+    bench.tqhost(&["lift", "p", "--version", &good_digest]).ok();
+    for host in &hosts {
+        host.log("the last good version of the plugin runs again");
+    }
+    bench.until("work", &id, "COMPLETED");
+    assert!(bench.status("work", &id, "plugin").ends_with(&good_digest[..12]));
+    let [first, second] = hosts;
+    Host::stop_all([first, second, third]);
 }
 
 #[test]
@@ -231,10 +284,12 @@ fn an_order_that_cannot_be_meant_is_refused_with_the_way_out() {
     put(&bench, "p", &guest("echo"));
     let host = bench.host();
     runs(&bench, 1, Some(&guest("echo")), "active");
+    let other = digest(b"another");
     for (args, why) in [
         (&["rollback", "q", "--why", "x"][..], "no running host uses a plugin \"q\""),
         (&["rollback", "p", "--why", " "][..], "why: a reason of 1 to 200 characters is needed"),
         (&["rollback", "p", "--why", "x", "--version", "abc"][..], "is no SHA-256"),
+        (&["rollback", "p", "--why", "x", "--version", &other][..], "runs on no host any more: hosts run"),
         (&["rollback", "p", "--why", "x", "--version", "00000000"][..], "begins with 00000000"),
         (&["lift", "p"][..], "no version of it is in quarantine; name the version"),
         (&["reload", "q"][..], "no running host uses a plugin \"q\""),

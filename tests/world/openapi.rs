@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::support::dead_letters::add_dead;
+use super::support::files::{digest, guest};
 use super::support::{Bench, Held, Host, http};
 
 /// Values that are there; each other one is made up. A stream is read for a moment, up to its first event.
@@ -71,7 +72,7 @@ fn host(held: &Held) -> (Bench, Host) {
     let sent = bench.xadd("mail", &[("name", "sent")]);
     bench.until("mail", &sent, "COMPLETED");
     add_dead(&mut bench, 0..40);
-    bench.tqhost(&["rollback", "echo", "--why", "a test"]).ok();
+    bench.tqhost(&["rollback", "echo", "--version", &digest(&guest("echo")), "--why", "a test"]).ok();
     (bench, host)
 }
 

@@ -35,6 +35,8 @@ pub(crate) enum ProblemCode {
     QueueFull,
     TaskEnded,
     NotDelayed,
+    /// The version of a plugin that the caller saw running runs no more.
+    NotRunning,
     NoEvents,
     /// A key of the queue has another type, or other groups need its entries.
     QueueUnfit,
@@ -61,7 +63,9 @@ impl ProblemCode {
             Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::QueueFull => StatusCode::TOO_MANY_REQUESTS,
-            Code::TaskEnded | Code::NotDelayed | Code::NoEvents | Code::QueueUnfit => StatusCode::CONFLICT,
+            Code::TaskEnded | Code::NotDelayed | Code::NotRunning | Code::NoEvents | Code::QueueUnfit => {
+                StatusCode::CONFLICT
+            }
             Code::Busy | Code::TimedOut | Code::Starting | Code::RedisUnavailable | Code::RedisRefused => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

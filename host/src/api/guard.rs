@@ -48,10 +48,14 @@ pub(super) async fn guard(State(api): State<Api>, request: Request, next: Next) 
     response
 }
 
-async fn change(api: Api, request: Request, next: Next, request_id: String) -> Response {
+async fn change(api: Api, mut request: Request, next: Next, request_id: String) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let (who, response) = match admit(&api, &method, request.headers()) {
-        Ok(caller) => (caller.name, limited(&api, request, next).await),
+        Ok(caller) => {
+            // Orders keep who gave them.
+            request.extensions_mut().insert(caller);
+            (caller.name, limited(&api, request, next).await)
+        }
         Err((who, problem)) => (who, problem.into_response()),
     };
     audit::write(who, &method, &path, &request_id, &response);

@@ -1,9 +1,9 @@
 //! Endpoints: plugins of all hosts; orders to all hosts about a version, or to look at a plugin's file.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -11,6 +11,7 @@ use super::extract::{JsonBody, PathOf};
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
+use crate::admin::tokens::Caller;
 use crate::operations::history::{self, VersionView};
 use crate::operations::{
     OperationError, OrderView, PluginView, ReloadView, lift, plugin_rows, reload, withdraw,
@@ -58,10 +59,10 @@ pub(super) async fn reload_plugin(
 /// Which version is to be withdrawn, and why.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(examples(json!({ "why": "it writes wrong totals" })))]
+#[schema(examples(json!({ "version": "39a2c07d51e4", "why": "it writes wrong totals" })))]
 pub(super) struct RollbackBody {
-    /// SHA-256 of the version, or its first 8 digits or more. Without it: the version that all hosts run.
-    version: Option<String>,
+    /// SHA-256 of the version that the caller saw running, or its first 8 digits or more.
+    version: String,
     /// The reason, which hosts show: 1 to 200 characters.
     #[schema(min_length = 1, max_length = 200)]
     why: String,
@@ -80,8 +81,9 @@ pub(super) struct LiftBody {
 ///
 /// Hosts obey within seconds, and new ones at their start; the tasks that run go on. A host that knows no
 /// good version before it runs nothing: the queues of the plugin wait there until another file is put in
-/// place, or the version is lifted. The answer counts both kinds of hosts. A plugin has one version that is
-/// withdrawn, the last one.
+/// place, or the version is lifted. The answer counts both kinds of hosts, and names the versions that start
+/// (`back_to`). A version stays withdrawn until it is lifted. A version that no host runs any more, as it was
+/// already rolled back, is 409 `not-running`.
 #[utoipa::path(
     post,
     path = "/v1/plugins/{plugin}/rollback",
@@ -92,10 +94,11 @@ pub(super) struct LiftBody {
 pub(super) async fn roll_back_plugin(
     State(api): State<Api>,
     PathOf(name): PathOf<String>,
+    Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody<RollbackBody>,
 ) -> Result<Response, ApiProblem> {
-    let (version, why) = (body.version.as_deref(), &body.why);
-    order(&api, &name, async |link| withdraw(link, &name, version, why).await).await
+    let (RollbackBody { version, why }, by) = (body, operator(caller));
+    order(&api, &name, async |link| withdraw(link, &name, &version, &why, &by).await).await
 }
 
 /// Lets a version run again that was withdrawn, or that hosts have rolled back
@@ -111,9 +114,16 @@ pub(super) async fn roll_back_plugin(
 pub(super) async fn lift_plugin(
     State(api): State<Api>,
     PathOf(name): PathOf<String>,
+    Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody<LiftBody>,
 ) -> Result<Response, ApiProblem> {
-    order(&api, &name, async |link| lift(link, &name, body.version.as_deref()).await).await
+    let by = operator(caller);
+    order(&api, &name, async |link| lift(link, &name, body.version.as_deref(), &by).await).await
+}
+
+/// The operator as an order keeps it.
+fn operator(caller: Caller) -> String {
+    format!("the API ({})", caller.name)
 }
 
 async fn order<V: Serialize>(

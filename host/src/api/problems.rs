@@ -55,6 +55,7 @@ impl From<OperationError> for ApiProblem {
             OperationError::UnknownTask(_) => ProblemCode::UnknownTask,
             OperationError::HasEnded(_) => ProblemCode::TaskEnded,
             OperationError::NotDelayed(_) => ProblemCode::NotDelayed,
+            OperationError::NotRunning(_) => ProblemCode::NotRunning,
             OperationError::Invalid(_) => ProblemCode::Invalid,
             OperationError::NoEvents(_) => ProblemCode::NoEvents,
             OperationError::UnknownPlugin(_) => ProblemCode::UnknownPlugin,

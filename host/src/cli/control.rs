@@ -8,6 +8,7 @@
 use clap::Args;
 use serde_json::json;
 
+use super::confirm::confirm;
 use super::context::{connect, open};
 use super::exit::CommandError;
 use super::files::short;
@@ -29,7 +30,8 @@ pub(super) struct PauseArgs {
 pub(super) struct RollbackArgs {
     /// The plugin's name
     plugin: String,
-    /// SHA-256 of the version, or its first 8 digits or more [default: the version that all hosts run]
+    /// SHA-256 of the version that runs and is to stop, or its first 8 digits or more. Without it the command
+    /// names the version that all hosts run, and asks
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
     /// The reason, which hosts show
@@ -122,13 +124,34 @@ pub(super) async fn roll_back(
 ) -> Result<(), CommandError> {
     let RollbackArgs { plugin, version, why, look: LookArgs { dry_run } } = args;
     out.dry_run = dry_run;
-    let (link, version) = (connect(config).await?, version.as_deref());
-    let view = match dry_run {
-        true => operations::withdraw_preview(&link, &plugin, version, &why).await?,
-        false => operations::withdraw(&link, &plugin, version, &why).await?,
+    let link = connect(config).await?;
+    let view = match version {
+        Some(seen) if !dry_run => operations::withdraw(&link, &plugin, &seen, &why, &operator()).await?,
+        version => operations::withdraw_preview(&link, &plugin, version.as_deref(), &why).await?,
+    };
+    let (view, dry_run) = match (dry_run, &view.order.by) {
+        // What is shown is what is withdrawn: another operator may be quicker.
+        (false, by) if by.is_empty() => {
+            let (seen, words) = (view.order.version.clone(), withdrawn(&view, true));
+            let question = format!("version {} of {plugin} {words}. Roll it back?", short(&seen));
+            let alone = format!(
+                "name the version that is to stop, where nobody can be asked: all hosts run --version {seen}"
+            );
+            confirm(&question, &alone, "nothing was rolled back").await?;
+            (operations::withdraw(&link, &plugin, &seen, &why, &operator()).await?, false)
+        }
+        _ => (view, dry_run),
     };
     ordered(&view, &withdrawn(&view, dry_run), out);
     Ok(())
+}
+
+/// The operator as an order keeps it: the user, and the machine.
+fn operator() -> String {
+    let uid = nix::unistd::getuid();
+    let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    format!("{}@{}", user.unwrap_or_else(|| uid.to_string()), host.unwrap_or_else(|| "a host".to_owned()))
 }
 
 /// Tells what becomes of the hosts that run the version.
@@ -136,12 +159,12 @@ fn withdrawn(view: &OrderView, dry_run: bool) -> String {
     let (back, waiting) = (view.hosts_back.unwrap_or_default(), view.hosts_waiting.unwrap_or_default());
     let mut parts = Vec::new();
     if back > 0 {
-        let hosts = plural(back as u64, "host");
-        parts.push(match (dry_run, back) {
-            (true, _) => format!("{hosts} would go back"),
-            (false, 1) => format!("{hosts} goes back within seconds"),
-            (false, _) => format!("{hosts} go back within seconds"),
-        });
+        let (hosts, stops) = (plural(back as u64, "host"), short(&view.order.version));
+        let starts: Vec<&str> = view.back_to.iter().flatten().map(|version| short(version)).collect();
+        // Hosts of an older tqhost do not tell.
+        let starts = if starts.is_empty() { "the version before it".to_owned() } else { starts.join(" or ") };
+        let when = if dry_run { "" } else { " within seconds" };
+        parts.push(format!("{stops} stops, {starts} starts on {hosts}{when}"));
     }
     if waiting > 0 {
         let (hosts, wait) = (plural(waiting as u64, "host"), if dry_run { "would wait" } else { "wait" });
@@ -161,7 +184,7 @@ pub(super) async fn lift(config: &Config, args: LiftArgs, out: &mut Out) -> Resu
     let (link, version) = (connect(config).await?, version.as_deref());
     let view = match dry_run {
         true => operations::lift_preview(&link, &plugin, version).await?,
-        false => operations::lift(&link, &plugin, version).await?,
+        false => operations::lift(&link, &plugin, version, &operator()).await?,
     };
     let hosts = plural(view.hosts as u64, "host");
     let what = match (dry_run, view.hosts) {
@@ -212,14 +235,17 @@ mod tests {
     #[test]
     fn a_rollback_tells_of_hosts_with_and_without_a_way_back() {
         let of = |back: usize, waiting: usize, dry_run: bool| {
-            let order = VersionOrder { version: "ab".into(), withdrawn: true, why: "slow".into(), at: 7 };
+            let (why, by) = ("slow".to_owned(), String::new());
+            let order = VersionOrder { version: "ab".into(), withdrawn: true, why, at: 7, by };
             let (hosts_back, hosts_waiting) = (Some(back), Some(waiting));
-            withdrawn(&OrderView { plugin: "p".into(), order, hosts: 9, hosts_back, hosts_waiting }, dry_run)
+            let back_to = Some(["cd".to_owned()].into());
+            let plugin = "p".to_owned();
+            withdrawn(&OrderView { plugin, order, hosts: 9, hosts_back, hosts_waiting, back_to }, dry_run)
         };
-        assert_eq!(of(1, 0, false), "is withdrawn: 1 host goes back within seconds");
+        assert_eq!(of(1, 0, false), "is withdrawn: ab stops, cd starts on 1 host within seconds");
         let waits = "would be withdrawn: 1 host has nothing to go back to: its queues would wait";
         assert_eq!(of(0, 1, true), waits);
-        let both = "2 hosts go back within seconds; 3 hosts have nothing to go back to: their queues wait";
+        let both = "ab stops, cd starts on 2 hosts within seconds; 3 hosts have nothing to go back to: their queues wait";
         assert_eq!(of(2, 3, false), format!("is withdrawn: {both}"));
         assert_eq!(of(0, 0, true), "would be withdrawn: no host runs it now");
     }

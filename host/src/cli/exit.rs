@@ -150,6 +150,7 @@ impl From<OperationError> for CommandError {
             | OperationError::NoEvents(_)
             | OperationError::UnknownPlugin(_)
             | OperationError::CancelStopped { .. }
+            | OperationError::NotRunning(_)
             | OperationError::OutOfReach(_) => CommandError::Failed(error.into()),
         }
     }

@@ -291,6 +291,7 @@ mod tests {
             rolled_back: 1,
             on_probation: true,
             can_go_back: Some(true),
+            back_to: None,
             history: vec![change("loaded", None), change("rolled-back", Some("it spoiled\n6 tasks"))],
         };
         let error = Some("it exports no\nhandler".to_owned());

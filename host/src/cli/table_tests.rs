@@ -76,6 +76,7 @@ fn hosts() -> Vec<HostInfo> {
         rolled_back: u64::MAX,
         on_probation: true,
         can_go_back: Some(false),
+        back_to: None,
         history: vec![change],
     };
     let host = HostInfo {

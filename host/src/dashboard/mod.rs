@@ -56,7 +56,7 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/", get(overview::show))
         .route("/plugins", get(plugins::show))
         .route("/plugins/{plugin}/reload", post(plugins::reload))
-        .route("/plugins/{plugin}/rollback", post(plugins::roll_back))
+        .route("/plugins/{plugin}/rollback", get(plugins::confirm_rollback).post(plugins::roll_back))
         .route("/plugins/{plugin}/lift", post(plugins::lift_quarantine))
         .route("/queues/{queue}", get(queue::show))
         .route("/queues/{queue}/pause", post(queue::pause))

@@ -1,6 +1,8 @@
 //! Plugins: their versions and states on each host, what happened to them lately; roll back, lift a
 //! quarantine, reload.
 
+use std::collections::BTreeMap;
+
 use axum::Extension;
 use axum::extract::{Path, State};
 use axum::response::{Redirect, Response};
@@ -11,14 +13,14 @@ use super::problem::PageProblem;
 use super::queue_history;
 use super::session::Visitor;
 use super::state::Dashboard;
-use super::text::{NONE, data, data_or_none, moment, size};
+use super::text::{NONE, data, data_or_none, moment, plural, size};
 use super::values::{Values, part};
 use crate::admin::audit::AuditNote;
-use crate::admin::problem::ApiProblem;
+use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::chain::chain;
 use crate::clock::now_ms;
 use crate::operations::history::{self, VersionView};
-use crate::operations::{self, PluginView, lift, plugin_rows, withdraw};
+use crate::operations::{self, PluginView, lift, plugin_rows, withdraw, withdraw_preview};
 use crate::queue::hosts;
 use crate::queue::hosts::HostPlugin;
 
@@ -104,8 +106,12 @@ fn outcomes_table(outcomes: Result<Vec<VersionView>, String>, rows: &[PluginView
 
 /// The forms of the orders, which are for all hosts.
 fn orders(visitor: &Visitor, rows: &[PluginView]) -> Markup {
-    let mut names: Vec<&str> = rows.iter().map(|row| row.plugin.name.as_str()).collect();
-    names.dedup();
+    // The hosts that run each version of each plugin.
+    let mut running: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
+    for PluginView { plugin, .. } in rows {
+        let versions = running.entry(&plugin.name).or_default();
+        plugin.version.iter().for_each(|version| *versions.entry(version).or_default() += 1);
+    }
     let version = |name: &str, what: &str, note: &str| {
         let id = format!("{what}-version-{name}");
         html! {
@@ -124,16 +130,18 @@ fn orders(visitor: &Visitor, rows: &[PluginView]) -> Markup {
                  taken, and one that failed is tried again. A content in quarantine stays there until its \
                  file changes."
             }
-            @for name in names {
+            @for (name, versions) in running {
                 @let path = format!("/plugins/{}", part(name));
                 h3 { (data(name)) }
-                form.actions method="post" action={ (path) "/rollback" } {
-                    (form_token(visitor))
-                    (version(name, "rollback", "the one that all hosts run"))
-                    @let why = format!("why-{name}");
-                    label for=(why) { "Why" }
-                    input id=(why) name="why" required maxlength="200";
-                    button.danger { "Roll back " (data(name)) }
+                @for (version, hosts) in versions {
+                    form.actions method="get" action={ (path) "/rollback" } {
+                        input type="hidden" name="version" value=(version);
+                        @let why = format!("why-{name}-{}", digits(version));
+                        label for=(why) { "Why" }
+                        input id=(why) name="why" required maxlength="200";
+                        button.danger { "Roll back " (digits(version)) "…" }
+                        span.note { "It runs on " (plural(hosts, "host")) "." }
+                    }
                 }
                 form.actions method="post" action={ (path) "/lift" } {
                     (form_token(visitor))
@@ -146,13 +154,66 @@ fn orders(visitor: &Visitor, rows: &[PluginView]) -> Markup {
     }
 }
 
-pub(super) async fn roll_back(
+/// Says which version stops and which one starts, and asks.
+pub(super) async fn confirm_rollback(
     State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
     Path(name): Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
-    let why = values.get("why").unwrap_or_default();
-    withdraw(dashboard.api.link().await?, &name, values.get("version"), why)
+    let (seen, why) = (seen(&values)?, values.get("why").unwrap_or_default());
+    let view = withdraw_preview(dashboard.api.link().await?, &name, Some(seen), why)
+        .await
+        .map_err(ApiProblem::from)?;
+    let [back, waiting] = [view.hosts_back, view.hosts_waiting].map(|hosts| hosts.unwrap_or_default() as u64);
+    let (stops, starts) = (view.order.version.as_str(), view.back_to.iter().flatten());
+    let starts: Vec<&str> = starts.map(|version| digits(version)).collect();
+    let starts = if starts.is_empty() { "the version before it".to_owned() } else { starts.join(" or ") };
+    let main = html! {
+        p.trail { a href="/plugins" { "Plugins" } }
+        h1 { "Roll back " (data(&name)) }
+        @if back > 0 {
+            p.count { strong { (digits(stops)) " stops, " (starts) " starts" } " on " (plural(back, "host")) "." }
+        }
+        @if waiting > 0 {
+            p.error {
+                (digits(stops)) " stops on " (plural(waiting, "host"))
+                " with no version to go back to: the queues of the plugin wait there."
+            }
+        }
+        dl.facts {
+            dt { "Stops" } dd { code { (stops) } }
+            dt { "Why" } dd { (data(why)) }
+        }
+        @if visitor.may_change() {
+            form method="post" action={ "/plugins/" (part(&name)) "/rollback" } {
+                (form_token(&visitor))
+                input type="hidden" name="version" value=(stops);
+                input type="hidden" name="why" value=(why);
+                button.danger { "Roll back " (digits(stops)) }
+            }
+        } @else {
+            p { "This session may only read." }
+        }
+        p { a href="/plugins" { "Back, without a change" } }
+    };
+    Ok(page(&visitor, &format!("Roll back {name}"), &main))
+}
+
+/// The version that the page showed.
+fn seen(values: &Values) -> Result<&str, ApiProblem> {
+    let missing = || ApiProblem::new(ProblemCode::Invalid, "version: begin at the page of the plugins");
+    values.get("version").ok_or_else(missing)
+}
+
+pub(super) async fn roll_back(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let (seen, why) = (seen(&values)?, values.get("why").unwrap_or_default());
+    withdraw(dashboard.api.link().await?, &name, seen, why, &operator(&visitor))
         .await
         .map_err(ApiProblem::from)?;
     let note = AuditNote { plugin: Some(name), ..AuditNote::default() };
@@ -161,12 +222,23 @@ pub(super) async fn roll_back(
 
 pub(super) async fn lift_quarantine(
     State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
     Path(name): Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
-    lift(dashboard.api.link().await?, &name, values.get("version")).await.map_err(ApiProblem::from)?;
+    let link = dashboard.api.link().await?;
+    lift(link, &name, values.get("version"), &operator(&visitor)).await.map_err(ApiProblem::from)?;
     let note = AuditNote { plugin: Some(name), ..AuditNote::default() };
     Ok(note.on(Redirect::to("/plugins?done=lifted")))
+}
+
+/// The operator as an order keeps it.
+fn operator(visitor: &Visitor) -> String {
+    format!("the dashboard ({})", visitor.caller.name)
+}
+
+fn digits(version: &str) -> &str {
+    version.get(..12).unwrap_or(version)
 }
 
 fn line(PluginView { host, plugin }: &PluginView) -> Markup {

@@ -20,6 +20,9 @@ pub(crate) enum OperationError {
     /// The task does not wait for its time, so it cannot be told to run.
     #[error("{0}")]
     NotDelayed(String),
+    /// The version of a plugin that the caller saw running runs no more.
+    #[error("{0}")]
+    NotRunning(String),
     /// The request contradicts the queue's rules, or itself.
     #[error("{0}")]
     Invalid(String),

@@ -6,7 +6,9 @@
 //!
 //! Not here: what a host does about an order (`plugins`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use std::time::Duration;
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -14,12 +16,15 @@ use utoipa::ToSchema;
 use super::error::OperationError;
 use super::plugins::{PluginView, plugin_rows};
 use crate::clock::now_ms;
+use crate::config::units::show_duration;
 use crate::queue::Link;
 use crate::queue::hosts;
-use crate::queue::orders::{self, MAX_ORDERS, VersionOrder};
+use crate::queue::orders::{self, MAX_ORDERS, Orders, VersionOrder, Withdrawn};
 
 /// The longest reason, in characters: hosts show it, and announce it.
 const MAX_WHY: usize = 200;
+/// The longest name of an operator, in characters.
+const MAX_BY: usize = 80;
 /// The shortest beginning of a version that may stand for it.
 const MIN_PREFIX: usize = 8;
 const DIGEST: usize = 64;
@@ -38,6 +43,9 @@ pub(crate) struct OrderView {
     /// How many of them run it and have nothing to go back to: there the queues of the plugin wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts_waiting: Option<usize>,
+    /// SHA-256 of the versions that start in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub back_to: Option<BTreeSet<String>>,
 }
 
 /// An order to look at a plugin's file.
@@ -50,17 +58,22 @@ pub(crate) struct ReloadView {
     pub hosts: usize,
 }
 
-/// Withdraws a version: no host runs it until it is lifted. None: the version that all hosts run.
+/// Withdraws the version that the caller saw running: no host runs it until it is lifted. It is refused if no
+/// host runs it any more: another operator may have withdrawn it meanwhile.
 pub(crate) async fn withdraw(
     link: &Link,
     plugin: &str,
-    version: Option<&str>,
+    seen: &str,
     why: &str,
+    by: &str,
 ) -> Result<OrderView, OperationError> {
-    give(link, withdraw_preview(link, plugin, version, why).await?).await
+    let view = withdraw_preview(link, plugin, Some(seen), why).await?;
+    let order = VersionOrder { by: by.chars().take(MAX_BY).collect(), ..view.order };
+    give(link, OrderView { order, ..view }).await
 }
 
-/// Tells which version would be withdrawn. It is refused when the order would be.
+/// Tells which version would be withdrawn: None is the one that all hosts run. It is refused when the order
+/// would be.
 pub(crate) async fn withdraw_preview(
     link: &Link,
     plugin: &str,
@@ -73,18 +86,70 @@ pub(crate) async fn withdraw_preview(
         return Err(OperationError::Invalid(text));
     }
     let rows = rows(link, plugin).await?;
+    let orders = orders::list(link).await?;
+    let withdrawn = orders.withdrawn.get(plugin).cloned().unwrap_or_default();
     let active = rows.iter().filter_map(|row| row.plugin.version.as_deref());
-    let version = meant(plugin, version, active, &rows, "no host runs a version of it now")?;
-    check_room(&orders::list(link).await?.versions, plugin)?;
+    // One that was just withdrawn may run for some seconds more.
+    let active = active.filter(|version| !withdrawn.contains_key(*version));
+    let (known, none) = (withdrawn.keys().map(String::as_str), "no host runs a version of it now");
+    let version = match version {
+        None => meant(plugin, None, active, &rows, none)?,
+        named => meant(plugin, named, active.chain(known), &rows, none)?,
+    };
+    still_runs(plugin, &version, &rows, &withdrawn, now_ms())?;
+    check_room(&orders.last, plugin)?;
     let (back, waiting) = count(&rows, &version);
-    let order = VersionOrder { version, withdrawn: true, why: why.to_owned(), at: now_ms() };
+    let of_version = rows.iter().filter(|row| row.plugin.version.as_deref() == Some(&version));
+    let back_to = of_version.filter_map(|row| row.plugin.back_to.clone()).collect();
+    let (why, by) = (why.to_owned(), String::new());
+    let order = VersionOrder { version, withdrawn: true, why, at: now_ms(), by };
     Ok(OrderView {
         plugin: plugin.to_owned(),
         order,
         hosts: rows.len(),
         hosts_back: Some(back),
         hosts_waiting: Some(waiting),
+        back_to: Some(back_to),
     })
+}
+
+/// Refuses a version that no host runs any more.
+fn still_runs(
+    plugin: &str,
+    version: &str,
+    rows: &[PluginView],
+    withdrawn: &Withdrawn,
+    now_ms: u64,
+) -> Result<(), OperationError> {
+    let running: BTreeSet<&str> = rows.iter().filter_map(|row| row.plugin.version.as_deref()).collect();
+    let others: Vec<&str> = running
+        .iter()
+        .filter(|other| **other != version && !withdrawn.contains_key(**other))
+        .map(|other| short(other))
+        .collect();
+    let others = match others.as_slice() {
+        [] => "no host runs another one".to_owned(),
+        others => format!("hosts run {}", others.join(" and ")),
+    };
+    let version_short = short(version);
+    if let Some(VersionOrder { at, by, why, .. }) = withdrawn.get(version) {
+        let ago = show_duration(Duration::from_secs(now_ms.saturating_sub(*at) / 1000));
+        let by = if by.is_empty() { "another operator" } else { by };
+        let text = format!(
+            "version {version_short} of {plugin} was already rolled back {ago} ago by {by} ({why}): {others}"
+        );
+        return Err(OperationError::NotRunning(text));
+    }
+    if running.contains(version) {
+        return Ok(());
+    }
+    let text = format!("version {version_short} of {plugin} runs on no host any more: {others}");
+    Err(OperationError::NotRunning(text))
+}
+
+/// A version as people are shown it.
+fn short(version: &str) -> &str {
+    version.get(..12).unwrap_or(version)
 }
 
 /// Lets a version run again that was withdrawn, or rolled back by the hosts. None: the one that is in
@@ -93,8 +158,11 @@ pub(crate) async fn lift(
     link: &Link,
     plugin: &str,
     version: Option<&str>,
+    by: &str,
 ) -> Result<OrderView, OperationError> {
-    give(link, lift_preview(link, plugin, version).await?).await
+    let view = lift_preview(link, plugin, version).await?;
+    let order = VersionOrder { by: by.chars().take(MAX_BY).collect(), ..view.order };
+    give(link, OrderView { order, ..view }).await
 }
 
 /// Tells which version could run again. It is refused when the order would be.
@@ -104,18 +172,19 @@ pub(crate) async fn lift_preview(
     version: Option<&str>,
 ) -> Result<OrderView, OperationError> {
     let rows = rows(link, plugin).await?;
-    let given = orders::list(link).await?.versions;
-    let withdrawn = given.get(plugin).filter(|order| order.withdrawn);
+    let Orders { withdrawn, last, .. } = orders::list(link).await?;
+    let withdrawn = withdrawn.get(plugin).into_iter().flat_map(|withdrawn| withdrawn.keys());
     let banned = rows.iter().filter(|row| row.plugin.state == "quarantined").filter_map(|row| {
         let is_banned = |what: &str| ["quarantined", "rolled-back"].contains(&what);
         row.plugin.history.iter().rev().find(|change| is_banned(&change.what))?.version.as_deref()
     });
-    let known = banned.chain(withdrawn.map(|order| order.version.as_str()));
+    let known = banned.chain(withdrawn.map(String::as_str));
     let version = meant(plugin, version, known, &rows, "no version of it is in quarantine")?;
-    check_room(&given, plugin)?;
-    let order = VersionOrder { version, withdrawn: false, why: String::new(), at: now_ms() };
+    check_room(&last, plugin)?;
+    let (why, by) = (String::new(), String::new());
+    let order = VersionOrder { version, withdrawn: false, why, at: now_ms(), by };
     let (plugin, hosts) = (plugin.to_owned(), rows.len());
-    Ok(OrderView { plugin, order, hosts, hosts_back: None, hosts_waiting: None })
+    Ok(OrderView { plugin, order, hosts, hosts_back: None, hosts_waiting: None, back_to: None })
 }
 
 /// Lets all hosts look at the plugin's file, and try again what failed.
@@ -245,6 +314,35 @@ mod tests {
             row(None, None),
         ];
         assert_eq!(["a", "b", "c"].map(|version| count(&rows, version)), [(2, 2), (0, 1), (0, 0)]);
+    }
+
+    #[test]
+    fn a_version_that_does_not_run_any_more_is_not_withdrawn_again() {
+        let rows = [row(Some("aaaaaaaaaaaaaaaa"), None), row(Some("bbbbbbbbbbbbbbbb"), None)];
+        let order = |by: &str| VersionOrder {
+            version: "bbbbbbbbbbbbbbbb".into(),
+            withdrawn: true,
+            why: "slow".into(),
+            at: 30_000,
+            by: by.into(),
+        };
+        let refused = |version: &str, by: &str| {
+            let withdrawn = Withdrawn::from([("bbbbbbbbbbbbbbbb".to_owned(), order(by))]);
+            still_runs("p", version, &rows, &withdrawn, 61_000).err().map(|error| error.to_string())
+        };
+        assert_eq!(refused("aaaaaaaaaaaaaaaa", "ada@box"), None);
+        // The host that still runs it obeys in a moment.
+        assert_eq!(
+            refused("bbbbbbbbbbbbbbbb", "ada@box").as_deref(),
+            Some(
+                "version bbbbbbbbbbbb of p was already rolled back 31s ago by ada@box (slow): hosts run aaaaaaaaaaaa"
+            )
+        );
+        assert!(refused("bbbbbbbbbbbbbbbb", "").is_some_and(|text| text.contains("by another operator")));
+        assert_eq!(
+            refused("cccccccccccccccc", "").as_deref(),
+            Some("version cccccccccccc of p runs on no host any more: hosts run aaaaaaaaaaaa")
+        );
     }
 
     #[test]

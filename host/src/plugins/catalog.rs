@@ -20,7 +20,7 @@ use super::retries::Pauses;
 use super::status::PluginStatus;
 use super::version::Version;
 use crate::config;
-use crate::queue::orders::Orders;
+use crate::queue::orders::{Orders, Withdrawn};
 use crate::sandbox::Cores;
 
 /// The message for the operator when the watcher has ended.
@@ -138,11 +138,11 @@ impl Plugins {
     }
 
     fn pass_orders_on(&self) {
-        let orders = self.0.orders.lock().unwrap_or_else(PoisonError::into_inner).versions.clone();
+        let orders = self.0.orders.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let none = Withdrawn::new();
         for plugin in self.entries() {
-            if let Some(order) = orders.get(&*plugin.name) {
-                plugin.order(order);
-            }
+            let withdrawn = orders.withdrawn.get(&*plugin.name).unwrap_or(&none);
+            plugin.order(withdrawn, orders.last.get(&*plugin.name));
         }
     }
 

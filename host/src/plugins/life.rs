@@ -320,17 +320,22 @@ impl Step {
     /// A version that an operator has withdrawn neither serves nor is kept, whatever its attempts said.
     fn withdrawn(&mut self, order: Quarantine) {
         let Quarantine { digest, why, good: earlier } = order.clone();
-        let before = self.life.withdrawn.replace(order);
-        if before.is_some_and(|before| before.digest != digest) {
-            // The order before holds no longer.
-            self.look_again();
+        if !self.life.has(Guard::WithdrawalsAddUp) {
+            self.life.withdrawn.clear();
         }
+        self.life.withdrawn.insert(digest.clone(), order);
         let is = |good: &Good| good.digest == digest;
-        let stand_in = self.life.quarantine.as_mut().filter(|it| it.good.as_ref().is_some_and(is));
-        if let Some(quarantine) = stand_in {
-            // It was to run in place of what is in quarantine.
-            quarantine.good = earlier.filter(|earlier| earlier.digest != quarantine.digest);
+        // It was to run in place of what must not run.
+        let stands_in = |banned: &&mut Quarantine| banned.good.as_ref().is_some_and(is);
+        let replace = |banned: &mut Quarantine| {
+            banned.good = earlier.clone().filter(|earlier| earlier.digest != banned.digest);
+        };
+        let was_noted = self.life.quarantine.as_mut().filter(stands_in).map(replace).is_some();
+        let was_other = self.life.withdrawn.values_mut().filter(stands_in).map(replace).count() > 0;
+        if was_noted {
             self.note();
+        }
+        if was_noted || was_other {
             self.look_again();
         }
         match self.life.serving.clone() {
@@ -359,7 +364,7 @@ impl Step {
         if !self.life.is_in_quarantine(&digest) {
             return;
         }
-        self.life.withdrawn.take_if(|withdrawn| withdrawn.digest == digest);
+        self.life.withdrawn.remove(&digest);
         if self.life.quarantine.as_ref().is_some_and(|quarantine| quarantine.digest == digest) {
             self.lift();
         }

@@ -56,11 +56,6 @@ impl Lineage {
         true
     }
 
-    /// The newest good version that is not this one.
-    pub(super) fn before(&self, digest: &str) -> Option<&Good> {
-        self.all().find(|good| good.digest != digest)
-    }
-
     /// The newest comes first.
     pub(super) fn all(&self) -> impl Iterator<Item = &Good> {
         [&self.last, &self.earlier].into_iter().flatten()
@@ -165,11 +160,10 @@ mod tests {
         let good = |digest: &str| Good { digest: digest.into(), bytes: 1 };
         let mut lineage = Lineage::default();
         assert!(lineage.add(good("a")) && !lineage.add(good("a")));
-        assert_eq!(lineage.before("a"), None);
         assert!(lineage.add(good("b")) && lineage.add(good("c")));
-        assert_eq!((lineage.before("c"), lineage.before("x")), (Some(&good("b")), Some(&good("c"))));
+        assert!(lineage.all().eq(&[good("c"), good("b")]));
         assert!(lineage.add(good("b")));
-        assert_eq!((lineage.before("b"), lineage.before("c")), (None, Some(&good("b"))));
+        assert!(lineage.all().eq(&[good("b")]));
         let root = tempfile::tempdir().unwrap();
         let notes = notes_in(root.path());
         notes.write_lineage("p", &lineage);

@@ -8,6 +8,7 @@
 //! of them. Not here: what follows from an event (`life`), how a job is done (`jobs`), what is logged
 //! (`news`).
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
@@ -28,7 +29,7 @@ use super::version::{Version, WhenJudged};
 use crate::clock::{ms, now_ms};
 use crate::config;
 use crate::file::Stamp;
-use crate::queue::orders::VersionOrder;
+use crate::queue::orders::{VersionOrder, Withdrawn};
 
 /// One plugin in the registry.
 pub(super) struct PluginEntry {
@@ -54,8 +55,9 @@ pub(super) struct Record {
     good: Option<Arc<Version>>,
     /// The good versions, also of the starts before.
     lineage: Lineage,
-    /// The last order of an operator about a version.
-    order: Option<VersionOrder>,
+    /// The versions that operators have withdrawn, and the last order about any version.
+    withdrawn: Withdrawn,
+    last_order: Option<VersionOrder>,
     /// Ends the job that runs.
     stop: CancellationToken,
     /// When that job began, without the wait for its turn.
@@ -90,7 +92,8 @@ impl PluginEntry {
             grants,
             good: None,
             lineage: Lineage::default(),
-            order: None,
+            withdrawn: Withdrawn::new(),
+            last_order: None,
             stop: CancellationToken::new(),
             began: Instant::now(),
             probations: Vec::new(),
@@ -156,31 +159,40 @@ impl PluginEntry {
         record.lineage = lineage.unwrap_or_default();
         self.step(&mut record, LifeEvent::Recalled(noted), None, None);
         // A quarantine that was lifted before this start is not lifted again: it may be a newer one.
-        if let Some(order) = record.order.clone().filter(|order| order.withdrawn) {
-            self.obey(&mut record, order);
+        for order in record.withdrawn.clone().into_values() {
+            self.withdraw(&mut record, order);
         }
     }
 
-    /// The last order of an operator about a version, or the same one as before.
-    pub(super) fn order(self: &Arc<Self>, order: &VersionOrder) {
+    /// The orders of operators about versions, or the same ones as before.
+    pub(super) fn order(self: &Arc<Self>, withdrawn: &Withdrawn, last: Option<&VersionOrder>) {
         let mut record = self.record();
-        if record.order.as_ref() == Some(order) {
+        let before = std::mem::replace(&mut record.withdrawn, withdrawn.clone());
+        let last_before = std::mem::replace(&mut record.last_order, last.cloned());
+        if !record.life.is_recalled {
             return;
         }
-        record.order = Some(order.clone());
-        if record.life.is_recalled {
-            self.obey(&mut record, order.clone());
+        let lifted = last.filter(|last| !last.withdrawn && last_before.as_ref() != Some(last));
+        let gone = before.keys().filter(|version| !withdrawn.contains_key(*version));
+        let lifted: BTreeSet<&String> = lifted.map(|last| &last.version).into_iter().chain(gone).collect();
+        for digest in lifted {
+            self.obey(&mut record, LifeEvent::Lifted(digest.clone()));
+        }
+        for order in withdrawn.values().filter(|order| before.get(&order.version) != Some(order)) {
+            self.withdraw(&mut record, order.clone());
         }
     }
 
-    fn obey(self: &Arc<Self>, record: &mut LockedRecord<'_>, order: VersionOrder) {
-        let VersionOrder { version: digest, withdrawn, why, .. } = order;
-        let event = if withdrawn {
-            let good = record.lineage.before(&digest).cloned();
-            LifeEvent::Withdrawn(Quarantine { digest, why: format!("withdrawn: {why}"), good })
-        } else {
-            LifeEvent::Lifted(digest)
-        };
+    fn withdraw(self: &Arc<Self>, record: &mut LockedRecord<'_>, order: VersionOrder) {
+        let VersionOrder { version: digest, why, .. } = order;
+        let good = record.earlier(&digest).cloned();
+        self.obey(
+            record,
+            LifeEvent::Withdrawn(Quarantine { digest, why: format!("withdrawn: {why}"), good }),
+        );
+    }
+
+    fn obey(self: &Arc<Self>, record: &mut LockedRecord<'_>, event: LifeEvent) {
         let work = self.step(record, event, None, None);
         debug_assert!(work.is_none(), "an order begins no job");
     }
@@ -340,13 +352,15 @@ impl PluginEntry {
         let retry_at_ms = shown
             .retry_at
             .map(|at| now_ms().saturating_add(ms(at.saturating_duration_since(Instant::now()))));
+        let earlier = active.and_then(|version| record.earlier(&version.digest));
+        let back_to = active.and_then(|_| record.life.goes_back_to(earlier));
         PluginStatus {
             name: self.name.to_string(),
             state: shown.state,
             digest: active.map(|version| version.digest.clone()),
             on_probation: matches!(record.life.serving, Serving::Probation(..)),
-            can_go_back: active
-                .map(|version| record.life.can_go_back(record.lineage.before(&version.digest))),
+            can_go_back: active.map(|_| back_to.is_some()),
+            back_to: back_to.map(|good| good.digest.clone()),
             error: shown.error.clone(),
             retry_at_ms,
             loaded_at_ms: active.map(|_| record.loaded_at_ms),
@@ -378,6 +392,16 @@ impl LockedRecord<'_> {
 }
 
 impl Record {
+    /// The newest good version that may run in place of this one.
+    fn earlier(&self, digest: &str) -> Option<&Good> {
+        let may_run = |good: &&Good| {
+            good.digest != digest
+                && !self.withdrawn.contains_key(&good.digest)
+                && !self.life.is_in_quarantine(&good.digest)
+        };
+        self.lineage.all().find(may_run)
+    }
+
     /// The probation of this content. A copy of the file has the same one: attempts on either bring one
     /// verdict.
     fn probation(&mut self, version: &Good, on_probation: bool) -> Arc<Probation> {

@@ -35,6 +35,8 @@ pub(crate) struct PluginStatus {
     pub on_probation: bool,
     /// Whether another version takes over if an operator withdraws the active one. None: there is none.
     pub can_go_back: Option<bool>,
+    /// Digest of that version.
+    pub back_to: Option<String>,
     /// Why the file that is there cannot be used.
     pub error: Option<String>,
     /// When it is tried again, in milliseconds since the Unix epoch. None: when another file is there, or

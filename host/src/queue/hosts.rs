@@ -111,6 +111,9 @@ pub(crate) struct HostPlugin {
     /// the host does not tell.
     #[serde(default)]
     pub can_go_back: Option<bool>,
+    /// SHA-256 of that version.
+    #[serde(default)]
+    pub back_to: Option<String>,
     /// The latest changes of its versions, oldest first.
     #[serde(default)]
     pub history: Vec<HostChange>,

@@ -111,8 +111,11 @@ try {
   const version = await page.$eval('section[data-live="versions"] tbody code', (code) => code.title);
   const [, digits] = found.split("@");
   if (!version.startsWith(digits)) throw new Error(`${version} runs, not ${digits}`);
-  await page.type("form[action='/plugins/mail/rollback'] input[name='version']", digits);
   await page.type("form[action='/plugins/mail/rollback'] input[name='why']", "it loses mail");
+  await click("form[action='/plugins/mail/rollback'] button");
+  const swap = await words();
+  if (!swap.includes(`${digits} stops, `)) throw new Error(swap);
+  await judge("rollback");
   await click("form[action='/plugins/mail/rollback'] button");
   // The page changes by itself.
   await page.waitForFunction(

@@ -18,7 +18,7 @@ const CHECKED: &str = "what serves was compiled and checked";
 const REST: &str = "it comes to rest, as its file says, by its own events";
 const WRONG: &str = "nothing is done twice or for nothing";
 
-const SEEN: [&str; 9] = [
+const SEEN: [&str; 10] = [
     "on probation",
     "rolled back",
     "removed during its probation",
@@ -28,6 +28,7 @@ const SEEN: [&str; 9] = [
     "hindered, and due again",
     "withdrawn, with nothing else",
     "lifted, and on probation again",
+    "two are withdrawn",
 ];
 
 pub(super) fn properties() -> Vec<Property<System>> {
@@ -43,7 +44,7 @@ pub(super) fn properties() -> Vec<Property<System>> {
             !versions.iter().flatten().any(is_bad)
         }),
         Property::always(WITHDRAWN, |_, world: &World| {
-            let is_withdrawn = |version: &ModelVersion| world.withdrawn == Some(digest(version.content));
+            let is_withdrawn = |version: &ModelVersion| world.withdrawn.contains(&digest(version.content));
             !world.life.is_recalled || ![world.active, world.good].iter().flatten().any(is_withdrawn)
         }),
         Property::always(NOTED, |_, world: &World| {
@@ -87,9 +88,10 @@ pub(super) fn properties() -> Vec<Property<System>> {
             world.life.candidate == Candidate::Quarantined && world.active.is_none()
         }),
         Property::sometimes(SEEN[8], |_, world: &World| {
-            let is_lifted = world.left.orders == 0 && world.withdrawn.is_none();
+            let is_lifted = world.left.orders == 0 && world.withdrawn.is_empty();
             is_lifted && matches!(world.life.serving, Serving::Probation(..))
         }),
+        Property::sometimes(SEEN[9], |_, world: &World| world.withdrawn.len() > 1),
     ]
 }
 
@@ -175,28 +177,29 @@ fn missed(model: System, property: &'static str) {
 
 #[test]
 fn good_and_bad_versions_grants_and_a_restart() {
-    holds(JUDGED, &[SEEN[6], SEEN[7], SEEN[8]]);
+    holds(JUDGED, &[SEEN[6], SEEN[7], SEEN[8], SEEN[9]]);
 }
 
 #[test]
 fn files_that_are_refused() {
-    holds(REFUSED, &[SEEN[1], SEEN[3], SEEN[4], SEEN[7], SEEN[8]]);
+    holds(REFUSED, &[SEEN[1], SEEN[3], SEEN[4], SEEN[7], SEEN[8], SEEN[9]]);
 }
 
 #[test]
 fn hindrances_doubts_and_an_end() {
-    holds(HINDERED, &[SEEN[7], SEEN[8]]);
+    holds(HINDERED, &[SEEN[7], SEEN[8], SEEN[9]]);
 }
 
 #[test]
 fn what_an_operator_withdraws_and_lifts() {
     holds(ORDERED, &[SEEN[6]]);
     missed(System { loses: Some(LostEffect::LetGo), ..ORDERED }, WITHDRAWN);
+    missed(System { lacks: Some(Guard::WithdrawalsAddUp), ..ORDERED }, WITHDRAWN);
 }
 
 #[test]
 fn no_plugin_waits_for_the_file_of_another() {
-    holds(BESIDE, &[SEEN[3], SEEN[6], SEEN[7], SEEN[8]]);
+    holds(BESIDE, &[SEEN[3], SEEN[6], SEEN[7], SEEN[8], SEEN[9]]);
     missed(System { makes_room: false, ..BESIDE }, REST);
 }
 

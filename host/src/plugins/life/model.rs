@@ -8,6 +8,7 @@
 //! Not here: what must always hold (`checks`), that the watcher and the registry carry out what the effects
 //! say (`plugins::tests`), who compiles at once (`gate`).
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -128,8 +129,8 @@ pub(super) struct World {
     pub(super) left: EventBudget,
     /// Watched: a content that was found to be bad, until another one was taken.
     pub(super) banned: Option<Digest>,
-    /// Watched: what an operator has withdrawn.
-    pub(super) withdrawn: Option<Digest>,
+    /// Watched: what operators have withdrawn.
+    pub(super) withdrawn: BTreeSet<Digest>,
     /// Watched: what was done that must never be done.
     pub(super) wrong: Option<&'static str>,
 }
@@ -395,7 +396,7 @@ impl Model for System {
             writing: Vec::new(),
             left: self.budget,
             banned: None,
-            withdrawn: None,
+            withdrawn: BTreeSet::new(),
             wrong: None,
         }]
     }
@@ -469,7 +470,7 @@ impl Model for System {
             Act::Look => {
                 if !world.life.is_recalled {
                     world.tell(LifeEvent::Recalled(world.noted.clone()), None);
-                    if let Some(digest) = world.withdrawn.clone() {
+                    for digest in world.withdrawn.clone() {
                         world.tell(withdrawal(digest), None);
                     }
                 }
@@ -501,12 +502,12 @@ impl Model for System {
             }
             Act::Withdraw(content) => {
                 world.left.orders -= 1;
-                world.withdrawn = Some(digest(content));
+                world.withdrawn.insert(digest(content));
                 world.tell(withdrawal(digest(content)), None);
             }
             Act::Lift(content) => {
                 world.left.orders -= 1;
-                world.withdrawn.take_if(|withdrawn| *withdrawn == digest(content));
+                world.withdrawn.remove(&digest(content));
                 world.banned.take_if(|banned| *banned == digest(content));
                 world.tell(LifeEvent::Lifted(digest(content)), None);
             }

@@ -3,9 +3,10 @@
 //! Plain data: `life::step` is the only place that changes it. docs/decisions/0010-life-of-a-version.md has
 //! the table of states.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::event::JobKind;
+use super::event::{Digest, JobKind};
 use crate::file::Found;
 use crate::plugins::quarantine::{Good, Quarantine};
 use crate::plugins::retries::{Failed, Pauses};
@@ -21,8 +22,8 @@ pub(in crate::plugins) struct Life {
     /// The last failure, until another content takes its place.
     pub(super) failed: Option<Failed>,
     pub(super) quarantine: Option<Quarantine>,
-    /// The version that an operator has withdrawn, until it is lifted.
-    pub(super) withdrawn: Option<Quarantine>,
+    /// The versions that operators have withdrawn, until they are lifted.
+    pub(super) withdrawn: BTreeMap<Digest, Quarantine>,
     /// Whether the note of an earlier start was looked for.
     pub(in crate::plugins) is_recalled: bool,
     pub(super) noting: Noting,
@@ -96,6 +97,7 @@ pub(super) enum Guard {
     QuarantineBeforeCompiling,
     VerdictsAreOfWhatServes,
     NotesAreWrittenInOrder,
+    WithdrawalsAddUp,
 }
 
 impl Life {
@@ -138,31 +140,27 @@ impl Life {
         true
     }
 
-    pub(super) fn is_in_quarantine(&self, digest: &str) -> bool {
+    pub(in crate::plugins) fn is_in_quarantine(&self, digest: &str) -> bool {
         self.banned(digest).is_some()
     }
 
-    /// Whether another version takes over if the one that serves is withdrawn. `earlier` is the good version
-    /// before it.
-    pub(in crate::plugins) fn can_go_back(&self, earlier: Option<&Good>) -> bool {
+    /// The version that takes over if the one that serves is withdrawn. `earlier` is the good version before
+    /// it.
+    pub(in crate::plugins) fn goes_back_to<'g>(&'g self, earlier: Option<&'g Good>) -> Option<&'g Good> {
         match &self.serving {
-            Serving::Probation(..) => true,
-            Serving::Good(_) => match (&self.candidate, &self.quarantine) {
-                // The earlier version takes the place of what is in quarantine, not of what cannot be used.
-                (Candidate::Refused, _) => false,
-                // The file holds what an operator withdrew before, which may run when that order is replaced.
-                (Candidate::Quarantined, None) => true,
-                (_, quarantine) => earlier.is_some_and(|earlier| {
-                    quarantine.as_ref().is_none_or(|quarantine| quarantine.digest != earlier.digest)
-                }),
-            },
-            Serving::Absent | Serving::Draining(_) => false,
+            Serving::Probation(_, good) => Some(good),
+            // The earlier version takes the place of what is in quarantine, not of what cannot be used.
+            Serving::Good(_) if self.candidate != Candidate::Refused => {
+                earlier.filter(|earlier| !self.is_in_quarantine(&earlier.digest))
+            }
+            Serving::Good(_) | Serving::Absent | Serving::Draining(_) => None,
         }
     }
 
     /// Why this content must not run, and the version that runs in its place where none serves or is kept.
     pub(super) fn banned(&self, digest: &str) -> Option<&Quarantine> {
-        [&self.quarantine, &self.withdrawn].into_iter().flatten().find(|banned| banned.digest == digest)
+        let quarantine = self.quarantine.as_ref().filter(|quarantine| quarantine.digest == digest);
+        quarantine.or_else(|| self.withdrawn.get(digest))
     }
 }
 
@@ -210,7 +208,7 @@ mod tests {
                     good: Some(good("a")),
                 });
                 let life = Life { serving, candidate, quarantine, ..Life::new(Pauses::default()) };
-                life.can_go_back(earlier.map(good).as_ref())
+                life.goes_back_to(earlier.map(good).as_ref()).is_some()
             };
         let serves = || Serving::Good(good("a"));
         let (taken, refused, quarantined) = (Candidate::Taken, Candidate::Refused, Candidate::Quarantined);
@@ -221,7 +219,8 @@ mod tests {
         // The version before it is the very one that failed.
         assert!(!can(serves(), quarantined.clone(), Some("b"), Some("b")));
         assert!(can(serves(), quarantined.clone(), Some("b"), Some("c")));
-        assert!(can(serves(), quarantined, None, None));
+        // An operator has withdrawn what the file holds.
+        assert!(!can(serves(), quarantined, None, None));
         assert!(!can(Serving::Draining(good("a")), Candidate::Absent, None, Some("b")));
         assert!(!can(Serving::Absent, Candidate::Absent, None, Some("b")));
     }

@@ -5,24 +5,32 @@
 //!
 //! Not here: the form of an announcement (`queue::hosts`).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::Health;
-use crate::clock::now_ms;
+use crate::clock::{ms, now_ms};
+use crate::plugins::figures::judged;
 use crate::plugins::{Change, PluginStatus, Plugins};
 use crate::queue::Link;
-use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue};
+use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue, HostVersion};
 use crate::queue::orders;
 use crate::reload::ConfigReloads;
 use crate::task::SettledAs;
-use crate::worker::workers::QueueBoard;
+use crate::worker::workers::{QueueBoard, QueueEntry};
 
 /// A rate is the mean over this many announcements, which is a minute.
 const RATE_SAMPLES: usize = 20;
+
+/// A version is judged by its attempts of this time, in which there are at most so many samples.
+const WINDOW: Duration = Duration::from_secs(600);
+const SAMPLES: u32 = 20;
+/// A version that took the place of another one is new for so long.
+const NEW: Duration = Duration::from_secs(3600);
 
 /// The loop.
 pub(crate) struct Announcer {
@@ -34,7 +42,11 @@ pub(crate) struct Announcer {
     board: QueueBoard,
     reloads: ConfigReloads,
     rates: HashMap<Arc<str>, CompletionRate>,
+    windows: HashMap<(Arc<str>, Arc<str>), AttemptWindow>,
 }
+
+/// Samples of the judged attempts of a version at the tasks of a queue, and how many of them failed.
+struct AttemptWindow(VecDeque<(Instant, (u64, u64))>);
 
 /// Samples of how many tasks had been completed at what time, oldest first.
 #[derive(Default)]
@@ -49,7 +61,8 @@ impl Announcer {
         board: QueueBoard,
         reloads: ConfigReloads,
     ) -> Announcer {
-        Announcer { id, started_at: now_ms(), link, plugins, health, board, reloads, rates: HashMap::new() }
+        let (rates, windows) = (HashMap::new(), HashMap::new());
+        Announcer { id, started_at: now_ms(), link, plugins, health, board, reloads, rates, windows }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -78,6 +91,9 @@ impl Announcer {
         let report = self.health.report();
         let posted = self.board.queues();
         self.rates.retain(|name, _| posted.iter().any(|queue| queue.name == *name));
+        let statuses = self.plugins.status();
+        let serving: HashSet<String> = statuses.iter().filter_map(label).collect();
+        let mut versions = self.versions(&posted, &serving, Instant::now());
         let queues = posted.into_iter().map(|queue| {
             let completed = queue.metrics.settlements(SettledAs::Completed).get();
             let health = report.queues.iter().find(|health| *health.queue == *queue.name);
@@ -95,6 +111,7 @@ impl Announcer {
                 completed,
                 retried: queue.metrics.settlements(SettledAs::Retried).get(),
                 dead: queue.metrics.dead(),
+                versions: versions.remove(&queue.name).unwrap_or_default(),
                 rate: self.rates.entry(queue.name).or_default().sample(completed),
             }
         });
@@ -105,8 +122,73 @@ impl Announcer {
             started_at: self.started_at,
             queues: queues.collect(),
             config_error: self.reloads.refusal(),
-            plugins: self.plugins.status().into_iter().map(host_plugin).collect(),
+            plugins: statuses.into_iter().map(host_plugin).collect(),
         }
+    }
+
+    /// The attempts on the last versions in each queue.
+    fn versions(
+        &mut self,
+        posted: &[QueueEntry],
+        serving: &HashSet<String>,
+        now: Instant,
+    ) -> HashMap<Arc<str>, Vec<HostVersion>> {
+        let mut before = std::mem::take(&mut self.windows);
+        let mut all: HashMap<Arc<str>, Vec<HostVersion>> = HashMap::new();
+        for queue in posted {
+            // One that came back after others is there twice: its newer place counts, with all its attempts.
+            let mut sums: Vec<(Arc<str>, (u64, u64))> = Vec::new();
+            for (label, counts) in queue.metrics.versions() {
+                let ends = counts.ends();
+                let (mut attempts, mut failures) = judged(|end| ends[end as usize]);
+                if let Some(at) = sums.iter().position(|(known, _)| *known == label) {
+                    let (_, earlier) = sums.remove(at);
+                    (attempts, failures) = (attempts + earlier.0, failures + earlier.1);
+                }
+                sums.push((label, (attempts, failures)));
+            }
+            for (label, counts) in sums {
+                let key = (queue.name.clone(), label.clone());
+                let mut window = before.remove(&key).unwrap_or_else(|| AttemptWindow::new(now));
+                let (attempts, failures) = window.sample(now, counts, serving.contains(&*label));
+                self.windows.insert(key, window);
+                if attempts > 0 {
+                    let version = HostVersion { version: label.to_string(), attempts, failures };
+                    all.entry(queue.name.clone()).or_default().push(version);
+                }
+            }
+        }
+        all
+    }
+}
+
+/// The version that runs tasks, as queues count it.
+fn label(plugin: &PluginStatus) -> Option<String> {
+    Some(format!("{}@{}", plugin.name, plugin.digest.as_deref()?.get(..12)?))
+}
+
+impl AttemptWindow {
+    fn new(now: Instant) -> AttemptWindow {
+        AttemptWindow([(now, (0, 0))].into())
+    }
+
+    /// The attempts and failures of the last [`WINDOW`]: up to now while the version serves, and else of the
+    /// time before its last attempt.
+    fn sample(&mut self, now: Instant, counts: (u64, u64), is_serving: bool) -> (u64, u64) {
+        let samples = &mut self.0;
+        if samples.back().is_none_or(|(_, last)| *last != counts) {
+            // One in each step is kept, and the newest one.
+            if samples.len() > 2 && now.duration_since(samples[samples.len() - 2].0) < WINDOW / SAMPLES {
+                samples.pop_back();
+            }
+            samples.push_back((now, counts));
+        }
+        let end = if is_serving { now } else { samples.back().map_or(now, |(at, _)| *at) };
+        while samples.get(1).is_some_and(|(at, _)| end.duration_since(*at) >= WINDOW) {
+            samples.pop_front();
+        }
+        let (_, first) = samples.front().copied().unwrap_or((now, counts));
+        (counts.0.saturating_sub(first.0), counts.1.saturating_sub(first.1))
     }
 }
 
@@ -131,6 +213,8 @@ impl CompletionRate {
 fn host_plugin(plugin: PluginStatus) -> HostPlugin {
     let serving = plugin.digest.as_deref().and_then(|digest| plugin.figures.counted(digest));
     let (version_attempts, version_failures) = serving.map(|version| version.judged()).unwrap_or_default();
+    let has_replaced = plugin.digest.is_some() && plugin.figures.versions().len() > 1;
+    let age_ms = plugin.loaded_at_ms.map(|loaded| now_ms().saturating_sub(loaded));
     HostPlugin {
         name: plugin.name,
         state: plugin.state.into_str().to_owned(),
@@ -152,6 +236,7 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
         on_probation: plugin.on_probation,
         can_go_back: plugin.can_go_back,
         back_to: plugin.back_to,
+        is_new: has_replaced && age_ms.is_some_and(|age| age < ms(NEW)),
         history: plugin.history.into_iter().map(host_change).collect(),
     }
 }
@@ -159,4 +244,28 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
 fn host_change(change: Change) -> HostChange {
     let Change { at_ms, what, digest, took_ms, reason } = change;
     HostChange { at: at_ms, what: what.into_str().to_owned(), version: digest, took_ms, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_has_the_attempts_of_its_last_minutes() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let mut window = AttemptWindow::new(start);
+        assert_eq!(window.sample(at(3), (100, 90), true), (100, 90));
+        for second in (6..1000).step_by(3) {
+            window.sample(at(second), (100 + second, 90), true);
+            assert!(window.0.len() <= SAMPLES as usize + 3, "{}", window.0.len());
+        }
+        // What failed ten minutes ago does not count any more.
+        let (attempts, failures) = window.sample(at(1000), (1100, 90), true);
+        assert!((600..=640).contains(&attempts) && failures == 0, "{attempts} {failures}");
+        // It is replaced, and keeps its last minutes.
+        assert_eq!(window.sample(at(5000), (1100, 90), false), (attempts, 0));
+        // It serves again, and has not run anything lately.
+        assert_eq!(window.sample(at(5003), (1100, 90), true), (0, 0));
+    }
 }

@@ -22,7 +22,7 @@ use crate::dashboard::{self, Dashboard};
 use crate::descriptors::{self, Scarcity};
 use crate::embedded::{self, Embedded};
 use crate::mask::FieldMask;
-use crate::metrics::Sources;
+use crate::metrics::{AlarmBoard, Sources};
 use crate::plugins::{Plugins, Source, UNWATCHED};
 use crate::queue::orders::Orders;
 use crate::queue::server::SizeLimits;
@@ -174,7 +174,9 @@ impl Host {
             workers.board(),
             reloads.clone(),
         );
+        let alarms = AlarmBoard::default();
         let sources = Sources {
+            alarms: alarms.clone(),
             board: workers.board(),
             capacity: capacity.clone(),
             health: health.clone(),
@@ -186,6 +188,7 @@ impl Host {
         };
         let _ = served.metrics.set(sources.registry());
         servants.tracker.spawn(announcer.run(servants.over.clone()));
+        servants.tracker.spawn(alarms.run(reloads.clone(), link.clone(), servants.over.clone()));
         let recorder = Recorder::new(host_id.clone(), link.clone(), workers.board());
         servants.tracker.spawn(recorder.run(servants.over.clone()));
         tracing::info!(

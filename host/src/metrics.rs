@@ -8,6 +8,7 @@
 //!
 //! Not here: counting (`worker::metrics`, `plugins::figures`), serving the text (`admin`).
 
+mod alarms;
 mod process;
 
 use std::fmt;
@@ -30,6 +31,7 @@ use crate::task::{AttemptEnd, SettledAs};
 use crate::telemetry::Traces;
 use crate::worker::capacity::Capacity;
 use crate::worker::workers::QueueBoard;
+pub(crate) use alarms::AlarmBoard;
 use process::Process;
 
 /// The parts of the host that have figures.
@@ -42,6 +44,7 @@ pub(crate) struct Sources {
     pub plugins: Plugins,
     pub traces: Traces,
     pub refused: RefusedTokens,
+    pub alarms: AlarmBoard,
 }
 
 impl Sources {
@@ -148,6 +151,15 @@ impl Sources {
         })
     }
 
+    fn alarms(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all: Vec<_> = self.alarms.scrape().into_iter().collect();
+        let mut out = SeriesWriter { out, label: "kind", all: &all, name: |((kind, ..), _)| kind };
+        let help = "Alarms of the dashboard, by kind, queue (empty: of none) and severity (urgent, look).";
+        out.write("alarm", help, |((_, queue, severity), count)| {
+            [([("queue", queue.as_str()), ("severity", severity)], ConstGauge::new(*count))]
+        })
+    }
+
     fn traces(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let all = self.traces.counts();
         let mut out = SeriesWriter { out, label: "result", all: &all, name: |(result, _)| result };
@@ -233,6 +245,7 @@ impl Collector for Sources {
         self.redis(&mut out)?;
         self.refused(&mut out)?;
         self.traces(&mut out)?;
+        self.alarms(&mut out)?;
         self.plugins(&mut out)
     }
 }

@@ -102,6 +102,19 @@ fn every_alarm_of_the_dashboard_is_in_the_table() {
         let is_known = sources.iter().flat_map(|source| source.lines()).any(is_it);
         assert!(is_known, "there is no alarm {alarm:?}");
     }
+    let section = section.expect("the section");
+    let kinds =
+        section.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.rsplit(" | ").next());
+    let kinds: Vec<&str> = kinds.skip(1).flat_map(|cell| cell.split(", ")).collect();
+    for kind in &kinds {
+        let quoted = kind.replace('`', "\"");
+        assert!(sources.iter().any(|source| source.contains(&quoted)), "there is no alarm of kind {kind}");
+    }
+    assert_eq!(
+        kinds.iter().collect::<BTreeSet<_>>().len(),
+        alarms + 1,
+        "a plugin's alarm has two kinds: {kinds:?}"
+    );
     assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), alarms, "{told:#?}");
 }
 

@@ -292,6 +292,7 @@ mod tests {
             on_probation: true,
             can_go_back: Some(true),
             back_to: None,
+            is_new: false,
             history: vec![change("loaded", None), change("rolled-back", Some("it spoiled\n6 tasks"))],
         };
         let error = Some("it exports no\nhandler".to_owned());

@@ -333,6 +333,7 @@ mod tests {
             retried: 3,
             dead: 1,
             rate: 1.25,
+            versions: Vec::new(),
         };
         HostInfo {
             id: id.into(),

@@ -48,6 +48,7 @@ fn hosts() -> Vec<HostInfo> {
         retried: u64::MAX,
         dead: u64::MAX,
         rate: 1e12,
+        versions: Vec::new(),
     };
     let change = HostChange {
         at: LONG_AGO,
@@ -77,6 +78,7 @@ fn hosts() -> Vec<HostInfo> {
         on_probation: true,
         can_go_back: Some(false),
         back_to: None,
+        is_new: false,
         history: vec![change],
     };
     let host = HostInfo {

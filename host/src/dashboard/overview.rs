@@ -1,7 +1,5 @@
 //! The overview: alarms in words, and a line for each queue.
 
-use std::collections::BTreeMap;
-
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
@@ -15,14 +13,9 @@ use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, age_or_none, data, plural};
 use super::values::{Values, dead_path, queue_path};
-use crate::chain::chain;
-use crate::clock::now_ms;
-use crate::operations::alarms::alarms;
-use crate::operations::history::{LATELY, Lately, completed, failed, histories};
-use crate::operations::{QueueView, queue_views};
-use crate::queue::hosts;
+use crate::operations::history::{LATELY, Lately, completed, failed};
+use crate::operations::{Overview, QueueView, overview};
 use crate::queue::minutes::QueueHistory;
-use crate::queue::upkeep::dangers;
 
 const COLUMNS: [&str; 14] = [
     "Queue",
@@ -47,23 +40,8 @@ pub(super) async fn show(
     values: Values,
 ) -> Result<Response, PageProblem> {
     let api = &dashboard.api;
-    let link = api.link().await?;
-    let hosts = hosts::list(link).await?;
-    let (mut queues, mut failed) = (Vec::new(), Vec::new());
-    for (queue, view) in queue_views(&api.queues(), link, &hosts, now_ms()).await {
-        match view {
-            Ok(view) => queues.push(view),
-            Err(error) if error.is_connection() => return Err(error.into()),
-            Err(error) => {
-                let why = error.misfit(&queue).unwrap_or_else(|| chain(&error));
-                failed.push((queue, why));
-            }
-        }
-    }
-    let histories = histories(&api.queues(), link).await?;
-    let lately: BTreeMap<String, Lately> =
-        histories.iter().map(|(name, history)| (name.clone(), Lately::of(history))).collect();
-    let alarms = alarms(&queues, &hosts, &failed, &lately, &dangers(link).await);
+    let Overview { hosts, queues, failed, histories, lately, alarms } =
+        overview(&api.queues(), api.link().await?).await?;
     let rows = html! {
         @for (at, queue) in queues.iter().enumerate() {
             (row(at, queue, histories.get(&queue.queue), lately.get(&queue.queue)))

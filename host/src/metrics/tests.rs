@@ -9,7 +9,7 @@ use std::time::Duration;
 use prometheus_client::encoding::text;
 use strum::VariantArray as _;
 
-use super::Sources;
+use super::{AlarmBoard, Sources};
 use crate::admin::{FetchState, Health, RefusedTokens};
 use crate::config::Config;
 use crate::plugins::Plugins;
@@ -81,6 +81,7 @@ impl Host {
             plugins: self.plugins.clone(),
             traces: Traces::default(),
             refused: RefusedTokens::default(),
+            alarms: AlarmBoard::default(),
         };
         let mut out = String::new();
         text::encode(&mut out, &sources.registry()).unwrap();

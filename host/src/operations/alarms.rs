@@ -13,7 +13,7 @@ use super::history::{LATELY, Lately, SILENT, SpanView};
 use super::queues::{NO_HOST, QueueView};
 use crate::clock;
 use crate::config::units::{plural, show_duration};
-use crate::queue::hosts::{HostInfo, HostPlugin, STOPPING};
+use crate::queue::hosts::{HostInfo, HostPlugin, HostVersion, LostHost, STOPPING};
 use crate::queue::upkeep::Danger;
 
 /// A task that has waited for longer is an alarm.
@@ -22,23 +22,26 @@ const LONG_WAIT_MS: u64 = 5 * 60_000;
 const IDLE_BACKLOG_MS: u64 = 60_000;
 /// A consumer that is silent for longer, and has tasks, is an alarm: it is longer than most leases.
 const SILENT_MS: u64 = 60_000;
+/// So many hosts that were lost within an hour are an urgent alarm.
+const MANY_LOST: u64 = 3;
 /// A queue is judged by so many attempts of the last minutes. More failures than the first part are an alarm,
 /// and more than the second one an urgent one.
 const JUDGED_LATELY: u64 = 10;
 const FAILED_PART: (f64, f64) = (0.1, 0.5);
-/// The version of a plugin that runs tasks is judged by so many attempts on a host. This part of failures is
-/// an alarm.
+/// A new version of a plugin is judged by so many attempts in a queue. This part of failures is an alarm, if
+/// it is larger by [`WORSE`] than that of the version before.
 const JUDGED_ATTEMPTS: u64 = 20;
 const FAILED_VERSION: f64 = 0.5;
-/// A version on which no attempt succeeds is judged by so many attempts on all hosts together. A queue with
-/// few tasks might not have more for hours.
+const WORSE: f64 = 0.25;
+/// A version on which no attempt succeeds is judged by so many attempts. A queue with few tasks might not
+/// have more for hours.
 const JUDGED_ALL_FAILED: u64 = 5;
-/// The way out of both.
-const BAD_VERSION: &str = "See the errors of its tasks; put another version in place, or roll it back.";
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Alarm {
+    /// Its kind, for programs. It does not change.
+    pub kind: &'static str,
     /// Tasks are not done because of it.
     pub is_urgent: bool,
     pub about: AlarmSubject,
@@ -67,31 +70,41 @@ pub(crate) fn alarms(
     lately: &BTreeMap<String, Lately>,
     dangers: &[Danger],
 ) -> Vec<Alarm> {
-    let about_redis =
-        |danger: &Danger| alarm(danger.is_urgent, AlarmSubject::Redis, danger.what.as_str(), danger.way_out);
+    let about_redis = |danger: &Danger| {
+        let (what, way_out) = (danger.what.as_str(), danger.way_out);
+        alarm(danger.kind, danger.is_urgent, AlarmSubject::Redis, what, way_out)
+    };
     let mut alarms: Vec<Alarm> = dangers.iter().map(about_redis).collect();
     if hosts.is_empty() {
         let (what, way_out) = (
             "No host has announced itself for 15 seconds.",
             "Start a host, or look whether Redis refuses writes.",
         );
-        alarms.push(alarm(true, AlarmSubject::Hosts, what, way_out));
+        alarms.push(alarm("no-host", true, AlarmSubject::Hosts, what, way_out));
     }
     for (queue, error) in failed {
         let way_out = "Repair the key in Redis, or name another stream in the configuration.";
-        alarms.push(alarm(true, of(queue), format!("It cannot be counted: {error}."), way_out));
+        let what = format!("It cannot be counted: {error}.");
+        alarms.push(alarm("queue-unfit", true, of(queue), what, way_out));
     }
     for queue in queues {
         about_queue(queue, lately.get(&queue.queue), hosts, &mut alarms);
     }
     about_plugins(hosts, &mut alarms);
+    about_versions(hosts, &mut alarms);
     about_hosts(hosts, &mut alarms);
     alarms.sort_by_key(|alarm| !alarm.is_urgent);
     alarms
 }
 
-fn alarm(is_urgent: bool, about: AlarmSubject, what: impl Into<String>, way_out: impl Into<String>) -> Alarm {
-    Alarm { is_urgent, about, what: what.into(), way_out: way_out.into() }
+fn alarm(
+    kind: &'static str,
+    is_urgent: bool,
+    about: AlarmSubject,
+    what: impl Into<String>,
+    way_out: impl Into<String>,
+) -> Alarm {
+    Alarm { kind, is_urgent, about, what: what.into(), way_out: way_out.into() }
 }
 
 fn of(queue: &str) -> AlarmSubject {
@@ -99,29 +112,36 @@ fn of(queue: &str) -> AlarmSubject {
 }
 
 fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
-    let mut add = |is_urgent, what: String, way_out: &str| {
-        alarms.push(alarm(is_urgent, of(&view.queue), what, way_out));
+    let mut add = |kind, is_urgent, what: String, way_out: &str| {
+        alarms.push(alarm(kind, is_urgent, of(&view.queue), what, way_out));
     };
     let (waiting, oldest) = (view.queued + view.held_tasks, view.oldest_ms.unwrap_or(0));
     let has_finished_nothing = lately.is_some_and(|lately| lately.finished == 0);
     let mut is_explained = true;
     if view.state == NO_HOST && !hosts.is_empty() {
         let what = format!("No running host has this queue; {}.", wait(waiting));
-        add(waiting > 0, what, "Start a host with a configuration that has it.");
+        add("queue-without-host", waiting > 0, what, "Start a host with a configuration that has it.");
     } else if view.state == "stalled" {
         let way_out = "See the log of the host and /readyz; restart the host if it does not recover.";
         let reason = view.hosts.iter().find_map(|on| on.queue.reason.as_deref());
         let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-        add(true, format!("A host does not get on with it (stalled){reason}."), way_out);
+        add("stalled", true, format!("A host does not get on with it (stalled){reason}."), way_out);
     } else if view.paused {
-        add(false, format!("It is paused; {}.", wait(waiting)), "Resume it when its tasks may run.");
+        let what = format!("It is paused; {}.", wait(waiting));
+        add("paused", false, what, "Resume it when its tasks may run.");
     } else if let Some(held) = &view.held {
         let what = format!("It is held {}.", held.told(clock::now_ms()));
-        add(true, what, "Repair that; the queue tries one task at a time. Resume ends the hold at once.");
+        let way_out = "Repair that; the queue tries one task at a time. Resume ends the hold at once.";
+        add("held", true, what, way_out);
     } else if view.state == "waiting-for-plugin" {
         let what =
             format!("It waits for a working version of its plugin {}; {}.", view.plugin, wait(waiting));
-        add(waiting > 0, what, "See the plugins: put a working file in place, or reload it.");
+        add(
+            "waits-for-plugin",
+            waiting > 0,
+            what,
+            "See the plugins: put a working file in place, or reload it.",
+        );
     } else if view.state == STOPPING {
         // Every host of the queue stops in order. Once none is left, that is an alarm.
     } else {
@@ -129,7 +149,7 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
     }
     if !is_explained && waiting > 0 && view.running == 0 && view.rate == 0.0 && oldest > IDLE_BACKLOG_MS {
         let what = format!("{} and none runs; the oldest has waited for {}.", wait(waiting), time(oldest));
-        add(true, what, "See the state of its hosts below the queue, and the log of a host.");
+        add("none-runs", true, what, "See the state of its hosts below the queue, and the log of a host.");
     } else if !is_explained && oldest > LONG_WAIT_MS && has_finished_nothing && view.rate == 0.0 {
         let runs = if view.running == 1 { "runs" } else { "run" };
         let what = format!(
@@ -138,10 +158,20 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
             time(oldest),
             view.running
         );
-        add(true, what, "See what its running tasks do, and what they wait for; cancel those that hang.");
+        add(
+            "nothing-finishes",
+            true,
+            what,
+            "See what its running tasks do, and what they wait for; cancel those that hang.",
+        );
     } else if !is_explained && oldest > LONG_WAIT_MS {
         let what = format!("Its oldest task has waited for {}.", time(oldest));
-        add(true, what, "See what its running tasks do; start another host, or raise concurrency.");
+        add(
+            "long-wait",
+            true,
+            what,
+            "See what its running tasks do; start another host, or raise concurrency.",
+        );
     }
     let known: BTreeSet<&str> = hosts.iter().map(|host| host.id.as_str()).collect();
     let is_known = |name: &str| {
@@ -154,7 +184,12 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
     for consumer in lost {
         let (name, silent) = (&consumer.name, time(consumer.idle_ms));
         let what = format!("{name} has {}, and is silent for {silent}.", plural(consumer.pending, "task"));
-        add(true, what, "A host takes them over when their lease ends; if none does, see the log of a host.");
+        add(
+            "silent-consumer",
+            true,
+            what,
+            "A host takes them over when their lease ends; if none does, see the log of a host.",
+        );
     }
     if let Some(SpanView { completed, failed, error_rate: Some(rate), .. }) =
         lately.map(|lately| &lately.counted)
@@ -165,7 +200,7 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
         let what =
             format!("{failed} of {all} attempts ({percent:.0} %) failed in the last {LATELY} minutes.");
         let way_out = "See the errors of its tasks, and the outcomes by version on the page of the queue.";
-        add(*rate > FAILED_PART.1, what, way_out);
+        add("attempts-fail", *rate > FAILED_PART.1, what, way_out);
     }
     let rules: BTreeSet<&str> = hosts
         .iter()
@@ -176,7 +211,12 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
     // Another version of tqhost may write the same rules in another way, and is an alarm of its own.
     if rules.len() > 1 && different_versions(hosts).is_none() {
         let what = "Hosts have different rules for it.".to_owned();
-        add(false, what, "Give all hosts the same configuration, unless this is a rollout that goes on.");
+        add(
+            "rules-differ",
+            false,
+            what,
+            "Give all hosts the same configuration, unless this is a rollout that goes on.",
+        );
     }
     if view.dead > 0 {
         let mut what = format!("There {} {}.", if view.dead == 1 { "is" } else { "are" }, view.dead);
@@ -185,53 +225,85 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
             what += &format!(" {new} new ones came in the last {LATELY} minutes.");
         }
         let way_out = "Find their causes; then requeue or purge them.";
-        alarms.push(alarm(false, AlarmSubject::Dead(view.queue.clone()), what, way_out));
+        alarms.push(alarm("dead-letters", false, AlarmSubject::Dead(view.queue.clone()), what, way_out));
     }
 }
 
 fn about_plugins(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    // Attempts and failures of the versions on all hosts together, without those that have an alarm.
-    let (mut sums, mut told) = (BTreeMap::<(&str, &str), (u64, u64)>::new(), BTreeSet::new());
     for (host, plugin) in hosts.iter().flat_map(|host| host.plugins.iter().map(move |plugin| (host, plugin)))
     {
         if let Some(version) = &plugin.version {
             versions.entry(&plugin.name).or_default().insert(version);
-            let sum = sums.entry((plugin.name.as_str(), version.as_str())).or_default();
-            sum.0 = sum.0.saturating_add(plugin.version_attempts);
-            sum.1 = sum.1.saturating_add(plugin.version_failures);
         }
-        let about = || AlarmSubject::Plugin(plugin.name.clone());
         if plugin.state != "active" {
             let (state, id) = (&plugin.state, &host.id);
             let why = plugin.error.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
-            let what = format!("It is {state} on {id}{why}.");
-            alarms.push(alarm(plugin.version.is_none(), about(), what, way_out_of(plugin)));
+            let (what, about) =
+                (format!("It is {state} on {id}{why}."), AlarmSubject::Plugin(plugin.name.clone()));
+            let kind = if state == "missing" { "plugin-missing" } else { "plugin-refused" };
+            alarms.push(alarm(kind, plugin.version.is_none(), about, what, way_out_of(plugin)));
         }
-        let (attempts, failures) = (plugin.version_attempts, plugin.version_failures);
-        if let Some(version) = &plugin.version
-            && attempts >= JUDGED_ATTEMPTS
-            && failures as f64 >= attempts as f64 * FAILED_VERSION
-        {
-            told.insert((plugin.name.as_str(), version.as_str()));
-            let version = version.get(..12).unwrap_or(version);
-            let what =
-                format!("{failures} of {attempts} attempts on its version {version} failed on {}.", host.id);
-            alarms.push(alarm(true, about(), what, BAD_VERSION));
-        }
-    }
-    sums.retain(|key, (attempts, failures)| {
-        *attempts >= JUDGED_ALL_FAILED && failures == attempts && !told.contains(key)
-    });
-    for ((plugin, version), (attempts, _)) in sums {
-        let version = version.get(..12).unwrap_or(version);
-        let what = format!("All {attempts} attempts on its version {version} failed.");
-        alarms.push(alarm(true, AlarmSubject::Plugin(plugin.to_owned()), what, BAD_VERSION));
     }
     for (plugin, versions) in versions.iter().filter(|(_, versions)| versions.len() > 1) {
         let what = format!("Hosts run {} different versions of it.", versions.len());
         let way_out = "Put the same file in place on each host, unless this is a rollout that goes on.";
-        alarms.push(alarm(false, AlarmSubject::Plugin((*plugin).to_owned()), what, way_out));
+        let about = AlarmSubject::Plugin((*plugin).to_owned());
+        alarms.push(alarm("versions-differ", false, about, what, way_out));
+    }
+}
+
+/// Attempts on a version at the tasks of one queue, on all hosts together.
+#[derive(Default)]
+struct JudgedVersion {
+    attempts: u64,
+    failures: u64,
+    /// Those on the versions before it, in the last minutes in which they ran.
+    before: (u64, u64),
+}
+
+/// Accuses a version that took the place of another one lately, if its attempts fail and those before did
+/// not. Where nothing was replaced, it is the tasks that have changed, or what their handlers ask: failing
+/// attempts are an alarm about the queue then.
+fn about_versions(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
+    let mut judged: BTreeMap<(&str, &str, &str), JudgedVersion> = BTreeMap::new();
+    for host in hosts {
+        for plugin in host.plugins.iter().filter(|plugin| plugin.is_new) {
+            let Some(version) = &plugin.version else { continue };
+            for queue in &host.queues {
+                let own = |known: &&HostVersion| known.is_of(&plugin.name, version);
+                let Some(serving) = queue.versions.iter().find(own) else { continue };
+                let sum = judged.entry((&plugin.name, version, &queue.name)).or_default();
+                sum.attempts = sum.attempts.saturating_add(serving.attempts);
+                sum.failures = sum.failures.saturating_add(serving.failures);
+                if let Some(before) = queue.versions.iter().rfind(|known| !own(known)) {
+                    sum.before.0 = sum.before.0.saturating_add(before.attempts);
+                    sum.before.1 = sum.before.1.saturating_add(before.failures);
+                }
+            }
+        }
+    }
+    for ((plugin, version, queue), JudgedVersion { attempts, failures, before }) in judged {
+        let part = |(attempts, failures): (u64, u64)| failures as f64 / attempts.max(1) as f64;
+        let fails = attempts >= JUDGED_ATTEMPTS && part((attempts, failures)) >= FAILED_VERSION;
+        let all_fail = attempts >= JUDGED_ALL_FAILED && failures == attempts;
+        let is_known = before.0 >= JUDGED_ALL_FAILED;
+        let is_worse = !is_known || part((attempts, failures)) >= part(before) + WORSE;
+        if !(fails || all_fail) || !is_worse {
+            continue;
+        }
+        let version = version.get(..12).unwrap_or(version);
+        let before = match before {
+            (0, _) => String::new(),
+            (attempts, failures) => format!("; before it came, {failures} of {attempts} did"),
+        };
+        let what = format!(
+            "{failures} of {attempts} attempts on its version {version} failed in queue {queue} in the last \
+             {LATELY} minutes{before}."
+        );
+        let way_out = "See the errors of its tasks; put another version in place, or roll it back.";
+        let about = AlarmSubject::Plugin(plugin.to_owned());
+        alarms.push(alarm("bad-version", true, about, what, way_out));
     }
 }
 
@@ -247,16 +319,26 @@ fn about_hosts(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
     for host in hosts {
         let Some(error) = &host.config_error else { continue };
         let what = format!("{} runs with an earlier configuration: {error}.", host.id);
-        alarms.push(alarm(
-            false,
-            AlarmSubject::Hosts,
-            what,
-            "Repair the file; `tqhost check` tells all problems.",
-        ));
+        let way_out = "Repair the file; `tqhost check` tells all problems.";
+        alarms.push(alarm("config-refused", false, AlarmSubject::Hosts, what, way_out));
     }
     if let Some(what) = different_versions(hosts) {
-        alarms.push(alarm(false, AlarmSubject::Hosts, what, "Finish the upgrade."));
+        alarms.push(alarm("builds-differ", false, AlarmSubject::Hosts, what, "Finish the upgrade."));
     }
+}
+
+/// Says that hosts ended without a word, if any did.
+pub(crate) fn about_lost(lost: &[LostHost], now_ms: u64, alarms: &mut Vec<Alarm>) {
+    let Some(latest) = lost.iter().max_by_key(|host| host.seen_ms) else { return };
+    let ago = time(now_ms.saturating_sub(latest.seen_ms));
+    let (count, is_or_was) = (lost.len() as u64, if lost.len() == 1 { "it was" } else { "the last was" });
+    let what = format!(
+        "{} ended without stopping in the last hour: {is_or_was} {}, {ago} ago.",
+        plural(count, "host"),
+        latest.id
+    );
+    let way_out = "See its log and its machine: memory, a crash, the network. Others take its tasks over.";
+    alarms.push(alarm("host-lost", count >= MANY_LOST, AlarmSubject::Hosts, what, way_out));
 }
 
 /// Tells that hosts run different versions of tqhost, and which. None: all run the same.
@@ -323,41 +405,71 @@ mod tests {
         assert_eq!(alarms(&[queue()], &[host()], &[], &BTreeMap::new(), &[]), []);
     }
 
-    #[test]
-    fn a_plugin_is_judged_by_the_version_that_runs_and_by_enough_attempts() {
-        let table = [(Some("ab"), 4, 4), (Some("ab"), 19, 18), (Some("ab"), 30, 14), (None, 30, 30)];
-        for (version, attempts, failures) in table {
-            let mut host = host();
-            let plugin = &mut host.plugins[0];
-            plugin.version = version.map(str::to_owned);
-            (plugin.version_attempts, plugin.version_failures) = (attempts, failures);
-            // An earlier version failed every attempt.
-            (plugin.attempts, plugin.failures) = (300, 300);
-            assert_eq!(alarms(&[queue()], &[host], &[], &BTreeMap::new(), &[]), []);
-        }
+    /// A host with these attempts and failures in the queue, on the version that runs and on the one before.
+    fn judged(is_new: bool, serving: (u64, u64), before: Option<(u64, u64)>) -> HostInfo {
+        let mut host = host();
+        host.plugins[0].is_new = is_new;
+        let of = |version: &str, (attempts, failures)| HostVersion {
+            version: format!("send@{version}"),
+            attempts,
+            failures,
+        };
+        let versions = before.map(|before| of("aa", before)).into_iter().chain([of("ab", serving)]).collect();
+        host.queues = vec![HostQueue { name: "mail".into(), versions, ..HostQueue::default() }];
+        host
     }
 
     #[test]
-    fn a_version_on_which_every_attempt_failed_is_told_after_a_few_on_all_hosts_together() {
+    fn a_new_version_is_accused_if_it_fails_where_the_one_before_did_not() {
         let table = [
-            ([(3, 3), (1, 1)], None),
-            ([(3, 3), (2, 1)], None),
-            ([(3, 3), (2, 2)], Some("All 5 attempts on its version ab failed.")),
-            ([(19, 19), (0, 0)], Some("All 19 attempts on its version ab failed.")),
-            // The first host is an alarm of its own.
-            ([(20, 20), (5, 5)], Some("20 of 20 attempts on its version ab failed on box-1-0123456789ab.")),
+            // Bad inputs: nothing was replaced lately.
+            (judged(false, (3000, 3000), Some((3000, 0))), None),
+            (
+                judged(true, (3000, 2134), Some((1000, 4))),
+                Some(
+                    "2134 of 3000 attempts on its version ab failed in queue mail in the last 10 minutes; before it came, 4 of 1000 did.",
+                ),
+            ),
+            // They failed before it came, too.
+            (judged(true, (3000, 3000), Some((1000, 990))), None),
+            (judged(true, (100, 60), Some((1000, 400))), None),
+            // Nobody knows how it was before.
+            (judged(true, (5, 5), Some((1, 0))), Some("5 of 5 attempts")),
+            (
+                judged(true, (20, 10), None),
+                Some("10 of 20 attempts on its version ab failed in queue mail in the last 10 minutes."),
+            ),
+            (judged(true, (19, 18), None), None),
+            (judged(true, (4, 4), None), None),
         ];
-        for (judged, expected) in table {
-            let hosts = judged.map(|(attempts, failures)| {
-                let mut host = host();
-                let plugin = &mut host.plugins[0];
-                (plugin.version_attempts, plugin.version_failures) = (attempts, failures);
-                host
-            });
-            let told = alarms(&[queue()], &hosts, &[], &BTreeMap::new(), &[]);
-            let told: Vec<_> = told.iter().map(|alarm| (alarm.is_urgent, alarm.what.as_str())).collect();
-            assert_eq!(told, expected.map(|what| (true, what)).into_iter().collect::<Vec<_>>(), "{judged:?}");
+        for (host, expected) in table {
+            let told = alarms(&[queue()], std::slice::from_ref(&host), &[], &BTreeMap::new(), &[]);
+            match (&told[..], expected) {
+                ([], None) => {}
+                ([alarm], Some(part)) => {
+                    assert!(alarm.is_urgent && alarm.what.starts_with(part), "{alarm:?}")
+                }
+                _ => panic!("{expected:?}: {told:?}"),
+            }
         }
+        let both = [judged(true, (3, 3), Some((3, 0))), judged(true, (2, 2), Some((3, 0)))];
+        let [alarm] = &alarms(&[queue()], &both, &[], &BTreeMap::new(), &[])[..] else { panic!("one alarm") };
+        assert!(alarm.what.starts_with("5 of 5 attempts"), "{alarm:?}");
+    }
+
+    #[test]
+    fn hosts_that_ended_without_a_word_are_told_of() {
+        let told = |lost: &[(&str, u64)]| {
+            let lost = lost.iter().map(|(id, seen_ms)| LostHost { id: (*id).into(), seen_ms: *seen_ms });
+            let mut told = Vec::new();
+            about_lost(&lost.collect::<Vec<_>>(), 65_000, &mut told);
+            told.pop().map(|alarm| (alarm.is_urgent, alarm.what))
+        };
+        assert_eq!(told(&[]), None);
+        let one = "1 host ended without stopping in the last hour: it was a, 1m ago.";
+        assert_eq!(told(&[("a", 5_000)]), Some((false, one.into())));
+        let three = "3 hosts ended without stopping in the last hour: the last was b, 5s ago.";
+        assert_eq!(told(&[("a", 5_000), ("b", 60_000), ("c", 7_000)]), Some((true, three.into())));
     }
 
     #[test]
@@ -404,18 +516,11 @@ mod tests {
                 vec![HostQueue { name: "mail".into(), rules: rules.into(), ..HostQueue::default() }];
             host
         };
-        let hosts: [(Vec<HostInfo>, bool, &str); 7] = [
+        let hosts: [(Vec<HostInfo>, bool, &str); 6] = [
             (vec![with_rules("a"), with_rules("b")], false, "different rules"),
             (vec![], true, "No host"),
             (vec![host(), edited(|host| host.version = "0.2.0".into())], false, "0.1.0, 0.2.0"),
             (vec![edited(|host| host.config_error = Some("line 3".into()))], false, "line 3"),
-            (
-                vec![edited(|host| {
-                    (host.plugins[0].version_attempts, host.plugins[0].version_failures) = (20, 10);
-                })],
-                true,
-                "10 of 20 attempts on its version ab failed on box-1-0123456789ab.",
-            ),
             (vec![host(), edited(|host| host.plugins[0].version = Some("cd".into()))], false, "2 different"),
             (
                 vec![edited(|host| {
@@ -432,7 +537,7 @@ mod tests {
             assert!(alarm.what.contains(part) && alarm.is_urgent == is_urgent, "{part}: {alarm:?}");
         }
         let failed = [("bad".into(), "type".into())];
-        let danger = |is_urgent| Danger { is_urgent, what: "Redis.".into(), way_out: "" };
+        let danger = |is_urgent| Danger { kind: "redis", is_urgent, what: "Redis.".into(), way_out: "" };
         let dangers = [danger(false), danger(true)];
         let told =
             alarms(&[QueueView { dead: 1, ..queue() }], &[host()], &failed, &BTreeMap::new(), &dangers);

@@ -23,6 +23,7 @@ mod json;
 mod letters;
 mod list;
 mod orders;
+mod overview;
 mod paging;
 mod patience;
 mod plugins;
@@ -51,6 +52,7 @@ pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
 pub(crate) use orders::{
     OrderView, ReloadView, lift, lift_preview, reload, reload_preview, withdraw, withdraw_preview,
 };
+pub(crate) use overview::{Overview, overview};
 pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, queue_views};

@@ -95,12 +95,7 @@ impl VersionFigures {
     /// The attempts by which the version is judged, and how many of them failed. A deferred one, and one that
     /// found a service down, say nothing about the version.
     pub(crate) fn judged(&self) -> (u64, u64) {
-        let sum = |fails: Option<bool>| -> u64 {
-            let ends = AttemptEnd::VARIANTS.iter().filter(|end| is_failure(**end) == fails);
-            ends.map(|end| self.attempts(*end)).sum()
-        };
-        let failed = sum(Some(true));
-        (failed + sum(Some(false)), failed)
+        judged(|end| self.attempts(end))
     }
 
     /// Counts that begin at 0, for a queue that has none yet.
@@ -119,6 +114,15 @@ impl VersionFigures {
     fn lock(&self) -> MutexGuard<'_, CountedQueues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The attempts by which a version is judged, and how many of them failed, of these counts.
+pub(crate) fn judged(count: impl Fn(AttemptEnd) -> u64) -> (u64, u64) {
+    let sum = |fails: Option<bool>| -> u64 {
+        AttemptEnd::VARIANTS.iter().filter(|end| is_failure(**end) == fails).map(|end| count(*end)).sum()
+    };
+    let failed = sum(Some(true));
+    (failed + sum(Some(false)), failed)
 }
 
 /// Whether an attempt that ended like this failed. None: it says nothing about the version.

@@ -193,6 +193,7 @@ impl Step {
     /// The file holds what is in quarantine. Sees to it that the last good version serves, if there is one.
     fn refuse_quarantined(&mut self, digest: Digest) {
         let Some(Quarantine { why, good, .. }) = self.life.banned(&digest).cloned() else { return };
+        let good = good.filter(|good| !self.life.is_in_quarantine(&good.digest));
         let is_alone = self.life.serving == Serving::Absent && good.is_none();
         let why = if is_alone { format!("{why}; {NO_OTHER}") } else { why };
         if self.life.shown.state != PluginState::Quarantined {
@@ -328,7 +329,9 @@ impl Step {
         // It was to run in place of what must not run.
         let stands_in = |banned: &&mut Quarantine| banned.good.as_ref().is_some_and(is);
         let replace = |banned: &mut Quarantine| {
-            banned.good = earlier.clone().filter(|earlier| earlier.digest != banned.digest);
+            // Where no other is known, it stays the one: it may be lifted.
+            let earlier = earlier.clone().filter(|earlier| earlier.digest != banned.digest);
+            banned.good = earlier.or(banned.good.take());
         };
         let was_noted = self.life.quarantine.as_mut().filter(stands_in).map(replace).is_some();
         let was_other = self.life.withdrawn.values_mut().filter(stands_in).map(replace).count() > 0;

@@ -24,6 +24,8 @@ const EXPIRES: Duration = Duration::from_secs(15);
 pub(crate) const EVERY: Duration = Duration::from_secs(3);
 /// The state of a queue on a host that stops in order.
 pub(crate) const STOPPING: &str = "stopping";
+/// Hosts without an announcement are known for so long.
+const REMEMBERED: Duration = Duration::from_secs(3600);
 /// The most hosts in a list.
 const MAX_HOSTS: usize = 1000;
 
@@ -64,6 +66,29 @@ pub(crate) struct HostQueue {
     pub dead: u64,
     /// Tasks completed per second over the last minute.
     pub rate: f64,
+    /// The attempts on the last versions of its plugin, the newest last.
+    #[serde(default)]
+    pub versions: Vec<HostVersion>,
+}
+
+/// Attempts on one version of a plugin at the tasks of one queue, in the last ten minutes in which it ran.
+/// Those that were deferred, or found a service down, are left out.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, ToSchema)]
+pub(crate) struct HostVersion {
+    /// `name@digest`, with the first digits.
+    pub version: String,
+    pub attempts: u64,
+    /// Those of `attempts` that did not complete their task.
+    pub failures: u64,
+}
+
+impl HostVersion {
+    /// Whether it is this version of this plugin, whose digest is a whole one.
+    pub(crate) fn is_of(&self, plugin: &str, digest: &str) -> bool {
+        self.version
+            .rsplit_once('@')
+            .is_some_and(|(name, digits)| name == plugin && digest.starts_with(digits))
+    }
 }
 
 impl HostQueue {
@@ -114,6 +139,9 @@ pub(crate) struct HostPlugin {
     /// SHA-256 of that version.
     #[serde(default)]
     pub back_to: Option<String>,
+    /// The version took the place of another one within the last hour.
+    #[serde(default)]
+    pub is_new: bool,
     /// The latest changes of its versions, oldest first.
     #[serde(default)]
     pub history: Vec<HostChange>,
@@ -181,7 +209,7 @@ pub(crate) async fn announce(
         }
     }
     // Hosts without an announcement for a long time are removed from the set.
-    let long_ago = now.saturating_sub(Duration::from_secs(3600).as_millis() as u64);
+    let long_ago = now.saturating_sub(ms(REMEMBERED));
     let calls = [
         script::write(redis::cmd("SET").arg(key).arg(&json).arg("PX").arg(expires)),
         add,
@@ -221,6 +249,38 @@ pub(crate) async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
     let texts = reply::array(found).map_err(shape)?.into_iter().filter_map(|value| reply::bytes(value).ok());
     // Another version may have written another form, which is skipped.
     Ok(texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect())
+}
+
+/// A host that is gone, and did not stop in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LostHost {
+    pub id: String,
+    /// When it announced itself last, in milliseconds since the Unix epoch, by its own clock.
+    pub seen_ms: u64,
+}
+
+/// The hosts that have ended within the last hour without withdrawing their announcement.
+pub(crate) async fn lost(link: &Link, now_ms: u64) -> Result<Vec<LostHost>, QueueError> {
+    const WHAT: &str = "look after hosts";
+    let shape = |_| QueueError::unexpected(WHAT, link.address());
+    let ask = redis::cmd("ZREVRANGE").arg(keys::HOSTS).arg(0).arg(MAX_HOSTS - 1).arg("WITHSCORES").to_owned();
+    let known = reply::pairs(link.command(WHAT, &ask).await?).map_err(shape)?;
+    let read = |(id, seen): (Vec<u8>, Vec<u8>)| {
+        let seen: f64 = std::str::from_utf8(&seen).ok()?.parse().ok()?;
+        Some(LostHost { id: String::from_utf8(id).ok()?, seen_ms: seen as u64 })
+    };
+    let mut known: Vec<LostHost> = known.into_iter().filter_map(read).collect();
+    let asked: Vec<_> =
+        known.iter().map(|host| redis::cmd("EXISTS").arg(keys::host(&host.id)).to_owned()).collect();
+    if asked.is_empty() {
+        return Ok(Vec::new());
+    }
+    let replies = link.pipeline(WHAT, &asked).await?;
+    let mut is_gone = replies.into_iter().map(|reply| matches!(reply, Ok(redis::Value::Int(0))));
+    known.retain(|_| is_gone.next().unwrap_or_default());
+    // The set is tidied when a host announces something new, which may be later.
+    known.retain(|host| host.seen_ms.saturating_add(ms(REMEMBERED)) > now_ms);
+    Ok(known)
 }
 
 /// How long ago these hosts have announced themselves, in milliseconds. One without an announcement is left

@@ -60,6 +60,8 @@ impl Queue {
 /// Something about this Redis that may lose tasks, or refuses new ones.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Danger {
+    /// Its kind, for programs. It does not change.
+    pub kind: &'static str,
     /// It happens now, or is about to.
     pub is_urgent: bool,
     /// A sentence that says what is wrong.
@@ -84,29 +86,36 @@ fn judge(info: &str, snapshots: Option<bool>) -> Vec<Danger> {
         |name: &str| info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()));
     let number = |name| field(name).and_then(|value| value.parse::<u64>().ok()).unwrap_or_default();
     let mut found = Vec::new();
-    let mut add = |is_urgent, what: String, way_out| found.push(Danger { is_urgent, what, way_out });
+    let mut add = |kind, is_urgent, what: String, way_out| {
+        found.push(Danger { kind, is_urgent, what, way_out });
+    };
     let (used, most) = (number("used_memory"), number("maxmemory"));
     // More than 9 of 10 parts.
     if most > 0 && used > most / 10 * 9 {
         let percent = used as f64 / most as f64 * 100.0;
         let what =
             format!("Redis uses {percent:.0} % of its maxmemory, and refuses new tasks when it is full.");
-        add(true, what, "Raise maxmemory, purge dead letters, or shorten retention.");
+        add("redis-memory", true, what, "Raise maxmemory, purge dead letters, or shorten retention.");
     }
     let failed = ["aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"]
         .into_iter()
         .filter(|name| field(name) == Some("err"));
     if let Some(failed) = failed.reduce(|first, _| first) {
         let what = format!("Redis cannot write to its disk ({failed}); it may refuse all writes.");
-        add(true, what, "Make room on its disk, and see its log.");
+        add("redis-disk", true, what, "Make room on its disk, and see its log.");
     }
     let evicted = number("evicted_keys");
     if evicted > 0 {
         let what = format!("Redis has evicted keys since its start ({evicted}), and may have lost tasks.");
-        add(true, what, "Set maxmemory-policy to noeviction; `tqhost doctor` finds what is broken.");
+        add(
+            "redis-evicts",
+            true,
+            what,
+            "Set maxmemory-policy to noeviction; `tqhost doctor` finds what is broken.",
+        );
     } else if field("maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
         let what = "Redis may evict keys when its memory is full, and with them whole queues.";
-        add(false, what.to_owned(), "Set maxmemory-policy to noeviction.");
+        add("redis-may-evict", false, what.to_owned(), "Set maxmemory-policy to noeviction.");
     }
     let is_kept = match (field("aof_enabled"), snapshots) {
         (Some("0"), Some(false)) => Some("Redis keeps nothing on disk: a restart loses all tasks."),
@@ -116,7 +125,7 @@ fn judge(info: &str, snapshots: Option<bool>) -> Vec<Danger> {
         _ => None,
     };
     if let Some(what) = is_kept {
-        add(false, what.to_owned(), "Set appendonly to yes.");
+        add("redis-keeps-nothing", false, what.to_owned(), "Set appendonly to yes.");
     }
     found
 }

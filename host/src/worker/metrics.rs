@@ -218,13 +218,17 @@ impl QueueMetrics {
         versions[at].counts.record(end, ran);
     }
 
+    /// The versions of the plugin with their counts, the newest last. One may be there twice, if it came back
+    /// after others.
+    pub(crate) fn versions(&self) -> Vec<(Arc<str>, Arc<AttemptCounts>)> {
+        let versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        versions.iter().map(|version| (version.label.clone(), version.counts.clone())).collect()
+    }
+
     /// All counts for the history.
     pub(crate) fn tally(&self) -> Tally {
         let mut versions: BTreeMap<String, VersionTally> = BTreeMap::new();
-        // A version may be there twice, if it came back after others.
-        for CountedVersion { label, counts, .. } in
-            &*self.versions.lock().unwrap_or_else(PoisonError::into_inner)
-        {
+        for (label, counts) in self.versions() {
             let counted = VersionTally { ends: counts.ends(), ran_us: counts.ran_us() };
             versions.entry(label.to_string()).or_default().add(&counted);
         }

@@ -115,7 +115,7 @@ try {
   await click("form[action='/plugins/mail/rollback'] button");
   const swap = await words();
   if (!swap.includes(`${digits} stops, `)) throw new Error(swap);
-  await judge("rollback");
+  await judge("rollback", false);
   await click("form[action='/plugins/mail/rollback'] button");
   // The page changes by itself.
   await page.waitForFunction(

@@ -364,8 +364,9 @@ impl World {
             }
             (Candidate::Quarantined, kind) => {
                 let banned = self.life.banned(&digest(content));
-                let has_other =
-                    banned.is_some_and(|banned| banned.good.is_some()) || self.life.serving.good().is_some();
+                let stands_in = |good: &Good| !self.life.is_in_quarantine(&good.digest);
+                let has_other = banned.is_some_and(|banned| banned.good.as_ref().is_some_and(stands_in))
+                    || self.life.serving.good().is_some();
                 let may_be = kind != Kind::Fine || self.life.is_in_quarantine(&digest(content));
                 may_be && (self.active.is_some() || !has_other)
             }

@@ -1,0 +1,74 @@
+//! The alarms of the dashboard as series, so that one rule of Prometheus carries all of them.
+//!
+//! In: a scrape, which asks for a look. Out: the alarms of the look before it. So a scrape never waits for
+//! Redis, and a host that nobody scrapes looks at nothing.
+//!
+//! Not here: what is an alarm (`operations::alarms`).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::operations::alarms::{Alarm, AlarmSubject};
+use crate::operations::overview;
+use crate::queue::Link;
+use crate::reload::ConfigReloads;
+
+/// The shortest time between two looks. A look reads as much as the overview of the dashboard.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Kind, queue and severity, with the number of alarms that have them.
+pub(super) type Counts = BTreeMap<(&'static str, String, &'static str), u64>;
+
+/// The alarms of the last look. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct AlarmBoard(Arc<Board>);
+
+#[derive(Default)]
+struct Board {
+    counts: Mutex<Counts>,
+    asked: Notify,
+}
+
+impl AlarmBoard {
+    /// Looks once, and then after each scrape.
+    pub(crate) async fn run(self, reloads: ConfigReloads, link: Link, stop: CancellationToken) {
+        let looking = async {
+            loop {
+                let counts = match overview(&reloads.queues(), &link).await {
+                    Ok(seen) => count(&seen.alarms),
+                    Err(error) => {
+                        tracing::debug!(%error, "could not look for alarms");
+                        Counts::from([(("redis-away", String::new(), "urgent"), 1)])
+                    }
+                };
+                *self.0.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+                tokio::time::sleep(EVERY).await;
+                self.0.asked.notified().await;
+            }
+        };
+        stop.run_until_cancelled(looking).await;
+    }
+
+    /// The alarms of the last look. It asks for the next one.
+    pub(super) fn scrape(&self) -> Counts {
+        self.0.asked.notify_one();
+        self.0.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn count(alarms: &[Alarm]) -> Counts {
+    let mut counts = Counts::new();
+    for alarm in alarms {
+        let queue = match &alarm.about {
+            AlarmSubject::Queue(name) | AlarmSubject::Dead(name) => name.clone(),
+            AlarmSubject::Plugin(_) | AlarmSubject::Hosts | AlarmSubject::Redis => String::new(),
+        };
+        let severity = if alarm.is_urgent { "urgent" } else { "look" };
+        *counts.entry((alarm.kind, queue, severity)).or_default() += 1;
+    }
+    counts
+}

@@ -1,0 +1,51 @@
+//! All queues at once, with their last hour and every alarm: for the overview, and for scrapes.
+//!
+//! Not here: what is an alarm (`alarms`).
+
+use std::collections::BTreeMap;
+
+use super::alarms::{Alarm, about_lost, alarms};
+use super::history::{Lately, histories};
+use super::queues::{QueueView, queue_views};
+use crate::chain::chain;
+use crate::clock::now_ms;
+use crate::config::QueueRules;
+use crate::queue::hosts::{self, HostInfo};
+use crate::queue::minutes::QueueHistory;
+use crate::queue::upkeep::dangers;
+use crate::queue::{Link, QueueError};
+
+/// What there is to see of all queues.
+pub(crate) struct Overview {
+    pub hosts: Vec<HostInfo>,
+    pub queues: Vec<QueueView>,
+    /// The queues that cannot be counted, each with the error.
+    pub failed: Vec<(String, String)>,
+    pub histories: BTreeMap<String, QueueHistory>,
+    pub lately: BTreeMap<String, Lately>,
+    /// The urgent ones first.
+    pub alarms: Vec<Alarm>,
+}
+
+pub(crate) async fn overview(chosen: &[QueueRules], link: &Link) -> Result<Overview, QueueError> {
+    let now_ms = now_ms();
+    let hosts = hosts::list(link).await?;
+    let (mut queues, mut failed) = (Vec::new(), Vec::new());
+    for (queue, view) in queue_views(chosen, link, &hosts, now_ms).await {
+        match view {
+            Ok(view) => queues.push(view),
+            Err(error) if error.is_connection() => return Err(error),
+            Err(error) => {
+                let why = error.misfit(&queue).unwrap_or_else(|| chain(&error));
+                failed.push((queue, why));
+            }
+        }
+    }
+    let histories = histories(chosen, link).await?;
+    let lately: BTreeMap<String, Lately> =
+        histories.iter().map(|(name, history)| (name.clone(), Lately::of(history))).collect();
+    let mut alarms = alarms(&queues, &hosts, &failed, &lately, &dangers(link).await);
+    about_lost(&hosts::lost(link, now_ms).await?, now_ms, &mut alarms);
+    alarms.sort_by_key(|alarm| !alarm.is_urgent);
+    Ok(Overview { hosts, queues, failed, histories, lately, alarms })
+}

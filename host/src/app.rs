@@ -23,7 +23,7 @@ use crate::descriptors::{self, Scarcity};
 use crate::embedded::{self, Embedded};
 use crate::mask::FieldMask;
 use crate::metrics::{AlarmBoard, Sources};
-use crate::plugins::{Plugins, Source, UNWATCHED};
+use crate::plugins::{Plugins, Shelf, Source, UNWATCHED};
 use crate::queue::orders::Orders;
 use crate::queue::server::SizeLimits;
 use crate::queue::upkeep::Danger;
@@ -131,7 +131,7 @@ impl Host {
         }
         warn_of_limits(&config, SizeLimits::of(&link).await);
         // 3. The sandbox, and the plugins that are there.
-        let (plugins, size) = start_plugins(&config, orders, &watchers).await?;
+        let (plugins, size) = start_plugins(&config, &redis, orders, &watchers).await?;
         // 4. The queues. Before the first claim every group is there, if Redis lets that. Nothing waits or
         // fails after it, since a host that ended then would leave tasks behind.
         let queues = reload::prepared(&config, &link).await;
@@ -322,6 +322,7 @@ fn memory(config: &Config) -> u64 {
 
 async fn start_plugins(
     config: &Config,
+    redis: &Redis,
     orders: Orders,
     watchers: &Loops,
 ) -> anyhow::Result<(Plugins, SandboxSize)> {
@@ -337,9 +338,10 @@ async fn start_plugins(
         backtraces: false,
     };
     let blobs = Blobs::open(&config.blobs)?;
+    let shelf = Shelf::new(redis.link(), blobs.clone(), config.admin.token.as_ref());
     let sandbox = Sandbox::within(opts, memory(config), blobs)?;
     let (dir, cache_dir) = (config.plugins_dir.clone(), config.data_dir.join("cache"));
-    let source = Source { sandbox, dir, cache_dir, orders };
+    let source = Source { sandbox, dir, cache_dir, orders, shelf };
     let plugins = Plugins::start(source, grants, watchers.over.clone(), &watchers.tracker).await?;
     Ok((plugins, SandboxSize { max_memory, max_attempts, max_warm }))
 }

@@ -4,6 +4,7 @@
 
 mod compiling;
 mod files;
+mod good_versions;
 mod orders;
 mod swaps;
 mod versions;

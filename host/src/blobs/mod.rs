@@ -133,6 +133,25 @@ impl Blobs {
         .await
     }
 
+    /// Whether other hosts find what this one writes: not if it is a folder, which may be this machine's.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.0.place, BlobPlace::Network { .. })
+    }
+
+    /// Removes a blob, if it is there.
+    pub(crate) async fn remove(&self, plugin: &str, name: &BlobName) -> Result<(), BlobError> {
+        let (path, shown) = (format!("{plugin}/{}", name.as_str()), name.as_str().to_owned());
+        let opened = self.0.clone();
+        self.run(async move {
+            let Some((store, key)) = find(opened, path, false).await? else { return Ok(()) };
+            match store.delete(&key).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(error) => Err(unavailable(&shown, "cannot be removed", &error)),
+            }
+        })
+        .await
+    }
+
     /// Finds a blob, and refuses one that is too large before its bytes are read.
     pub(crate) async fn find(&self, plugin: &str, name: &BlobName) -> Result<FoundBlob, BlobError> {
         let (path, shown) = (format!("{plugin}/{}", name.as_str()), name.as_str().to_owned());

@@ -17,6 +17,7 @@ use super::life::LifeEvent;
 use super::quarantine::Notes;
 use super::registry::PluginEntry;
 use super::retries::Pauses;
+use super::shelf::Shelf;
 use super::status::PluginStatus;
 use super::version::Version;
 use crate::config;
@@ -39,6 +40,7 @@ pub(super) struct Registry {
     pauses: Pauses,
     /// The orders of operators, also about plugins that no queue uses now.
     orders: Mutex<Orders>,
+    pub(super) shelf: Shelf,
     /// Tells the watcher that there are other names or grants.
     pub(super) updated: Notify,
     /// Cancelled when the first scan is over.
@@ -54,13 +56,21 @@ pub(super) type Wanted = BTreeMap<String, config::Plugin>;
 
 impl Plugins {
     /// A registry that nobody watches yet.
-    pub(super) fn new(dir: PathBuf, notes: Notes, pauses: Pauses, wanted: Wanted, orders: Orders) -> Plugins {
+    pub(super) fn new(
+        dir: PathBuf,
+        notes: Notes,
+        pauses: Pauses,
+        wanted: Wanted,
+        orders: Orders,
+        shelf: Shelf,
+    ) -> Plugins {
         let plugins = Plugins(Arc::new(Registry {
             plugins: RwLock::default(),
             dir,
             notes,
             pauses,
             orders: Mutex::new(orders),
+            shelf,
             updated: Notify::new(),
             scanned: CancellationToken::new(),
             unwatched: CancellationToken::new(),
@@ -74,7 +84,14 @@ impl Plugins {
     #[cfg(test)]
     pub(crate) fn without_files(names: &[&str]) -> Plugins {
         let wanted = names.iter().map(|name| ((*name).to_owned(), config::Plugin::default())).collect();
-        Plugins::new(PathBuf::new(), Notes::new(None), Pauses::default(), wanted, Orders::default())
+        Plugins::new(
+            PathBuf::new(),
+            Notes::new(None),
+            Pauses::default(),
+            wanted,
+            Orders::default(),
+            Shelf::default(),
+        )
     }
 
     /// Waits until every file that was there at the start has been tried.
@@ -141,6 +158,8 @@ impl Plugins {
         let orders = self.0.orders.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let none = Withdrawn::new();
         for plugin in self.entries() {
+            let good = orders.good.get(&*plugin.name).map(Vec::as_slice).unwrap_or_default();
+            plugin.share(good, &self.0.shelf);
             let withdrawn = orders.withdrawn.get(&*plugin.name).unwrap_or(&none);
             plugin.order(withdrawn, orders.last.get(&*plugin.name));
         }

@@ -135,12 +135,36 @@ impl Workshop {
         loaded.map_err(|error| failed(&error))
     }
 
-    /// Loads the last good version from the cache, and checks it.
+    /// Loads the last good version from the cache, or from where all hosts keep them, and checks it.
     async fn restore(&self, place: Place, work: &Work, good: &str) -> Result<Prepared, JobEnd> {
-        match self.cached(place, work, good).await? {
-            Some(prepared) => self.checked(work, prepared).await,
-            None => Err(JobEnd::Failed(Trouble::lasting("it is not in the cache"))),
-        }
+        let prepared = match self.cached(place, work, good).await? {
+            Some(prepared) => prepared,
+            None => self.fetched(work, good).await?,
+        };
+        self.checked(work, prepared).await
+    }
+
+    async fn fetched(&self, work: &Work, good: &str) -> Result<Prepared, JobEnd> {
+        let Some(kept) = work.plugin.kept(good) else {
+            let why = "it is not in the cache, and no host has kept its file";
+            return Err(JobEnd::Failed(Trouble::lasting(why)));
+        };
+        let Workshop { loader, registry, .. } = self.clone();
+        let (name, grants, shelf) = (good.to_owned(), work.grants.clone(), registry.0.shelf.clone());
+        let compiling = self.gate.compile(async move {
+            work.plugin.begins();
+            let fetched = shelf.fetch(&kept).await;
+            let bytes = fetched.map_err(|why| failed(&LoadError::Hindered(why)))?;
+            let stop = CancellationToken::new();
+            let allowance = Allowance { cores: registry.cores(), cancel: stop.clone() };
+            let _stops = stop.drop_guard();
+            let load = move || loader.load(&bytes, &name, &grants, &allowance, || registry.in_use());
+            match blocking(load).await {
+                Some(made) => made.map_err(|error| failed(&error)),
+                None => Err(JobEnd::Failed(Trouble::lasting("the compiler failed on it"))),
+            }
+        });
+        compiling.await
     }
 
     async fn checked(&self, work: &Work, prepared: Prepared) -> Result<Prepared, JobEnd> {
@@ -208,7 +232,7 @@ fn read_whole(path: &Path, stamp: Stamp) -> std::io::Result<Option<(Vec<u8>, Str
 }
 
 /// The content and the digest of what lies there now.
-fn read_now(path: &Path) -> std::io::Result<Option<(Vec<u8>, String)>> {
+pub(super) fn read_now(path: &Path) -> std::io::Result<Option<(Vec<u8>, String)>> {
     match file::look(path) {
         Found::File(stamp) if stamp.bytes() <= file::MAX_BYTES => read_whole(path, stamp),
         _ => Ok(None),

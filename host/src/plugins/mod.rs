@@ -27,6 +27,7 @@ mod probation;
 mod quarantine;
 mod registry;
 mod retries;
+mod shelf;
 mod single;
 mod status;
 #[cfg(test)]
@@ -48,6 +49,7 @@ use crate::sandbox::Sandbox;
 pub(crate) use catalog::{Plugins, UNWATCHED};
 pub(crate) use history::Change;
 pub(crate) use probation::Ruling;
+pub(crate) use shelf::Shelf;
 pub(crate) use single::{Single, Singles, Watch, read};
 pub(crate) use status::PluginStatus;
 pub(crate) use version::{Judged, RanAttempt, Version};
@@ -68,6 +70,8 @@ pub(crate) struct Source {
     pub cache_dir: PathBuf,
     /// The orders of operators that stand. A reload that was ordered before the start is done with it.
     pub orders: Orders,
+    /// Where good versions are kept for all hosts.
+    pub shelf: Shelf,
 }
 
 impl Plugins {
@@ -90,11 +94,13 @@ impl Plugins {
         stop: CancellationToken,
         tracker: &TaskTracker,
     ) -> anyhow::Result<Plugins> {
-        let Source { sandbox, dir, cache_dir, orders } = source;
+        let Source { sandbox, dir, cache_dir, orders, shelf } = source;
         let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir))
             .await
             .context("cannot look at the cache")?;
-        let plugins = Plugins::new(dir, Notes::new(cache.folder()), times.pauses, wanted, orders);
+        let notes = Notes::new(cache.folder());
+        let plugins = Plugins::new(dir, notes, times.pauses, wanted, orders, shelf.clone());
+        tracker.spawn(stop.clone().run_until_cancelled_owned(shelf.run(plugins.clone())));
         let loader = loader::Loader::new(sandbox, cache);
         let watcher = Watcher::new(loader, plugins.clone(), times);
         let watching = tokio::spawn(watcher.run(stop.clone()));

@@ -18,18 +18,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::figures::Figures;
 use super::history::{History, What};
-use super::life::{self, Effect, JobEnd, JobKind, Life, LifeEvent, Serving, short};
+use super::life::{self, Candidate, Effect, JobEnd, JobKind, Life, LifeEvent, Serving, short};
 use super::loader::Prepared;
 use super::locked::Locked;
 use super::probation::Probation;
 use super::quarantine::{Good, Lineage, Notes, Quarantine};
 use super::retries::Pauses;
+use super::shelf::Shelf;
 use super::status::PluginStatus;
 use super::version::{Version, WhenJudged};
 use crate::clock::{ms, now_ms};
 use crate::config;
 use crate::file::Stamp;
-use crate::queue::orders::{VersionOrder, Withdrawn};
+use crate::queue::orders::{GoodVersion, VersionOrder, Withdrawn};
 
 /// One plugin in the registry.
 pub(super) struct PluginEntry {
@@ -55,6 +56,10 @@ pub(super) struct Record {
     good: Option<Arc<Version>>,
     /// The good versions, also of the starts before.
     lineage: Lineage,
+    /// The good versions that are kept for all hosts, as they are listed, and those of them that count, the
+    /// newest first.
+    listed: Vec<GoodVersion>,
+    shared: Vec<GoodVersion>,
     /// The versions that operators have withdrawn, and the last order about any version.
     withdrawn: Withdrawn,
     last_order: Option<VersionOrder>,
@@ -92,6 +97,8 @@ impl PluginEntry {
             grants,
             good: None,
             lineage: Lineage::default(),
+            listed: Vec::new(),
+            shared: Vec::new(),
             withdrawn: Withdrawn::new(),
             last_order: None,
             stop: CancellationToken::new(),
@@ -164,6 +171,32 @@ impl PluginEntry {
         }
     }
 
+    /// The good versions that are kept for all hosts, or the same ones as before.
+    pub(super) fn share(&self, listed: &[GoodVersion], shelf: &Shelf) {
+        let mut record = self.record();
+        if record.listed != listed {
+            record.listed = listed.to_vec();
+            record.shared = shelf.trusted(&self.name, listed);
+        }
+    }
+
+    /// A good version that is kept for all hosts.
+    pub(super) fn kept(&self, digest: &str) -> Option<GoodVersion> {
+        self.record().shared.iter().find(|version| version.digest == digest).cloned()
+    }
+
+    /// The version that serves, if it is good, its file is there, and it is not kept for all hosts.
+    pub(super) fn unkept(&self) -> Option<String> {
+        let record = self.record();
+        let Serving::Good(good) = &record.life.serving else { return None };
+        let is_kept = record.shared.iter().any(|version| version.digest == good.digest);
+        (record.life.candidate == Candidate::Taken && !is_kept).then(|| good.digest.clone())
+    }
+
+    pub(super) fn is_kept(&self, version: GoodVersion) {
+        self.record().shared.insert(0, version);
+    }
+
     /// The orders of operators about versions, or the same ones as before.
     pub(super) fn order(self: &Arc<Self>, withdrawn: &Withdrawn, last: Option<&VersionOrder>) {
         let mut record = self.record();
@@ -185,7 +218,7 @@ impl PluginEntry {
 
     fn withdraw(self: &Arc<Self>, record: &mut LockedRecord<'_>, order: VersionOrder) {
         let VersionOrder { version: digest, why, .. } = order;
-        let good = record.earlier(&digest).cloned();
+        let good = record.earlier(&digest);
         self.obey(
             record,
             LifeEvent::Withdrawn(Quarantine { digest, why: format!("withdrawn: {why}"), good }),
@@ -353,7 +386,7 @@ impl PluginEntry {
             .retry_at
             .map(|at| now_ms().saturating_add(ms(at.saturating_duration_since(Instant::now()))));
         let earlier = active.and_then(|version| record.earlier(&version.digest));
-        let back_to = active.and_then(|_| record.life.goes_back_to(earlier));
+        let back_to = active.and_then(|_| record.life.goes_back_to(earlier.as_ref()));
         PluginStatus {
             name: self.name.to_string(),
             state: shown.state,
@@ -393,13 +426,15 @@ impl LockedRecord<'_> {
 
 impl Record {
     /// The newest good version that may run in place of this one.
-    fn earlier(&self, digest: &str) -> Option<&Good> {
-        let may_run = |good: &&Good| {
+    fn earlier(&self, digest: &str) -> Option<Good> {
+        let shared = self.shared.iter();
+        let shared = shared.map(|version| Good { digest: version.digest.clone(), bytes: version.bytes });
+        let may_run = |good: &Good| {
             good.digest != digest
                 && !self.withdrawn.contains_key(&good.digest)
                 && !self.life.is_in_quarantine(&good.digest)
         };
-        self.lineage.all().find(may_run)
+        self.lineage.all().cloned().chain(shared).find(may_run)
     }
 
     /// The probation of this content. A copy of the file has the same one: attempts on either bring one

@@ -17,7 +17,7 @@ use super::history::What;
 use super::life::Candidate;
 use super::retries::Pauses;
 use super::status::PluginState;
-use super::{Judged, Plugins, Ruling, Source, Times, Version};
+use super::{Judged, Plugins, Ruling, Shelf, Source, Times, Version};
 use crate::config;
 use crate::queue::orders::Orders;
 use crate::sandbox::Attempt;
@@ -70,7 +70,7 @@ impl Folder {
         let path = |name: &str| self.root.path().join(name);
         let (sandbox, stop) = (testing::sandbox(), self.stop.clone());
         let (dir, cache_dir) = (path("plugins"), path("cache"));
-        let source = Source { sandbox, dir, cache_dir, orders };
+        let source = Source { sandbox, dir, cache_dir, orders, shelf: Shelf::default() };
         Plugins::start_with(times, source, names, stop, &self.tracker).await.unwrap()
     }
 

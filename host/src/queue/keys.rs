@@ -31,7 +31,8 @@
 //! | `tq:host:<id>` | string | the announcement of a host, as JSON; expires | announce |
 //! | `tq:hosts:duties` | hash | duty → the host that has it | duties, release |
 //! | `tq:hosts:leases:{tq:hosts:duties}` | zset | host id by the time when its lease of duties ends (ms) | duties, leave |
-//! | `tq:hosts:orders` | hash | plugin → the last order about one of its versions, as JSON; `plugin/version` → the order that withdrew it; `plugin/reload` → when it was to be reloaded (ms) | orders |
+//! | `tq:hosts:orders` | hash | plugin → the last order about one of its versions, as JSON; `plugin/version` → the order that withdrew it; `plugin/good` → its last good versions, as JSON; `plugin/reload` → when it was to be reloaded (ms) | orders |
+//! | `tq:hosts:version:<digest>` | string | the file of a good version of a plugin | versions |
 //! | `tq:hosts:told` | stream | one entry for each signal to hosts to look; about the last hundred | tell |
 //!
 //! All keys of a queue share S's hash slot, so that its scripts may touch them together on a cluster.
@@ -48,6 +49,11 @@ pub(crate) const DUTY_HOSTS: &str = "tq:hosts:leases:{tq:hosts:duties}";
 
 /// The orders of operators about plugins.
 pub(crate) const ORDERS: &str = "tq:hosts:orders";
+
+/// The file of a good version of a plugin.
+pub(crate) fn version(digest: &str) -> String {
+    format!("tq:hosts:version:{digest}")
+}
 
 /// Wakes the hosts that wait for new entries.
 pub(crate) const LOOK_REQUESTED: &str = "tq:hosts:told";

@@ -50,6 +50,7 @@ pub(crate) mod status;
 pub(crate) mod turns;
 pub(crate) mod upkeep;
 mod value;
+pub(crate) mod versions;
 pub(crate) mod wait;
 
 pub(crate) use alias::Meant;

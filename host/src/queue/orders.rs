@@ -24,6 +24,8 @@ pub(crate) const MAX_ORDERS: usize = 1000;
 const MAX_WITHDRAWN: usize = 16;
 /// The end of a field that says when a plugin was to be reloaded. Names of plugins have no slash.
 const RELOAD: &str = "reload";
+/// The end of a field with the good versions of a plugin.
+const GOOD: &str = "good";
 
 /// The versions of a plugin that are withdrawn, by their digests.
 pub(crate) type Withdrawn = BTreeMap<String, VersionOrder>;
@@ -37,6 +39,30 @@ pub(crate) struct Orders {
     /// When each plugin was last to be reloaded, in milliseconds since the Unix epoch. A host looks at the
     /// file when this is another time than before, and not because of what it finds when it starts.
     pub reloads: BTreeMap<String, u64>,
+    /// The last good versions of each plugin, whose files are kept for all hosts.
+    pub good: BTreeMap<String, Vec<GoodVersion>>,
+}
+
+/// A good version of a plugin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GoodVersion {
+    /// SHA-256 of its file, in hexadecimal.
+    pub digest: String,
+    /// Size of the file.
+    pub bytes: u64,
+    /// When it was kept, in milliseconds since the Unix epoch.
+    pub at: u64,
+    pub place: Place,
+    /// By which hosts know that one of them wrote this.
+    pub mark: String,
+}
+
+/// Where the file of a good version is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Place {
+    Redis,
+    Blobs,
 }
 
 /// An order about one version of a plugin.
@@ -91,6 +117,19 @@ pub(crate) async fn give_reload(link: &Link, plugin: &str, at: u64) -> Result<()
     link.write("order a reload", redis::cmd("HSET").arg(keys::ORDERS).arg(field).arg(at)).await.map(drop)
 }
 
+/// Lists the good versions of a plugin.
+pub(crate) async fn list_good(link: &Link, plugin: &str, versions: &[GoodVersion]) -> Result<(), QueueError> {
+    let field = format!("{plugin}/{GOOD}");
+    let command = match versions {
+        [] => command("HDEL").arg(field).to_owned(),
+        versions => {
+            let json = serde_json::to_string(versions).unwrap_or_default();
+            command("HSET").arg(field).arg(json).to_owned()
+        }
+    };
+    link.command("list good versions", &command).await.map(drop)
+}
+
 /// The orders that stand. One that another version of tqhost wrote in another form is left out.
 pub(crate) async fn list(link: &Link) -> Result<Orders, QueueError> {
     const WHAT: &str = "list orders";
@@ -107,6 +146,11 @@ fn read(pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Orders {
             Some((plugin, RELOAD)) => {
                 if let Ok(at) = serde_json::from_slice(&json) {
                     orders.reloads.insert(plugin.to_owned(), at);
+                }
+            }
+            Some((plugin, GOOD)) => {
+                if let Ok(versions) = serde_json::from_slice(&json) {
+                    orders.good.insert(plugin.to_owned(), versions);
                 }
             }
             Some((plugin, version)) => {
@@ -172,6 +216,7 @@ mod tests {
             withdrawn: BTreeMap::from([("p".to_owned(), withdrawn)]),
             last: BTreeMap::new(),
             reloads: BTreeMap::from([("p".to_owned(), 12)]),
+            good: BTreeMap::new(),
         };
         assert_eq!(orders, expected);
     }

@@ -159,8 +159,9 @@ fn producer(queues: &[QueueRules], selects: bool) -> AclRule {
 }
 
 /// The keys of hosts that are of no queue.
-fn of_all_hosts() -> [String; 6] {
+fn of_all_hosts() -> [String; 7] {
     [
+        keys::version("*"),
         keys::HOSTS.to_owned(),
         keys::hosts(),
         keys::DUTIES.to_owned(),

@@ -1,0 +1,277 @@
+//! The good versions of plugins, where all hosts find them: a host that never had one can go back to it.
+//!
+//! In: the file of a version that is good here. Out: its bytes, for hosts that are told to go back to it. The
+//! last few of each plugin are kept, in the object store of `[blobs]` if that is in the network, and else in
+//! Redis. Only files are kept, never compiled code, which a host runs without a look at it.
+//!
+//! **Trust.** Bytes count only if their SHA-256 is the one in the plugin's list, and the list is in Redis. So
+//! an entry of the list has a mark: an HMAC under the token of `[admin]`, which hosts have in common and
+//! producers do not. Without a token, whoever may write `tq:hosts:orders` decides what hosts go back to.
+//! docs/decisions/0025-good-versions.md says why.
+//!
+//! Not here: when a host goes back (`life`), the lists and bytes in Redis (`queue`).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use super::catalog::Plugins;
+use super::jobs::{blocking, hex, read_now};
+use super::life::short;
+use super::registry::PluginEntry;
+use crate::blobs::Blobs;
+use crate::blobs::name::BlobName;
+use crate::clock::now_ms;
+use crate::config::Secret;
+use crate::queue::orders::{self, GoodVersion, Orders, Place};
+use crate::queue::{Link, hosts, versions};
+
+/// Versions of a plugin that are kept.
+const KEPT: usize = 4;
+/// The largest file that is kept in Redis, and the bytes of all of them.
+const MAX_BYTES: u64 = 32 << 20;
+const MAX_ALL_BYTES: u64 = 128 << 20;
+/// The bytes of all files in the object store.
+const MAX_BLOB_BYTES: u64 = 1 << 30;
+/// The time between two looks for a version that is not kept yet.
+const EVERY: Duration = Duration::from_secs(2);
+/// What could not be kept is tried again after this time.
+const AGAIN: Duration = Duration::from_secs(600);
+/// The folder of the files in the object store. No plugin's name begins with a dot.
+const FOLDER: &str = ".versions";
+
+/// Where good versions are kept. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Shelf(Option<Arc<Parts>>);
+
+struct Parts {
+    /// A connection of its own: files are large.
+    link: Link,
+    blobs: Blobs,
+    key: [u8; 32],
+}
+
+impl Shelf {
+    pub(crate) fn new(link: Link, blobs: Blobs, token: Option<&Secret>) -> Shelf {
+        let token = token.map(Secret::expose).unwrap_or_default();
+        let key = Sha256::digest(format!("tqhost good versions\0{token}")).into();
+        Shelf(Some(Arc::new(Parts { link, blobs, key })))
+    }
+
+    /// The versions of a plugin that a host vouches for, the newest first.
+    pub(super) fn trusted(&self, plugin: &str, listed: &[GoodVersion]) -> Vec<GoodVersion> {
+        let Some(parts) = &self.0 else { return Vec::new() };
+        let (mut trusted, others): (Vec<_>, Vec<_>) =
+            listed.iter().cloned().partition(|version| parts.is_marked(plugin, version));
+        if let Some(other) = others.first() {
+            let digest = short(&other.digest);
+            tracing::warn!(
+                plugin,
+                digest,
+                "a good version that another host kept is left out: its mark is not that of the token of \
+                 [admin] here"
+            );
+        }
+        trusted.sort_by_key(|version| std::cmp::Reverse(version.at));
+        trusted
+    }
+
+    /// The file of a version.
+    pub(super) async fn fetch(&self, version: &GoodVersion) -> Result<Vec<u8>, String> {
+        let Some(parts) = &self.0 else { return Err("it is kept nowhere".to_owned()) };
+        let found = match version.place {
+            Place::Redis => {
+                let found = versions::get(&parts.link, &version.digest).await;
+                found.map_err(|error| error.to_string())?.ok_or("it is in Redis no more")?
+            }
+            Place::Blobs => {
+                let found = parts.blobs.find(FOLDER, &blob(&version.digest)?).await;
+                let found = found.map_err(|error| error.to_string())?;
+                if found.size != version.bytes {
+                    return Err("its file in the object store has another size".to_owned());
+                }
+                found.read().await.map_err(|error| error.to_string())?
+            }
+        };
+        if hex(&Sha256::digest(&found)) != version.digest {
+            return Err("its file is not what was kept".to_owned());
+        }
+        Ok(found)
+    }
+
+    /// Keeps what is good here and not kept yet, from now on.
+    pub(super) async fn run(self, plugins: Plugins) {
+        let Some(parts) = self.0 else { return };
+        let mut failed: HashMap<String, Instant> = HashMap::new();
+        loop {
+            tokio::time::sleep(EVERY).await;
+            for plugin in plugins.entries() {
+                let Some(digest) = plugin.unkept() else { continue };
+                failed.retain(|_, at| at.elapsed() < AGAIN);
+                if failed.contains_key(&digest) {
+                    continue;
+                }
+                let (name, version) = (&*plugin.name, short(&digest));
+                match parts.keep(&plugin, &digest).await {
+                    Ok(Some(kept)) => {
+                        tracing::info!(plugin = name, digest = version, "the version is kept for all hosts");
+                        plugin.is_kept(kept);
+                    }
+                    // The file has another content by now.
+                    Ok(None) => {}
+                    Err(why) => {
+                        tracing::warn!(plugin = name, digest = version, %why, "the version is not kept for \
+                            other hosts: one that never had it cannot go back to it");
+                        failed.insert(digest, Instant::now());
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Parts {
+    async fn keep(&self, plugin: &PluginEntry, digest: &str) -> Result<Option<GoodVersion>, String> {
+        let path = plugin.path.clone();
+        let read = blocking(move || read_now(&path)).await.transpose().map_err(|error| error.to_string())?;
+        let Some((bytes, _)) = read.flatten().filter(|(_, found)| found == digest) else { return Ok(None) };
+        let text = |error: crate::queue::QueueError| error.to_string();
+        let mut all = orders::list(&self.link).await.map_err(text)?;
+        let size = bytes.len() as u64;
+        let (place, most) = match self.blobs.is_shared() && self.blobs.check_size(size).is_ok() {
+            true => (Place::Blobs, MAX_BLOB_BYTES),
+            false => (Place::Redis, MAX_ALL_BYTES),
+        };
+        if place == Place::Redis && size > MAX_BYTES {
+            return Err(format!("it has {size} bytes, and Redis keeps {MAX_BYTES}: set [blobs] to a bucket"));
+        }
+        if taken(&all, place) + size > most {
+            self.forget_unused(&mut all).await?;
+        }
+        if taken(&all, place) + size > most {
+            return Err(format!("the versions of all plugins would have more than {most} bytes"));
+        }
+        let version = self.marked(&plugin.name, digest, size, place);
+        if !all.good.values().flatten().any(|known| known.digest == digest && known.place == place) {
+            self.put(&version, bytes).await?;
+        }
+        let withdrawn = all.withdrawn.get(&*plugin.name);
+        let listed = all.good.remove(&*plugin.name).unwrap_or_default();
+        let mut list = vec![version.clone()];
+        let (stays, mut goes): (Vec<_>, Vec<_>) = listed.into_iter().partition(|known| {
+            let is_withdrawn = withdrawn.is_some_and(|withdrawn| withdrawn.contains_key(&known.digest));
+            known.digest != digest && !is_withdrawn && self.is_marked(&plugin.name, known)
+        });
+        list.extend(stays);
+        list.sort_by_key(|version| std::cmp::Reverse(version.at));
+        goes.extend(list.split_off(list.len().min(KEPT)));
+        orders::list_good(&self.link, &plugin.name, &list).await.map_err(text)?;
+        goes.retain(|gone| gone.digest != digest);
+        self.remove(&goes, &all).await?;
+        Ok(Some(version))
+    }
+
+    /// Frees the room of plugins that no host uses.
+    async fn forget_unused(&self, all: &mut Orders) -> Result<(), String> {
+        let text = |error: crate::queue::QueueError| error.to_string();
+        let hosts = hosts::list(&self.link).await.map_err(text)?;
+        let used: BTreeSet<&str> =
+            hosts.iter().flat_map(|host| &host.plugins).map(|plugin| plugin.name.as_str()).collect();
+        let unused: BTreeMap<String, Vec<GoodVersion>> =
+            all.good.extract_if(.., |name, _| !used.contains(name.as_str())).collect();
+        for (plugin, versions) in unused {
+            orders::list_good(&self.link, &plugin, &[]).await.map_err(text)?;
+            self.remove(&versions, all).await?;
+        }
+        Ok(())
+    }
+
+    async fn put(&self, version: &GoodVersion, bytes: Vec<u8>) -> Result<(), String> {
+        match version.place {
+            Place::Blobs => {
+                let (name, kind) = (blob(&version.digest)?, "application/wasm".to_owned());
+                let put = self.blobs.put(FOLDER, &name, kind, bytes.into()).await;
+                put.map(drop).map_err(|error| error.to_string())
+            }
+            Place::Redis => {
+                if versions::room(&self.link).await.is_some_and(|room| version.bytes > room) {
+                    return Err("Redis would use more than half of its maxmemory".to_owned());
+                }
+                let put = versions::put(&self.link, &version.digest, &bytes).await;
+                put.map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// Removes the files of versions that no list has any more.
+    async fn remove(&self, gone: &[GoodVersion], all: &Orders) -> Result<(), String> {
+        for version in gone {
+            if all.good.values().flatten().any(|known| known.digest == version.digest) {
+                continue;
+            }
+            match version.place {
+                Place::Redis => {
+                    let removed = versions::remove(&self.link, &version.digest).await;
+                    removed.map_err(|error| error.to_string())?;
+                }
+                Place::Blobs => {
+                    let removed = self.blobs.remove(FOLDER, &blob(&version.digest)?).await;
+                    removed.map_err(|error| error.to_string())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn marked(&self, plugin: &str, digest: &str, bytes: u64, place: Place) -> GoodVersion {
+        let (digest, mark) = (digest.to_owned(), self.mark(plugin, digest));
+        GoodVersion { digest, bytes, at: now_ms(), place, mark }
+    }
+
+    fn is_marked(&self, plugin: &str, version: &GoodVersion) -> bool {
+        self.mark(plugin, &version.digest).as_bytes().ct_eq(version.mark.as_bytes()).into()
+    }
+
+    fn mark(&self, plugin: &str, digest: &str) -> String {
+        hex(&hmac(&self.key, format!("{plugin}\0{digest}").as_bytes()))
+    }
+}
+
+/// The bytes of all files at this place.
+fn taken(all: &Orders, place: Place) -> u64 {
+    let files = all.good.values().flatten().filter(|version| version.place == place);
+    let files: BTreeMap<&str, u64> = files.map(|version| (version.digest.as_str(), version.bytes)).collect();
+    files.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+}
+
+fn blob(digest: &str) -> Result<BlobName, String> {
+    BlobName::new(format!("{digest}.wasm"))
+}
+
+/// HMAC-SHA256 (RFC 2104). The key is shorter than a block.
+fn hmac(key: &[u8; 32], text: &[u8]) -> [u8; 32] {
+    let padded = |with: u8| {
+        let mut block = [with; 64];
+        block.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
+        block
+    };
+    let inner = Sha256::new().chain_update(padded(0x36)).chain_update(text).finalize();
+    Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_an_hmac() {
+        // RFC 4231, test case 2, with its key filled up by zeros.
+        let mut key = [0; 32];
+        key[..4].copy_from_slice(b"Jefe");
+        let mark = hex(&hmac(&key, b"what do ya want for nothing?"));
+        assert_eq!(mark, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    }
+}

@@ -1,0 +1,41 @@
+//! The files of good versions of plugins, for hosts that do not have them.
+//!
+//! In: the bytes of a file, under its SHA-256. Out: the bytes. Not here: which versions are good (`orders`
+//! has the lists), how many are kept and who trusts them (`plugins::shelf`).
+
+use super::error::QueueError;
+use super::keys;
+use super::link::Link;
+use super::reply;
+
+/// How many bytes Redis takes without coming near its limit: half of it is left to tasks. None: it has no
+/// limit, or does not tell.
+pub(crate) async fn room(link: &Link) -> Option<u64> {
+    let info = link.command("ask for its memory", redis::cmd("INFO").arg("memory")).await.ok()?;
+    let info = reply::text(info).ok()?;
+    let number = |name: &str| -> Option<u64> {
+        info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok())
+    };
+    let most = number("maxmemory").filter(|most| *most > 0)?;
+    Some((most / 2).saturating_sub(number("used_memory").unwrap_or(u64::MAX)))
+}
+
+pub(crate) async fn put(link: &Link, digest: &str, bytes: &[u8]) -> Result<(), QueueError> {
+    let put = redis::cmd("SET").arg(keys::version(digest)).arg(bytes).to_owned();
+    link.command("keep a version", &put).await.map(drop)
+}
+
+/// The bytes, if they are there. The caller compares their digest.
+pub(crate) async fn get(link: &Link, digest: &str) -> Result<Option<Vec<u8>>, QueueError> {
+    const WHAT: &str = "get a version";
+    let found = link.command(WHAT, redis::cmd("GET").arg(keys::version(digest))).await?;
+    match found {
+        redis::Value::Nil => Ok(None),
+        found => reply::bytes(found).map(Some).map_err(|_| QueueError::unexpected(WHAT, link.address())),
+    }
+}
+
+pub(crate) async fn remove(link: &Link, digest: &str) -> Result<(), QueueError> {
+    let remove = redis::cmd("UNLINK").arg(keys::version(digest)).to_owned();
+    link.command("remove a version", &remove).await.map(drop)
+}

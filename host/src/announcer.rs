@@ -260,7 +260,7 @@ mod tests {
             window.sample(at(second), (100 + second, 90), true);
             assert!(window.0.len() <= SAMPLES as usize + 3, "{}", window.0.len());
         }
-        // What failed ten minutes ago does not count any more.
+        // The failures of ten minutes ago do not count any more.
         let (attempts, failures) = window.sample(at(1000), (1100, 90), true);
         assert!((600..=640).contains(&attempts) && failures == 0, "{attempts} {failures}");
         // It is replaced, and keeps its last minutes.

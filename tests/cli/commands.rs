@@ -502,6 +502,8 @@ fn plugins_show_versions_and_figures() {
                 "rolled_back",
                 "on_probation",
                 "can_go_back",
+                "back_to",
+                "is_new",
                 "history",
             ],
         );

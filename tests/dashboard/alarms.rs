@@ -1,6 +1,7 @@
 //! Alarms about versions and hosts, on the pages and as series.
 //!
-//! Not here: every alarm there is (`operations::alarms`), what Prometheus makes of the series (`world::alerts`).
+//! Not here: every alarm there is (`operations::alarms`), what Prometheus makes of the series
+//! (`world::alerts`).
 
 use super::{Browser, text};
 use crate::support::{Bench, eventually};

@@ -1,5 +1,5 @@
-//! Good versions are where all hosts find them: a host that never had one goes back to it, and to nothing that
-//! no host vouches for.
+//! Good versions are where all hosts find them: a host that never had one goes back to it, and to nothing
+//! that no host vouches for.
 //!
 //! Not here: orders (`orders`), good versions in an object store, of which the code is the same but for the
 //! place.
@@ -106,7 +106,8 @@ fn what_no_host_vouches_for_is_not_gone_back_to() {
     let _: u64 = bench.redis("HSET", ("tq:hosts:orders", "p/good", listed.to_string()));
     let fresh = host(&bench, "fresh", "secret");
     loaded(&fresh, &bad);
-    fresh.log("a good version that another host kept is left out: its mark is not that of the token of [admin] here");
+    let left_out = "a good version that another host kept is left out";
+    fresh.log(&format!("{left_out}: its mark is not that of the token of [admin] here"));
     assert_eq!(rows(&bench, 1)[0]["can_go_back"], false);
     // The list is true again, and the bytes are not.
     let _: u64 = bench.redis("HSET", ("tq:hosts:orders", "p/good", list));

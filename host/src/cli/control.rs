@@ -130,7 +130,7 @@ pub(super) async fn roll_back(
         version => operations::withdraw_preview(&link, &plugin, version.as_deref(), &why).await?,
     };
     let (view, dry_run) = match (dry_run, &view.order.by) {
-        // What is shown is what is withdrawn: another operator may be quicker.
+        // The question names the version that is withdrawn, also if another operator is quicker.
         (false, by) if by.is_empty() => {
             let (seen, words) = (view.order.version.clone(), withdrawn(&view, true));
             let question = format!("version {} of {plugin} {words}. Roll it back?", short(&seen));
@@ -245,8 +245,9 @@ mod tests {
         assert_eq!(of(1, 0, false), "is withdrawn: ab stops, cd starts on 1 host within seconds");
         let waits = "would be withdrawn: 1 host has nothing to go back to: its queues would wait";
         assert_eq!(of(0, 1, true), waits);
-        let both = "ab stops, cd starts on 2 hosts within seconds; 3 hosts have nothing to go back to: their queues wait";
-        assert_eq!(of(2, 3, false), format!("is withdrawn: {both}"));
+        let (two, three) =
+            ("ab stops, cd starts on 2 hosts within seconds", "3 hosts have nothing to go back to");
+        assert_eq!(of(2, 3, false), format!("is withdrawn: {two}; {three}: their queues wait"));
         assert_eq!(of(0, 0, true), "would be withdrawn: no host runs it now");
     }
 }

@@ -173,7 +173,9 @@ pub(super) async fn confirm_rollback(
         p.trail { a href="/plugins" { "Plugins" } }
         h1 { "Roll back " (data(&name)) }
         @if back > 0 {
-            p.count { strong { (digits(stops)) " stops, " (starts) " starts" } " on " (plural(back, "host")) "." }
+            p.count {
+                strong { (digits(stops)) " stops, " (starts) " starts" } " on " (plural(back, "host")) "."
+            }
         }
         @if waiting > 0 {
             p.error {

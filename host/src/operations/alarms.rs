@@ -258,7 +258,7 @@ fn about_plugins(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
 struct JudgedVersion {
     attempts: u64,
     failures: u64,
-    /// Those on the versions before it, in the last minutes in which they ran.
+    /// The attempts and failures on the versions before it, in the last minutes in which they ran.
     before: (u64, u64),
 }
 
@@ -427,7 +427,8 @@ mod tests {
             (
                 judged(true, (3000, 2134), Some((1000, 4))),
                 Some(
-                    "2134 of 3000 attempts on its version ab failed in queue mail in the last 10 minutes; before it came, 4 of 1000 did.",
+                    "2134 of 3000 attempts on its version ab failed in queue mail in the last 10 minutes; \
+                     before it came, 4 of 1000 did.",
                 ),
             ),
             // They failed before it came, too.

@@ -335,7 +335,8 @@ mod tests {
         assert_eq!(
             refused("bbbbbbbbbbbbbbbb", "ada@box").as_deref(),
             Some(
-                "version bbbbbbbbbbbb of p was already rolled back 31s ago by ada@box (slow): hosts run aaaaaaaaaaaa"
+                "version bbbbbbbbbbbb of p was already rolled back 31s ago by ada@box (slow): hosts run \
+                 aaaaaaaaaaaa"
             )
         );
         assert!(refused("bbbbbbbbbbbbbbbb", "").is_some_and(|text| text.contains("by another operator")));

@@ -15,7 +15,7 @@ use crate::queue::minutes::QueueHistory;
 use crate::queue::upkeep::dangers;
 use crate::queue::{Link, QueueError};
 
-/// What there is to see of all queues.
+/// All queues as they are now, and what is wrong with them.
 pub(crate) struct Overview {
     pub hosts: Vec<HostInfo>,
     pub queues: Vec<QueueView>,

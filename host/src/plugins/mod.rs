@@ -19,6 +19,7 @@ mod folder;
 mod gate;
 mod history;
 mod jobs;
+mod keeper;
 mod life;
 mod loader;
 mod locked;
@@ -99,8 +100,8 @@ impl Plugins {
             .await
             .context("cannot look at the cache")?;
         let notes = Notes::new(cache.folder());
-        let plugins = Plugins::new(dir, notes, times.pauses, wanted, orders, shelf.clone());
-        tracker.spawn(stop.clone().run_until_cancelled_owned(shelf.run(plugins.clone())));
+        let plugins = Plugins::new(dir, notes, times.pauses, wanted, orders, shelf);
+        tracker.spawn(stop.clone().run_until_cancelled_owned(keeper::run(plugins.clone())));
         let loader = loader::Loader::new(sandbox, cache);
         let watcher = Watcher::new(loader, plugins.clone(), times);
         let watching = tokio::spawn(watcher.run(stop.clone()));

@@ -7,26 +7,23 @@
 //! **Trust.** Bytes count only if their SHA-256 is the one in the plugin's list, and the list is in Redis. So
 //! an entry of the list has a mark: an HMAC under the token of `[admin]`, which hosts have in common and
 //! producers do not. Without a token, whoever may write `tq:hosts:orders` decides what hosts go back to.
-//! docs/decisions/0025-good-versions.md says why.
+//! docs/decisions/0026-good-versions.md says why.
 //!
-//! Not here: when a host goes back (`life`), the lists and bytes in Redis (`queue`).
+//! Not here: which version is to be kept, and when (`keeper`); when a host goes back (`life`); the lists and
+//! bytes in Redis (`queue`).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use super::catalog::Plugins;
-use super::jobs::{blocking, hex, read_now};
 use super::life::short;
-use super::registry::PluginEntry;
 use crate::blobs::Blobs;
 use crate::blobs::name::BlobName;
 use crate::clock::now_ms;
 use crate::config::Secret;
-use crate::queue::orders::{self, GoodVersion, Orders, Place};
+use crate::queue::orders::{self, GoodVersion, KeptAt, Orders};
 use crate::queue::{Link, hosts, versions};
 
 /// Versions of a plugin that are kept.
@@ -36,10 +33,6 @@ const MAX_BYTES: u64 = 32 << 20;
 const MAX_ALL_BYTES: u64 = 128 << 20;
 /// The bytes of all files in the object store.
 const MAX_BLOB_BYTES: u64 = 1 << 30;
-/// The time between two looks for a version that is not kept yet.
-const EVERY: Duration = Duration::from_secs(2);
-/// What could not be kept is tried again after this time.
-const AGAIN: Duration = Duration::from_secs(600);
 /// The folder of the files in the object store. No plugin's name begins with a dot.
 const FOLDER: &str = ".versions";
 
@@ -83,11 +76,11 @@ impl Shelf {
     pub(super) async fn fetch(&self, version: &GoodVersion) -> Result<Vec<u8>, String> {
         let Some(parts) = &self.0 else { return Err("it is kept nowhere".to_owned()) };
         let found = match version.place {
-            Place::Redis => {
-                let found = versions::get(&parts.link, &version.digest).await;
-                found.map_err(|error| error.to_string())?.ok_or("it is in Redis no more")?
+            KeptAt::Redis => {
+                let found = versions::get(&parts.link, &version.digest, version.bytes).await;
+                found.map_err(|error| error.to_string())?.ok_or("its file is not what was kept")?
             }
-            Place::Blobs => {
+            KeptAt::Blobs => {
                 let found = parts.blobs.find(FOLDER, &blob(&version.digest)?).await;
                 let found = found.map_err(|error| error.to_string())?;
                 if found.size != version.bytes {
@@ -96,56 +89,34 @@ impl Shelf {
                 found.read().await.map_err(|error| error.to_string())?
             }
         };
-        if hex(&Sha256::digest(&found)) != version.digest {
+        if format!("{:x}", Sha256::digest(&found)) != version.digest {
             return Err("its file is not what was kept".to_owned());
         }
         Ok(found)
     }
 
-    /// Keeps what is good here and not kept yet, from now on.
-    pub(super) async fn run(self, plugins: Plugins) {
-        let Some(parts) = self.0 else { return };
-        let mut failed: HashMap<String, Instant> = HashMap::new();
-        loop {
-            tokio::time::sleep(EVERY).await;
-            for plugin in plugins.entries() {
-                let Some(digest) = plugin.unkept() else { continue };
-                failed.retain(|_, at| at.elapsed() < AGAIN);
-                if failed.contains_key(&digest) {
-                    continue;
-                }
-                let (name, version) = (&*plugin.name, short(&digest));
-                match parts.keep(&plugin, &digest).await {
-                    Ok(Some(kept)) => {
-                        tracing::info!(plugin = name, digest = version, "the version is kept for all hosts");
-                        plugin.is_kept(kept);
-                    }
-                    // The file has another content by now.
-                    Ok(None) => {}
-                    Err(why) => {
-                        tracing::warn!(plugin = name, digest = version, %why, "the version is not kept for \
-                            other hosts: one that never had it cannot go back to it");
-                        failed.insert(digest, Instant::now());
-                    }
-                }
-            }
-        }
+    /// Keeps the file of a version that is good here.
+    pub(super) async fn keep(
+        &self,
+        plugin: &str,
+        digest: &str,
+        file: Vec<u8>,
+    ) -> Result<GoodVersion, String> {
+        let Some(parts) = &self.0 else { return Err("there is no place for it".to_owned()) };
+        parts.keep(plugin, digest, file).await
     }
 }
 
 impl Parts {
-    async fn keep(&self, plugin: &PluginEntry, digest: &str) -> Result<Option<GoodVersion>, String> {
-        let path = plugin.path.clone();
-        let read = blocking(move || read_now(&path)).await.transpose().map_err(|error| error.to_string())?;
-        let Some((bytes, _)) = read.flatten().filter(|(_, found)| found == digest) else { return Ok(None) };
+    async fn keep(&self, plugin: &str, digest: &str, bytes: Vec<u8>) -> Result<GoodVersion, String> {
         let text = |error: crate::queue::QueueError| error.to_string();
         let mut all = orders::list(&self.link).await.map_err(text)?;
         let size = bytes.len() as u64;
         let (place, most) = match self.blobs.is_shared() && self.blobs.check_size(size).is_ok() {
-            true => (Place::Blobs, MAX_BLOB_BYTES),
-            false => (Place::Redis, MAX_ALL_BYTES),
+            true => (KeptAt::Blobs, MAX_BLOB_BYTES),
+            false => (KeptAt::Redis, MAX_ALL_BYTES),
         };
-        if place == Place::Redis && size > MAX_BYTES {
+        if place == KeptAt::Redis && size > MAX_BYTES {
             return Err(format!("it has {size} bytes, and Redis keeps {MAX_BYTES}: set [blobs] to a bucket"));
         }
         if taken(&all, place) + size > most {
@@ -154,24 +125,24 @@ impl Parts {
         if taken(&all, place) + size > most {
             return Err(format!("the versions of all plugins would have more than {most} bytes"));
         }
-        let version = self.marked(&plugin.name, digest, size, place);
+        let version = self.marked(plugin, digest, size, place);
         if !all.good.values().flatten().any(|known| known.digest == digest && known.place == place) {
             self.put(&version, bytes).await?;
         }
-        let withdrawn = all.withdrawn.get(&*plugin.name);
-        let listed = all.good.remove(&*plugin.name).unwrap_or_default();
+        let withdrawn = all.withdrawn.get(plugin);
+        let listed = all.good.remove(plugin).unwrap_or_default();
         let mut list = vec![version.clone()];
         let (stays, mut goes): (Vec<_>, Vec<_>) = listed.into_iter().partition(|known| {
             let is_withdrawn = withdrawn.is_some_and(|withdrawn| withdrawn.contains_key(&known.digest));
-            known.digest != digest && !is_withdrawn && self.is_marked(&plugin.name, known)
+            known.digest != digest && !is_withdrawn && self.is_marked(plugin, known)
         });
         list.extend(stays);
         list.sort_by_key(|version| std::cmp::Reverse(version.at));
         goes.extend(list.split_off(list.len().min(KEPT)));
-        orders::list_good(&self.link, &plugin.name, &list).await.map_err(text)?;
+        orders::list_good(&self.link, plugin, &list).await.map_err(text)?;
         goes.retain(|gone| gone.digest != digest);
         self.remove(&goes, &all).await?;
-        Ok(Some(version))
+        Ok(version)
     }
 
     /// Frees the room of plugins that no host uses.
@@ -191,12 +162,12 @@ impl Parts {
 
     async fn put(&self, version: &GoodVersion, bytes: Vec<u8>) -> Result<(), String> {
         match version.place {
-            Place::Blobs => {
+            KeptAt::Blobs => {
                 let (name, kind) = (blob(&version.digest)?, "application/wasm".to_owned());
                 let put = self.blobs.put(FOLDER, &name, kind, bytes.into()).await;
                 put.map(drop).map_err(|error| error.to_string())
             }
-            Place::Redis => {
+            KeptAt::Redis => {
                 if versions::room(&self.link).await.is_some_and(|room| version.bytes > room) {
                     return Err("Redis would use more than half of its maxmemory".to_owned());
                 }
@@ -213,11 +184,11 @@ impl Parts {
                 continue;
             }
             match version.place {
-                Place::Redis => {
+                KeptAt::Redis => {
                     let removed = versions::remove(&self.link, &version.digest).await;
                     removed.map_err(|error| error.to_string())?;
                 }
-                Place::Blobs => {
+                KeptAt::Blobs => {
                     let removed = self.blobs.remove(FOLDER, &blob(&version.digest)?).await;
                     removed.map_err(|error| error.to_string())?;
                 }
@@ -226,22 +197,22 @@ impl Parts {
         Ok(())
     }
 
-    fn marked(&self, plugin: &str, digest: &str, bytes: u64, place: Place) -> GoodVersion {
-        let (digest, mark) = (digest.to_owned(), self.mark(plugin, digest));
+    fn marked(&self, plugin: &str, digest: &str, bytes: u64, place: KeptAt) -> GoodVersion {
+        let (digest, mark) = (digest.to_owned(), self.mark(plugin, digest, bytes));
         GoodVersion { digest, bytes, at: now_ms(), place, mark }
     }
 
     fn is_marked(&self, plugin: &str, version: &GoodVersion) -> bool {
-        self.mark(plugin, &version.digest).as_bytes().ct_eq(version.mark.as_bytes()).into()
+        self.mark(plugin, &version.digest, version.bytes).as_bytes().ct_eq(version.mark.as_bytes()).into()
     }
 
-    fn mark(&self, plugin: &str, digest: &str) -> String {
-        hex(&hmac(&self.key, format!("{plugin}\0{digest}").as_bytes()))
+    fn mark(&self, plugin: &str, digest: &str, bytes: u64) -> String {
+        hmac(&self.key, format!("{plugin}\0{digest}\0{bytes}").as_bytes())
     }
 }
 
 /// The bytes of all files at this place.
-fn taken(all: &Orders, place: Place) -> u64 {
+fn taken(all: &Orders, place: KeptAt) -> u64 {
     let files = all.good.values().flatten().filter(|version| version.place == place);
     let files: BTreeMap<&str, u64> = files.map(|version| (version.digest.as_str(), version.bytes)).collect();
     files.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
@@ -251,15 +222,15 @@ fn blob(digest: &str) -> Result<BlobName, String> {
     BlobName::new(format!("{digest}.wasm"))
 }
 
-/// HMAC-SHA256 (RFC 2104). The key is shorter than a block.
-fn hmac(key: &[u8; 32], text: &[u8]) -> [u8; 32] {
+/// HMAC-SHA256 (RFC 2104) in hexadecimal. The key is shorter than a block.
+fn hmac(key: &[u8; 32], text: &[u8]) -> String {
     let padded = |with: u8| {
         let mut block = [with; 64];
         block.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
         block
     };
     let inner = Sha256::new().chain_update(padded(0x36)).chain_update(text).finalize();
-    Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize().into()
+    format!("{:x}", Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize())
 }
 
 #[cfg(test)]
@@ -271,7 +242,7 @@ mod tests {
         // RFC 4231, test case 2, with its key filled up by zeros.
         let mut key = [0; 32];
         key[..4].copy_from_slice(b"Jefe");
-        let mark = hex(&hmac(&key, b"what do ya want for nothing?"));
+        let mark = hmac(&key, b"what do ya want for nothing?");
         assert_eq!(mark, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     }
 }

@@ -72,13 +72,13 @@ pub(crate) struct HostQueue {
 }
 
 /// Attempts on one version of a plugin at the tasks of one queue, in the last ten minutes in which it ran.
-/// Those that were deferred, or found a service down, are left out.
+/// Attempts that were deferred, or found a service down, are left out.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, ToSchema)]
 pub(crate) struct HostVersion {
     /// `name@digest`, with the first digits.
     pub version: String,
     pub attempts: u64,
-    /// Those of `attempts` that did not complete their task.
+    /// So many of `attempts` did not complete their task.
     pub failures: u64,
 }
 

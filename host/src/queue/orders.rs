@@ -2,10 +2,10 @@
 //! which plugin's file is to be looked at anew.
 //!
 //! In Redis, each version that is withdrawn has a field of its own, `PLUGIN/VERSION`, so that another
-//! withdrawal does not let it run again. The field `PLUGIN` has the last order about any version: a lift, or a
-//! withdrawal once more, which is all that hosts and commands knew before there was a set. Hosts read all
+//! withdrawal does not let it run again. The field `PLUGIN` has the last order about any version: a lift, or
+//! a withdrawal once more, which is all that hosts and commands knew before there was a set. Hosts read all
 //! orders when they start and then every few seconds (`announcer`); what follows from one is the life of the
-//! plugin (`plugins`).
+//! plugin (`plugins`). `PLUGIN/good` is no order: it lists the good versions that are kept for all hosts.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ pub(crate) struct GoodVersion {
     pub bytes: u64,
     /// When it was kept, in milliseconds since the Unix epoch.
     pub at: u64,
-    pub place: Place,
+    pub place: KeptAt,
     /// By which hosts know that one of them wrote this.
     pub mark: String,
 }
@@ -60,7 +60,7 @@ pub(crate) struct GoodVersion {
 /// Where the file of a good version is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Place {
+pub(crate) enum KeptAt {
     Redis,
     Blobs,
 }

@@ -25,9 +25,13 @@ pub(crate) async fn put(link: &Link, digest: &str, bytes: &[u8]) -> Result<(), Q
     link.command("keep a version", &put).await.map(drop)
 }
 
-/// The bytes, if they are there. The caller compares their digest.
-pub(crate) async fn get(link: &Link, digest: &str) -> Result<Option<Vec<u8>>, QueueError> {
+/// The bytes, if there are as many as expected. The caller compares their digest.
+pub(crate) async fn get(link: &Link, digest: &str, bytes: u64) -> Result<Option<Vec<u8>>, QueueError> {
     const WHAT: &str = "get a version";
+    let length = link.command(WHAT, redis::cmd("STRLEN").arg(keys::version(digest))).await?;
+    if reply::count(&length).ok() != Some(bytes) {
+        return Ok(None);
+    }
     let found = link.command(WHAT, redis::cmd("GET").arg(keys::version(digest))).await?;
     match found {
         redis::Value::Nil => Ok(None),

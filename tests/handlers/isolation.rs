@@ -867,7 +867,7 @@ fn a_plugin_reads_its_own_configuration_and_no_secret_gets_out() {
     bench.xadd("quiet", &[("a", "1")]);
     bench.until_drained("quiet");
     host.until_ended_as("quiet", "completed", 1);
-    eventually("an announcement", || bench.redis::<Vec<String>>("KEYS", "tq:host*").first().cloned());
+    eventually("an announcement", || bench.redis::<Vec<String>>("KEYS", "tq:host:*").first().cloned());
     let pages = [host.get("/metrics").body, host.get("/readyz").body];
     let log = host.stop_for_log().raw();
     bench.redis.stop();

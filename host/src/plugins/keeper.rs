@@ -1,7 +1,8 @@
 //! Looks for versions that are good here and not kept for other hosts yet.
 //!
-//! In: the plugins of this host. Out: their files on the shelf. What is on the list already, from whatever host,
-//! is left alone; so a list that was lost, or overwritten by another host, is made whole by the next look.
+//! In: the plugins of this host. Out: their files on the shelf. A version that is on the list already, from
+//! whatever host, is left alone; so a list that was lost, or overwritten by another host, is made whole by
+//! the next look.
 //!
 //! Not here: where files are kept, and how many (`shelf`).
 

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::pages::{Shell, blocks, calls, root};
 use crate::support::bench::guest_path;
+use crate::support::files::{digest, guest};
 use crate::support::{Bench, Host, Ran};
 
 const COMMANDS: &str = include_str!("../../docs/commands.md");
@@ -21,6 +22,8 @@ const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const HANDLERS: &str = include_str!("../../docs/handlers.md");
 /// The queues of the examples. The second one has no plugin.
 const QUEUES: &str = "[queues.resume-analyze]\nstream = \"resume:analyze:stream\"\n[queues.reports]\n";
+/// The version that the page shows running.
+const VERSION: &str = "77ac0aa2b7d4";
 /// Examples that only read, so that they can be run once more with `--json`.
 const READ: [&str; 9] = [
     "check",
@@ -183,9 +186,10 @@ fn the_examples_of_the_commands_print_what_the_page_shows() {
             later.push(example);
             continue;
         }
-        let words = example.line.split(' ').map(|word| match is_id(word) {
-            true => task(&bench, &example.line),
-            false => word.to_owned(),
+        let words = example.line.split(' ').map(|word| match word {
+            word if is_id(word) => task(&bench, &example.line),
+            VERSION => digest(&guest("resume-analyze")),
+            word => word.to_owned(),
         });
         let line = words.collect::<Vec<_>>().join(" ");
         wrong.extend(problems(&example, &shell.ran(&format!("tqhost {line}"))));
@@ -216,6 +220,7 @@ fn the_commands_of_the_page_for_operators_run() {
             call.contains("QUEUE") || call.contains("NAME") || ["check", "queues"].contains(&&*call);
         if is_whole {
             let mut call = call.replace("QUEUE", "resume-analyze").replace("NAME", "resume-analyze");
+            call = call.replace("VERSION", &digest(&guest("resume-analyze")));
             if call.contains("ID") {
                 let ran = shell.ran("tqhost enqueue resume-analyze content=text --delay 1h").ok();
                 call = call.replace("ID", ran.stdout.split_whitespace().next().expect("an id"));

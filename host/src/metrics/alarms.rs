@@ -45,12 +45,16 @@ impl AlarmBoard {
                         Counts::from([(("redis-away", String::new(), "urgent"), 1)])
                     }
                 };
-                *self.0.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+                self.note(counts);
                 tokio::time::sleep(EVERY).await;
                 self.0.asked.notified().await;
             }
         };
         stop.run_until_cancelled(looking).await;
+    }
+
+    pub(super) fn note(&self, counts: Counts) {
+        *self.0.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
     /// The alarms of the last look. It asks for the next one.

@@ -72,6 +72,8 @@ impl Host {
     }
 
     fn scrape(&self) -> String {
+        let alarms = AlarmBoard::default();
+        alarms.note([(("paused", "work".to_owned(), "look"), 1)].into());
         let sources = Sources {
             board: self.board.clone(),
             capacity: Capacity::new(None),
@@ -81,7 +83,7 @@ impl Host {
             plugins: self.plugins.clone(),
             traces: Traces::default(),
             refused: RefusedTokens::default(),
-            alarms: AlarmBoard::default(),
+            alarms,
         };
         let mut out = String::new();
         text::encode(&mut out, &sources.registry()).unwrap();

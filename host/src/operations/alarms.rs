@@ -448,7 +448,7 @@ mod tests {
             match (&told[..], expected) {
                 ([], None) => {}
                 ([alarm], Some(part)) => {
-                    assert!(alarm.is_urgent && alarm.what.starts_with(part), "{alarm:?}")
+                    assert!(alarm.is_urgent && alarm.what.starts_with(part), "{alarm:?}");
                 }
                 _ => panic!("{expected:?}: {told:?}"),
             }

@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn what_is_left_out_is_counted() {
         let errors = |count: usize| -> Vec<DeadLetter> {
-            (0..count).map(|n| letter(n, &"x".repeat(n % 61), n as u64)).collect()
+            (0..count).map(|n| letter(n, &"é".repeat(n % 61), n as u64)).collect()
         };
         let groups = grouped(GroupBy::Error, &errors(61), 50);
         assert_eq!(

@@ -139,7 +139,7 @@ impl Workshop {
     async fn restore(&self, place: Place, work: &Work, good: &str) -> Result<Prepared, JobEnd> {
         let prepared = match self.cached(place, work, good).await? {
             Some(prepared) => prepared,
-            None => self.fetched(work, good).await?,
+            None => Box::pin(self.fetched(work, good)).await?,
         };
         self.checked(work, prepared).await
     }

@@ -101,7 +101,9 @@ impl Plugins {
             .context("cannot look at the cache")?;
         let notes = Notes::new(cache.folder());
         let plugins = Plugins::new(dir, notes, times.pauses, wanted, orders, shelf);
-        tracker.spawn(stop.clone().run_until_cancelled_owned(keeper::run(plugins.clone())));
+        let unwatched = plugins.0.unwatched.clone();
+        let keeping = unwatched.run_until_cancelled_owned(keeper::run(plugins.clone()));
+        tracker.spawn(stop.clone().run_until_cancelled_owned(keeping));
         let loader = loader::Loader::new(sandbox, cache);
         let watcher = Watcher::new(loader, plugins.clone(), times);
         let watching = tokio::spawn(watcher.run(stop.clone()));

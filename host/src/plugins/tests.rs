@@ -399,11 +399,9 @@ async fn without_the_good_versions_code_a_start_lets_the_queue_wait() {
     let again = folder.start().await;
     let status = again.status().remove(0);
     assert_eq!((status.state, status.digest), (PluginState::Quarantined, None));
-    assert!(
-        status
-            .error
-            .is_some_and(|error| error.ends_with("(it is not in the cache): put another version there"))
-    );
+    assert!(status.error.is_some_and(|error| {
+        error.ends_with("(it is not in the cache, and no host has kept its file): put another version there")
+    }));
     assert!(again.subscribe("p").borrow().is_none());
 }
 

@@ -337,7 +337,7 @@ mod tests {
     fn an_outage_is_charged_by_what_is_known_of_it() {
         let down = Outcome::Unavailable { message: "down".into(), after: None };
         let error = "not charged: retry: down";
-        let decided = |before: u32, charge| {
+        let decided = |before: Outages, charge| {
             let mut task = task(2, 1, 0);
             codec::set_outages(&mut task, before);
             let decision = after_outage(&down, &mut task, &rules(), charge, 0.0);

@@ -26,7 +26,10 @@ pub const CASES: &[Case] = &[
         what: "the id of a task that its flow holds belongs to this task",
         scenario: a_held_task_keeps_its_id,
         mutations: &[
-            &[("return is == 'COMPLETED' or is_held(status, id)", "return is == 'COMPLETED'")],
+            &[(
+                "return is == 'COMPLETED' or is == 'PENDING' and is_held(status, id)",
+                "return is == 'COMPLETED'",
+            )],
             &[("or mark_of(status, '') or is_held(status, id) then", "or mark_of(status, '') then")],
         ],
     },

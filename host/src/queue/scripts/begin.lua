@@ -86,7 +86,7 @@ local function begin(
     end
   end
   -- From now on the status names the entry, also one of a producer. By `produced` they are told apart.
-  local is_produced = known_entry ~= entry and not is_of_host(status, id, entry)
+  local is_produced = known_entry ~= entry and (id == entry or not is_of_host(status, id, entry))
   -- XCLAIM would take a deleted entry from the pending ones. The heartbeat finds it.
   if again == '1' and turns.are_limited and exists(entry) then
     redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID')

@@ -501,7 +501,7 @@ local function is_elsewhere(status, entry, id)
   if known_entry or member then
     return is == 'COMPLETED' or is_live(is) and has_place(known_entry, member, kept_until)
   end
-  return is == 'COMPLETED' or is_held(status, id)
+  return is == 'COMPLETED' or is == 'PENDING' and is_held(status, id)
 end
 
 -- Whether the task `id`, which has an idempotency key, is in no place any more and will never run. If so, it

@@ -1,12 +1,14 @@
 //! A model of claim, begin, heartbeat, reclaim, settle and promote, checked in all its states.
 //!
-//! `model/store.rs` is Redis with the scripts as steps. `model/system.rs` has the hosts and all faults. This
+//! `store.rs` is Redis with the scripts as steps. `system.rs` has the hosts and all faults. This
 //! file has the properties that must always hold, and models that each lack one guard of the scripts: the
-//! check must find every missing guard. `model/turns.rs` is a model of its own, of tasks that wait for their
+//! check must find every missing guard. `turns.rs` is a model of its own, of tasks that wait for their
 //! turn.
 //!
-//! Not here: the scripts themselves (`property.rs` runs them). docs/laboratory.md says what is modelled and
-//! what is not.
+//! Not here: the scripts themselves (`tests/proofs/property.rs` runs them). docs/laboratory.md says what is modelled and
+//! what is not. This is a crate of its own, because the host's tests are not optimised.
+
+#![cfg(test)]
 
 mod store;
 mod system;

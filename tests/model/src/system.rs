@@ -3,7 +3,7 @@
 //! In: the number of tasks, the guards, and a budget of faults. Out: states and steps, for the model checker.
 //! A step is one script or one local action of a host, so two hosts interleave in every way that Redis
 //! allows. Faults are steps too. The budget bounds them, since the number of states would be infinite without
-//! it. Not here: the scripts (`store`), the properties (`tests/proofs/model.rs`).
+//! it. Not here: the scripts (`store`), the properties (`lib.rs`).
 
 use std::collections::BTreeSet;
 

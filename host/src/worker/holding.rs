@@ -183,10 +183,14 @@ impl Holding {
 
     fn end(&self) {
         self.metrics.held.set(0);
+        if !self.is_held() {
+            return;
+        }
+        // The loops that wait for the end look at this first.
+        *lock(&self.opened) = Some(Instant::now());
         if self.held.send_if_modified(|held| std::mem::replace(held, false)) {
             self.probe().ask_at = None;
             *lock(&self.last) = None;
-            *lock(&self.opened) = Some(Instant::now());
             let queue = self.queue.rules.name.as_str();
             tracing::info!(queue, "the queue is held no longer: a task got through, or it was resumed");
         }

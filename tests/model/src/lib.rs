@@ -5,8 +5,8 @@
 //! check must find every missing guard. `turns.rs` is a model of its own, of tasks that wait for their
 //! turn.
 //!
-//! Not here: the scripts themselves (`tests/proofs/property.rs` runs them). docs/laboratory.md says what is modelled and
-//! what is not. This is a crate of its own, because the host's tests are not optimised.
+//! Not here: the scripts themselves (`tests/proofs/property.rs` runs them). docs/laboratory.md says what is
+//! modelled and what is not. This is a crate of its own, because the host's tests are not optimised.
 
 #![cfg(test)]
 

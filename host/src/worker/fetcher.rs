@@ -83,7 +83,7 @@ pub(crate) struct Fetcher {
     booked: usize,
 }
 
-/// The size in bytes of the largest recent entry. None before the first read, which takes one entry.
+/// The size in bytes of the largest recent entry; None before the first one.
 #[derive(Default)]
 struct Sizes(Option<usize>);
 
@@ -98,7 +98,7 @@ impl Sizes {
 
     /// How many entries fit into `bytes`: at least one.
     fn fit(&self, bytes: usize) -> usize {
-        self.0.map_or(1, |largest| (bytes / largest.max(1)).max(1))
+        self.0.map_or(usize::MAX, |largest| (bytes / largest.max(1)).max(1))
     }
 }
 
@@ -184,7 +184,8 @@ impl Fetcher {
 
     async fn claim(&mut self, version: &Arc<Version>, permits: Permits) -> Result<Read, QueueError> {
         let shared = self.shared.clone();
-        let count = permits.count();
+        // While nothing is known of the entries' sizes, one entry tells it.
+        let count = if self.sizes.0.is_some() { permits.count() } else { 1 };
         // A queue that was woken reads without waiting, and goes on resting if there is no more than that.
         let rests = self.seat.as_ref().is_some_and(|(seat, _)| seat.is_waited_for());
         let waits = self.own.is_some() && !rests;
@@ -532,7 +533,7 @@ mod tests {
             deliveries: 1,
         };
         let mut sizes = Sizes::default();
-        assert_eq!(sizes.fit(MAX_BYTES), 1, "nothing is known yet");
+        assert!(sizes.fit(MAX_BYTES) >= MAX_BATCH, "nothing is known yet");
         sizes.saw(&[entry(100), entry(1 << 20)]);
         assert_eq!(sizes.fit(MAX_BYTES), 4);
         sizes.saw(&[]);

@@ -258,7 +258,7 @@ local function tell(status, id, how, attempt, changes, fields, letter, last_erro
   local new, room, result = {}, 16777216 - 65536, value_in(changes, 'result') or ''
   if #result > room then result = '' else room = room - #result end
   for i = 1, fields and #fields <= 7000 and #fields or 0, 2 do
-    local name, size = fields[i], #fields[i] + #fields[i + 1]
+    local name, size = fields[i], string.len(fields[i]) + string.len(fields[i + 1])
     local is_own = string.sub(name, 1, 3) ~= 'tq-' and string.sub(name, 1, 4) ~= 'end.'
     local is_told = not told.named or told.named[name]
     if name == 'traceparent' then is_told = not span end

@@ -18,8 +18,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 
 const OWNER_ALL: u32 = 0o700;
 /// The rights of everybody else.
-const OTHERS: u32 = 0o077;
-const OTHERS_WRITE: u32 = 0o022;
+const OTHERS: Mode = Mode::RWXG.union(Mode::RWXO);
+const OTHERS_WRITE: Mode = Mode::WGRP.union(Mode::WOTH);
 const TEMPORARY: &str = ".tmp";
 
 #[derive(Debug)]
@@ -61,14 +61,14 @@ impl OwnFolder {
         if before.st_uid != nix::unistd::geteuid().as_raw() {
             return Err(io::Error::other("it belongs to another user"));
         }
-        if mode(&before) & OTHERS == 0 {
+        if !mode(&before).intersects(OTHERS) {
             return Ok(());
         }
         rustix::fs::fchmod(&self.handle, Mode::RWXU)?;
-        if mode(&rights()?) & OTHERS != 0 {
+        if mode(&rights()?).intersects(OTHERS) {
             return Err(io::Error::other("others can read or write it, and that cannot be changed"));
         }
-        if mode(&before) & OTHERS_WRITE != 0 {
+        if mode(&before).intersects(OTHERS_WRITE) {
             tracing::warn!(
                 folder = %self.path.display(),
                 "other users could write to this folder of compiled code: it is emptied and closed to them"
@@ -139,9 +139,9 @@ impl OwnFolder {
                 continue;
             };
             if is_file(&found) {
-                let seconds = Duration::from_secs(u64::try_from(found.st_mtime).unwrap_or(0));
-                let nanos = Duration::from_nanos(u64::try_from(found.st_mtime_nsec).unwrap_or(0));
-                let used = SystemTime::UNIX_EPOCH + seconds + nanos;
+                let seconds = u64::try_from(found.st_mtime).unwrap_or(0);
+                let nanos = u32::try_from(found.st_mtime_nsec).unwrap_or(0);
+                let used = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
                 entries.push(FolderFile { name, bytes: u64::try_from(found.st_size).unwrap_or(0), used });
             }
         }
@@ -160,8 +160,8 @@ fn not_ours(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-fn mode(found: &Stat) -> u32 {
-    Mode::from_raw_mode(found.st_mode).bits().into()
+fn mode(found: &Stat) -> Mode {
+    Mode::from_raw_mode(found.st_mode)
 }
 
 fn is_file(found: &Stat) -> bool {

@@ -185,7 +185,8 @@ impl Fetcher {
     async fn claim(&mut self, version: &Arc<Version>, permits: Permits) -> Result<Read, QueueError> {
         let shared = self.shared.clone();
         // While nothing is known of the entries' sizes, one entry tells it.
-        let count = if self.sizes.0.is_some() { permits.count() } else { 1 };
+        let held = permits.count();
+        let count = if self.sizes.0.is_some() { held } else { 1 };
         // A queue that was woken reads without waiting, and goes on resting if there is no more than that.
         let rests = self.seat.as_ref().is_some_and(|(seat, _)| seat.is_waited_for());
         let waits = self.own.is_some() && !rests;
@@ -257,7 +258,7 @@ impl Fetcher {
         if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
             seat.claimed(last.id.clone());
         }
-        shared.capacity.wants_more(found == count || stopped_by == ClaimStop::Enough);
+        shared.capacity.wants_more(found == held || stopped_by == ClaimStop::Enough);
         note_probe(probe.as_ref(), &entries);
         intake::admit(&shared, version, entries, Delivery::First { since }, permits).await;
         if let Some(probe) = probe.filter(|_| found == 0) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows tqhost at work, and checks each number that it shows: a wrong one ends the demo with exit code 1.
 #
-#   demo/run.sh                       the host is target/release/tqhost; `make run` builds it and the handlers
+#   demo/run.sh                       the host is target/debug/tqhost; `make run` builds it and the handlers
 #   TQHOST_BIN=… demo/run.sh          another binary
 #   DEMO_TASKS=500 demo/run.sh        fewer tasks for the part that replaces a handler (2000)
 #   KEEP=1 demo/run.sh                the host stays, and the address of its dashboard is shown
@@ -13,7 +13,7 @@ export LC_ALL=C.UTF-8
 unset TQHOST_LOG
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tqhost=$(realpath -m "${TQHOST_BIN:-${CARGO_TARGET_DIR:-target}/release/tqhost}")
+tqhost=$(realpath -m "${TQHOST_BIN:-${CARGO_TARGET_DIR:-target}/debug/tqhost}")
 stream_tasks=${DEMO_TASKS:-2000}
 # This limit is for events that never come, not for late ones.
 limit_seconds=60
@@ -53,7 +53,7 @@ json() { # key
     grep -oE "\"$1\":(\"([^\"\\\\]|\\\\.)*\"|[^,}]*)" | sed -nE '1 { s/^"[^"]*"://; s/^"//; s/"$//; p }'
 }
 
-[ -x "$tqhost" ] || fail "$tqhost is not there: run \`make build\`"
+[ -x "$tqhost" ] || fail "$tqhost is not there: run \`make run\`"
 mkdir "$work/demo" "$work/plugins" "$work/tables" "$work/ends"
 # A service for the tables of a report. It and the host take any free ports, as others may use the usual ones.
 exec {web}< <(exec python3 -um http.server --bind 127.0.0.1 --directory "$work/tables" 0 2>/dev/null)

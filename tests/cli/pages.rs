@@ -128,7 +128,7 @@ pub struct Shell<'b> {
 impl Shell<'_> {
     pub fn new(bench: &Bench) -> Shell<'_> {
         let home = bench.dir.path().join("home");
-        let (bin, built) = (home.join("bin"), home.join("tqhost/target/release"));
+        let (bin, built) = (home.join("bin"), home.join("tqhost/target/debug"));
         std::fs::create_dir_all(&bin).expect("a folder");
         std::fs::create_dir_all(&built).expect("a folder");
         for folder in [&bin, &built] {

@@ -14,7 +14,7 @@ use serde_json::json;
 use tqhost::testing::queue::script::{Script, ScriptKind};
 
 use crate::support::web::Service;
-use crate::support::{Bench, Host, Ran, RedisServer, Web, eventually};
+use crate::support::{Bench, Host, Ran, RedisServer, Web, eventually, files};
 
 /// Queues with everything that takes a script of its own. `{origin}` is a service.
 const QUEUES: &str = r#"
@@ -269,12 +269,13 @@ fn commands(delayed: &str, waiting: &str, running: &str, file: &str) -> Vec<(Str
         "pause waits",
         "resume waits",
         "resume later",
-        "rollback echo --why slow",
+        "rollback echo --why slow --version VERSION",
         "lift echo",
         "reload effects",
         "drain waits --dry-run",
     ];
-    let works = works.map(str::to_owned).into_iter().chain([
+    let version = files::digest(&files::guest("echo"));
+    let works = works.map(|line| line.replace("VERSION", &version)).into_iter().chain([
         format!("status waits {waiting}"),
         format!("retry waits {delayed}"),
         format!("cancel waits {waiting}"),

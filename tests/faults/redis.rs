@@ -570,16 +570,18 @@ fn denied(command: &str, mut see: impl FnMut(&mut Bench, &Host)) {
     host.stop();
 }
 
-/// The log must say which loop is refused.
+/// The log must say which loop is refused, or which step of a task.
 fn refused(host: &Host, place: &str) {
+    let told = |reason: &serde_json::Value| {
+        let reason = reason.as_str().unwrap_or_default();
+        reason.contains("permissions") || reason.contains("can't run this command")
+    };
     eventually("the refusal is in the log", || {
-        let lines = host.logged("a call to Redis failed; trying again");
-        let told = |line: &serde_json::Value| {
-            line["error"].as_str().is_some_and(|error| {
-                error.contains("permissions") || error.contains("can't run this command")
-            })
-        };
-        lines.iter().any(|line| line["loop"] == place && told(line)).then_some(())
+        let calls = host.logged("a call to Redis failed; trying again");
+        let steps = host.logged("Redis refused a step of a task; trying again");
+        let is_told = calls.iter().any(|line| line["loop"] == place && told(&line["error"]))
+            || steps.iter().any(|line| line["step"] == place && told(&line["why"]));
+        is_told.then_some(())
     });
 }
 

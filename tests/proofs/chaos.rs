@@ -126,7 +126,7 @@ fn chaos_the_judge_finds_a_second_commit() {
     let keys = ["plain", "d", "p", "l", "tq:{plain}:settled:host-1-x:0", "tq:{plain}:task:plain-2", "plain"];
     let call = ["tqhost", "86400000", "1000", "host-1-x", "1", "0", "0", "0", "0", "0", ""];
     let attempt = ["C", "1-1", "1", "p", "1", "0", "plain-2", "", "0", "2", "result", "{}"];
-    let arguments = [&call[..], &attempt, &["", "plain"]].concat();
+    let arguments = [&call[..], &attempt, &["", "plain", ""]].concat();
     let settled: Vec<u64> = bench.redis("EVAL", (&careless, keys.len(), &keys, &arguments));
     assert_eq!(settled, [1]);
     let verdict = verdict(&mut bench, &sent);

@@ -2,7 +2,7 @@
 //! pages of the dashboard, from its router. A path that is new is among them.
 //!
 //! In: names that stand for the parameters of paths. Out: paths with queries. Not here: streams of events,
-//! and downloads, which are read as they are written.
+//! downloads, which are read as they are written, and the page that confirms a rollback.
 
 use serde_json::Value;
 
@@ -53,7 +53,9 @@ pub fn all(document: &Value, names: Names) -> Vec<String> {
     for (path, _) in QUERIES {
         assert!(read.contains(&path), "{path} is no path any more");
     }
-    let is_whole = |path: &&str| !path.ends_with("/events") && !path.ends_with("/export");
+    // The page that confirms a rollback names a version that runs, and there is none here.
+    let without = ["/events", "/export", "/rollback"];
+    let is_whole = |path: &&str| !without.iter().any(|end| path.ends_with(end));
     read.into_iter().filter(is_whole).flat_map(|path| requests(path, names)).collect()
 }
 

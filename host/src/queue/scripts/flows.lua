@@ -5,10 +5,6 @@
 -- No name of a key is taken from data. A flow is a key of a queue that the configuration names
 -- (`told.flows`), and only hosts may write to it. So its own list of children tells which task is a child.
 
--- How long (ms) a flow is kept after its last task has died, so that a requeueing can heal it: 30 days. It is
--- not kept for as long as the dead letter, because whoever deletes that need not know of the flow.
-local FAILED_FLOW_LIVES = 2592000000
-
 local flow_functions
 flows = function()
   if flow_functions then return flow_functions end
@@ -179,8 +175,8 @@ flows = function()
   end
 
   flow_functions = {
-    leave = leave, refusal = refusal, release = release, join = join, end_child = end_child, about = about, of_child = of_child,
-    keys_of = keys_of, partner = partner, with_keys = with_keys,
+    leave = leave, refusal = refusal, release = release, join = join, end_child = end_child, about = about,
+    of_child = of_child, keys_of = keys_of, partner = partner, with_keys = with_keys,
   }
   return flow_functions
 end

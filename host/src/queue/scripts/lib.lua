@@ -287,6 +287,10 @@ local function named(list)
   return about
 end
 
+-- How long (ms) a flow is kept after its last task has died, so that a requeueing can heal it: 30 days. It is
+-- not kept for as long as the dead letter, because whoever deletes that need not know of the flow.
+local FAILED_FLOW_LIVES = 2592000000
+
 -- The functions for flows, which flows.lua makes at their first use.
 local flows
 

@@ -262,7 +262,8 @@ impl Link {
         if let Some(not_before) = state.not_before {
             tokio::time::sleep_until(not_before).await;
         }
-        match self.redis.endpoint.connect(&self.config).await {
+        // A handshake has a large future, which would be a part of that of every call.
+        match Box::pin(self.redis.endpoint.connect(&self.config)).await {
             Ok(connection) => {
                 if state.epoch > 0 {
                     self.redis.reconnects.fetch_add(1, Ordering::Relaxed);

@@ -184,9 +184,7 @@ impl Fetcher {
 
     async fn claim(&mut self, version: &Arc<Version>, permits: Permits) -> Result<Read, QueueError> {
         let shared = self.shared.clone();
-        // While nothing is known of the entries' sizes, one entry tells it.
-        let held = permits.count();
-        let count = if self.sizes.0.is_some() { held } else { 1 };
+        let count = permits.count();
         // A queue that was woken reads without waiting, and goes on resting if there is no more than that.
         let rests = self.seat.as_ref().is_some_and(|(seat, _)| seat.is_waited_for());
         let waits = self.own.is_some() && !rests;
@@ -249,7 +247,7 @@ impl Fetcher {
             arrivals::note_held(&shared, &claimed.held).await;
             claimed.entries
         } else {
-            shared.queue.read(link, &shared.consumer, places, block).await?
+            self.read(link, places, block).await?
         };
         self.booked = 0;
         self.pulse.beat(if probe.is_some() { FetchState::Held } else { FetchState::Reading });
@@ -258,7 +256,7 @@ impl Fetcher {
         if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
             seat.claimed(last.id.clone());
         }
-        shared.capacity.wants_more(found == held || stopped_by == ClaimStop::Enough);
+        shared.capacity.wants_more(found == count || stopped_by == ClaimStop::Enough);
         note_probe(probe.as_ref(), &entries);
         intake::admit(&shared, version, entries, Delivery::First { since }, permits).await;
         if let Some(probe) = probe.filter(|_| found == 0) {
@@ -289,6 +287,25 @@ impl Fetcher {
         // For a queue that may not block in a read, the waiter waits at once.
         let is_quiet = self.quiet >= if shared.may_block_in_read() { QUIET } else { 1 };
         Ok(if is_quiet { Read::Drained } else { Read::Busy })
+    }
+
+    /// Reads up to `places` entries. While nothing is known of their sizes, the first one tells how many more.
+    async fn read(
+        &self,
+        link: &Link,
+        places: usize,
+        block: Option<Duration>,
+    ) -> Result<Vec<StreamEntry>, QueueError> {
+        let SharedQueue { queue, consumer, .. } = &*self.shared;
+        let first = if self.sizes.0.is_some() { places } else { 1 };
+        let mut entries = queue.read(link, consumer, first, block).await?;
+        if entries.len() == first && first < places {
+            let mut sizes = Sizes::default();
+            sizes.saw(&entries);
+            let more = sizes.fit(MAX_BYTES).min(places - first);
+            entries.extend(queue.read(link, consumer, more, None).await?);
+        }
+        Ok(entries)
     }
 
     /// Takes a seat at the waiter, and once a round includes it, rests until it is woken. It holds no permit.

@@ -92,11 +92,8 @@ impl World {
         let call = SettleCall { lane: 0, number: *number };
         let replies = self.queue.settle(consumer, call, &batch).await.map_err(failed)?;
         let settled: Vec<Settled> = replies.into_iter().collect::<Result<_, _>>().map_err(failed)?;
-        // The script begins with the attempts that have effects.
-        let mut order = order_of(&batch);
-        order.sort_by_key(|n| new_effects(batch[*n].settlement()).is_none());
         let mut expected = vec![Settled::Overtaken; batch.len()];
-        for n in order {
+        for n in order_of(&batch) {
             let (EndingSubject::Task(task), settlement) = (batch[n].subject(), batch[n].settlement()) else {
                 return Err(TestCaseError::fail("only tasks are settled"));
             };

@@ -55,9 +55,22 @@ fn a_task_without_a_status_costs_no_more_than_this() {
     assert_costs("0s", WITHOUT_STATUS);
 }
 
-/// Runs few tasks in one host and many in another, and checks the difference.
+/// Looks up to three times whether a task costs no more. A busy machine settles fewer tasks in one call, which
+/// only ever costs more, so one good look is enough.
 #[track_caller]
 fn assert_costs(retention: &str, most: Costs) {
+    let mut problems = Vec::new();
+    for _ in 0..3 {
+        problems = problems_with(retention, most);
+        if problems.is_empty() {
+            return;
+        }
+    }
+    panic!("{retention}: {}", problems.join("; "));
+}
+
+/// Runs few tasks in one host and many in another, and checks the difference.
+fn problems_with(retention: &str, most: Costs) -> Vec<String> {
     let begin = Instant::now();
     let [few, many] = [FEW, FEW + TASKS].map(|tasks| costs_of(retention, tasks));
     let seconds = begin.elapsed().as_secs_f64();
@@ -80,7 +93,7 @@ fn assert_costs(retention: &str, most: Costs) {
             problems.push(format!("{what} per task: {each:.2}, more than {allowed:.2}"));
         }
     }
-    assert!(problems.is_empty(), "{retention}: {}", problems.join("; "));
+    problems
 }
 
 /// The cost of tasks that are all there at once. The start and the stop of the host are included.

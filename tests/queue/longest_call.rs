@@ -12,8 +12,9 @@ use crate::support::{Bench, eventually};
 
 /// The commands that Redis noted: each with its arguments and its time.
 fn noted(bench: &mut Bench) -> Vec<(Vec<Vec<u8>>, Duration)> {
-    let entries: Vec<(u64, u64, u64, Vec<Vec<u8>>, redis::Value, redis::Value)> =
-        bench.redis("SLOWLOG", ("GET", -1));
+    /// Its number, its time, microseconds, and its arguments.
+    type Noted = (u64, u64, u64, Vec<Vec<u8>>, redis::Value, redis::Value);
+    let entries: Vec<Noted> = bench.redis("SLOWLOG", ("GET", -1));
     entries.into_iter().map(|(_, _, micros, args, ..)| (args, Duration::from_micros(micros))).collect()
 }
 

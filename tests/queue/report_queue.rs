@@ -447,12 +447,11 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
             }
             // It is on its last attempt.
             State::Exhausted => {
-                let (seconds, micros): (u64, u64) = bench.redis("TIME", &[""; 0][..]);
-                let id = format!("{}-{}", seconds * 1000 + micros / 1000, 1000 * (n + 1));
-                // A host has tried it, as its status says.
-                let _: u64 = bench.redis("HSET", (format!("tq:{{reports}}:task:{id}"), "status", "PENDING"));
+                // A host has tried it, as its status says from the first moment on.
+                let script = "local id = redis.call('XADD', KEYS[1], '*', unpack(ARGV)) \
+                    redis.call('HSET', 'tq:{reports}:task:' .. id, 'status', 'PENDING') return id";
                 let fields = ["data", &data, "failUntil", "9", "tq-attempt", "4"];
-                bench.redis("XADD", ("reports", id, &fields[..]))
+                bench.redis("EVAL", (script, 1, "reports", &fields[..]))
             }
             State::Completed => xadd(bench, "1"),
             State::Delayed => xadd(bench, "9"),

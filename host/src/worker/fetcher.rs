@@ -289,7 +289,8 @@ impl Fetcher {
         Ok(if is_quiet { Read::Drained } else { Read::Busy })
     }
 
-    /// Reads up to `places` entries. While nothing is known of their sizes, the first one tells how many more.
+    /// Reads up to `places` entries. While nothing is known of their sizes, the first one tells how many more
+    /// fit.
     async fn read(
         &self,
         link: &Link,

@@ -215,8 +215,9 @@ fn the_fence_of_a_healed_task_goes_on_growing() {
 #[test]
 fn a_flow_is_healed_also_if_its_last_task_died_into_another_stream() {
     let mut bench = bench(QUEUES);
-    let host = bench.host();
+    // A host that starts looks at pauses before it claims.
     bench.tqhost(&["pause", "part"]).ok();
+    let host = bench.host();
     let id = start(&mut bench, &[json!([["need", "key"]])], &json!([]));
     host.stop();
     bench.configure_for(

@@ -55,8 +55,8 @@ fn a_task_without_a_status_costs_no_more_than_this() {
     assert_costs("0s", WITHOUT_STATUS);
 }
 
-/// Looks up to three times whether a task costs no more. A busy machine settles fewer tasks in one call, which
-/// only ever costs more, so one good look is enough.
+/// Looks up to three times whether a task costs no more. A busy machine settles fewer tasks in one call,
+/// which only ever costs more, so one good look is enough.
 #[track_caller]
 fn assert_costs(retention: &str, most: Costs) {
     let mut problems = Vec::new();

@@ -120,8 +120,8 @@ end
 for i = 2, #ARGV do
   local went, caught = pcall(move, ARGV[i], KEYS[i + 2])
   if not went then
-    -- Only the children of a flow go to other queues. What this stream refuses, it refuses for all.
-    if not string.find(ARGV[i], '^flow/') then error(caught) end
+    -- Without the right to add to the stream, nothing can be moved, and no task is put off.
+    if lacks_any({ { stream, 'XADD' } }) then error(caught) end
     append(broken, ARGV[i], text_of(caught))
     redis.call('ZADD', KEYS[2], 'XX', now + PUT_OFF, ARGV[i])
   end

@@ -32,7 +32,7 @@ ids.values = ["run", "wait-1", "wait-2", "later", "sent", "id-1", "id-2", "nobod
 plugins.values = ["fetches", "echo"]
 [[operations]]
 include-path-regex = "/events$"
-request-timeout = 0.5
+request-timeout = 1.0
 generation.max-examples = 15
 "#;
 

@@ -26,10 +26,10 @@ use crate::worker::workers::{QueueBoard, QueueEntry};
 /// A rate is the mean over this many announcements, which is a minute.
 const RATE_SAMPLES: usize = 20;
 
-/// A version is judged by its attempts of this time, in which there are at most so many samples.
+/// A version is judged by its attempts in this time, of which at most this number of samples is kept.
 const WINDOW: Duration = Duration::from_secs(600);
 const SAMPLES: u32 = 20;
-/// A version that took the place of another one is new for so long.
+/// A version that took the place of another one is new for this time.
 const NEW: Duration = Duration::from_secs(3600);
 
 /// The loop.

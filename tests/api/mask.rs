@@ -82,7 +82,7 @@ fn no_answer_and_no_page_shows_what_is_hidden() {
 }
 
 #[test]
-fn what_is_hidden_stays_so_however_it_is_written() {
+fn hidden_fields_stay_hidden_however_they_are_written() {
     let mut bench = bench();
     let host = bench.host();
     let plain = json!({ "email": EMAIL }).to_string();

@@ -125,7 +125,7 @@ impl Health {
     }
 
     /// Notes that a part that the host needs has ended: the host is not ready until it is restarted.
-    /// `/readyz` shows the reason to those who may read.
+    /// `/readyz` shows the reason to clients that may read.
     pub(crate) fn fail(&self, reason: &'static str) {
         self.0.failed.get_or_init(|| reason);
     }

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_editors_and_shells_add_is_no_part_of_a_secret() {
+    fn a_byte_order_mark_and_a_line_break_are_no_part_of_a_secret() {
         for text in ["geheim\n", "geheim\r\n", "\u{feff}geheim", "\u{feff}geheim\n", "geheim"] {
             assert_eq!(meant(text), "geheim", "{text:?}");
             let env = |_: &str| Some(text.to_owned());

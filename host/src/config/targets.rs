@@ -58,7 +58,7 @@ pub(super) fn find(queues: &mut [(QueueRules, Item)], sends: Vec<Sends>) {
     check_ends(queues);
 }
 
-/// Gives each queue the queues whose tasks may be in a flow with its own.
+/// Tells each queue the queues whose tasks may be in a flow with its own.
 fn find_flow_partners(queues: &mut [(QueueRules, Item)]) {
     let starts: Vec<Vec<TargetQueue>> = queues.iter().map(|(queue, _)| queue.enqueue_to.clone()).collect();
     for (queue, _) in queues {

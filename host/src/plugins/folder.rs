@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_ours_is_not_read() {
+    fn foreign_files_are_not_read() {
         let root = tempfile::tempdir().unwrap();
         let folder = OwnFolder::open(root.path()).unwrap();
         fs::write(root.path().join("a"), "code").unwrap();

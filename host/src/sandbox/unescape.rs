@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_escape_stays() {
+    fn text_without_escapes_stays() {
         for text in [
             "\\",
             "\\q",

@@ -64,7 +64,7 @@ fn a_task_waits_for_its_first_attempt_since_it_was_due() {
 }
 
 #[test]
-fn what_cannot_be_read_is_malformed() {
+fn unreadable_entries_are_malformed() {
     assert_eq!(decoded(&[("tq-id", "")]), Err(Malformed::BadId));
     assert_eq!(decoded(&[("tq-id", &"x".repeat(257))]), Err(Malformed::BadId));
     assert_eq!(decoded(&[("tq-attempt", "two")]), Err(Malformed::NotANumber("tq-attempt")));

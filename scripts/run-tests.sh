@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of the host: those of handlers/, which build and compile, and beside them all others, which
-# mostly wait for leases, for processes and for events that must not happen. What a task costs is counted when
-# all these have ended, since a busy machine settles fewer tasks in one call.
+# mostly wait for leases, for processes and for events that must not happen.
 #
 #   RUST_TEST_THREADS   how many of the others run at once; half as many of handlers/ do
 set -uo pipefail
@@ -19,12 +18,11 @@ set +m
 trap 'kill -- -$handlers 2>/dev/null; rm -f "$log"' EXIT
 
 "$stage" "the tests of the host" "six minutes" \
-    cargo test --locked --workspace --lib --bins --tests -- --skip handlers:: --skip queue::costs::
+    cargo test --locked --workspace --lib --bins --tests -- --skip handlers::
 others=$?
 wait $handlers
 code=$?
 echo "The tests of handlers/, which ran at the same time:"
 cat "$log"
 [ "$others" != 0 ] || others=$code
-"$stage" "what a task costs" "seconds" cargo test --locked --test e2e queue::costs:: || others=$?
 exit "$others"

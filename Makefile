@@ -26,11 +26,10 @@ build: ## Build the host for work: target/release/tqhost
 	cargo build --release --locked
 
 run: ## Set up, build, and show tqhost at work (KEEP=1: leave its host running)
-	@scripts/stage.sh "1/4 packages that are missing" "a minute, later none" scripts/setup.sh
-	@scripts/stage.sh "2/4 the host, with 320 crates" "6 minutes on two cores, later seconds" \
-		cargo build --locked
-	@scripts/stage.sh "3/4 the handlers of the demo" "half a minute, later none" scripts/build-plugins.sh --demo
-	@TQHOST_BIN=$(TARGET_DIR)/debug/tqhost scripts/stage.sh "4/4 the demo" "20 seconds" demo/run.sh
+	@scripts/stage.sh "1/3 packages that are missing" "a minute, later none" scripts/setup.sh
+	@scripts/stage.sh "2/3 the host, with 320 crates, and the handlers of the demo" \
+		"7 minutes on two cores, later seconds" scripts/build-demo.sh
+	@TQHOST_BIN=$(TARGET_DIR)/debug/tqhost scripts/stage.sh "3/3 the demo" "20 seconds" demo/run.sh
 
 export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # With SLOW=1, replies of Redis and lines of logs come late at random; SEED repeats a run's delays.
@@ -79,8 +78,9 @@ chaos: plugins ## Break hosts, Redis, network and plugins under load, and count 
 soak: plugins ## Run tasks for MINUTES (10), and check that the memory of host and Redis stays the same
 	MINUTES=$(or $(MINUTES),10) cargo bench --locked --bench soak
 
-nightly: plugins ## The long tests: more random cases, chaos with each kind of Redis, soak, swaps (an hour)
+nightly: plugins ## The long tests: random cases, starts, chaos on each kind of Redis, soak, swaps (2 hours)
 	TQHOST_MUTANTS=all TQHOST_PROPTEST_CASES=5000 cargo test --locked --test e2e proofs::property
+	TQHOST_STARTS=40 cargo test --locked --test e2e faults::starting
 	for redis in always everysec failover; do $(MAKE) chaos REDIS=$$redis || exit; done
 	$(MAKE) soak
 	$(MAKE) bench SECTION=swaps

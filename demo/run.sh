@@ -157,7 +157,7 @@ if [ -n "${KEEP:-}" ]; then
 The dashboard:  $dashboard/
 Ask the host:   $here --config $config queues
 A task:         $here --config $config enqueue greet name=you --wait
-Stop it:        kill $host_pid && rm -r $work
+Stop it:        kill ${pids[*]} && rm -r $work
 END
     exit
 fi

@@ -4,9 +4,10 @@
 //! Times differ on every machine and in every run. These numbers do not, even when the machine is busy. If a
 //! limit is exceeded, a task needs more steps; lower the limit when a task needs fewer.
 //!
-//! Two things depend on the machine's speed, and are made not to count. How many tasks share a call: the tasks
-//! are a backlog and each reply of Redis comes late, so that the next call fills while one waits. And how many
-//! tasks run long enough for the status PROCESSING: these are counted, and have a share of their own.
+//! Two things depend on the machine's speed, and are made not to count. How many tasks share a call: the
+//! tasks are a backlog and each reply of Redis comes late, so that the next call fills while one waits. And
+//! how many tasks run long enough for the status PROCESSING: these are counted, and have a share of their
+//! own.
 //!
 //! Not here: how long a task takes (`make bench SECTION=peers`).
 
@@ -33,8 +34,8 @@ const BESIDE: Costs =
 /// many do is busy, and shares fewer calls.
 const PROCESSING: Costs = Costs { commands: 11.0, to_redis: 290.0, from_redis: 30.0, allocations: 40.0 };
 
-/// The most that a task may cost, without [`BESIDE`] and [`PROCESSING`]: a tenth more than was measured. To set
-/// them anew, `cargo test --test e2e costs:: -- --nocapture` prints what is measured.
+/// The most that a task may cost, without [`BESIDE`] and [`PROCESSING`]: a tenth more than was measured. To
+/// set them anew, `cargo test --test e2e costs:: -- --nocapture` prints what is measured.
 const WITH_STATUS: Costs = Costs { commands: 5.5, to_redis: 250.0, from_redis: 285.0, allocations: 62.0 };
 const WITHOUT_STATUS: Costs = Costs { commands: 3.0, to_redis: 250.0, from_redis: 285.0, allocations: 62.0 };
 
@@ -94,8 +95,8 @@ fn assert_costs(retention: &str, most: Costs) {
     assert!(problems.is_empty(), "{retention}: {}", problems.join("; "));
 }
 
-/// The cost of tasks that are all there at once, and how many of them had the status PROCESSING. The start and
-/// the stop of the host are included.
+/// The cost of tasks that are all there at once, and how many of them had the status PROCESSING. The start
+/// and the stop of the host are included.
 #[track_caller]
 fn costs_of(retention: &str, tasks: usize) -> (Costs, usize) {
     let mut bench = Bench::new("");

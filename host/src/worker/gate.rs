@@ -74,7 +74,7 @@ pub(crate) async fn pass(
             Begun::Gone => shared.count_deleted(&[task.entry]),
             Begun::PutOff => shared.parked.notify_one(),
             Begun::Refused(why) => {
-                shared.tell_refused("begin", &task.id, &why);
+                shared.tell_refused(NoticeKind::BeginRefused, &task.id, &why);
                 let decision = settle::cannot_begin(&why, &task);
                 shared
                     .settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, hold)

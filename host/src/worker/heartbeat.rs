@@ -105,7 +105,7 @@ impl Heartbeat {
                         }
                         Lease::Refused(why) => {
                             self.shared.inflight.restore_progress(std::slice::from_ref(beat));
-                            self.shared.tell_refused("heartbeat", &beat.task_id, &why);
+                            self.shared.tell_refused(NoticeKind::HeartbeatRefused, &beat.task_id, &why);
                         }
                         Lease::Cancelled => {}
                     }

@@ -27,8 +27,12 @@ pub(crate) enum NoticeKind {
     Dead,
     /// Redis refuses the effects or the result of an attempt.
     Refused,
-    /// Redis refused a step of a task, which is tried again.
-    Stuck,
+    /// Redis refused the begin of a task, which is tried again.
+    BeginRefused,
+    /// Redis refused the heartbeat of a task, which is tried again.
+    HeartbeatRefused,
+    /// Redis refused to let a delayed task into its stream, which is tried again.
+    PromoteRefused,
     /// A task ended, and its flow or its track could not be told.
     Unfinished,
     /// A task was not run, as another one has its key or its id.
@@ -39,6 +43,18 @@ pub(crate) enum NoticeKind {
     Cancelled,
     /// An entry was deleted by somebody else while it was pending.
     Deleted,
+}
+
+impl NoticeKind {
+    /// The step that Redis refused, as lines name it.
+    pub(crate) fn step(self) -> Option<&'static str> {
+        match self {
+            NoticeKind::BeginRefused => Some("begin"),
+            NoticeKind::HeartbeatRefused => Some("heartbeat"),
+            NoticeKind::PromoteRefused => Some("promote"),
+            _ => None,
+        }
+    }
 }
 
 /// The lines about tasks of one queue.
@@ -108,8 +124,14 @@ impl Notices {
                         "further tasks have ended, and their flows or keys were not told"
                     );
                 }
-                NoticeKind::Stuck => {
-                    tracing::warn!(queue, more, "Redis refused a step of further tasks; tried again");
+                NoticeKind::BeginRefused | NoticeKind::HeartbeatRefused | NoticeKind::PromoteRefused => {
+                    let step = kind.step();
+                    tracing::warn!(
+                        queue,
+                        step,
+                        more,
+                        "Redis refused this step of further tasks; tried again"
+                    );
                 }
                 NoticeKind::Duplicate => {
                     tracing::info!(queue, more, "further tasks were not run: duplicates");

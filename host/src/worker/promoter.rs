@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use crate::queue::QueueError;
@@ -47,7 +48,7 @@ impl Promoter {
             );
         }
         for (delayed, why) in promoted.broken {
-            shared.tell_refused("promote", &delayed, &why);
+            shared.tell_refused(NoticeKind::PromoteRefused, &delayed, &why);
         }
         shared.idle.note_delayed(promoted.next_due.is_some());
         Ok(promoted.next_due.unwrap_or(Duration::MAX))

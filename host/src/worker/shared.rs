@@ -186,9 +186,9 @@ impl SharedQueue {
     }
 
     /// Logs that Redis refused one step of a task, while it did the same for others.
-    pub(crate) fn tell_refused(&self, step: &str, task: &str, why: &str) {
-        if let Some(more) = self.notices.admit(NoticeKind::Stuck) {
-            let queue = self.name.as_ref();
+    pub(crate) fn tell_refused(&self, kind: NoticeKind, task: &str, why: &str) {
+        if let Some(more) = self.notices.admit(kind) {
+            let (queue, step) = (self.name.as_ref(), kind.step());
             tracing::warn!(queue, task, step, why, more, "Redis refused a step of a task; trying again");
         }
     }

@@ -79,7 +79,7 @@ impl StatusWriter {
             | Begun::Gone
             | Begun::Crashed
             | Begun::PutOff => {}
-            Begun::Refused(why) => shared.tell_refused("begin", &task.task_id, &why),
+            Begun::Refused(why) => shared.tell_refused(NoticeKind::BeginRefused, &task.task_id, &why),
         }
     }
 }

@@ -347,6 +347,31 @@ fn redis_20_misconf_writes_are_refused_until_redis_can_save() {
 }
 
 #[test]
+fn redis_20_a_host_that_starts_while_redis_cannot_save_waits_for_it() {
+    let mut bench = Bench::new(EMPTY);
+    bench.install("empty", "empty");
+    let dump = bench.redis.dir().join("dump.rdb");
+    std::fs::create_dir(&dump).expect("create a folder");
+    std::fs::write(dump.join("full"), "").expect("write a file");
+    let _: () = bench.redis("CONFIG", ("SET", "save", "3600 1"));
+    eventually("Redis cannot save", || {
+        let _ = redis::cmd("BGSAVE").query::<redis::Value>(&mut bench.db);
+        let info: String = bench.redis("INFO", "persistence");
+        info.contains("rdb_last_bgsave_status:err").then_some(())
+    });
+    let host = bench.host_that_may_fail();
+    host.log("Redis cannot be used yet; the host waits for it (redis.wait)");
+    std::fs::remove_dir_all(&dump).expect("remove a folder");
+    eventually("Redis saves", || {
+        let _ = redis::cmd("BGSAVE").query::<redis::Value>(&mut bench.db);
+        let info: String = bench.redis("INFO", "persistence");
+        info.contains("rdb_last_bgsave_status:ok").then_some(())
+    });
+    works(&mut bench, &host);
+    host.stop();
+}
+
+#[test]
 fn redis_20_noreplicas_writes_are_refused_until_there_are_enough() {
     writes_refused(
         "NOREPLICAS",
@@ -493,6 +518,17 @@ fn cut(bench: &mut Bench) {
 }
 
 #[test]
+fn redis_16_a_sentinel_is_told_from_the_redis_that_it_watches() {
+    let bench = Bench::new(EMPTY);
+    let sentinel = RedisServer::sentinel(&bench.dir.path().join("sentinel"), &bench.redis);
+    bench.configure_url(EMPTY, &sentinel.url());
+    for args in [&["run"][..], &["queues"], &["enqueue", "work", "n=1"]] {
+        let refused = bench.tqhost(args);
+        assert!(refused.code == 1 && refused.stderr.contains("is a Sentinel"), "{refused:?}");
+    }
+}
+
+#[test]
 fn redis_23_a_password_that_changed_and_changed_back() {
     let mut bench = Bench::new(EMPTY);
     bench.install("empty", "empty");
@@ -610,7 +646,7 @@ fn redis_23_denied_xpending_is_not_taken_for_a_lost_lease() {
         // A task that is claimed now cannot begin, and is not dropped.
         bench.xadd("work", &[("tq-id", "other"), ("ms", "0")]);
         eventually("it is delivered", || (bench.places("work").pending == 2).then_some(()));
-        host.log("Redis refused a step of further tasks");
+        refused(host, "begin");
         assert_eq!(bench.status("work", "other", "status"), "");
     });
 }

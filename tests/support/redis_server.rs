@@ -12,6 +12,9 @@ use nix::unistd::Pid;
 
 use super::eventually;
 
+/// The configuration of a Sentinel, which it writes, too.
+const SENTINEL: &str = "sentinel.conf";
+
 /// A running redis-server on a TCP port and a Unix socket, with an append-only file.
 pub struct RedisServer {
     child: Child,
@@ -51,6 +54,14 @@ impl RedisServer {
             "redis-server does not start: {}",
             std::fs::read_to_string(dir.join("log")).unwrap_or_default()
         );
+    }
+
+    /// Starts a Sentinel that watches a server.
+    pub fn sentinel(dir: &Path, watched: &RedisServer) -> RedisServer {
+        std::fs::create_dir_all(dir.join("redis")).expect("create the folder of the Sentinel");
+        let text = format!("sentinel monitor main 127.0.0.1 {} 1\n", watched.port);
+        std::fs::write(dir.join("redis").join(SENTINEL), text).expect("write its configuration");
+        RedisServer::start(dir, &["--sentinel"])
     }
 
     pub fn url(&self) -> String {
@@ -134,6 +145,9 @@ impl Drop for RedisServer {
 fn spawn(dir: &Path, port: u16, extra: &[String], env: &[(String, PathBuf)]) -> Child {
     let log = std::fs::File::create(dir.join("log")).expect("create the log of redis-server");
     let mut command = Command::new("redis-server");
+    if extra.iter().any(|word| word == "--sentinel") {
+        command.arg(dir.join(SENTINEL));
+    }
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--unixsocket"]).arg(dir.join("s"));
     command.arg("--dir").arg(dir).args([
         "--appendonly",

@@ -160,7 +160,9 @@ impl From<Unusable> for CommandError {
     fn from(error: Unusable) -> Self {
         match error {
             Unusable::Redis(error) => error.into(),
-            Unusable::TooOld { .. } | Unusable::Cluster { .. } => CommandError::Failed(error.into()),
+            Unusable::TooOld { .. } | Unusable::Cluster { .. } | Unusable::Sentinel { .. } => {
+                CommandError::Failed(error.into())
+            }
         }
     }
 }

@@ -80,6 +80,11 @@ pub(crate) enum Unusable {
          set redis.url to a primary that is in no cluster"
     )]
     Cluster { address: String },
+    #[error(
+        "{address} is a Sentinel, which holds no tasks: set redis.url to the primary that it watches \
+         (SENTINEL GET-MASTER-ADDR-BY-NAME tells where that is)"
+    )]
+    Sentinel { address: String },
 }
 
 /// Connects, checks, and reads the orders that stand, again and again for this long while the server cannot
@@ -94,7 +99,11 @@ pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<(String,
             Ok((check(link).await?, orders::list(link).await?))
         };
         let error = match checked.await {
-            Err(Unusable::Redis(error)) if error.may_pass() && !error.is_authentication() => error,
+            Err(Unusable::Redis(error))
+                if (error.may_pass() || error.cannot_save()) && !error.is_authentication() =>
+            {
+                error
+            }
             checked => return checked,
         };
         let left = end.saturating_duration_since(Instant::now());
@@ -114,27 +123,36 @@ pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<(String,
     }
 }
 
-/// Connects, and checks the version and the mode. A server that refuses writes can be used, too. Gives the
-/// version, or an empty text if the server does not tell it.
+/// Connects, and checks the version and the mode. A server that refuses writes can be used, too. Returns
+/// its version, or an empty text if the server does not tell it.
 pub(crate) async fn check(link: &Link) -> Result<String, Unusable> {
     link.ping_for("connect").await?;
     // This user may not be allowed INFO; the host can work without it.
     let Ok(info) = link.command("ask for the version", redis::cmd("INFO").arg("server")).await else {
         return Ok(String::new());
     };
-    let info = reply::text(info).unwrap_or_default();
+    judge(&reply::text(info).unwrap_or_default(), link.address())
+}
+
+/// Reads the section `server` of INFO. Valkey has names of its own for some fields, and says besides which
+/// version of Redis it is like.
+fn judge(info: &str, address: &str) -> Result<String, Unusable> {
     let field = |name: &str| {
         let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         value.unwrap_or_default().trim().to_owned()
     };
-    if field("redis_mode") == "cluster" {
-        return Err(Unusable::Cluster { address: link.address().to_owned() });
+    let address = || address.to_owned();
+    let modes = [field("redis_mode"), field("server_mode")];
+    if modes.iter().any(|mode| mode == "cluster") {
+        return Err(Unusable::Cluster { address: address() });
+    }
+    if modes.iter().any(|mode| mode == "sentinel") {
+        return Err(Unusable::Sentinel { address: address() });
     }
     let version = field("redis_version");
-    match parse(&version) {
-        Some(found) if found < OLDEST => {
-            Err(Unusable::TooOld { address: link.address().to_owned(), version })
-        }
+    match (parse(&version), field("valkey_version")) {
+        (Some(found), _) if found < OLDEST => Err(Unusable::TooOld { address: address(), version }),
+        (_, valkey) if !valkey.is_empty() => Ok(format!("Valkey {valkey}")),
         _ => Ok(version),
     }
 }
@@ -161,6 +179,24 @@ mod tests {
         let why = "Redis refuses a value of 983041 bytes, its limit client-query-buffer-limit is 1048576";
         assert_eq!(refused.refusal(NEVER_TOO_LARGE + 1).as_deref(), Some(why));
         assert_eq!(limits(None, None).refusal(usize::MAX), None, "nothing is known");
+    }
+
+    #[test]
+    fn servers_tell_what_they_are() {
+        let judged = |info: &str| judge(info, "a:1").map_err(|error| error.to_string());
+        assert_eq!(judged("redis_version:7.0.15\r\nredis_mode:standalone\r\n").as_deref(), Ok("7.0.15"));
+        let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\nserver_mode:";
+        assert_eq!(judged(&format!("{valkey}standalone\r\n")).as_deref(), Ok("Valkey 9.1.2"));
+        for refused in [
+            ("redis_version:7.0.15\r\nredis_mode:cluster\r\n".to_owned(), "a node of a cluster"),
+            (format!("{valkey}cluster\r\n"), "a node of a cluster"),
+            ("redis_version:7.0.15\r\nredis_mode:sentinel\r\n".to_owned(), "a:1 is a Sentinel"),
+            (format!("{valkey}sentinel\r\n"), "a:1 is a Sentinel"),
+            ("redis_version:6.2.5\r\n".to_owned(), "version 6.2.5; tqhost needs"),
+        ] {
+            let error = judged(&refused.0).expect_err("refused");
+            assert!(error.contains(refused.1), "{error}");
+        }
     }
 
     #[test]

@@ -256,7 +256,11 @@ fn silent_clients_keep_nobody_from_asking_whether_the_host_lives() {
     let bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
     let host = bench.host();
     host.until_ready();
-    let parts: [&[u8]; 3] = [b"", b"GET /livez HTTP/1.1\r\nHost: ", b"GET /"];
+    let body = format!(
+        "POST /login HTTP/1.1\r\nHost: {0}\r\nOrigin: http://{0}\r\nContent-Length: 9\r\n\r\n",
+        host.admin()
+    );
+    let parts: [&[u8]; 4] = [b"", b"GET /livez HTTP/1.1\r\nHost: ", b"GET /", body.as_bytes()];
     for part in parts {
         // More than the host takes connections.
         let silent: Vec<TcpStream> = (0..100)
@@ -268,8 +272,8 @@ fn silent_clients_keep_nobody_from_asking_whether_the_host_lives() {
             .collect();
         for path in ["/livez", "/readyz"] {
             let mut stream = TcpStream::connect(host.admin()).expect("connect");
-            // Far less than the time for which a silent connection may stay.
-            stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
+            // Less than the 5 seconds for which a silent connection may stay.
+            stream.set_read_timeout(Some(Duration::from_secs(4))).expect("a time-out");
             let request =
                 format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", host.admin());
             stream.write_all(request.as_bytes()).expect("a request");

@@ -100,6 +100,33 @@ fn a_status_cannot_name_a_key_that_its_writer_may_not_write_to() {
 }
 
 #[test]
+fn the_end_of_a_lost_task_frees_no_key_that_its_writer_chose() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nlist = \"items\"\n[queues.admin]\n");
+    let mut forger = enqueuer(&mut bench);
+    bench.host().stop();
+    let _: () = bench.redis("SET", ("tq:{admin}:state:p:counter", "5"));
+    let of_task = [("status", "PENDING"), ("entry", "1-1"), ("marker", "tq:{admin}:state:p:counter")];
+    hset(&mut forger, "tq:{work}:task:5", &of_task);
+    let found = bench.tqhost(&["doctor", "work", "--fix", "--json"]).ok().json();
+    assert_eq!(found["findings"][0]["kind"], "lost-task", "{found:#}");
+    bench.until("work", "5", "FAILED");
+    assert_eq!(bench.redis::<i64>("PTTL", "tq:{admin}:state:p:counter"), -1);
+}
+
+#[test]
+fn a_producer_that_knows_an_id_cannot_run_in_its_place() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let added = bench.tqhost(&["enqueue", "work", "n=good", "--delay", "1h", "--json"]).ok().json();
+    let id = added["id"].as_str().expect("an id").to_owned();
+    bench.xadd("work", &[("n", "evil"), ("tq-id", &id), ("tq-enqueued-at", "1")]);
+    let host = bench.host();
+    eventually("the forged entry is gone", || (bench.places("work").length == 0).then_some(()));
+    assert_eq!((bench.status("work", &id, "status"), bench.places("work").delayed), ("PENDING".into(), 1));
+    host.stop();
+}
+
+#[test]
 fn a_child_cannot_end_in_a_flow_that_its_writer_made_up() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nlist = \"items\"\n[queues.admin]\n");
     bench.install("echo", "echo");

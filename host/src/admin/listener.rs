@@ -223,11 +223,12 @@ impl ClientPlace {
         lock(&self.0.phase)
     }
 
-    /// Notes that a request has come. It is answered until the value is dropped.
-    pub(super) fn answers(&self) -> Answering {
+    /// Notes that the head of a request has come. It is answered until the value is dropped. If a body is to
+    /// come, the client may be what is waited for until something is written to it.
+    pub(super) fn answers(&self, has_body: bool) -> Answering {
         let mut phase = self.phase();
         phase.is_answered = true;
-        phase.waits_since = None;
+        phase.waits_since = if has_body { Some(Instant::now()) } else { None };
         phase.ends = Instant::now() + self.0.times.idle;
         Answering(self.clone())
     }

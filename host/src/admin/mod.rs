@@ -28,6 +28,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::body::HttpBody as _;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -107,7 +108,7 @@ async fn front(
     request: Request,
     next: Next,
 ) -> Response {
-    let answering = place.answers();
+    let answering = place.answers(!request.body().is_end_stream());
     let is_login = request.method() == Method::POST && request.uri().path() == "/login";
     let headers = request.headers();
     let is_wrong = headers.contains_key(AUTHORIZATION) && state.tokens.caller(headers).is_none();

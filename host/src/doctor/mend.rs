@@ -270,7 +270,9 @@ impl Queue {
             .key(&keys.delayed)
             .key(&keys.parked);
         for task in asked {
-            call = call.key(keys.task(task.id)).key(task.marker.unwrap_or(keys.stream.as_bytes()));
+            // Whoever may write a status could name any key there.
+            let marker = task.marker.filter(|key| keys.is_marker(key)).unwrap_or(keys.stream.as_bytes());
+            call = call.key(keys.task(task.id)).key(marker);
         }
         call = call.arg(u8::from(mend));
         for task in asked {

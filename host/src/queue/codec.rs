@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::IgnoredAny;
-use uuid::Uuid;
 
 use super::value;
 use crate::config::{self, Items};
@@ -235,24 +234,15 @@ fn added_in(entry: &StreamEntry) -> usize {
 
 /// Whether an entry has fields that count only if a host wrote it.
 ///
-/// Two kinds need no proof, because they are in many entries and do no harm. The flow itself knows its
-/// children, so its name in a field grants nothing. And an entry of `tqhost enqueue` has an id that nobody
-/// else can guess, and tells beside it only how long its task has waited. An entry that is malformed needs
-/// none either: it never runs.
+/// The name of a flow needs no proof: the flow itself knows its children, so its name in a field grants
+/// nothing. An entry that is malformed needs none either: it never runs.
 pub(super) fn needs_proof(entry: &StreamEntry) -> bool {
-    let (mut has_times, mut has_delay) = (false, false);
-    for (name, _) in &entry.fields {
-        match std::str::from_utf8(name) {
-            Ok(name) if !name.starts_with(HOST_FIELDS) => {}
-            Ok(ID | KEY | FLOW) => {}
-            Ok(ENQUEUED_AT | DUE_AT) => has_times = true,
-            // A host never writes it.
-            Ok(DELAY) => has_delay = true,
-            _ => return is_readable(entry),
-        }
-    }
-    let is_new = || Uuid::try_parse(&id_of(entry)).is_ok_and(|id| id.get_version_num() == 7);
-    has_times && (has_delay || !is_new()) && is_readable(entry)
+    entry.fields.iter().any(|(name, _)| !is_open(name)) && is_readable(entry)
+}
+
+/// Whether a producer may write this field.
+fn is_open(name: &[u8]) -> bool {
+    !name.starts_with(HOST_FIELDS.as_bytes()) || OPEN.iter().any(|known| known.as_bytes() == name)
 }
 
 fn is_readable(entry: &StreamEntry) -> bool {
@@ -261,8 +251,7 @@ fn is_readable(entry: &StreamEntry) -> bool {
 
 /// Takes out the reserved fields that only hosts write.
 pub(super) fn keep_open(fields: &mut RawFields) {
-    let is_open = |name: &[u8]| OPEN.iter().any(|known| known.as_bytes() == name);
-    fields.retain(|(name, _)| !name.starts_with(HOST_FIELDS.as_bytes()) || is_open(name));
+    fields.retain(|(name, _)| is_open(name));
 }
 
 /// Whether this field names the flow that a task joins.

@@ -41,6 +41,12 @@ fn incident(bench: &mut Bench) -> (Vec<u8>, Vec<u8>, Host) {
     put(bench, "p", &good);
     let first = host(bench, "first", "secret");
     loaded(&first, &good);
+    // It is kept when attempts have shown that it is good, not before.
+    for _ in 0..5 {
+        assert!(first.logged(KEPT).is_empty());
+        let id = bench.xadd("work", &[("a", "1")]);
+        bench.until("work", &id, "COMPLETED");
+    }
     first.until_logged(KEPT, 1);
     put(bench, "p", &bad);
     loaded(&first, &bad);

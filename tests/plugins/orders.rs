@@ -304,3 +304,23 @@ fn an_order_that_cannot_be_meant_is_refused_with_the_way_out() {
     assert_eq!(row(&bench, "p").expect("a row")["state"], "active");
     host.stop();
 }
+
+#[test]
+fn a_further_version_than_may_be_withdrawn_is_refused_and_lifts_none() {
+    let mut bench = Bench::new(QUEUES);
+    let version = marked(&guest("echo"), 1);
+    put(&bench, "p", &version);
+    let host = bench.host();
+    runs(&bench, 1, Some(&version), "active");
+    for n in 0..16 {
+        let old = format!("{n:064x}");
+        let order =
+            json!({ "version": old, "withdrawn": true, "why": "old", "at": n, "by": "me" }).to_string();
+        let _: u64 = bench.redis("HSET", ("tq:hosts:orders", format!("p/{old}"), order));
+    }
+    let refused = bench.tqhost(&["rollback", "p", "--version", &digest(&version), "--why", "slow"]);
+    let why = "16 versions of plugin p are withdrawn: lift old ones first";
+    assert!(refused.code == 2 && refused.stderr.contains(why), "{refused:?}");
+    assert_eq!(bench.redis::<u64>("HLEN", "tq:hosts:orders"), 16);
+    host.stop();
+}

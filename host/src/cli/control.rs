@@ -5,6 +5,7 @@
 //! repeated: the second time changes nothing. With `--dry-run` the first time changes nothing, either.
 //! Not here: how Redis and the hosts carry it out (`queue`, `worker`, `plugins`).
 
+use anyhow::anyhow;
 use clap::Args;
 use serde_json::json;
 
@@ -13,6 +14,7 @@ use super::context::{connect, open};
 use super::exit::CommandError;
 use super::files::short;
 use super::output::Out;
+use super::progress::{CommandProgress, StepEnd};
 use super::text::plural;
 use crate::config::Config;
 use crate::operations::{self, OrderView, ReloadView, patiently};
@@ -138,7 +140,16 @@ pub(super) async fn roll_back(
                 "name the version that is to stop, where nobody can be asked: all hosts run --version {seen}"
             );
             confirm(&question, &alone, "nothing was rolled back").await?;
-            (operations::withdraw(&link, &plugin, &seen, &why, &operator()).await?, false)
+            let by = operator();
+            let given = operations::withdraw(&link, &plugin, &seen, &why, &by);
+            match CommandProgress::begin()?.unless_interrupted(given).await {
+                StepEnd::Done(given) => (given?, false),
+                StepEnd::Cut => {
+                    let error =
+                        anyhow!("stopped; the rollback may have been ordered: `tqhost plugins` tells");
+                    return Err(error.into());
+                }
+            }
         }
         _ => (view, dry_run),
     };

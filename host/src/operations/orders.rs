@@ -19,7 +19,7 @@ use crate::clock::now_ms;
 use crate::config::units::show_duration;
 use crate::queue::Link;
 use crate::queue::hosts;
-use crate::queue::orders::{self, MAX_ORDERS, Orders, VersionOrder, Withdrawn};
+use crate::queue::orders::{self, MAX_ORDERS, MAX_WITHDRAWN, Orders, VersionOrder, Withdrawn};
 
 /// The longest reason, in characters: hosts show it, and announce it.
 const MAX_WHY: usize = 200;
@@ -98,6 +98,10 @@ pub(crate) async fn withdraw_preview(
     };
     still_runs(plugin, &version, &rows, &withdrawn, now_ms())?;
     check_room(&orders.last, plugin)?;
+    if withdrawn.len() >= MAX_WITHDRAWN && !withdrawn.contains_key(&version) {
+        let text = format!("{MAX_WITHDRAWN} versions of plugin {plugin} are withdrawn: lift old ones first");
+        return Err(OperationError::Invalid(text));
+    }
     let (back, waiting) = count(&rows, &version);
     let of_version = rows.iter().filter(|row| row.plugin.version.as_deref() == Some(&version));
     let back_to = of_version.filter_map(|row| row.plugin.back_to.clone()).collect();

@@ -156,6 +156,15 @@ impl Probation {
         }
     }
 
+    /// Whether attempts have shown that it is good.
+    pub(super) fn is_proven(&self) -> bool {
+        match *self.lock() {
+            Standing::Good => true,
+            Standing::First { sound, spoiled } => sound >= u64::from(SOUND) && spoiled <= sound,
+            Standing::Open(_) | Standing::Bad => false,
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Standing> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -185,12 +185,14 @@ impl PluginEntry {
         self.record().shared.iter().find(|version| version.digest == digest).cloned()
     }
 
-    /// The version that serves, if it is good, its file is there, and it is not kept for all hosts.
+    /// The version that serves, if attempts have shown that it is good, its file is there, and it is not kept
+    /// for all hosts.
     pub(super) fn unkept(&self) -> Option<String> {
         let record = self.record();
         let Serving::Good(good) = &record.life.serving else { return None };
         let is_kept = record.shared.iter().any(|version| version.digest == good.digest);
-        (record.life.candidate == Candidate::Taken && !is_kept).then(|| good.digest.clone())
+        let is_proven = record.good.as_ref().is_some_and(|good| good.probation.is_proven());
+        (record.life.candidate == Candidate::Taken && is_proven && !is_kept).then(|| good.digest.clone())
     }
 
     pub(super) fn is_kept(&self, version: GoodVersion) {

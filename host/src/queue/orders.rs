@@ -20,8 +20,8 @@ use super::reply;
 
 /// The most plugins that have an order of one kind.
 pub(crate) const MAX_ORDERS: usize = 1000;
-/// The most versions of a plugin that are withdrawn. The oldest one gives way to a further one.
-const MAX_WITHDRAWN: usize = 16;
+/// The most versions of a plugin that are withdrawn.
+pub(crate) const MAX_WITHDRAWN: usize = 16;
 /// The end of a field that says when a plugin was to be reloaded. Names of plugins have no slash.
 const RELOAD: &str = "reload";
 /// The end of a field with the good versions of a plugin.
@@ -90,13 +90,6 @@ pub(crate) async fn give(link: &Link, plugin: &str, order: &VersionOrder) -> Res
     if order.withdrawn {
         // Both in one step.
         commands[0].arg(field).arg(&json);
-        let known = list(link).await?.withdrawn.remove(plugin).unwrap_or_default();
-        let mut known: Vec<&VersionOrder> =
-            known.values().filter(|known| known.version != order.version).collect();
-        known.sort_unstable_by_key(|known| known.at);
-        let too_many = (known.len() + 1).saturating_sub(MAX_WITHDRAWN);
-        let gone = known[..too_many].iter().map(|known| format!("{plugin}/{}", known.version));
-        commands.extend(gone.map(|field| command("HDEL").arg(field).to_owned()));
     } else {
         commands.push(command("HDEL").arg(field).to_owned());
     }

@@ -236,6 +236,20 @@ fn the_end_of_a_cancelled_task_tells_what_its_status_said() {
 }
 
 #[test]
+fn the_end_of_a_task_with_a_name_that_is_no_text_is_told() {
+    let mut bench = bench(
+        "[queues.work]\nplugin = \"effects\"\nmax_retries = 0\non_end = \"told\"\n\
+         [queues.told]\nplugin = \"effects\"\n",
+    );
+    let host = bench.host();
+    let _: String = bench.redis("XADD", ("work", "*", b"\xff", "v", "do", "[]"));
+    bench.until_drained("work");
+    bench.until_drained("told");
+    assert_eq!((bench.places("work").dead, bench.places("told").dead), (1, 0));
+    host.stop();
+}
+
+#[test]
 fn the_end_of_a_task_with_as_many_fields_as_it_may_have_is_told() {
     let mut bench = bench(
         "[queues.work]\nplugin = \"effects\"\nmax_retries = 0\non_end = \"told\"\n\

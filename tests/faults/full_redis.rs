@@ -314,6 +314,7 @@ fn redis_57_every_script_and_command_on_a_full_redis() {
     bench.tqhost(&["dead", "purge", "waits", "y", "--out", &file]).ok();
     let waiting = bench.xadd("waits", &[("n", "5")]);
     let cancelled = told(&mut bench, "track", &json!([["sleep", 50_000]]), &[("key", "c")]);
+    let added = bench.xadd("added", &[("n", "1")]);
 
     fill(&mut bench);
     let monitor = Monitor::start(&bench.redis);
@@ -345,6 +346,7 @@ fn redis_57_every_script_and_command_on_a_full_redis() {
     });
     for queue in ["part", "join"] {
         bench.until_drained(queue);
+        assert_eq!(bench.places(queue).dead, 0, "{queue}");
     }
     eventually("a host looks for what a lost reply delivered", || {
         let clients: String = bench.redis("CLIENT", "LIST");
@@ -356,9 +358,11 @@ fn redis_57_every_script_and_command_on_a_full_redis() {
         monitor.seen().contains(&("recover", "reads")).then_some(())
     });
     // The queues of a new configuration are prepared, and served.
-    bench.configure_for(&queues.replace("max_retries = 2", "max_retries = 3"), bench.redis.port);
+    let more = format!("{queues}\n[queues.added]\nplugin = \"echo\"\n");
+    bench.configure_for(&more.replace("max_retries = 2", "max_retries = 3"), bench.redis.port);
     host.signal(Signal::SIGHUP);
     host.log("the configuration was read again");
+    bench.until("added", &added, "COMPLETED");
     host.stop();
     bench.tqhost(&["adopt", "given", "--out"]).ok();
     eventually("the host that was killed counts as ended", || {

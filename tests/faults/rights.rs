@@ -112,6 +112,8 @@ fn a_child_ends_where_its_host_may_not_touch_its_flow_and_the_doctor_counts_it()
     let child = line["task"].as_str().expect("the child's id").to_owned();
     assert_eq!(bench.status("part", &child, "status"), "COMPLETED", "the doctor needs it");
     assert_ne!(bench.status("part", &child, "unfinished"), "");
+    let shown = bench.tqhost(&["status", "part", &child]).ok().stdout;
+    assert!(shown.contains("unfinished"), "{shown}");
 
     let found = bench.tqhost(&["doctor", "join", "--fix", "--json"]).ok().json();
     assert_eq!(found["findings"][0]["kind"], "uncounted-child", "{found:#}");
@@ -119,7 +121,31 @@ fn a_child_ends_where_its_host_may_not_touch_its_flow_and_the_doctor_counts_it()
     let joined = joined[0]["tq:{join}:task:".len()..].to_owned();
     bench.until("join", &joined, "COMPLETED");
     assert_eq!(bench.status("join", &joined, "result"), "[[[\"part\",\"[1]\"]]]");
+    assert_eq!(bench.status("part", &child, "unfinished"), "");
     Host::stop_all([first, second]);
+}
+
+#[test]
+fn a_child_ends_where_its_host_may_not_touch_the_stream_of_the_task_that_joins() {
+    let queues = "[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"part\", \"join\"]\n\
+         [queues.part]\nplugin = \"effects\"\nlease = \"1s\"\n[queues.join]\nplugin = \"missing\"\n";
+    let mut bench = Bench::new(queues);
+    bench.install("effects", "effects");
+    let rule = ["on", ">p", "~tq:*", "~work", "~part", "&*", "+@all"];
+    let _: () = bench.redis("ACL", ["SETUSER", "host"].into_iter().chain(rule).collect::<Vec<_>>());
+    let calls = "[[\"fan-out\", [{ \"queue\": \"part\", \"fields\": { \"do\": [[\"sleep\", 3000]] } }], \
+         { \"queue\": \"join\", \"fields\": { \"do\": [] } }]]";
+    let first = bench.host();
+    let id = bench.xadd("work", &[("do", calls)]);
+    bench.until("work", &id, "COMPLETED");
+    bench.until_pending("part", 1);
+    first.kill();
+    bench.configure_url(queues, &format!("redis://host:p@127.0.0.1:{}", bench.redis.port));
+    let second = bench.host_that_may_fail();
+    let line = second.log("its flow or the next task of its key was not told");
+    assert_eq!((&line["level"], &line["queue"]), (&"ERROR".into(), &"part".into()));
+    bench.until_drained("part");
+    second.stop();
 }
 
 #[test]

@@ -341,6 +341,25 @@ fn a_task_that_fails_alone_does_not_hold_a_quiet_queue_again_and_is_charged() {
 }
 
 #[test]
+fn two_tasks_that_fail_while_others_get_through_are_charged_in_the_end() {
+    let mut outage = Outage::new(
+        "max_retries = 1\nbackoff = { delays = [\"100ms\"] }\nhold = { after = 2, for = \"1s\" }\n",
+    );
+    outage.web.set_service(Service::Up);
+    let host = outage.bench.host();
+    let url = format!("{}/down", outage.web.origin());
+    let bad = [(); 2].map(|()| outage.bench.xadd("work", &[("url", &url)]));
+    outage.until_held();
+    eventually("both have failed for good", || {
+        // A healthy task comes again and again, and gets through.
+        let good = outage.add(1);
+        outage.bench.until("work", &good[0], "COMPLETED");
+        bad.iter().all(|id| outage.bench.status("work", id, "status") == "FAILED").then_some(())
+    });
+    host.stop();
+}
+
+#[test]
 fn the_next_task_that_is_tried_is_one_that_was_not_tried_in_this_hold() {
     let mut outage = Outage::new(
         "max_retries = 0\nbackoff = { delays = [\"10ms\"] }\nhold = { after = 1, for = \"2s\" }\n",

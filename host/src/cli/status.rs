@@ -148,7 +148,12 @@ fn render(
     if task.progress.is_some() || task.note.is_some() {
         lines.push(("progress", progress(task)));
     }
-    let texts = [("error", &task.error), ("plugin", &task.plugin), ("consumer", &task.consumer)];
+    let texts = [
+        ("error", &task.error),
+        ("unfinished", &task.unfinished),
+        ("plugin", &task.plugin),
+        ("consumer", &task.consumer),
+    ];
     for (label, text) in texts {
         if let Some(text) = text.as_deref().filter(|text| !text.is_empty()) {
             lines.push((label, text::escape_block(text)));
@@ -306,6 +311,7 @@ pub(super) mod tests {
     fn task() -> TaskStatus {
         TaskStatus {
             duplicate_of: None,
+            unfinished: None,
             flow: None,
             child_of: None,
             flows: Vec::new(),

@@ -117,6 +117,10 @@ fn facts(task: &TaskView, found: Option<&LocatedTask>) -> Markup {
                 dt { "Duplicate of" }
                 dd { a href=(task_path(&task.queue, first)) { (data(first)) } }
             }
+            @if let Some(why) = &task.unfinished {
+                dt { "Flow or next task not told" }
+                dd { (data(why)) }
+            }
         }
     }
 }

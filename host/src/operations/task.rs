@@ -42,6 +42,8 @@ pub(crate) struct TaskView {
     pub due_at: Option<u64>,
     /// The task with the same idempotency key. Because of it, this one did not run.
     pub duplicate_of: Option<String>,
+    /// Why its flow, or the next task of its key, was not told of its end. `tqhost doctor --fix` tells them.
+    pub unfinished: Option<String>,
     pub children: Option<u64>,
     pub children_completed: Option<u64>,
     /// The first children that have not completed or started a flow that goes on, if they are enqueued.
@@ -150,6 +152,7 @@ impl TaskView {
             finished_at: task.finished_at,
             due_at: task.due_at,
             duplicate_of: task.duplicate_of.clone(),
+            unfinished: task.unfinished.clone(),
             children: task.flow.map(|flow| flow.children),
             children_completed: task.flow.map(|flow| flow.completed),
             open_children: None,

@@ -152,8 +152,9 @@ impl QueueError {
     /// Redis, or what stands before it, refuses the size of the call, and would refuse it again.
     pub(crate) fn is_oversize(&self) -> bool {
         let detail = self.source.detail().unwrap_or_default();
-        self.source.code() == Some("ERR")
-            && (detail.contains("Protocol error") || detail.contains("max request size"))
+        // Without a login, Redis refuses long calls by another limit.
+        let is_limit = detail.contains("Protocol error") && !detail.contains("unauthenticated");
+        self.source.code() == Some("ERR") && (is_limit || detail.contains("max request size"))
     }
 
     /// The connection was cut while Redis had not answered yet.

@@ -69,6 +69,8 @@ pub(crate) struct OutageCounted {
     pub held: Option<Duration>,
     /// This task alone fails, while others get through.
     pub is_alone: bool,
+    /// Others got through after its first failure.
+    pub is_old: bool,
     /// Redis's clock.
     pub now_ms: u64,
 }
@@ -132,15 +134,15 @@ impl Queue {
         failure: &OutageFailure<'_>,
     ) -> Result<OutageCounted, QueueError> {
         let Some(call) = self.hold_call("failed", consumer) else {
-            return Ok(OutageCounted { held: None, is_alone: false, now_ms: 0 });
+            return Ok(OutageCounted { held: None, is_alone: false, is_old: false, now_ms: 0 });
         };
         let OutageFailure { task, since_ms, asked, cause, is_probe } = failure;
         let cause: String = cause.chars().take(MAX_CAUSE_CHARS).collect();
         let asked = asked.unwrap_or_default().min(LONGEST_ASKED);
         let call = call.arg(u8::from(*is_probe)).arg(&task.entry).arg(millis(asked)).arg(cause);
-        let [state, wait, is_alone, now_ms] = self.call_hold(call.arg(&task.id).arg(since_ms)).await?;
+        let [state, wait, kind, now_ms] = self.call_hold(call.arg(&task.id).arg(since_ms)).await?;
         let held = (state > 0).then_some(Duration::from_millis(wait));
-        Ok(OutageCounted { held, is_alone: is_alone > 0, now_ms })
+        Ok(OutageCounted { held, is_alone: kind == 1, is_old: kind > 0, now_ms })
     }
 
     /// Notes that an attempt got through. So the row of failures ends; if it was the probe, the hold ends.

@@ -36,7 +36,7 @@ pub(crate) mod pause;
 pub(crate) mod produce;
 pub(crate) mod rate;
 pub(crate) mod redrive;
-mod repeat;
+pub(crate) mod repeat;
 pub(crate) mod reply;
 pub(crate) mod rights;
 pub mod schedule;

@@ -11,6 +11,9 @@ use super::link::Link;
 
 /// How long to wait before the next try.
 const PAUSE: Duration = Duration::from_millis(100);
+/// After this many calls in a row that were cut while Redis answered others, the call itself is the cause:
+/// Redis closes a connection on which a call is too large.
+pub(crate) const MOST_CUTS: u32 = 3;
 
 /// Makes the call until Redis carries it out or refuses it for good, but not after `until`.
 pub(super) async fn until<T, F: Future<Output = Result<T, QueueError>>>(
@@ -18,11 +21,17 @@ pub(super) async fn until<T, F: Future<Output = Result<T, QueueError>>>(
     link: &Link,
     call: impl Fn() -> F,
 ) -> Result<T, QueueError> {
-    let mut last = None;
+    let (mut last, mut cuts) = (None, 0);
     let answered = tokio::time::timeout_at(until.into(), async {
         loop {
             match call().await {
-                Err(error) if error.may_pass() => last = Some(error),
+                Err(error) if error.may_pass() => {
+                    cuts = if error.is_cut() && link.ping().await.is_ok() { cuts + 1 } else { 0 };
+                    if cuts >= MOST_CUTS {
+                        return Err(error);
+                    }
+                    last = Some(error);
+                }
                 answered => return answered,
             }
             tokio::time::sleep(PAUSE).await;

@@ -100,6 +100,8 @@ pub struct TaskStatus {
     pub due_at: Option<u64>,
     /// The task with the same idempotency key. Because of it, this one did not run.
     pub duplicate_of: Option<String>,
+    /// Why its flow, or the next task of its key, was not told of its end.
+    pub unfinished: Option<String>,
     /// How far the flow is that the task joins.
     pub flow: Option<FlowProgress>,
     /// The key of the flow of which the task is a child.
@@ -125,6 +127,7 @@ impl TaskStatus {
             finished_at: None,
             due_at: None,
             duplicate_of: None,
+            unfinished: None,
             flow: None,
             child_of: None,
             flows: Vec::new(),
@@ -149,6 +152,7 @@ impl TaskStatus {
                 b"finished_at" => task.finished_at = text().parse().ok(),
                 b"due_at" => task.due_at = text().parse().ok(),
                 b"duplicate_of" => task.duplicate_of = Some(text()),
+                b"unfinished" => task.unfinished = Some(text()),
                 b"result" => task.result = Some(value),
                 b"flows" => task.flows = TaskName::read_list(&text()),
                 b"flow" => task.child_of = text().split_once(' ').map(|(_, flow)| flow.to_owned()),

@@ -27,7 +27,8 @@ use crate::task::{Outcome, Task};
 
 /// The shortest lease of a probe. A host that is killed blocks the next probe for no longer than its lease.
 const LEAST_LEASE: Duration = Duration::from_secs(5);
-/// A task that failed as the probe does not come back before others could be tried, but after this time.
+/// A task that failed as the probe does not come back before others could be tried: at most this long after
+/// the next probe.
 const LONGEST_ASIDE: Duration = Duration::from_secs(60);
 /// How often a loop looks whether the probe of this host has ended without an outcome.
 const LOOK: Duration = Duration::from_millis(500);
@@ -90,8 +91,8 @@ pub(crate) enum Charge {
     /// As a retry.
     AsUsual,
     /// The queue is held: not at all. The task comes back after `least` at the earliest. `at_ms` is Redis's
-    /// clock.
-    Held { at_ms: u64, least: Duration },
+    /// clock. `keeps`: others got through after its first failure, so its earlier failures still count.
+    Held { at_ms: u64, least: Duration, keeps: bool },
     /// The queue is open, or others get through: not at all, as long as the task has fewer than `most` of
     /// these failures.
     Below { most: u32, at_ms: u64 },
@@ -332,11 +333,12 @@ impl Holding {
     /// Counts a failure, and gives how it is charged.
     async fn failed(&self, failure: &OutageFailure<'_>, rules: &HoldRules) -> Charge {
         // The next probe is to be a task that was not tried yet.
-        let least = if failure.is_probe { (rules.pause * 2).min(LONGEST_ASIDE) } else { Duration::ZERO };
-        let held = |at_ms| Charge::Held { at_ms, least };
+        let least =
+            if failure.is_probe { rules.pause + rules.pause.min(LONGEST_ASIDE) } else { Duration::ZERO };
+        let held = |at_ms, keeps| Charge::Held { at_ms, least, keeps };
         let open = |at_ms| Charge::Below { most: rules.after, at_ms };
         match self.queue.count_outage(&self.consumer, failure).await {
-            Ok(OutageCounted { held: Some(wait), is_alone, now_ms }) => {
+            Ok(OutageCounted { held: Some(wait), is_alone, is_old, now_ms }) => {
                 self.learned.fetch_add(1, Ordering::AcqRel);
                 self.is_counting.store(false, Ordering::Release);
                 self.probe().ask_at = Some(Instant::now() + wait);
@@ -347,7 +349,7 @@ impl Holding {
                 if is_news {
                     wait::request_look(&self.queue.link).await;
                 }
-                if is_alone { open(now_ms) } else { held(now_ms) }
+                if is_alone { open(now_ms) } else { held(now_ms, is_old) }
             }
             // If another attempt has begun the hold meanwhile, its end is not told here.
             Ok(OutageCounted { now_ms, .. }) => {
@@ -360,7 +362,7 @@ impl Holding {
                     error = chain(&error),
                     "could not count a failure for a cause outside"
                 );
-                if self.is_held() { held(0) } else { open(0) }
+                if self.is_held() { held(0, false) } else { open(0) }
             }
         }
     }

@@ -71,7 +71,7 @@ pub(crate) fn after_outage(
     let before = codec::outages(task);
     let (free, at_ms, least) = match charge {
         Charge::AsUsual => return None,
-        Charge::Held { at_ms, least } => (0, at_ms, least),
+        Charge::Held { at_ms, least, keeps } => (if keeps { before.free } else { 0 }, at_ms, least),
         Charge::Below { most, .. } if before.free >= most => return None,
         Charge::Below { at_ms, .. } => (before.free + 1, at_ms, Duration::ZERO),
     };
@@ -344,15 +344,15 @@ mod tests {
             let Outages { free, since_ms } = codec::outages(&task);
             (decision.map(|decision| decision.settlement), (free, since_ms))
         };
-        let (below, held) = (Charge::Below { most: 2, at_ms: 9 }, |least| Charge::Held {
-            at_ms: 9,
-            least: Duration::from_secs(least),
-        });
+        let below = Charge::Below { most: 2, at_ms: 9 };
+        let held_as = |least, keeps| Charge::Held { at_ms: 9, least: Duration::from_secs(least), keeps };
+        let held = |least| held_as(least, false);
         let had = |free| Outages { free, since_ms: 7 };
         assert_eq!(decided(Outages::default(), below), (Some(park(5, 2, 1, error)), (1, 9)));
         assert_eq!(decided(had(1), below), (Some(park(5, 2, 1, error)), (2, 7)));
         assert_eq!(decided(had(2), below), (None, (2, 7)));
         assert_eq!(decided(had(2), held(0)), (Some(park(5, 2, 1, error)), (0, 7)));
+        assert_eq!(decided(had(2), held_as(0, true)), (Some(park(5, 2, 1, error)), (2, 7)));
         assert_eq!(decided(Outages::default(), held(60)), (Some(park(60, 2, 1, error)), (0, 9)));
         assert_eq!(decided(Outages::default(), Charge::AsUsual), (None, (0, 0)));
         let other = Outcome::Retry { message: "busy".into(), after: None };

@@ -29,6 +29,7 @@ use crate::admin::FetchPulse;
 use crate::chain::chain;
 use crate::clock::ms;
 use crate::effects::Effects;
+use crate::queue::repeat::MOST_CUTS;
 use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, order_of, wait};
 use crate::task::{FailureKind, SettledAs};
 
@@ -40,9 +41,6 @@ const GATHER: Duration = Duration::from_millis(1);
 /// Bytes after which a call takes no more settlements. Each effect and each field counts too, so that this
 /// bounds for how long a call keeps Redis busy (docs/decisions/0011-effects.md).
 const MAX_BYTES: usize = 1 << 20;
-
-/// An attempt is too large if the connection was cut so often at its call, while Redis answered in between.
-const MOST_CUTS: u32 = 3;
 
 /// The source of jobs. The lanes take turns.
 pub(crate) type Jobs = Arc<Mutex<mpsc::UnboundedReceiver<Job>>>;

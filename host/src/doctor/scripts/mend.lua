@@ -139,6 +139,7 @@ judges['uncounted-child'] = function(mends)
     if said[3] then append(changes, 'result', said[3]) end
     if said[4] then append(changes, 'error', said[4]) end
     flows().join(flow, index, id, said[1], changes, queue)
+    redis.call('HDEL', status, 'unfinished')
   elseif mends then
     redis.call('HSET', status, 'status', said[1] or 'PENDING', 'flow', subject)
   end

@@ -33,7 +33,8 @@ local consumer, out = ARGV[4], {}
 -- Ends a task that is not to run.
 local function cancel(status, marker, id, entry, changes)
   local bad = join_refusal(status)
-  if bad then error(bad) end
+  unjoined = bad and not string.find(bad.err, 'TQTYPE', 1, true) and bad.err
+  if bad and not unjoined then error(bad) end
   append(changes, 'entry', entry)
   end_task(status, marker, id, 'CANCELLED', changes, drop(entry))
 end
@@ -47,7 +48,7 @@ local function put_off(status, id, entry)
   keep_origin(fields, id, entry)
   drop(entry)
   put(here, fields, now + 1000, entry)
-  if turns.limit then tracks().free(id, entry) end
+  if turns.limit then failure_of(tracks().free, id, entry) end
 end
 
 local function begin(
@@ -69,7 +70,7 @@ local function begin(
   end
   if is_elsewhere(status, entry, id) then
     drop(entry)
-    if turns.limit then tracks().free(id, entry) end
+    if turns.limit then failure_of(tracks().free, id, entry) end
     return 3
   end
   local noted, last, known_entry = unpack(redis.pcall('HMGET', status, 'alone', 'fence', 'entry'))

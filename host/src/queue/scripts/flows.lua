@@ -97,8 +97,10 @@ flows = function()
     -- A client may lack the right to the flow, and leaves the end to a host.
     if known.err and not string.find(known.err, 'WRONGTYPE', 1, true) then return known end
     if known.err or not known[1] then return nil end
-    return wrong_type(queue.stream, 'stream', queue.delayed, 'zset', queue.parked, 'hash',
+    local went, bad = pcall(wrong_type, queue.stream, 'stream', queue.delayed, 'zset', queue.parked, 'hash',
       known[2] or queue.dead, 'stream', queue.base .. ':task:' .. id, 'hash', flow .. ':results', 'hash')
+    if went then return bad end
+    return { err = text_of(bad) }
   end
 
   -- Enqueues the task that joins a flow, once: all children have completed. If the flow had failed before,

@@ -13,7 +13,7 @@
 --       silent   the probe ended without an answer of the service
 -- Gives 0: the queue is open, 1: it is held, 2: it is held, and this consumer has the probe; then the ms
 -- until the probe may be asked for; then, after a failure, 1 if this task alone fails while others get
--- through, and the time (ms).
+-- through, 2 if it is not alone, but others got through after its first failure; and the time (ms).
 --
 -- Fields of the hold. While the queue is open: `entries`, the failures in a row. While it is held: `since`,
 -- `last` (the attempt from which the time counts), `cause`, and the `prober` with the end of its `lease`. In
@@ -22,7 +22,8 @@
 -- are in ms.
 --
 -- A task that fails alone, although others got through after its first failure, is what makes the service
--- fail: it is not one of the failures that hold the queue.
+-- fail: it is not one of the failures that hold the queue. Of several such tasks none is alone, but each
+-- keeps the count of its failures, so that in the end they are charged.
 --
 -- A second call with the same entry is not counted again, and every other call may be repeated. If the clock
 -- was put back, no time counts as further away than it can be.
@@ -37,7 +38,7 @@ local function write()
   redis.call('SET', KEYS[1], cjson.encode(hold), 'PX', DAY)
 end
 
-local is_alone = false
+local is_alone, is_old = false, false
 
 -- How long (ms) nobody may try a task.
 local function wait()
@@ -51,7 +52,8 @@ if what == 'failed' then
   local task, failing_since = ARGV[9], tonumber(ARGV[10])
   hold.others = hold.others or hold.task and hold.task ~= task or nil
   hold.task = hold.task or task
-  is_alone = not hold.others and failing_since > 0 and (hold.through or 0) > failing_since
+  is_old = failing_since > 0 and (hold.through or 0) > failing_since
+  is_alone = is_old and not hold.others
   if not hold.since then
     hold.entries = hold.entries or {}
     local is_known = is_alone
@@ -94,4 +96,4 @@ elseif hold.since and hold.prober == consumer then
   hold.prober, hold.lease = lease > 0 and consumer or nil, lease > 0 and now + lease or nil
   write()
 end
-return { hold.since and 1 or 0, wait(), is_alone and 1 or 0, now }
+return { hold.since and 1 or 0, wait(), is_alone and 1 or is_old and 2 or 0, now }

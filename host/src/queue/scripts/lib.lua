@@ -243,6 +243,25 @@ local function mark_of(status, entry)
   return (exists(stops) or pending_of(stops)) and 'elsewhere' or nil
 end
 
+-- Whether bytes are UTF-8, as ids of tasks and names of fields have to be: characters of one byte in a row,
+-- and those of two, three and four bytes.
+local function is_text(bytes)
+  local kinds = {
+    '^[%z\1-\127]+', '^[\194-\223][\128-\191]', '^\224[\160-\191][\128-\191]',
+    '^[\225-\236\238\239][\128-\191][\128-\191]', '^\237[\128-\159][\128-\191]',
+    '^\240[\144-\191][\128-\191][\128-\191]', '^[\241-\243][\128-\191][\128-\191][\128-\191]',
+    '^\244[\128-\143][\128-\191][\128-\191]',
+  }
+  local at = 1
+  while at <= #bytes do
+    local to
+    for _, kind in ipairs(kinds) do to = to or select(2, string.find(bytes, kind, at)) end
+    if not to then return false end
+    at = to + 1
+  end
+  return true
+end
+
 -- The most fields that a task may have (field.rs). Hosts refuse a task with more.
 local MOST_FIELDS = 1000
 
@@ -262,7 +281,7 @@ local function tell(status, id, how, attempt, changes, fields, letter, last_erro
     local is_own = string.sub(name, 1, 3) ~= 'tq-' and string.sub(name, 1, 4) ~= 'end.'
     local is_told = not told.named or told.named[name]
     if name == 'traceparent' then is_told = not span end
-    if is_own and is_told and size <= room and #new < 2 * MOST_FIELDS then
+    if is_own and is_told and size <= room and #new < 2 * MOST_FIELDS and is_text(name) then
       room = room - size
       append(new, name, fields[i + 1])
     end

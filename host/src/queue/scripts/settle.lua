@@ -404,7 +404,8 @@ local function make_settle_next()
   -- the content of a dead letter, if this entry is one for itself.
   local function give_up(id, entry, letter)
     if letter then redis.call('XADD', KEYS[4], '*', unpack(letter)) end
-    if turns.limit then tracks().free(id, entry) end
+    -- The entry is gone, so an error must not undo what was said of it.
+    if turns.limit then failure_of(tracks().free, id, entry) end
     return letter and 1 or 2
   end
 

@@ -92,26 +92,6 @@ tracks = function()
     pass_on(track)
   end
 
-  -- The characters of UTF-8: those of one byte in a row, and those of two, three and four bytes.
-  local UTF8 = {
-    '^[%z\1-\127]+', '^[\194-\223][\128-\191]', '^\224[\160-\191][\128-\191]',
-    '^[\225-\236\238\239][\128-\191][\128-\191]', '^\237[\128-\159][\128-\191]',
-    '^\240[\144-\191][\128-\191][\128-\191]', '^[\241-\243][\128-\191][\128-\191][\128-\191]',
-    '^\244[\128-\143][\128-\191][\128-\191]',
-  }
-
-  -- Whether bytes are UTF-8, as the id of a task has to be.
-  local function is_text(bytes)
-    local at = 1
-    while at <= #bytes do
-      local to
-      for _, kind in ipairs(UTF8) do to = to or select(2, string.find(bytes, kind, at)) end
-      if not to then return false end
-      at = to + 1
-    end
-    return true
-  end
-
   -- The track of a task, or nil: it runs beside all others. `field` is the field that names it (empty: all
   -- tasks are in one track). A task that waits for its time joins its track when it is due. A task whose flow
   -- has failed does not run, nor does one that is malformed.

@@ -4,8 +4,8 @@
 //! In: fields and results, as JSON. Out: the same, with [`MASKED`] in place of the values of these fields,
 //! and of these keys in JSON, at any depth, also where JSON lists them by name (`{"name": …, "value": …}`,
 //! `["email", …]`). JSON and form-encoded pairs in a text are looked into, too, also behind what guards JSON
-//! from scripts. JSON in base64, in UTF-16, or in bytes that are no text (`{"base64": …}`) is hidden as a
-//! whole if it has one of them. Errors, notes, logs and ids are not.
+//! from scripts. JSON in base64, in UTF-16, in a value of a form, or in bytes that are no text
+//! (`{"base64": …}`) is hidden as a whole if it has one of them. Errors, notes, logs and ids are not.
 //!
 //! Not here: the secrets of plugins, which never leave the sandbox (`sandbox::mask`).
 
@@ -26,6 +26,10 @@ const NAMES: [&str; 4] = ["name", "key", "field", "id"];
 const VALUES: [&str; 3] = ["value", "values", "val"];
 /// Texts that stand before JSON, so that no page can run it as a script.
 const GUARDS: [&str; 3] = [")]}'", "while(1);", "for(;;);"];
+
+/// How many forms are looked into, each somewhere in the one before. A text such as `a=a=a=…` could be as
+/// many forms as it has signs.
+const MAX_FORMS: usize = 2;
 
 const LENIENT: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
@@ -62,7 +66,7 @@ impl FieldMask {
         if std::str::from_utf8(name).is_ok_and(|name| self.hides(name)) {
             return None;
         }
-        match self.masked(&text) {
+        match self.masked(&text, MAX_FORMS) {
             Some(shown) => Some(Cow::Owned(shown)).filter(|shown| shown != MASKED),
             None => Some(text),
         }
@@ -70,17 +74,21 @@ impl FieldMask {
 
     /// A value of a field or of a result.
     pub(crate) fn value(&self, value: &mut Value) {
-        if self.is_empty() {
-            return;
+        if !self.is_empty() {
+            self.value_within(value, MAX_FORMS);
         }
+    }
+
+    /// The same, within so many forms at most.
+    fn value_within(&self, value: &mut Value, forms: usize) {
         match value {
-            Value::Object(members) if self.hides_bytes(members) => *value = MASKED.into(),
+            Value::Object(members) if self.hides_bytes(members, forms) => *value = MASKED.into(),
             Value::Object(members) => {
                 let is_named = NAMES.iter().any(|key| self.is_hidden_name(members.get(*key)));
                 for (name, value) in members {
                     match self.hides(name) || is_named && VALUES.contains(&name.as_str()) {
                         true => *value = MASKED.into(),
-                        false => self.value(value),
+                        false => self.value_within(value, forms),
                     }
                 }
             }
@@ -90,10 +98,10 @@ impl FieldMask {
                 {
                     *value = MASKED.into();
                 }
-                items.iter_mut().for_each(|item| self.value(item));
+                items.iter_mut().for_each(|item| self.value_within(item, forms));
             }
             Value::String(text) => {
-                if let Some(shown) = self.masked(text) {
+                if let Some(shown) = self.masked(text, forms) {
                     *text = shown;
                 }
             }
@@ -102,10 +110,10 @@ impl FieldMask {
     }
 
     /// Whether these are bytes, as JSON, in which something would be hidden if they were text.
-    fn hides_bytes(&self, members: &Map<String, Value>) -> bool {
+    fn hides_bytes(&self, members: &Map<String, Value>, forms: usize) -> bool {
         let text = members.get("base64").filter(|_| members.len() == 1).and_then(Value::as_str);
         let bytes = text.and_then(|text| STANDARD.decode(text).ok());
-        bytes.is_some_and(|bytes| self.masked(&String::from_utf8_lossy(&bytes)).is_some())
+        bytes.is_some_and(|bytes| self.masked(&String::from_utf8_lossy(&bytes), forms).is_some())
     }
 
     fn is_hidden_name(&self, name: Option<&Value>) -> bool {
@@ -113,23 +121,23 @@ impl FieldMask {
     }
 
     /// The text in place of one that may hold a hidden value. None: nothing in it is hidden, and it stays as
-    /// it is.
-    fn masked(&self, text: &str) -> Option<String> {
+    /// it is. `forms` is how many forms may still be looked into, here and below.
+    fn masked(&self, text: &str, forms: usize) -> Option<String> {
         if text.contains('\0') {
             // UTF-16, if it is text at all.
-            return self.masked(&text.replace('\0', "")).map(|_| MASKED.to_owned());
+            return self.masked(&text.replace('\0', ""), forms).map(|_| MASKED.to_owned());
         }
         let json = behind_guard(text);
         match json.starts_with(['{', '[', '"']) {
-            true => self.in_json(json).map(|shown| match shown == MASKED {
+            true => self.in_json(json, forms).map(|shown| match shown == MASKED {
                 true => shown,
                 false => format!("{}{shown}", &text[..text.len() - json.len()]),
             }),
-            false => self.in_form(text).or_else(|| self.in_base64(text)),
+            false => self.in_form(text, forms).or_else(|| self.in_base64(text, forms)),
         }
     }
 
-    fn in_json(&self, json: &str) -> Option<String> {
+    fn in_json(&self, json: &str, forms: usize) -> Option<String> {
         if !self.may_hide(json) {
             return None;
         }
@@ -138,39 +146,57 @@ impl FieldMask {
             return self.names(json).then(|| MASKED.to_owned());
         };
         let mut after = before.clone();
-        self.value(&mut after);
+        self.value_within(&mut after, forms);
         (after != before).then(|| after.to_string())
     }
 
-    /// Hides values of `name=value&…`, as forms and queries of URLs have them.
-    fn in_form(&self, text: &str) -> Option<String> {
-        if !text.contains('=') || text.contains(char::is_whitespace) {
+    /// Hides values of `name=value&…`, as forms and queries of URLs have them. A value in which something
+    /// would be hidden is hidden as a whole, and so is one that stands alone.
+    fn in_form(&self, text: &str, forms: usize) -> Option<String> {
+        if !(text.contains('=') || is_encoded(text)) || text.contains(char::is_whitespace) {
             return None;
         }
+        let Some(deeper) = forms.checked_sub(1) else {
+            return self.names(text).then(|| MASKED.to_owned());
+        };
         let mut is_hidden = false;
         let pairs = text.split('&').map(|pair| {
-            let Some((name, _)) = pair.split_once('=') else { return Cow::Borrowed(pair) };
+            let (name, value) = pair.split_at(pair.find('=').map_or(0, |at| at + 1));
             let plain = name.replace('+', " ");
             let plain = percent_decode_str(&plain).decode_utf8_lossy();
             // A path may stand before the first name, and `user[email]` is a part of a list.
-            if !plain.split(['[', ']', '.', '?']).any(|part| self.hides(part)) {
+            let is_named = plain.split(['[', ']', '.', '?', '=']).any(|part| self.hides(part));
+            if !is_named && !self.hides_encoded(value, deeper) {
                 return Cow::Borrowed(pair);
             }
             is_hidden = true;
-            Cow::Owned(format!("{name}={MASKED}"))
+            Cow::Owned(format!("{name}{MASKED}"))
         });
         let shown = pairs.collect::<Vec<_>>().join("&");
         is_hidden.then_some(shown)
     }
 
+    /// Whether something would be hidden in this value of a form.
+    fn hides_encoded(&self, value: &str, forms: usize) -> bool {
+        if !value.contains('%') && !self.may_hide(value) {
+            return false;
+        }
+        let plain = percent_decode_str(value).decode_utf8_lossy();
+        // A plus is a space, but some programs leave those of base64 as they are. A form in it has no spaces.
+        let spaced = value.replace('+', " ");
+        let spaced = percent_decode_str(&spaced).decode_utf8_lossy();
+        let is_json = behind_guard(&spaced).starts_with(['{', '[', '"']);
+        self.masked(if is_json { &spaced } else { &plain }, forms).is_some()
+    }
+
     /// Hides base64 as a whole if something would be hidden in its text.
-    fn in_base64(&self, text: &str) -> Option<String> {
+    fn in_base64(&self, text: &str, forms: usize) -> Option<String> {
         let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_=".contains(&byte);
         if text.is_empty() || !text.bytes().all(is_digit) {
             return None;
         }
         let bytes = BASE64.iter().find_map(|base64| base64.decode(text).ok())?;
-        self.masked(&String::from_utf8_lossy(&bytes)).map(|_| MASKED.to_owned())
+        self.masked(&String::from_utf8_lossy(&bytes), forms).map(|_| MASKED.to_owned())
     }
 
     /// Whether a text that is JSON may hold one of the names. This costs much less than to read the JSON. A
@@ -198,6 +224,11 @@ fn behind_guard(text: &str) -> &str {
     let text = text.trim_start_matches(is_mark);
     let guarded = GUARDS.iter().find_map(|guard| text.strip_prefix(guard));
     guarded.map_or(text, |text| text.trim_start_matches(',').trim_start())
+}
+
+/// Whether the text has at least one byte in the form `%7B`.
+fn is_encoded(text: &str) -> bool {
+    matches!(Cow::from(percent_decode_str(text)), Cow::Owned(_))
 }
 
 /// Whether there are as many digits of base64 in a row as the shortest JSON with a name takes.
@@ -308,6 +339,7 @@ mod tests {
             ("user%5Bemail%5D=a&user[phone]=1&x", "user%5Bemail%5D=[masked]&user[phone]=[masked]&x"),
             ("https://a.example/?email=a", "https://a.example/?email=[masked]"),
             ("n=1&x=email", "n=1&x=email"),
+            ("a=b=email&50%email", "a=b=email&50%email"),
         ] {
             assert_eq!(masked(Value::from(text)), shown);
         }
@@ -317,6 +349,47 @@ mod tests {
             json!([named, ["email", email], ["x", "email"]])
         };
         assert_eq!(masked(list("a@b", json!([1]))), list(MASKED, json!(MASKED)));
+    }
+
+    #[test]
+    fn values_of_forms_are_looked_into() {
+        for (text, shown) in [
+            ("payload=%7B%22email%22%3A%22a%40b%22%7D", "payload=[masked]"),
+            ("n=1&payload=%7b+%22Email%22%3a+%22a%22%7d&x=2", "n=1&payload=[masked]&x=2"),
+            ("payload={\"email\":\"a@b\"}&n=1", "payload=[masked]&n=1"),
+            ("list=%5B%22phone%22%2C1%5D", "list=[masked]"),
+            ("cut=%7B%22email%22%3A%22a%40", "cut=[masked]"),
+            ("https://a.example/?q=%7B%22email%22%3A1%7D", "https://a.example/?q=[masked]"),
+            ("next=%2Flogin%3Femail%3Da%2540b&n=1", "next=[masked]&n=1"),
+            ("data=eyJlbWFpbCI6ImFAYiJ9", "data=[masked]"),
+            ("data=eyJlbWFpbCI6Ij4%2BPiJ9", "data=[masked]"),
+            ("data=eyJlbWFpbCI6Ij4+PiJ9", "data=[masked]"),
+            ("text=%7B%00%22%00e%00m%00a%00i%00l%00%22%00%3A%001%00%7D%00", "text=[masked]"),
+            ("%7B%22email%22%3A%22a%40b%22%7D", MASKED),
+            ("payload=%7B%22n%22%3A1%7D&x=%GG", "payload=%7B%22n%22%3A1%7D&x=%GG"),
+            ("x=100%25&y=a%20b", "x=100%25&y=a%20b"),
+        ] {
+            assert_eq!(masked(Value::from(text)), shown, "{text}");
+        }
+    }
+
+    #[test]
+    fn forms_in_forms_have_a_bound() {
+        let plain = "a=".repeat(1 << 16);
+        assert_eq!(masked(Value::from(plain.as_str())), plain);
+        assert_eq!(masked(Value::from(format!("{plain}email=a"))), "a=[masked]");
+        let mut nested = "email=a".to_owned();
+        for _ in 0..6 {
+            nested = format!("a={}", nested.replace('%', "%25").replace('=', "%3D"));
+        }
+        assert_eq!(masked(Value::from(nested)), "a=[masked]");
+        // JSON in a form in JSON, and so on, which grows little with each of them.
+        let mut nested = "{\"email\":1}".to_owned();
+        for _ in 0..500 {
+            let encoded = nested.replace('%', "%25").replace('"', "%22");
+            nested = format!("[\"a={encoded}\"]");
+        }
+        assert_eq!(masked(Value::from(nested)), "[\"a=[masked]\"]");
     }
 
     #[test]

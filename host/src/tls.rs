@@ -161,6 +161,14 @@ pub(crate) fn words(error: &Error) -> String {
     format!("{NOT_SECURE}: {why}")
 }
 
+/// Why a certificate or key of the configuration cannot be used.
+pub(crate) fn unusable(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(error) => format!("the certificate {}", fault(error)),
+        _ => "the host does not know its kind".to_owned(),
+    }
+}
+
 /// The fault of a certificate, as the rest of a sentence about it.
 fn fault(error: &CertificateError) -> String {
     use webpki::Error as Pki;

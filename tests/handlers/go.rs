@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use serde_json::{Value, json};
 
 use super::authors::{NAME, cache_of, make, new_project, tried_with};
-use super::languages::{host, result};
+use super::languages::{host, result, understands_retry_after};
 use crate::support::application::{Application, Reply};
 use crate::support::{Bench, Web, eventually};
 
@@ -240,6 +240,7 @@ fn a_server_that_is_down_is_told_as_the_cause() {
         let view = tried_with(&cache_of("languages"), "in-go", &args).json();
         assert_eq!(view["outcome"], outcome, "{view}");
     }
+    understands_retry_after(&web, config, "in-go");
 }
 
 #[test]

@@ -202,6 +202,20 @@ fn check_notes_a_queue_that_would_not_wait() {
     }
 }
 
+#[test]
+fn check_notes_a_queue_whose_attempts_may_take_longer_than_their_requests() {
+    let rules = |timeout: &str| format!("hold = {{}}\ntimeout = \"{timeout}\"");
+    for (timeout, plugin, noted) in [
+        ("30s", "", false),
+        ("10m", "", true),
+        ("10m", "\n[plugins.http-call.http]\nfirst_byte_timeout = \"10m\"", false),
+    ] {
+        let bench = bench("http://127.0.0.1:1", &rules(timeout), plugin);
+        let notes = bench.tqhost(&["check", "--json"]).ok().json()["notes"].to_string();
+        assert_eq!(notes.contains("queues.work: timeout is 10m"), noted, "{timeout} {plugin}: {notes}");
+    }
+}
+
 /// A mistyped name, an expired certificate or a service that was deleted is the fault of no task.
 #[test]
 fn a_queue_with_a_hold_waits_while_there_is_no_answer_at_all() {

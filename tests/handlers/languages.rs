@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::authors::{cache_of, tried_with};
 use crate::support::application::{Application, Reply};
 use crate::support::files::{put, said, version};
+use crate::support::web::Service;
 use crate::support::{Bench, Host, Web, eventually, within};
 
 /// The limit for compiling a large component on a busy machine.
@@ -648,6 +649,30 @@ fn without_a_grant_no_request_leaves_and_who_makes_none_is_not_told_of() {
     host.stop();
 }
 
+/// Asserts the delay that a handler makes of each way to write `Retry-After`. All that is longer than a day
+/// is the same to the host.
+pub fn understands_retry_after(web: &Web, config: &str, guest: &str) {
+    const DAY_MS: u64 = 24 * 3600 * 1000;
+    for (headers, expected) in [
+        ("retry-after: 20.0\r\n", Some(20_000)),
+        ("retry-after: 1.5\r\n", Some(2000)),
+        (
+            "date: Tue, 28 Jul 2026 10:00:10 GMT\r\nretry-after: Tue, 28 Jul 2026 10:00:30 +0000\r\n",
+            Some(20_000),
+        ),
+        ("retry-after: Fri, 31 Dec 9999 23:59:59 GMT\r\n", Some(DAY_MS)),
+        ("retry-after: 99999999999999999999\r\n", Some(DAY_MS)),
+    ] {
+        web.set_service(Service::Answers("429 Too Many Requests", headers));
+        let url = format!("url={}/service", web.origin());
+        let args = ["--config", config, "--field", &url, "--json"];
+        let view = tried_with(&cache_of("languages"), guest, &args).json();
+        assert_eq!(view["outcome"], "unavailable", "{guest} {headers}: {view}");
+        let after = view["after_ms"].as_u64().map(|after| after.min(DAY_MS));
+        assert_eq!(after, expected, "{guest} {headers}: {view}");
+    }
+}
+
 #[test]
 fn a_busy_server_says_when_to_come_again() {
     let web = Web::start();
@@ -688,6 +713,7 @@ fn a_busy_server_says_when_to_come_again() {
             let view = tried_with(&cache_of("languages"), guest, &args).json();
             assert_eq!(view["outcome"], outcome, "{view}");
         }
+        understands_retry_after(&web, config, guest);
     }
 }
 

@@ -54,8 +54,8 @@ pub(super) enum Command {
     Run(RunArgs),
     /// Check the configuration and every plugin, without Redis
     Check {
-        /// Print the least rights in Redis of a host, a producer, a reader and an operator, as commands for
-        /// redis-cli, and check nothing else
+        /// Print the least rights in Redis of a host, a producer, an enqueuer, a reader and an operator, as
+        /// commands for redis-cli, and check nothing else
         #[arg(long)]
         acl: bool,
     },

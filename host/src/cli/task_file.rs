@@ -17,6 +17,7 @@ use super::args::TryArgs;
 use super::exit::CommandError;
 use super::input;
 use crate::config::{self, Config};
+use crate::field::without_bom;
 use crate::queue::DeadLetter;
 use crate::task::{Field, Task};
 
@@ -137,6 +138,7 @@ impl ExportedTask {
 
     /// Reads a file. None: it is a file of another form. `name` is the file's name, for errors.
     pub(super) fn read(bytes: &[u8], name: &str) -> Result<Option<ExportedTask>, CommandError> {
+        let bytes = without_bom(bytes);
         // serde takes a list for a struct, too.
         let is_object = bytes.trim_ascii_start().starts_with(b"{");
         if !is_object || serde_json::from_slice::<Probe>(bytes).is_err() {
@@ -208,13 +210,17 @@ mod tests {
             limits: TaskLimits { timeout_ms: 5000, attempts: 4, memory: 1 << 20 },
             fields: fields.iter().map(FileField::new).collect(),
         };
-        let read = ExportedTask::read(task.clone().write().as_bytes(), "f").expect("good").expect("a task");
-        assert_eq!((read.fields().expect("fields"), &read), (fields.to_vec(), &task));
+        let text = task.clone().write();
+        // Editors may put a mark before it.
+        for text in [text.clone(), format!("\u{feff}{text}")] {
+            let read = ExportedTask::read(text.as_bytes(), "f").expect("good").expect("a task");
+            assert_eq!((read.fields().expect("fields"), &read), (fields.to_vec(), &task), "{text}");
+        }
     }
 
     #[test]
     fn other_files_are_told_from_bad_ones() {
-        for other in ["{\"a\": 1}", "[{}]", "nothing", "{\"tq-id\": \"1\"}"] {
+        for other in ["{\"a\": 1}", "\u{feff}{\"a\": 1}", "[{}]", "nothing", "{\"tq-id\": \"1\"}"] {
             assert!(ExportedTask::read(other.as_bytes(), "f").expect(other).is_none());
         }
         let bad = ExportedTask::read(b"{\"tq-task\": {\"id\": 5}}", "f.json").expect_err("bad");

@@ -13,11 +13,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
+use crate::field::without_bom;
 use crate::tls;
 
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads the file as it is.
+/// Reads the file as it is, but for a mark at its beginning: that would hide the first certificate.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
     // Reading a pipe or a device could block or never end.
     if !path.metadata().map_err(|error| format!("cannot be read: {error}"))?.is_file() {
@@ -29,7 +30,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
     if pem.len() as u64 > MAX_BYTES {
         return Err("is bigger than 1MiB".into());
     }
-    Ok(pem)
+    Ok(without_bom(&pem).to_vec())
 }
 
 /// The certificates of authorities; at least one.
@@ -39,7 +40,11 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
     for (index, certificate) in found.iter().enumerate() {
         let added = store.add(certificate.clone());
         added.map_err(|error| {
-            format!("holds a certificate (number {}) that cannot be used: {}", index + 1, tls::words(&error))
+            format!(
+                "holds a certificate (number {}) that cannot be used: {}",
+                index + 1,
+                tls::unusable(&error)
+            )
         })?;
     }
     Ok(found)
@@ -48,7 +53,8 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
 /// The certificates of one server or client, whatever they are for; at least one.
 pub(super) fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(|error| format!("is not PEM: {error}"))?;
+    let found =
+        found.map_err(|_| "is not PEM: a part of it between BEGIN and END cannot be read".to_owned())?;
     if found.is_empty() {
         return Err("holds no certificate: it has to have lines with BEGIN CERTIFICATE".into());
     }
@@ -68,5 +74,32 @@ pub(super) fn belong_together(
     key: PrivateKeyDer<'static>,
 ) -> Result<(), String> {
     let made = CertifiedKey::from_der(chain, key, &ring::default_provider());
-    made.map(drop).map_err(|error| format!("is not the key of redis.cert: {error}"))
+    made.map(drop).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => "is not the key of redis.cert".to_owned(),
+        error => format!("cannot be used with redis.cert: {}", tls::unusable(&error)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_at_the_beginning_hides_nothing() {
+        let made = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let (one, other) = (made(), made());
+        let folder = tempfile::tempdir().expect("a folder");
+        let written = |text: String| {
+            let path = folder.path().join("file.pem");
+            std::fs::write(&path, text).expect("write");
+            read(&path).expect("a file")
+        };
+        for mark in ["", "\u{feff}"] {
+            let both = written(format!("{mark}{}{}", one.cert.pem(), other.cert.pem()));
+            assert_eq!(certificates(&both).expect("certificates").len(), 2, "{mark:?}");
+            assert_eq!(chain(&both).expect("certificates")[0], *one.cert.der(), "{mark:?}");
+            let key = written(format!("{mark}{}", one.signing_key.serialize_pem()));
+            private_key(&key).expect("a key");
+        }
+    }
 }

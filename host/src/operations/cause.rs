@@ -15,6 +15,8 @@ const CODE: usize = 5;
 /// A longer word is an id.
 const MAX_WORD: usize = 32;
 const UUID: usize = 36;
+/// The words behind which a code follows.
+const BEFORE_CODES: [&str; 7] = ["status", "code", "http", "answered", "errno", "error", "sqlstate"];
 
 /// The cause, in which short numbers stay.
 pub(super) fn cause(error: &str) -> String {
@@ -29,11 +31,16 @@ pub(super) fn cause(error: &str) -> String {
     }
 }
 
-/// The cause without its short numbers.
+/// The cause without its short numbers, except those behind a word that says that a code follows.
 pub(super) fn without_numbers(cause: &str) -> String {
-    let mut text = String::with_capacity(cause.len());
+    let (mut text, mut before) = (String::with_capacity(cause.len()), "");
     for (word, is_word) in words(cause) {
-        push(&mut text, if is_word && word.bytes().any(|byte| byte.is_ascii_digit()) { ANY } else { word });
+        let is_code = BEFORE_CODES.iter().any(|name| name.eq_ignore_ascii_case(before));
+        let is_number = is_word && !is_code && word.bytes().any(|byte| byte.is_ascii_digit());
+        push(&mut text, if is_number { ANY } else { word });
+        if is_word {
+            before = word;
+        }
     }
     text
 }
@@ -150,7 +157,8 @@ mod tests {
             assert_eq!(cause(error), expected);
         }
         assert_eq!(cause(&"ä".repeat(200)), "ä".repeat(MAX_CHARS) + ANY);
-        assert_eq!(without_numbers("page 7 of 12: status 42P01"), "page … of …: status …");
+        assert_eq!(without_numbers("page 7 of 12: status 42P01"), "page … of …: status 42P01");
+        assert_eq!(without_numbers("row 1: upstream answered 503"), "row …: upstream answered 503");
     }
 
     #[test]

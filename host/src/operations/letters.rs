@@ -20,6 +20,7 @@ use super::error::OperationError;
 use super::json::{FieldView, bytes_of};
 use super::paging;
 use super::patience::patiently;
+use crate::field::without_bom;
 use crate::queue::codec::{self, MAX_ID_BYTES, RawFields, StreamEntry};
 use crate::queue::dead::DRAINED;
 use crate::queue::listing::FoundTask;
@@ -147,6 +148,8 @@ struct GivenField {
 
 /// Reads a line. `queue` is the queue for which the dead letters are.
 pub(crate) fn read_line(line: &[u8], queue: &str) -> Result<FileLine, String> {
+    // The file may have a mark at its beginning, or be put together from files that have one.
+    let line = without_bom(line);
     if let Ok(EndLine { end }) = serde_json::from_slice(line) {
         return Ok(FileLine::End(end.letters));
     }
@@ -280,8 +283,10 @@ mod tests {
         ];
         let before = letter(&fields);
         let line = letter_lines(std::slice::from_ref(&before));
-        let Ok(FileLine::Letter(after)) = read(&line) else { panic!("{line}") };
-        assert_eq!((after.id.as_str(), &after.fields), ("7", &before.raw), "{line}");
+        for line in [line.clone(), format!("\u{feff}{line}")] {
+            let Ok(FileLine::Letter(after)) = read(&line) else { panic!("{line}") };
+            assert_eq!((after.id.as_str(), &after.fields), ("7", &before.raw), "{line}");
+        }
     }
 
     #[test]
@@ -326,8 +331,11 @@ mod tests {
         assert!(line("\"1\"", "\"\"", &many.join(","), "").is_ok());
         let told = line("\"1\"", "\"\"", &many.join(","), &one).expect_err("too many fields");
         assert!(told.starts_with("fields: ") && told.contains("3401"), "{told}");
-        let end = read("{\"tq-export\":{\"letters\":3,\"examined\":9,\"next\":null}}");
-        assert_eq!(end, Ok(FileLine::End(3)));
+        for mark in ["", "\u{feff}"] {
+            let end =
+                read(&format!("{mark}{{\"tq-export\":{{\"letters\":3,\"examined\":9,\"next\":null}}}}"));
+            assert_eq!(end, Ok(FileLine::End(3)));
+        }
     }
 
     #[test]

@@ -14,13 +14,15 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector as TcpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
@@ -155,7 +157,8 @@ impl Exporter {
             }
             let messages = self.messages(&mut batch);
             while let Sent::Later(asked) = self.send(&messages).await {
-                let wait = asked.unwrap_or(pause).min(PAUSES.1);
+                // A date that has passed asks for no wait at all, and neither does 0.
+                let wait = asked.unwrap_or(pause).clamp(PAUSES.0, PAUSES.1);
                 if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
                     return self.end(messages).await;
                 }
@@ -256,9 +259,7 @@ impl Exporter {
             let answer = self.client.request(request).await.map_err(|error| chain(&error))?;
             let (head, body) = answer.into_parts();
             let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(|error| error.to_string())?;
-            let retry_after =
-                head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-            Ok((head.status, retry_after.map(Duration::from_secs), body.to_bytes()))
+            Ok((head.status, retry_after(&head.headers), body.to_bytes()))
         };
         timeout(TIMEOUT, exchange)
             .await
@@ -288,6 +289,32 @@ impl Exporter {
 
 fn count(counter: &AtomicU64, spans: usize) {
     counter.fetch_add(spans as u64, Ordering::Relaxed);
+}
+
+/// How long the collector asks to wait: so many seconds, or until a date. A date is compared with the
+/// collector's own clock, if the answer tells it.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    // The names of this form are those of HTTP, and an offset such as `+0000` may stand in place of `GMT`.
+    const DATES: DateTimeParser = DateTimeParser::new();
+    let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
+    let value = text(RETRY_AFTER)?;
+    if let Some(seconds) = seconds(value) {
+        return Some(Duration::from_secs(seconds));
+    }
+    let until = DATES.parse_timestamp(value).ok()?;
+    let now = text(DATE).and_then(|date| DATES.parse_timestamp(date).ok()).unwrap_or_else(Timestamp::now);
+    Some(Duration::try_from(until.duration_since(now)).unwrap_or_default())
+}
+
+/// Whole seconds, or with a fraction, which is rounded up. What is longer than any time is the longest one.
+fn seconds(value: &str) -> Option<u64> {
+    let (whole, fraction) = value.split_once('.').unwrap_or((value, "0"));
+    let are_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !are_digits(whole) || !are_digits(fraction) {
+        return None;
+    }
+    let rest = u64::from(fraction.bytes().any(|digit| digit != b'0'));
+    Some(whole.parse().unwrap_or(u64::MAX).saturating_add(rest))
 }
 
 #[cfg(test)]
@@ -324,5 +351,33 @@ pub(super) mod tests {
         assert_eq!((built, spans.len()), (1, 1));
         assert_eq!(traces.counts(), [("sent", 0), ("refused", 0), ("dropped", 2)]);
         assert_eq!(Traces::default().counts(), [("sent", 0), ("refused", 0), ("dropped", 0)]);
+    }
+
+    #[test]
+    fn the_collector_says_when_to_come_again() {
+        let date = "Tue, 28 Jul 2026 10:00:10 GMT";
+        for (value, seconds) in [
+            (" 7 ", Some(7)),
+            ("20.0", Some(20)),
+            ("1.5", Some(2)),
+            ("99999999999999999999", Some(u64::MAX)),
+            ("Tue, 28 Jul 2026 10:00:30 GMT", Some(20)),
+            ("Tue, 28 Jul 2026 10:00:30 +0000", Some(20)),
+            ("Tue, 28 Jul 2026 10:00:30 UTC", Some(20)),
+            ("Tue, 28 Jul 2026 10:00:00 GMT", Some(0)),
+            ("soon", None),
+            ("-1", None),
+            ("1.", None),
+            ("", None),
+        ] {
+            let headers = [(RETRY_AFTER, value), (DATE, date)];
+            let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
+            let found = retry_after(&HeaderMap::from_iter(headers));
+            assert_eq!(found, seconds.map(Duration::from_secs), "{value:?}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new()), None);
+        let far = HeaderValue::from_static("Tue, 31 Dec 2999 23:59:59 GMT");
+        let found = retry_after(&HeaderMap::from_iter([(RETRY_AFTER, far)]));
+        assert!(found > Some(PAUSES.1), "{found:?}");
     }
 }

@@ -68,11 +68,22 @@ export async function fetch(url, { method = 'GET', headers, body, timeoutMs = In
  */
 export function retryAfterMs(response) {
   const value = response.headers.get('retry-after')?.trim() ?? '';
-  if (/^[0-9]{1,9}$/.test(value)) return Number(value) * 1000;
+  const [, whole, fraction] = /^([0-9]+)(?:\.([0-9]+))?$/.exec(value) ?? [];
+  if (whole !== undefined) {
+    // A fraction is rounded up. What is longer than any time is the longest one.
+    const seconds = Number(whole) + (/[1-9]/.test(fraction ?? '') ? 1 : 0);
+    return Math.min(seconds * 1000, Number.MAX_SAFE_INTEGER);
+  }
   // A date is compared with the server's own clock, if the response tells it.
-  const now = Date.parse(response.headers.get('date') ?? '');
-  const wait = Date.parse(value) - (Number.isNaN(now) ? Date.now() : now);
+  const now = timeOf(response.headers.get('date')?.trim() ?? '');
+  const wait = timeOf(value) - (Number.isNaN(now) ? Date.now() : now);
   return Number.isNaN(wait) ? undefined : Math.max(0, wait);
+}
+
+/** The time of an HTTP date, or NaN. `Date.parse` alone makes a date of `-1`, too. */
+function timeOf(date) {
+  // Some servers write the offset of GMT in place of its name.
+  return /^[a-z]/i.test(date) ? Date.parse(date.replace(/(\+0000|UTC)$/, 'GMT')) : NaN;
 }
 
 /** The most time that is left for the handler after a request. */

@@ -50,8 +50,10 @@ class Response:
         Without `Retry-After` it is None, and the queue's backoff decides.
         """
         value = self.headers.get("retry-after", "").strip()
-        if value.isdecimal() and len(value) < 10:
-            return int(value) * 1000
+        if (parts := _DELAY.fullmatch(value)) is not None:
+            # A fraction is rounded up. What is longer than any time is the longest one.
+            rounded = 1 if (parts[2] or "").strip("0") else 0
+            return int(min((float(parts[1]) + rounded) * 1000, _LONGEST_MS))
         until = _seconds(value)
         if until is None:
             return None
@@ -121,7 +123,11 @@ def request(
 # The most time that is left for the handler after a request.
 _MARGIN_MS = 500
 
+# The longest time that the host can be told.
+_LONGEST_MS = 2**64 - 1
+
 # Made when the component is built.
+_DELAY = re.compile("([0-9]+)(?:[.]([0-9]+))?")
 _URL = re.compile("(https?)://([^/?#]*)([^#]*)(#.*)?", re.IGNORECASE | re.DOTALL)
 _WORDS = re.compile("[A-Z][a-z0-9]*")
 _METHODS = {

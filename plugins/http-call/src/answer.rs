@@ -48,23 +48,27 @@ pub fn outcome(
     now_ms: u64,
 ) -> Result<Option<Vec<u8>>, Failure> {
     let status = response.status;
-    if let Err(why) = make_plain(&mut response) {
+    let unread = make_plain(&mut response).err();
+    if let Some(why) = &unread {
         if (200..300).contains(&status) {
             return Err(Failure::retry(why));
         }
         // Its status says what becomes of the task, and its words cannot be read.
         response.body.clear();
     }
+    let says = |what: &str| {
+        let words = words(&response).or_else(|| unread.clone());
+        let explanation = words.map(|words| format!(": {words}")).unwrap_or_default();
+        format!("the application {what} ({status}){explanation}")
+    };
     if Some(status) == defer_status {
-        let text = format!("the application defers the task ({status}){}", explanation(&response));
-        return Err(Failure::defer(text, response.retry_after(now_ms).unwrap_or(DEFERRED)));
+        let after = response.retry_after(now_ms).unwrap_or(DEFERRED);
+        return Err(Failure::defer(says("defers the task"), after));
     }
-    let says = |what: &str| format!("the application {what} ({status}){}", explanation(&response));
     let failure = match status {
         200..=299 => return Ok(Some(response.body).filter(|body| !body.is_empty())),
         400 | 410 | 413 | 415 | 422 => {
-            let words = words(&response);
-            Failure::reject(words.unwrap_or_else(|| format!("the application rejects the task ({status})")))
+            Failure::reject(words(&response).unwrap_or_else(|| says("rejects the task")))
         }
         300..=399 => outage(format_args!(
             "the application answers with a redirect ({status}){}, which is not followed: set `url` of the \
@@ -106,11 +110,6 @@ pub fn missing(error: Error) -> Failure {
 /// A failure that any task would have met.
 pub fn outage(text: impl fmt::Display) -> Failure {
     Failure::unavailable(text)
-}
-
-/// A colon and the application's own words, or an empty text.
-fn explanation(response: &Response) -> String {
-    words(response).map(|words| format!(": {words}")).unwrap_or_default()
 }
 
 /// The words of a JSON value, or a plain text.
@@ -253,14 +252,23 @@ mod tests {
 
     #[test]
     fn an_answer_in_another_coding_is_read_or_named() {
-        let coding = |coding| [PROBLEM, ("content-encoding", coding)];
-        let unreadable = failed(422, &coding("compress"), "x");
-        assert!(
-            matches!(&unreadable, Failure::Reject(why) if why == "the application rejects the task (422)")
-        );
-        let result = outcome(response(200, &coding("compress"), "x"), None, 0);
-        let Err(Failure::Retry(retry)) = result else { panic!("{result:?}") };
-        assert!(retry.message.contains("coded as `compress`"), "{}", retry.message);
+        let coding = [PROBLEM, ("content-encoding", "compress")];
+        let charset = [("content-type", "application/json; charset=GBK")];
+        for (headers, body, why) in [
+            (&coding[..], &b"x"[..], "the answer is coded as `compress`"),
+            (&charset, b"{\"detail\": \"\xc4\xe3\"}", "the answer is text in the charset `gbk`"),
+        ] {
+            let response = |status| Response { body: body.into(), ..response(status, headers, "") };
+            let result = outcome(response(422), None, 0);
+            let Err(Failure::Reject(told)) = result else { panic!("{result:?}") };
+            assert!(told.starts_with(&format!("the application rejects the task (422): {why}")), "{told}");
+            let result = outcome(response(503), None, 0);
+            let Err(Failure::Retry(retry)) = result else { panic!("{result:?}") };
+            assert!(retry.message.contains(&format!("is not available (503): {why}")), "{}", retry.message);
+            let result = outcome(response(200), None, 0);
+            let Err(Failure::Retry(retry)) = result else { panic!("{result:?}") };
+            assert!(retry.message.starts_with(why), "{}", retry.message);
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Gives an answer as it was before it was compressed, and text as UTF-8.
+//! Gives an answer as it was before it was compressed, and text of the west as UTF-8.
 //!
 //! In: a response, whose body is changed. Out: why it cannot be read, if so. A request asks for
 //! answers without any coding, but proxies that always compress do so all the same.
@@ -15,6 +15,29 @@ pub const MOST: usize = 16 << 20;
 /// Codings of one answer, one around the other.
 const MAX_CODINGS: usize = 4;
 
+/// The names of windows-1252 and of its parts, and those of UTF-8.
+const WESTERN: [&str; 18] = [
+    "windows-1252",
+    "x-cp1252",
+    "cp1252",
+    "iso-8859-1",
+    "iso8859-1",
+    "iso88591",
+    "iso_8859-1",
+    "iso_8859-1:1987",
+    "iso-ir-100",
+    "latin1",
+    "latin-1",
+    "l1",
+    "csisolatin1",
+    "cp819",
+    "ibm819",
+    "us-ascii",
+    "ascii",
+    "ansi_x3.4-1968",
+];
+const UTF_8: [&str; 4] = ["utf-8", "utf8", "utf8mb4", "unicode-1-1-utf-8"];
+
 /// The characters of windows-1252 from 0x80 to 0x9f. The others are those of Latin-1. Browsers read all that
 /// is called Latin-1 so.
 const WINDOWS: [char; 32] = [
@@ -22,7 +45,8 @@ const WINDOWS: [char; 32] = [
     '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
 ];
 
-/// Takes the codings off the body, and makes it UTF-8 if it is text of a kind that is known here.
+/// Takes the codings off the body, and makes it UTF-8 if it is text in windows-1252. Text in another charset
+/// is an error that names it: nobody could read it where it is shown.
 pub fn make_plain(response: &mut Response) -> Result<(), String> {
     let codings = codings(response);
     if codings.len() > MAX_CODINGS {
@@ -32,8 +56,17 @@ pub fn make_plain(response: &mut Response) -> Result<(), String> {
     for coding in codings.iter().rev() {
         response.body = decoded(coding, &response.body)?;
     }
-    if is_windows(response) && !response.body.is_ascii() {
-        response.body = response.body.iter().map(|byte| character(*byte)).collect::<String>().into_bytes();
+    let Some(charset) = charset(response) else { return Ok(()) };
+    if WESTERN.contains(&charset.as_str()) {
+        if !response.body.is_ascii() {
+            response.body =
+                response.body.iter().map(|byte| character(*byte)).collect::<String>().into_bytes();
+        }
+    } else if !UTF_8.contains(&charset.as_str()) && is_text(response) && !is_utf8_text(&response.body) {
+        let shown: String = charset.chars().take(40).collect();
+        return Err(format!(
+            "the answer is text in the charset `{shown}`, which cannot be read here: answer in UTF-8"
+        ));
     }
     Ok(())
 }
@@ -87,17 +120,29 @@ fn bounded(decoder: impl Read) -> Result<Vec<u8>, Fault> {
     }
 }
 
-/// Whether the body is text in windows-1252 or a part of it.
-fn is_windows(response: &Response) -> bool {
-    let Some(value) = response.header("content-type") else { return false };
-    let charset = value.split(';').skip(1).find_map(|parameter| {
+/// The charset that the header names, in small letters.
+fn charset(response: &Response) -> Option<String> {
+    let charset = response.header("content-type")?.split(';').skip(1).find_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;
         name.trim()
             .eq_ignore_ascii_case("charset")
-            .then(|| value.trim().trim_matches('"').to_ascii_lowercase())
+            .then(|| value.trim().trim_matches(['"', '\'']).to_ascii_lowercase())
     });
-    let names = ["iso-8859-1", "iso8859-1", "latin1", "latin-1", "l1", "windows-1252", "cp1252", "us-ascii"];
-    charset.is_some_and(|charset| names.contains(&charset.as_str()))
+    charset.filter(|charset| !charset.is_empty())
+}
+
+/// Whether the header says that the body is text. Some servers name a charset for pictures, too.
+fn is_text(response: &Response) -> bool {
+    let value = response.header("content-type").unwrap_or_default();
+    let kind = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let endings = ["json", "xml", "yaml", "javascript", "x-www-form-urlencoded"];
+    kind.starts_with("text/") || endings.iter().any(|ending| kind.ends_with(ending))
+}
+
+/// Whether the body can be text in UTF-8, whatever it is called. Letters in UTF-16 have zeros, and ISO-2022
+/// begins each change of the alphabet with ESC: such a body is UTF-8 only by its bytes.
+fn is_utf8_text(body: &[u8]) -> bool {
+    str::from_utf8(body).is_ok() && !body.iter().any(|byte| matches!(byte, 0 | 0x1b))
 }
 
 fn character(byte: u8) -> char {
@@ -155,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn an_unknown_coding_is_named() {
         for (coding, body, why) in [
             ("compress", "x", "coded as `compress`"),
             ("gzip", "no gzip", "cannot be read as `gzip`"),
@@ -189,11 +234,40 @@ mod tests {
             make_plain(&mut response).expect("an answer");
             response.body
         };
-        for name in ["ISO-8859-1", "\"latin1\"", "windows-1252"] {
+        for name in ["ISO-8859-1", "ISO_8859-1", "\"latin1\"", "windows-1252"] {
             let given = read(&format!("text/plain; q=1; Charset={name}"), b"caf\xe9 5 \x80");
             assert_eq!(String::from_utf8(given).as_deref(), Ok("café 5 €"), "{name}");
         }
         assert_eq!(read("text/plain; charset=utf-8", "é".as_bytes()), "é".as_bytes());
         assert_eq!(read("image/png", b"\xe9"), b"\xe9");
+    }
+
+    #[test]
+    fn an_unknown_charset_is_named_unless_the_text_is_utf_8() {
+        let read = |content_type: &str, body: &[u8]| {
+            let mut response = response(&[("content-type", content_type)], body);
+            make_plain(&mut response).map(|()| response.body)
+        };
+        for (charset, body) in [
+            ("GBK", &b"\xc4\xe3\xba\xc3"[..]),
+            ("shift_jis", b"\x82\xb1\x82\xf1"),
+            ("ISO-8859-2", b"Wa\xb3\xeasa"),
+            ("utf-16", b"\xff\xfeh\0i\0"),
+            ("utf-16le", b"{\0}\0"),
+            ("iso-2022-jp", b"\x1b$B$3$s\x1b(B"),
+        ] {
+            let why = read(&format!("text/plain; charset=\"{charset}\""), body).expect_err(charset);
+            let expected = format!("the charset `{}`", charset.to_ascii_lowercase());
+            assert!(why.contains(&expected) && why.contains("UTF-8"), "{why}");
+            assert!(read(&format!("application/problem+json;charset={charset}"), body).is_err(), "{charset}");
+            // It may be called by a wrong name, and what is no text stays as it is.
+            let given = read(&format!("text/plain; charset={charset}"), "{\"a\": \"é\"}".as_bytes());
+            assert_eq!(given.as_deref(), Ok("{\"a\": \"é\"}".as_bytes()), "{charset}");
+            let given = read(&format!("image/png; charset={charset}"), body);
+            assert_eq!(given.as_deref(), Ok(body), "{charset}");
+        }
+        for content_type in ["text/plain", "text/plain; charset=", "text/plain; charset=utf8"] {
+            assert_eq!(read(content_type, b"\xff").as_deref(), Ok(&b"\xff"[..]), "{content_type}");
+        }
     }
 }

@@ -10,26 +10,59 @@
 package http
 
 import (
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 )
 
+// longest is far more than the host waits. It leaves room for rounding up.
+const longest = math.MaxInt64/time.Second*time.Second - time.Second
+
 // RetryAfter is how long a server asks to wait, for Failure.After. It is 0 if the server does not say.
 func RetryAfter(response *http.Response) time.Duration {
 	value := strings.TrimSpace(response.Header.Get("Retry-After"))
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second
+	if wait, is := seconds(value); is {
+		return wait
 	}
-	until, err := http.ParseTime(value)
+	until, err := parseTime(value)
 	if err != nil {
 		return 0
 	}
 	// A date is compared with the server's own clock, if the response tells it.
-	now, err := http.ParseTime(response.Header.Get("Date"))
+	now, err := parseTime(strings.TrimSpace(response.Header.Get("Date")))
 	if err != nil {
 		now = time.Now()
 	}
-	return max(0, until.Sub(now))
+	return min(max(0, until.Sub(now)), longest)
+}
+
+// seconds reads whole seconds, or some with a fraction, which is rounded up. What is longer than any time is
+// the longest one.
+func seconds(value string) (time.Duration, bool) {
+	whole, fraction, isSplit := strings.Cut(value, ".")
+	if !areDigits(whole) || isSplit && !areDigits(fraction) {
+		return 0, false
+	}
+	count, err := strconv.ParseInt(whole, 10, 64)
+	if err != nil || count >= int64(longest/time.Second) {
+		return longest, true
+	}
+	if strings.Trim(fraction, "0") != "" {
+		count++
+	}
+	return time.Duration(count) * time.Second, true
+}
+
+func areDigits(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
+
+// parseTime reads a date of HTTP. Some servers write the offset of GMT in place of its name.
+func parseTime(text string) (time.Time, error) {
+	for _, offset := range []string{"+0000", "UTC"} {
+		if date, is := strings.CutSuffix(text, offset); is {
+			text = date + "GMT"
+		}
+	}
+	return http.ParseTime(text)
 }

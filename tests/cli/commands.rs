@@ -53,7 +53,7 @@ fn ask(bench: &Bench, args: &[&str]) -> Value {
     bench.tqhost(&[args, &["--json"]].concat()).ok().json()
 }
 
-const STATUS: [&str; 21] = [
+const STATUS: [&str; 22] = [
     "id",
     "queue",
     "status",
@@ -70,6 +70,7 @@ const STATUS: [&str; 21] = [
     "finished_at",
     "due_at",
     "duplicate_of",
+    "unfinished",
     "children",
     "children_completed",
     "open_children",

@@ -147,8 +147,9 @@ impl EffectSource for QueueEffects {
             return std::future::ready(Err(EffectError::Unavailable(why))).boxed();
         };
         let keys = queue.keys.flow(&id);
-        let read =
-            self.read(async move { repeat::until(until, &queue.link, || queue.results(&keys, most)).await });
+        let read = self.read(async move {
+            repeat::until(until, &queue.link, false, || queue.results(&keys, most)).await
+        });
         async move { read.await? }.boxed()
     }
 

@@ -205,3 +205,20 @@ impl std::error::Error for QueueError {
         (!self.is_out_of_memory()).then(|| self.tls_cause().unwrap_or(&self.source))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_login_is_no_limit_of_size() {
+        let is_oversize = |detail: &str| {
+            let source = make_extension_error("ERR".to_owned(), Some(detail.to_owned()));
+            QueueError::new("settle", "a", source).is_oversize()
+        };
+        assert!(is_oversize("Protocol error: invalid bulk length"));
+        assert!(is_oversize("max request size exceeded"));
+        assert!(!is_oversize("Protocol error: unauthenticated multibulk length"));
+        assert!(!is_oversize("syntax error"));
+    }
+}

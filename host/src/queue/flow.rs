@@ -100,7 +100,8 @@ impl Queue {
     ) -> Result<(), QueueError> {
         const WHAT: &str = "keep the children of a flow";
         let largest = children.iter().flat_map(|child| &child.fields).map(|field| field.value.len()).max();
-        if let Some(bytes) = largest.filter(|bytes| *bytes > NEVER_TOO_LARGE)
+        let is_large = largest.is_some_and(|bytes| bytes > NEVER_TOO_LARGE);
+        if let Some(bytes) = largest.filter(|_| is_large)
             && let Some(why) = SizeLimits::of(&self.link).await.refusal(bytes)
         {
             return Err(self.refused(WHAT, &why));
@@ -129,7 +130,7 @@ impl Queue {
                     .arg(2 * fields.len());
                 call = with_fields(call, fields);
             }
-            let kept = repeat::until(until, &self.link, || self.link.script(&call)).await?;
+            let kept = repeat::until(until, &self.link, is_large, || self.link.script(&call)).await?;
             given += page.len();
             if self.shaped(WHAT, reply::count(&kept))? != given as u64 {
                 let why = "those that were kept before are gone".to_owned();

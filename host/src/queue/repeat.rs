@@ -15,10 +15,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Redis closes a connection on which a call is too large.
 pub(crate) const MOST_CUTS: u32 = 3;
 
-/// Makes the call until Redis carries it out or refuses it for good, but not after `until`.
+/// Makes the call until Redis carries it out or refuses it for good, but not after `until`. A call that may
+/// be too large (`is_large`) is given up when it is cut again and again.
 pub(super) async fn until<T, F: Future<Output = Result<T, QueueError>>>(
     until: Instant,
     link: &Link,
+    is_large: bool,
     call: impl Fn() -> F,
 ) -> Result<T, QueueError> {
     let (mut last, mut cuts) = (None, 0);
@@ -26,7 +28,8 @@ pub(super) async fn until<T, F: Future<Output = Result<T, QueueError>>>(
         loop {
             match call().await {
                 Err(error) if error.may_pass() => {
-                    cuts = if error.is_cut() && link.ping().await.is_ok() { cuts + 1 } else { 0 };
+                    let is_cut = is_large && error.is_cut();
+                    cuts = if is_cut && link.ping().await.is_ok() { cuts + 1 } else { 0 };
                     if cuts >= MOST_CUTS {
                         return Err(error);
                     }

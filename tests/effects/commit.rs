@@ -122,9 +122,14 @@ fn effects_that_do_not_fit_what_redis_holds_fail_the_attempt_and_write_nothing()
     let id = told(&mut bench, "work", &json!([["set", "b", "1", 0], ["add", "m", 1]]));
     bench.until("work", &id, "FAILED");
     assert_eq!(bench.redis::<u64>("EXISTS", "tq:{work}:state:effects:b"), 0);
-    // The value changes between the attempt and its commit.
-    let id = told(&mut bench, "work", &json!([["add", "n", 1], ["sleep", 4000]]));
-    bench.until_running("work", 1);
+    // The value changes between the attempt and its commit. The handler has read the value when it begins to
+    // wait.
+    let _: () = bench.redis("CONFIG", &["RESETSTAT"]);
+    let id = told(&mut bench, "work", &json!([["add", "n", 1], ["get", "later"], ["sleep", 4000]]));
+    eventually("the handler has read both values", || {
+        let info: String = bench.redis("INFO", "commandstats");
+        info.lines().any(|line| line.starts_with("cmdstat_strlen:calls=2,")).then_some(())
+    });
     let () = bench.redis("SET", ("tq:{work}:state:effects:n", "no number"));
     eventually("the attempt failed", || bench.status("work", &id, "error").contains("number").then_some(()));
     let () = bench.redis("DEL", "tq:{work}:state:effects:n");

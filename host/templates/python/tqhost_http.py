@@ -12,6 +12,7 @@ a retry instead of a trap. It is `unavailable` after 429, 503 and a timeout, and
 Not here: redirects, which are responses like any other, and bodies that arrive in pieces.
 """
 
+import calendar  # noqa: F401: mktime_tz imports it when it runs, and then nothing more can be imported
 import json as _json
 import re
 import time

@@ -13,7 +13,20 @@ use super::link::Link;
 const PAUSE: Duration = Duration::from_millis(100);
 /// After this many calls in a row that were cut while Redis answered others, the call itself is the cause:
 /// Redis closes a connection on which a call is too large.
-pub(crate) const MOST_CUTS: u32 = 3;
+const MOST_CUTS: u32 = 3;
+
+/// How often in a row a call was cut while Redis answered others.
+#[derive(Debug, Default)]
+pub(crate) struct Cuts(u32);
+
+impl Cuts {
+    /// Whether the call is too large, as its last error shows. Only a large call (`is_large`) can be.
+    pub(crate) async fn show_its_size(&mut self, error: &QueueError, is_large: bool, link: &Link) -> bool {
+        let is_cut = is_large && error.is_cut() && link.ping().await.is_ok();
+        self.0 = if is_cut { self.0 + 1 } else { 0 };
+        self.0 >= MOST_CUTS
+    }
+}
 
 /// Makes the call until Redis carries it out or refuses it for good, but not after `until`. A call that may
 /// be too large (`is_large`) is given up when it is cut again and again.
@@ -23,14 +36,12 @@ pub(super) async fn until<T, F: Future<Output = Result<T, QueueError>>>(
     is_large: bool,
     call: impl Fn() -> F,
 ) -> Result<T, QueueError> {
-    let (mut last, mut cuts) = (None, 0);
+    let (mut last, mut cuts) = (None, Cuts::default());
     let answered = tokio::time::timeout_at(until.into(), async {
         loop {
             match call().await {
                 Err(error) if error.may_pass() => {
-                    let is_cut = is_large && error.is_cut();
-                    cuts = if is_cut && link.ping().await.is_ok() { cuts + 1 } else { 0 };
-                    if cuts >= MOST_CUTS {
+                    if cuts.show_its_size(&error, is_large, link).await {
                         return Err(error);
                     }
                     last = Some(error);

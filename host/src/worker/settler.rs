@@ -29,7 +29,7 @@ use crate::admin::FetchPulse;
 use crate::chain::chain;
 use crate::clock::ms;
 use crate::effects::Effects;
-use crate::queue::repeat::MOST_CUTS;
+use crate::queue::repeat::Cuts;
 use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, order_of, wait};
 use crate::task::{FailureKind, SettledAs};
 
@@ -206,7 +206,7 @@ impl Settler {
         *number += 1;
         // The order of the jobs in a call that was sent and not answered.
         let mut sent: Option<Vec<usize>> = None;
-        let (mut refusal, mut cuts) = (None, 0);
+        let (mut refusal, mut cuts) = (None, Cuts::default());
         let replies = loop {
             let call = SettleCall { lane: self.lane, number: *number };
             for job in &mut batch {
@@ -248,11 +248,10 @@ impl Settler {
                 () = tokio::time::sleep(self.failed(&error, pace)) => {}
                 () = self.give_up.cancelled() => return Err(NotSettled::GaveUp(batch)),
             }
-            // Only such a call may be too large, and an outage does not last for so long.
-            let is_cut = error.is_cut() && batch.iter().any(|job| job.ending.is_large());
-            cuts = if is_cut && queue.link.ping().await.is_ok() { cuts + 1 } else { 0 };
+            let is_large = batch.iter().any(|job| job.ending.is_large());
+            let is_too_large = cuts.show_its_size(&error, is_large, &queue.link).await;
             // An earlier try may have been carried out all the same, so Redis is asked first.
-            if error.is_oversize() || cuts >= MOST_CUTS {
+            if error.is_oversize() || is_too_large {
                 let bytes: usize = batch.iter().map(|job| job.ending.bytes()).sum();
                 let why = format!("Redis refuses a call of {bytes} bytes: {}", chain(&error));
                 refusal = Some(CallRefusal::TooLarge(why));

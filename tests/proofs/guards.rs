@@ -138,7 +138,7 @@ const CASES: &[Case] = &[
             &[("(completes or buries or mark == 'here')", "(completes or buries)")],
             &[("or join_refusal(KEYS[4])", "")],
             &[("or join_refusal(status) ~= nil", "")],
-            &[("if bad and not unjoined then error(bad) end", "")],
+            &[("if bad then error(bad) end", "")],
             &[("is_broken or not queue\n      or", "not queue\n      or")],
             &[("flow .. ':results', 'hash')", "'none', 'hash')")],
         ],

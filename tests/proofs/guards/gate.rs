@@ -110,7 +110,7 @@ pub const CASES: &[Case] = &[
         what: "a settlement is refused as a whole when a key has another type",
         scenario: keys_of_another_type_refuse_a_settlement,
         mutations: &[
-            &[("local bad = buries and wrong_type(KEYS[4], 'stream')", "local bad = false")],
+            &[("to_wait_for(buries and wrong_type(KEYS[4], 'stream')", "to_wait_for(false")],
             &[("not completes and not buries and wrong_type(KEYS[2], 'zset', KEYS[3], 'hash')", "false")],
         ],
     },

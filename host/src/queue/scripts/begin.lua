@@ -32,9 +32,8 @@ local consumer, out = ARGV[4], {}
 
 -- Ends a task that is not to run.
 local function cancel(status, marker, id, entry, changes)
-  local bad = join_refusal(status)
-  unjoined = bad and not string.find(bad.err, 'TQTYPE', 1, true) and bad.err
-  if bad and not unjoined then error(bad) end
+  local bad = to_wait_for(join_refusal(status))
+  if bad then error(bad) end
   append(changes, 'entry', entry)
   end_task(status, marker, id, 'CANCELLED', changes, drop(entry))
 end

@@ -243,24 +243,8 @@ local function mark_of(status, entry)
   return (exists(stops) or pending_of(stops)) and 'elsewhere' or nil
 end
 
--- Whether bytes are UTF-8, as ids of tasks and names of fields have to be: characters of one byte in a row,
--- and those of two, three and four bytes.
-local function is_text(bytes)
-  local kinds = {
-    '^[%z\1-\127]+', '^[\194-\223][\128-\191]', '^\224[\160-\191][\128-\191]',
-    '^[\225-\236\238\239][\128-\191][\128-\191]', '^\237[\128-\159][\128-\191]',
-    '^\240[\144-\191][\128-\191][\128-\191]', '^[\241-\243][\128-\191][\128-\191][\128-\191]',
-    '^\244[\128-\143][\128-\191][\128-\191]',
-  }
-  local at = 1
-  while at <= #bytes do
-    local to
-    for _, kind in ipairs(kinds) do to = to or select(2, string.find(bytes, kind, at)) end
-    if not to then return false end
-    at = to + 1
-  end
-  return true
-end
+-- Whether bytes are UTF-8, as ids of tasks and names of fields have to be. turns.lua defines it.
+local is_text
 
 -- The most fields that a task may have (field.rs). Hosts refuse a task with more.
 local MOST_FIELDS = 1000
@@ -348,8 +332,16 @@ local function keep_origin(fields, id, entry)
   return enqueued_at
 end
 
--- Why this client cannot note the end of a child in its flow. The script that ends the child sets it.
+-- Why this client cannot note the end of the next child in its flow, if it ends all the same.
 local unjoined
+
+-- Takes why a task cannot end now, an error reply or nil. Returns it if the task has to wait: a key of
+-- another type can be put right meanwhile. But a client that lacks the rights to a flow would never end the
+-- child, so that is noted, and the child ends.
+local function to_wait_for(bad)
+  unjoined = bad and not string.find(bad.err, 'TQTYPE', 1, true) and bad.err
+  return not unjoined and bad or nil
+end
 
 -- Does a part of an end that is for others than the task. Gives why it failed, or nil.
 local function failure_of(work, ...)
@@ -422,6 +414,7 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   -- The task has ended, so an error does not keep the rest from being done.
   local missing = turns.limit and not turns.are_kept and failure_of(tracks().free, id or source)
   local uncounted = flow and (unjoined or failure_of(flows().end_child, flow, id, how, changes))
+  unjoined = nil
   if uncounted then
     -- The doctor reads the child's end from its status.
     set_status(status, 'status', how, 'finished_at', now_text, 'flow', flow, unpack(changes))

@@ -433,13 +433,10 @@ local function make_settle_next()
       local refusal = refusal_of(all)
       if refusal then return refusal end
     end
-    local bad = buries and wrong_type(KEYS[4], 'stream')
+    local bad = to_wait_for(buries and wrong_type(KEYS[4], 'stream')
       or not completes and not buries and wrong_type(KEYS[2], 'zset', KEYS[3], 'hash')
-      or not is_new and (completes or buries or mark == 'here') and join_refusal(status)
-    -- Keys of another type can be put right while the task waits. But a client that lacks the rights to a
-    -- flow would never end the child.
-    unjoined = bad and not string.find(bad.err, 'TQTYPE', 1, true) and bad.err
-    if bad and not unjoined then return bad.err end
+      or not is_new and (completes or buries or mark == 'here') and join_refusal(status))
+    if bad then return bad.err end
     local is_acked = (is_free or owned(entry, consumer)) and redis.call('XACK', stream, group, entry) == 1
     if not is_acked and not is_kept(status, entry) then return 0 end
     -- If the id belongs to another entry, this is a duplicate that never passed begin.lua, and the status

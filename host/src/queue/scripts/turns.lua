@@ -14,6 +14,26 @@
 -- Later than every due time, and a number that Lua keeps whole.
 local HELD = '9007199254740991'
 
+-- The patterns match several characters of one byte, and one character of two, three or four bytes. They are
+-- made at their first use.
+local kinds
+is_text = function(bytes)
+  kinds = kinds or {
+    '^[%z\1-\127]+', '^[\194-\223][\128-\191]', '^\224[\160-\191][\128-\191]',
+    '^[\225-\236\238\239][\128-\191][\128-\191]', '^\237[\128-\159][\128-\191]',
+    '^\240[\144-\191][\128-\191][\128-\191]', '^[\241-\243][\128-\191][\128-\191][\128-\191]',
+    '^\244[\128-\143][\128-\191][\128-\191]',
+  }
+  local at = 1
+  while at <= #bytes do
+    local to
+    for _, kind in ipairs(kinds) do to = to or select(2, string.find(bytes, kind, at)) end
+    if not to then return false end
+    at = to + 1
+  end
+  return true
+end
+
 local track_functions
 tracks = function()
   if track_functions then return track_functions end

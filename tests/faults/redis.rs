@@ -319,54 +319,42 @@ fn writes_refused(code: &str, refuse: impl FnOnce(&mut Bench), allow: impl FnOnc
     host.stop();
 }
 
+/// Waits until Redis has saved its data, or could not.
+fn until_saved(bench: &mut Bench, status: &str) {
+    eventually(&format!("the last save is {status}"), || {
+        // A save that is already running is enough.
+        let _ = redis::cmd("BGSAVE").query::<redis::Value>(&mut bench.db);
+        let info: String = bench.redis("INFO", "persistence");
+        info.contains(&format!("rdb_last_bgsave_status:{status}")).then_some(())
+    });
+}
+
+/// Keeps Redis from saving its data: a folder is in the place of the file.
+fn keep_from_saving(bench: &mut Bench) {
+    std::fs::create_dir(bench.redis.dir().join("dump.rdb")).expect("create a folder");
+    std::fs::write(bench.redis.dir().join("dump.rdb/full"), "").expect("write a file");
+    let _: () = bench.redis("CONFIG", ("SET", "save", "3600 1"));
+    until_saved(bench, "err");
+}
+
+fn let_save(bench: &mut Bench) {
+    std::fs::remove_dir_all(bench.redis.dir().join("dump.rdb")).expect("remove a folder");
+    until_saved(bench, "ok");
+}
+
 #[test]
 fn redis_20_misconf_writes_are_refused_until_redis_can_save() {
-    let save = |bench: &mut Bench, works: bool| {
-        eventually("Redis saves, or cannot", || {
-            // A save that is already running is enough.
-            let _ = redis::cmd("BGSAVE").query::<redis::Value>(&mut bench.db);
-            let info: String = bench.redis("INFO", "persistence");
-            info.contains(if works { "rdb_last_bgsave_status:ok" } else { "rdb_last_bgsave_status:err" })
-                .then_some(())
-        });
-    };
-    writes_refused(
-        "MISCONF",
-        |bench| {
-            // A folder is in the place of the file.
-            std::fs::create_dir(bench.redis.dir().join("dump.rdb")).expect("create a folder");
-            std::fs::write(bench.redis.dir().join("dump.rdb/full"), "").expect("write a file");
-            let _: () = bench.redis("CONFIG", ("SET", "save", "3600 1"));
-            save(bench, false);
-        },
-        |bench| {
-            std::fs::remove_dir_all(bench.redis.dir().join("dump.rdb")).expect("remove a folder");
-            save(bench, true);
-        },
-    );
+    writes_refused("MISCONF", keep_from_saving, let_save);
 }
 
 #[test]
 fn redis_20_a_host_that_starts_while_redis_cannot_save_waits_for_it() {
     let mut bench = Bench::new(EMPTY);
     bench.install("empty", "empty");
-    let dump = bench.redis.dir().join("dump.rdb");
-    std::fs::create_dir(&dump).expect("create a folder");
-    std::fs::write(dump.join("full"), "").expect("write a file");
-    let _: () = bench.redis("CONFIG", ("SET", "save", "3600 1"));
-    eventually("Redis cannot save", || {
-        let _ = redis::cmd("BGSAVE").query::<redis::Value>(&mut bench.db);
-        let info: String = bench.redis("INFO", "persistence");
-        info.contains("rdb_last_bgsave_status:err").then_some(())
-    });
+    keep_from_saving(&mut bench);
     let host = bench.host_that_may_fail();
     host.log("Redis cannot be used yet; the host waits for it (redis.wait)");
-    std::fs::remove_dir_all(&dump).expect("remove a folder");
-    eventually("Redis saves", || {
-        let _ = redis::cmd("BGSAVE").query::<redis::Value>(&mut bench.db);
-        let info: String = bench.redis("INFO", "persistence");
-        info.contains("rdb_last_bgsave_status:ok").then_some(())
-    });
+    let_save(&mut bench);
     works(&mut bench, &host);
     host.stop();
 }

@@ -79,7 +79,7 @@ impl FieldMask {
         }
     }
 
-    /// The same, within so many forms at most.
+    /// Hides what [`FieldMask::value`] hides. `forms` is how many nested forms may be looked into.
     fn value_within(&self, value: &mut Value, forms: usize) {
         match value {
             Value::Object(members) if self.hides_bytes(members, forms) => *value = MASKED.into(),
@@ -182,7 +182,8 @@ impl FieldMask {
             return false;
         }
         let plain = percent_decode_str(value).decode_utf8_lossy();
-        // A plus is a space, but some programs leave those of base64 as they are. A form in it has no spaces.
+        // In forms a plus stands for a space. But some programs do not encode the plus signs of base64, so
+        // only JSON is read with spaces in their place.
         let spaced = value.replace('+', " ");
         let spaced = percent_decode_str(&spaced).decode_utf8_lossy();
         let is_json = behind_guard(&spaced).starts_with(['{', '[', '"']);

@@ -45,7 +45,7 @@ impl Outage {
         eventually("the queue is open", || self.hold().is_none().then_some(()));
     }
 
-    /// Waits until the service was asked so many times more.
+    /// Waits until the service was asked this number of times more.
     fn until_asked(&self, times: usize) {
         let before = self.web.requests();
         eventually("the service is asked again", || (self.web.requests() >= before + times).then_some(()));

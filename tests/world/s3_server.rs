@@ -30,7 +30,7 @@ print(key["AccessKeyId"], key["SecretAccessKey"])
 "#;
 
 /// Prints each object in two lines: its key and content type as JSON, and its bytes in hexadecimal. Or puts
-/// one of so many bytes.
+/// one of the given size.
 const LOOK: &str = r#"
 import json, sys, boto3
 url, ca, id, secret, *put = sys.argv[1:]
@@ -102,7 +102,7 @@ impl S3Server {
         lines.chunks(2).map(object).filter(is_of_handler).collect()
     }
 
-    /// Puts an object of so many zeros, as another program does.
+    /// Puts an object of the given number of zeros, as another program does.
     pub fn put(&self, key: &str, bytes: usize) {
         self.look(&[key, &bytes.to_string()]);
     }

@@ -267,7 +267,7 @@ impl FetchPulse {
         }
     }
 
-    /// The report while the host stops, for so long already.
+    /// The report while the host stops. `since` is how long it has been stopping.
     fn stopping(&self, since: Duration) -> QueueReport {
         QueueReport {
             queue: self.0.queue.clone(),

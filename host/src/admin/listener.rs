@@ -223,8 +223,8 @@ impl ClientPlace {
         lock(&self.0.phase)
     }
 
-    /// Notes that the head of a request has come. It is answered until the value is dropped. If a body is to
-    /// come, the client may be what is waited for until something is written to it.
+    /// Notes that the head of a request has come. The request is answered until the value is dropped. If it
+    /// has a body, the connection counts as waiting for its client until something is written to the client.
     pub(super) fn answers(&self, has_body: bool) -> Answering {
         let mut phase = self.phase();
         phase.is_answered = true;

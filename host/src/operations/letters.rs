@@ -107,7 +107,7 @@ fn is_reserved(name: &[u8]) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FileLine {
     Letter(ImportedLetter),
-    /// A download ends here, and had so many.
+    /// A download ends here. The number is that of its letters.
     End(u64),
 }
 

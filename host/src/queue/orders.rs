@@ -81,7 +81,7 @@ pub(crate) struct VersionOrder {
     pub by: String,
 }
 
-/// Gives an order about a version. The caller sees to [`MAX_ORDERS`].
+/// Writes an order about a version. The caller sees to [`MAX_ORDERS`] and [`MAX_WITHDRAWN`].
 pub(crate) async fn give(link: &Link, plugin: &str, order: &VersionOrder) -> Result<(), QueueError> {
     const WHAT: &str = "give an order";
     let json = serde_json::to_string(order).unwrap_or_default();

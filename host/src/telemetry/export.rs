@@ -291,10 +291,10 @@ fn count(counter: &AtomicU64, spans: usize) {
     counter.fetch_add(spans as u64, Ordering::Relaxed);
 }
 
-/// How long the collector asks to wait: so many seconds, or until a date. A date is compared with the
-/// collector's own clock, if the answer tells it.
+/// The time that the collector asks to wait: a number of seconds, or the time until a date. The date is
+/// compared with the collector's own clock, if the answer has a `Date`.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    // The names of this form are those of HTTP, and an offset such as `+0000` may stand in place of `GMT`.
+    // Dates of HTTP are dates of RFC 2822. This parser also takes the offset `+0000` in place of `GMT`.
     const DATES: DateTimeParser = DateTimeParser::new();
     let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
     let value = text(RETRY_AFTER)?;

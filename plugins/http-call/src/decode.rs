@@ -1,4 +1,4 @@
-//! Gives an answer as it was before it was compressed, and text of the west as UTF-8.
+//! Decompresses an answer, and turns text in windows-1252 into UTF-8.
 //!
 //! In: a response, whose body is changed. Out: why it cannot be read, if so. A request asks for
 //! answers without any coding, but proxies that always compress do so all the same.
@@ -15,7 +15,7 @@ pub const MOST: usize = 16 << 20;
 /// Codings of one answer, one around the other.
 const MAX_CODINGS: usize = 4;
 
-/// The names of windows-1252 and of its parts, and those of UTF-8.
+/// The names under which servers send windows-1252, Latin-1 or ASCII, which are read alike.
 const WESTERN: [&str; 18] = [
     "windows-1252",
     "x-cp1252",
@@ -36,6 +36,7 @@ const WESTERN: [&str; 18] = [
     "ascii",
     "ansi_x3.4-1968",
 ];
+/// The names under which servers send UTF-8.
 const UTF_8: [&str; 4] = ["utf-8", "utf8", "utf8mb4", "unicode-1-1-utf-8"];
 
 /// The characters of windows-1252 from 0x80 to 0x9f. The others are those of Latin-1. Browsers read all that

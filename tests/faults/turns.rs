@@ -44,9 +44,9 @@ fn assert_kept_to_the_limits(runs: &Runs, bench: &mut Bench, added: &[(&'static 
         bench.all_done(queue, &ids);
     }
     for key in KEYS.into_iter().chain(["line"]) {
-        assert_in_order(&runs.of(key), TASKS);
+        assert_in_order(&runs.in_time(key), TASKS);
     }
-    assert!(most_at_once(&runs.of("few")) <= 2);
+    assert!(most_at_once(&runs.in_time("few")) <= 2);
     for queue in ["track", "line"] {
         let left: u64 =
             bench.redis("EXISTS", &[format!("tq:{{{queue}}}:owners"), format!("tq:{{{queue}}}:tracks")]);
@@ -56,7 +56,7 @@ fn assert_kept_to_the_limits(runs: &Runs, bench: &mut Bench, added: &[(&'static 
 }
 
 /// Lets three hosts work, and does `harm` with one of them in turn, until all tasks have completed.
-fn under(harm: impl Fn(&mut Bench, Host) -> Host) {
+fn under(harm: impl Fn(&Runs, &mut Bench, Host) -> Host) {
     let runs = Runs::start();
     let mut bench = runs.bench(QUEUES);
     let added = add(&runs, &mut bench);
@@ -70,7 +70,7 @@ fn under(harm: impl Fn(&mut Bench, Host) -> Host) {
             goes_on.then(|| before = now)
         });
         let victim = hosts.remove(0);
-        hosts.push(harm(&mut bench, victim));
+        hosts.push(harm(&runs, &mut bench, victim));
     }
     assert_kept_to_the_limits(&runs, &mut bench, &added);
     Host::stop_all(hosts);
@@ -78,7 +78,7 @@ fn under(harm: impl Fn(&mut Bench, Host) -> Host) {
 
 #[test]
 fn killed_hosts_break_no_order() {
-    under(|bench, host| {
+    under(|_, bench, host| {
         host.kill();
         bench.host()
     });
@@ -86,7 +86,7 @@ fn killed_hosts_break_no_order() {
 
 #[test]
 fn hosts_that_stop_break_no_order() {
-    under(|bench, host| {
+    under(|_, bench, host| {
         host.stop();
         bench.host()
     });
@@ -94,7 +94,7 @@ fn hosts_that_stop_break_no_order() {
 
 #[test]
 fn hosts_that_are_stopped_for_longer_than_the_lease_break_no_order() {
-    under(|bench, host| {
+    under(|runs, bench, host| {
         host.signal(Signal::SIGSTOP);
         let consumers = |bench: &mut Bench| -> usize {
             let pending: Vec<(String, String, u64, u64)> =
@@ -106,14 +106,14 @@ fn hosts_that_are_stopped_for_longer_than_the_lease_break_no_order() {
         eventually("its tasks are taken over", || {
             (since.elapsed() > Duration::from_millis(3500) && consumers(bench) == 0).then_some(())
         });
-        host.signal(Signal::SIGCONT);
+        runs.wake(&host);
         host
     });
 }
 
 #[test]
 fn lost_connections_break_no_order() {
-    under(|bench, host| {
+    under(|_, bench, host| {
         for _ in 0..3 {
             let _: u64 = bench.redis("CLIENT", ("KILL", "TYPE", "normal", "SKIPME", "yes"));
         }
@@ -219,7 +219,7 @@ fn a_host_without_redis_stops_its_handlers_before_another_one_begins() {
         assert_eq!((runs.len(), most_at_once(&runs)), (2, 1), "{runs:#?}");
         assert!(!runs[0].answered && runs[1].answered, "the first one was stopped: {runs:#?}");
     }
-    assert_eq!(most_at_once(&runs.of("few")), 2);
+    assert_eq!(most_at_once(&runs.in_time("few")), 2);
     proxy.heal();
     parted.until_ready();
     Host::stop_all([parted, other]);

@@ -12,8 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 
-use super::Bench;
+use super::{Bench, Host};
 
 /// One run of one task.
 #[derive(Debug, Clone)]
@@ -28,10 +29,15 @@ pub struct Run {
     tcp: Arc<TcpStream>,
 }
 
+/// The time in which a host that goes on notices that it was stopped, on a busy machine.
+const WAKES: Duration = Duration::from_secs(1);
+
 /// The server. It runs until the test's process ends.
 pub struct Runs {
     port: u16,
     runs: Arc<Mutex<Vec<Run>>>,
+    /// When hosts that had been stopped went on.
+    woken: Mutex<Vec<Instant>>,
 }
 
 impl Runs {
@@ -46,7 +52,7 @@ impl Runs {
                 thread::spawn(move || serve(tcp, &noted));
             }
         });
-        Runs { port, runs }
+        Runs { port, runs, woken: Mutex::default() }
     }
 
     /// The queues, and what the plugin `fetches` may do.
@@ -79,6 +85,25 @@ impl Runs {
     /// The runs of one key.
     pub fn of(&self, key: &str) -> Vec<Run> {
         self.all().into_iter().filter(|run| run.key == key).collect()
+    }
+
+    /// Lets a host go on that was stopped for longer than its lease. It may have been about to send a request.
+    pub fn wake(&self, host: &Host) {
+        self.woken.lock().expect("the times").push(Instant::now());
+        host.signal(Signal::SIGCONT);
+    }
+
+    /// The runs of one key without the requests of hosts that were stopped just before they sent them: such a
+    /// run begins when its host goes on, and its task has run elsewhere meanwhile.
+    pub fn in_time(&self, key: &str) -> Vec<Run> {
+        let (woken, runs) = (self.woken.lock().expect("the times"), self.of(key));
+        let is_late = |at: usize| {
+            let run = &runs[at];
+            let waits =
+                |woke: &Instant| run.began.checked_duration_since(*woke).is_some_and(|late| late < WAKES);
+            woken.iter().any(waits) && runs[..at].iter().any(|before| before.n == run.n)
+        };
+        (0..runs.len()).filter(|at| !is_late(*at)).map(|at| runs[at].clone()).collect()
     }
 }
 

@@ -158,8 +158,8 @@ fn a_rate_limit_holds_for_all_hosts_together() {
         ids.iter().map(|id| bench.status("work", id, "started_at").parse().expect("a time")).collect();
     started.sort_unstable();
     // The times are from Redis. In any second at most 50 tasks may start, plus a tenth of that in advance,
-    // plus one because of rounding. A late reply, or a host that waits for a processor, lets a task start that
-    // much later than its place was taken. Hosts that did not share the limit would start three times as many.
+    // plus one because of rounding. A late reply, or a host that waits for a processor, lets a task start
+    // that much later than its place was taken. Without a common limit three times as many would start.
     let least_ms = 700 - crate::support::late_ms();
     for window in started.windows(57) {
         assert!(window[56] - window[0] >= least_ms, "57 tasks started within {} ms", window[56] - window[0]);

@@ -87,7 +87,7 @@ impl Runs {
         self.all().into_iter().filter(|run| run.key == key).collect()
     }
 
-    /// Lets a host go on that was stopped for longer than its lease. It may have been about to send a request.
+    /// Lets a host go on that was stopped for longer than its lease, maybe just before it sent a request.
     pub fn wake(&self, host: &Host) {
         self.woken.lock().expect("the times").push(Instant::now());
         host.signal(Signal::SIGCONT);

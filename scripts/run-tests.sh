@@ -6,7 +6,7 @@
 set -uo pipefail
 threads=${RUST_TEST_THREADS:-$(nproc)}
 stage=$(dirname "${BASH_SOURCE[0]}")/stage.sh
-"$stage" "the build of the host and its tests" "six minutes, a change two" \
+"$stage" "the build of the host and its tests" "twelve minutes, a change two" \
     cargo test --locked --workspace --lib --bins --tests --no-run || exit
 
 log=$(mktemp)
@@ -17,7 +17,7 @@ handlers=$!
 set +m
 trap 'kill -- -$handlers 2>/dev/null; rm -f "$log"' EXIT
 
-"$stage" "the tests of the host" "six minutes" \
+"$stage" "the tests of the host" "thirteen minutes; those of handlers end later" \
     cargo test --locked --workspace --lib --bins --tests -- --skip handlers::
 others=$?
 wait $handlers

@@ -130,6 +130,7 @@ impl Host {
             tracing::warn!(redis = redis.address(), "{what} {way_out}");
         }
         warn_of_limits(&config, SizeLimits::of(&link).await);
+        redis.use_functions().await;
         // 3. The sandbox, and the plugins that are there.
         let (plugins, size) = start_plugins(&config, &redis, orders, &watchers).await?;
         // 4. The queues. Before the first claim every group is there, if Redis lets that. Nothing waits or

@@ -50,12 +50,6 @@ pub mod testing {
     pub mod doctor {
         pub use crate::doctor::mend;
     }
-
-    /// Every script that is declared somewhere.
-    pub fn scripts() -> Vec<&'static queue::script::Script> {
-        [crate::queue::script::declared(), crate::doctor::scripts()].concat()
-    }
-
     pub mod effects {
         pub use crate::effects::{Effects, OutboxTask, StateChange};
     }

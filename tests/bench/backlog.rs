@@ -92,8 +92,8 @@ fn drain(mut bench: Bench) {
     );
     println!("  of more than {} ms: {}", SLOW / 1000, slow(&mut bench));
     let stats: String = bench.redis("INFO", "latencystats");
-    let script = stats.lines().find(|line| line.contains("_evalsha:")).unwrap_or("no script ran").trim();
-    println!("  all scripts, µs: {}", script.trim_start_matches("latency_percentiles_usec_evalsha:"));
+    let script = stats.lines().find(|line| line.contains("_fcall:")).unwrap_or("no script ran").trim();
+    println!("  all scripts, µs: {}", script.trim_start_matches("latency_percentiles_usec_fcall:"));
     assert_eq!(bench.places("work").dead, 0, "every task was completed");
     host.stop();
 }
@@ -123,7 +123,9 @@ pub fn slow(bench: &mut Bench) -> String {
     for entry in log {
         let (_, _, took, command) = first_four(entry);
         let name = match &command[..] {
-            [name, sha, ..] if name.eq_ignore_ascii_case("evalsha") => script_name(sha),
+            [name, function, ..] if name.eq_ignore_ascii_case("fcall") => {
+                function.rsplit_once('_').map_or(function.as_str(), |(script, _)| script).to_owned()
+            }
             [name, ..] => name.to_lowercase(),
             [] => "?".to_owned(),
         };
@@ -145,21 +147,6 @@ fn first_four(entry: redis::Value) -> (u64, u64, u64, Vec<String>) {
     let redis::Value::Array(mut items) = entry else { panic!("an entry of the slow log") };
     items.truncate(4);
     redis::from_redis_value(redis::Value::Array(items)).expect("an entry of the slow log")
-}
-
-fn script_name(sha: &str) -> String {
-    let known = [
-        &script::BEGIN,
-        &script::SETTLE,
-        &script::PROMOTE,
-        &script::HEARTBEAT,
-        &script::RECLAIM,
-        &script::ENQUEUE,
-    ];
-    known
-        .iter()
-        .find(|script| script.sha1() == sha)
-        .map_or_else(|| sha.to_owned(), |script| script.name.to_owned())
 }
 
 fn redis_mib(bench: &mut Bench) -> u64 {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use tqhost::testing::queue::script::{Script, ScriptKind};
+use tqhost::testing::queue::script::{self, Script, ScriptKind};
 
 use crate::support::web::Service;
 use crate::support::{Bench, Host, Ran, RedisServer, Web, eventually, files};
@@ -88,8 +88,10 @@ impl Monitor {
         std::thread::spawn(move || {
             while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
                 let words: Vec<&[u8]> = line.split(|byte| *byte == b'"').collect();
-                let hash = words.get(3).and_then(|word| std::str::from_utf8(word).ok());
-                if let Some(name) = hash.and_then(|hash| names.get(hash)) {
+                // The name of a function ends in the digest of its script.
+                let name = words.get(3).and_then(|word| std::str::from_utf8(word).ok());
+                let digest = name.and_then(|name| name.rsplit('_').next());
+                if let Some(name) = digest.and_then(|digest| names.get(digest)) {
                     found.lock().unwrap_or_else(PoisonError::into_inner).insert(*name);
                 }
                 line.clear();
@@ -104,7 +106,7 @@ impl Monitor {
 }
 
 fn declared() -> impl Iterator<Item = &'static Script> {
-    tqhost::testing::scripts().into_iter()
+    script::declared().into_iter()
 }
 
 /// How the test names a script: its file, and what it may do.

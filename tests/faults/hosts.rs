@@ -231,6 +231,7 @@ fn redis_14_forgotten_scripts_are_loaded_again() {
     for _ in 0..20 {
         producer.produce(10);
         let _: () = bench.redis("SCRIPT", ("FLUSH", "SYNC"));
+        let _: () = bench.redis("FUNCTION", ("FLUSH", "SYNC"));
     }
     let ids = producer.stop();
     all_done(&mut bench, &ids);

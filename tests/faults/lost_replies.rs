@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tqhost::testing::doctor::mend;
 use tqhost::testing::queue::script;
 
 use super::ends;
@@ -181,13 +180,13 @@ fn network_26_requeue() {
 #[test]
 fn network_26_mend() {
     let (mut bench, proxy) = ends::behind_proxy("");
-    load(&mut bench, &mend::MEND);
+    load(&mut bench, &script::MEND);
     let _: () = bench.redis("XGROUP", ("CREATE", "fine", "tqhost", "0", "MKSTREAM"));
     // The history begins as a host creates it: nothing was done before.
     let _: u64 = bench.redis("HSET", ("tq:{fine}:history", "tqhost", "0-0"));
     let id = bench.xadd("fine", &[("n", "1")]);
     let _: () = bench.redis("XGROUP", ("SETID", "fine", "tqhost", "$"));
-    proxy.lose_replies(mend::MEND.sha1(), 1);
+    proxy.lose_replies(script::MEND.sha1(), 1);
     assert_eq!((bench.tqhost(&["doctor", "fine", "--fix"]).code, proxy.hits()), (1, 1));
     bench.tqhost(&["doctor", "fine", "--fix"]).ok();
     let length: u64 = bench.redis("XLEN", "fine");
@@ -200,9 +199,9 @@ fn network_26_mend() {
 #[test]
 fn network_26_examine() {
     let (mut bench, proxy) = ends::behind_proxy("");
-    load(&mut bench, &mend::EXAMINE);
+    load(&mut bench, &script::EXAMINE);
     let _: u64 = bench.redis("HSET", ("tq:{fine}:task:gone", &[("status", "PENDING"), ("entry", "1-0")]));
-    proxy.lose_replies(mend::EXAMINE.sha1(), 1);
+    proxy.lose_replies(script::EXAMINE.sha1(), 1);
     assert_eq!((bench.tqhost(&["doctor", "fine", "--fix"]).code, proxy.hits()), (1, 1));
     bench.tqhost(&["doctor", "fine", "--fix"]).ok();
     assert_eq!(bench.status("fine", "gone", "status"), "FAILED");

@@ -7,6 +7,7 @@ mod data;
 mod ends;
 mod forged;
 mod full_redis;
+mod functions;
 mod hosts;
 mod killed;
 mod known_again;

@@ -68,7 +68,7 @@ fn commands_that_a_host_sends_itself_are_named_as_well() {
     assert!(why.contains("needs: BLMOVE, GETDEL, MEMORY|USAGE, SCAN, XREAD."), "{line}");
     host.stop();
     let mut bench = bench;
-    let _: () = bench.redis("ACL", ("SETUSER", "host", "+@all", "-evalsha"));
+    let _: () = bench.redis("ACL", ("SETUSER", "host", "+@all", "-evalsha", "-fcall"));
     let host = bench.host();
     let line = host.log("no task is taken");
     assert!(line["why"].to_string().contains("may not call scripts"), "{line}");

@@ -125,7 +125,25 @@ fn chaos_the_judge_finds_a_second_commit() {
     assert_ne!(careless, script::SETTLE.source);
     let keys = ["plain", "d", "p", "l", "tq:{plain}:settled:host-1-x:0", "tq:{plain}:task:plain-2", "plain"];
     let call = ["tqhost", "86400000", "1000", "host-1-x", "1", "0", "0", "0", "0", "0", ""];
-    let attempt = ["C", "1-1", "1", "p", "1", "0", "plain-2", "", "0", "2", "result", "{}"];
+    let attempt = [
+        "COMPLETED",
+        "",
+        "",
+        "1-1",
+        "1",
+        "p",
+        "1",
+        "0",
+        "plain-2",
+        "",
+        "",
+        "0",
+        "2",
+        "result",
+        "{}",
+        "0",
+        "",
+    ];
     let arguments = [&call[..], &attempt, &["", "plain", ""]].concat();
     let settled: Vec<u64> = bench.redis("EVAL", (&careless, keys.len(), &keys, &arguments));
     assert_eq!(settled, [1]);

@@ -73,10 +73,10 @@ const CASES: &[Case] = &[
             &[("wrong_type(one.key, 'hash')", "nil")],
             &[(
                 "local bad = wrong_type(one.stream, 'stream', one.delayed, 'zset', one.parked, 'hash')\n\
-                 \x20       return bad and bad.err",
+                 \x20   return bad and bad.err",
                 "",
             )],
-            &[("if bad then return bad.err end\n        if redis.call('LLEN'", "if redis.call('LLEN'")],
+            &[("if bad then return bad.err end\n    if redis.call('LLEN'", "if redis.call('LLEN'")],
             &[("redis.call('LLEN', one.children) ~= tonumber(one.total)", "false")],
         ],
     },
@@ -85,7 +85,7 @@ const CASES: &[Case] = &[
         scenario: a_marked_task_commits_nothing,
         mutations: &[
             &[("if mark == 'here' then dropped, all = all, {} end", "")],
-            &[("if mark == 'here' then\n      for", "if false then\n      for")],
+            &[("if mark == 'here' then\n    for", "if false then\n    for")],
             &[("redis.call('UNLINK', one.children)", "")],
         ],
     },
@@ -104,7 +104,7 @@ const CASES: &[Case] = &[
         scenario: children_with_the_key_of_an_ended_task_are_duplicates,
         mutations: &[
             &[("if not first or first == new.id or redis.call('PTTL', new.marker) < 0", "if true")],
-            &[("flows().join(flow, index, child.id, 'CANCELLED', duplicate, child.queue)", "")],
+            &[("flows.join(flow, index, child.id, 'CANCELLED', duplicate, child.queue)", "")],
             &[("redis.call('PEXPIRE', new.status, new.retention)", "")],
         ],
     },
@@ -121,7 +121,7 @@ const CASES: &[Case] = &[
         scenario: the_last_task_of_a_flow_may_be_a_duplicate,
         mutations: &[
             &[("if not first or first == new.id or redis.call('PTTL', new.marker) < 0", "if true")],
-            &[("if enqueue(about) then\n      leave(flow)", "if enqueue(about) then")],
+            &[("if enqueue(about) then\n    flows.leave(flow)", "if enqueue(about) then")],
             &[("or first == new.id or", "or")],
         ],
     },
@@ -168,7 +168,7 @@ const CASES: &[Case] = &[
                 "redis.call('HINCRBY', flow, 'left', -1) < 0",
             )],
             &[("redis.call('HSET', child.status, 'flow', index .. ' ' .. flow)", "")],
-            &[("failure_of(flows().end_child, flow, id, how, changes)", "nil")],
+            &[("failure_of(flows.end_child, flow, id, how, changes)", "nil")],
         ],
     },
     Case {
@@ -192,7 +192,7 @@ const CASES: &[Case] = &[
         scenario: a_flow_is_healed_after_its_burial,
         mutations: &[
             &[("redis.call('HSET', flow, 'letter', letter, 'dead', KEYS[4])", "")],
-            &[("if joins then flows().leave(key_of(status, id, 'flow'), dead) end", "")],
+            &[("if joins then flows.leave(key_of(status, id, 'flow'), dead) end", "")],
             &[("if not letter then return end", "letter = letter or { at, {} }")],
             &[("redis.call('HSET', status, field, noted)", "")],
             &[("redis.call('PERSIST', flow)\n", "")],
@@ -222,9 +222,9 @@ const CASES: &[Case] = &[
         what: "the end of a task that was only marked is told once, when the task is found",
         scenario: a_marked_task_is_told_once,
         mutations: &[
-            &[("local source = found and fields", "local source = fields")],
-            &[("if attempt ~= nil then", "if false then")],
-            &[("if source ~= false and (told[how] or told.events) then", "if told[how] or told.events then")],
+            &[("  is_untold = not found,", "")],
+            &[("if is_told then\n    if told", "if false then\n    if told")],
+            &[("not ended.is_untold and (told[how] or told.events)", "told[how] or told.events")],
         ],
     },
     Case {

@@ -16,14 +16,9 @@ use super::walk::FIRST;
 use crate::config::units::show_duration;
 use crate::queue::hosts::is_host;
 use crate::queue::reply;
-use crate::queue::script::{ScriptCall, scripts};
+use crate::queue::script::{ADOPT, FORGET, ScriptCall};
 use crate::queue::stand::{EntryNumber, entry_number};
 use crate::queue::{Queue, QueueError};
-
-scripts! {
-    ADOPT = LetsOut "adopt",
-    FORGET = LetsOut "forget",
-}
 
 /// A consumer that was heard from in this time lives.
 const LIVES: Duration = Duration::from_secs(30);

@@ -8,13 +8,8 @@
 use super::dead_format;
 use crate::queue::dead::Pages;
 use crate::queue::reply;
-use crate::queue::script::{ScriptCall, scripts};
+use crate::queue::script::{CONVERT, REPLACE, ScriptCall};
 use crate::queue::{Queue, QueueError};
-
-scripts! {
-    CONVERT = LetsOut "convert",
-    REPLACE = LetsOut "replace",
-}
 
 /// Items in one step, and the bytes at which it ends.
 const PAGE: usize = 200;

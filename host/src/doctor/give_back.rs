@@ -19,16 +19,10 @@ use super::walk::{FIRST, START};
 use crate::config::units::show_duration;
 use crate::queue::hosts::{HostInfo, is_host};
 use crate::queue::reply::{self, Shaped, optional};
-use crate::queue::script::{ScriptCall, scripts};
+use crate::queue::script::{NAMES, RETURN, RETURN_LOOK, ScriptCall};
 use crate::queue::stand::entry_number;
 use crate::queue::turns::HELD;
 use crate::queue::{Queue, QueueError, Status};
-
-scripts! {
-    NAMES = Reads "names",
-    RETURN = LetsOut "return",
-    RETURN_LOOK = Reads "return",
-}
 
 /// Tasks in one step.
 const PAGE: usize = 100;

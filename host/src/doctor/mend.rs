@@ -13,15 +13,8 @@ use strum::IntoStaticStr;
 
 use super::walk::{self, FIRST, START};
 use crate::queue::reply::{self, Shaped, UnexpectedShape, optional};
-use crate::queue::script::scripts;
+use crate::queue::script::{EXAMINE, EXAMINE_LOOK, MEND, MEND_LOOK};
 use crate::queue::{Link, Queue, QueueError, Status, keys, millis};
-
-scripts! {
-    pub EXAMINE = LetsOut "examine",
-    EXAMINE_LOOK = Reads "examine",
-    pub MEND = LetsOut "mend",
-    MEND_LOOK = Reads "mend",
-}
 
 /// Statuses in one call of the script.
 const STATUSES: usize = 100;

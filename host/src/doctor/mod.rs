@@ -28,12 +28,6 @@ pub(crate) use mend::FaultKind;
 use mend::{Judgement, KeySuspects, Suspect};
 use walk::{FEW, FIRST, START};
 
-/// All scripts of the doctor.
-pub(crate) fn scripts() -> Vec<&'static crate::queue::script::Script> {
-    [adopt::declared(), adopt_dead::declared(), give_back::declared(), mend::declared(), walk::declared()]
-        .concat()
-}
-
 /// How long a suspect has to move on.
 const MOMENT: Duration = Duration::from_millis(500);
 /// How long a task that looks stuck has to move on: a host may wait for some seconds after an outage.

@@ -9,14 +9,8 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::queue::reply::{self, Shaped, optional};
-use crate::queue::script::{ScriptCall, scripts};
+use crate::queue::script::{CLAIMED, PARKED, SURVEY, ScriptCall};
 use crate::queue::{Link, Queue, QueueError, Status, census, keys, millis};
-
-scripts! {
-    SURVEY = Reads "survey",
-    CLAIMED = Reads "claimed",
-    PARKED = Reads "parked",
-}
 
 /// Entries, members and keys looked at in one step.
 const PAGE: usize = 200;

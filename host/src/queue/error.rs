@@ -47,6 +47,16 @@ impl QueueError {
         self.source.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
     }
 
+    /// Redis does not have the function.
+    pub(super) fn is_no_function(&self) -> bool {
+        self.source.code() == Some("ERR") && self.source.detail() == Some("Function not found")
+    }
+
+    /// The user may not call functions.
+    pub(super) fn is_denied_function(&self) -> bool {
+        self.source.code() == Some("NOPERM") && self.source.detail().is_some_and(|why| why.contains("'fcall"))
+    }
+
     /// The stream or its group was deleted, or the whole database was flushed.
     pub fn is_no_group(&self) -> bool {
         let text = self.source.to_string();

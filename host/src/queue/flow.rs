@@ -4,7 +4,7 @@
 //! the children, and how far the flow is.
 //!
 //! Not here: the start of a flow (`settle`), releasing its children (`scripts/promote.lua`), counting their
-//! ends (`scripts/lib.lua`).
+//! ends (`scripts/ends.lua`).
 
 use std::time::{Duration, Instant};
 

@@ -162,7 +162,7 @@ pub(crate) struct HostChange {
 }
 
 /// Whether a consumer's name is that of a host: it ends in a process, 12 digits, and perhaps a number, but
-/// not in a UUID. `scripts/lib.lua` tells them in the same way.
+/// not in a UUID. `scripts/places.lua` tells them in the same way.
 pub(crate) fn is_host(consumer: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let name =

@@ -10,7 +10,7 @@
 //!
 //! Not here: repeating a call. Only the caller knows whether that is safe.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ use tokio::time::Instant;
 use super::connect::{CONNECT_TIMEOUT, Endpoint, OpenConnection};
 use super::error::QueueError;
 use super::reply::{self, UnexpectedShape};
-use super::script::{self, Script, ScriptCall};
+use super::script::{self, Form, Script, ScriptCall};
+use crate::chain::chain;
 use crate::config::RedisLogin;
 
 /// How long a reply may take, beyond the time for which a call blocks. A stall of five seconds is survived.
@@ -34,6 +35,7 @@ const RECONNECT_DELAY: (Duration, Duration) = (Duration::from_millis(100), Durat
 const SILENCE: Duration = Duration::from_millis(1500);
 /// Commands of one pipeline.
 const MAX_PIPELINE: usize = 1000;
+const LOAD_LIBRARY: &str = "load the library of functions";
 
 /// The address of Redis. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -43,6 +45,8 @@ pub struct Redis {
     address: Arc<str>,
     reconnects: Arc<AtomicU64>,
     last_reply: Arc<std::sync::Mutex<LastReply>>,
+    /// Whether Redis has the library of functions ([`Redis::use_functions`]).
+    has_library: Arc<AtomicBool>,
 }
 
 /// When Redis last answered this host, over any connection.
@@ -74,7 +78,13 @@ impl Redis {
         let address: Arc<str> = without_password(url).into();
         let endpoint =
             Endpoint::new(url, login).map_err(|error| QueueError::new("read [redis]", &address, error))?;
-        Ok(Redis { endpoint, address, reconnects: Arc::default(), last_reply: Arc::default() })
+        Ok(Redis {
+            endpoint,
+            address,
+            reconnects: Arc::default(),
+            last_reply: Arc::default(),
+            has_library: Arc::default(),
+        })
     }
 
     /// The address without its password.
@@ -90,6 +100,30 @@ impl Redis {
     /// How many connections were replaced after a failure, since the start.
     pub fn reconnects(&self) -> u64 {
         self.reconnects.load(Ordering::Relaxed)
+    }
+
+    /// Calls scripts as functions of the library from now on. Loads it, and deletes those of other versions:
+    /// hosts of these load theirs again.
+    pub(crate) async fn use_functions(&self) {
+        let link = self.link();
+        self.has_library.store(true, Ordering::Relaxed);
+        match link.load_library().await {
+            Ok(()) => {
+                if let Err(error) = link.delete_other_libraries().await {
+                    tracing::debug!(error = chain(&error), "libraries of other versions stay in Redis");
+                }
+            }
+            // The first call loads it.
+            Err(error) if error.is_connection() => {}
+            Err(error) => self.do_without_library(&error),
+        }
+    }
+
+    /// Sends each script alone, because Redis refuses the library: it is full, or the user lacks the right.
+    fn do_without_library(&self, error: &QueueError) {
+        self.has_library.store(false, Ordering::Relaxed);
+        let why = chain(error);
+        tracing::info!(why, "Redis takes no library of functions, so scripts are sent alone");
     }
 
     fn answered(&self) {
@@ -204,9 +238,14 @@ impl Link {
         Ok(replies)
     }
 
+    /// How scripts are called.
+    pub(super) fn form(&self) -> Form {
+        if self.redis.has_library.load(Ordering::Relaxed) { Form::Function } else { Form::Alone }
+    }
+
     /// Calls a script; loads it first when Redis does not know it.
     pub async fn script(&self, call: &ScriptCall) -> Result<Value, QueueError> {
-        self.script_command(call.script, &call.command()).await
+        self.script_command(call.script, &call.command(self.form())).await
     }
 
     /// Calls a script with a command that [`Script::command`] began; loads it first when Redis does not know
@@ -218,17 +257,29 @@ impl Link {
     /// Sends a command that writes a few bytes, and works although the memory of Redis is full. The command's
     /// first argument is its only key.
     pub(super) async fn write(&self, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
-        self.loaded(what, &script::WRITE, &script::write(command).command()).await
+        self.loaded(what, &script::WRITE, &script::write(command).command(self.form())).await
     }
 
     async fn loaded(&self, what: &'static str, script: &Script, call: &Cmd) -> Result<Value, QueueError> {
-        match self.command(what, call).await {
-            Err(error) if error.is_no_script() => {
-                self.load(script).await?;
-                self.command(what, call).await
+        let reply = self.command(what, call).await;
+        let alone = match &reply {
+            Err(error) if error.is_no_function() => match self.load_library().await {
+                Ok(()) => return self.command(what, call).await,
+                Err(error) if error.is_connection() => return Err(error),
+                Err(error) => {
+                    self.redis.do_without_library(&error);
+                    &script.alone(call)
+                }
+            },
+            Err(error) if error.is_denied_function() => {
+                self.redis.do_without_library(error);
+                &script.alone(call)
             }
-            reply => reply,
-        }
+            Err(error) if error.is_no_script() => call,
+            _ => return reply,
+        };
+        self.load(script).await?;
+        self.command(what, alone).await
     }
 
     /// Calls scripts in one go. Scripts that Redis forgot (restart, `SCRIPT FLUSH`) are loaded, and only
@@ -238,10 +289,11 @@ impl Link {
         what: &'static str,
         calls: &[ScriptCall],
     ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
-        let commands: Vec<Cmd> = calls.iter().map(ScriptCall::command).collect();
+        let form = self.form();
+        let commands: Vec<Cmd> = calls.iter().map(|call| call.command(form)).collect();
         let mut replies = self.pipeline(what, &commands).await?;
         for (reply, call) in replies.iter_mut().zip(calls) {
-            if reply.as_ref().is_err_and(QueueError::is_no_script) {
+            if reply.as_ref().is_err_and(|error| error.is_no_script() || error.is_no_function()) {
                 *reply = self.script(call).await;
             }
         }
@@ -250,6 +302,27 @@ impl Link {
 
     async fn load(&self, script: &Script) -> Result<(), QueueError> {
         self.command("load a script", redis::cmd("SCRIPT").arg("LOAD").arg(&script.source)).await.map(drop)
+    }
+
+    /// Loads the library. What stands under its name is replaced, since a name proves nothing.
+    async fn load_library(&self) -> Result<(), QueueError> {
+        let text = &script::LIBRARY.text;
+        self.command(LOAD_LIBRARY, redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(text))
+            .await
+            .map(drop)
+    }
+
+    async fn delete_other_libraries(&self) -> Result<(), QueueError> {
+        const WHAT: &str = "delete libraries of other versions";
+        let pattern = format!("{}*", script::LIBRARIES);
+        let list =
+            self.command(WHAT, redis::cmd("FUNCTION").arg("LIST").arg("LIBRARYNAME").arg(pattern)).await?;
+        let names =
+            library_names(list).map_err(|UnexpectedShape| QueueError::unexpected(WHAT, self.address()))?;
+        for name in names.iter().filter(|name| **name != script::LIBRARY.name) {
+            self.command(WHAT, redis::cmd("FUNCTION").arg("DELETE").arg(name)).await?;
+        }
+        Ok(())
     }
 
     /// The present connection, or a new one. While Redis is unreachable, callers wait in line here, so that
@@ -311,6 +384,20 @@ impl Link {
             }
         }
     }
+}
+
+/// The names in a reply of FUNCTION LIST. Each library is told as names and values.
+fn library_names(list: Value) -> reply::Shaped<Vec<String>> {
+    let name_of = |library| -> reply::Shaped<String> {
+        let mut about = reply::array(library)?.into_iter();
+        while let (Some(name), Some(value)) = (about.next(), about.next()) {
+            if reply::text(name)? == "library_name" {
+                return reply::text(value);
+            }
+        }
+        Err(UnexpectedShape)
+    };
+    reply::array(list)?.into_iter().map(name_of).collect()
 }
 
 /// A server that became a replica, or lost its primary, may have a successor at the same address.

@@ -32,6 +32,10 @@ pub(super) const OF_HOSTS: [&str; 15] = [
 /// The command with which a host looks at the state of Redis. It works without it, and warns of less.
 const FOR_WARNINGS: [&str; 1] = ["INFO"];
 
+/// The commands with which a host calls its scripts as functions of a library. It works without them. Nobody
+/// else may load functions: hosts run what stands under the names of theirs.
+const FOR_FUNCTIONS: [&str; 5] = ["FCALL", "FCALL_RO", "FUNCTION|DELETE", "FUNCTION|LIST", "FUNCTION|LOAD"];
+
 /// The further commands of `tqhost doctor` and `tqhost adopt`, and of their scripts.
 const OF_OPERATORS: [&str; 2] = ["LRANGE", "RENAME"];
 
@@ -129,8 +133,9 @@ pub(crate) fn rules<'c>(
             .map(|command| format!("+{}", command.to_lowercase()))
             .collect(),
     };
-    let host: BTreeSet<&str> = of_scripts().chain(OF_HOSTS).chain(FOR_WARNINGS).collect();
-    let operator = host.iter().copied().chain(OF_OPERATORS).collect();
+    let all: BTreeSet<&str> = of_scripts().chain(OF_HOSTS).chain(FOR_WARNINGS).collect();
+    let host = all.iter().copied().chain(FOR_FUNCTIONS).collect();
+    let operator = all.into_iter().chain(OF_OPERATORS).collect();
     let enqueuer = enqueuer_commands(queues);
     let records = plugins.flat_map(|plugin| plugin.records.patterns());
     let mut all = host_keys(queues);
@@ -279,7 +284,7 @@ mod tests {
                 let (name, rest) = call.split_once('"').expect("a name");
                 let part = rest.strip_prefix(").arg(\"").and_then(|rest| rest.split('"').next());
                 found.insert(match part {
-                    Some(part) if ["XINFO", "CONFIG", "SCRIPT", "MEMORY"].contains(&name) => {
+                    Some(part) if ["XINFO", "CONFIG", "SCRIPT", "MEMORY", "FUNCTION"].contains(&name) => {
                         format!("{name}|{part}")
                     }
                     _ => name.to_owned(),
@@ -291,11 +296,9 @@ mod tests {
 
     #[test]
     fn the_rule_of_a_host_has_every_command_that_the_code_sends() {
-        let own: Vec<&str> = OF_HOSTS.into_iter().chain(FOR_WARNINGS).collect();
+        let own: Vec<&str> = OF_HOSTS.into_iter().chain(FOR_WARNINGS).chain(FOR_FUNCTIONS).collect();
         let allowed: BTreeSet<String> = of_scripts().chain(own.clone()).map(str::to_owned).collect();
-        // The name of the command that calls a script is chosen (`script`).
         let mut code = sent("queue");
-        code.extend(["EVALSHA".into(), "EVALSHA_RO".into()]);
         // It shows passwords. A host that may not use it warns of less.
         code.remove("CONFIG|GET");
         let missing: Vec<_> = code.difference(&allowed).collect();
@@ -313,9 +316,10 @@ mod tests {
             let after = text.split("call('").skip(1).filter_map(|rest| rest.split('\'').next());
             after.map(str::to_owned).collect()
         };
-        let scripts = files("doctor/scripts", "lua");
+        let scripts = files("queue/scripts", "lua");
         let mut code: BTreeSet<String> = scripts.iter().flat_map(|(_, text)| names(text)).collect();
         code.remove("XGROUP");
+        code.remove("XINFO");
         code.extend(sent("doctor"));
         let missing: Vec<_> = code.difference(&allowed).collect();
         assert!(missing.is_empty(), "OF_OPERATORS lacks {missing:?}");

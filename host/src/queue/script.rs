@@ -1,9 +1,10 @@
-//! The Lua scripts: each is a file in `scripts/` with its own header, and follows the shared `lib.lua`,
-//! `flows.lua` and `turns.lua`.
+//! The Lua scripts: each is a file in `scripts/` with its own header, and follows the files that all share
+//! (`SHARED`). Together they are a library of functions, which hosts load.
 //!
-//! Not here: sending them (`link`), the meaning of their replies (`settle`, `claim`, `produce`, `redrive`),
-//! the doctor's scripts (`doctor`).
+//! Not here: sending them (`link`), the meaning of their replies (`settle`, `claim`, `produce`, `redrive`,
+//! `doctor`).
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use redis::{Cmd, ToRedisArgs};
@@ -24,16 +25,17 @@ pub enum ScriptKind {
 }
 
 impl ScriptKind {
-    fn first_line(self) -> &'static str {
+    fn flag(self) -> Option<&'static str> {
         match self {
-            ScriptKind::LetsIn => "#!lua",
-            ScriptKind::LetsOut => "#!lua flags=allow-oom",
-            ScriptKind::Reads => "#!lua flags=no-writes",
+            ScriptKind::LetsIn => None,
+            ScriptKind::LetsOut => Some("allow-oom"),
+            ScriptKind::Reads => Some("no-writes"),
         }
     }
 }
 
-/// A script as Redis receives it.
+/// One of the scripts. Redis can receive it in two forms, with the same effect: alone, with all that it needs
+/// (`source`), or as a function of the [`Library`].
 #[derive(Debug)]
 pub struct Script {
     pub name: &'static str,
@@ -42,23 +44,68 @@ pub struct Script {
     sha1: String,
 }
 
-/// Declares scripts: each is a file in the folder `scripts/` beside the file that declares it. A file that is
-/// declared twice makes two scripts, one of which only reads.
-macro_rules! scripts {
-    ($($vis:vis $constant:ident = $kind:ident $name:literal),* $(,)?) => {
-        $($vis static $constant: std::sync::LazyLock<$crate::queue::script::Script> =
-            std::sync::LazyLock::new(|| {
-                let body = include_str!(concat!("scripts/", $name, ".lua"));
-                $crate::queue::script::Script::new($crate::queue::script::ScriptKind::$kind, $name, body)
-            });)*
+/// How hosts call a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Alone,
+    Function,
+}
 
-        /// All scripts that are declared here.
-        pub(crate) fn declared() -> Vec<&'static $crate::queue::script::Script> {
+/// All scripts as functions of one library of Redis. Redis reads it once, so that a call costs only what it
+/// does. Only hosts load it: whoever may load functions chooses what hosts run.
+///
+/// A function is named after its script and the digest of its source, and the library after the digest of
+/// its text, so that hosts of different versions work side by side.
+pub(super) struct Library {
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+/// The beginning of the name of each library.
+pub(super) const LIBRARIES: &str = "tqhost_";
+
+/// The functions that scripts share.
+const SHARED: [&str; 6] = [
+    include_str!("scripts/lib.lua"),
+    include_str!("scripts/ends.lua"),
+    include_str!("scripts/places.lua"),
+    include_str!("scripts/flows.lua"),
+    include_str!("scripts/turns.lua"),
+    include_str!("scripts/effects.lua"),
+];
+
+/// The line of a script at which a call begins. What stands before it are functions of the script.
+const BEGIN_CALL: &str = "\nbegin_call()\n";
+
+struct Declared {
+    kind: ScriptKind,
+    name: &'static str,
+    body: &'static str,
+}
+
+/// Declares scripts: each is a file in the folder `scripts/`. A file that is declared twice makes two
+/// scripts, one of which only reads.
+macro_rules! scripts {
+    ($(pub $constant:ident = $kind:ident $name:literal),* $(,)?) => {
+        const DECLARED: &[Declared] = &[$(Declared {
+            kind: ScriptKind::$kind,
+            name: $name,
+            body: include_str!(concat!("scripts/", $name, ".lua")),
+        }),*];
+
+        scripts! { @statics 0usize; $($constant)* }
+
+        /// All scripts.
+        pub fn declared() -> Vec<&'static Script> {
             vec![$(&*$constant),*]
         }
     };
+    (@statics $at:expr; $first:ident $($rest:ident)*) => {
+        pub static $first: LazyLock<Script> = LazyLock::new(|| Script::new(&DECLARED[$at]));
+        scripts! { @statics $at + 1; $($rest)* }
+    };
+    (@statics $at:expr;) => {};
 }
-pub(crate) use scripts;
 
 scripts! {
     pub BEGIN = LetsOut "begin",
@@ -93,29 +140,81 @@ scripts! {
     pub TALLY = LetsOut "tally",
     pub REACH = LetsOut "reach",
     pub WRITE = LetsOut "write",
+    // The doctor, adopt and give-back call the rest.
+    pub EXAMINE = LetsOut "examine",
+    pub EXAMINE_LOOK = Reads "examine",
+    pub MEND = LetsOut "mend",
+    pub MEND_LOOK = Reads "mend",
+    pub CONVERT = LetsOut "convert",
+    pub REPLACE = LetsOut "replace",
+    pub ADOPT = LetsOut "adopt",
+    pub FORGET = LetsOut "forget",
+    pub NAMES = Reads "names",
+    pub RETURN = LetsOut "return",
+    pub RETURN_LOOK = Reads "return",
+    pub SURVEY = Reads "survey",
+    pub CLAIMED = Reads "claimed",
+    pub PARKED = Reads "parked",
 }
 
+/// The library of this version.
+pub(super) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+    let function = |script: &Script, body: &str| {
+        let flags = script.kind.flag().map_or_else(String::new, |flag| format!("flags = {{ '{flag}' }}, "));
+        let name = script.function();
+        let (functions, call) = body.split_once(BEGIN_CALL).unwrap_or(("", body));
+        format!(
+            "do\n{functions}\nredis.register_function({{ function_name = '{name}', {flags}\
+             callback = function(keys, args)\nKEYS, ARGV = keys, args{BEGIN_CALL}{call}\nend }})\nend\n"
+        )
+    };
+    let functions: String = DECLARED.iter().map(|of| function(&Script::new(of), of.body)).collect();
+    let text = format!("local KEYS, ARGV\n{}\n{functions}", SHARED.join("\n"));
+    let name = format!("{LIBRARIES}{}", redis::Script::new(&text).get_hash());
+    Library { text: format!("#!lua name={name}\n{text}"), name }
+});
+
 impl Script {
-    /// `body` may use the functions of `lib.lua`, `flows.lua` and `turns.lua`.
-    pub(crate) fn new(kind: ScriptKind, name: &'static str, body: &str) -> Script {
-        let shared = [
-            include_str!("scripts/lib.lua"),
-            include_str!("scripts/flows.lua"),
-            include_str!("scripts/turns.lua"),
-        ];
-        let source = format!("{}\n{}\n{body}", kind.first_line(), shared.join("\n"));
+    fn new(of: &Declared) -> Script {
+        let flags = of.kind.flag().map_or_else(String::new, |flag| format!(" flags={flag}"));
+        let source = format!("#!lua{flags}\n{}\n{}", SHARED.join("\n"), of.body);
         let sha1 = redis::Script::new(&source).get_hash().to_owned();
-        Script { name, kind, source, sha1 }
+        Script { name: of.name, kind: of.kind, source, sha1 }
+    }
+
+    /// Its name in the library.
+    fn function(&self) -> String {
+        format!("{}_{}", self.name, self.sha1)
     }
 
     /// Begins a call with this many keys. The caller adds the keys, then the arguments.
-    pub(super) fn command(&self, keys: usize) -> Cmd {
-        let mut command = redis::cmd(if self.kind == ScriptKind::Reads { "EVALSHA_RO" } else { "EVALSHA" });
-        command.arg(&self.sha1).arg(keys);
+    pub(super) fn command(&self, keys: usize, form: Form) -> Cmd {
+        let (mut command, name) = match (form, self.kind) {
+            (Form::Function, ScriptKind::Reads) => (redis::cmd("FCALL_RO"), Cow::from(self.function())),
+            (Form::Function, _) => (redis::cmd("FCALL"), self.function().into()),
+            (Form::Alone, ScriptKind::Reads) => (redis::cmd("EVALSHA_RO"), self.sha1.as_str().into()),
+            (Form::Alone, _) => (redis::cmd("EVALSHA"), self.sha1.as_str().into()),
+        };
+        command.arg(&*name).arg(keys);
         command
     }
 
-    /// The name of the script in Redis, for tests that watch or disturb its calls.
+    /// The call of the script alone in place of its function.
+    pub(super) fn alone(&self, call: &Cmd) -> Cmd {
+        let parts = call.args_iter().filter_map(|part| match part {
+            redis::Arg::Simple(part) => Some(part),
+            _ => None,
+        });
+        let mut command = redis::cmd(if self.kind == ScriptKind::Reads { "EVALSHA_RO" } else { "EVALSHA" });
+        command.arg(&self.sha1);
+        for part in parts.skip(2) {
+            command.arg(part);
+        }
+        command
+    }
+
+    /// The digest by which Redis knows the script. Tests that watch or disturb its calls find it in the name
+    /// of its function, too.
     pub fn sha1(&self) -> &str {
         &self.sha1
     }
@@ -158,8 +257,8 @@ impl ScriptCall {
         ScriptCall { last, ..self }
     }
 
-    pub(super) fn command(&self) -> Cmd {
-        let mut command = self.script.command(self.keys.len() + self.last.keys.len());
+    pub(super) fn command(&self, form: Form) -> Cmd {
+        let mut command = self.script.command(self.keys.len() + self.last.keys.len(), form);
         command.arg(&self.keys).arg(&self.last.keys).arg(&self.args).arg(&self.last.args);
         command
     }
@@ -206,6 +305,8 @@ mod tests {
         let mut run: BTreeSet<&str> = sources.iter().flat_map(|source| commands(source)).collect();
         // tracks.lua names its command by an expression, and write.lua gets it.
         run.extend(["HSCAN", "ZSCAN"]);
+        // Only operators run convert.lua (`rights`).
+        run.remove("RENAME");
         assert_eq!(listed, run);
     }
 }

@@ -18,7 +18,7 @@ use super::handle::{Queue, millis, window};
 use super::reply;
 use super::script;
 use super::server::is_large;
-use super::status::TaskName;
+use super::status::{Status, TaskName};
 use crate::effects::{Effects, FIXED_BYTES};
 use crate::field::Field;
 use crate::task::{FailureKind, SettledAs, Task};
@@ -414,7 +414,8 @@ impl Queue {
         let of_effects: usize = effects.iter().flatten().map(|effect| effect.keys.len()).sum();
         let told = &self.told;
         let records = batch.iter().filter(|ending| ending.record().is_some()).count();
-        let mut command = script::SETTLE.command(5 + keyed + of_effects + records + told.keys.len());
+        let mut command =
+            script::SETTLE.command(5 + keyed + of_effects + records + told.keys.len(), self.link.form());
         command
             .arg(&keys.stream)
             .arg(&keys.delayed)
@@ -460,13 +461,16 @@ impl Queue {
         command.arg(values().map(EffectCall::value_to_set).collect::<Vec<_>>());
         for n in others {
             self.add_ending(&mut command, consumer, batch[*n]);
-            if batch[*n].effects().is_some() {
-                command.arg(effects[*n].len());
-                command.arg(effects[*n].iter().flat_map(|effect| &effect.values).collect::<Vec<_>>());
-            }
-            if let (Some(record), EndingSubject::Task(task)) = (batch[*n].record(), &batch[*n].subject) {
-                command.arg(rules.failed_attempts).arg(task.attempt);
-                command.arg(record.outcome).arg(&record.last_lines);
+            command.arg(effects[*n].len());
+            command.arg(effects[*n].iter().flat_map(|effect| &effect.values).collect::<Vec<_>>());
+            match (batch[*n].record(), &batch[*n].subject) {
+                (Some(record), EndingSubject::Task(task)) => {
+                    command.arg(1).arg(rules.failed_attempts).arg(task.attempt);
+                    command.arg(record.outcome).arg(&record.last_lines);
+                }
+                _ => {
+                    command.arg("");
+                }
             }
         }
         command.arg(&told.args);
@@ -477,25 +481,18 @@ impl Queue {
     fn add_ending(&self, command: &mut Cmd, consumer: &str, ending: &Ending) {
         let Ending { subject, settlement, plugin, .. } = ending;
         let id = subject.id();
-        let mut begin = |what: &str, attempt: u32, error: &str, delay: Duration| {
-            command.arg(what).arg(subject.entry()).arg(attempt).arg(plugin.as_ref());
-            command.arg(ending.enqueued_at_ms());
-            match ending.ran_ms() {
-                Some(ms) => command.arg(ms),
-                None => command.arg(""),
-            };
-            command.arg(&*id).arg(error).arg(millis(delay));
+        let fact = |holds: bool| if holds { "1" } else { "" };
+        let completes = matches!(settlement, Settlement::Complete { .. });
+        let is_owners = !completes || self.rules.turns.are_limited();
+        let mut begin = |how: Status, attempt: u32, error: &str, from: Option<u64>, delay: Duration| {
+            command.arg(how.into_str()).arg(fact(is_owners)).arg(fact(!is_owners && ending.is_plain()));
+            command.arg(subject.entry()).arg(attempt).arg(plugin.as_ref()).arg(ending.enqueued_at_ms());
+            let number = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
+            command.arg(number(ending.ran_ms())).arg(&*id).arg(error).arg(number(from)).arg(millis(delay));
         };
         match (settlement, subject) {
             (Settlement::Complete { result, effects }, EndingSubject::Task(task)) => {
-                let what = match effects {
-                    None if self.rules.turns.are_limited() => "O",
-                    Some(_) if self.rules.turns.are_limited() => "Y",
-                    None => "C",
-                    Some(_) if ending.is_plain() => "N",
-                    Some(_) => "X",
-                };
-                begin(what, task.attempt, "", Duration::ZERO);
+                begin(Status::Completed, task.attempt, "", None, Duration::ZERO);
                 let result = result.iter().map(|result| (b"result".to_vec(), result.clone()));
                 let flows = effects.as_ref().and_then(|effects| TaskName::list(effects.flows()));
                 let flows = flows.map(|flows| codec::raw("flows", &flows));
@@ -509,12 +506,8 @@ impl Queue {
                 add_fields(command, &result.chain(flows).chain(joins).chain(span).collect());
             }
             (Settlement::Park { delay, from, next_attempt, deferrals, error }, EndingSubject::Task(task)) => {
-                let what = match from {
-                    DelayStart::Enqueueing => "E",
-                    DelayStart::Now if ending.record().is_some() => "R",
-                    DelayStart::Now => "P",
-                };
-                begin(what, *next_attempt, error, *delay);
+                let since = (*from == DelayStart::Enqueueing).then(|| ending.enqueued_at_ms());
+                begin(Status::Pending, *next_attempt, error, since, *delay);
                 let mut fields = codec::encode(task, *next_attempt, *deferrals);
                 if *from == DelayStart::Enqueueing {
                     fields.push(codec::due_at(task, *delay));
@@ -531,8 +524,7 @@ impl Queue {
                     EndingSubject::Task(task) => (task.attempt, codec::own_fields(task)),
                     EndingSubject::Malformed(entry) => (1, entry.fields.clone()),
                 };
-                let what = if ending.record().is_some() { "F" } else { "B" };
-                begin(what, attempt, error, Duration::ZERO);
+                begin(Status::Failed, attempt, error, None, Duration::ZERO);
                 fields.extend([
                     codec::raw("tq-id", &*id),
                     codec::raw("tq-queue", &self.rules.name),

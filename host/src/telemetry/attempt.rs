@@ -14,7 +14,7 @@ use super::span::{Span, SpanKind};
 use super::traces::Traces;
 use crate::task::Task;
 
-/// The most links of a span. lib.lua keeps as many spans of the children of a flow.
+/// The most links of a span. flows.lua keeps as many spans of the children of a flow.
 const MAX_LINKS: usize = 128;
 
 /// The traces of one attempt. The default is for an attempt whose spans go nowhere.

@@ -163,7 +163,10 @@ pub fn to_redis(
         }
         Fault::RedisSleeps => ask(redis::cmd("DEBUG").arg("SLEEP").arg(step.lasts.as_secs_f64())),
         Fault::ClientsKilled => ask(redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")),
-        _ => ask(redis::cmd("SCRIPT").arg("FLUSH")),
+        _ => {
+            ask(redis::cmd("SCRIPT").arg("FLUSH"));
+            ask(redis::cmd("FUNCTION").arg("FLUSH"));
+        }
     }
     None
 }

@@ -56,7 +56,7 @@ pub enum Fault {
     RedisStopped,
     /// CLIENT KILL of every connection.
     ClientsKilled,
-    /// SCRIPT FLUSH.
+    /// SCRIPT FLUSH and FUNCTION FLUSH.
     ScriptsFlushed,
     /// SIGKILL, and the last writes are removed from its append-only file.
     RedisCutShort,
@@ -214,7 +214,7 @@ impl fmt::Display for Fault {
             Fault::RedisSleeps => "Redis: DEBUG SLEEP",
             Fault::RedisStopped => "Redis: SIGSTOP",
             Fault::ClientsKilled => "Redis: CLIENT KILL",
-            Fault::ScriptsFlushed => "Redis: SCRIPT FLUSH",
+            Fault::ScriptsFlushed => "Redis: FUNCTION FLUSH",
             Fault::RedisCutShort => "Redis: SIGKILL, and its last writes gone",
             Fault::RedisFailedOver => "Redis: failover to a replica that lags",
             Fault::PluginReplaced => "plugin: a good version",

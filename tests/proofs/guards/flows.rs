@@ -31,7 +31,7 @@ pub const CASES: &[Case] = &[
     Case {
         what: "no task ends a flow that another one joins",
         scenario: a_task_ends_only_its_own_flow,
-        mutations: &[&[("flows().leave(key_of(status, id, 'flow'), dead)", "flows().leave(joins, dead)")]],
+        mutations: &[&[("flows.leave(key_of(status, id, 'flow'), dead)", "flows.leave(joins, dead)")]],
     },
     Case {
         what: "who cancels the last task of a flow that has failed stops the release of its children",
@@ -39,7 +39,7 @@ pub const CASES: &[Case] = &[
         mutations: &[
             &[("if has_flow then redis.call('UNLINK', KEYS[7]) end", "")],
             &[("redis.call('HGET', flow, 'letter') and 'FAILED' or ''", "''")],
-            &[("redis.pcall('HDEL', flow, 'letter')\n    end", "end")],
+            &[("redis.pcall('HDEL', flow, 'letter')\n  end", "end")],
         ],
     },
     Case {

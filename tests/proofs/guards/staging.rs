@@ -26,7 +26,7 @@ pub const CASES: &[Case] = &[
         scenario: failures_are_kept_once,
         mutations: &[
             &[("if #old > 0 then redis.call('HDEL', record.key, unpack(old)) end", "")],
-            &[("if record then keep(record, status, plugin, ran, message, delay) end", "")],
+            &[("if one.record then keep(one) end", "")],
             &[
                 ("(is_free or owned(entry, consumer))", "true"),
                 ("if not is_acked and not is_kept(status, entry) then return 0 end", ""),
@@ -37,8 +37,8 @@ pub const CASES: &[Case] = &[
         what: "the records of a task expire with its status, and by themselves if that gets lost",
         scenario: records_go_with_the_status,
         mutations: &[
-            &[("redis.call('PEXPIRE', record.key, RECORDS_LIVE + delay)", "")],
-            &[("set_status(status, 'attempts', record.key)", "")],
+            &[("redis.call('PEXPIRE', record.key, RECORDS_LIVE + one.delay)", "")],
+            &[("set_status(one.status, 'attempts', record.key)", "")],
             &[("if records then redis.pcall('PEXPIRE', key_of(status, id, 'attempts'), retention) end", "")],
         ],
     },

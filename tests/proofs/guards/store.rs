@@ -244,7 +244,7 @@ impl Store {
         keys.extend(["delayed", "parked", "dead"].map(|what| key(queue, what)));
         keys.push(key(queue, &format!("settled:{consumer}")));
         let (plain, other): (Vec<&Attempt>, Vec<&Attempt>) =
-            attempts.iter().partition(|attempt| attempt.what.is_empty());
+            attempts.iter().partition(|attempt| attempt.is_plain);
         let number = self.number.to_string();
         let (setters, plain): (Vec<&Attempt>, Vec<&Attempt>) =
             plain.into_iter().partition(|attempt| !attempt.effects.is_empty());
@@ -263,27 +263,28 @@ impl Store {
         }
         args.extend(setters.iter().map(|_| "1".to_owned()));
         args.extend(setters.iter().map(|attempt| attempt.effects[0].values[1].clone()));
-        for Attempt { what, entry, id, fields, effects, delay, .. } in other {
+        for Attempt { how, is_owners, has_record, entry, id, fields, effects, delay, .. } in other {
             keys.extend([self.status(queue, id), queue.to_owned()]);
-            args.extend(owned(&[what, entry, "1", "p", "1", "0", id, "", delay]));
+            let is_owners = if *is_owners { "1" } else { "" };
+            args.extend(owned(&[how, is_owners, "", entry, "1", "p", "1", "0", id, "", "", delay]));
             let joins = fields.chunks(2).find(|pair| pair[0] == "tq-joins");
-            let fields = match (*what, joins) {
-                ("B" | "P" | "F" | "R", _) => fields.clone(),
-                (_, Some(pair)) => owned(&["joins", &pair[1]]),
-                _ => Vec::new(),
+            let fields = match (*how, joins) {
+                ("COMPLETED", Some(pair)) => owned(&["joins", &pair[1]]),
+                ("COMPLETED", None) => Vec::new(),
+                _ => fields.clone(),
             };
             args.push(fields.len().to_string());
             args.extend(fields);
-            if *what == "X" {
-                args.push(effects.len().to_string());
-            }
-            if ["F", "R"].contains(what) {
-                keys.push(key(queue, &format!("attempts:{id}")));
-                args.extend(owned(&["2", "1", "retry", "log"]));
-            }
+            args.push(effects.len().to_string());
             for effect in effects {
                 keys.extend_from_slice(&effect.keys);
                 args.extend_from_slice(&effect.values);
+            }
+            if *has_record {
+                keys.push(key(queue, &format!("attempts:{id}")));
+                args.extend(owned(&["1", "2", "1", "retry", "log"]));
+            } else {
+                args.push(String::new());
             }
         }
         let replies: Vec<redis::Value> = self.ending(&script::SETTLE.source, queue, keys, args)?;

@@ -10,17 +10,13 @@ pub const CASES: &[Case] = &[
         scenario: a_turn_belongs_to_one_entry,
         mutations: &[
             &[("if not track or entry and entry ~= under then return end", "if not track then return end")],
-            &[(
-                "if not is_taken and not is_elsewhere(turns.statuses .. id, entry, id) then \
-                 give(track, id, entry) end",
-                "give(track, id, entry)",
-            )],
+            &[("if not is_taken and not is_elsewhere(turns.statuses .. id, entry, id) then", "if true then")],
         ],
     },
     Case {
         what: "of two entries with one id, the one that runs has the turn",
         scenario: the_entry_that_runs_has_the_turn,
-        mutations: &[&[("if track and under ~= entry then tracks().give(track, id, entry) end", "")]],
+        mutations: &[&[("if track and under ~= entry then tracks.give(track, id, entry) end", "")]],
     },
     Case {
         what: "a task waits while a cancelled run under its id is stopped, and is the next one of its track",
@@ -39,8 +35,8 @@ pub const CASES: &[Case] = &[
         what: "a task that is held leaves the status of another one with its id as it is",
         scenario: a_held_task_leaves_the_status_of_another,
         mutations: &[&[(
-            "if not mark_of(status, entry) and not is_elsewhere(status, entry, id) then\n      forget_end(",
-            "if true then\n      forget_end(",
+            "if not mark_of(status, entry) and not is_elsewhere(status, entry, id) then\n    forget_end(",
+            "if true then\n    forget_end(",
         )]],
     },
     Case {
@@ -69,7 +65,7 @@ pub const CASES: &[Case] = &[
         what: "what another program left gets a turn or is held, before anything new is read",
         scenario: what_another_program_left_has_a_turn,
         mutations: &[
-            &[("not tracks().take(id, found[2], field, deliveries)", "false")],
+            &[("not tracks.take(id, found[2], field, deliveries)", "false")],
             &[("if is_foreign(KEYS[3], owner[1]) then return", "if false then return")],
         ],
     },

@@ -18,7 +18,7 @@ pub const CASES: &[Case] = &[
         scenario: a_child_names_no_keys,
         mutations: &[
             &[("is_broken or not queue\n", "is_broken\n")],
-            &[("if queue then flows().with_keys(child, queue, child.id) end", "")],
+            &[("if queue then flows.with_keys(child, queue, child.id) end", "")],
             &[("~= prefix then task.marker = queue.stream end", "~= prefix then local _ = prefix end")],
         ],
     },
@@ -37,7 +37,7 @@ pub const CASES: &[Case] = &[
         what: "what a producer wrote into reserved fields is not kept while its task is held",
         scenario: forged_fields_are_not_held,
         mutations: &[
-            &[("keep_trusted(fields, status, id, entry)\n    if before", "if before")],
+            &[("keep_trusted(fields, status, id, entry)\n  if before", "if before")],
             &[("or known[4] == entry then return false", "then return false")],
             &[("if is_produced then redis.call('HSET', status, 'produced', entry) end", "")],
         ],

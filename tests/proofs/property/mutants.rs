@@ -77,7 +77,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle does not commit the effects",
         scripts: &[&script::SETTLE],
-        text: "for _, one in ipairs(all or {}) do one.kind.commit(one) end",
+        text: "for _, effect in ipairs(all) do effect.kind.commit(effect) end",
         instead: "",
         found: DIFFERS,
     },
@@ -85,7 +85,7 @@ pub const MUTATIONS: &[Mutation] = &[
         what: "settle commits the effects of an attempt that others have settled",
         scripts: &[&script::SETTLE],
         text: "if not is_ours and not is_kept(status, entry) then return 0 end",
-        instead: "for _, one in ipairs(all) do one.kind.commit(one) end",
+        instead: "for _, effect in ipairs(all) do effect.kind.commit(effect) end",
         found: "attempts have",
     },
     Mutation {
@@ -112,7 +112,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle sets no value of an attempt that is not plain",
         scripts: &[&script::SETTLE],
-        text: "redis.call('SET', one.key, one.value)\n        else",
+        text: "redis.call('SET', one.key, one.value)\n    else",
         instead: "else",
         found: "the values that attempts have set",
     },
@@ -344,7 +344,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "the end of a task lets its key live on",
         scripts: ALL,
-        text: "redis.call('PEXPIRE', marker, lives or window_after(how))",
+        text: "redis.call('PEXPIRE', marker, ended.lives or window_after(how))",
         instead: "local _ = id",
         found: "the key",
     },
@@ -432,15 +432,15 @@ pub const OF_TURNS: &[Mutation] = &[
     Mutation {
         what: "a task takes a turn that another one has",
         scripts: &[&script::CLAIM],
-        text: "if count_in(track) < turns.limit and not first_held(track) then",
+        text: "if tracks.count_in(track) < turns.limit and not first_held(track) then",
         instead: "if true then",
         found: "not the first",
     },
     Mutation {
         what: "a retry gives its turn up",
         scripts: &[&script::CLAIM],
-        text: "    if track then\n      -- It comes back",
-        instead: "    if false then\n      -- It comes back",
+        text: "  if track then\n    -- It comes back",
+        instead: "  if false then\n    -- It comes back",
         found: "never ended",
     },
     Mutation {
@@ -453,14 +453,14 @@ pub const OF_TURNS: &[Mutation] = &[
     Mutation {
         what: "more tasks than may have the turn",
         scripts: &[&script::SETTLE],
-        text: "local member = count_in(track) < turns.limit and first_held(track)",
+        text: "local member = tracks.count_in(track) < turns.limit and first_held(track)",
         instead: "local member = first_held(track)",
         found: "",
     },
     Mutation {
         what: "a worker that lost its lease completes a task",
         scripts: &[&script::SETTLE],
-        text: "local is_free = completes and what ~= 'O' and what ~= 'Y'",
+        text: "local is_free = not one.is_owners",
         instead: "local is_free = completes",
         found: "and owns it: false",
     },

@@ -76,7 +76,7 @@ fn unreadable_entries_are_malformed() {
     assert_eq!(large("a", MAX_TASK_BYTES + 1), Err(Malformed::TooLarge(MAX_TASK_BYTES + 1)));
     let too_large = Err(Malformed::ReservedTooLarge(MAX_RESERVED_BYTES + 1));
     assert_eq!(large("tq-key", MAX_RESERVED_BYTES + 1), too_large);
-    let lua = include_str!("../scripts/lib.lua");
+    let lua = include_str!("../scripts/ends.lua");
     assert!(lua.contains(&format!("{{}}, {MAX_TASK_BYTES} - 65536,")), "an end task is no larger");
     let binary = StreamEntry { id: "1-0".into(), fields: vec![(vec![0xff], vec![])], deliveries: 1 };
     assert_eq!(decode(&"q".into(), binary.clone()), Err((Malformed::NameNotUtf8, binary)));

@@ -6,6 +6,7 @@
 -- Gives how many tasks were noted. Safe to run again.
 --
 -- A key of another type in the place of an alias is replaced: the key is tqhost's.
+begin_call()
 for i = 2, #KEYS do
   local alias, at = KEYS[i], 3 * i - 4
   local enqueued_at = ARGV[at + 1] ~= '' and ARGV[at + 1] or now_text

@@ -27,6 +27,7 @@
 -- while nothing else ran there. The marker holds the id of the first task, so a task that lost its host is
 -- not its own duplicate. The status holds the fence of the last delivery, because Redis does not count a
 -- takeover from an owner that lives. A child whose end its flow cannot note does not end. Safe to run again.
+begin_call()
 take_told()
 local consumer, out = ARGV[4], {}
 
@@ -35,7 +36,9 @@ local function cancel(status, marker, id, entry, changes)
   local bad = to_wait_for(join_refusal(status))
   if bad then error(bad) end
   append(changes, 'entry', entry)
-  end_task(status, marker, id, 'CANCELLED', changes, drop(entry))
+  end_task({
+    status = status, marker = marker, id = id, how = 'CANCELLED', changes = changes, source = drop(entry),
+  })
 end
 
 -- Lets a task wait for a second among the delayed ones.
@@ -47,7 +50,7 @@ local function put_off(status, id, entry)
   keep_origin(fields, id, entry)
   drop(entry)
   put(here, fields, now + 1000, entry)
-  if turns.limit then failure_of(tracks().free, id, entry) end
+  if turns.limit then failure_of(tracks.free, id, entry) end
 end
 
 local function begin(
@@ -69,7 +72,7 @@ local function begin(
   end
   if is_elsewhere(status, entry, id) then
     drop(entry)
-    if turns.limit then failure_of(tracks().free, id, entry) end
+    if turns.limit then failure_of(tracks.free, id, entry) end
     return 3
   end
   local noted, last, known_entry = unpack(redis.pcall('HMGET', status, 'alone', 'fence', 'entry'))
@@ -99,8 +102,8 @@ local function begin(
   if alone == '1' then redis.call('HSET', status, 'alone', entry .. ' ' .. crashes) end
   if is_produced then redis.call('HSET', status, 'produced', entry) end
   -- A second entry with its id may have been given the turn, and does not run.
-  local track, under = unpack(turns.limit and { tracks().turn_of(id) } or {})
-  if track and under ~= entry then tracks().give(track, id, entry) end
+  local track, under = unpack(turns.limit and { tracks.turn_of(id) } or {})
+  if track and under ~= entry then tracks.give(track, id, entry) end
   local given = tonumber(fence)
   last = tonumber(last) or 0
   if again == '1' and last >= given then given = last + 1 end

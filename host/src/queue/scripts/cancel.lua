@@ -16,6 +16,7 @@
 -- its turn until its host has stopped the handler and settles it, and the mark names its entry. If the entry
 -- of a waiting task is not known (an older host promoted it), the task is marked too: begin.lua drops it at
 -- its delivery, or settle.lua honours the mark.
+begin_call()
 take_told()
 local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[4], 'hash',
   KEYS[6], 'hash') or join_refusal(KEYS[4])
@@ -106,8 +107,10 @@ if not found and not runs and not status then
 end
 redis.call('HDEL', KEYS[4], 'entry')
 -- The end of a task that is only marked is told by the script that finds its entry later.
-local source = found and fields
-end_task(KEYS[4], KEYS[5], ARGV[4], 'CANCELLED', {}, source)
+end_task({
+  status = KEYS[4], marker = KEYS[5], id = ARGV[4], how = 'CANCELLED', changes = {}, source = fields,
+  is_untold = not found,
+})
 if not found then
   -- The mark lives for at least a day. It is of no use to a later delivery, or to a task that never existed.
   redis.call('HSET', KEYS[4], 'status', 'CANCELLED', 'cancel', '1')

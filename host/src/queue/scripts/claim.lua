@@ -18,6 +18,7 @@
 -- of tasks before they are read. If the reply is lost, recover.lua finds the entries.
 --
 -- Entries that another program left are older than every new one. In a queue with tracks they come first.
+begin_call()
 take_told()
 local consumer, want, most, field = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 
@@ -39,11 +40,11 @@ while true do
   local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', stream, '>')
   local found = read and read[1][2] or {}
   for _, entry in ipairs(found) do
-    if not turns.limit or tracks().take(entry[1], entry[2], field) then
+    if not turns.limit or tracks.take(entry[1], entry[2], field) then
       append(entries, entry)
     else
       size = size + size_of(entry[2])
-      append(held, tracks().named_by(entry[2], ARGV[8]))
+      append(held, tracks.named_by(entry[2], ARGV[8]))
     end
   end
   looked = looked + #found

@@ -6,6 +6,7 @@
 --
 -- A lease that ends more than two leases from now was granted before the clock went back, and is ignored.
 -- Safe to run again.
+begin_call()
 local host, lease = ARGV[1], tonumber(ARGV[2])
 redis.call('ZADD', KEYS[2], now + lease, host)
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)

@@ -10,6 +10,7 @@
 --   -1: the queue is full
 --   -2: the task that had the key was lost, and its key is free now; call again
 --   the id of the task that has the idempotency key: nothing was written
+begin_call()
 take_told()
 local status, marker, holder, id = KEYS[4], KEYS[5], KEYS[6], ARGV[5]
 local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', status, 'hash')

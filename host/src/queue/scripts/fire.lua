@@ -9,6 +9,7 @@
 --   0: this time or a later one was handled before (perhaps by this call, whose reply was lost)
 --   -1: the queue is full; nothing was written
 --   -2: it is too late; the time counts as handled, and nothing was enqueued
+begin_call()
 local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[4], 'hash')
 if bad then return bad end
 local time, late = tonumber(ARGV[2]), tonumber(ARGV[5])

@@ -11,6 +11,7 @@
 --   has groups that nobody has confirmed (TQGROUP, and their names).
 --
 -- A group that is created again is given every entry again, so none of them is history. Safe to run again.
+begin_call()
 
 -- The commands of all scripts; ARGV has the others. A script that is refused one of them after its first
 -- write leaves its task half settled, so a host asks for all of them before it takes a task.

@@ -15,6 +15,7 @@
 -- pending ones. No other consumer can own that task then. Its status says, for one lease at a time, that it
 -- belongs to this consumer; settle.lua accepts that in place of the entry.
 -- JUSTID keeps the delivery count, which counts crashes. Safe to run again.
+begin_call()
 take_told()
 local consumer, lease_end, out = ARGV[4], now + ARGV[5], {}
 

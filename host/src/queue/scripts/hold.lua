@@ -27,6 +27,7 @@
 --
 -- A second call with the same entry is not counted again, and every other call may be repeated. If the clock
 -- was put back, no time counts as further away than it can be.
+begin_call()
 local LONGEST_ASKED = 3600000
 local DAY = 86400000
 local what, after, pause, consumer = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]

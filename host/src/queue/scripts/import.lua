@@ -7,6 +7,7 @@
 --   stopped yet, or has completed. With 0 and 2 nothing was written.
 --
 -- The status is kept for at least a day, also where the queue keeps none, so that a repeated call finds it.
+begin_call()
 local dead, status, fields = KEYS[2], KEYS[3], { unpack(ARGV, 2) }
 local bad = wrong_type(dead, 'stream')
 if bad then return bad end

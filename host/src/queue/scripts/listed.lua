@@ -7,6 +7,7 @@
 --
 -- Where the task has left meanwhile, the list goes on with the first task of its due time, so a task may come
 -- twice, and none is left out.
+begin_call()
 local first = ARGV[1] == '1' and redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. HELD) or 0
 if ARGV[2] ~= '' then
   local rank = redis.call('ZSCORE', KEYS[1], ARGV[3]) == ARGV[2] and redis.call('ZRANK', KEYS[1], ARGV[3])

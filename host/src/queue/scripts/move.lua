@@ -4,6 +4,7 @@
 -- ARGV  1 how many at most · 2 the most tasks that may wait or run
 -- Gives how many were moved. At any moment an item is in the list or in the stream.
 -- A full queue takes nothing.
+begin_call()
 local bad = wrong_type(stream, 'stream', KEYS[3], 'list')
 if bad then return bad end
 local most, moved = math.min(room(ARGV[2]), tonumber(ARGV[1])), 0

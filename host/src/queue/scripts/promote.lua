@@ -14,6 +14,7 @@
 --
 -- Fields that cannot be read would block everything behind them. They go into the stream as the value of one
 -- field, with an invalid attempt, so that their delivery buries them as malformed.
+begin_call()
 take_told()
 local bad = wrong_type(stream, 'stream')
 if bad then return bad end
@@ -38,7 +39,7 @@ local function release_children(member)
   local children = flow .. ':children'
   -- Whoever cancels the task that joins a flow deletes the flow.
   if redis.call('EXISTS', flow) == 0 then redis.call('DEL', children) end
-  local is_broken = flows().refusal(flow)
+  local is_broken = flows.refusal(flow)
   local released = 0
   for _ = 1, math.max(1, math.floor(STEP / flows_due)) do
     if bytes_left <= 0 then break end
@@ -49,8 +50,8 @@ local function release_children(member)
       return
     end
     local child = cmsgpack.unpack(packed)
-    local queue = flows().partner(child.stream)
-    if queue then flows().with_keys(child, queue, child.id) end
+    local queue = flows.partner(child.stream)
+    if queue then flows.with_keys(child, queue, child.id) end
     -- A queue that is not configured any more, or whose keys have another type, takes no tasks, and holds up
     -- no others. Tasks that wait for their flows are among the delayed ones of their queue, so a queue could
     -- wait for itself: one with an empty stream takes a child in any case.
@@ -68,7 +69,7 @@ local function release_children(member)
     local index = string.match(value_in(child.fields, 'tq-flow'), '^%d+')
     local duplicate = enqueue(child)
     if duplicate then
-      flows().join(flow, index, child.id, 'CANCELLED', duplicate, child.queue)
+      flows.join(flow, index, child.id, 'CANCELLED', duplicate, child.queue)
     else
       redis.call('HSET', child.status, 'flow', index .. ' ' .. flow)
       redis.call('HSET', flow .. ':results', index, 'PENDING ' .. child.queue .. ' ' .. child.id)

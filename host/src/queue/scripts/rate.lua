@@ -7,6 +7,7 @@
 --
 -- If the clock was put back, that time lies too far in the future, and the queue would wait until then. When
 -- it is ahead by more than twice the steps that it may be, the rate begins again at the present.
+begin_call()
 local time = clock[1] * 1000000 + clock[2]
 local step, ahead, want = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local due = tonumber(redis.call('GET', KEYS[1])) or 0

@@ -2,4 +2,5 @@
 --
 -- KEYS  any
 -- Gives 1. Safe to run again.
+begin_call()
 return 1

@@ -22,6 +22,7 @@
 --
 -- If the reply is lost, this consumer owns entries that it has not seen: recover.lua finds them, or this
 -- script after another lease.
+begin_call()
 take_told()
 local consumer, lease, limit, bytes = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local outlived, most, field = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11]
@@ -77,9 +78,9 @@ local function take_over(id, owner, idle, deliveries)
   local found = redis.call('XRANGE', stream, id, id)[1]
   if found then size = size + size_of(found[2]) end
   -- This consumer may still run its own entries, so they are not put aside.
-  if found and turns.limit and owner ~= consumer and not tracks().take(id, found[2], field, deliveries) then
+  if found and turns.limit and owner ~= consumer and not tracks.take(id, found[2], field, deliveries) then
     held = held + 1
-    append(named, tracks().named_by(found[2], ARGV[12]))
+    append(named, tracks.named_by(found[2], ARGV[12]))
     return
   end
   -- XCLAIM removes a deleted entry from the pending ones.

@@ -6,6 +6,7 @@
 --       · 7… entries that are in flight, to leave out
 -- Gives the id to go on at ('' when done) and entries as { id, fields (false when deleted), deliveries }.
 --   Writes nothing.
+begin_call()
 local skip, out, size = {}, {}, 0
 for i = 7, #ARGV do skip[ARGV[i]] = true end
 local look, give, bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])

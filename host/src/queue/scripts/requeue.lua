@@ -7,6 +7,7 @@
 -- Gives 1; 2 when the flow that the task belongs to, or joins, is not known any more; or 0: then nothing was
 --   written. The dead letter does not exist (any more), or its id belongs to a task that has completed, runs,
 --   or is being stopped: its producer sent it again. Or a flow holds the task with this id.
+begin_call()
 take_told()
 local dead, status, fields = KEYS[2], KEYS[3], { unpack(ARGV, 4) }
 if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end
@@ -18,7 +19,7 @@ if is == 'COMPLETED' or runs or mark_of(status, '') or is_held(status, id) then 
 -- The flow that a field of the dead letter names. The letter may be forged, so the flow has to know its
 -- child, and a task joins no flow but its own.
 local function flow_named(field, value)
-  if field == 'flow' then return select(2, flows().of_child(value, id)) end
+  if field == 'flow' then return select(2, flows.of_child(value, id)) end
   return value == key_of(status, id, 'flow') and value
 end
 

@@ -9,6 +9,7 @@
 -- Gives how many children the list holds. If it did not hold as many as expected, nothing was written: an
 -- earlier call whose reply was lost has added these, or the list is gone. A call that arrives after the flow
 -- has started adds nothing either, because its children may have left the list by then.
+begin_call()
 local at, kept = 3, redis.call('LLEN', KEYS[1])
 if kept ~= tonumber(ARGV[2]) or redis.call('EXISTS', KEYS[2]) == 1 then return kept end
 while at <= #ARGV do

@@ -7,6 +7,7 @@
 --   was deleted by XDEL, the note of the history or false }, and for each group { name, last delivered id,
 --   entries read so far or false, pending ones, 1 when it is confirmed }. Empty without a stream. Writes
 --   nothing.
+begin_call()
 local info = redis.pcall('XINFO', 'STREAM', stream)
 if info.err then return {} end
 local about, groups = named(info), {}

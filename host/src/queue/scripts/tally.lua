@@ -9,6 +9,7 @@
 --
 -- The mark of a host is the number of its last call. Safe to run again, unless more than ARGV[9] hosts have
 -- counted something in this hour: the others have no mark.
+begin_call()
 local mark = 'by:' .. ARGV[5]
 local found = redis.call('HMGET', KEYS[1], mark, 'marks', ARGV[1], ARGV[3])
 if found[1] and tonumber(found[1]) >= tonumber(ARGV[6]) then return 0 end

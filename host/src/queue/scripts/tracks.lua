@@ -9,6 +9,7 @@
 --   broken-track: a turn is noted in one of two places, or a held task is not among the delayed ones
 --
 -- Every script leaves the tracks whole, so one look at one moment is enough. Safe to run again.
+begin_call()
 take_told()
 local out, mends = {}, ARGV[7] == '1'
 
@@ -19,13 +20,13 @@ local function is_somewhere(id, entry)
 end
 
 local function look_at_owner(id)
-  local track, entry = tracks().turn_of(id)
+  local track, entry = tracks.turn_of(id)
   if track and not is_somewhere(id, entry) then
     append(out, 'turn-without-task', id)
-    if mends then tracks().free(id) end
+    if mends then tracks.free(id) end
   elseif not track or not redis.call('ZSCORE', turns.tracks, track .. '/b/' .. id) then
     append(out, 'broken-track', id)
-    if mends and track then tracks().give(track, id, entry) end
+    if mends and track then tracks.give(track, id, entry) end
     if mends and not track then redis.call('HDEL', turns.owners, id) end
   end
 end
@@ -33,19 +34,19 @@ end
 local function look_at_member(member)
   local track, kind, rest = string.match(member, '^(%w+)/(%w)/(.*)$')
   if kind == 'b' then
-    if tracks().turn_of(rest) == track then return end
+    if tracks.turn_of(rest) == track then return end
     append(out, 'broken-track', rest)
     if mends then
       redis.call('ZREM', turns.tracks, member)
-      tracks().pass_on(track)
+      tracks.pass_on(track)
     end
   elseif not redis.call('ZSCORE', turns.delayed, member) then
     append(out, 'broken-track', member)
     -- Fields without a due time are a fault of their own, which puts them back into the stream.
     if mends then redis.call('ZREM', turns.tracks, member) end
-  elseif tracks().count_in(track) == 0 then
+  elseif tracks.count_in(track) == 0 then
     append(out, 'track-without-turn', member)
-    if mends then tracks().pass_on(track) end
+    if mends then tracks.pass_on(track) end
   end
 end
 

@@ -34,170 +34,160 @@ is_text = function(bytes)
   return true
 end
 
-local track_functions
-tracks = function()
-  if track_functions then return track_functions end
-  local owners, members = turns.owners, turns.tracks
+-- The bounds of the members of a track: those with their turn (b), or those that are held (h).
+local function range(track, kind)
+  local from = track .. '/' .. kind
+  return '[' .. from .. '/', '(' .. from .. '0'
+end
 
-  -- The bounds of the members of a track: those with their turn (b), or those that are held (h).
-  local function range(track, kind)
-    local from = track .. '/' .. kind
-    return '[' .. from .. '/', '(' .. from .. '0'
+-- How many tasks of a track have their turn.
+function tracks.count_in(track)
+  return redis.call('ZLEXCOUNT', turns.tracks, range(track, 'b'))
+end
+
+local function first_held(track)
+  local from, to = range(track, 'h')
+  return redis.call('ZRANGEBYLEX', turns.tracks, from, to, 'LIMIT', 0, 1)[1]
+end
+
+-- The track of a task that has its turn, and its entry.
+function tracks.turn_of(id)
+  local noted = redis.call('HGET', turns.owners, id)
+  if noted then return string.match(noted, '^(%S+) (%S+)$') end
+end
+
+-- Notes that a task has its turn, and under which entry.
+function tracks.give(track, id, entry)
+  redis.call('HSET', turns.owners, id, track .. ' ' .. entry)
+  redis.call('ZADD', turns.tracks, 0, track .. '/b/' .. id)
+end
+
+-- Puts a held task back into the stream, and gives it its turn. A task that cannot be read has none: its
+-- delivery buries it.
+local function call_up(track, member)
+  local packed = redis.call('HGET', turns.parked, member)
+  redis.call('ZREM', turns.tracks, member)
+  redis.call('ZREM', turns.delayed, member)
+  redis.call('HDEL', turns.parked, member)
+  -- Somebody deleted its fields.
+  if not packed then return end
+  local fields = parked_fields(packed)
+  local id = fields and value_in(fields, 'tq-id')
+  if not id then
+    redis.call('XADD', stream, '*', 'member', member, 'unreadable', packed, 'tq-attempt', 'unreadable')
+    return
   end
-
-  -- How many tasks of a track have their turn.
-  local function count_in(track)
-    return redis.call('ZLEXCOUNT', members, range(track, 'b'))
+  local entry = redis.call('XADD', stream, '*', unpack(fields))
+  tracks.give(track, id, entry)
+  local status = turns.statuses .. id
+  local is, _, parked_as = place_of(status)
+  if is == 'PENDING' and parked_as == member then
+    redis.call('HSET', status, 'entry', entry)
+    redis.call('HDEL', status, 'parked_as', 'note')
   end
+end
 
-  local function first_held(track)
-    local from, to = range(track, 'h')
-    return redis.call('ZRANGEBYLEX', members, from, to, 'LIMIT', 0, 1)[1]
+-- Gives the free places of a track to tasks that are held.
+function tracks.pass_on(track)
+  -- Members without fields take no place. So many are looked at in one call.
+  for _ = 1, 100 do
+    local member = tracks.count_in(track) < turns.limit and first_held(track)
+    if not member then return end
+    call_up(track, member)
   end
+end
 
-  -- The track of a task that has its turn, and its entry.
-  local function turn_of(id)
-    local noted = redis.call('HGET', owners, id)
-    if noted then return string.match(noted, '^(%S+) (%S+)$') end
+-- Takes the turn from a task that has ended, and passes it on. With `entry`, only if the task has its turn
+-- under this entry: another task may have its id.
+function tracks.free(id, entry)
+  local track, under = tracks.turn_of(id)
+  if not track or entry and entry ~= under then return end
+  redis.call('HDEL', turns.owners, id)
+  redis.call('ZREM', turns.tracks, track .. '/b/' .. id)
+  tracks.pass_on(track)
+end
+
+-- The track of a task, or nil: it runs beside all others. `field` is the field that names it (empty: all
+-- tasks are in one track). A task that waits for its time joins its track when it is due. A task whose flow
+-- has failed does not run, nor does one that is malformed.
+local function track_of(fields, field, entry)
+  local id = value_in(fields, 'tq-id')
+  local is_malformed = #fields > 7000 or id and (id == '' or #id > 256 or not is_text(id))
+  if is_malformed or value_in(fields, 'tq-delay-ms') then return nil end
+  local has_failed = value_in(fields, 'tq-flow-failed')
+  if has_failed and is_of_host(turns.statuses .. (id or entry), id or entry, entry) then return nil end
+  if field == '' then return 'all' end
+  local key = value_in(fields, field)
+  return key and key ~= '' and string.sub(redis.sha1hex(key), 1, 16) or nil
+end
+
+-- Puts a task that was just delivered aside, behind those of its track. If it was delivered before, it has
+-- waited for its first attempt, and its next delivery goes on counting.
+local function hold(track, id, entry, fields, before)
+  local from, to = range(track, 'h')
+  local last = redis.call('ZREVRANGEBYLEX', turns.tracks, to, from, 'LIMIT', 0, 1)[1]
+  local number = last and tonumber(string.match(last, '/h/(%d+)/')) + 1 or 1
+  local member = track .. '/h/' .. string.format('%016.0f', number) .. '/' .. entry
+  local status = turns.statuses .. id
+  keep_trusted(fields, status, id, entry)
+  if before then
+    local last = tonumber(redis.pcall('HGET', status, 'fence')) or 0
+    append(fields, 'tq-fence', string.format('%.0f', math.max(before, last)))
+    if before > 1 then append(fields, 'tq-crashes', before - 1) end
+    if not value_in(fields, 'tq-attempt') then append(fields, 'tq-attempt', '1') end
   end
-
-  -- Notes that a task has its turn, and under which entry.
-  local function give(track, id, entry)
-    redis.call('HSET', owners, id, track .. ' ' .. entry)
-    redis.call('ZADD', members, 0, track .. '/b/' .. id)
+  local enqueued_at = keep_origin(fields, id, entry)
+  redis.call('ZADD', turns.tracks, 0, member)
+  redis.call('ZADD', turns.delayed, HELD, member)
+  redis.call('HSET', turns.parked, member, cmsgpack.pack(fields))
+  if not mark_of(status, entry) and not is_elsewhere(status, entry, id) then
+    forget_end(status, 'entry', 'due_at', 'progress')
+    set_status(status, 'status', 'PENDING', 'attempt', value_in(fields, 'tq-attempt') or '1',
+      'enqueued_at', enqueued_at, 'parked_as', member, 'note', 'waits for its turn')
   end
+  redis.call('XACK', stream, group, entry)
+  redis.call('XDEL', stream, entry)
+end
 
-  -- Puts a held task back into the stream, and gives it its turn. A task that cannot be read has none: its
-  -- delivery buries it.
-  local function call_up(track, member)
-    local packed = redis.call('HGET', turns.parked, member)
-    redis.call('ZREM', members, member)
-    redis.call('ZREM', turns.delayed, member)
-    redis.call('HDEL', turns.parked, member)
-    -- Somebody deleted its fields.
-    if not packed then return end
-    local fields = parked_fields(packed)
-    local id = fields and value_in(fields, 'tq-id')
-    if not id then
-      redis.call('XADD', stream, '*', 'member', member, 'unreadable', packed, 'tq-attempt', 'unreadable')
-      return
+-- Whether a task that was just delivered may run. If not, it is held. `before` is how often it was
+-- delivered before, if it was.
+function tracks.take(entry, fields, field, before)
+  local id = value_in(fields, 'tq-id') or entry
+  local track, under = tracks.turn_of(id)
+  if track then
+    -- It comes back: after a retry, or because it was held. While a task runs, another one with its id does
+    -- not.
+    local is_taken = under ~= entry and is_there(under, 0)
+    -- A cancelled run under its id is being stopped: it is the next one of its track.
+    local waits = is_taken and track_of(fields, field, entry) == track
+      and mark_of(turns.statuses .. id, entry) == 'elsewhere'
+    if waits then
+      hold(track, id, entry, fields, before)
+      return false
     end
-    local entry = redis.call('XADD', stream, '*', unpack(fields))
-    give(track, id, entry)
-    local status = turns.statuses .. id
-    local is, _, parked_as = place_of(status)
-    if is == 'PENDING' and parked_as == member then
-      redis.call('HSET', status, 'entry', entry)
-      redis.call('HDEL', status, 'parked_as', 'note')
+    if not is_taken and not is_elsewhere(turns.statuses .. id, entry, id) then
+      tracks.give(track, id, entry)
     end
+    return true
   end
-
-  -- Gives the free places of a track to tasks that are held.
-  local function pass_on(track)
-    -- Members without fields take no place. So many are looked at in one call.
-    for _ = 1, 100 do
-      local member = count_in(track) < turns.limit and first_held(track)
-      if not member then return end
-      call_up(track, member)
-    end
+  track = track_of(fields, field, entry)
+  if not track then return true end
+  if tracks.count_in(track) < turns.limit and not first_held(track) then
+    tracks.give(track, id, entry)
+    return true
   end
+  hold(track, id, entry, fields, before)
+  -- There is room although tasks are held if the limit was raised, or somebody deleted something.
+  tracks.pass_on(track)
+  return false
+end
 
-  -- Takes the turn from a task that has ended, and passes it on. With `entry`, only if the task has its turn
-  -- under this entry: another task may have its id.
-  local function free(id, entry)
-    local track, under = turn_of(id)
-    if not track or entry and entry ~= under then return end
-    redis.call('HDEL', owners, id)
-    redis.call('ZREM', members, track .. '/b/' .. id)
-    pass_on(track)
-  end
-
-  -- The track of a task, or nil: it runs beside all others. `field` is the field that names it (empty: all
-  -- tasks are in one track). A task that waits for its time joins its track when it is due. A task whose flow
-  -- has failed does not run, nor does one that is malformed.
-  local function track_of(fields, field, entry)
-    local id = value_in(fields, 'tq-id')
-    local is_malformed = #fields > 7000 or id and (id == '' or #id > 256 or not is_text(id))
-    if is_malformed or value_in(fields, 'tq-delay-ms') then return nil end
-    local has_failed = value_in(fields, 'tq-flow-failed')
-    if has_failed and is_of_host(turns.statuses .. (id or entry), id or entry, entry) then return nil end
-    if field == '' then return 'all' end
-    local key = value_in(fields, field)
-    return key and key ~= '' and string.sub(redis.sha1hex(key), 1, 16) or nil
-  end
-
-  -- Puts a task that was just delivered aside, behind those of its track. If it was delivered before, it has
-  -- waited for its first attempt, and its next delivery goes on counting.
-  local function hold(track, id, entry, fields, before)
-    local from, to = range(track, 'h')
-    local last = redis.call('ZREVRANGEBYLEX', members, to, from, 'LIMIT', 0, 1)[1]
-    local number = last and tonumber(string.match(last, '/h/(%d+)/')) + 1 or 1
-    local member = track .. '/h/' .. string.format('%016.0f', number) .. '/' .. entry
-    local status = turns.statuses .. id
-    keep_trusted(fields, status, id, entry)
-    if before then
-      local last = tonumber(redis.pcall('HGET', status, 'fence')) or 0
-      append(fields, 'tq-fence', string.format('%.0f', math.max(before, last)))
-      if before > 1 then append(fields, 'tq-crashes', before - 1) end
-      if not value_in(fields, 'tq-attempt') then append(fields, 'tq-attempt', '1') end
-    end
-    local enqueued_at = keep_origin(fields, id, entry)
-    redis.call('ZADD', members, 0, member)
-    redis.call('ZADD', turns.delayed, HELD, member)
-    redis.call('HSET', turns.parked, member, cmsgpack.pack(fields))
-    if not mark_of(status, entry) and not is_elsewhere(status, entry, id) then
-      forget_end(status, 'entry', 'due_at', 'progress')
-      set_status(status, 'status', 'PENDING', 'attempt', value_in(fields, 'tq-attempt') or '1',
-        'enqueued_at', enqueued_at, 'parked_as', member, 'note', 'waits for its turn')
-    end
-    redis.call('XACK', stream, group, entry)
-    redis.call('XDEL', stream, entry)
-  end
-
-  -- Whether a task that was just delivered may run. If not, it is held. `before` is how often it was
-  -- delivered before, if it was.
-  local function take(entry, fields, field, before)
-    local id = value_in(fields, 'tq-id') or entry
-    local track, under = turn_of(id)
-    if track then
-      -- It comes back: after a retry, or because it was held. While a task runs, another one with its id does
-      -- not.
-      local is_taken = under ~= entry and is_there(under, 0)
-      -- A cancelled run under its id is being stopped: it is the next one of its track.
-      local waits = is_taken and track_of(fields, field, entry) == track
-        and mark_of(turns.statuses .. id, entry) == 'elsewhere'
-      if waits then
-        hold(track, id, entry, fields, before)
-        return false
-      end
-      if not is_taken and not is_elsewhere(turns.statuses .. id, entry, id) then give(track, id, entry) end
-      return true
-    end
-    track = track_of(fields, field, entry)
-    if not track then return true end
-    if count_in(track) < turns.limit and not first_held(track) then
-      give(track, id, entry)
-      return true
-    end
-    hold(track, id, entry, fields, before)
-    -- There is room although tasks are held if the limit was raised, or somebody deleted something.
-    pass_on(track)
-    return false
-  end
-
-  -- Gives what a host needs to note the alias of a task that was held just now: its id, when it was enqueued,
-  -- and the field that has the alias. Nil: the task has none.
-  local function named_by(fields, field)
-    for i = 1, field ~= '' and #fields or 0, 2 do
-      if fields[i] == field then
-        return { value_in(fields, 'tq-id'), value_in(fields, 'tq-enqueued-at'), fields[i + 1] }
-      end
+-- Gives what a host needs to note the alias of a task that was held just now: its id, when it was enqueued,
+-- and the field that has the alias. Nil: the task has none.
+function tracks.named_by(fields, field)
+  for i = 1, field ~= '' and #fields or 0, 2 do
+    if fields[i] == field then
+      return { value_in(fields, 'tq-id'), value_in(fields, 'tq-enqueued-at'), fields[i + 1] }
     end
   end
-
-  track_functions = {
-    take = take, give = give, free = free, pass_on = pass_on, count_in = count_in, turn_of = turn_of,
-    named_by = named_by,
-  }
-  return track_functions
 end

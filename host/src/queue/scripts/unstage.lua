@@ -3,5 +3,6 @@
 -- KEYS  1 the list of the flow's children
 -- Gives 1 if it deleted them, otherwise 0. A list that does not expire belongs to a flow that has started,
 -- and stays.
+begin_call()
 if redis.call('PTTL', KEYS[1]) < 0 then return 0 end
 return redis.call('UNLINK', KEYS[1])

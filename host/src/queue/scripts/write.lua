@@ -4,4 +4,5 @@
 -- KEYS  1 its key
 -- ARGV  1 the command · 2… its arguments behind the key
 -- Gives the reply to the command.
+begin_call()
 return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))

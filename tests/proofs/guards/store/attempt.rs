@@ -55,7 +55,12 @@ pub type Child = (String, String, String);
 /// An attempt that is settled.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    pub what: &'static str,
+    /// It is settled in the short form of those that complete a task without a status.
+    pub is_plain: bool,
+    pub how: &'static str,
+    /// It is settled only if its consumer owns the task.
+    pub is_owners: bool,
+    pub has_record: bool,
     pub entry: String,
     pub id: String,
     /// The fields of the dead letter.
@@ -69,7 +74,7 @@ pub struct Attempt {
 impl Attempt {
     /// The first attempt of a task without a status. It completes without a result.
     pub fn plain(entry: &str) -> Attempt {
-        Attempt { what: "", ..Attempt::completed(entry) }
+        Attempt { is_plain: true, ..Attempt::completed(entry) }
     }
 
     /// A plain attempt with a result of so many bytes.
@@ -84,7 +89,18 @@ impl Attempt {
 
     pub fn completed(entry: &str) -> Attempt {
         let (entry, id) = (entry.to_owned(), entry.to_owned());
-        Attempt { what: "C", entry, id, fields: Vec::new(), effects: Vec::new(), delay: "0", result: None }
+        Attempt {
+            is_plain: false,
+            how: "COMPLETED",
+            is_owners: false,
+            has_record: false,
+            entry,
+            id,
+            fields: Vec::new(),
+            effects: Vec::new(),
+            delay: "0",
+            result: None,
+        }
     }
 
     /// An attempt of a task with an id of its own.
@@ -111,35 +127,35 @@ impl Attempt {
 
     /// The task goes to the end of the stream.
     pub fn released(self) -> Attempt {
-        Attempt { what: "P", ..self }
+        Attempt { how: "PENDING", ..self.owned() }
     }
 
     /// The task comes back after a minute.
     pub fn delayed(self) -> Attempt {
-        Attempt { what: "P", delay: "60000", ..self }
+        Attempt { delay: "60000", ..self.released() }
     }
 
-    /// The task completes, in a queue that limits which tasks run beside each other.
+    /// As in a queue that limits which tasks run beside each other.
     pub fn owned(self) -> Attempt {
-        Attempt { what: "O", ..self }
+        Attempt { is_plain: false, is_owners: true, ..self }
     }
 
     pub fn buried(self) -> Attempt {
-        Attempt { what: "B", ..self }
+        Attempt { how: "FAILED", ..self.owned() }
     }
 
     /// The attempt has failed, and its record is kept. The task goes to the end of the stream.
     pub fn failed(self) -> Attempt {
-        Attempt { what: "R", ..self }
+        Attempt { has_record: true, ..self.released() }
     }
 
     /// The attempt has failed, and its record is kept. The task is dead.
     pub fn failed_for_good(self) -> Attempt {
-        Attempt { what: "F", ..self }
+        Attempt { has_record: true, ..self.buried() }
     }
 
     pub fn with(mut self, effect: Effect) -> Attempt {
-        self.what = "X";
+        self.is_plain = false;
         self.effects.push(effect);
         self
     }

@@ -6,6 +6,7 @@
 -- Gives the id to go on at ('' when done), and { entry, idle ms, 1 when the entry is in the stream } for
 -- each.
 --   Writes nothing.
+begin_call()
 local limit, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
 local pending = redis.pcall('XPENDING', stream, group, ARGV[2], '+', limit)
 local out, size = {}, 0

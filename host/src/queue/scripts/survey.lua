@@ -8,6 +8,7 @@
 --
 -- Fields may be large, and Redis copies them for every look. The script fetches one entry first, then as many
 -- as fit if they have the size of those before.
+begin_call()
 local last = last_delivered()
 local from, limit, bytes = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local out, size, count = {}, 0, 1

@@ -18,6 +18,7 @@
 -- If a status changed between two looks, nothing is wrong: its task moves. After verdict 6 the caller
 -- searches the stream and the delayed tasks between the looks. If the task is not there and its status did
 -- not change, it is nowhere: verdict 5.
+begin_call()
 take_told()
 local function is_in_fields(member)
   return redis.call('HEXISTS', KEYS[3], member) == 1

@@ -5,6 +5,7 @@
 -- ARGV  1 the id to begin at · 2 the id to end at · 3 XRANGE or XREVRANGE · 4 how many at most
 --       5 bytes beyond which no more are looked at (at least one is)
 -- Gives for each entry its id, and 1 if it has a field that begins with tq-, or 0. Writes nothing.
+begin_call()
 local from, out, size = ARGV[1], {}, 0
 local most, bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 

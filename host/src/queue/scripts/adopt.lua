@@ -6,6 +6,7 @@
 -- ARGV  1 group · 2 where a group that is missing begins: the entry before its first one (empty: nowhere; $:
 --       the end) · 3 1: all that the group was given so far is history · 4… the groups to confirm
 -- Gives the note, or false where the group is missing and was not to be created. Safe to run again.
+begin_call()
 local bad = wrong_type(stream, 'stream', KEYS[2], 'hash', KEYS[3], 'hash')
 if bad then return bad end
 local last = last_delivered()

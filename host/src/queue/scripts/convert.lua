@@ -6,6 +6,7 @@
 -- Gives how many were turned, and how many are left.
 --
 -- A producer LPUSHes, so the oldest item is the last one. At any moment an item is in one place.
+begin_call()
 local limit, bytes, done, size = tonumber(ARGV[1]), tonumber(ARGV[2]), 0, 0
 local bad = wrong_type(KEYS[2], 'list')
 if bad then return bad end

@@ -11,6 +11,7 @@
 --
 -- Safe to run again: each goes from one place to the other in this step. A task that has its turn loses it,
 -- and passes it on to nobody: those that are held are given back, too.
+begin_call()
 local list = KEYS[4] ~= stream and KEYS[4]
 local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[5], 'hash', KEYS[6], 'zset')
   or list and wrong_type(list, 'list')

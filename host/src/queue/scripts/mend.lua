@@ -8,6 +8,7 @@
 -- Gives { 1 when it is so, 1 when it was mended }.
 --
 -- The script looks and writes at one moment, so a task that has moved on is left alone. Safe to run again.
+begin_call()
 take_told()
 local status, marker, subject, id, patience = KEYS[5], KEYS[6], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local judges = {}
@@ -121,9 +122,9 @@ end
 judges['lost-child'] = function(mends)
   local flow, index, queue = awaited()
   if not flow or redis.call('EXISTS', status) == 1 then return false end
-  mends = mends and not flows().refusal(flow)
+  mends = mends and not flows.refusal(flow)
   if mends then
-    flows().join(flow, index, id, 'FAILED', { 'error', 'lost: its status was deleted' }, queue)
+    flows.join(flow, index, id, 'FAILED', { 'error', 'lost: its status was deleted' }, queue)
   end
   return true, mends
 end
@@ -133,12 +134,12 @@ judges['uncounted-child'] = function(mends)
   local flow, index, queue = awaited()
   local said = redis.pcall('HMGET', status, 'status', 'flow', 'result', 'error')
   if not flow or said.err or is_live(said[1]) and said[2] == subject then return false end
-  mends = mends and not flows().refusal(flow)
+  mends = mends and not flows.refusal(flow)
   if mends and said[1] and not is_live(said[1]) then
     local changes = {}
     if said[3] then append(changes, 'result', said[3]) end
     if said[4] then append(changes, 'error', said[4]) end
-    flows().join(flow, index, id, said[1], changes, queue)
+    flows.join(flow, index, id, said[1], changes, queue)
     redis.call('HDEL', status, 'unfinished')
   elseif mends then
     redis.call('HSET', status, 'status', said[1] or 'PENDING', 'flow', subject)
@@ -168,10 +169,10 @@ judges['unjoined-flow'] = function(mends)
     local noted = redis.call('HGET', subject .. ':results', index)
     if not noted or not string.find(noted, '^COMPLETED ') then return false end
   end
-  mends = mends and not flows().refusal(subject)
+  mends = mends and not flows.refusal(subject)
   if mends then
     redis.call('HSET', subject, 'left', 0)
-    flows().release(subject, flows().about(subject))
+    flows.release(subject, flows.about(subject))
   end
   return true, mends
 end

@@ -4,6 +4,7 @@
 -- ARGV  1 group · 2 first id to look at ('-' at first) · 3 how many to look at
 --       · 4 bytes beyond which no more are looked at (at least one is)
 -- Gives the id to go on at ('' when done), and how many were deleted. Safe to run again.
+begin_call()
 local last = last_delivered()
 local from, limit, bytes, size, looked = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), 0, 0
 local noted = redis.call('HGET', KEYS[2], group)

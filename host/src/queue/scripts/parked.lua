@@ -5,6 +5,7 @@
 -- Gives the next cursor ('0' when done), how many bytes the fields had, and for each { member, its task id or
 --   false, 1 when it is not among the delayed ones, 1 when its fields cannot be read and it is not due yet }.
 --   Writes nothing. A task that is due and cannot be read is buried at its delivery.
+begin_call()
 local page = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 local out, size = {}, 0
 for i = 1, #page[2], 2 do

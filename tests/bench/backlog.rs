@@ -8,8 +8,6 @@ use std::io::Write as _;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use tqhost::testing::queue::script;
-
 use crate::support::{Bench, Host, eventually};
 use crate::{amount, fill, quiet_host, resident_mib};
 

@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::compiled::Compiled;
 use super::http::{self, Response};
 use super::proxy::Proxy;
-use super::{RedisServer, eventually, slow, timing, wat};
+use super::{RedisServer, eventually, slow, timing, wait, wat};
 
 /// The folder, the Redis and a connection to it for one test.
 pub struct Bench {
@@ -143,12 +143,18 @@ impl Bench {
         value.unwrap_or_default()
     }
 
-    /// Waits until a task has this status.
+    /// Waits until a task has this status. If it does not come, the panic tells where the task is.
     #[track_caller]
     pub fn until(&mut self, stream: &str, id: &str, status: &str) {
-        eventually(&format!("{id} of {stream} is {status}"), || {
-            (self.status(stream, id, "status") == status).then_some(())
-        });
+        let end = Instant::now() + wait::LIMIT;
+        while self.status(stream, id, "status") != status {
+            if Instant::now() >= end {
+                let found: Vec<String> = self.redis("HGETALL", format!("tq:{{{stream}}}:task:{id}"));
+                let places = self.places(stream);
+                panic!("{id} of {stream} does not become {status}: {found:?}, {places:?}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Queued, pending, delayed and dead tasks of a stream with the group `tqhost`.

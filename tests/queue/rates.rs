@@ -4,8 +4,6 @@
 //! The times are from Redis's clock. A start may be late, never early, so a test asks only for the time that
 //! all starts together take at least. Not here: hosts that work (`control`).
 
-use tqhost::testing::queue::script;
-
 use crate::support::proxy::Proxy;
 use crate::support::{Bench, Held, Runs, eventually};
 
@@ -55,8 +53,6 @@ fn tasks_that_are_recovered_after_a_lost_reply_count_for_the_rate() {
     let proxy = Proxy::start(bench.redis.port);
     bench.configure_for(&held.queues(queues), proxy.port);
     let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &held.task())).collect();
-    // The text of the script names the command, too.
-    let _: String = bench.redis("SCRIPT", ("LOAD", &script::GROUP.source));
     // Each of these reads delivers one task, since one may start at a time.
     proxy.lose_replies("XREADGROUP", ids.len());
     let host = bench.host();

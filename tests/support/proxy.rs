@@ -100,8 +100,9 @@ impl Proxy {
     fn plan(&self, pattern: &str, fate: Fate, left: usize) {
         let mut state = self.network.lock();
         let mut pattern = pattern.as_bytes().to_vec();
-        // A call ends its word with the digest of a script. A library of functions has it in quotes.
-        if pattern.len() == 40 && pattern.iter().all(u8::is_ascii_hexdigit) {
+        // In a call the name of a command, or the digest of a script, stands at the end of a word. A library
+        // of functions has them, too, in quotes.
+        if pattern.iter().all(u8::is_ascii_alphanumeric) {
             pattern.extend(b"\r\n");
         }
         (state.plan, state.hits) = (Some(Plan { pattern, fate, left }), 0);

@@ -4,7 +4,6 @@
 //! Not here: sending them (`link`), the meaning of their replies (`settle`, `claim`, `produce`, `redrive`,
 //! `doctor`).
 
-use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use redis::{Cmd, ToRedisArgs};
@@ -42,6 +41,8 @@ pub struct Script {
     pub kind: ScriptKind,
     pub source: String,
     sha1: String,
+    /// Its name in the library.
+    function: String,
 }
 
 /// How hosts call a script.
@@ -161,7 +162,7 @@ scripts! {
 pub(super) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     let function = |script: &Script, body: &str| {
         let flags = script.kind.flag().map_or_else(String::new, |flag| format!("flags = {{ '{flag}' }}, "));
-        let name = script.function();
+        let name = &script.function;
         let (functions, call) = body.split_once(BEGIN_CALL).unwrap_or(("", body));
         format!(
             "do\n{functions}\nredis.register_function({{ function_name = '{name}', {flags}\
@@ -179,36 +180,35 @@ impl Script {
         let flags = of.kind.flag().map_or_else(String::new, |flag| format!(" flags={flag}"));
         let source = format!("#!lua{flags}\n{}\n{}", SHARED.join("\n"), of.body);
         let sha1 = redis::Script::new(&source).get_hash().to_owned();
-        Script { name: of.name, kind: of.kind, source, sha1 }
-    }
-
-    /// Its name in the library.
-    fn function(&self) -> String {
-        format!("{}_{}", self.name, self.sha1)
+        Script { name: of.name, kind: of.kind, source, function: format!("{}_{sha1}", of.name), sha1 }
     }
 
     /// Begins a call with this many keys. The caller adds the keys, then the arguments.
     pub(super) fn command(&self, keys: usize, form: Form) -> Cmd {
+        let mut command = self.call(form);
+        command.arg(keys);
+        command
+    }
+
+    /// The two words with which each call begins.
+    fn call(&self, form: Form) -> Cmd {
         let (mut command, name) = match (form, self.kind) {
-            (Form::Function, ScriptKind::Reads) => (redis::cmd("FCALL_RO"), Cow::from(self.function())),
-            (Form::Function, _) => (redis::cmd("FCALL"), self.function().into()),
-            (Form::Alone, ScriptKind::Reads) => (redis::cmd("EVALSHA_RO"), self.sha1.as_str().into()),
-            (Form::Alone, _) => (redis::cmd("EVALSHA"), self.sha1.as_str().into()),
+            (Form::Function, ScriptKind::Reads) => (redis::cmd("FCALL_RO"), &self.function),
+            (Form::Function, _) => (redis::cmd("FCALL"), &self.function),
+            (Form::Alone, ScriptKind::Reads) => (redis::cmd("EVALSHA_RO"), &self.sha1),
+            (Form::Alone, _) => (redis::cmd("EVALSHA"), &self.sha1),
         };
-        command.arg(&*name).arg(keys);
+        command.arg(name);
         command
     }
 
     /// The call of the script alone in place of its function.
     pub(super) fn alone(&self, call: &Cmd) -> Cmd {
-        let parts = call.args_iter().filter_map(|part| match part {
-            redis::Arg::Simple(part) => Some(part),
-            _ => None,
-        });
-        let mut command = redis::cmd(if self.kind == ScriptKind::Reads { "EVALSHA_RO" } else { "EVALSHA" });
-        command.arg(&self.sha1);
-        for part in parts.skip(2) {
-            command.arg(part);
+        let mut command = self.call(Form::Alone);
+        for part in call.args_iter().skip(2) {
+            if let redis::Arg::Simple(part) = part {
+                command.arg(part);
+            }
         }
         command
     }

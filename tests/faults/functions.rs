@@ -61,6 +61,24 @@ fn hosts_call_functions_and_load_them_again_when_they_are_gone() {
 }
 
 #[test]
+fn calls_that_miss_the_library_at_once_load_it_once() {
+    let mut bench =
+        Bench::new("[queues.work]\nplugin = \"echo\"\nidempotency = { field = \"n\" }\nconcurrency = 100\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    for n in 0..3000 {
+        bench.xadd("work", &[("n", &n.to_string())]);
+        if n % 1000 == 500 {
+            let _: () = bench.redis("FUNCTION", ("FLUSH", "SYNC"));
+        }
+    }
+    bench.until_drained("work");
+    host.stop();
+    let loads = calls(&mut bench, "function|load");
+    assert!((2..=4).contains(&loads), "the start and three times, at most: {loads}");
+}
+
+#[test]
 fn what_somebody_loaded_under_the_name_of_the_library_is_replaced() {
     let mut bench = bench();
     bench.host().stop();

@@ -52,6 +52,13 @@ impl QueueError {
         self.source.code() == Some("ERR") && self.source.detail() == Some("Function not found")
     }
 
+    /// Another host has loaded the library.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.source
+            .detail()
+            .is_some_and(|why| why.starts_with("Library '") && why.ends_with("already exists"))
+    }
+
     /// The user may not call functions.
     pub(super) fn is_denied_function(&self) -> bool {
         self.source.code() == Some("NOPERM") && self.source.detail().is_some_and(|why| why.contains("'fcall"))

@@ -47,6 +47,9 @@ pub struct Redis {
     last_reply: Arc<std::sync::Mutex<LastReply>>,
     /// Whether Redis has the library of functions ([`Redis::use_functions`]).
     has_library: Arc<AtomicBool>,
+    /// How often this host has loaded the library again. One caller at a time does, for all of them.
+    loads: Arc<AtomicU64>,
+    loading: Arc<Mutex<()>>,
 }
 
 /// When Redis last answered this host, over any connection.
@@ -84,6 +87,8 @@ impl Redis {
             reconnects: Arc::default(),
             last_reply: Arc::default(),
             has_library: Arc::default(),
+            loads: Arc::default(),
+            loading: Arc::default(),
         })
     }
 
@@ -107,7 +112,7 @@ impl Redis {
     pub(crate) async fn use_functions(&self) {
         let link = self.link();
         self.has_library.store(true, Ordering::Relaxed);
-        match link.load_library().await {
+        match link.load_library(true).await {
             Ok(()) => {
                 if let Err(error) = link.delete_other_libraries().await {
                     tracing::debug!(error = chain(&error), "libraries of other versions stay in Redis");
@@ -261,9 +266,10 @@ impl Link {
     }
 
     async fn loaded(&self, what: &'static str, script: &Script, call: &Cmd) -> Result<Value, QueueError> {
+        let loads = self.redis.loads.load(Ordering::Acquire);
         let reply = self.command(what, call).await;
         let alone = match &reply {
-            Err(error) if error.is_no_function() => match self.load_library().await {
+            Err(error) if error.is_no_function() => match self.load_library_again(loads).await {
                 Ok(()) => return self.command(what, call).await,
                 Err(error) if error.is_connection() => return Err(error),
                 Err(error) => {
@@ -304,12 +310,27 @@ impl Link {
         self.command("load a script", redis::cmd("SCRIPT").arg("LOAD").arg(&script.source)).await.map(drop)
     }
 
-    /// Loads the library. What stands under its name is replaced, since a name proves nothing.
-    async fn load_library(&self) -> Result<(), QueueError> {
-        let text = &script::LIBRARY.text;
-        self.command(LOAD_LIBRARY, redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(text))
-            .await
-            .map(drop)
+    /// Loads the library because Redis did not have it, unless another caller of this host has loaded it
+    /// since: all calls that are under way miss it at once, and to read it keeps Redis busy for some
+    /// milliseconds.
+    async fn load_library_again(&self, loads: u64) -> Result<(), QueueError> {
+        let _loading = self.redis.loading.lock().await;
+        if self.redis.loads.load(Ordering::Acquire) == loads {
+            self.load_library(false).await?;
+            self.redis.loads.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Loads the library. `replaces`: what stands under its name goes, since a name proves nothing. Otherwise
+    /// it stays, because another host has just loaded it.
+    async fn load_library(&self, replaces: bool) -> Result<(), QueueError> {
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg(replaces.then_some("REPLACE")).arg(&script::LIBRARY.text);
+        match self.command(LOAD_LIBRARY, &load).await {
+            Err(error) if !error.is_loaded() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     async fn delete_other_libraries(&self) -> Result<(), QueueError> {

@@ -96,13 +96,11 @@ fn the_children_that_a_dead_host_has_staged_expire() {
     assert!(bench.redis::<i64>("TTL", &list) > 0);
 }
 
-/// A bench whose host reaches Redis through a proxy. The script that stages is loaded, so that a lost reply
-/// is one of a call that was carried out.
+/// A bench whose host reaches Redis through a proxy.
 fn behind_proxy(queues: &str) -> (Bench, Proxy) {
-    let mut bench = bench(queues);
+    let bench = bench(queues);
     let proxy = Proxy::start(bench.redis.port);
     bench.configure_for(queues, proxy.port);
-    let _: String = bench.redis("SCRIPT", ("LOAD", &script::STAGE.source));
     (bench, proxy)
 }
 

@@ -79,7 +79,7 @@ fn calls_that_miss_the_library_at_once_load_it_once() {
 }
 
 #[test]
-fn what_somebody_loaded_under_the_name_of_the_library_is_replaced() {
+fn a_host_replaces_a_forged_library_at_its_start() {
     let mut bench = bench();
     bench.host().stop();
     let [(name, code)] = &libraries(&mut bench)[..] else { panic!("one library") };

@@ -127,7 +127,6 @@ fn lose(script: &script::Script) {
     let mut bench = runs.bench(QUEUES);
     let proxy = Proxy::start(bench.redis.port);
     bench.configure_for(&runs.queues(QUEUES), proxy.port);
-    let _: String = bench.redis("SCRIPT", ("LOAD", &script.source));
     let hosts = [bench.host(), bench.host()];
     proxy.lose_replies(script.sha1(), 6);
     let added = add(&runs, &mut bench);
@@ -161,7 +160,6 @@ fn lost_replies_to_takeovers_from_an_old_consumer_break_no_order() {
         bench.tqhost(&["adopt", queue, "--yes", "--stopped"]).ok();
     }
     bench.configure_for(&runs.queues(QUEUES), proxy.port);
-    let _: String = bench.redis("SCRIPT", ("LOAD", &script::RECLAIM.source));
     proxy.lose_replies(script::RECLAIM.sha1(), 6);
     let hosts = [bench.host(), bench.host()];
     assert_kept_to_the_limits(&runs, &mut bench, &added);

@@ -16,9 +16,8 @@ use crate::support::{Bench, Held, Host, Places, Producer, eventually};
 
 /// Kills a host during a request that contains `pattern`: before it reaches Redis, or after Redis has carried
 /// it out. Another host must end every task once, each with its own outcome.
-fn killed_at(pattern: &str, fate: Fate, prepare: impl FnOnce(&mut Bench)) {
+fn killed_at(pattern: &str, fate: Fate) {
     let (mut bench, proxy) = ends::behind_proxy("");
-    prepare(&mut bench);
     let host = bench.host();
     proxy.hold(pattern, fate);
     let added: Vec<Added> = (0..3).flat_map(|_| ends::add(&mut bench, "800")).collect();
@@ -29,21 +28,19 @@ fn killed_at(pattern: &str, fate: Fate, prepare: impl FnOnce(&mut Bench)) {
     host.stop();
 }
 
-/// Kills a host during a script. The script is loaded before, so that the proxy holds the call itself.
+/// Kills a host during a call of a script.
 fn killed_in(script: &'static LazyLock<Script>, fate: Fate) {
-    killed_at(script.sha1(), fate, |bench| {
-        let _: String = bench.redis("SCRIPT", ("LOAD", &script.source));
-    });
+    killed_at(script.sha1(), fate);
 }
 
 #[test]
 fn worker_02_kill_9_before_a_read() {
-    killed_at("XREADGROUP", Fate::HoldRequest, |_| {});
+    killed_at("XREADGROUP", Fate::HoldRequest);
 }
 
 #[test]
 fn worker_02_kill_9_after_a_read() {
-    killed_at("XREADGROUP", Fate::HoldReply, |_| {});
+    killed_at("XREADGROUP", Fate::HoldReply);
 }
 
 #[test]
@@ -89,7 +86,6 @@ fn worker_02_kill_9_after_heartbeat() {
 #[test]
 fn worker_02_kill_9_after_reclaim() {
     let (mut bench, proxy) = ends::behind_proxy("");
-    let _: String = bench.redis("SCRIPT", ("LOAD", &script::RECLAIM.source));
     let id = bench.xadd("slow", &[("ms", "3000")]);
     let first = bench.host();
     bench.until_running("slow", 1);
@@ -108,7 +104,6 @@ fn worker_02_kill_9_after_reclaim() {
 #[test]
 fn worker_03_killed_between_a_handlers_success_and_its_settlement() {
     let (mut bench, proxy) = ends::behind_proxy("");
-    let _: String = bench.redis("SCRIPT", ("LOAD", &script::SETTLE.source));
     proxy.hold(script::SETTLE.sha1(), Fate::HoldRequest);
     let first = bench.host();
     let id = bench.xadd("fine", &[("n", "1")]);

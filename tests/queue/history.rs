@@ -196,8 +196,6 @@ fn a_call_whose_reply_was_lost_counts_once() {
     let (mut bench, clock) = bench_with_clock();
     let proxy = Proxy::start(bench.redis.port);
     bench.configure_for(QUEUES, proxy.port);
-    let sha1: String = bench.redis("SCRIPT", ("LOAD", &script::TALLY.source));
-    assert_eq!(sha1, script::TALLY.sha1());
     let host = bench.host_with_env(clock.env());
     host.log("tqhost is running");
     // The call is sent again when its reply is lost, so it is carried out twice before it is answered.

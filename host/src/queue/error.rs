@@ -52,6 +52,11 @@ impl QueueError {
         self.source.code() == Some("ERR") && self.source.detail() == Some("Function not found")
     }
 
+    /// Redis did not begin a script or a function: it does not know it, or the user may not call functions.
+    pub(super) fn is_not_begun(&self) -> bool {
+        self.is_no_script() || self.is_no_function() || self.is_denied_function()
+    }
+
     /// Another host has loaded the library.
     pub(super) fn is_loaded(&self) -> bool {
         self.source

@@ -107,8 +107,8 @@ impl Redis {
         self.reconnects.load(Ordering::Relaxed)
     }
 
-    /// Calls scripts as functions of the library from now on. Loads it, and deletes those of other versions:
-    /// hosts of these load theirs again.
+    /// From now on, scripts are called as functions of the library. Loads the library, and deletes the
+    /// libraries of other versions; hosts of other versions load their own one again.
     pub(crate) async fn use_functions(&self) {
         let link = self.link();
         self.has_library.store(true, Ordering::Relaxed);
@@ -299,7 +299,7 @@ impl Link {
         let commands: Vec<Cmd> = calls.iter().map(|call| call.command(form)).collect();
         let mut replies = self.pipeline(what, &commands).await?;
         for (reply, call) in replies.iter_mut().zip(calls) {
-            if reply.as_ref().is_err_and(|error| error.is_no_script() || error.is_no_function()) {
+            if reply.as_ref().is_err_and(QueueError::is_not_begun) {
                 *reply = self.script(call).await;
             }
         }

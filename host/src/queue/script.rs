@@ -53,7 +53,7 @@ pub(super) enum Form {
 }
 
 /// All scripts as functions of one library of Redis. Redis reads it once, so that a call costs only what it
-/// does. Only hosts load it: whoever may load functions chooses what hosts run.
+/// does. Only hosts load it, because a user who loads functions decides which code hosts run.
 ///
 /// A function is named after its script and the digest of its source, and the library after the digest of
 /// its text, so that hosts of different versions work side by side.

@@ -57,11 +57,11 @@ local function to_wait_for(bad)
   return not unjoined and bad or nil
 end
 
--- Does a part of an end that is for others than the task. Gives why it failed, or nil.
+-- Tells a track or a flow that its task has ended, by calling `work`. Returns the text of an error, or nil.
 local function failure_of(work, ...)
   local went, failure = pcall(work, ...)
   if went then return nil end
-  return type(failure) == 'table' and failure.err or tostring(failure)
+  return text_of(failure)
 end
 
 -- Writes the status of a task that ends. `enqueued` is '1' if enqueue.lua has to know it for a while.
@@ -89,7 +89,7 @@ local function write_end(ended, dead, enqueued)
 end
 
 -- Tells the track and the flow of a task that it has ended. Since it has, an error does not keep the rest
--- from being done: then its status says what is left (`unfinished`), and the function returns true.
+-- from being done: then its status says what is left (`unfinished`), and the function returns that text.
 local function leave_others(ended, flow)
   local status, id, how, changes = ended.status, ended.id, ended.how, ended.changes
   local missing = turns.limit and not turns.are_kept and failure_of(tracks.free, id or ended.entry)
@@ -121,7 +121,7 @@ end
 -- Returns 1, or 3 if something is left to do for the track or the flow, which the doctor does.
 --
 -- The order is: the dead letter, the status and its retention, the records, the idempotency key, the track,
--- the flow, those who are told of the end.
+-- the flow, the task for `on_end` and the event.
 local function end_task(ended)
   local status, marker, how, changes = ended.status, ended.marker, ended.how, ended.changes
   local id, source, letter = ended.id, ended.source, ended.letter

@@ -29,7 +29,8 @@ local unjoined
 -- The note of the entry that the group was given last before tqhost came; nil before it is read.
 local before_tqhost
 
--- Begins a call: functions of a library keep these names from call to call.
+-- Begins a call. The functions of a library share the variables above, which still have the values of the
+-- call before.
 local function begin_call()
   stream, group, retention, window = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
   here = { stream = stream, delayed = KEYS[2], parked = KEYS[3] }

@@ -35,6 +35,7 @@
 -- except in a queue that limits which tasks run beside each other; only the owner may let a task fail or run
 -- again. A repeated call gets the first reply. A call that was delayed on its way and arrives after a later
 -- one does nothing.
+
 -- How long (ms) the records of a task are kept after its last failure and the delay that follows: 30 days.
 local RECORDS_LIVE = 2592000000
 -- The most records that a queue keeps of a task.
@@ -60,11 +61,11 @@ local function started(ran)
   return text
 end
 
--- Gives what the function gives, or the text of its error.
+-- Calls a function. Returns what it returns, or the text of its error.
 local function try(work, ...)
   local went, result = pcall(work, ...)
   if went then return result end
-  return type(result) == 'table' and result.err or tostring(result)
+  return text_of(result)
 end
 
 -- Gives which of some plain attempts this consumer may settle, after XACK counted fewer entries (`acked`)

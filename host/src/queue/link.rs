@@ -325,8 +325,8 @@ impl Link {
     /// Loads the library. `replaces`: what stands under its name goes, since a name proves nothing. Otherwise
     /// it stays, because another host has just loaded it.
     async fn load_library(&self, replaces: bool) -> Result<(), QueueError> {
-        let mut load = redis::cmd("FUNCTION");
-        load.arg("LOAD").arg(replaces.then_some("REPLACE")).arg(&script::LIBRARY.text);
+        let mut load = redis::cmd("FUNCTION").arg("LOAD").clone();
+        load.arg(replaces.then_some("REPLACE")).arg(&script::LIBRARY.text);
         match self.command(LOAD_LIBRARY, &load).await {
             Err(error) if !error.is_loaded() => Err(error),
             _ => Ok(()),

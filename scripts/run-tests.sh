@@ -18,7 +18,7 @@ set +m
 trap 'kill -- -$handlers 2>/dev/null; rm -f "$log"' EXIT
 
 "$stage" "the tests of the host" "thirteen minutes; those of handlers end later" \
-    cargo test --locked --workspace --lib --bins --tests -- --skip handlers::
+    cargo test --locked --workspace --lib --bins --tests --no-fail-fast -- --skip handlers::
 others=$?
 wait $handlers
 code=$?

@@ -20,5 +20,6 @@ mod moving;
 mod plugins;
 mod proofs;
 mod queue;
+mod servers;
 mod telemetry;
 mod tidy;

@@ -121,7 +121,7 @@ impl Host {
         // 2. Redis.
         let embedded = match config.redis {
             config::RedisServer::Embedded => Some(Embedded::start(&config.data_dir).await?),
-            config::RedisServer::At { .. } => None,
+            _ => None,
         };
         let redis = open_redis(&config)?;
         let link = redis.link();
@@ -385,7 +385,7 @@ fn start_common(
     };
     let (waiter, lookout, claiming) = (common.waiter.clone(), common.lookout.clone(), &common.stop.claiming);
     let (over, servants) = (servants.over.clone(), &servants.tracker);
-    servants.spawn(waiter.clone().run(redis.link_blocking_for(waiter::BLOCK), claiming.clone()));
+    servants.spawn(waiter.clone().run(redis.link_for_waiting(waiter::BLOCK), claiming.clone()));
     let host_id = common.consumer.clone();
     servants.spawn(lookout.clone().run(link.clone(), waiter, host_id, claiming.clone()));
     servants.spawn(Janitor::new(lookout, link.clone()).run(claiming.clone()));
@@ -408,6 +408,10 @@ pub(crate) fn open_redis(config: &Config) -> anyhow::Result<Redis> {
     let redis = match &config.redis {
         config::RedisServer::Embedded => Redis::open(&embedded::url(&config.data_dir)),
         config::RedisServer::At { url, login } => Redis::open_as(url.expose(), login),
+        config::RedisServer::Cluster { urls, login } => {
+            Redis::open_cluster(urls.iter().map(|url| url.expose()), login)
+        }
+        config::RedisServer::Sentinel { watch, login } => Redis::open_watched(watch, login),
     };
     Ok(redis?)
 }

@@ -173,8 +173,12 @@ mod tests {
     #[tokio::test]
     async fn a_wait_that_is_dropped_in_a_burst_leaves_the_hint() {
         let mut watch = FolderWatch::new([]);
-        watch.hint.notify_one();
-        assert!(tokio::time::timeout(Duration::ZERO, watch.hint()).await.is_err(), "the burst lasts longer");
+        let mut is_dropped_early = || {
+            watch.hint.notify_one();
+            watch.hint().now_or_never().is_none()
+        };
+        // A machine that is busy may stop this test for longer than the burst lasts.
+        assert!((0..100).any(|_| is_dropped_early()), "the burst lasts longer");
         hinted(&mut watch).await;
     }
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use tqhost::testing::queue::script;
 
-use crate::support::proxy::Proxy;
+use crate::support::proxy::{Fate, Proxy};
 use crate::support::{Bench, Producer, eventually, within};
 
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n";
@@ -27,6 +28,28 @@ fn network_25_half_open_connections_are_given_up_and_made_anew() {
     bench.all_done("work", &ids);
     assert!(host.metric("tqhost_redis_reconnects_total") > 0.5);
     host.until_ready();
+    host.stop();
+}
+
+/// The host gives the attempt up when it could not renew the lease, and learns later that Redis has given it
+/// the task meanwhile.
+#[test]
+fn network_25_a_task_that_is_granted_after_its_lease_was_given_up_goes_back_at_once() {
+    let queues = "[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\nidempotency = { field = \"key\" }\n";
+    let mut bench = Bench::new(queues);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(queues, proxy.port);
+    bench.install("empty", "empty");
+    let host = bench.host();
+    proxy.hold(script::BEGIN.sha1(), Fate::HoldReply);
+    let id = bench.xadd("work", &[("key", "k")]);
+    eventually("the reply is held", || (proxy.hits() == 1).then_some(()));
+    bench.until("work", &id, "COMPLETED");
+    assert_eq!(
+        host.count("tqhost_reclaimed_total", "work"),
+        0,
+        "it waited for no lease, and is charged no crash"
+    );
     host.stop();
 }
 

@@ -5,6 +5,7 @@
 pub mod application;
 pub mod bench;
 pub mod clock;
+pub mod cluster;
 mod compiled;
 pub mod dead_letters;
 pub mod files;
@@ -30,6 +31,7 @@ pub mod web;
 
 pub use bench::{Bench, Host, Places, Ran};
 pub use clock::Clock;
+pub use cluster::Cluster;
 pub use held::Held;
 pub use producer::Producer;
 pub use redis_server::RedisServer;

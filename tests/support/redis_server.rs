@@ -20,13 +20,14 @@ pub struct RedisServer {
     child: Child,
     dir: PathBuf,
     pub port: u16,
+    bus: u16,
     extra: Vec<String>,
     env: Vec<(String, PathBuf)>,
 }
 
 impl RedisServer {
     /// Starts a server whose files are under `dir`. `extra` are further arguments, in which `{port}` stands
-    /// for the port.
+    /// for the port, and `{bus}` for another one that is free.
     pub fn start(dir: &Path, extra: &[&str]) -> RedisServer {
         RedisServer::start_with_env(dir, extra, Vec::new())
     }
@@ -39,13 +40,12 @@ impl RedisServer {
         // Another process may take the free port before redis-server does. Then the server ends, and another
         // port is tried.
         for _ in 0..20 {
-            let port = TcpListener::bind("127.0.0.1:0")
-                .and_then(|listener| listener.local_addr())
-                .expect("find a free port")
-                .port();
+            let (port, bus) = (free_port(), free_port());
+            let words =
+                |word: &String| word.replace("{port}", &port.to_string()).replace("{bus}", &bus.to_string());
+            let extra: Vec<String> = extra.iter().map(words).collect();
             let child = spawn(&dir, port, &extra, &env);
-            let mut server =
-                RedisServer { child, dir: dir.clone(), port, extra: extra.clone(), env: env.clone() };
+            let mut server = RedisServer { child, dir: dir.clone(), port, bus, extra, env: env.clone() };
             if server.answers() {
                 return server;
             }
@@ -62,6 +62,11 @@ impl RedisServer {
         let text = format!("sentinel monitor main 127.0.0.1 {} 1\n", watched.port);
         std::fs::write(dir.join("redis").join(SENTINEL), text).expect("write its configuration");
         RedisServer::start(dir, &["--sentinel"])
+    }
+
+    /// The port on which the nodes of a cluster speak to each other.
+    pub fn bus(&self) -> u16 {
+        self.bus
     }
 
     pub fn url(&self) -> String {
@@ -142,6 +147,11 @@ impl Drop for RedisServer {
     }
 }
 
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    listener.expect("find a free port").port()
+}
+
 fn spawn(dir: &Path, port: u16, extra: &[String], env: &[(String, PathBuf)]) -> Child {
     let log = std::fs::File::create(dir.join("log")).expect("create the log of redis-server");
     let mut command = Command::new("redis-server");
@@ -159,10 +169,6 @@ fn spawn(dir: &Path, port: u16, extra: &[String], env: &[(String, PathBuf)]) -> 
         "--enable-debug-command",
         "yes",
     ]);
-    command
-        .args(extra.iter().map(|word| word.replace("{port}", &port.to_string())))
-        .envs(env.iter().cloned())
-        .stdin(Stdio::null())
-        .stdout(log);
+    command.args(extra).envs(env.iter().cloned()).stdin(Stdio::null()).stdout(log);
     command.spawn().expect("start redis-server: is it installed? (`make setup`)")
 }

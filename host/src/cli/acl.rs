@@ -26,8 +26,7 @@ struct AclView {
 }
 
 pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
-    let selects = app::open_redis(config)?.database() != 0;
-    let rules = rights::rules(&config.queues, config.plugins.values(), selects);
+    let rules = rights::rules(&config.queues, config.plugins.values(), &app::open_redis(config)?);
     let views: Vec<AclView> = rules.into_iter().map(view).collect();
     match out.json {
         true => out.json(&views),

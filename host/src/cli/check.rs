@@ -14,13 +14,13 @@ use super::exit::CommandError;
 use super::files::{self, PluginFile, short};
 use super::output::{Out, Paint, Tone, sheet};
 use super::{schedule, text};
+use crate::app;
 use crate::blobs::Blobs;
 use crate::chain::chain;
 use crate::clock;
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
 use crate::operations::ScheduleView;
-use crate::queue::Redis;
 use crate::sandbox::{Compiler, Sandbox, SandboxOptions};
 
 /// The whole output as JSON. The names are stable.
@@ -256,9 +256,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
     })?;
     let redis = match &config.redis {
         config::RedisServer::Embedded => format!("embedded, under {}", config.data_dir.display()),
-        config::RedisServer::At { url, login } => {
-            Redis::open_as(url.expose(), login).context("[redis]")?.address().to_owned()
-        }
+        _ => app::open_redis(config).context("[redis]")?.address().to_owned(),
     };
     // Settings that no store takes, such as a key of a wrong form. Nothing is asked of the store.
     Blobs::open(&config.blobs)?;

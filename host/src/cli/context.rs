@@ -20,7 +20,8 @@ pub(super) fn rules<'c>(config: &'c Config, name: &str) -> Result<&'c config::Qu
 /// Connects to the Redis of the configuration, and checks that it can be used.
 pub(super) async fn connect(config: &Config) -> Result<Link, CommandError> {
     let link = app::open_redis(config)?.link();
-    server::check(&link).await?;
+    // Every command would have its large future.
+    Box::pin(server::check(&link)).await?;
     Ok(link)
 }
 

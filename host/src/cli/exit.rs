@@ -160,9 +160,10 @@ impl From<Unusable> for CommandError {
     fn from(error: Unusable) -> Self {
         match error {
             Unusable::Redis(error) => error.into(),
-            Unusable::TooOld { .. } | Unusable::Cluster { .. } | Unusable::Sentinel { .. } => {
-                CommandError::Failed(error.into())
-            }
+            Unusable::TooOld { .. }
+            | Unusable::Cluster { .. }
+            | Unusable::NoCluster { .. }
+            | Unusable::Sentinel { .. } => CommandError::Failed(error.into()),
         }
     }
 }

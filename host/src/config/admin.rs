@@ -11,7 +11,7 @@ use super::source::secret_of_run;
 use super::units::show_text;
 
 pub(super) const KEYS: Keys =
-    Keys { known: &["listen", "token", "read_token", "mask", "histograms"], later: &[], elsewhere: &[] };
+    Keys { known: &["listen", "token", "read_token", "mask", "histograms"], elsewhere: &[] };
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
 

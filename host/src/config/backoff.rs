@@ -12,8 +12,7 @@ use super::model::Backoff;
 use super::reader::{Item, Keys, Table};
 use super::units::show_duration;
 
-pub(super) const KEYS: Keys =
-    Keys { known: &["base", "max", "jitter", "delays"], later: &[], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys { known: &["base", "max", "jitter", "delays"], elsewhere: &[] };
 
 pub(super) const DEFAULT: Backoff =
     Backoff::Exponential { base: Duration::from_secs(1), max: Duration::from_secs(60), jitter: 0.2 };

@@ -29,7 +29,6 @@ pub(super) const KEYS: Keys = Keys {
         "account_key",
         "ca",
     ],
-    later: &[],
     elsewhere: &[],
 };
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use toml::de::DeTable;
 
-use super::model::Config;
+use super::model::{Config, RedisServer};
 use super::reader::{Context, Keys, Table};
+use super::slots::{self, Split};
 use super::{admin, blobs, plugin, queue, redis_url, telemetry};
 
 pub(super) const KEYS: Keys = Keys {
@@ -27,7 +28,6 @@ pub(super) const KEYS: Keys = Keys {
         "queues",
         "plugins",
     ],
-    later: &[],
     elsewhere: &[],
 };
 
@@ -55,6 +55,12 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
     }
     let data_dir = folder("data_dir", DATA_DIR);
     let (redis, redis_wait) = redis_url::read(root.get("redis"));
+    let plugins = plugin::read(root.get("plugins"), &queues);
+    if matches!(redis, RedisServer::Cluster { .. }) {
+        for Split { key, why } in slots::splits(&queues, &plugins) {
+            cx.problem(&key, format!("a Redis Cluster would refuse it: {why}"));
+        }
+    }
     Config {
         path: path.to_owned(),
         plugins_dir: folder("plugins_dir", "plugins"),
@@ -67,7 +73,7 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
         redis_wait,
         admin: admin::read(root.get("admin")),
         telemetry: telemetry::read(root.get("telemetry")),
-        plugins: plugin::read(root.get("plugins"), &queues),
+        plugins,
         queues,
         warnings: cx.warnings.take(),
         secret_files: cx.secret_files.take(),

@@ -11,7 +11,7 @@ use super::model::HoldRules;
 use super::reader::{Item, Keys};
 use super::units::show_text;
 
-pub(super) const KEYS: Keys = Keys { known: &["after", "for"], later: &[], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys { known: &["after", "for"], elsewhere: &[] };
 
 const AFTER: RangeInclusive<u32> = 1..=100;
 const FOR: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);

@@ -16,7 +16,7 @@ use super::allowed::{AllowedHost, Host, HostPattern, Scheme, parse_host};
 use super::reader::{Item, Keys};
 use super::units::show_text;
 
-pub(super) const KEYS: Keys = Keys { known: &["host", "private_addresses"], later: &[], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys { known: &["host", "private_addresses"], elsewhere: &[] };
 
 /// An entry with addresses of its own.
 const WITH_ADDRESSES: &str = "{ host = \"https://ledger.internal\", private_addresses = [\"10.4.0.0/16\"] }";

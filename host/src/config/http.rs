@@ -27,7 +27,6 @@ pub(super) const KEYS: Keys = Keys {
         "keep_alive",
         "ca",
     ],
-    later: &[],
     elsewhere: &[
         ("allowed_hosts", "belongs beside http, not into it: [plugins.NAME] allowed_hosts = […]"),
         (

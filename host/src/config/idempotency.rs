@@ -11,7 +11,7 @@ use super::reader::{Item, Keys, Table};
 use super::value;
 
 pub(super) const KEYS: Keys =
-    Keys { known: &["field", "fields", "json", "window", "release_on"], later: &[], elsewhere: &[] };
+    Keys { known: &["field", "fields", "json", "window", "release_on"], elsewhere: &[] };
 
 const WINDOW: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(365 * 86_400);
 /// The most values that make one key.

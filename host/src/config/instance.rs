@@ -10,7 +10,7 @@ use super::model::Warm;
 use super::reader::{Item, Keys};
 use super::units::show_text;
 
-pub(super) const KEYS: Keys = Keys { known: &["warm", "max_tasks"], later: &[], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys { known: &["warm", "max_tasks"], elsewhere: &[] };
 
 const WARM: RangeInclusive<u32> = 1..=256;
 const MAX_TASKS: RangeInclusive<u32> = 1..=1_000_000;

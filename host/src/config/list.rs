@@ -8,7 +8,7 @@ use super::model::{Items, List};
 use super::names::check_key;
 use super::reader::{Item, Keys};
 
-pub(super) const KEYS: Keys = Keys { known: &["key", "items"], later: &[], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys { known: &["key", "items"], elsewhere: &[] };
 
 pub(super) fn read(item: &Item) -> Option<List> {
     match item.value() {

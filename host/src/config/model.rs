@@ -71,6 +71,22 @@ pub enum RedisServer {
     Embedded,
     /// The url is `redis://`, `rediss://` or `redis+unix://`; it may hold a password.
     At { url: Secret, login: Box<RedisLogin> },
+    /// A cluster, by the urls of some of its nodes, which know the others.
+    Cluster { urls: Vec<Secret>, login: Box<RedisLogin> },
+    /// The primary that Sentinels name.
+    Sentinel { watch: Box<SentinelWatch>, login: Box<RedisLogin> },
+}
+
+/// The Sentinels that watch a primary.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SentinelWatch {
+    /// Their name of the primary.
+    pub master: String,
+    /// All have the same scheme, which is that of the primary, too. At least one.
+    pub urls: Vec<Secret>,
+    /// The host's user at the Sentinels. Only set beside `password`.
+    pub username: Option<String>,
+    pub password: Option<Secret>,
 }
 
 /// The host's identity for Redis, and whom it trusts, beside what the url says.

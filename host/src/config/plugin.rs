@@ -22,7 +22,6 @@ pub(super) const KEYS: Keys = Keys {
         "instance",
         "records",
     ],
-    later: &[],
     elsewhere: &[],
 };
 

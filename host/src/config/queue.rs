@@ -51,7 +51,6 @@ pub(super) const KEYS: Keys = Keys {
         "list",
         "schedule",
     ],
-    later: &[],
     elsewhere: &[(
         "delays",
         "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }",
@@ -84,7 +83,6 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "events",
         "failed_attempts",
     ],
-    later: &[],
     elsewhere: &[
         ("order", "makes no sense as a default: write it in each [queues.NAME] that needs it"),
         ("serial", "makes no sense as a default: write it in each [queues.NAME] that needs it"),
@@ -96,7 +94,7 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
     ],
 };
 
-pub(super) const BATCH_KEYS: Keys = Keys { known: &["max_tasks", "max_wait"], later: &[], elsewhere: &[] };
+pub(super) const BATCH_KEYS: Keys = Keys { known: &["max_tasks", "max_wait"], elsewhere: &[] };
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);

@@ -48,8 +48,6 @@ pub(super) enum Secrets {
 /// The keys of one table.
 pub(super) struct Keys {
     pub known: &'static [&'static str],
-    /// Part of the contract, but not supported by this version.
-    pub later: &'static [&'static str],
     /// Keys that belong in another place, and what to do instead.
     pub elsewhere: &'static [(&'static str, &'static str)],
 }
@@ -107,9 +105,7 @@ impl<'a> Table<'a> {
             }
             if let Some((_, why)) = self.keys.elsewhere.iter().find(|(key, _)| *key == name) {
                 item.problem(*why);
-            } else if self.keys.later.contains(&name) {
-                item.problem(NOT_YET);
-            } else if let Some(meant) = nearest(name, self.keys.known.iter().chain(self.keys.later)) {
+            } else if let Some(meant) = nearest(name, self.keys.known.iter()) {
                 item.problem(format!("unknown key: did you mean `{meant}`?"));
             } else {
                 item.problem(format!("unknown key: the keys here are {}", self.keys.known.join(", ")));
@@ -117,9 +113,6 @@ impl<'a> Table<'a> {
         }
     }
 }
-
-/// The message for a documented key or form that is not implemented yet.
-pub(super) const NOT_YET: &str = "not supported by this version of tqhost yet: take it out";
 
 impl<'a> Item<'a> {
     pub(super) fn problem(&self, text: impl Into<String>) {

@@ -15,15 +15,16 @@ const KEYS: [&str; 5] = ["ca", "cert", "key", "username", "password"];
 /// The keys that are of use with TLS only.
 const TLS_KEYS: [&str; 3] = ["ca", "cert", "key"];
 
-/// Reads the keys beside this url; none: there is no url, or a bad one, of which a problem was made.
-pub(super) fn read(table: &Table, url: Option<&Secret>) -> RedisLogin {
-    if table.get("url").is_none() {
+/// Reads the keys beside these urls; none: there is no url, or a bad one, of which a problem was made.
+pub(super) fn read(table: &Table, urls: &[Secret]) -> RedisLogin {
+    if table.get("url").is_none() && table.get("sentinel").is_none() {
         for item in KEYS.iter().filter_map(|key| table.get(key)) {
-            item.problem("needs url beside it: the private Redis has neither users nor TLS");
+            item.problem("needs url or sentinel beside it: the private Redis has neither users nor TLS");
         }
     }
-    if let Some(url) = url.map(Secret::expose) {
-        check(table, url);
+    if let Some(first) = urls.first() {
+        let url = urls.iter().find(|url| has_user(url.expose())).unwrap_or(first);
+        check(table, url.expose());
     }
     let identity = identity(table);
     let password = table.get("password").and_then(|item| password(&item));
@@ -39,7 +40,7 @@ fn check(table: &Table, url: &str) {
         }
     };
     if !url.starts_with("rediss://") {
-        tell(&TLS_KEYS, "needs TLS: write redis.url with rediss:// in place of its scheme");
+        tell(&TLS_KEYS, "needs TLS: write rediss:// in place of the scheme of the url");
     }
     if has_user(url) {
         tell(&["username", "password"], "redis.url has a user or a password already: take it out of the url");
@@ -57,7 +58,7 @@ pub(super) fn has_user(url: &str) -> bool {
     query.split('&').any(|pair| pair.starts_with("user=") || pair.starts_with("pass="))
 }
 
-fn username(item: &Item) -> Option<String> {
+pub(super) fn username(item: &Item) -> Option<String> {
     let name = item.string()?;
     if name.is_empty() || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
         item.problem("is empty or has spaces in it, which no user of Redis has");
@@ -66,7 +67,7 @@ fn username(item: &Item) -> Option<String> {
     Some(name.to_owned())
 }
 
-fn password(item: &Item) -> Option<Secret> {
+pub(super) fn password(item: &Item) -> Option<Secret> {
     let password = secret(item)?;
     if password.expose().is_empty() {
         item.problem("is empty: write { env = \"REDIS_PASSWORD\" }, or take the key out");
@@ -144,8 +145,8 @@ mod tests {
     #[test]
     fn what_clashes_or_is_missing_is_told_without_showing_it() {
         let table = [
-            ("", "password = \"p\"", "redis.password: needs url beside it"),
-            ("", "ca = \"x\"", "redis.ca: needs url beside it"),
+            ("", "password = \"p\"", "redis.password: needs url or sentinel beside it"),
+            ("", "ca = \"x\"", "redis.ca: needs url or sentinel beside it"),
             ("redis://h", "ca = \"x\"", "redis.ca: needs TLS"),
             ("redis+unix:///s", "cert = \"x\"\nkey = \"x\"", "redis.key: needs TLS"),
             ("redis://:hunter2@h", "password = \"p\"", "redis.password: redis.url has a user or a password"),

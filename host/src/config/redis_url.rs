@@ -1,4 +1,5 @@
-//! `[redis]`: where Redis is. Without a url the host starts a private server.
+//! `[redis]`: where Redis is: one server, a cluster, or the primary that Sentinels name. Without any of them
+//! the host starts a private server.
 //!
 //! The url may hold a password, so no message shows any part of it. Not here: the user, and TLS
 //! (`redis_login`).
@@ -8,17 +9,17 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::model::RedisServer;
-use super::reader::{Item, Keys, NOT_YET};
+use super::model::{RedisServer, SentinelWatch};
+use super::reader::{Item, Keys};
 use super::redis_login;
 use super::secret::Secret;
 use super::source::perhaps_secret;
 
-pub(super) const KEYS: Keys = Keys {
-    known: &["url", "wait", "ca", "cert", "key", "username", "password"],
-    later: &["sentinel"],
-    elsewhere: &[],
-};
+pub(super) const KEYS: Keys =
+    Keys { known: &["url", "sentinel", "wait", "ca", "cert", "key", "username", "password"], elsewhere: &[] };
+
+pub(super) const SENTINEL_KEYS: Keys =
+    Keys { known: &["master", "urls", "username", "password"], elsewhere: &[] };
 
 /// How long a host that starts waits for Redis, by default and at most.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
@@ -30,16 +31,105 @@ pub(super) fn read(item: Option<Item>) -> (RedisServer, Duration) {
     let table = item.and_then(|item| item.table(&KEYS));
     let get = |key| table.as_ref().and_then(|table| table.get(key));
     let wait = get("wait").and_then(|wait| wait.duration(WAIT)).unwrap_or(DEFAULT_WAIT);
-    let url = get("url").and_then(|url| read_url(&url));
-    let login = table.as_ref().map(|table| redis_login::read(table, url.as_ref())).unwrap_or_default();
-    (url.map_or(RedisServer::Embedded, |url| RedisServer::At { url, login: Box::new(login) }), wait)
+    let url = get("url");
+    let sentinel = get("sentinel");
+    if let (Some(_), Some(sentinel)) = (&url, &sentinel) {
+        sentinel.problem("redis.url is set, too: take one of them out");
+    }
+    let is_list = url.as_ref().is_some_and(|url| matches!(url.value(), DeValue::Array(_)));
+    let mut urls =
+        url.as_ref().map(|url| if is_list { read_nodes(url) } else { read_url(url).into_iter().collect() });
+    let watch = sentinel.and_then(|sentinel| read_sentinel(&sentinel));
+    let asked = urls.as_deref().or(watch.as_ref().map(|watch| &watch.urls[..])).unwrap_or_default();
+    let login = table.as_ref().map(|table| redis_login::read(table, asked)).unwrap_or_default();
+    let login = Box::new(login);
+    let server = match (urls.take(), watch) {
+        (_, Some(watch)) => RedisServer::Sentinel { watch: Box::new(watch), login },
+        (Some(urls), None) if is_list => RedisServer::Cluster { urls, login },
+        (Some(urls), None) => match urls.into_iter().next() {
+            Some(url) => RedisServer::At { url, login },
+            None => RedisServer::Embedded,
+        },
+        (None, None) => RedisServer::Embedded,
+    };
+    (server, wait)
+}
+
+/// The urls of some nodes of a cluster.
+fn read_nodes(item: &Item) -> Vec<Secret> {
+    let urls = read_list(item, "the node", |url| {
+        let database =
+            url.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
+        match database.split(['?', '#']).next() {
+            None | Some("" | "0") => Ok(()),
+            Some(_) => Err("names a database other than 0: a cluster has no other"),
+        }
+    });
+    if urls.is_empty() && item.value().as_array().is_some_and(|list| list.is_empty()) {
+        item.problem("is empty: name at least one node of the cluster, like [\"redis://10.0.0.1:6379\"]");
+    }
+    urls
+}
+
+fn read_sentinel(item: &Item) -> Option<SentinelWatch> {
+    let table = item.table(&SENTINEL_KEYS)?;
+    let required = |key| {
+        let found = table.get(key);
+        if found.is_none() {
+            item.at(key).problem(
+                "is required: sentinel = { master = \"main\", urls = [\"redis://10.0.0.1:26379\"] }",
+            );
+        }
+        found
+    };
+    let (master, urls) = (required("master"), required("urls"));
+    let username = table.get("username").and_then(|item| redis_login::username(&item));
+    let password = table.get("password").and_then(|item| redis_login::password(&item));
+    if username.is_some() && password.is_none() {
+        item.at("username")
+            .problem("needs password beside it: without one the user is not sent to the Sentinels");
+    }
+    let master = master?.checked(|name| {
+        let is_name = !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control());
+        if is_name { Ok(()) } else { Err("is not the name of a primary, as in SENTINEL MONITOR".to_owned()) }
+    });
+    let list = urls?;
+    let urls = read_list(&list, "the Sentinel", |url| {
+        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+        if redis_login::has_user(url) {
+            Err("has a user or a password: write username and password beside urls")
+        } else if rest.contains(['/', '?']) {
+            Err("has more than a host and a port")
+        } else {
+            Ok(())
+        }
+    });
+    if urls.is_empty() && list.value().as_array().is_some_and(|list| list.is_empty()) {
+        list.problem("is empty: name at least one Sentinel, better all");
+    }
+    (!urls.is_empty()).then_some(SentinelWatch { master: master?, urls, username, password })
+}
+
+/// Urls of servers of one kind, with one scheme.
+fn read_list(item: &Item, what: &str, check: impl Fn(&str) -> Result<(), &'static str>) -> Vec<Secret> {
+    let mut urls: Vec<Secret> = Vec::new();
+    for item in item.list().unwrap_or_default() {
+        let Some(url) = read_url(&item) else { continue };
+        let scheme = |url: &Secret| url.expose().split("://").next().unwrap_or_default().to_owned();
+        if !scheme(&url).starts_with("redis") || scheme(&url).contains("unix") {
+            item.problem(format!("{what} needs a host and a port, like \"redis://10.0.0.1:6379\""));
+        } else if let Err(why) = check(url.expose()) {
+            item.problem(why);
+        } else if urls.first().is_some_and(|first| scheme(first) != scheme(&url)) {
+            item.problem("has another scheme than the first url: all servers speak TLS, or none does");
+        } else {
+            urls.push(url);
+        }
+    }
+    urls
 }
 
 fn read_url(item: &Item) -> Option<Secret> {
-    if matches!(item.value(), DeValue::Array(_)) {
-        item.problem(format!("a list of urls (Redis Cluster) is {NOT_YET}"));
-        return None;
-    }
     let url = perhaps_secret(item)?;
     if !url.is_kept_apart() && redis_login::has_user(url.expose()) {
         item.is_secret();
@@ -165,10 +255,56 @@ mod tests {
     }
 
     #[test]
-    fn cluster_and_sentinel_are_for_later() {
-        for value in ["url = [\"redis://a\", \"redis://b\"]", "sentinel = { master = \"m\", urls = [] }"] {
-            let problem = problem(&format!("[queues.a]\n[redis]\n{value}"));
-            assert!(problem.contains("not supported by this version of tqhost yet"), "{problem}");
+    fn a_list_of_urls_is_a_cluster() {
+        let config = parse("[queues.a]\n[redis]\nurl = [\"redis://a:1\", \"redis://b\"]").expect("valid");
+        assert!(matches!(&config.redis, RedisServer::Cluster { urls, .. } if urls.len() == 2));
+        let table = [
+            ("[]", "redis.url: is empty: name at least one node"),
+            ("[\"redis://a\", 1]", "redis.url[1]: is an integer"),
+            ("[\"redis://a/2\"]", "redis.url[0]: names a database other than 0"),
+            ("[\"redis://a\", \"rediss://b\"]", "redis.url[1]: has another scheme"),
+            ("[\"redis+unix:///s\"]", "redis.url[0]: the node needs a host"),
+        ];
+        for (value, why) in table {
+            let problem = problem(&format!("[queues.a]\n[redis]\nurl = {value}"));
+            assert!(problem.contains("line 3: ") && problem.contains(why), "{value}: {problem}");
         }
+    }
+
+    #[test]
+    fn sentinels_name_the_primary() {
+        let text = "[queues.a]\n[redis]\nusername = \"u\"\npassword = \"hunter2\"\n\
+                    sentinel = { master = \"main\", password = \"p\", \
+                    urls = [\"redis://a:1\", \"redis://b:2\"] }";
+        let config = parse(text).expect("valid");
+        let RedisServer::Sentinel { watch, login } = &config.redis else { panic!("Sentinels") };
+        assert_eq!((watch.master.as_str(), watch.urls.len(), watch.username.as_deref()), ("main", 2, None));
+        assert!(watch.password.is_some() && login.username.as_deref() == Some("u"));
+        let table = [
+            ("{ urls = [\"redis://a\"] }", "redis.sentinel.master: is required"),
+            ("{ master = \"m\" }", "redis.sentinel.urls: is required"),
+            ("{ master = \"m\", urls = [] }", "redis.sentinel.urls: is empty"),
+            (
+                "{ master = \"a b\", urls = [\"redis://a\"] }",
+                "redis.sentinel.master: \"a b\" is not the name",
+            ),
+            (
+                "{ master = \"m\", urls = [\"redis://u:p@a\"] }",
+                "redis.sentinel.urls[0]: has a user or a password",
+            ),
+            ("{ master = \"m\", urls = [\"redis://a/1\"] }", "redis.sentinel.urls[0]: has more than a host"),
+            (
+                "{ master = \"m\", urls = [\"redis://a\"], username = \"u\" }",
+                "redis.sentinel.username: needs password beside it",
+            ),
+        ];
+        for (value, why) in table {
+            let problem = problem(&format!("[queues.a]\n[redis]\nsentinel = {value}"));
+            assert!(problem.contains("line 3: ") && problem.contains(why), "{value}: {problem}");
+        }
+        let both = problem(
+            "[queues.a]\n[redis]\nurl = \"redis://a\"\nsentinel = { master = \"m\", urls = [\"redis://a\"] }",
+        );
+        assert!(both.contains("line 4: redis.sentinel: redis.url is set, too"), "{both}");
     }
 }

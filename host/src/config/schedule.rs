@@ -13,7 +13,6 @@ use crate::field::reserved;
 
 pub(super) const KEYS: Keys = Keys {
     known: &["cron", "timezone", "missed", "fields"],
-    later: &[],
     elsewhere: &[
         ("every", "is written as a cron expression: cron = \"*/15 * * * *\" is every quarter of an hour"),
         ("at", "is written as a cron expression: cron = \"30 3 * * *\" is every day at 03:30"),

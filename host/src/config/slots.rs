@@ -1,48 +1,89 @@
-//! Redis Cluster places keys by their hash tags. A step of a script reaches the keys of one place only.
+//! Redis Cluster places keys by their hash tags: a key's slot. A script reaches the keys of one slot only.
 //!
-//! In: a valid configuration. Out: a note for each queue and plugin that needs keys in several places. One
-//! Redis server has all keys in one place, so nothing is wrong there.
+//! In: queues and plugins. Out: the keys of the configuration that need several slots, each with the way out.
+//! Where Redis is a cluster they are problems, otherwise notes: one server has all slots.
+//!
+//! Two names without a tag may have one slot by chance. That counts as two: another name would break it.
 
-use super::model::{Config, QueueRules};
+use std::collections::BTreeMap;
+
+use super::model::{Config, Plugin, QueueRules};
 use super::names::hash_tag;
 
-impl Config {
-    /// The rules that would not work on Redis Cluster, each with the way out.
-    pub(crate) fn slot_notes(&self) -> Vec<String> {
-        let queues = self.queues.iter().filter_map(note_on_targets);
-        queues.chain(self.plugins.keys().filter_map(|name| self.note_on_records(name))).collect()
-    }
+/// A key of the configuration that a cluster refuses.
+pub(super) struct Split {
+    pub key: String,
+    pub why: String,
+}
 
-    fn note_on_records(&self, plugin: &str) -> Option<String> {
-        let patterns = self.plugins[plugin].records.patterns();
-        let of_plugin = || self.queues.iter().filter(|queue| queue.plugin == plugin);
-        let elsewhere = |pattern: &&String| of_plugin().any(|queue| slot(&queue.stream) != slot(pattern));
-        let pattern = patterns.iter().find(elsewhere)?;
-        let streams: Vec<&str> = of_plugin().map(|queue| queue.stream.as_str()).collect();
-        Some(format!(
-            "plugins.{plugin}.records: \"{pattern}\" may lie in another slot than {}, so that a cluster \
-             would refuse its records: give the pattern and the streams one {{tag}}",
-            streams.join(", ")
-        ))
+impl Config {
+    /// The changes that a cluster would need. A configuration of a cluster has none.
+    pub(crate) fn slot_notes(&self) -> Vec<String> {
+        let note = |Split { key, why }| format!("{key}: a Redis Cluster would refuse it: {why}");
+        splits(&self.queues, &self.plugins).into_iter().map(note).collect()
     }
 }
 
-fn note_on_targets(queue: &QueueRules) -> Option<String> {
-    let targets = queue.enqueue_to.iter().chain(queue.on_end.targets());
-    let mut elsewhere: Vec<&str> = targets
-        .filter(|target| slot(&target.stream) != slot(&queue.stream))
-        .map(|target| target.stream.as_str())
-        .collect();
-    elsewhere.dedup();
-    (!elsewhere.is_empty()).then(|| {
-        format!(
-            "queues.{}: it sends tasks to {}, which may lie in other slots than {}, so that a cluster would \
-             refuse them: give all these streams one {{tag}}",
-            queue.name,
-            elsewhere.join(", "),
-            queue.stream
-        )
-    })
+/// All keys that need several slots.
+pub(super) fn splits(queues: &[QueueRules], plugins: &BTreeMap<String, Plugin>) -> Vec<Split> {
+    let of_queues = queues.iter().flat_map(of_queue);
+    of_queues.chain(plugins.iter().filter_map(|(name, plugin)| of_records(name, plugin, queues))).collect()
+}
+
+fn of_queue(queue: &QueueRules) -> Vec<Split> {
+    let stream = &queue.stream;
+    let is_elsewhere = |key: &str| slot(key) != slot(stream);
+    let split = |key: &str, why: String| Split { key: format!("queues.{}.{key}", queue.name), why };
+    let mut found = Vec::new();
+    // The names of tqhost's own keys contain the stream.
+    if hash_tag(stream).is_none() && stream.contains(['{', '}']) {
+        let why = format!("\"{stream}\" has braces without a {{tag}} between them: choose another name");
+        found.push(split("stream", why));
+    }
+    if let Some(dead) = queue.dead_letter.as_deref().filter(|dead| is_elsewhere(dead)) {
+        let why = format!(
+            "\"{dead}\" may lie in another slot than the stream \"{stream}\": take the key out, or give it \
+             the stream's {{tag}}"
+        );
+        found.push(split("dead_letter", why));
+    }
+    if let Some(list) = queue.list.as_ref().map(|list| &list.key).filter(|list| is_elsewhere(list)) {
+        let why = format!(
+            "\"{list}\" may lie in another slot than the stream \"{stream}\": write \
+             stream = \"{{{}}}:stream\", which changes nothing for producers",
+            slot(list)
+        );
+        found.push(split("list", why));
+    }
+    let targets = [
+        ("enqueue_to", queue.enqueue_to.iter().map(|to| &to.stream).collect::<Vec<_>>()),
+        ("on_end", queue.on_end.targets().map(|to| &to.stream).collect()),
+    ];
+    for (key, mut streams) in targets {
+        streams.retain(|stream| is_elsewhere(stream));
+        streams.dedup();
+        if !streams.is_empty() {
+            let all = streams.iter().map(|stream| format!("\"{stream}\"")).collect::<Vec<_>>().join(", ");
+            let why = format!(
+                "{all} may lie in other slots than the stream \"{stream}\": give all these streams one \
+                 {{tag}}"
+            );
+            found.push(split(key, why));
+        }
+    }
+    found
+}
+
+fn of_records(name: &str, plugin: &Plugin, queues: &[QueueRules]) -> Option<Split> {
+    let of_plugin = || queues.iter().filter(|queue| queue.plugin == name);
+    let elsewhere = |pattern: &&String| of_plugin().any(|queue| slot(&queue.stream) != slot(pattern));
+    let pattern = plugin.records.patterns().iter().find(elsewhere)?;
+    let streams: Vec<String> = of_plugin().map(|queue| format!("\"{}\"", queue.stream)).collect();
+    let why = format!(
+        "\"{pattern}\" may lie in another slot than {}: give the pattern and the streams one {{tag}}",
+        streams.join(", ")
+    );
+    Some(Split { key: format!("plugins.{name}.records"), why })
 }
 
 /// The part of a key that determines its slot. A star in a pattern may stand for a tag.
@@ -52,29 +93,47 @@ fn slot(key: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::parse;
+    use super::super::testing::{parse, problem};
 
     fn notes(text: &str) -> String {
         parse(text).expect("valid").slot_notes().join("\n")
     }
 
     #[test]
-    fn streams_and_records_with_one_tag_need_no_note() {
+    fn keys_with_one_tag_need_no_note() {
         let text = "[queues.a]\nstream = \"{t}:a\"\nplugin = \"p\"\nenqueue_to = [\"b\"]\non_end = \"b\"\n\
+                    dead_letter = \"dead:{t}\"\nlist = \"{t}:list\"\n\
                     [queues.b]\nstream = \"{t}:b\"\nplugin = \"p\"\n[plugins.p]\nrecords = [\"kb:{t}:*\"]";
         assert_eq!(notes(text), "");
-        assert_eq!(notes("[queues.a]\nenqueue_to = [\"a\"]\n[queues.b]"), "");
+        assert_eq!(
+            notes("[queues.a]\nenqueue_to = [\"a\"]\n[queues.b]\nlist = \"l\"\nstream = \"{l}:s\""),
+            ""
+        );
     }
 
     #[test]
     fn what_lies_elsewhere_is_named_with_the_way_out() {
-        let found = notes(
-            "[queues.a]\nplugin = \"p\"\nenqueue_to = [\"b\"]\non_end = \"b\"\n[queues.b]\n\
-             [plugins.p]\nrecords = [\"{a}:*\", \"kb:{kb}:*\"]",
+        let text = "[queues.a]\nplugin = \"p\"\nenqueue_to = [\"b\"]\non_end = \"b\"\n[queues.b]\n\
+                    list = \"b:queue\"\ndead_letter = \"b:dead\"\n\
+                    [plugins.p]\nrecords = [\"{a}:*\", \"kb:{kb}:*\"]\n";
+        let told = [
+            ("queues.a.enqueue_to: ", "\"b\" may lie in other slots than the stream \"a\""),
+            ("queues.a.on_end: ", "give all these streams one {tag}"),
+            ("queues.b.dead_letter: ", "take the key out"),
+            ("queues.b.list: ", "write stream = \"{b:queue}:stream\""),
+            ("plugins.p.records: ", "\"kb:{kb}:*\" may lie in another slot than \"a\""),
+        ];
+        let found = notes(text);
+        let cluster = problem(&format!("{text}[redis]\nurl = [\"redis://a\"]\n"));
+        assert_eq!(
+            (found.lines().count(), cluster.lines().count()),
+            (told.len(), told.len() + 1),
+            "{cluster}"
         );
-        let lines: Vec<&str> = found.lines().collect();
-        assert_eq!(lines.len(), 2, "{found}");
-        assert!(lines[0].starts_with("queues.a: it sends tasks to b, which") && lines[0].contains("{tag}"));
-        assert!(lines[1].starts_with("plugins.p.records: \"kb:{kb}:*\"") && lines[1].contains("than a,"));
+        for (key, why) in told {
+            let line = found.lines().find(|line| line.starts_with(key)).expect(key);
+            assert!(line.contains("would refuse it: ") && line.contains(why), "{line}");
+            assert!(cluster.contains(&format!("{key}a Redis Cluster would refuse it: ")), "{cluster}");
+        }
     }
 }

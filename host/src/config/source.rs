@@ -13,7 +13,7 @@ use super::reader::{Item, Keys, Secrets};
 use super::secret::Secret;
 use super::units::show_text;
 
-pub(super) const KEYS: Keys = Keys { known: &["env", "file"], later: &[], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys { known: &["env", "file"], elsewhere: &[] };
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Which commands read the environment variable or the file of a secret. The form of the value is checked in

@@ -12,7 +12,7 @@ use super::units::show_text;
 use crate::field::reserved;
 
 pub(super) const ON_END_KEYS: Keys =
-    Keys { known: &["queue", "completed", "dead", "cancelled", "fields"], later: &[], elsewhere: &[] };
+    Keys { known: &["queue", "completed", "dead", "cancelled", "fields"], elsewhere: &[] };
 
 /// The names of the queues to which a queue sends tasks.
 #[derive(Clone, Default)]

@@ -14,7 +14,7 @@ use super::secret::Secret;
 use super::source::secret_if_there;
 
 pub(super) const KEYS: Keys =
-    Keys { known: &["otlp", "headers", "sample", "max_traces", "service", "ca"], later: &[], elsewhere: &[] };
+    Keys { known: &["otlp", "headers", "sample", "max_traces", "service", "ca"], elsewhere: &[] };
 
 const SAMPLE: RangeInclusive<f64> = 0.0..=1.0;
 const MAX_TRACES: RangeInclusive<u32> = 1..=1_000_000;

@@ -12,7 +12,7 @@ use super::reader::{Item, Keys, Table};
 pub(super) const MAX_RUNNING: RangeInclusive<u32> = 1..=100_000;
 const LIMIT: RangeInclusive<u32> = 1..=10_000;
 
-pub(super) const SERIAL_KEYS: Keys = Keys { known: &["field", "limit"], later: &[], elsewhere: &[] };
+pub(super) const SERIAL_KEYS: Keys = Keys { known: &["field", "limit"], elsewhere: &[] };
 
 /// Reports its problems, and keeps the values that are right.
 pub(super) fn read(queue: &Table, max_running: Option<u32>) -> RunLimits {

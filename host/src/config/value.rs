@@ -8,7 +8,7 @@ use super::place::{Pointer, ValueAt};
 use super::reader::{Item, Keys};
 use crate::field::HOST_FIELDS;
 
-pub(super) const ID_KEYS: Keys = Keys { known: &["field", "json"], later: &[], elsewhere: &[] };
+pub(super) const ID_KEYS: Keys = Keys { known: &["field", "json"], elsewhere: &[] };
 
 /// Reads `id`.
 pub(super) fn read(item: &Item) -> Option<ValueAt> {

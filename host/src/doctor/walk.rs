@@ -243,14 +243,29 @@ impl Queue {
     }
 }
 
-/// Looks at about `count` of the next keys of the whole Redis, and gives those that tqhost built.
+/// Looks at about `count` of the next keys of the whole Redis, and gives those that tqhost built. The nodes
+/// of a cluster come one after the other, so a cursor names its node there.
 pub(super) async fn all_keys(link: &Link, cursor: &str, count: usize) -> Result<Page<Vec<u8>>, QueueError> {
     const WHAT: &str = "look through the keys";
+    let mut nodes = link.at_each_node().await?;
+    nodes.sort_by(|a, b| a.address().cmp(b.address()));
+    let (of, cursor) = cursor.rsplit_once(' ').unwrap_or(("", cursor));
+    let Some(at) = nodes.iter().position(|node| node.address() >= of) else {
+        return Ok(Page { next: None, items: Vec::new() });
+    };
+    // The cursor of a node that is gone means nothing to the next one.
+    let cursor = if of.is_empty() || nodes[at].address() == of { cursor } else { START };
     let scan =
         redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(keys::EVERYTHING).arg("COUNT").arg(count).to_owned();
-    let reply = link.command(WHAT, &scan).await?;
-    page(reply, START, reply::bytes)
-        .map_err(|reply::UnexpectedShape| QueueError::unexpected(WHAT, link.address()))
+    let reply = nodes[at].command(WHAT, &scan).await?;
+    let found = page(reply, START, reply::bytes)
+        .map_err(|reply::UnexpectedShape| QueueError::unexpected(WHAT, link.address()))?;
+    let next = match (found.next, nodes.get(at + 1)) {
+        (Some(next), _) if link.is_cluster() => Some(format!("{} {next}", nodes[at].address())),
+        (None, Some(node)) => Some(format!("{} {START}", node.address())),
+        (next, _) => next,
+    };
+    Ok(Page { next, ..found })
 }
 
 /// Reads `{ next, items }`, where `end` means that there is no next page.

@@ -1,7 +1,7 @@
 //! Opens connections to Redis: in the clear, through a socket, or with the host's own TLS.
 //!
 //! In: a URL, and who the host is and whom it trusts. Out: connections, each of which ends when its last
-//! clone is dropped. Not here: when to open one (`link`).
+//! clone is dropped. Not here: when to open one (`link`), to which server (`nodes`).
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use std::time::Duration;
 use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError, RedisResult,
+    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
+    RedisError, RedisResult,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -33,6 +34,7 @@ pub(super) struct Endpoint {
 }
 
 /// A server that speaks TLS.
+#[derive(Clone)]
 struct Secure {
     connector: TlsConnector,
     name: ServerName<'static>,
@@ -71,6 +73,38 @@ impl Endpoint {
             _ => None,
         };
         Ok(Endpoint { client: Client::open(info)?, secure })
+    }
+
+    /// A server of the same kind at another address, for the same user.
+    pub(super) fn at(&self, host: &str, port: u16) -> RedisResult<Endpoint> {
+        let info = self.client.get_connection_info().clone();
+        let client = Client::open(info.set_addr(ConnectionAddr::Tcp(host.to_owned(), port)))?;
+        let secure = match self.secure.as_deref() {
+            Some(secure) => Some(Arc::new(Secure {
+                name: server_name(host)?,
+                host: host.to_owned(),
+                port,
+                connector: secure.connector.clone(),
+            })),
+            None => None,
+        };
+        Ok(Endpoint { client, secure })
+    }
+
+    /// The same server, for connections on which it may also speak by itself.
+    pub(super) fn speaking(&self) -> RedisResult<Endpoint> {
+        let info = self.client.get_connection_info().clone();
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let client = Client::open(info.set_redis_settings(settings))?;
+        Ok(Endpoint { client, secure: self.secure.clone() })
+    }
+
+    /// Its host and port; none for a socket.
+    pub(super) fn host_and_port(&self) -> Option<(&str, u16)> {
+        match self.client.get_connection_info().addr() {
+            ConnectionAddr::Tcp(host, port) => Some((host, *port)),
+            _ => None,
+        }
     }
 
     pub(super) async fn connect(&self, config: &AsyncConnectionConfig) -> RedisResult<OpenConnection> {
@@ -125,6 +159,12 @@ fn secure(host: &str, port: u16, login: &RedisLogin) -> RedisResult<Secure> {
         None => None,
     };
     let settings = tls::client(&trust, identity).map_err(|_| unusable("redis.cert cannot be used"))?;
-    let name = ServerName::try_from(host.to_owned()).map_err(|_| unusable("the host has no name of DNS"))?;
-    Ok(Secure { connector: TlsConnector::from(Arc::new(settings)), name, host: host.to_owned(), port })
+    let connector = TlsConnector::from(Arc::new(settings));
+    Ok(Secure { connector, name: server_name(host)?, host: host.to_owned(), port })
+}
+
+/// The name that the certificate must have.
+fn server_name(host: &str) -> RedisResult<ServerName<'static>> {
+    ServerName::try_from(host.to_owned())
+        .map_err(|_| RedisError::from((ErrorKind::InvalidClientConfig, "the host has no name of DNS")))
 }

@@ -7,7 +7,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 use crate::tls;
 
 /// A call to Redis that did not succeed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct QueueError {
     /// The action that failed, as a verb phrase or a script's name.
     what: &'static str,
@@ -40,6 +40,16 @@ impl QueueError {
     /// Redis has not answered in the time that the caller has.
     pub(super) fn no_reply(what: &'static str, address: &str) -> QueueError {
         QueueError::new(what, address, RedisError::from((ErrorKind::Io, "no reply in time")))
+    }
+
+    /// The error of the crate redis.
+    pub(super) fn source(&self) -> &RedisError {
+        &self.source
+    }
+
+    /// The server is in no cluster, though redis.url is a list.
+    pub(super) fn is_no_cluster(&self) -> bool {
+        self.source.detail().is_some_and(|why| why.contains("cluster support disabled"))
     }
 
     /// Redis does not know the script.
@@ -149,10 +159,10 @@ impl QueueError {
 
     /// The same call may succeed later: Redis is away, starts, changes its roles or is full.
     pub(crate) fn may_pass(&self) -> bool {
-        use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly, TryAgain};
+        use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
         let passes = match self.source.kind() {
             ErrorKind::Server(kind) => {
-                matches!(kind, BusyLoading | ClusterDown | MasterDown | ReadOnly | TryAgain)
+                matches!(kind, Ask | BusyLoading | ClusterDown | MasterDown | Moved | ReadOnly | TryAgain)
             }
             ErrorKind::UnexpectedReturnType => false,
             _ => self.is_connection(),

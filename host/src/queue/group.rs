@@ -18,9 +18,13 @@ impl Queue {
     /// creates nothing, where [`QueueError::unfit`] says why.
     pub async fn ensure_group(&self) -> Result<bool, QueueError> {
         let samples = rights::samples(&self.rules, &self.keys);
-        match self.link.script(&reach(&samples)).await {
-            Err(error) if error.is_denied_key() => return Err(self.denied(&samples).await.unwrap_or(error)),
-            reply => drop(reply?),
+        for keys in self.link.together(&samples) {
+            match self.link.script(&reach(&keys)).await {
+                Err(error) if error.is_denied_key() => {
+                    return Err(self.denied(&samples).await.unwrap_or(error));
+                }
+                reply => drop(reply?),
+            }
         }
         let keys = &self.keys;
         let list = self.rules.list.as_ref().map_or(&keys.stream, |list| &list.key);
@@ -48,6 +52,6 @@ impl Queue {
     }
 }
 
-fn reach(keys: &[String]) -> ScriptCall {
-    keys.iter().fold(ScriptCall::new(&script::REACH), ScriptCall::key)
+fn reach(keys: &[impl AsRef<str>]) -> ScriptCall {
+    keys.iter().map(AsRef::as_ref).fold(ScriptCall::new(&script::REACH), |call, key: &str| call.key(key))
 }

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::error::QueueError;
 use super::keys::QueueKeys;
-use super::link::{Link, Recovery};
+use super::link::Link;
+use super::node::Recovery;
 use super::reply::{Shaped, UnexpectedShape};
 use super::script::{Script, ScriptCall, Told};
 use crate::config::model::Idempotency;
@@ -28,10 +29,11 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Does not connect yet. All queues may share `link`.
+    /// Does not connect yet. All queues may share the connections of `link`.
     pub fn new(rules: config::QueueRules, link: Link) -> Queue {
         let keys = Arc::new(QueueKeys::new(&rules.stream, rules.dead_letter.as_deref()));
         let told = Arc::new(told(&rules, &keys));
+        let link = link.at_key(&keys.stream);
         Queue { rules: Arc::new(rules), keys, link, told }
     }
 

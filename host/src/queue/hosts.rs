@@ -244,9 +244,11 @@ pub(crate) async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let keys: Vec<String> = ids.iter().map(|id| keys::host(id)).collect();
-    let found = link.command("list hosts", redis::cmd("MGET").arg(keys)).await?;
-    let texts = reply::array(found).map_err(shape)?.into_iter().filter_map(|value| reply::bytes(value).ok());
+    // In a cluster each announcement has a slot of its own.
+    let asked: Vec<_> = ids.iter().map(|id| redis::cmd("GET").arg(keys::host(id)).to_owned()).collect();
+    let found = link.pipeline("list hosts", &asked).await?;
+    let texts = found.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let texts = texts.into_iter().filter_map(|value| reply::bytes(value).ok());
     // Another version may have written another form, which is skipped.
     Ok(texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect())
 }

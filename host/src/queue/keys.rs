@@ -24,6 +24,7 @@
 //! | `tq:{S}:flow:<id>:results` | hash | index of a child → how it ended, and `<index>:value` → its result | all that end tasks |
 //! | `tq:{S}:schedule` | hash | schedule → up to which time it was handled (ms) | fire, and the scheduler's begin, reset, forget |
 //! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer; expires | settle, leave |
+//! | `tq:{S}:-` | none | never exists: the last key of each call of several keys in a cluster ([`freeze`]) | nobody |
 //! | `tq:{S}:task:<id>` | hash | status and result of a task; expires after its end | begin, heartbeat, settle, enqueue, fire, requeue, import, mend, examine |
 //! | `tq:{tag}:state:<plugin>:<key>` | string | a value of a plugin's state, for all queues whose streams have this tag | settle |
 //! | the queue's `list` | list | items that are not tasks yet; producers LPUSH | producers, move |
@@ -273,6 +274,11 @@ impl FlowKeys {
     }
 }
 
+/// A key that never exists, in the slot of `key`.
+pub(crate) fn freeze(key: &str) -> String {
+    format!("tq:{{{}}}:-", hash_tag(key).unwrap_or(key))
+}
+
 /// A glob pattern for the announcements of all hosts.
 pub(crate) fn hosts() -> String {
     host("*")
@@ -334,6 +340,14 @@ mod tests {
         assert!(bases(status.as_bytes()).any(|base| base == keys.base.as_bytes()));
         assert!(bases(&marker).any(|base| base == keys.base.as_bytes()));
         assert_eq!(bases(keys.paused.as_bytes()).filter(|base| *base == keys.base.as_bytes()).count(), 0);
+    }
+
+    #[test]
+    fn a_freeze_key_is_in_the_slot_of_its_key() {
+        assert_eq!(
+            [freeze("s"), freeze("app:{t}:s"), freeze("tq:{s}:task:1")],
+            ["tq:{s}:-", "tq:{t}:-", "tq:{s}:-"]
+        );
     }
 
     #[test]

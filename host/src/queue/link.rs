@@ -1,16 +1,22 @@
-//! Connections to Redis: [`Redis`] knows its address, and a [`Link`] is one connection that reconnects.
+//! Connections to Redis: a [`Link`] is one connection to each server that reconnects.
 //!
 //! In: commands, pipelines and calls of scripts. Out: replies, or a [`QueueError`] that distinguishes a lost
 //! connection from a refusal by Redis. A connection that failed in any way is dropped. That includes a
 //! timeout, because a half-open connection never answers. The next call connects again, after a growing,
 //! jittered delay while Redis is unreachable.
 //!
-//! The `ConnectionManager` of the crate redis does not do this: it keeps a connection after a timeout, and
-//! one to a server that became a replica.
+//! A call goes to the server that has its first key; a call without a key to the home of the link. A node
+//! of a cluster that refuses a call because it does not have the slot did nothing, so the call is sent on.
 //!
-//! Not here: repeating a call. Only the caller knows whether that is safe.
+//! The `ConnectionManager` of the crate redis does not do this: it keeps a connection after a timeout, and
+//! one to a server that became a replica. Its client of clusters repeats calls that may have been carried
+//! out.
+//!
+//! Not here: repeating a call that may have been carried out. Only the caller knows whether that is safe.
+//! Which servers there are (`nodes`). Calls of scripts (`library`).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::pin::{Pin, pin};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -19,137 +25,28 @@ use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, RedisError, ServerE
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::connect::{CONNECT_TIMEOUT, Endpoint, OpenConnection};
+use super::connect::{CONNECT_TIMEOUT, OpenConnection};
 use super::error::QueueError;
+use super::node::{Node, Recovery};
+use super::nodes::{Destination, Redirect};
+use super::pushes::Pushes;
 use super::reply::{self, UnexpectedShape};
-use super::script::{self, Form, Script, ScriptCall};
-use crate::chain::chain;
-use crate::config::RedisLogin;
+use super::servers::Redis;
 
 /// How long a reply may take, beyond the time for which a call blocks. A stall of five seconds is survived.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first and the longest delay between connection attempts.
 const RECONNECT_DELAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// A host sends a request at least every second. A longer time without a reply means that Redis was
-/// unreachable or stalled.
-const SILENCE: Duration = Duration::from_millis(1500);
+/// A node of a cluster that takes longer than this may have been replaced by now.
+const LONG: Duration = Duration::from_millis(1500);
+/// How often a call is sent on to another node of a cluster.
+const MOST_REDIRECTS: usize = 5;
+/// How long a call waits for its slot to move, and how often it asks.
+const MOVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(50));
 /// Commands of one pipeline.
 const MAX_PIPELINE: usize = 1000;
-const LOAD_LIBRARY: &str = "load the library of functions";
-
-/// The address of Redis. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct Redis {
-    endpoint: Endpoint,
-    /// The address without its password, for messages.
-    address: Arc<str>,
-    reconnects: Arc<AtomicU64>,
-    last_reply: Arc<std::sync::Mutex<LastReply>>,
-    /// Whether Redis has the library of functions ([`Redis::use_functions`]).
-    has_library: Arc<AtomicBool>,
-    /// How often this host has loaded the library again. One caller at a time does, for all of them.
-    loads: Arc<AtomicU64>,
-    loading: Arc<Mutex<()>>,
-}
-
-/// When Redis last answered this host, over any connection.
-#[derive(Debug, Default)]
-struct LastReply {
-    at: Option<Instant>,
-    recovery: Option<Recovery>,
-}
-
-/// How long a silence is held to be a part of the outage before it.
-const REMEMBERED: Duration = Duration::from_secs(60);
-
-/// The end of a time in which no lease could be renewed: there was no reply from Redis, or it refused writes.
-#[derive(Debug, Clone, Copy)]
-pub struct Recovery {
-    pub since: Instant,
-    /// How long that was. [`Duration::MAX`]: nobody knows, because Redis refused a write.
-    pub silence: Duration,
-}
 
 impl Redis {
-    /// Takes a `redis://`, `rediss://` or `redis+unix://` URL. Does not connect yet.
-    pub fn open(url: &str) -> Result<Redis, QueueError> {
-        Redis::open_as(url, &RedisLogin::default())
-    }
-
-    /// Like [`Redis::open`], as this user and with these certificates.
-    pub(crate) fn open_as(url: &str, login: &RedisLogin) -> Result<Redis, QueueError> {
-        let address: Arc<str> = without_password(url).into();
-        let endpoint =
-            Endpoint::new(url, login).map_err(|error| QueueError::new("read [redis]", &address, error))?;
-        Ok(Redis {
-            endpoint,
-            address,
-            reconnects: Arc::default(),
-            last_reply: Arc::default(),
-            has_library: Arc::default(),
-            loads: Arc::default(),
-            loading: Arc::default(),
-        })
-    }
-
-    /// The address without its password.
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// The number of its database.
-    pub(crate) fn database(&self) -> i64 {
-        self.endpoint.client.get_connection_info().redis_settings().db()
-    }
-
-    /// How many connections were replaced after a failure, since the start.
-    pub fn reconnects(&self) -> u64 {
-        self.reconnects.load(Ordering::Relaxed)
-    }
-
-    /// From now on, scripts are called as functions of the library. Loads the library, and deletes the
-    /// libraries of other versions; hosts of other versions load their own one again.
-    pub(crate) async fn use_functions(&self) {
-        let link = self.link();
-        self.has_library.store(true, Ordering::Relaxed);
-        match link.load_library(true).await {
-            Ok(()) => {
-                if let Err(error) = link.delete_other_libraries().await {
-                    tracing::debug!(error = chain(&error), "libraries of other versions stay in Redis");
-                }
-            }
-            // The first call loads it.
-            Err(error) if error.is_connection() => {}
-            Err(error) => self.do_without_library(&error),
-        }
-    }
-
-    /// Sends each script alone, because Redis refuses the library: it is full, or the user lacks the right.
-    fn do_without_library(&self, error: &QueueError) {
-        self.has_library.store(false, Ordering::Relaxed);
-        let why = chain(error);
-        tracing::info!(why, "Redis takes no library of functions, so scripts are sent alone");
-    }
-
-    fn answered(&self) {
-        let now = Instant::now();
-        let mut last_reply = self.last_reply.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(silence) =
-            last_reply.at.replace(now).map(|last| now - last).filter(|silence| *silence >= SILENCE)
-        {
-            // An outage may have begun with refused writes, and end with a restart.
-            let before = last_reply.recovery.filter(|before| before.since.elapsed() < silence + REMEMBERED);
-            let silence = before.map_or(silence, |before| before.silence.max(silence));
-            last_reply.recovery = Some(Recovery { since: now, silence });
-        }
-    }
-
-    /// Notes that Redis refused a write. It goes on answering reads, so there is no silence.
-    fn refused_write(&self) {
-        let recovery = Recovery { since: Instant::now(), silence: Duration::MAX };
-        self.last_reply.lock().unwrap_or_else(PoisonError::into_inner).recovery = Some(recovery);
-    }
-
     /// A connection for ordinary calls, which may be shared.
     pub fn link(&self) -> Link {
         self.link_blocking_for(Duration::ZERO)
@@ -160,16 +57,52 @@ impl Redis {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(block + RESPONSE_TIMEOUT));
-        Link { redis: self.clone(), config, state: Arc::new(Mutex::new(ConnectionState::default())) }
+        Link {
+            redis: self.clone(),
+            config,
+            block,
+            home: Destination::Any,
+            pushes: None,
+            connections: Arc::default(),
+        }
+    }
+
+    /// A connection to wait for new entries of many streams ([`wait_for_any`](super::wait::wait_for_any)).
+    pub(crate) fn link_for_waiting(&self, block: Duration) -> Link {
+        let link = self.link_blocking_for(block);
+        if !self.nodes.is_cluster() {
+            return link;
+        }
+        let pushes = Arc::new(Pushes::default());
+        let config = link.config.clone().set_push_sender(pushes.sender());
+        Link { config, pushes: Some(pushes), ..link }
     }
 }
 
-/// One connection that reconnects. Clones share it.
+/// Calls to Redis, over one connection to each server that reconnects. Clones share the connections.
 #[derive(Debug, Clone)]
 pub struct Link {
-    redis: Redis,
+    pub(super) redis: Redis,
     config: AsyncConnectionConfig,
-    state: Arc<Mutex<ConnectionState>>,
+    /// The longest time for which its calls block.
+    block: Duration,
+    /// Where calls without a key go.
+    home: Destination,
+    /// Servers say by themselves on these connections which keys have changed.
+    pushes: Option<Arc<Pushes>>,
+    connections: Arc<std::sync::Mutex<Connections>>,
+}
+
+type Connection = Arc<Mutex<ConnectionState>>;
+type Connections = Vec<(Arc<Node>, Connection)>;
+
+/// A reply, and where it is from.
+pub(super) struct Reply {
+    pub(super) reply: Result<Value, QueueError>,
+    /// The server that gave it; none: none could be asked.
+    pub(super) by: Option<Arc<Node>>,
+    /// How often that server had loaded the library before the call.
+    pub(super) loads: u64,
 }
 
 #[derive(Debug, Default)]
@@ -182,15 +115,62 @@ struct ConnectionState {
 }
 
 impl Link {
-    /// When Redis answered again after a silence of [`SILENCE`] or longer, or last refused a write, over any
-    /// connection of this host.
-    pub fn recovery(&self) -> Option<Recovery> {
-        self.redis.last_reply.lock().unwrap_or_else(PoisonError::into_inner).recovery
+    /// The same connections, for which the server that has this key is the home.
+    pub(crate) fn at_key(&self, key: &str) -> Link {
+        Link { home: self.redis.nodes.destination_of_key(key.as_bytes()), ..self.clone() }
     }
 
-    /// The address of this connection, without a password.
+    /// The same connections, with a server as the home.
+    pub(super) fn at_node(&self, node: Arc<Node>) -> Link {
+        Link { home: Destination::Node(node), ..self.clone() }
+    }
+
+    /// The same connections, once for each server as the home.
+    pub(crate) async fn at_each_node(&self) -> Result<Vec<Link>, QueueError> {
+        let nodes = self.redis.nodes.all().await.map_err(|error| self.failed("find the nodes", error))?;
+        Ok(nodes.into_iter().map(|node| self.at_node(node)).collect())
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.redis.nodes.is_cluster()
+    }
+
+    /// Puts keys that one call may name together.
+    pub(super) fn together<'k>(&self, keys: &'k [String]) -> Vec<Vec<&'k str>> {
+        let mut parts: Vec<(Option<u16>, Vec<&str>)> = Vec::new();
+        for key in keys {
+            let slot = match self.redis.nodes.destination_of_key(key.as_bytes()) {
+                Destination::Slot(slot) => Some(slot),
+                _ => None,
+            };
+            match parts.iter_mut().find(|(known, _)| *known == slot) {
+                Some((_, part)) => part.push(key),
+                None => parts.push((slot, vec![key])),
+            }
+        }
+        parts.into_iter().map(|(_, part)| part).collect()
+    }
+
+    pub(super) fn pushes(&self) -> Option<&Pushes> {
+        self.pushes.as_deref()
+    }
+
+    /// When the server of this link's home last answered again after a silence or refused a write, over any
+    /// connection of this host, or took the place of another one.
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.redis.nodes.known(&self.home)?.recovery()
+    }
+
+    /// The address of this link's home, or of all servers, without a password.
     pub fn address(&self) -> &str {
-        self.redis.address()
+        match &self.home {
+            Destination::Node(node) => &node.address,
+            _ => self.redis.address(),
+        }
+    }
+
+    fn failed(&self, what: &'static str, error: RedisError) -> QueueError {
+        QueueError::new(what, self.address(), error)
     }
 
     /// Asks whether Redis answers. It refuses even a PING while it cannot save (MISCONF), and answers reads.
@@ -215,141 +195,184 @@ impl Link {
 
     /// Sends one command.
     pub async fn command(&self, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
-        let (mut connection, epoch) = self.connection(what).await?;
-        let reply = connection.calls.send_packed_command(command).await.and_then(Value::extract_error);
-        self.check(what, epoch, reply).await
+        self.routed(what, command).await.reply
+    }
+
+    /// Sends one command to the server that has its key, and on to another one if that refuses it because
+    /// the key is not there.
+    pub(super) async fn routed(&self, what: &'static str, command: &Cmd) -> Reply {
+        let to = self.redis.nodes.destination_of(command).unwrap_or_else(|| self.home.clone());
+        let began = Instant::now();
+        let (mut redirects, mut sent_on) = (0, None);
+        loop {
+            let (node, is_asking) = match sent_on.take() {
+                Some(to) => to,
+                None => match self.redis.nodes.of(&to).await {
+                    Ok(node) => (node, false),
+                    Err(error) => {
+                        return Reply { reply: Err(self.failed(what, error)), by: None, loads: 0 };
+                    }
+                },
+            };
+            let loads = node.loads.load(Ordering::Acquire);
+            let reply = self.send(&node, what, command, is_asking).await;
+            let redirect =
+                reply.as_ref().err().and_then(|error| self.redis.nodes.redirect(error.source(), &node));
+            match redirect {
+                Some(Redirect::To(other)) if redirects < MOST_REDIRECTS => sent_on = Some((other, false)),
+                Some(Redirect::Asking(other)) if redirects < MOST_REDIRECTS => sent_on = Some((other, true)),
+                Some(Redirect::Later) if began.elapsed() < MOVE.0 => {
+                    tokio::time::sleep(MOVE.1).await;
+                    continue;
+                }
+                _ => return Reply { reply, by: Some(node), loads },
+            }
+            redirects += 1;
+        }
+    }
+
+    /// Sends one command to a server. `is_asking`: the server takes the slot of its key, and has the key.
+    pub(super) async fn send(
+        &self,
+        node: &Arc<Node>,
+        what: &'static str,
+        command: &Cmd,
+        is_asking: bool,
+    ) -> Result<Value, QueueError> {
+        if is_asking {
+            let both = [redis::cmd("ASKING"), command.clone()];
+            let [asking, reply] = self
+                .send_all(node, what, &both)
+                .await?
+                .try_into()
+                .map_err(|_| QueueError::unexpected(what, &node.address))?;
+            return asking.and(reply);
+        }
+        let mut epoch = 0;
+        let reply = {
+            let call = pin!(async {
+                let (mut connection, opened) = self.connection(node).await?;
+                epoch = opened;
+                connection.calls.send_packed_command(command).await.and_then(Value::extract_error)
+            });
+            self.watched(node, call).await
+        };
+        self.check(what, node, epoch, reply).await
+    }
+
+    /// Gives a call up when another server takes the place of this one, and asks for that when it takes long.
+    async fn watched<T>(
+        &self,
+        node: &Arc<Node>,
+        call: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
+    ) -> Result<T, RedisError> {
+        if !self.is_cluster() {
+            return node.while_in_charge(call).await;
+        }
+        let mut call = pin!(node.while_in_charge(call));
+        match tokio::time::timeout(self.block + LONG, &mut call).await {
+            Ok(reply) => reply,
+            Err(_) => {
+                self.redis.nodes.suspect_silent(node);
+                call.await
+            }
+        }
     }
 
     /// Sends commands in one go and gives each its own reply. The outer error means that the connection
-    /// failed: Redis may have carried out any of them.
+    /// failed: Redis may have carried out any of them. If they went to several servers, only those to the
+    /// server that failed have that error, each by itself.
     pub async fn pipeline(
         &self,
         what: &'static str,
         commands: &[Cmd],
     ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+        if self.redis.nodes.is_cluster() {
+            return Box::pin(self.pipeline_of_nodes(what, commands)).await;
+        }
+        let node = self.redis.nodes.of(&self.home).await.map_err(|error| self.failed(what, error))?;
+        self.send_all(&node, what, commands).await
+    }
+
+    /// A command without a key goes where the next one with a key goes.
+    async fn pipeline_of_nodes(
+        &self,
+        what: &'static str,
+        commands: &[Cmd],
+    ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+        let mut parts: Vec<(Arc<Node>, Vec<usize>)> = Vec::new();
+        let mut replies: Vec<Option<Result<Value, QueueError>>> = commands.iter().map(|_| None).collect();
+        let mut to = self.home.clone();
+        for (index, command) in commands.iter().enumerate().rev() {
+            to = self.redis.nodes.destination_of(command).unwrap_or(to);
+            match self.redis.nodes.of(&to).await {
+                Ok(node) => match parts.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &node)) {
+                    Some((_, indexes)) => indexes.push(index),
+                    None => parts.push((node, vec![index])),
+                },
+                Err(error) => replies[index] = Some(Err(self.failed(what, error))),
+            }
+        }
+        let is_one = parts.len() == 1 && replies.iter().all(Option::is_none);
+        let asked = parts.into_iter().map(|(node, mut indexes)| async move {
+            indexes.reverse();
+            let part: Vec<Cmd> = indexes.iter().map(|index| commands[*index].clone()).collect();
+            (self.send_all(&node, what, &part).await, node, indexes)
+        });
+        for (found, node, indexes) in futures_util::future::join_all(asked).await {
+            match found {
+                Err(error) if is_one => return Err(error),
+                Err(error) => indexes.iter().for_each(|index| replies[*index] = Some(Err(error.clone()))),
+                Ok(found) => {
+                    for (index, reply) in indexes.into_iter().zip(found) {
+                        let is_elsewhere =
+                            |error: &QueueError| self.redis.nodes.redirect(error.source(), &node).is_some();
+                        replies[index] = Some(match reply {
+                            Err(error) if is_elsewhere(&error) => self.command(what, &commands[index]).await,
+                            reply => reply,
+                        });
+                    }
+                }
+            }
+        }
+        let lost = || Err(QueueError::unexpected(what, self.address()));
+        Ok(replies.into_iter().map(|reply| reply.unwrap_or_else(lost)).collect())
+    }
+
+    async fn send_all(
+        &self,
+        node: &Arc<Node>,
+        what: &'static str,
+        commands: &[Cmd],
+    ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
         let mut replies = Vec::with_capacity(commands.len());
         for chunk in commands.chunks(MAX_PIPELINE) {
-            let (mut connection, epoch) = self.connection(what).await?;
             let mut pipeline = Pipeline::with_capacity(chunk.len());
             pipeline.ignore_errors();
             for command in chunk {
                 pipeline.add_command(command.clone());
             }
-            let reply = connection.calls.send_packed_commands(&pipeline, 0, chunk.len()).await;
-            for value in self.check(what, epoch, reply).await? {
-                replies.push(self.check(what, epoch, value.extract_error()).await);
+            let mut epoch = 0;
+            let reply = {
+                let call = pin!(async {
+                    let (mut connection, opened) = self.connection(node).await?;
+                    epoch = opened;
+                    connection.calls.send_packed_commands(&pipeline, 0, chunk.len()).await
+                });
+                self.watched(node, call).await
+            };
+            for value in self.check(what, node, epoch, reply).await? {
+                replies.push(self.check(what, node, epoch, value.extract_error()).await);
             }
         }
         Ok(replies)
     }
 
-    /// How scripts are called.
-    pub(super) fn form(&self) -> Form {
-        if self.redis.has_library.load(Ordering::Relaxed) { Form::Function } else { Form::Alone }
-    }
-
-    /// Calls a script; loads it first when Redis does not know it.
-    pub async fn script(&self, call: &ScriptCall) -> Result<Value, QueueError> {
-        self.script_command(call.script, &call.command(self.form())).await
-    }
-
-    /// Calls a script with a command that [`Script::command`] began; loads it first when Redis does not know
-    /// it.
-    pub(super) async fn script_command(&self, script: &Script, command: &Cmd) -> Result<Value, QueueError> {
-        self.loaded(script.name, script, command).await
-    }
-
-    /// Sends a command that writes a few bytes, and works although the memory of Redis is full. The command's
-    /// first argument is its only key.
-    pub(super) async fn write(&self, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
-        self.loaded(what, &script::WRITE, &script::write(command).command(self.form())).await
-    }
-
-    async fn loaded(&self, what: &'static str, script: &Script, call: &Cmd) -> Result<Value, QueueError> {
-        let loads = self.redis.loads.load(Ordering::Acquire);
-        let reply = self.command(what, call).await;
-        let alone = match &reply {
-            Err(error) if error.is_no_function() => match self.load_library_again(loads).await {
-                Ok(()) => return self.command(what, call).await,
-                Err(error) if error.is_connection() => return Err(error),
-                Err(error) => {
-                    self.redis.do_without_library(&error);
-                    &script.alone(call)
-                }
-            },
-            Err(error) if error.is_denied_function() => {
-                self.redis.do_without_library(error);
-                &script.alone(call)
-            }
-            Err(error) if error.is_no_script() => call,
-            _ => return reply,
-        };
-        self.load(script).await?;
-        self.command(what, alone).await
-    }
-
-    /// Calls scripts in one go. Scripts that Redis forgot (restart, `SCRIPT FLUSH`) are loaded, and only
-    /// their calls are repeated.
-    pub async fn scripts(
-        &self,
-        what: &'static str,
-        calls: &[ScriptCall],
-    ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
-        let form = self.form();
-        let commands: Vec<Cmd> = calls.iter().map(|call| call.command(form)).collect();
-        let mut replies = self.pipeline(what, &commands).await?;
-        for (reply, call) in replies.iter_mut().zip(calls) {
-            if reply.as_ref().is_err_and(QueueError::is_not_begun) {
-                *reply = self.script(call).await;
-            }
-        }
-        Ok(replies)
-    }
-
-    async fn load(&self, script: &Script) -> Result<(), QueueError> {
-        self.command("load a script", redis::cmd("SCRIPT").arg("LOAD").arg(&script.source)).await.map(drop)
-    }
-
-    /// Loads the library because Redis did not have it, unless another caller of this host has loaded it
-    /// since: all calls that are under way miss it at once, and to read it keeps Redis busy for some
-    /// milliseconds.
-    async fn load_library_again(&self, loads: u64) -> Result<(), QueueError> {
-        let _loading = self.redis.loading.lock().await;
-        if self.redis.loads.load(Ordering::Acquire) == loads {
-            self.load_library(false).await?;
-            self.redis.loads.fetch_add(1, Ordering::Release);
-        }
-        Ok(())
-    }
-
-    /// Loads the library. `replaces`: what stands under its name goes, since a name proves nothing. Otherwise
-    /// it stays, because another host has just loaded it.
-    async fn load_library(&self, replaces: bool) -> Result<(), QueueError> {
-        let mut load = redis::cmd("FUNCTION").arg("LOAD").clone();
-        load.arg(replaces.then_some("REPLACE")).arg(&script::LIBRARY.text);
-        match self.command(LOAD_LIBRARY, &load).await {
-            Err(error) if !error.is_loaded() => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    async fn delete_other_libraries(&self) -> Result<(), QueueError> {
-        const WHAT: &str = "delete libraries of other versions";
-        let pattern = format!("{}*", script::LIBRARIES);
-        let list =
-            self.command(WHAT, redis::cmd("FUNCTION").arg("LIST").arg("LIBRARYNAME").arg(pattern)).await?;
-        let names =
-            library_names(list).map_err(|UnexpectedShape| QueueError::unexpected(WHAT, self.address()))?;
-        for name in names.iter().filter(|name| **name != script::LIBRARY.name) {
-            self.command(WHAT, redis::cmd("FUNCTION").arg("DELETE").arg(name)).await?;
-        }
-        Ok(())
-    }
-
-    /// The present connection, or a new one. While Redis is unreachable, callers wait in line here, so that
-    /// any number of loops makes no more connection attempts than the delays allow.
-    async fn connection(&self, what: &'static str) -> Result<(OpenConnection, u64), QueueError> {
-        let mut state = self.state.lock().await;
+    /// The present connection to a server, or a new one. While it is unreachable, callers wait in line here,
+    /// so that any number of loops makes no more connection attempts than the delays allow.
+    async fn connection(&self, node: &Arc<Node>) -> Result<(OpenConnection, u64), RedisError> {
+        let state = self.connection_to(node);
+        let mut state = state.lock().await;
         if let Some(connection) = &state.connection {
             return Ok((connection.clone(), state.epoch));
         }
@@ -357,7 +380,7 @@ impl Link {
             tokio::time::sleep_until(not_before).await;
         }
         // A handshake has a large future, which would be a part of that of every call.
-        match Box::pin(self.redis.endpoint.connect(&self.config)).await {
+        match Box::pin(self.open(node)).await {
             Ok(connection) => {
                 if state.epoch > 0 {
                     self.redis.reconnects.fetch_add(1, Ordering::Relaxed);
@@ -373,52 +396,59 @@ impl Link {
             Err(error) => {
                 state.not_before = Some(Instant::now() + reconnect_delay(state.failures));
                 state.failures += 1;
-                Err(QueueError::new(what, &self.redis.address, error))
+                self.redis.nodes.suspect(node);
+                Err(error)
             }
         }
+    }
+
+    async fn open(&self, node: &Node) -> Result<OpenConnection, RedisError> {
+        match &self.pushes {
+            Some(pushes) => pushes.open(node, &self.config).await,
+            None => node.connect(&self.config, false).await,
+        }
+    }
+
+    fn connection_to(&self, node: &Arc<Node>) -> Connection {
+        let mut all = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, connection)) = all.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
+            return connection.clone();
+        }
+        all.retain(|(known, _)| !known.is_replaced());
+        let connection = Connection::default();
+        all.push((node.clone(), connection.clone()));
+        connection
     }
 
     /// Drops the connection if the error means that it is unusable.
     async fn check<T>(
         &self,
         what: &'static str,
+        node: &Arc<Node>,
         epoch: u64,
         reply: Result<T, RedisError>,
     ) -> Result<T, QueueError> {
         match reply {
             Ok(value) => {
-                self.redis.answered();
+                node.answered();
                 Ok(value)
             }
             Err(error) => {
                 if refuses_writes(&error) {
-                    self.redis.refused_write();
+                    node.interrupted();
                 }
                 if ends_connection(&error) {
-                    let mut state = self.state.lock().await;
-                    if state.epoch == epoch {
-                        state.connection = None;
+                    self.redis.nodes.suspect(node);
+                    let state = self.connection_to(node);
+                    let mut state = state.lock().await;
+                    if state.epoch == epoch && state.connection.take().is_some() {
                         state.not_before = Some(Instant::now() + reconnect_delay(0));
                     }
                 }
-                Err(QueueError::new(what, &self.redis.address, error))
+                Err(QueueError::new(what, &node.address, error))
             }
         }
     }
-}
-
-/// The names in a reply of FUNCTION LIST. Each library is told as names and values.
-fn library_names(list: Value) -> reply::Shaped<Vec<String>> {
-    let name_of = |library| -> reply::Shaped<String> {
-        let mut about = reply::array(library)?.into_iter();
-        while let (Some(name), Some(value)) = (about.next(), about.next()) {
-            if reply::text(name)? == "library_name" {
-                return reply::text(value);
-            }
-        }
-        Err(UnexpectedShape)
-    };
-    reply::array(list)?.into_iter().map(name_of).collect()
 }
 
 /// A server that became a replica, or lost its primary, may have a successor at the same address.
@@ -433,9 +463,10 @@ fn ends_connection(error: &RedisError) -> bool {
     }
 }
 
-/// Whether Redis refuses the writes of all clients: it cannot save, has too few replicas, or is one.
+/// Whether Redis refuses the writes of all clients: it cannot save, has too few replicas, or is one; or the
+/// slot of the key moves, or is served by nobody.
 fn refuses_writes(error: &RedisError) -> bool {
-    matches!(error.code(), Some("MISCONF" | "NOREPLICAS" | "READONLY"))
+    matches!(error.code(), Some("MISCONF" | "NOREPLICAS" | "READONLY" | "TRYAGAIN" | "CLUSTERDOWN"))
 }
 
 /// The delay after the n-th failure in a row.
@@ -450,28 +481,9 @@ fn reconnect_delay(failures: usize) -> Duration {
     delays.build().nth(failures.min(16)).unwrap_or(max).min(max * 2)
 }
 
-/// The URL for display: without user, password and query.
-fn without_password(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or_default();
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
-        _ => url.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_address_shows_no_password() {
-        assert_eq!(without_password("redis://user:p@ss@host:6379/2?x=secret"), "redis://host:6379/2");
-        assert_eq!(
-            without_password("redis+unix:///run/redis.sock?pass=secret"),
-            "redis+unix:///run/redis.sock"
-        );
-        assert_eq!(without_password("redis://127.0.0.1"), "redis://127.0.0.1");
-    }
 
     #[test]
     fn reconnect_delays_grow_and_are_bounded() {

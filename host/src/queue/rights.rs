@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::keys::{self, QueueKeys};
 use super::script;
+use super::servers::Redis;
 use crate::config::{Plugin, QueueRules};
 
 /// The commands that a host sends itself, beside those of its scripts.
@@ -35,6 +36,15 @@ const FOR_WARNINGS: [&str; 1] = ["INFO"];
 /// The commands with which a host calls its scripts as functions of a library. It works without them. Nobody
 /// else may load functions: hosts run what stands under the names of theirs.
 const FOR_FUNCTIONS: [&str; 5] = ["FCALL", "FCALL_RO", "FUNCTION|DELETE", "FUNCTION|LIST", "FUNCTION|LOAD"];
+
+/// The commands with which every program finds its way in a cluster.
+const IN_CLUSTER: [&str; 2] = ["ASKING", "CLUSTER|SLOTS"];
+
+/// The command with which a host lets the nodes of a cluster tell it of new tasks. It works without it.
+const FOR_PUSHES: [&str; 1] = ["CLIENT|TRACKING"];
+
+/// The command with which every program makes sure that the server that Sentinels name is the primary.
+const OF_WATCHED: [&str; 1] = ["ROLE"];
 
 /// The further commands of `tqhost doctor` and `tqhost adopt`, and of their scripts.
 const OF_OPERATORS: [&str; 2] = ["LRANGE", "RENAME"];
@@ -118,23 +128,36 @@ pub(super) fn of_scripts() -> impl Iterator<Item = &'static str> {
     list.and_then(|rest| rest.split("]]").next()).unwrap_or_default().split_whitespace()
 }
 
-/// The least rule for each kind of program. `selects`: the url names another database than the first.
+/// The least rule for each kind of program.
 pub(crate) fn rules<'c>(
     queues: &[QueueRules],
     plugins: impl Iterator<Item = &'c Plugin>,
-    selects: bool,
+    redis: &Redis,
 ) -> [AclRule; 5] {
-    let made = |role, keys: BTreeSet<String>, commands: BTreeSet<&str>| AclRule {
-        role,
-        keys: without_covered(&keys).into_iter().map(without_spaces).collect(),
-        commands: commands
-            .into_iter()
-            .chain(selects.then_some("SELECT"))
-            .map(|command| format!("+{}", command.to_lowercase()))
-            .collect(),
+    let selects = redis.database() != 0;
+    let connect: Vec<&str> = if redis.is_cluster() { IN_CLUSTER.into() } else { Vec::new() };
+    let connect: Vec<&str> = if redis.is_watched() { OF_WATCHED.into() } else { connect };
+    let freeze = |access: &str| {
+        let streams = queues.iter().map(|rules| rules.stream.as_str()).chain([keys::DUTIES]);
+        let keys = streams.filter(|_| redis.is_cluster()).map(keys::freeze);
+        keys.map(|key| format!("{access}{}", keys::literal(&key))).collect::<Vec<_>>()
+    };
+    let made = |role, mut keys: BTreeSet<String>, commands: BTreeSet<&str>| {
+        keys.extend(freeze(if role == "reader" { "%R~" } else { "~" }));
+        AclRule {
+            role,
+            keys: without_covered(&keys).into_iter().map(without_spaces).collect(),
+            commands: commands
+                .into_iter()
+                .chain(connect.iter().copied())
+                .chain(selects.then_some("SELECT"))
+                .map(|command| format!("+{}", command.to_lowercase()))
+                .collect(),
+        }
     };
     let all: BTreeSet<&str> = of_scripts().chain(OF_HOSTS).chain(FOR_WARNINGS).collect();
-    let host = all.iter().copied().chain(FOR_FUNCTIONS).collect();
+    let pushes = FOR_PUSHES.into_iter().filter(|_| redis.is_cluster());
+    let host = all.iter().copied().chain(FOR_FUNCTIONS).chain(pushes).collect();
     let operator = all.into_iter().chain(OF_OPERATORS).collect();
     let enqueuer = enqueuer_commands(queues);
     let records = plugins.flat_map(|plugin| plugin.records.patterns());
@@ -284,7 +307,10 @@ mod tests {
                 let (name, rest) = call.split_once('"').expect("a name");
                 let part = rest.strip_prefix(").arg(\"").and_then(|rest| rest.split('"').next());
                 found.insert(match part {
-                    Some(part) if ["XINFO", "CONFIG", "SCRIPT", "MEMORY", "FUNCTION"].contains(&name) => {
+                    Some(part)
+                        if ["XINFO", "CONFIG", "SCRIPT", "MEMORY", "FUNCTION", "CLUSTER", "CLIENT"]
+                            .contains(&name) =>
+                    {
                         format!("{name}|{part}")
                     }
                     _ => name.to_owned(),
@@ -296,11 +322,14 @@ mod tests {
 
     #[test]
     fn the_rule_of_a_host_has_every_command_that_the_code_sends() {
-        let own: Vec<&str> = OF_HOSTS.into_iter().chain(FOR_WARNINGS).chain(FOR_FUNCTIONS).collect();
+        let own = OF_HOSTS.into_iter().chain(FOR_WARNINGS).chain(FOR_FUNCTIONS);
+        let own: Vec<&str> = own.chain(IN_CLUSTER).chain(FOR_PUSHES).chain(OF_WATCHED).collect();
         let allowed: BTreeSet<String> = of_scripts().chain(own.clone()).map(str::to_owned).collect();
         let mut code = sent("queue");
         // It shows passwords. A host that may not use it warns of less.
         code.remove("CONFIG|GET");
+        // Sentinels have users of their own.
+        code.remove("SENTINEL");
         let missing: Vec<_> = code.difference(&allowed).collect();
         assert!(missing.is_empty(), "OF_HOSTS lacks {missing:?}");
         let mut useless: BTreeSet<String> = own.into_iter().map(str::to_owned).collect();

@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock};
 use redis::{Cmd, ToRedisArgs};
 
 use super::codec::RawFields;
+use super::keys;
 
 /// A script lets tasks into a queue, lets them out, or only reads. Its first line declares this to Redis,
 /// which refuses a script that may not run now before it begins.
@@ -45,11 +46,23 @@ pub struct Script {
     function: String,
 }
 
-/// How hosts call a script.
+/// How scripts are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    Alone,
-    Function,
+pub(super) struct Form {
+    /// As a function of the library, or alone.
+    pub(super) is_function: bool,
+    /// With a freeze key.
+    pub(super) in_cluster: bool,
+}
+
+impl Form {
+    /// A key that never exists, which comes after all other keys of a call with several keys. While a slot
+    /// of a cluster moves, a node refuses a call of which one key is there and another is not. Without this
+    /// key a call whose keys are all there would begin, and fail at the first key that it makes.
+    pub(super) fn freeze_key(self, count: usize, first: &[u8]) -> Option<String> {
+        let first = std::str::from_utf8(first).ok().filter(|_| self.in_cluster && count > 1)?;
+        Some(keys::freeze(first))
+    }
 }
 
 /// All scripts as functions of one library of Redis. Redis reads it once, so that a call costs only what it
@@ -192,11 +205,11 @@ impl Script {
 
     /// The two words with which each call begins.
     fn call(&self, form: Form) -> Cmd {
-        let (mut command, name) = match (form, self.kind) {
-            (Form::Function, ScriptKind::Reads) => (redis::cmd("FCALL_RO"), &self.function),
-            (Form::Function, _) => (redis::cmd("FCALL"), &self.function),
-            (Form::Alone, ScriptKind::Reads) => (redis::cmd("EVALSHA_RO"), &self.sha1),
-            (Form::Alone, _) => (redis::cmd("EVALSHA"), &self.sha1),
+        let (mut command, name) = match (form.is_function, self.kind) {
+            (true, ScriptKind::Reads) => (redis::cmd("FCALL_RO"), &self.function),
+            (true, _) => (redis::cmd("FCALL"), &self.function),
+            (false, ScriptKind::Reads) => (redis::cmd("EVALSHA_RO"), &self.sha1),
+            (false, _) => (redis::cmd("EVALSHA"), &self.sha1),
         };
         command.arg(name);
         command
@@ -204,7 +217,7 @@ impl Script {
 
     /// The call of the script alone in place of its function.
     pub(super) fn alone(&self, call: &Cmd) -> Cmd {
-        let mut command = self.call(Form::Alone);
+        let mut command = self.call(Form { is_function: false, in_cluster: false });
         for part in call.args_iter().skip(2) {
             if let redis::Arg::Simple(part) = part {
                 command.arg(part);
@@ -258,8 +271,10 @@ impl ScriptCall {
     }
 
     pub(super) fn command(&self, form: Form) -> Cmd {
-        let mut command = self.script.command(self.keys.len() + self.last.keys.len(), form);
-        command.arg(&self.keys).arg(&self.last.keys).arg(&self.args).arg(&self.last.args);
+        let keys = self.keys.len() + self.last.keys.len();
+        let freeze = self.keys.first().and_then(|first| form.freeze_key(keys, first));
+        let mut command = self.script.command(keys + usize::from(freeze.is_some()), form);
+        command.arg(&self.keys).arg(&self.last.keys).arg(freeze).arg(&self.args).arg(&self.last.args);
         command
     }
 }
@@ -286,6 +301,31 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
+
+    use super::super::keys::QueueKeys;
+    use super::*;
+
+    #[test]
+    fn in_a_cluster_a_call_of_several_keys_has_a_key_that_never_exists() {
+        let words = |call: &ScriptCall, in_cluster| {
+            let command = call.command(Form { is_function: false, in_cluster });
+            let words = command.args_iter().skip(2).map(|word| match word {
+                redis::Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
+                _ => String::new(),
+            });
+            words.collect::<Vec<_>>()
+        };
+        let keys = QueueKeys::new("s", None);
+        let one = ScriptCall::new(&RATE).key(&keys.rate).arg("a");
+        let freeze = keys::freeze("s");
+        let told = Arc::new(Told { keys: vec![b"events".to_vec()], args: vec![b"last".to_vec()] });
+        let several = ScriptCall::new(&PROMOTE).key("s").key("t").arg("a").telling(told);
+        assert_eq!(words(&one, true), ["1", keys.rate.as_str(), "a"]);
+        assert_eq!(words(&several, false), ["3", "s", "t", "events", "a", "last"]);
+        assert_eq!(words(&several, true), ["4", "s", "t", "events", freeze.as_str(), "a", "last"]);
+        let tagged = ScriptCall::new(&PROMOTE).key("app:{t}:s").key("u");
+        assert_eq!(words(&tagged, true), ["3", "app:{t}:s", "u", keys::freeze("t").as_str()]);
+    }
 
     /// The commands that a script runs, as it names them in its calls.
     fn commands(source: &str) -> impl Iterator<Item = &str> {

@@ -76,13 +76,15 @@ pub(crate) enum Unusable {
     #[error("Redis at {address} is version {version}; tqhost needs Redis or Valkey 7.0 or newer")]
     TooOld { address: String, version: String },
     #[error(
-        "Redis at {address} is a node of a cluster, which tqhost cannot use yet: \
-         set redis.url to a primary that is in no cluster"
+        "Redis at {address} is a node of a cluster: write redis.url as a list of urls of some of its nodes, \
+         like [\"{address}\"]"
     )]
     Cluster { address: String },
+    #[error("Redis at {address} is in no cluster: write redis.url as one url, not as a list")]
+    NoCluster { address: String },
     #[error(
-        "{address} is a Sentinel, which holds no tasks: set redis.url to the primary that it watches \
-         (SENTINEL GET-MASTER-ADDR-BY-NAME tells where that is)"
+        "{address} is a Sentinel, which holds no tasks: write its url into redis.sentinel in place of \
+         redis.url, like sentinel = {{ master = \"main\", urls = [\"{address}\"] }}"
     )]
     Sentinel { address: String },
 }
@@ -95,7 +97,8 @@ pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<(String,
     loop {
         // A host writes, so a Redis that refuses writes cannot be used yet.
         let checked = async {
-            link.command("connect", &redis::cmd("PING")).await?;
+            let ping = link.command("connect", &redis::cmd("PING")).await;
+            ping.map_err(|error| unusable(link, error))?;
             Ok((check(link).await?, orders::list(link).await?))
         };
         let error = match checked.await {
@@ -126,24 +129,39 @@ pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<(String,
 /// Connects, and checks the version and the mode. A server that refuses writes can be used, too. Returns
 /// its version, or an empty text if the server does not tell it.
 pub(crate) async fn check(link: &Link) -> Result<String, Unusable> {
-    link.ping_for("connect").await?;
-    // This user may not be allowed INFO; the host can work without it.
-    let Ok(info) = link.command("ask for the version", redis::cmd("INFO").arg("server")).await else {
-        return Ok(String::new());
-    };
-    judge(&reply::text(info).unwrap_or_default(), link.address())
+    let nodes = link.at_each_node().await.map_err(|error| unusable(link, error))?;
+    let mut versions = Vec::new();
+    for node in nodes {
+        node.ping_for("connect").await?;
+        // This user may not be allowed INFO; the host can work without it.
+        let info = node.command("ask for the version", redis::cmd("INFO").arg("server")).await;
+        let info = info.ok().and_then(|info| reply::text(info).ok()).unwrap_or_default();
+        let address = if link.is_cluster() { node.address() } else { link.address() };
+        let version = judge(&info, address, link.is_cluster())?;
+        if !versions.contains(&version) {
+            versions.push(version);
+        }
+    }
+    Ok(versions.join(", "))
+}
+
+fn unusable(link: &Link, error: QueueError) -> Unusable {
+    match error.is_no_cluster() {
+        true => Unusable::NoCluster { address: link.address().to_owned() },
+        false => Unusable::Redis(error),
+    }
 }
 
 /// Reads the section `server` of INFO. Valkey has names of its own for some fields, and says besides which
 /// version of Redis it is like.
-fn judge(info: &str, address: &str) -> Result<String, Unusable> {
+fn judge(info: &str, address: &str, in_cluster: bool) -> Result<String, Unusable> {
     let field = |name: &str| {
         let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         value.unwrap_or_default().trim().to_owned()
     };
     let address = || address.to_owned();
     let modes = [field("redis_mode"), field("server_mode")];
-    if modes.iter().any(|mode| mode == "cluster") {
+    if !in_cluster && modes.iter().any(|mode| mode == "cluster") {
         return Err(Unusable::Cluster { address: address() });
     }
     if modes.iter().any(|mode| mode == "sentinel") {
@@ -183,7 +201,7 @@ mod tests {
 
     #[test]
     fn servers_tell_what_they_are() {
-        let judged = |info: &str| judge(info, "a:1").map_err(|error| error.to_string());
+        let judged = |info: &str| judge(info, "a:1", false).map_err(|error| error.to_string());
         assert_eq!(judged("redis_version:7.0.15\r\nredis_mode:standalone\r\n").as_deref(), Ok("7.0.15"));
         let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\nserver_mode:";
         assert_eq!(judged(&format!("{valkey}standalone\r\n")).as_deref(), Ok("Valkey 9.1.2"));
@@ -197,6 +215,8 @@ mod tests {
             let error = judged(&refused.0).expect_err("refused");
             assert!(error.contains(refused.1), "{error}");
         }
+        let node = "redis_version:7.0.15\r\nredis_mode:cluster\r\n";
+        assert_eq!(judge(node, "a:1", true).map_err(|error| error.to_string()).as_deref(), Ok("7.0.15"));
     }
 
     #[test]

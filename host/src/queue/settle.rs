@@ -414,8 +414,9 @@ impl Queue {
         let of_effects: usize = effects.iter().flatten().map(|effect| effect.keys.len()).sum();
         let told = &self.told;
         let records = batch.iter().filter(|ending| ending.record().is_some()).count();
-        let mut command =
-            script::SETTLE.command(5 + keyed + of_effects + records + told.keys.len(), self.link.form());
+        let (form, count) = (self.link.form(), 5 + keyed + of_effects + records + told.keys.len());
+        let freeze = form.freeze_key(count, keys.stream.as_bytes());
+        let mut command = script::SETTLE.command(count + usize::from(freeze.is_some()), form);
         command
             .arg(&keys.stream)
             .arg(&keys.delayed)
@@ -436,6 +437,7 @@ impl Queue {
         }
         command
             .arg(&told.keys)
+            .arg(freeze)
             .arg(&rules.group)
             .arg(millis(rules.retention))
             .arg(window(&rules.idempotency))

@@ -72,6 +72,19 @@ pub(crate) struct Danger {
 
 /// Finds what is dangerous about this Redis. Nothing is found where Redis does not tell its state.
 pub(crate) async fn dangers(link: &Link) -> Vec<Danger> {
+    let mut found = Vec::new();
+    for node in link.at_each_node().await.unwrap_or_default() {
+        for mut danger in dangers_of(&node).await {
+            if link.is_cluster() {
+                danger.what = format!("{}: {}", node.address(), danger.what);
+            }
+            found.push(danger);
+        }
+    }
+    found
+}
+
+async fn dangers_of(link: &Link) -> Vec<Danger> {
     let ask = redis::cmd("INFO").arg(&["memory", "persistence", "stats"]).to_owned();
     let info = link.command("ask for its state", &ask).await.ok().and_then(|info| reply::text(info).ok());
     let save = link.command("ask for its configuration", redis::cmd("CONFIG").arg("GET").arg("save")).await;

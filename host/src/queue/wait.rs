@@ -1,9 +1,8 @@
 //! Asks about many queues at once, one command for each question: is there a new entry, a pause, a delayed
 //! task?
 //!
-//! So an idle host costs the same for any number of queues. All keys of a call must be on one server: on a
-//! cluster, each function is called once for each slot. Claims nothing, and writes nothing except in
-//! [`request_look`].
+//! So an idle host costs the same for any number of queues. On a cluster each key has a command of its own,
+//! all in one go to each node. Claims nothing, and writes nothing except in [`request_look`].
 //!
 //! Not here: when to ask (`worker::waiter`, `worker::lookout`).
 
@@ -19,7 +18,9 @@ use super::handle::{Queue, millis};
 use super::hold::{self, HoldFound};
 use super::keys;
 use super::link::Link;
+pub(crate) use super::pushes::StreamPosition;
 use super::reply::{self, Shaped, UnexpectedShape};
+use super::tracking;
 use crate::chain::chain;
 
 /// The entries that the stream of signals keeps. A host that missed more looks anyway.
@@ -32,13 +33,6 @@ pub struct GroupPosition {
     pub pending: u64,
     /// The last entry that was delivered. Entries after it are new.
     pub delivered: String,
-}
-
-/// A stream, and the entry that precedes its new ones.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StreamPosition {
-    pub stream: String,
-    pub after: String,
 }
 
 impl Queue {
@@ -64,6 +58,9 @@ pub(crate) async fn wait_for_any(
     block: Duration,
 ) -> Result<Vec<StreamPosition>, QueueError> {
     const WHAT: &str = "wait for new tasks";
+    if let Some(pushes) = link.pushes() {
+        return tracking::wait(link, pushes, positions, block).await;
+    }
     // The reply contains the entries, which are not needed: no command waits without reading.
     let mut wait = redis::cmd("XREAD");
     wait.arg("COUNT").arg(1).arg("BLOCK").arg(millis(block).max(1)).arg("STREAMS");
@@ -82,6 +79,9 @@ pub(crate) async fn wait_for_any(
     shaped(link, WHAT, reply::array(reply).and_then(|items| items.into_iter().map(position).collect()))
 }
 
+/// The purpose of the calls of [`stops`], for errors.
+const STOPS: &str = "look for pauses";
+
 /// Why the hosts may not claim tasks of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stops {
@@ -90,11 +90,14 @@ pub(crate) struct Stops {
 }
 
 /// Finds the queues that are paused or held. A queue whose keys Redis refuses has its own error, and costs a
-/// few more commands.
+/// few more commands; so has one whose node of a cluster does not answer.
 pub(crate) async fn stops(
     link: &Link,
     queues: &[&Queue],
 ) -> Result<Vec<Result<Stops, QueueError>>, QueueError> {
+    if link.is_cluster() {
+        return stops_in_cluster(link, queues).await;
+    }
     let mut found = Vec::with_capacity(queues.len());
     let mut parts: Vec<Range<usize>> = iter::once(0..queues.len()).collect();
     while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
@@ -113,29 +116,44 @@ pub(crate) async fn stops(
 }
 
 async fn stops_of(link: &Link, queues: &[&Queue]) -> Result<Vec<Stops>, QueueError> {
-    const WHAT: &str = "look for pauses";
     let mut get = redis::cmd("MGET");
-    for queue in queues {
-        get.arg(&queue.keys.paused);
-    }
-    let held = queues.iter().filter(|queue| queue.rules.hold.is_some());
-    for queue in held.clone() {
-        get.arg(&queue.keys.hold);
-    }
-    let mut found = shaped(link, WHAT, reply::array(link.command(WHAT, &get).await?))?;
-    if found.len() != queues.len() + held.count() {
-        return Err(QueueError::unexpected(WHAT, link.address()));
-    }
-    let mut holds = found.split_off(queues.len()).into_iter();
-    let stops = queues.iter().zip(found).map(|(queue, paused)| Stops {
-        is_paused: paused != Value::Nil,
-        held: queue
-            .rules
-            .hold
-            .zip(queue.rules.hold.and_then(|_| holds.next()))
-            .map_or_else(HoldFound::default, |(rules, value)| hold::found(&value, &rules)),
+    get.arg(queues.iter().flat_map(|queue| queue.stop_keys()).collect::<Vec<_>>());
+    let found = shaped(link, STOPS, reply::array(link.command(STOPS, &get).await?))?;
+    let mut found = found.into_iter();
+    let stops = queues.iter().map(|queue| queue.stops(&mut found));
+    stops.collect::<Option<_>>().ok_or_else(|| QueueError::unexpected(STOPS, link.address()))
+}
+
+async fn stops_in_cluster(
+    link: &Link,
+    queues: &[&Queue],
+) -> Result<Vec<Result<Stops, QueueError>>, QueueError> {
+    let keys = queues.iter().flat_map(|queue| queue.stop_keys());
+    let asked: Vec<_> = keys.map(|key| redis::cmd("GET").arg(key).to_owned()).collect();
+    let mut replies = link.pipeline(STOPS, &asked).await?.into_iter();
+    let stops = queues.iter().map(|queue| {
+        let own: Vec<_> = replies.by_ref().take(queue.stop_keys().count()).collect();
+        let mut own = own.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter();
+        queue.stops(&mut own).ok_or_else(|| QueueError::unexpected(STOPS, link.address()))
     });
     Ok(stops.collect())
+}
+
+impl Queue {
+    /// The keys that tell whether the queue is paused or held.
+    fn stop_keys(&self) -> impl Iterator<Item = &String> {
+        [Some(&self.keys.paused), self.rules.hold.map(|_| &self.keys.hold)].into_iter().flatten()
+    }
+
+    /// Reads the values of these keys.
+    fn stops(&self, values: &mut impl Iterator<Item = Value>) -> Option<Stops> {
+        let is_paused = values.next()? != Value::Nil;
+        let held = match self.rules.hold {
+            Some(rules) => hold::found(&values.next()?, &rules),
+            None => HoldFound::default(),
+        };
+        Some(Stops { is_paused, held })
+    }
 }
 
 /// Finds the queues that have delayed tasks which are due at some time, by their position in the list. It
@@ -143,7 +161,15 @@ async fn stops_of(link: &Link, queues: &[&Queue]) -> Result<Vec<Stops>, QueueErr
 pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
     const WHAT: &str = "look for delayed tasks";
     let mut found = Vec::new();
-    let mut parts: Vec<Range<usize>> = iter::once(0..queues.len()).collect();
+    if link.is_cluster() {
+        let ask = |queue: &&Queue| redis::cmd("EXISTS").arg(&queue.keys.delayed).to_owned();
+        let replies = link.pipeline(WHAT, &queues.iter().map(ask).collect::<Vec<_>>()).await?;
+        // The promoter of a queue says what is wrong with it.
+        let exists = |reply: &Result<Value, QueueError>| !matches!(reply, Ok(Value::Int(0)) | Err(_));
+        found.extend(replies.iter().enumerate().filter(|(_, reply)| exists(reply)).map(|(place, _)| place));
+    }
+    let rest = if link.is_cluster() { 0 } else { queues.len() };
+    let mut parts: Vec<Range<usize>> = iter::once(0..rest).collect();
     while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
         let mut exist = redis::cmd("EXISTS");
         for queue in &queues[part.clone()] {

@@ -56,9 +56,11 @@ pub(crate) async fn pass(
         return Vec::new();
     };
     let queue = shared.name.as_ref();
-    let mut passed = Vec::with_capacity(tasks.len());
+    let (mut passed, mut late) = (Vec::with_capacity(tasks.len()), Vec::new());
     for ((mut task, hold), begun) in tasks.into_iter().zip(answer) {
         match begun {
+            // This host gave it up while it asked, since it could not renew the lease. Redis has renewed it.
+            Begun::Owned { .. } if hold.is_lost() => late.push((task, hold)),
             Begun::Owned { fence } => {
                 task.fence = fence;
                 passed.push((task, hold));
@@ -93,6 +95,7 @@ pub(crate) async fn pass(
             }
         }
     }
+    release(shared, plugin, late).await;
     passed
 }
 

@@ -74,6 +74,7 @@ impl Lookout {
     pub(crate) async fn run(self, link: Link, waiter: Waiter, host: Arc<str>, stop: CancellationToken) {
         let mut pace = Pace::new("*", "look");
         let mut renewed: Option<Instant> = None;
+        let mut shared = Instant::now();
         // The queues of which this host asked for the duties, by duty.
         let mut asked = HashMap::new();
         // Where the next look goes on among the queues with delayed tasks.
@@ -87,7 +88,23 @@ impl Lookout {
                     }
                     if renewed.is_none_or(|at| at.elapsed() >= RENEW) {
                         renewed = Some(Instant::now());
-                        waiter.share_turns(hold_duties(&link, &host, &queues, &mut asked).await?);
+                        match hold_duties(&link, &host, &queues, &mut asked).await {
+                            Ok(hosts) => {
+                                shared = Instant::now();
+                                waiter.share_turns(hosts);
+                            }
+                            Err(error) if !link.is_cluster() => return Err(error),
+                            // The node that knows who has duties is away. The queues are on others, too.
+                            Err(error) => {
+                                tracing::debug!(
+                                    error = chain(&error),
+                                    "cannot share duties with other hosts"
+                                );
+                                if shared.elapsed() >= LEASE + RENEW {
+                                    queues.iter().for_each(|queue| queue.idle.note_duty(true));
+                                }
+                            }
+                        }
                     }
                     look_for_delayed(&link, &queues, &mut turn).await.map(|()| LOOK)
                 };
@@ -123,6 +140,8 @@ async fn look_for_stops(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), 
                         queue.holding.note_found(&stops.held, learned);
                         queue.idle.note_pause(if stops.is_paused { Pause::Paused } else { Pause::Unpaused });
                     }
+                    // Its node of a cluster is away, so nothing of it can be claimed anyway.
+                    Err(error) if error.is_connection() => {}
                     Err(error) => note_refused(queue, chain(&error)),
                 }
             }

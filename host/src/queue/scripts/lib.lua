@@ -29,9 +29,19 @@ local unjoined
 -- The note of the entry that the group was given last before tqhost came; nil before it is read.
 local before_tqhost
 
+-- In a cluster a call of several keys ends with a key that never exists: while a slot moves, Redis refuses to
+-- begin such a call. The scripts do not know it.
+local function take_freeze_key()
+  local last = KEYS[#KEYS]
+  if not last or string.sub(last, -3) ~= '}:-' then return end
+  local tag = string.match(KEYS[1], '^[^{]*{([^}]+)}') or KEYS[1]
+  if string.match(last, '^tq:{(.*)}:%-$') == tag then table.remove(KEYS) end
+end
+
 -- Begins a call. The functions of a library share the variables above, which still have the values of the
 -- call before.
 local function begin_call()
+  take_freeze_key()
   stream, group, retention, window = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
   here = { stream = stream, delayed = KEYS[2], parked = KEYS[3] }
   clock = redis.call('TIME')

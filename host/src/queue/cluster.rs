@@ -1,0 +1,276 @@
+//! The nodes of a Redis Cluster: which one has a slot?
+//!
+//! In: the addresses of some nodes. Out: the primary of each slot. The map is asked from any node: at first,
+//! after each sign that it has changed, again and again while a primary does not answer, and every
+//! [`REFRESH`]. It is corrected at once by what a node says of a slot. While one map is there, calls go on by
+//! it, and the next one is asked beside them.
+//!
+//! Not here: what refusals mean (`nodes`), how calls are repeated (`link`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult, Value};
+use tokio::time::Instant;
+
+use super::connect::{CONNECT_TIMEOUT, Endpoint};
+use super::node::Node;
+use super::reply::{self, Shaped, UnexpectedShape};
+
+/// The number of slots.
+pub(super) const SLOTS: u16 = 16_384;
+/// How long a map counts without a sign of a change.
+const REFRESH: Duration = Duration::from_secs(30);
+/// The least time between two maps.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How long a node may take to tell its map, before the next one is asked.
+const ANSWER: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Cluster {
+    seeds: Vec<Endpoint>,
+    map: RwLock<SlotMap>,
+    /// Held by who asks for a map.
+    refreshing: Arc<tokio::sync::Mutex<()>>,
+    is_stale: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct SlotMap {
+    /// By slot; empty before the first map.
+    owners: Vec<Option<Arc<Node>>>,
+    /// All primaries.
+    nodes: Vec<Arc<Node>>,
+    at: Option<Instant>,
+    /// How many maps were asked for. Each is asked from another node first.
+    asked: usize,
+}
+
+/// The slots from the first to the last, and where their primary is.
+type Range = (u16, u16, String, u16);
+
+impl Cluster {
+    /// `seeds`: at least one.
+    pub(super) fn new(seeds: Vec<Endpoint>) -> Arc<Cluster> {
+        let (map, refreshing, is_stale) = Default::default();
+        Arc::new(Cluster { seeds, map, refreshing, is_stale })
+    }
+
+    pub(super) fn known(self: &Arc<Self>, slot: Option<u16>) -> Option<Arc<Node>> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        if map.at.is_some_and(|at| at.elapsed() >= REFRESH) {
+            self.mark_stale();
+        }
+        match slot {
+            Some(slot) => map.owners.get(usize::from(slot)).cloned().flatten(),
+            None => map.nodes.first().cloned(),
+        }
+    }
+
+    /// The primary of a slot, or any primary.
+    pub(super) async fn of(self: &Arc<Self>, slot: Option<u16>) -> RedisResult<Arc<Node>> {
+        let known = self.refreshed().await.map(|()| self.known(slot))?;
+        known.ok_or_else(|| {
+            self.mark_stale();
+            let why = "no node of the cluster serves the slot of this key at the moment";
+            RedisError::from((ErrorKind::ClusterConnectionNotFound, why))
+        })
+    }
+
+    pub(super) async fn all(&self) -> RedisResult<Vec<Arc<Node>>> {
+        self.refreshed().await?;
+        Ok(self.map.read().unwrap_or_else(PoisonError::into_inner).nodes.clone())
+    }
+
+    /// Notes a sign that the map has changed.
+    pub(super) fn mark_stale(self: &Arc<Self>) {
+        self.is_stale.store(true, Ordering::Relaxed);
+        self.ask_soon();
+    }
+
+    /// Asks for the map until a node answers again that does not now, or is no primary any more.
+    pub(super) fn suspect(self: &Arc<Self>, node: &Node) {
+        node.suspect();
+        self.ask_soon();
+    }
+
+    /// Asks for maps beside the calls, until one shows that nothing is wrong.
+    fn ask_soon(self: &Arc<Self>) {
+        let Ok(one) = self.refreshing.clone().try_lock_owned() else { return };
+        let cluster = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let _one = one;
+            while let Some(cluster) = cluster.upgrade().filter(|cluster| cluster.is_doubtful()) {
+                if let Err(error) = cluster.refresh().await {
+                    tracing::debug!(%error, "no node of the cluster tells its slots");
+                }
+                drop(cluster);
+                tokio::time::sleep(AGAIN).await;
+            }
+        });
+    }
+
+    fn is_doubtful(&self) -> bool {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        self.is_stale.load(Ordering::Relaxed) || map.nodes.iter().any(|node| node.is_suspected())
+    }
+
+    /// Takes what `by` says of a slot.
+    pub(super) fn moved(self: &Arc<Self>, slot: u16, address: &str, by: &Node) -> Option<Arc<Node>> {
+        let node = self.node_at(address, by)?;
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let owner = map.owners.get_mut(usize::from(slot))?;
+        if !owner.replace(node.clone()).is_some_and(|before| Arc::ptr_eq(&before, &node)) {
+            node.interrupted();
+        }
+        Some(node)
+    }
+
+    /// The node at an address. Without a host it is that of the node that named it.
+    pub(super) fn node_at(&self, address: &str, by: &Node) -> Option<Arc<Node>> {
+        let (host, port) = address.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = if host.is_empty() { by.endpoint.host_and_port()?.0 } else { host };
+        let port = port.parse().ok()?;
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        map.node(&self.seeds, host, port).ok()
+    }
+
+    /// Makes sure that there is a map.
+    async fn refreshed(&self) -> RedisResult<()> {
+        let is_there = || self.map.read().unwrap_or_else(PoisonError::into_inner).at.is_some();
+        if is_there() {
+            return Ok(());
+        }
+        let _one = self.refreshing.lock().await;
+        if is_there() { Ok(()) } else { self.refresh().await }
+    }
+
+    /// Asks one node after the other, until one tells its map.
+    async fn refresh(&self) -> RedisResult<()> {
+        self.is_stale.store(false, Ordering::Relaxed);
+        let asked: Vec<Endpoint> = {
+            let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+            map.asked += 1;
+            let known = map.nodes.iter().map(|node| &node.endpoint);
+            let mut known: Vec<Endpoint> = known.chain(&self.seeds).cloned().collect();
+            let first = map.asked % known.len();
+            known.rotate_left(first);
+            known
+        };
+        let mut failed = None;
+        for endpoint in asked {
+            let told = tokio::time::timeout(ANSWER, ask(&endpoint)).await;
+            match told.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())) {
+                Ok(ranges) => {
+                    let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+                    return map.take(&self.seeds, ranges);
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        self.is_stale.store(true, Ordering::Relaxed);
+        Err(failed.unwrap_or_else(|| RedisError::from((ErrorKind::Io, "no node of the cluster is known"))))
+    }
+}
+
+impl SlotMap {
+    fn node(&mut self, seeds: &[Endpoint], host: &str, port: u16) -> RedisResult<Arc<Node>> {
+        if let Some(known) = self.nodes.iter().find(|node| node.is_at(host, port)) {
+            return Ok(known.clone());
+        }
+        let like = seeds.first().ok_or((ErrorKind::InvalidClientConfig, "a cluster has no url"))?;
+        let node = Node::named(like, host, port, false)?;
+        self.nodes.push(node.clone());
+        Ok(node)
+    }
+
+    fn take(&mut self, seeds: &[Endpoint], ranges: Vec<Range>) -> RedisResult<()> {
+        let is_first = self.at.is_none();
+        let mut owners: Vec<Option<Arc<Node>>> = vec![None; usize::from(SLOTS)];
+        for (first, last, host, port) in ranges {
+            let node = self.node(seeds, &host, port)?;
+            let slots = usize::from(first)..=usize::from(last);
+            let before = self.owners.get(slots.clone()).into_iter().flatten();
+            if before
+                .into_iter()
+                .any(|before| !before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &node)))
+            {
+                // Nobody could renew leases while the slots changed hands.
+                node.interrupted();
+            }
+            owners.get_mut(slots).into_iter().flatten().for_each(|owner| *owner = Some(node.clone()));
+        }
+        let is_primary = |node: &Arc<Node>| owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, node));
+        for gone in self.nodes.extract_if(.., |node| !is_primary(node)) {
+            gone.replace();
+            if !is_first {
+                tracing::warn!(node = gone.address.as_ref(), "a node of the cluster is no primary any more");
+            }
+        }
+        (self.owners, self.at) = (owners, Some(Instant::now()));
+        Ok(())
+    }
+}
+
+async fn ask(node: &Endpoint) -> RedisResult<Vec<Range>> {
+    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT));
+    let mut connection = node.connect(&config).await?;
+    let ask = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
+    let slots = connection.calls.send_packed_command(&ask).await?.extract_error()?;
+    let host = node.host_and_port().map_or("", |(host, _)| host);
+    read(slots, host).map_err(|UnexpectedShape| {
+        RedisError::from((ErrorKind::UnexpectedReturnType, "its reply has an unexpected form"))
+    })
+}
+
+/// Reads the reply of CLUSTER SLOTS. `asked`: the host that gave it, which some servers leave out.
+fn read(slots: Value, asked: &str) -> Shaped<Vec<Range>> {
+    let range = |value| -> Shaped<Option<Range>> {
+        let mut parts = reply::array(value)?.into_iter();
+        let mut number =
+            || u16::try_from(reply::int(&parts.next().ok_or(UnexpectedShape)?)?).map_err(|_| UnexpectedShape);
+        let (first, last) = (number()?, number()?);
+        let mut primary = reply::array(parts.next().ok_or(UnexpectedShape)?)?.into_iter();
+        let host = match primary.next().ok_or(UnexpectedShape)? {
+            Value::Nil => String::new(),
+            host => reply::text(host)?,
+        };
+        let port = reply::int(&primary.next().ok_or(UnexpectedShape)?)?;
+        let port = u16::try_from(port).map_err(|_| UnexpectedShape)?;
+        let host = if host.is_empty() { asked.to_owned() } else { host };
+        // The node does not know the name of another one yet.
+        Ok((host != "?" && last < SLOTS).then_some((first, last, host, port)))
+    };
+    reply::array(slots)?.into_iter().filter_map(|slots| range(slots).transpose()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_is_read() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let range = |first, last, host, port| {
+            let primary = Value::Array(vec![host, Value::Int(port), text("id"), Value::Array(vec![])]);
+            let replica =
+                Value::Array(vec![text("10.0.0.9"), Value::Int(1), text("id"), Value::Array(vec![])]);
+            Value::Array(vec![Value::Int(first), Value::Int(last), primary, replica])
+        };
+        let slots = Value::Array(vec![
+            range(0, 9, text("10.0.0.1"), 7000),
+            range(10, 10, Value::Nil, 7001),
+            range(11, 16_383, text(""), 7002),
+            range(12, 13, text("?"), 7003),
+        ]);
+        let found = read(slots, "asked").expect("a map");
+        let expected: Vec<Range> =
+            [(0, 9, "10.0.0.1", 7000), (10, 10, "asked", 7001), (11, 16_383, "asked", 7002)]
+                .map(|(first, last, host, port)| (first, last, host.to_owned(), port))
+                .into();
+        assert_eq!(found, expected);
+        assert!(read(Value::Array(vec![Value::Int(1)]), "asked").is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! Calls of scripts, as functions of the library that this host loads, or alone.
+//!
+//! In: a call of a script. Out: its reply. A server that does not know a script or the library gets it. The
+//! library is loaded by hosts only; a Redis that refuses it gets each script alone.
+//!
+//! Not here: what a call consists of (`script`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use redis::{Cmd, Value};
+
+use super::error::QueueError;
+use super::link::{Link, Reply};
+use super::node::Node;
+use super::reply::{self, UnexpectedShape};
+use super::script::{self, Form, Script, ScriptCall};
+use super::servers::Redis;
+use crate::chain::chain;
+
+const LOAD_LIBRARY: &str = "load the library of functions";
+
+impl Redis {
+    /// From now on, scripts are called as functions of the library. Loads the library, and deletes the
+    /// libraries of other versions; hosts of other versions load their own one again.
+    pub(crate) async fn use_functions(&self) {
+        self.has_library.store(true, Ordering::Relaxed);
+        // Otherwise the first call loads it.
+        for node in self.nodes.all().await.unwrap_or_default() {
+            let link = self.link().at_node(node.clone());
+            match link.load_library(&node, true).await {
+                Ok(()) => {
+                    if let Err(error) = link.delete_other_libraries().await {
+                        tracing::debug!(error = chain(&error), "libraries of other versions stay in Redis");
+                    }
+                }
+                Err(error) if error.is_connection() => {}
+                Err(error) => return self.do_without_library(&error),
+            }
+        }
+    }
+
+    /// Sends each script alone, because Redis refuses the library: it is full, or the user lacks the right.
+    fn do_without_library(&self, error: &QueueError) {
+        self.has_library.store(false, Ordering::Relaxed);
+        let why = chain(error);
+        tracing::info!(why, "Redis takes no library of functions, so scripts are sent alone");
+    }
+}
+
+impl Link {
+    /// How scripts are called.
+    pub(super) fn form(&self) -> Form {
+        let is_function = self.redis.has_library.load(Ordering::Relaxed);
+        Form { is_function, in_cluster: self.is_cluster() }
+    }
+
+    /// Calls a script; loads it first when Redis does not know it.
+    pub async fn script(&self, call: &ScriptCall) -> Result<Value, QueueError> {
+        self.script_command(call.script, &call.command(self.form())).await
+    }
+
+    /// Calls a script with a command that [`Script::command`] began; loads it first when Redis does not know
+    /// it.
+    pub(super) async fn script_command(&self, script: &Script, command: &Cmd) -> Result<Value, QueueError> {
+        self.loaded(script.name, script, command).await
+    }
+
+    /// Sends a command that writes a few bytes, and works although the memory of Redis is full. The command's
+    /// first argument is its only key.
+    pub(super) async fn write(&self, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
+        self.loaded(what, &script::WRITE, &script::write(command).command(self.form())).await
+    }
+
+    async fn loaded(&self, what: &'static str, script: &Script, call: &Cmd) -> Result<Value, QueueError> {
+        let Reply { reply, by, loads } = self.routed(what, call).await;
+        let Some(node) = by else { return reply };
+        let alone = match &reply {
+            Err(error) if error.is_no_function() => match self.load_library_again(&node, loads).await {
+                Ok(()) => return self.command(what, call).await,
+                Err(error) if error.is_connection() => return Err(error),
+                Err(error) => {
+                    self.redis.do_without_library(&error);
+                    &script.alone(call)
+                }
+            },
+            Err(error) if error.is_denied_function() => {
+                self.redis.do_without_library(error);
+                &script.alone(call)
+            }
+            Err(error) if error.is_no_script() => call,
+            _ => return reply,
+        };
+        let load = redis::cmd("SCRIPT").arg("LOAD").arg(&script.source).to_owned();
+        self.send(&node, "load a script", &load, false).await?;
+        self.command(what, alone).await
+    }
+
+    /// Calls scripts in one go. Scripts that Redis forgot (restart, `SCRIPT FLUSH`) are loaded, and only
+    /// their calls are repeated.
+    pub async fn scripts(
+        &self,
+        what: &'static str,
+        calls: &[ScriptCall],
+    ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+        let form = self.form();
+        let commands: Vec<Cmd> = calls.iter().map(|call| call.command(form)).collect();
+        let mut replies = self.pipeline(what, &commands).await?;
+        for (reply, call) in replies.iter_mut().zip(calls) {
+            if reply.as_ref().is_err_and(QueueError::is_not_begun) {
+                *reply = self.script(call).await;
+            }
+        }
+        Ok(replies)
+    }
+
+    /// Loads the library because a server did not have it, unless another caller of this host has loaded it
+    /// since: all calls that are under way miss it at once, and to read it keeps Redis busy for some
+    /// milliseconds.
+    async fn load_library_again(&self, node: &Arc<Node>, loads: u64) -> Result<(), QueueError> {
+        let _loading = node.loading.lock().await;
+        if node.loads.load(Ordering::Acquire) == loads {
+            self.load_library(node, false).await?;
+            node.loads.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Loads the library. `replaces`: what stands under its name goes, since a name proves nothing. Otherwise
+    /// it stays, because another host has just loaded it.
+    async fn load_library(&self, node: &Arc<Node>, replaces: bool) -> Result<(), QueueError> {
+        let mut load = redis::cmd("FUNCTION").arg("LOAD").clone();
+        load.arg(replaces.then_some("REPLACE")).arg(&script::LIBRARY.text);
+        match self.send(node, LOAD_LIBRARY, &load, false).await {
+            Err(error) if !error.is_loaded() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn delete_other_libraries(&self) -> Result<(), QueueError> {
+        const WHAT: &str = "delete libraries of other versions";
+        let pattern = format!("{}*", script::LIBRARIES);
+        let list =
+            self.command(WHAT, redis::cmd("FUNCTION").arg("LIST").arg("LIBRARYNAME").arg(pattern)).await?;
+        let names =
+            library_names(list).map_err(|UnexpectedShape| QueueError::unexpected(WHAT, self.address()))?;
+        for name in names.iter().filter(|name| **name != script::LIBRARY.name) {
+            self.command(WHAT, redis::cmd("FUNCTION").arg("DELETE").arg(name)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The names in a reply of FUNCTION LIST. Each library is told as names and values.
+fn library_names(list: Value) -> reply::Shaped<Vec<String>> {
+    let name_of = |library| -> reply::Shaped<String> {
+        let mut about = reply::array(library)?.into_iter();
+        while let (Some(name), Some(value)) = (about.next(), about.next()) {
+            if reply::text(name)? == "library_name" {
+                return reply::text(value);
+            }
+        }
+        Err(UnexpectedShape)
+    };
+    reply::array(list)?.into_iter().map(name_of).collect()
+}

@@ -1,0 +1,165 @@
+//! One server of Redis, as this host sees it over all its connections: since when it answers again, and
+//! whether it is still in charge.
+//!
+//! Not here: which server a call goes to (`nodes`).
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::{AsyncConnectionConfig, RedisError, RedisResult};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::connect::{Endpoint, OpenConnection};
+use super::reply;
+
+/// A host sends a request at least every second. A longer time without a reply means that a server was
+/// unreachable or stalled.
+const SILENCE: Duration = Duration::from_millis(1500);
+/// How long a silence is held to be a part of the outage before it.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// The end of a time in which no lease could be renewed: there was no reply, or writes were refused.
+#[derive(Debug, Clone, Copy)]
+pub struct Recovery {
+    pub since: Instant,
+    /// How long that was. [`Duration::MAX`]: nobody knows.
+    pub silence: Duration,
+}
+
+/// One server.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) endpoint: Endpoint,
+    /// Without a password, for messages.
+    pub(super) address: Arc<str>,
+    /// How often this host has loaded the library of functions again. One caller at a time does, for all.
+    pub(super) loads: AtomicU64,
+    pub(super) loading: tokio::sync::Mutex<()>,
+    last_reply: Mutex<LastReply>,
+    /// It has not answered a call, and none since.
+    is_suspected: AtomicBool,
+    role: Role,
+}
+
+/// When a server last answered this host, over any connection.
+#[derive(Debug, Default)]
+struct LastReply {
+    at: Option<Instant>,
+    recovery: Option<Recovery>,
+}
+
+#[derive(Debug)]
+enum Role {
+    /// It is what it is.
+    Only,
+    /// Others say that it is a primary. Cancelled when they name another server instead. `asks`: it is asked
+    /// whether it believes so itself.
+    Named { replaced: CancellationToken, asks: bool },
+}
+
+impl Node {
+    pub(super) fn only(endpoint: Endpoint, address: Arc<str>) -> Arc<Node> {
+        Node::with(endpoint, address, Role::Only)
+    }
+
+    /// A server at another address than the one in `like`, of which others say that it is a primary.
+    pub(super) fn named(like: &Endpoint, host: &str, port: u16, asks: bool) -> RedisResult<Arc<Node>> {
+        let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let role = Role::Named { replaced: CancellationToken::new(), asks };
+        Ok(Node::with(like.at(host, port)?, address.into(), role))
+    }
+
+    fn with(endpoint: Endpoint, address: Arc<str>, role: Role) -> Arc<Node> {
+        let (loads, loading, last_reply) =
+            (AtomicU64::new(0), tokio::sync::Mutex::default(), Mutex::default());
+        let is_suspected = AtomicBool::new(false);
+        Arc::new(Node { endpoint, address, loads, loading, last_reply, is_suspected, role })
+    }
+
+    pub(super) fn is_at(&self, host: &str, port: u16) -> bool {
+        self.endpoint.host_and_port() == Some((host, port))
+    }
+
+    pub(super) async fn connect(
+        &self,
+        config: &AsyncConnectionConfig,
+        speaking: bool,
+    ) -> RedisResult<OpenConnection> {
+        let mut connection = match speaking {
+            true => self.endpoint.speaking()?.connect(config).await?,
+            false => self.endpoint.connect(config).await?,
+        };
+        if let Role::Named { replaced, asks: true } = &self.role {
+            let role = connection.calls.send_packed_command(&redis::cmd("ROLE")).await?.extract_error()?;
+            let says = reply::array(role).ok().and_then(|about| reply::text(about.into_iter().next()?).ok());
+            if says.as_deref() != Some("master") {
+                replaced.cancel();
+                return Err(not_in_charge());
+            }
+        }
+        Ok(connection)
+    }
+
+    /// Gives a call up when another server takes the place of this one: a reply would not count there.
+    pub(super) async fn while_in_charge<T>(
+        &self,
+        call: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        match &self.role {
+            Role::Only => call.await,
+            Role::Named { replaced, .. } => {
+                replaced.run_until_cancelled(call).await.unwrap_or_else(|| Err(not_in_charge()))
+            }
+        }
+    }
+
+    pub(super) fn is_replaced(&self) -> bool {
+        matches!(&self.role, Role::Named { replaced, .. } if replaced.is_cancelled())
+    }
+
+    pub(super) fn replace(&self) {
+        if let Role::Named { replaced, .. } = &self.role {
+            replaced.cancel();
+        }
+    }
+
+    pub(super) fn suspect(&self) {
+        self.is_suspected.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_suspected(&self) -> bool {
+        self.is_suspected.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn recovery(&self) -> Option<Recovery> {
+        self.last_reply.lock().unwrap_or_else(PoisonError::into_inner).recovery
+    }
+
+    pub(super) fn answered(&self) {
+        let now = Instant::now();
+        self.is_suspected.store(false, Ordering::Relaxed);
+        let mut last_reply = self.last_reply.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(silence) =
+            last_reply.at.replace(now).map(|last| now - last).filter(|silence| *silence >= SILENCE)
+        {
+            // An outage may have begun with refused writes, and end with a restart.
+            let before = last_reply.recovery.filter(|before| before.since.elapsed() < silence + REMEMBERED);
+            let silence = before.map_or(silence, |before| before.silence.max(silence));
+            last_reply.recovery = Some(Recovery { since: now, silence });
+        }
+    }
+
+    /// Notes that leases may have ended because nobody could renew them: the server refused a write, though
+    /// it goes on answering reads, or it took the place of another one.
+    pub(super) fn interrupted(&self) {
+        let recovery = Recovery { since: Instant::now(), silence: Duration::MAX };
+        self.last_reply.lock().unwrap_or_else(PoisonError::into_inner).recovery = Some(recovery);
+    }
+}
+
+fn not_in_charge() -> RedisError {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "it is not the primary any more").into()
+}

@@ -1,0 +1,6 @@
+//! More than one server: Redis Cluster, and a primary that Sentinels watch.
+//!
+//! Not here: what a single server does to a host (`faults`).
+
+mod cluster;
+mod sentinel;

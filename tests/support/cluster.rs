@@ -1,0 +1,214 @@
+//! A Redis Cluster for one test: real servers, each with its own folder.
+//!
+//! In: how many primaries, each with a replica or without. Out: the cluster, whose slots are in equal parts
+//! on the primaries; commands, which go to the node that has their key; moves of slots. Not here: what is in
+//! it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use redis::{Cmd, Connection, FromRedisValue, RedisError};
+
+use super::{RedisServer, eventually};
+
+const SLOTS: usize = 16_384;
+/// How long a node may take for an answer. One that was stopped gives none.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub struct Cluster {
+    /// The primaries first, in the order of their slots; then a replica of each, if there are some.
+    pub nodes: Vec<RedisServer>,
+    primaries: usize,
+    /// In which order nodes are asked: those that did not answer come last.
+    order: RefCell<Vec<usize>>,
+    connections: RefCell<HashMap<u16, Connection>>,
+}
+
+impl Cluster {
+    /// The nodes name a primary as failed when it has not answered for 2 s.
+    pub fn start(dir: &Path, primaries: usize, with_replicas: bool) -> Cluster {
+        let count = if with_replicas { 2 * primaries } else { primaries };
+        let start = |number: usize| {
+            let words = [
+                "--cluster-enabled",
+                "yes",
+                "--cluster-port",
+                "{bus}",
+                "--cluster-node-timeout",
+                "2000",
+                "--repl-diskless-sync-delay",
+                "0",
+            ];
+            RedisServer::start(&dir.join(format!("node-{number}")), &words)
+        };
+        let cluster = Cluster {
+            nodes: (0..count).map(start).collect(),
+            primaries,
+            order: RefCell::new((0..count).collect()),
+            connections: RefCell::default(),
+        };
+        for number in 0..primaries {
+            let (first, last) = (SLOTS * number / primaries, SLOTS * (number + 1) / primaries - 1);
+            cluster.ok(number, redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(first).arg(last));
+        }
+        for number in 0..count {
+            cluster.ok(number, redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(number + 1));
+        }
+        let (port, bus) = (cluster.nodes[0].port, cluster.nodes[0].bus());
+        for number in 1..count {
+            let meet = redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(port).arg(bus).to_owned();
+            cluster.ok(number, &meet);
+        }
+        cluster.until_whole();
+        for number in primaries..count {
+            let id = cluster.id(number - primaries);
+            cluster.ok(number, redis::cmd("CLUSTER").arg("REPLICATE").arg(id));
+        }
+        for number in primaries..count {
+            eventually("a replica has the data of its primary", || {
+                let info: String = cluster.ask(number, redis::cmd("INFO").arg("replication")).ok()?;
+                info.contains("master_link_status:up").then_some(())
+            });
+        }
+        cluster.until_whole();
+        cluster
+    }
+
+    /// Waits until all nodes know all nodes and slots.
+    pub fn until_whole(&self) {
+        let count = format!("cluster_known_nodes:{}\r\n", self.nodes.len());
+        for number in 0..self.nodes.len() {
+            eventually("a node knows the whole cluster", || {
+                let info: String = self.ask(number, redis::cmd("CLUSTER").arg("INFO")).ok()?;
+                (info.contains("cluster_state:ok") && info.contains(&count)).then_some(())
+            });
+        }
+    }
+
+    /// `[redis]` and `[admin]` of a host that is told of the first two nodes.
+    pub fn config(&self) -> String {
+        let urls: Vec<String> = self.nodes.iter().take(2).map(|node| format!("\"{}\"", node.url())).collect();
+        format!("[redis]\nurl = [{}]\n[admin]\nlisten = \"127.0.0.1:0\"\n", urls.join(", "))
+    }
+
+    /// A name whose slot is on this primary, as the cluster was at its start.
+    pub fn name_on(&self, primary: usize) -> String {
+        let names = (0..).map(|n| format!("on-{primary}-{n}"));
+        let mut fitting = names.filter(|name| self.slot(name) * self.primaries / SLOTS == primary);
+        fitting.next().expect("a name")
+    }
+
+    pub fn slot(&self, key: &str) -> usize {
+        self.ask(0, redis::cmd("CLUSTER").arg("KEYSLOT").arg(key)).expect("CLUSTER KEYSLOT")
+    }
+
+    /// The id by which the nodes know a node.
+    pub fn id(&self, number: usize) -> String {
+        self.ask(number, redis::cmd("CLUSTER").arg("MYID")).expect("CLUSTER MYID")
+    }
+
+    /// Sends a command to one node.
+    pub fn ask<T: FromRedisValue>(&self, number: usize, command: &Cmd) -> Result<T, RedisError> {
+        let mut connections = self.connections.borrow_mut();
+        let node = &self.nodes[number];
+        let connection = match connections.get_mut(&node.port) {
+            Some(connection) => connection,
+            None => {
+                let opened = redis::Client::open(node.url())?.get_connection_with_timeout(PATIENCE)?;
+                connections.entry(node.port).or_insert(opened)
+            }
+        };
+        connection.set_read_timeout(Some(PATIENCE))?;
+        let reply = command.query(connection);
+        if reply.as_ref().is_err_and(RedisError::is_io_error) {
+            connections.remove(&node.port);
+        }
+        reply
+    }
+
+    #[track_caller]
+    pub fn ok(&self, number: usize, command: &Cmd) {
+        let _: redis::Value = self.ask(number, command).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Sends a command to whichever node takes it.
+    #[track_caller]
+    pub fn query<T: FromRedisValue>(&self, command: &Cmd) -> T {
+        eventually("a node takes a command", || {
+            let order = self.order.borrow().clone();
+            order.into_iter().find_map(|number| match self.ask(number, command) {
+                Ok(reply) => Some(reply),
+                Err(error) => {
+                    if error.is_io_error() {
+                        let mut order = self.order.borrow_mut();
+                        order.retain(|other| *other != number);
+                        order.push(number);
+                    }
+                    None
+                }
+            })
+        })
+    }
+
+    /// Adds a task, and gives its id.
+    pub fn xadd(&self, stream: &str, fields: &[(&str, &str)]) -> String {
+        self.query(redis::cmd("XADD").arg(stream).arg("*").arg(fields))
+    }
+
+    /// A field of a task's status; empty where there is none.
+    pub fn status(&self, stream: &str, id: &str, field: &str) -> String {
+        let key = format!("tq:{{{stream}}}:task:{id}");
+        self.query::<Option<String>>(redis::cmd("HGET").arg(key).arg(field)).unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub fn until(&self, stream: &str, id: &str, status: &str) {
+        eventually(
+            &format!("{id} of {stream} is {status}, not {}", self.status(stream, id, "status")),
+            || (self.status(stream, id, "status") == status).then_some(()),
+        );
+    }
+
+    /// Waits until these tasks are completed and the queue is empty.
+    #[track_caller]
+    pub fn all_done(&self, stream: &str, ids: &[String]) {
+        for id in ids {
+            self.until(stream, id, "COMPLETED");
+        }
+        eventually("the stream is empty", || {
+            (self.query::<u64>(redis::cmd("XLEN").arg(stream)) == 0).then_some(())
+        });
+    }
+
+    /// Begins to move a slot: its keys go over one by one from now on.
+    pub fn begin_move(&self, slot: usize, from: usize, to: usize) {
+        let set = |what: &str, of: usize| {
+            redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(what).arg(self.id(of)).to_owned()
+        };
+        self.ok(to, &set("IMPORTING", from));
+        self.ok(from, &set("MIGRATING", to));
+    }
+
+    /// Moves one key of a slot that is being moved.
+    pub fn move_key(&self, key: &str, from: usize, to: usize) {
+        let port = self.nodes[to].port;
+        let migrate = redis::cmd("MIGRATE").arg("127.0.0.1").arg(port).arg(key).arg(0).arg(5000).to_owned();
+        self.ok(from, &migrate);
+    }
+
+    /// Moves the keys that are left, and ends the move.
+    pub fn end_move(&self, slot: usize, from: usize, to: usize) {
+        eventually("all keys of the slot are moved", || {
+            let list = redis::cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(1000).to_owned();
+            let keys: Vec<String> = self.ask(from, &list).expect("CLUSTER GETKEYSINSLOT");
+            keys.iter().for_each(|key| self.move_key(key, from, to));
+            keys.is_empty().then_some(())
+        });
+        let id = self.id(to);
+        for number in [to, from].into_iter().chain(0..self.primaries) {
+            self.ok(number, redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg("NODE").arg(&id));
+        }
+    }
+}

@@ -60,15 +60,17 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
         shared.holding.stopped(stopped.iter().map(|(task, _)| task.entry.as_str())).await;
     }
     for (task, hold) in stopped {
-        if hold.is_lost() {
+        let decision = if hold.is_lost() {
             if let Some(more) = shared.notices.admit(NoticeKind::Lost) {
-                let (queue, task) = (&rules.name, task.id);
+                let (queue, task) = (&rules.name, &task.id);
                 tracing::info!(queue, task, more, "not run: this host does not own the task any more");
             }
+            // If nobody has taken it over meanwhile, it must not wait until it looks like one of a dead host.
+            settle::release(&task)
         } else {
-            let decision = settle::cancelled(&task);
-            settle(&shared, &version, task, None, hold, decision).await;
-        }
+            settle::cancelled(&task)
+        };
+        settle(&shared, &version, task, None, hold, decision).await;
     }
     if members.is_empty() {
         return;

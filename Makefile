@@ -10,11 +10,11 @@ SHELL := /bin/bash
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
 
-.PHONY: help setup plugins build packages run test test-world lint fmt audit
+.PHONY: help setup plugins build packages run test test-world test-servers lint fmt audit
 .PHONY: bench chaos soak nightly fuzz clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Install what is missing: redis-server, compilers for handlers
 	@scripts/setup.sh --tests
@@ -54,6 +54,9 @@ test-world: plugins ## Run the benchmark in small, and tests with programs from 
 	@TQHOST_S3_SERVER=$$(scripts/from-pypi.sh moto) && TQHOST_BROWSER=$$(scripts/browser.sh) && \
 		export TQHOST_S3_SERVER TQHOST_BROWSER && \
 		scripts/stage.sh "tests with servers and a browser" "four minutes" cargo test --locked --test world
+
+test-servers: plugins ## Run the main parts of the tests on Redis 8, Valkey 8 and Valkey 9
+	@scripts/test-servers.sh
 
 lint: setup ## Check the formatting, and run clippy
 	@scripts/lint.sh

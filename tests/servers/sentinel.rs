@@ -91,6 +91,7 @@ fn the_host_follows_the_primary_that_the_sentinels_name() {
     bench.configure(&format!("[queues.work]\nplugin = \"empty\"\nlease = \"5s\"\n{}", watched.config()));
     bench.install("empty", "empty");
     let host = bench.host();
+    host.log("min-replicas-to-write is 0");
     let id = add(&watched.servers[0]);
     until_done(&watched.servers[0], &id);
     // A failover while the old primary lives. It goes on taking writes for seconds, which are lost: the host

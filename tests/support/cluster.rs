@@ -104,6 +104,59 @@ impl Cluster {
         self.ask(0, redis::cmd("CLUSTER").arg("KEYSLOT").arg(key)).expect("CLUSTER KEYSLOT")
     }
 
+    /// The node that has the slot of this key now.
+    pub fn owner(&self, key: &str) -> usize {
+        let ask = redis::cmd("EXISTS").arg(key).to_owned();
+        eventually("a node has the slot", || {
+            (0..self.nodes.len()).find(|number| self.ask::<u64>(*number, &ask).is_ok())
+        })
+    }
+
+    /// Lets the replica of a primary take its place in order, so that no write is lost, and waits until the
+    /// old primary follows it.
+    pub fn fail_over(&self, primary: usize) {
+        let follower = eventually("the primary has a replica", || {
+            (0..self.nodes.len()).find(|number| self.follows(*number, primary))
+        });
+        eventually("the replica has taken the place of its primary", || {
+            if self.follows(primary, follower) {
+                return Some(());
+            }
+            // A failover is under way, or was given up.
+            let _: Result<redis::Value, _> = self.ask(follower, redis::cmd("CLUSTER").arg("FAILOVER"));
+            None
+        });
+    }
+
+    /// Whether a node is the replica of another one, and has its data.
+    pub fn follows(&self, number: usize, primary: usize) -> bool {
+        let info: String = self.ask(number, redis::cmd("INFO").arg("replication")).unwrap_or_default();
+        let port = format!("master_port:{}\r\n", self.nodes[primary].port);
+        info.contains("role:slave") && info.contains(&port) && info.contains("master_link_status:up")
+    }
+
+    /// The places where a task is or has been, for the message of a test that fails.
+    pub fn traces(&self, stream: &str, id: &str) -> String {
+        let entry: redis::Value = self.query(redis::cmd("XRANGE").arg(stream).arg(id).arg(id));
+        let mut told = format!("status {:?}, entry {entry:?}", self.status(stream, id, "status"));
+        for (number, node) in self.nodes.iter().enumerate() {
+            let role: Option<redis::Value> = self.ask(number, &redis::cmd("ROLE")).ok();
+            let text = std::fs::read(node.append_only_file()).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let told_of = text.matches(&format!("\r\n{id}\r\n")).count();
+            let log = std::fs::read_to_string(node.dir().join("log")).unwrap_or_default();
+            let words = ["slot", "ailover", "FAIL", "elect", "reconfigur", "epoch"];
+            let log: Vec<&str> =
+                log.lines().filter(|line| words.iter().any(|word| line.contains(word))).collect();
+            told += &format!("\n{}", log[log.len().saturating_sub(60)..].join("\n"));
+            told += &format!(
+                "; node {number} at {} is {role:?}, and its file names the id {told_of} times",
+                node.port
+            );
+        }
+        told
+    }
+
     /// The id by which the nodes know a node.
     pub fn id(&self, number: usize) -> String {
         self.ask(number, redis::cmd("CLUSTER").arg("MYID")).expect("CLUSTER MYID")
@@ -207,8 +260,21 @@ impl Cluster {
             keys.is_empty().then_some(())
         });
         let id = self.id(to);
-        for number in [to, from].into_iter().chain(0..self.primaries) {
+        for number in [to, from] {
             self.ok(number, redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg("NODE").arg(&id));
         }
+        // The others hear of it; a replica would refuse the command.
+        eventually("all nodes know who has the slot", || {
+            let knows = |number: usize| {
+                let slots: String = self.ask(number, redis::cmd("CLUSTER").arg("NODES")).ok()?;
+                let line = slots.lines().find(|line| line.starts_with(&id))?;
+                let mut ranges = line.split(' ').skip(8).filter_map(|range| {
+                    let (first, last) = range.split_once('-').unwrap_or((range, range));
+                    Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
+                });
+                ranges.any(|range| range.contains(&slot)).then_some(())
+            };
+            (0..self.nodes.len()).all(|number| knows(number).is_some()).then_some(())
+        });
     }
 }

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 /// The longest wait for anything.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(180);
 
 /// Asks until there is an answer. Panics with `what` when none comes within [`LIMIT`].
 #[track_caller]

@@ -36,7 +36,7 @@ use crate::telemetry::{TraceExport, Traces};
 use crate::worker::capacity::Capacity;
 use crate::worker::janitor::Janitor;
 use crate::worker::lifecycle::Common;
-use crate::worker::lookout::Lookout;
+use crate::worker::lookout::{Lookout, LookoutLinks};
 use crate::worker::metrics::Histograms;
 use crate::worker::recorder::Recorder;
 use crate::worker::storm;
@@ -385,9 +385,17 @@ fn start_common(
     };
     let (waiter, lookout, claiming) = (common.waiter.clone(), common.lookout.clone(), &common.stop.claiming);
     let (over, servants) = (servants.over.clone(), &servants.tracker);
-    servants.spawn(waiter.clone().run(redis.link_for_waiting(waiter::BLOCK), claiming.clone()));
+    let waiting = redis.link_for_waiting(waiter::BLOCK);
+    // In a cluster no call on it blocks, and it remembers what has not changed.
+    let looks = if redis.is_cluster() { waiting.clone() } else { link.clone() };
+    servants.spawn(waiter.clone().run(waiting, claiming.clone()));
     let host_id = common.consumer.clone();
-    servants.spawn(lookout.clone().run(link.clone(), waiter, host_id, claiming.clone()));
+    servants.spawn(lookout.clone().run(
+        LookoutLinks { looks, link: link.clone() },
+        waiter,
+        host_id,
+        claiming.clone(),
+    ));
     servants.spawn(Janitor::new(lookout, link.clone()).run(claiming.clone()));
     servants.spawn(over.run_until_cancelled_owned(storm::sum_up()));
     common

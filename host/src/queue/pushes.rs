@@ -1,8 +1,8 @@
-//! Servers say by themselves that a stream that rests has changed.
+//! Servers say by themselves that a key has changed, so that what was read of it is remembered until then.
 //!
-//! In: what they say on the connections of a link. Out: the streams that have to be read.
+//! In: what they say on the connections of a link; replies. Out: the replies that still hold.
 //!
-//! Not here: reading them (`tracking`).
+//! Not here: asking (`tracking`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,65 +10,72 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::SendError;
-use redis::{AsyncConnectionConfig, ErrorKind, PushInfo, PushKind, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, PushInfo, PushKind, RedisResult, Value};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::connect::OpenConnection;
 use super::node::Node;
 use super::reply;
 use crate::chain::chain;
 
-/// A stream, and the entry that precedes its new ones.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StreamPosition {
-    pub stream: String,
-    pub after: String,
-}
+/// A reply is asked for again after this time, even if nothing was said of its key.
+const HOLDS: Duration = Duration::from_secs(300);
+/// The most replies that are remembered. With one more, all are forgotten, and asked for again.
+const MOST: usize = 100_000;
 
-/// The words of the servers of one link.
+/// The words of the servers of one link, and the replies that still hold.
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
     heard: Arc<Heard>,
-    /// The streams that rest, each with the entry after which it has none.
-    resting: Mutex<HashMap<String, String>>,
     /// A server does not tell of changes.
     is_refused: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Heard {
-    changed: Mutex<Changed>,
+    replies: Mutex<Replies>,
     told: Notify,
 }
 
-#[derive(Debug)]
-enum Changed {
-    Some(HashSet<Vec<u8>>),
-    /// A connection was lost, or a server forgot what it remembered.
-    All,
+/// By key. Each key is asked about by one command at a time.
+#[derive(Debug, Default)]
+struct Replies {
+    /// Keys that are asked about now, and have not changed since.
+    asked: HashSet<Vec<u8>>,
+    known: HashMap<Vec<u8>, Known>,
 }
 
-impl Default for Changed {
-    fn default() -> Changed {
-        Changed::Some(HashSet::new())
-    }
+#[derive(Debug)]
+struct Known {
+    command: Vec<u8>,
+    reply: Value,
+    at: Instant,
 }
 
 impl Heard {
     fn push(&self, push: PushInfo) {
-        let mut changed = lock(&self.changed);
+        let mut replies = self.replies();
         match push.kind {
-            PushKind::Invalidate => match (push.data.into_iter().next(), &mut *changed) {
+            PushKind::Invalidate => match push.data.into_iter().next() {
                 // A server tells of each key once, until it is read again.
-                (Some(Value::Array(keys)), Changed::Some(known)) => {
-                    known.extend(keys.into_iter().filter_map(|key| reply::bytes(key).ok()));
+                Some(Value::Array(keys)) => {
+                    for key in keys.into_iter().filter_map(|key| reply::bytes(key).ok()) {
+                        replies.asked.remove(&key);
+                        replies.known.remove(&key);
+                    }
                 }
-                _ => *changed = Changed::All,
+                // The server forgot what it remembered.
+                _ => *replies = Replies::default(),
             },
-            PushKind::Disconnection => *changed = Changed::All,
+            PushKind::Disconnection => *replies = Replies::default(),
             _ => return,
         }
         self.told.notify_one();
+    }
+
+    fn replies(&self) -> MutexGuard<'_, Replies> {
+        self.replies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,36 +114,40 @@ impl Pushes {
         node.connect(config, false).await
     }
 
-    /// Waits until a server says something, for this long at most. False: none did.
-    pub(super) async fn heard(&self, rest: Duration) -> bool {
-        tokio::time::timeout(rest, self.heard.told.notified()).await.is_ok()
+    /// Waits until a server says something, for this long at most.
+    pub(super) async fn heard(&self, rest: Duration) {
+        let _ = tokio::time::timeout(rest, self.heard.told.notified()).await;
     }
 
-    /// Whether streams have to be read in turn, because a server does not tell of changes.
+    /// Whether nothing is remembered, because a server does not tell of changes.
     pub(super) fn are_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
 
-    /// Notes that the stream has nothing after this position.
-    pub(super) fn rests(&self, position: &StreamPosition) {
-        lock(&self.resting).insert(position.stream.clone(), position.after.clone());
+    /// The reply to a command about this key, if it still holds. Otherwise the command is about to be sent.
+    pub(super) fn known(&self, key: &[u8], command: &Cmd) -> Option<Value> {
+        let mut replies = self.heard.replies();
+        if let Some(known) = replies.known.get(key)
+            && known.at.elapsed() < HOLDS
+            && known.command == command.get_packed_command()
+        {
+            return Some(known.reply.clone());
+        }
+        replies.known.remove(key);
+        replies.asked.insert(key.to_owned());
+        None
     }
 
-    /// The positions whose streams have to be read.
-    pub(super) fn to_read<'p>(&self, positions: &'p [StreamPosition]) -> Vec<&'p StreamPosition> {
-        let mut resting = lock(&self.resting);
-        match std::mem::take(&mut *lock(&self.heard.changed)) {
-            Changed::All => resting.clear(),
-            Changed::Some(keys) => resting.retain(|stream, _| !keys.contains(stream.as_bytes())),
+    /// Remembers a reply, unless the key has changed since the command was about to be sent.
+    pub(super) fn learn(&self, key: &[u8], command: &Cmd, reply: &Value) {
+        let mut replies = self.heard.replies();
+        if replies.asked.remove(key) && !self.are_refused() {
+            if replies.known.len() >= MOST {
+                replies.known.clear();
+            }
+            let (command, reply, at) = (command.get_packed_command(), reply.clone(), Instant::now());
+            replies.known.insert(key.to_owned(), Known { command, reply, at });
         }
-        if self.are_refused() {
-            resting.clear();
-        }
-        // A stream that nobody waits for any more is forgotten now and then.
-        if resting.len() > 2 * positions.len() {
-            resting.retain(|stream, _| positions.iter().any(|position| position.stream == *stream));
-        }
-        positions.iter().filter(|position| resting.get(&position.stream) != Some(&position.after)).collect()
     }
 }
 
@@ -149,8 +160,4 @@ fn is_refusal(error: &redis::RedisError) -> bool {
         ErrorKind::Extension => matches!(error.code(), Some("ERR" | "NOPERM" | "NOPROTO")),
         _ => false,
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

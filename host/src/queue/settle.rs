@@ -443,12 +443,7 @@ impl Queue {
             .arg(window(&rules.idempotency))
             .arg(consumer);
         command.arg(call.number);
-        for form in [
-            AttemptForm::Plain,
-            AttemptForm::PlainWithResult,
-            AttemptForm::Setter,
-            AttemptForm::SetterWithResult,
-        ] {
+        for form in AttemptForm::PLAIN {
             command.arg(forms.iter().filter(|of| **of == form).count());
         }
         command.arg(values().count()).arg(*plugin);
@@ -465,18 +460,23 @@ impl Queue {
             self.add_ending(&mut command, consumer, batch[*n]);
             command.arg(effects[*n].len());
             command.arg(effects[*n].iter().flat_map(|effect| &effect.values).collect::<Vec<_>>());
-            match (batch[*n].record(), &batch[*n].subject) {
-                (Some(record), EndingSubject::Task(task)) => {
-                    command.arg(1).arg(rules.failed_attempts).arg(task.attempt);
-                    command.arg(record.outcome).arg(&record.last_lines);
-                }
-                _ => {
-                    command.arg("");
-                }
-            }
+            self.add_record(&mut command, batch[*n]);
         }
         command.arg(&told.args);
         command
+    }
+
+    /// Adds what is kept of a failed attempt.
+    fn add_record(&self, command: &mut Cmd, ending: &Ending) {
+        match (ending.record(), &ending.subject) {
+            (Some(record), EndingSubject::Task(task)) => {
+                command.arg(1).arg(self.rules.failed_attempts).arg(task.attempt);
+                command.arg(record.outcome).arg(&record.last_lines);
+            }
+            _ => {
+                command.arg("");
+            }
+        }
     }
 
     /// Adds an attempt that is not plain.
@@ -547,8 +547,16 @@ impl Queue {
 }
 
 impl AttemptForm {
+    /// The plain ones, in the order of a call.
+    const PLAIN: [AttemptForm; 4] = [
+        AttemptForm::Plain,
+        AttemptForm::PlainWithResult,
+        AttemptForm::Setter,
+        AttemptForm::SetterWithResult,
+    ];
+
     fn is_plain(self) -> bool {
-        matches!(self, AttemptForm::Plain | AttemptForm::PlainWithResult) || self.sets_values()
+        self != AttemptForm::Other
     }
 
     fn sets_values(self) -> bool {

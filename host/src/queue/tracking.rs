@@ -1,23 +1,32 @@
-//! Waits for new entries of many streams in a cluster, where no command waits for keys of several slots.
+//! Asks about many keys in a cluster, and waits for new entries of many streams there: no command takes
+//! keys of several slots.
 //!
-//! In: the positions of streams. Out: those that have an entry after their position. Each server remembers
-//! which streams were read on a connection, and says once by itself when one of them changes (CLIENT
-//! TRACKING). So there is one connection to each server, for any number of slots, and streams that rest are
-//! not read again. A server that does not do this is asked about all streams every [`POLL`].
+//! In: commands that read one key each; the positions of streams. Out: their replies; the streams that have
+//! an entry after their position. Each server remembers which keys were read on a connection, and says once
+//! by itself when one of them changes (CLIENT TRACKING). So there is one connection to each server, for any
+//! number of slots, and what has not changed is not read again. Where a server does not do this, all
+//! streams are read every [`POLL`].
 //!
-//!     a position ─▶ XREAD finds nothing: it rests ─▶ the server says that the key has changed ─▶ XREAD again
+//!     XREAD finds nothing ─▶ the reply holds ─▶ the server says that the key has changed ─▶ XREAD again
 //!
-//! A stream whose slot moves away has changed, too, and is read at its new place.
+//! A key whose slot moves away has changed, too, and is read at its new place.
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::error::QueueError;
 use super::link::Link;
-use super::pushes::{Pushes, StreamPosition};
+use super::pushes::Pushes;
 use super::reply::{self, Shaped, UnexpectedShape};
+
+/// A stream, and the entry that precedes its new ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamPosition {
+    pub stream: String,
+    pub after: String,
+}
 
 /// How often all streams are read where no server tells of changes.
 const POLL: Duration = Duration::from_millis(250);
@@ -31,42 +40,63 @@ pub(super) async fn wait(
 ) -> Result<Vec<StreamPosition>, QueueError> {
     let until = Instant::now() + block;
     loop {
-        let ready = read(link, pushes, &pushes.to_read(positions)).await?;
-        let left = until.saturating_duration_since(Instant::now());
-        if !ready.is_empty() || left.is_zero() {
+        let ready = read(link, positions).await?;
+        if !ready.is_empty() {
             return Ok(ready);
         }
-        let rest = if pushes.are_refused() { left.min(POLL) } else { left };
-        if !pushes.heard(rest).await && rest == left {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
             // A connection that is lost without a word would be silent for ever.
             for node in link.at_each_node().await? {
-                node.ping_for("wait for new tasks").await?;
+                node.ping_for(WAIT).await?;
             }
+            return Ok(ready);
         }
+        pushes.heard(if pushes.are_refused() { left.min(POLL) } else { left }).await;
     }
 }
 
-async fn read(
-    link: &Link,
-    pushes: &Pushes,
-    positions: &[&StreamPosition],
-) -> Result<Vec<StreamPosition>, QueueError> {
-    const WHAT: &str = "wait for new tasks";
-    let command = |position: &&StreamPosition| {
+const WAIT: &str = "wait for new tasks";
+
+async fn read(link: &Link, positions: &[StreamPosition]) -> Result<Vec<StreamPosition>, QueueError> {
+    let command = |position: &StreamPosition| {
         let StreamPosition { stream, after } = position;
-        redis::cmd("XREAD").arg("COUNT").arg(1).arg("STREAMS").arg(stream).arg(after).to_owned()
+        let read = redis::cmd("XREAD").arg("COUNT").arg(1).arg("STREAMS").arg(stream).arg(after).to_owned();
+        (stream.clone(), read)
     };
-    let commands: Vec<_> = positions.iter().map(command).collect();
+    let asked: Vec<_> = positions.iter().map(command).collect();
     let mut ready = Vec::new();
-    for (position, found) in positions.iter().zip(link.pipeline(WHAT, &commands).await?) {
+    for (position, found) in positions.iter().zip(ask(link, WAIT, &asked).await?) {
         let newest =
-            first_entry(found?).map_err(|UnexpectedShape| QueueError::unexpected(WHAT, link.address()))?;
-        match newest {
-            Some(after) => ready.push(StreamPosition { stream: position.stream.clone(), after }),
-            None => pushes.rests(position),
-        }
+            first_entry(found?).map_err(|UnexpectedShape| QueueError::unexpected(WAIT, link.address()))?;
+        ready.extend(newest.map(|after| StreamPosition { stream: position.stream.clone(), after }));
     }
     Ok(ready)
+}
+
+/// Sends commands that read one key each, but for those whose replies still hold. Each comes with its key.
+pub(super) async fn ask(
+    link: &Link,
+    what: &'static str,
+    asked: &[(String, Cmd)],
+) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+    let Some(pushes) = link.pushes() else {
+        let commands: Vec<Cmd> = asked.iter().map(|(_, command)| command.clone()).collect();
+        return link.pipeline(what, &commands).await;
+    };
+    let known: Vec<Option<Value>> =
+        asked.iter().map(|(key, command)| pushes.known(key.as_bytes(), command)).collect();
+    let unknown = || asked.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(asked, _)| asked);
+    let commands: Vec<Cmd> = unknown().map(|(_, command)| command.clone()).collect();
+    let mut replies = link.pipeline(what, &commands).await?;
+    for ((key, command), reply) in unknown().zip(&replies) {
+        if let Ok(reply) = reply {
+            pushes.learn(key.as_bytes(), command, reply);
+        }
+    }
+    let mut replies = replies.drain(..);
+    let lost = || Err(QueueError::unexpected(what, link.address()));
+    Ok(known.into_iter().map(|known| known.map_or_else(|| replies.next().unwrap_or_else(lost), Ok)).collect())
 }
 
 /// The id of the first entry in a reply of XREAD for one stream. Its form depends on the protocol.

@@ -87,14 +87,17 @@ pub(crate) async fn dangers(link: &Link) -> Vec<Danger> {
 async fn dangers_of(link: &Link) -> Vec<Danger> {
     let ask = redis::cmd("INFO").arg(&["memory", "persistence", "stats"]).to_owned();
     let info = link.command("ask for its state", &ask).await.ok().and_then(|info| reply::text(info).ok());
-    let save = link.command("ask for its configuration", redis::cmd("CONFIG").arg("GET").arg("save")).await;
-    let snapshots =
-        save.ok().and_then(|reply| reply::pairs(reply).ok()).and_then(|pairs| pairs.into_iter().next());
-    judge(&info.unwrap_or_default(), snapshots.map(|(_, value)| !value.is_empty()))
+    let ask = redis::cmd("CONFIG").arg("GET").arg("save").arg("min-replicas-to-write").to_owned();
+    let set = link.command("ask for its configuration", &ask).await.ok();
+    let set = set.and_then(|reply| reply::pairs(reply).ok()).unwrap_or_default();
+    let value = |name: &[u8]| set.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_slice());
+    let may_lag = link.redis.is_watched() && value(b"min-replicas-to-write") == Some(b"0");
+    judge(&info.unwrap_or_default(), value(b"save").map(|points| !points.is_empty()), may_lag)
 }
 
-/// `snapshots`: whether a save point is configured; none where that is not known.
-fn judge(info: &str, snapshots: Option<bool>) -> Vec<Danger> {
+/// `snapshots`: whether a save point is configured; none where that is not known. `may_lag`: another server
+/// may take the place of this one without what it took last.
+fn judge(info: &str, snapshots: Option<bool>, may_lag: bool) -> Vec<Danger> {
     let field =
         |name: &str| info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()));
     let number = |name| field(name).and_then(|value| value.parse::<u64>().ok()).unwrap_or_default();
@@ -130,6 +133,11 @@ fn judge(info: &str, snapshots: Option<bool>) -> Vec<Danger> {
         let what = "Redis may evict keys when its memory is full, and with them whole queues.";
         add("redis-may-evict", false, what.to_owned(), "Set maxmemory-policy to noeviction.");
     }
+    if may_lag {
+        let what = "A failover loses what the primary took last: its min-replicas-to-write is 0.";
+        let way_out = "Set it to 1 on the primary and its replicas; then one server alone takes no writes.";
+        add("redis-replicas", false, what.to_owned(), way_out);
+    }
     let is_kept = match (field("aof_enabled"), snapshots) {
         (Some("0"), Some(false)) => Some("Redis keeps nothing on disk: a restart loses all tasks."),
         (Some("0"), Some(true)) => {
@@ -149,11 +157,12 @@ mod tests {
 
     #[test]
     fn what_may_lose_tasks_is_told() {
-        assert_eq!(judge("", None), []);
+        assert_eq!(judge("", None, false), []);
         let good = "# Memory\r\nused_memory:90\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n\
                     # Persistence\r\naof_enabled:1\r\naof_last_write_status:ok\r\n\
                     # Stats\r\nevicted_keys:0\r\n";
-        assert_eq!(judge(good, Some(false)), []);
+        assert_eq!(judge(good, Some(false), false), []);
+        assert_eq!(judge(good, Some(false), true).len(), 1);
         let cases = [
             ("maxmemory_policy:noeviction", "maxmemory_policy:allkeys-lru", true, false, "whole queues"),
             ("evicted_keys:0", "evicted_keys:7", true, true, "(7)"),
@@ -163,10 +172,10 @@ mod tests {
             ("aof_enabled:1", "aof_enabled:0", true, false, "snapshots"),
         ];
         for (from, to, snapshots, is_urgent, part) in cases {
-            let told = judge(&good.replace(from, to), Some(snapshots));
+            let told = judge(&good.replace(from, to), Some(snapshots), false);
             let [danger] = &told[..] else { panic!("{part}: {told:?}") };
             assert!(danger.what.contains(part) && danger.is_urgent == is_urgent, "{part}: {danger:?}");
         }
-        assert_eq!(judge(&good.replace("aof_enabled:1", "aof_enabled:0"), None), []);
+        assert_eq!(judge(&good.replace("aof_enabled:1", "aof_enabled:0"), None, false), []);
     }
 }

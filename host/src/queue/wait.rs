@@ -18,9 +18,9 @@ use super::handle::{Queue, millis};
 use super::hold::{self, HoldFound};
 use super::keys;
 use super::link::Link;
-pub(crate) use super::pushes::StreamPosition;
 use super::reply::{self, Shaped, UnexpectedShape};
 use super::tracking;
+pub(crate) use super::tracking::StreamPosition;
 use crate::chain::chain;
 
 /// The entries that the stream of signals keeps. A host that missed more looks anyway.
@@ -129,8 +129,8 @@ async fn stops_in_cluster(
     queues: &[&Queue],
 ) -> Result<Vec<Result<Stops, QueueError>>, QueueError> {
     let keys = queues.iter().flat_map(|queue| queue.stop_keys());
-    let asked: Vec<_> = keys.map(|key| redis::cmd("GET").arg(key).to_owned()).collect();
-    let mut replies = link.pipeline(STOPS, &asked).await?.into_iter();
+    let asked: Vec<_> = keys.map(|key| (key.clone(), redis::cmd("GET").arg(key).to_owned())).collect();
+    let mut replies = tracking::ask(link, STOPS, &asked).await?.into_iter();
     let stops = queues.iter().map(|queue| {
         let own: Vec<_> = replies.by_ref().take(queue.stop_keys().count()).collect();
         let mut own = own.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter();
@@ -162,8 +162,9 @@ pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<u
     const WHAT: &str = "look for delayed tasks";
     let mut found = Vec::new();
     if link.is_cluster() {
-        let ask = |queue: &&Queue| redis::cmd("EXISTS").arg(&queue.keys.delayed).to_owned();
-        let replies = link.pipeline(WHAT, &queues.iter().map(ask).collect::<Vec<_>>()).await?;
+        let keys = queues.iter().map(|queue| &queue.keys.delayed);
+        let asked: Vec<_> = keys.map(|key| (key.clone(), redis::cmd("EXISTS").arg(key).to_owned())).collect();
+        let replies = tracking::ask(link, WHAT, &asked).await?;
         // The promoter of a queue says what is wrong with it.
         let exists = |reply: &Result<Value, QueueError>| !matches!(reply, Ok(Value::Int(0)) | Err(_));
         found.extend(replies.iter().enumerate().filter(|(_, reply)| exists(reply)).map(|(place, _)| place));

@@ -46,6 +46,13 @@ struct LookoutQueues {
     added: Notify,
 }
 
+/// The connections of the loop.
+pub(crate) struct LookoutLinks {
+    /// For what it looks at again and again.
+    pub looks: Link,
+    pub link: Link,
+}
+
 impl Lookout {
     /// Adds a queue. The loop looks after it until it is dropped or stops claiming.
     pub(crate) fn add(&self, queue: &Arc<SharedQueue>) {
@@ -71,7 +78,13 @@ impl Lookout {
     }
 
     /// `host` is its name among those that hold duties.
-    pub(crate) async fn run(self, link: Link, waiter: Waiter, host: Arc<str>, stop: CancellationToken) {
+    pub(crate) async fn run(
+        self,
+        LookoutLinks { looks, link }: LookoutLinks,
+        waiter: Waiter,
+        host: Arc<str>,
+        stop: CancellationToken,
+    ) {
         let mut pace = Pace::new("*", "look");
         let mut renewed: Option<Instant> = None;
         let mut shared = Instant::now();
@@ -84,7 +97,7 @@ impl Lookout {
                 let look = async {
                     let queues = self.queues();
                     if !queues.is_empty() {
-                        look_for_stops(&link, &queues).await?;
+                        look_for_stops(&looks, &queues).await?;
                     }
                     if renewed.is_none_or(|at| at.elapsed() >= RENEW) {
                         renewed = Some(Instant::now());
@@ -106,7 +119,7 @@ impl Lookout {
                             }
                         }
                     }
-                    look_for_delayed(&link, &queues, &mut turn).await.map(|()| LOOK)
+                    look_for_delayed(&looks, &queues, &mut turn).await.map(|()| LOOK)
                 };
                 let wait = pace.after(look.await);
                 let requested = async {

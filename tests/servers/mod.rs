@@ -3,5 +3,6 @@
 //! Not here: what a single server does to a host (`faults`).
 
 mod cluster;
+mod remembered;
 mod sentinel;
 mod storm;

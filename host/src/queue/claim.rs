@@ -208,7 +208,8 @@ impl Queue {
         let call = self.ending_call(&script::RECLAIM).key(&self.keys.delayed).key(&self.keys.history);
         let call = call.arg(consumer).arg(millis(self.rules.lease)).arg(cursor);
         let call = self.within_limits(call.arg(count).arg(BYTES).arg(millis(outlived)));
-        let reply = self.link.script(&call).await?;
+        // Whoever is alive may have been heard again before a call that comes late.
+        let reply = self.link.prompt().script(&call).await?;
         self.shaped("reclaim", reclaim_reply(reply))
     }
 

@@ -7,7 +7,7 @@
 //!
 //! Not here: what refusals mean (`nodes`), how calls are repeated (`link`).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -24,6 +24,9 @@ pub(super) const SLOTS: u16 = 16_384;
 const REFRESH: Duration = Duration::from_secs(30);
 /// The least time between two maps.
 const AGAIN: Duration = Duration::from_millis(200);
+/// A failover takes less than this in most clusters. What is away for longer is asked for seldom.
+const FAILOVER: Duration = Duration::from_secs(20);
+const SELDOM: Duration = Duration::from_secs(2);
 /// How long a node may take to tell its map, before the next one is asked.
 const ANSWER: Duration = Duration::from_secs(1);
 
@@ -34,6 +37,8 @@ pub(super) struct Cluster {
     /// Held by who asks for a map.
     refreshing: Arc<tokio::sync::Mutex<()>>,
     is_stale: AtomicBool,
+    /// How often slots have changed hands.
+    moves: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -53,8 +58,12 @@ type Range = (u16, u16, String, u16);
 impl Cluster {
     /// `seeds`: at least one.
     pub(super) fn new(seeds: Vec<Endpoint>) -> Arc<Cluster> {
-        let (map, refreshing, is_stale) = Default::default();
-        Arc::new(Cluster { seeds, map, refreshing, is_stale })
+        let (map, refreshing, is_stale, moves) = Default::default();
+        Arc::new(Cluster { seeds, map, refreshing, is_stale, moves })
+    }
+
+    pub(super) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
     }
 
     pub(super) fn known(self: &Arc<Self>, slot: Option<u16>) -> Option<Arc<Node>> {
@@ -98,15 +107,20 @@ impl Cluster {
     /// Asks for maps beside the calls, until one shows that nothing is wrong.
     fn ask_soon(self: &Arc<Self>) {
         let Ok(one) = self.refreshing.clone().try_lock_owned() else { return };
-        let cluster = Arc::downgrade(self);
+        let weak = Arc::downgrade(self);
         tokio::spawn(async move {
-            let _one = one;
-            while let Some(cluster) = cluster.upgrade().filter(|cluster| cluster.is_doubtful()) {
+            let began = Instant::now();
+            while let Some(cluster) = weak.upgrade().filter(|cluster| cluster.is_doubtful()) {
                 if let Err(error) = cluster.refresh().await {
                     tracing::debug!(%error, "no node of the cluster tells its slots");
                 }
                 drop(cluster);
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(if began.elapsed() < FAILOVER { AGAIN } else { SELDOM }).await;
+            }
+            drop(one);
+            // A sign that came meanwhile found the lock taken.
+            if let Some(cluster) = weak.upgrade().filter(|cluster| cluster.is_doubtful()) {
+                cluster.ask_soon();
             }
         });
     }
@@ -123,6 +137,7 @@ impl Cluster {
         let owner = map.owners.get_mut(usize::from(slot))?;
         if !owner.replace(node.clone()).is_some_and(|before| Arc::ptr_eq(&before, &node)) {
             node.interrupted();
+            self.moves.fetch_add(1, Ordering::Release);
         }
         Some(node)
     }
@@ -159,19 +174,32 @@ impl Cluster {
             known.rotate_left(first);
             known
         };
-        let mut failed = None;
+        let (mut failed, mut of_isolated) = (None, None);
         for endpoint in asked {
             let told = tokio::time::timeout(ANSWER, ask(&endpoint)).await;
             match told.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())) {
-                Ok(ranges) => {
-                    let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
-                    return map.take(&self.seeds, ranges);
-                }
+                Ok((ranges, true)) => return self.take(ranges),
+                // A node that is cut off from the others keeps the map that it had. If all nodes say that
+                // the cluster is down, one map is as good as another.
+                Ok((ranges, false)) => of_isolated = of_isolated.or(Some(ranges)),
                 Err(error) => failed = Some(error),
             }
         }
+        if let Some(ranges) = of_isolated {
+            return self.take(ranges);
+        }
         self.is_stale.store(true, Ordering::Relaxed);
         Err(failed.unwrap_or_else(|| RedisError::from((ErrorKind::Io, "no node of the cluster is known"))))
+    }
+}
+
+impl Cluster {
+    fn take(&self, ranges: Vec<Range>) -> RedisResult<()> {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if map.take(&self.seeds, ranges)? {
+            self.moves.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
     }
 }
 
@@ -186,8 +214,9 @@ impl SlotMap {
         Ok(node)
     }
 
-    fn take(&mut self, seeds: &[Endpoint], ranges: Vec<Range>) -> RedisResult<()> {
-        let is_first = self.at.is_none();
+    /// Gives whether slots have changed hands.
+    fn take(&mut self, seeds: &[Endpoint], ranges: Vec<Range>) -> RedisResult<bool> {
+        let (is_first, mut have_moved) = (self.at.is_none(), false);
         let mut owners: Vec<Option<Arc<Node>>> = vec![None; usize::from(SLOTS)];
         for (first, last, host, port) in ranges {
             let node = self.node(seeds, &host, port)?;
@@ -199,6 +228,7 @@ impl SlotMap {
             {
                 // Nobody could renew leases while the slots changed hands.
                 node.interrupted();
+                have_moved = true;
             }
             owners.get_mut(slots).into_iter().flatten().for_each(|owner| *owner = Some(node.clone()));
         }
@@ -210,19 +240,24 @@ impl SlotMap {
             }
         }
         (self.owners, self.at) = (owners, Some(Instant::now()));
-        Ok(())
+        Ok(have_moved)
     }
 }
 
-async fn ask(node: &Endpoint) -> RedisResult<Vec<Range>> {
+/// Gives the map of a node, and whether the node sees the whole cluster.
+async fn ask(node: &Endpoint) -> RedisResult<(Vec<Range>, bool)> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT));
     let mut connection = node.connect(&config).await?;
     let ask = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
     let slots = connection.calls.send_packed_command(&ask).await?.extract_error()?;
     let host = node.host_and_port().map_or("", |(host, _)| host);
-    read(slots, host).map_err(|UnexpectedShape| {
+    let ranges = read(slots, host).map_err(|UnexpectedShape| {
         RedisError::from((ErrorKind::UnexpectedReturnType, "its reply has an unexpected form"))
-    })
+    })?;
+    // A user may lack the right to ask this.
+    let info = connection.calls.send_packed_command(redis::cmd("CLUSTER").arg("INFO")).await?;
+    let info = info.extract_error().ok().and_then(|info| reply::text(info).ok());
+    Ok((ranges, info.is_none_or(|info| info.contains("cluster_state:ok"))))
 }
 
 /// Reads the reply of CLUSTER SLOTS. `asked`: the host that gave it, which some servers leave out.

@@ -194,6 +194,16 @@ impl QueueError {
         self.is_connection() && !self.source.is_timeout()
     }
 
+    /// Redis refuses the writes of all clients: it cannot save, has too few replicas, is one, starts, or runs a
+    /// long script; or the slot of the key moves, or is served by nobody.
+    pub(super) fn refuses_writes(&self) -> bool {
+        matches!(
+            self.source.code(),
+            Some("MISCONF" | "NOREPLICAS" | "READONLY" | "LOADING" | "MASTERDOWN" | "BUSY")
+                | Some("TRYAGAIN" | "ASK" | "CLUSTERDOWN")
+        )
+    }
+
     /// Redis refuses writes because it could not save its data.
     pub(crate) fn cannot_save(&self) -> bool {
         self.source.code() == Some("MISCONF")

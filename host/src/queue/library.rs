@@ -34,7 +34,7 @@ impl Redis {
                         tracing::debug!(error = chain(&error), "libraries of other versions stay in Redis");
                     }
                 }
-                Err(error) if error.is_connection() => {}
+                Err(error) if will_pass(&error) => {}
                 Err(error) => return self.do_without_library(&error),
             }
         }
@@ -78,7 +78,7 @@ impl Link {
         let alone = match &reply {
             Err(error) if error.is_no_function() => match self.load_library_again(&node, loads).await {
                 Ok(()) => return self.command(what, call).await,
-                Err(error) if error.is_connection() => return Err(error),
+                Err(error) if will_pass(&error) => return Err(error),
                 Err(error) => {
                     self.redis.do_without_library(&error);
                     &script.alone(call)
@@ -149,6 +149,12 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// Whether a server that did not take the library is likely to take it later. One that is full is not: then
+/// scripts that let tasks out still work alone.
+fn will_pass(error: &QueueError) -> bool {
+    error.is_connection() || error.refuses_writes() || error.may_pass() && !error.is_out_of_memory()
 }
 
 /// The names in a reply of FUNCTION LIST. Each library is told as names and values.

@@ -39,10 +39,14 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 const RECONNECT_DELAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// A node of a cluster that takes longer than this may have been replaced by now.
 const LONG: Duration = Duration::from_millis(1500);
-/// How often a call is sent on to another node of a cluster.
+/// How often a call is sent on to another node of a cluster, however long that takes.
 const MOST_REDIRECTS: usize = 5;
-/// How long a call waits for its slot to move, and how often it asks.
+/// For how long else a call is sent on, or waits for its slot to move, and how often it asks.
 const MOVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(50));
+/// The longest time that a prompt call waits for a connection.
+const PROMPT: Duration = Duration::from_secs(1);
+/// How long one server may take where calls to several ones wait for each other.
+const PART: Duration = Duration::from_secs(3);
 /// Commands of one pipeline.
 const MAX_PIPELINE: usize = 1000;
 
@@ -62,6 +66,7 @@ impl Redis {
             config,
             block,
             home: Destination::Any,
+            is_prompt: false,
             pushes: None,
             connections: Arc::default(),
         }
@@ -73,9 +78,7 @@ impl Redis {
         if !self.nodes.is_cluster() {
             return link;
         }
-        let pushes = Arc::new(Pushes::default());
-        let config = link.config.clone().set_push_sender(pushes.sender());
-        Link { config, pushes: Some(pushes), ..link }
+        Link { pushes: Some(Arc::default()), ..link }
     }
 }
 
@@ -88,6 +91,8 @@ pub struct Link {
     block: Duration,
     /// Where calls without a key go.
     home: Destination,
+    /// A call goes to one server only, at once or not at all.
+    is_prompt: bool,
     /// Servers say by themselves on these connections which keys have changed.
     pushes: Option<Arc<Pushes>>,
     connections: Arc<std::sync::Mutex<Connections>>,
@@ -125,6 +130,12 @@ impl Link {
         Link { home: Destination::Node(node), ..self.clone() }
     }
 
+    /// The same connections, for calls that are wrong when they come late: one fails that has to wait for a
+    /// connection for longer than [`PROMPT`], or that would be sent on.
+    pub(super) fn prompt(&self) -> Link {
+        Link { is_prompt: true, ..self.clone() }
+    }
+
     /// The same connections, once for each server as the home.
     pub(crate) async fn at_each_node(&self) -> Result<Vec<Link>, QueueError> {
         let nodes = self.redis.nodes.all().await.map_err(|error| self.failed("find the nodes", error))?;
@@ -149,6 +160,11 @@ impl Link {
             }
         }
         parts.into_iter().map(|(_, part)| part).collect()
+    }
+
+    /// How often slots of the cluster have changed hands.
+    pub(super) fn moves(&self) -> u64 {
+        self.redis.nodes.moves()
     }
 
     pub(super) fn pushes(&self) -> Option<&Pushes> {
@@ -219,13 +235,17 @@ impl Link {
             let redirect =
                 reply.as_ref().err().and_then(|error| self.redis.nodes.redirect(error.source(), &node));
             match redirect {
-                Some(Redirect::To(other)) if redirects < MOST_REDIRECTS => sent_on = Some((other, false)),
-                Some(Redirect::Asking(other)) if redirects < MOST_REDIRECTS => sent_on = Some((other, true)),
-                Some(Redirect::Later) if began.elapsed() < MOVE.0 => {
-                    tokio::time::sleep(MOVE.1).await;
-                    continue;
+                None => return Reply { reply, by: Some(node), loads },
+                Some(_) if self.is_prompt || redirects >= MOST_REDIRECTS && began.elapsed() >= MOVE.0 => {
+                    return Reply { reply, by: Some(node), loads };
                 }
-                _ => return Reply { reply, by: Some(node), loads },
+                Some(Redirect::To(other)) => sent_on = Some((other, false)),
+                Some(Redirect::Asking(other)) => sent_on = Some((other, true)),
+                Some(Redirect::Later) => redirects = redirects.max(MOST_REDIRECTS),
+            }
+            // The slot moves, or the nodes do not agree yet.
+            if redirects > 1 {
+                tokio::time::sleep(MOVE.1).await;
             }
             redirects += 1;
         }
@@ -251,8 +271,12 @@ impl Link {
         let mut epoch = 0;
         let reply = {
             let call = pin!(async {
+                let began = self.is_prompt.then(Instant::now);
                 let (mut connection, opened) = self.connection(node).await?;
                 epoch = opened;
+                if began.is_some_and(|began| began.elapsed() > PROMPT) {
+                    return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+                }
                 connection.calls.send_packed_command(command).await.and_then(Value::extract_error)
             });
             self.watched(node, call).await
@@ -270,10 +294,14 @@ impl Link {
             return node.while_in_charge(call).await;
         }
         let mut call = pin!(node.while_in_charge(call));
+        if self.pushes.is_some() {
+            let in_time = tokio::time::timeout(PART, call).await;
+            return in_time.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()));
+        }
         match tokio::time::timeout(self.block + LONG, &mut call).await {
             Ok(reply) => reply,
             Err(_) => {
-                self.redis.nodes.suspect_silent(node);
+                self.redis.nodes.suspect(node);
                 call.await
             }
         }
@@ -414,10 +442,21 @@ impl Link {
         if let Some((_, connection)) = all.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
             return connection.clone();
         }
+        let before = all.len();
         all.retain(|(known, _)| !known.is_replaced());
+        if all.len() < before {
+            self.forget();
+        }
         let connection = Connection::default();
         all.push((node.clone(), connection.clone()));
         connection
+    }
+
+    /// Nothing that was read on a connection holds once it is closed.
+    fn forget(&self) {
+        if let Some(pushes) = &self.pushes {
+            pushes.forget();
+        }
     }
 
     /// Drops the connection if the error means that it is unusable.
@@ -434,18 +473,20 @@ impl Link {
                 Ok(value)
             }
             Err(error) => {
-                if refuses_writes(&error) {
+                let error = QueueError::new(what, &node.address, error);
+                if error.refuses_writes() {
                     node.interrupted();
                 }
-                if ends_connection(&error) {
+                if ends_connection(error.source()) {
                     self.redis.nodes.suspect(node);
                     let state = self.connection_to(node);
                     let mut state = state.lock().await;
                     if state.epoch == epoch && state.connection.take().is_some() {
                         state.not_before = Some(Instant::now() + reconnect_delay(0));
+                        self.forget();
                     }
                 }
-                Err(QueueError::new(what, &node.address, error))
+                Err(error)
             }
         }
     }
@@ -461,12 +502,6 @@ fn ends_connection(error: &RedisError) -> bool {
         ErrorKind::Io | ErrorKind::Parse => true,
         _ => error.is_unrecoverable_error() || error.is_timeout(),
     }
-}
-
-/// Whether Redis refuses the writes of all clients: it cannot save, has too few replicas, or is one; or the
-/// slot of the key moves, or is served by nobody.
-fn refuses_writes(error: &RedisError) -> bool {
-    matches!(error.code(), Some("MISCONF" | "NOREPLICAS" | "READONLY" | "TRYAGAIN" | "CLUSTERDOWN"))
 }
 
 /// The delay after the n-th failure in a row.

@@ -8,7 +8,8 @@
 //! | MOVED | another node has the slot: ask there at once, and ask for the whole map |
 //! | ASK | the key has moved already, the slot moves: ask there, this once |
 //! | TRYAGAIN | some keys of the call have moved: nothing was done, ask again until the slot has moved |
-//! | CLUSTERDOWN, MASTERDOWN, LOADING, NOREPLICAS | as if Redis were away: the caller asks again later |
+//! | CLUSTERDOWN, MASTERDOWN | as if Redis were away: the caller asks again later, perhaps at another node |
+//! | LOADING, NOREPLICAS | as if Redis were away: the caller asks again later |
 //! | READONLY, a connection that fails | perhaps another server is in charge by now: find out |
 //! | UNBLOCKED | the slot or the role has moved under a blocked read: as a stream without a group |
 //!
@@ -88,6 +89,14 @@ impl Nodes {
         }
     }
 
+    /// How often slots have changed hands.
+    pub(super) fn moves(&self) -> u64 {
+        match self {
+            Nodes::Cluster(cluster) => cluster.moves(),
+            _ => 0,
+        }
+    }
+
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self, Nodes::Cluster(_))
     }
@@ -111,17 +120,9 @@ impl Nodes {
     /// Finds out whether another server is in charge by now, since this one cannot be reached or says so.
     pub(super) fn suspect(&self, node: &Node) {
         match self {
-            Nodes::Single(_) => {}
-            Nodes::Sentinel(_) => node.replace(),
+            // They tell of another primary by themselves, and each new connection asks for its role.
+            Nodes::Single(_) | Nodes::Sentinel(_) => {}
             Nodes::Cluster(cluster) => cluster.suspect(node),
-        }
-    }
-
-    /// Like [`Nodes::suspect`], of a server that takes long to answer. A primary that Sentinels name is left
-    /// to them.
-    pub(super) fn suspect_silent(&self, node: &Node) {
-        if let Nodes::Cluster(cluster) = self {
-            cluster.suspect(node);
         }
     }
 
@@ -136,7 +137,8 @@ impl Nodes {
             }
             "ASK" => cluster.node_at(error.redirect_node()?.0, node).map(Redirect::Asking),
             "TRYAGAIN" => Some(Redirect::Later),
-            "UNBLOCKED" => {
+            // It may be a node that is cut off from the others.
+            "CLUSTERDOWN" | "MASTERDOWN" | "UNBLOCKED" => {
                 cluster.mark_stale();
                 None
             }

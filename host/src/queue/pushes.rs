@@ -44,6 +44,8 @@ struct Replies {
     /// Keys that are asked about now, and have not changed since.
     asked: HashSet<Vec<u8>>,
     known: HashMap<Vec<u8>, Known>,
+    /// How often slots had changed hands when these were asked.
+    moves: u64,
 }
 
 #[derive(Debug)]
@@ -81,7 +83,7 @@ impl Heard {
 
 impl Pushes {
     /// A connection calls this for everything that its server says by itself.
-    pub(super) fn sender(&self) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
+    fn sender(&self) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
         let heard = self.heard.clone();
         move |push| {
             heard.push(push);
@@ -97,7 +99,8 @@ impl Pushes {
     ) -> RedisResult<OpenConnection> {
         if !self.are_refused() {
             let opened = async {
-                let mut connection = node.connect(config, true).await?;
+                let telling = config.clone().set_push_sender(self.sender());
+                let mut connection = node.connect(&telling, true).await?;
                 let on = redis::cmd("CLIENT").arg("TRACKING").arg("ON").to_owned();
                 connection.calls.send_packed_command(&on).await?.extract_error()?;
                 Ok(connection)
@@ -112,6 +115,21 @@ impl Pushes {
             }
         }
         node.connect(config, false).await
+    }
+
+    /// Forgets all replies: a connection is closed, and the next one is told nothing of their keys.
+    pub(super) fn forget(&self) {
+        *self.heard.replies() = Replies::default();
+        self.heard.told.notify_one();
+    }
+
+    /// Forgets all replies if slots have changed hands since. A key that does not exist is not moved, so no
+    /// server says anything of it.
+    pub(super) fn count_moves(&self, moves: u64) {
+        let mut replies = self.heard.replies();
+        if replies.moves != moves {
+            *replies = Replies { moves, ..Replies::default() };
+        }
     }
 
     /// Waits until a server says something, for this long at most.
@@ -151,13 +169,13 @@ impl Pushes {
     }
 }
 
-/// A server without this protocol or this command, or without the right to it.
+/// A server without this protocol or this command, or without the right to it. What may pass, such as too
+/// many clients, is no refusal.
 fn is_refusal(error: &redis::RedisError) -> bool {
-    match error.kind() {
-        ErrorKind::RESP3NotSupported => true,
-        ErrorKind::Server(redis::ServerErrorKind::BusyLoading) => false,
-        ErrorKind::Server(_) => true,
-        ErrorKind::Extension => matches!(error.code(), Some("ERR" | "NOPERM" | "NOPROTO")),
-        _ => false,
+    let is_unknown = || error.detail().is_some_and(|why| why.to_lowercase().contains("unknown"));
+    match error.code() {
+        Some("NOPERM" | "NOPROTO") => true,
+        Some("ERR") => is_unknown(),
+        _ => error.kind() == ErrorKind::RESP3NotSupported,
     }
 }

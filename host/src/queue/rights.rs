@@ -38,7 +38,7 @@ const FOR_WARNINGS: [&str; 1] = ["INFO"];
 const FOR_FUNCTIONS: [&str; 5] = ["FCALL", "FCALL_RO", "FUNCTION|DELETE", "FUNCTION|LIST", "FUNCTION|LOAD"];
 
 /// The commands with which every program finds its way in a cluster.
-const IN_CLUSTER: [&str; 2] = ["ASKING", "CLUSTER|SLOTS"];
+const IN_CLUSTER: [&str; 3] = ["ASKING", "CLUSTER|INFO", "CLUSTER|SLOTS"];
 
 /// The command with which a host lets the nodes of a cluster tell it of new tasks. It works without it.
 const FOR_PUSHES: [&str; 1] = ["CLIENT|TRACKING"];

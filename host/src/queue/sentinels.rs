@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::aio::SendError;
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult, Value};
+use redis::{AsyncConnectionConfig, ErrorKind, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -39,8 +39,8 @@ pub(super) struct Sentinels {
     /// A server like the primary, but for its address.
     primary: Endpoint,
     current: Mutex<Option<Primary>>,
-    /// When they were asked last.
-    asking: tokio::sync::Mutex<Option<Instant>>,
+    /// When all of them were asked last, and why nobody named the primary.
+    asking: tokio::sync::Mutex<Option<(Instant, Option<RedisError>)>>,
     is_watched: AtomicBool,
 }
 
@@ -76,47 +76,64 @@ impl Sentinels {
         if let Some(node) = in_charge() {
             return Ok(node);
         }
+        let since = Instant::now();
         let mut asked = self.asking.lock().await;
         if let Some(node) = in_charge() {
             return Ok(node);
         }
-        if let Some(asked) = *asked {
-            sleep_until(asked + AGAIN).await;
+        match &*asked {
+            // Others have asked while this caller waited in line.
+            Some((at, Some(error))) if *at >= since => return Err(error.clone()),
+            Some((at, _)) => sleep_until(*at + AGAIN).await,
+            None => {}
         }
-        *asked = Some(Instant::now());
+        let at = Instant::now();
+        let found = self.find().await;
+        *asked = Some((at, found.as_ref().err().cloned()));
+        found?;
+        in_charge().ok_or_else(|| {
+            RedisError::from((ErrorKind::Io, "the Sentinels name a server that is not the primary any more"))
+        })
+    }
+
+    /// Asks all Sentinels, and takes the newest answer.
+    async fn find(self: &Arc<Self>) -> RedisResult<()> {
         if !self.is_watched.swap(true, Ordering::Relaxed) {
-            (0..self.all.len()).for_each(|number| drop(tokio::spawn(watch(Arc::downgrade(&self), number))));
+            (0..self.all.len()).for_each(|number| drop(tokio::spawn(watch(Arc::downgrade(self), number))));
         }
         let answers = self.all.iter().map(|sentinel| async {
             let asked = tokio::time::timeout(ANSWER, self.ask(sentinel));
             asked.await.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
         });
         let answers = futures_util::future::join_all(answers).await;
-        let newest = answers.iter().flatten().flatten().max_by_key(|answer| answer.epoch);
-        match newest {
-            Some(answer) => self.take(answer)?,
-            None => {
-                let error = answers.into_iter().find_map(Result::err);
-                return Err(error.unwrap_or_else(|| {
-                    let why = "the Sentinels know no primary by the name in redis.sentinel.master";
-                    RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, why))
-                }));
-            }
+        let named = || answers.iter().flatten().flatten();
+        if let Some(newest) = named().max_by_key(|answer| answer.epoch) {
+            let agreed = named().filter(|answer| *answer == newest).count();
+            return self.take(newest, 2 * agreed > self.all.len());
         }
-        in_charge().ok_or_else(|| {
-            RedisError::from((ErrorKind::Io, "the Sentinels name a server that is not the primary any more"))
-        })
+        let error = answers.into_iter().find_map(Result::err);
+        Err(error.unwrap_or_else(|| {
+            let why = "the Sentinels know no primary by the name in redis.sentinel.master";
+            RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, why))
+        }))
     }
 
-    /// Takes what a Sentinel says, unless it is older than what is known.
-    fn take(&self, answer: &NamedPrimary) -> RedisResult<()> {
+    /// Takes what a Sentinel says, unless it is older than what is known. A Sentinel that is cut off from the
+    /// others tells of the primary that was, so an older answer counts only if the others have agreed on it
+    /// (`is_agreed`), such as after a reset.
+    fn take(&self, answer: &NamedPrimary, is_agreed: bool) -> RedisResult<()> {
         let mut current = self.current();
-        let known = current.as_ref();
-        let known = known.filter(|known| !known.node.is_replaced());
-        if known
-            .is_some_and(|known| known.epoch > answer.epoch || known.node.is_at(&answer.host, answer.port))
-        {
-            return Ok(());
+        if let Some(known) = &mut *current {
+            let is_same = known.node.is_at(&answer.host, answer.port);
+            if is_same && !known.node.is_replaced() {
+                known.epoch = if is_agreed { answer.epoch } else { known.epoch.max(answer.epoch) };
+                return Ok(());
+            }
+            // One epoch has one primary. Another address in it is another name of the same server.
+            let is_old = if is_same { answer.epoch < known.epoch } else { answer.epoch <= known.epoch };
+            if is_old && !(is_agreed && known.node.is_replaced()) {
+                return Ok(());
+            }
         }
         let node = Node::named(&self.primary, &answer.host, answer.port, true)?;
         if let Some(before) = current.replace(Primary { epoch: answer.epoch, node: node.clone() }) {
@@ -142,13 +159,18 @@ impl Sentinels {
         &self,
         connection: &mut redis::aio::MultiplexedConnection,
     ) -> RedisResult<Option<NamedPrimary>> {
-        let ask = redis::cmd("SENTINEL").arg("MASTER").arg(&self.master).to_owned();
-        match connection.send_packed_command(&ask).await?.extract_error() {
+        // While a Sentinel carries out a failover, SENTINEL MASTER names the old primary with the new epoch.
+        let words = |what| redis::cmd("SENTINEL").arg(what).arg(&self.master).to_owned();
+        let mut both = Pipeline::with_capacity(2);
+        both.ignore_errors().add_command(words("GET-MASTER-ADDR-BY-NAME")).add_command(words("MASTER"));
+        let mut replies = connection.send_packed_commands(&both, 0, 2).await?.into_iter();
+        let mut reply = || replies.next().unwrap_or(Value::Nil).extract_error();
+        let (address, about) = (reply()?, reply());
+        match about {
             Err(error) if error.to_string().contains("No such master") => Ok(None),
             Err(error) => Err(error),
             Ok(about) => {
-                let read = answer(about);
-                read.map(Some).ok_or_else(|| {
+                answer(address, about).map(Some).ok_or_else(|| {
                     RedisError::from((ErrorKind::UnexpectedReturnType, "its reply has an unexpected form"))
                 })
             }
@@ -160,8 +182,8 @@ impl Sentinels {
     }
 }
 
-/// Reads the fields of SENTINEL MASTER.
-fn answer(about: Value) -> Option<NamedPrimary> {
+/// Reads the address of the primary, and its epoch from the fields of SENTINEL MASTER.
+fn answer(address: Value, about: Value) -> Option<NamedPrimary> {
     let pairs = match about {
         Value::Map(pairs) => {
             pairs.into_iter().map(|(name, value)| Some((reply::text(name).ok()?, value))).collect()
@@ -178,10 +200,11 @@ fn answer(about: Value) -> Option<NamedPrimary> {
         let value = pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
         value.and_then(|value| reply::text(value).ok())
     };
+    let [host, port] = reply::tuple(address).ok()?;
     Some(NamedPrimary {
         epoch: field("config-epoch")?.parse().ok()?,
-        host: field("ip")?,
-        port: field("port")?.parse().ok()?,
+        host: reply::text(host).ok()?,
+        port: reply::text(port).ok()?.parse().ok()?,
     })
 }
 
@@ -210,10 +233,38 @@ async fn listen(sentinels: &Weak<Sentinels>, sentinel: &Endpoint, switched: &Arc
     connection.calls.subscribe(SWITCHED).await?;
     while let Some(all) = sentinels.upgrade() {
         if let Some(answer) = all.ask_on(&mut connection.calls).await? {
-            all.take(&answer)?;
+            all.take(&answer, false)?;
         }
         drop(all);
         let _ = tokio::time::timeout(ASK_EVERY, switched.notified()).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_answer_counts_only_if_the_sentinels_agree_on_it() {
+        let server = || Endpoint::new("redis://127.0.0.1:1", &Default::default()).expect("a URL");
+        let sentinels = Sentinels::new("main".to_owned(), vec![server()], server());
+        let take = |host: &str, epoch, is_agreed| {
+            let answer = NamedPrimary { epoch, host: host.to_owned(), port: 1 };
+            sentinels.take(&answer, is_agreed).expect("an address");
+            sentinels.known().expect("a primary").address.to_string()
+        };
+        assert_eq!(take("a", 1, false), "a:1");
+        assert_eq!(take("b", 2, false), "b:1");
+        // A Sentinel that carries out a failover, one that was away, and the same server by another name.
+        for (host, epoch) in [("a", 2), ("a", 1), ("c", 2)] {
+            assert_eq!(take(host, epoch, false), "b:1", "{host} {epoch}");
+            assert_eq!(take(host, epoch, true), "b:1", "what is in charge stays: {host} {epoch}");
+        }
+        assert_eq!(take("b", 5, false), "b:1");
+        assert_eq!(take("a", 4, false), "b:1", "the epoch of the same server is noted");
+        sentinels.known().expect("a primary").replace();
+        assert_eq!(take("a", 4, false), "b:1", "one Sentinel may be cut off");
+        assert_eq!(take("a", 4, true), "a:1");
+    }
 }

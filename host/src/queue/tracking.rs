@@ -20,6 +20,7 @@ use super::error::QueueError;
 use super::link::Link;
 use super::pushes::Pushes;
 use super::reply::{self, Shaped, UnexpectedShape};
+use super::wait::Waited;
 
 /// A stream, and the entry that precedes its new ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,20 +38,20 @@ pub(super) async fn wait(
     pushes: &Pushes,
     positions: &[StreamPosition],
     block: Duration,
-) -> Result<Vec<StreamPosition>, QueueError> {
+) -> Result<Waited, QueueError> {
     let until = Instant::now() + block;
     loop {
-        let ready = read(link, positions).await?;
-        if !ready.is_empty() {
-            return Ok(ready);
-        }
+        let waited = read(link, positions).await?;
         let left = until.saturating_duration_since(Instant::now());
+        if !waited.ready.is_empty() || !waited.away.is_empty() {
+            return Ok(waited);
+        }
         if left.is_zero() {
-            // A connection that is lost without a word would be silent for ever.
-            for node in link.at_each_node().await? {
-                node.ping_for(WAIT).await?;
-            }
-            return Ok(ready);
+            // A connection that is lost without a word would be silent for ever. If it is, its streams are
+            // read again in the next round, which says whose node is away.
+            let nodes = link.at_each_node().await?;
+            futures_util::future::join_all(nodes.iter().map(|node| node.ping_for(WAIT))).await;
+            return Ok(waited);
         }
         pushes.heard(if pushes.are_refused() { left.min(POLL) } else { left }).await;
     }
@@ -58,20 +59,33 @@ pub(super) async fn wait(
 
 const WAIT: &str = "wait for new tasks";
 
-async fn read(link: &Link, positions: &[StreamPosition]) -> Result<Vec<StreamPosition>, QueueError> {
+/// An error means that no node answers, or that one refuses to.
+async fn read(link: &Link, positions: &[StreamPosition]) -> Result<Waited, QueueError> {
     let command = |position: &StreamPosition| {
         let StreamPosition { stream, after } = position;
         let read = redis::cmd("XREAD").arg("COUNT").arg(1).arg("STREAMS").arg(stream).arg(after).to_owned();
         (stream.clone(), read)
     };
     let asked: Vec<_> = positions.iter().map(command).collect();
-    let mut ready = Vec::new();
+    let (mut waited, mut lost) = (Waited::default(), None);
     for (position, found) in positions.iter().zip(ask(link, WAIT, &asked).await?) {
-        let newest =
-            first_entry(found?).map_err(|UnexpectedShape| QueueError::unexpected(WAIT, link.address()))?;
-        ready.extend(newest.map(|after| StreamPosition { stream: position.stream.clone(), after }));
+        match found {
+            Err(error) if error.may_pass() => {
+                lost = Some(error);
+                waited.away.push(position.stream.clone());
+            }
+            found => {
+                let newest = first_entry(found?)
+                    .map_err(|UnexpectedShape| QueueError::unexpected(WAIT, link.address()))?;
+                let ready = newest.map(|after| StreamPosition { stream: position.stream.clone(), after });
+                waited.ready.extend(ready);
+            }
+        }
     }
-    Ok(ready)
+    match lost {
+        Some(error) if waited.away.len() == positions.len() => Err(error),
+        _ => Ok(waited),
+    }
 }
 
 /// Sends commands that read one key each, but for those whose replies still hold. Each comes with its key.
@@ -84,11 +98,13 @@ pub(super) async fn ask(
         let commands: Vec<Cmd> = asked.iter().map(|(_, command)| command.clone()).collect();
         return link.pipeline(what, &commands).await;
     };
+    pushes.count_moves(link.moves());
     let known: Vec<Option<Value>> =
         asked.iter().map(|(key, command)| pushes.known(key.as_bytes(), command)).collect();
     let unknown = || asked.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(asked, _)| asked);
     let commands: Vec<Cmd> = unknown().map(|(_, command)| command.clone()).collect();
     let mut replies = link.pipeline(what, &commands).await?;
+    pushes.count_moves(link.moves());
     for ((key, command), reply) in unknown().zip(&replies) {
         if let Ok(reply) = reply {
             pushes.learn(key.as_bytes(), command, reply);

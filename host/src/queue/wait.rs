@@ -50,13 +50,21 @@ impl Queue {
     }
 }
 
-/// Waits up to `block` until one of the streams has an entry after its position. Gives each stream that has
-/// one, with the id of that entry. Nothing else may use `link`.
+/// What came of waiting for streams.
+#[derive(Debug, Default)]
+pub(crate) struct Waited {
+    /// The streams that have an entry after their position, with the id of that entry.
+    pub ready: Vec<StreamPosition>,
+    /// The streams whose node of a cluster does not answer, if another one does.
+    pub away: Vec<String>,
+}
+
+/// Waits up to `block` until one of the streams has an entry after its position. Nothing else may use `link`.
 pub(crate) async fn wait_for_any(
     link: &Link,
     positions: &[StreamPosition],
     block: Duration,
-) -> Result<Vec<StreamPosition>, QueueError> {
+) -> Result<Waited, QueueError> {
     const WHAT: &str = "wait for new tasks";
     if let Some(pushes) = link.pushes() {
         return tracking::wait(link, pushes, positions, block).await;
@@ -76,7 +84,8 @@ pub(crate) async fn wait_for_any(
         let [id, _] = reply::tuple(reply::array(entries)?.pop().ok_or(UnexpectedShape)?)?;
         Ok(StreamPosition { stream: reply::text(stream)?, after: reply::text(id)? })
     };
-    shaped(link, WHAT, reply::array(reply).and_then(|items| items.into_iter().map(position).collect()))
+    let ready = reply::array(reply).and_then(|items| items.into_iter().map(position).collect());
+    Ok(Waited { ready: shaped(link, WHAT, ready)?, away: Vec::new() })
 }
 
 /// The purpose of the calls of [`stops`], for errors.
@@ -198,7 +207,7 @@ pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<u
             None => true,
             Some(ask) => match link.command(WHAT, &ask).await {
                 Ok(count) => shaped(link, WHAT, reply::count(&count))? > 0,
-                Err(error) if error.is_connection() => return Err(error),
+                Err(error) if error.is_connection() && !link.is_cluster() => return Err(error),
                 // The promoter says what is wrong.
                 Err(_) => true,
             },

@@ -324,7 +324,7 @@ impl Fetcher {
             if let Some(own) = self.own.as_ref().filter(|_| !shared.may_block_in_read()) {
                 // The next wait is for what comes after an entry that another host has claimed.
                 let found = wait::wait_for_any(own, std::slice::from_ref(position), BLOCK).await?;
-                *position = found.into_iter().next_back().unwrap_or_else(|| position.clone());
+                *position = found.ready.into_iter().next_back().unwrap_or_else(|| position.clone());
             }
             return Ok(());
         }

@@ -9,8 +9,8 @@
 //!
 //! A round is one XREAD over all streams, and it cannot be interrupted. A queue that enters therefore reads
 //! for itself until the next round begins, and a queue that leaves is left out of the next round. Any error
-//! ends all seats: each queue then reads for itself, and a broken queue does not enter again. On a cluster
-//! there is one such loop for each slot.
+//! ends all seats: each queue then reads for itself, and a broken queue does not enter again. If only some
+//! nodes of a cluster do not answer, the seats of their queues end.
 //!
 //! While no entries arrive, the queues are woken in turn and read for themselves. This shows that reads work,
 //! and finds work that no entry announces.
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::pace::Pace;
 use crate::admin::{FetchPulse, FetchState};
 use crate::chain::chain;
-use crate::queue::wait::{self, StreamPosition};
+use crate::queue::wait::{self, StreamPosition, Waited};
 use crate::queue::{Link, QueueError, keys};
 
 /// The longest time that one round takes.
@@ -36,6 +36,8 @@ const MANY: usize = 50;
 /// The delay before the round that follows a wake, if there are more than [`MANY`] streams. The woken queues
 /// claim in this time. So rounds take only a part of Redis's time, and one round finds many entries.
 const AFTER_MANY: Duration = Duration::from_millis(1);
+/// The time between two questions for the stream of signals, while it cannot be read.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// A last round older than this does not show that Redis is reachable.
 const FRESH: Duration = Duration::from_secs(4);
 
@@ -149,7 +151,7 @@ impl Waiter {
     /// Runs rounds until `stop` is cancelled. Only this loop may use `link`.
     pub(crate) async fn run(self, link: Link, stop: CancellationToken) {
         let mut pace = Pace::new("*", "wait");
-        let mut signals = None;
+        let mut signals = Signals::default();
         let mut last_turn = Instant::now();
         let rounds = async {
             loop {
@@ -161,9 +163,9 @@ impl Waiter {
                         self.give_turn(&mut last_turn);
                     }
                     Err(error) => {
-                        signals = None;
+                        signals = Signals::default();
                         self.0.redis.send_replace(Some(Err(chain(&error))));
-                        self.end_all();
+                        self.end(|_| true);
                         tokio::time::sleep(pace.failed(&error)).await;
                     }
                 }
@@ -173,28 +175,26 @@ impl Waiter {
         stop.run_until_cancelled(rounds).await;
     }
 
-    async fn round(&self, link: &Link, signals: &mut Option<StreamPosition>) -> Result<(), QueueError> {
-        if signals.is_none() {
-            *signals = match wait::signals(link).await {
-                Err(error) if error.is_connection() => return Err(error),
-                // The key may have another type, or access may be denied. Hosts then only look at intervals.
-                signals => signals.ok(),
-            };
-        }
+    async fn round(&self, link: &Link, signals: &mut Signals) -> Result<(), QueueError> {
+        signals.find(link).await?;
         let mut positions = self.positions();
-        positions.extend(signals.clone());
+        positions.extend(signals.position.clone());
         if positions.is_empty() {
             link.ping().await?;
             tokio::time::sleep(BLOCK).await;
             return Ok(());
         }
-        let ready = wait::wait_for_any(link, &positions, BLOCK).await?;
+        let Waited { ready, away } = wait::wait_for_any(link, &positions, BLOCK).await?;
+        if away.iter().any(|stream| stream == keys::LOOK_REQUESTED) {
+            signals.position = None;
+        }
+        self.end(|resting| away.contains(&resting.position.stream));
         if ready.is_empty() {
             return Ok(());
         }
         for position in ready {
             if position.stream == keys::LOOK_REQUESTED {
-                *signals = Some(position);
+                signals.position = Some(position);
                 self.0.look_requested.notify_one();
             } else {
                 self.wake(&position);
@@ -231,13 +231,14 @@ impl Waiter {
         }
     }
 
-    /// Ends the seats of all queues that were part of a round.
-    fn end_all(&self) {
+    /// Ends the seats of these queues, of those that were part of a round.
+    fn end(&self, is_meant: impl Fn(&RestingQueue) -> bool) {
         self.seats().resting.retain(|_, resting| {
-            if resting.is_waited_for() {
+            let ends = resting.is_waited_for() && is_meant(resting);
+            if ends {
                 resting.stage.send_replace(Stage::Woken(Wake::Ended));
             }
-            !resting.is_waited_for()
+            !ends
         });
     }
 
@@ -263,6 +264,30 @@ impl Waiter {
 
     fn seats(&self) -> MutexGuard<'_, Seats> {
         self.0.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The stream by which hosts are asked to look.
+#[derive(Default)]
+struct Signals {
+    position: Option<StreamPosition>,
+    asked: Option<Instant>,
+}
+
+impl Signals {
+    /// Finds out from where to wait for signals. Without them hosts only look at intervals: the key may have
+    /// another type, access may be denied, or its node of a cluster may be away, which holds up no queue of
+    /// other nodes.
+    async fn find(&mut self, link: &Link) -> Result<(), QueueError> {
+        if self.position.is_some() || self.asked.is_some_and(|asked| asked.elapsed() < ASK_AGAIN) {
+            return Ok(());
+        }
+        self.position = match wait::signals(link).await {
+            Err(error) if error.is_connection() && !link.is_cluster() => return Err(error),
+            found => found.ok(),
+        };
+        self.asked = Some(Instant::now());
+        Ok(())
     }
 }
 

@@ -137,6 +137,8 @@ pub struct OutboxTask {
     pub delay: Duration,
     /// Its idempotency key.
     pub key: Option<String>,
+    /// Its queue lies in another slot of a cluster.
+    pub is_relayed: bool,
 }
 
 /// A task that is enqueued when all children of its flow have completed.
@@ -285,6 +287,13 @@ impl Effects {
         children: &[OutboxTask],
         source: &Arc<dyn EffectSource>,
     ) -> Result<FlowName, EffectError> {
+        if let Some(elsewhere) = children.iter().chain([&then]).find(|task| task.is_relayed) {
+            return Err(EffectError::NotPermitted(format!(
+                "queue `{}` may lie in another slot of the cluster, and a flow stays within one: give the \
+                 streams of its queues and of this one the same {{tag}}",
+                elsewhere.queue
+            )));
+        }
         let too_large = |why| Err(EffectError::TooLarge(why));
         if let Some(bytes) = children.iter().map(OutboxTask::bytes).find(|bytes| *bytes > MAX_CHILD_BYTES) {
             return too_large(format!("a child has at most {MAX_CHILD_BYTES} bytes, this one has {bytes}"));
@@ -555,7 +564,14 @@ mod tests {
 
     fn task(bytes: usize) -> OutboxTask {
         let fields = vec![Field { name: String::new(), value: vec![0; bytes] }];
-        OutboxTask { id: "1".into(), queue: "q".into(), fields, delay: Duration::ZERO, key: None }
+        OutboxTask {
+            id: "1".into(),
+            queue: "q".into(),
+            fields,
+            delay: Duration::ZERO,
+            key: None,
+            is_relayed: false,
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod flows;
 mod gate;
 mod queues;
+mod relay;
 mod staging;
 mod store;
 mod tracks;
@@ -654,8 +655,8 @@ fn every_guard_that_needs_a_rare_order_is_missed() {
     let redis = RedisServer::start(dir.path(), &[]);
     let mut not_missed = Vec::new();
     let others =
-        [flows::CASES, staging::CASES, gate::CASES, queues::CASES, tracks::CASES, trust::CASES].concat();
-    for case in CASES.iter().chain(&others) {
+        [flows::CASES, staging::CASES, gate::CASES, queues::CASES, relay::CASES, tracks::CASES, trust::CASES];
+    for case in CASES.iter().chain(others.into_iter().flatten()) {
         let play = |mutation| {
             let mut store = Store::new(&redis, mutation);
             store.empty().and_then(|()| (case.scenario)(&mut store))

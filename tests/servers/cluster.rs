@@ -90,7 +90,7 @@ fn what_needs_several_slots_is_refused_and_a_node_is_told_from_a_cluster() {
     let queues = "[queues.a]\nlist = \"a:list\"\non_end = \"b\"\n[queues.b]\ndead_letter = \"b:dead\"\n";
     bench.configure(&format!("{queues}{}", cluster.config().replace(", ", ",")));
     let refused = bench.tqhost(&["check"]);
-    for way_out in ["stream = \"{a:list}:stream\"", "queues.a.on_end", "queues.b.dead_letter"] {
+    for way_out in ["stream = \"{a:list}:stream\"", "queues.b.dead_letter"] {
         assert!(refused.code == 78 && refused.stderr.contains(way_out), "{way_out}: {refused:?}");
     }
 }

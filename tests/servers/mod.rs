@@ -3,6 +3,7 @@
 //! Not here: what a single server does to a host (`faults`).
 
 mod cluster;
+mod relay;
 mod remembered;
 mod sentinel;
 mod storm;

@@ -1,4 +1,4 @@
-//! What a host remembers of the nodes of a cluster, and what it decided about them, when that holds no longer.
+//! A host forgets what it remembers of the nodes of a cluster, and what it decided about them, in time.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,12 @@ fn until_resting(cluster: &Cluster) {
     eventually("no queue reads for itself", || {
         let reads = (0..cluster.nodes.len()).map(|number| {
             let clients: String = cluster.ask(number, redis::cmd("CLIENT").arg("LIST")).ok()?;
-            Some(clients.lines().filter(|line| line.contains("flags=b") && line.contains("=xreadgroup")).count())
+            Some(
+                clients
+                    .lines()
+                    .filter(|line| line.contains("flags=b") && line.contains("=xreadgroup"))
+                    .count(),
+            )
         });
         (reads.sum::<Option<usize>>()? == 0).then_some(())
     });
@@ -73,6 +78,31 @@ fn what_was_read_from_a_primary_does_not_hold_for_its_successor() {
     host.stop();
 }
 
+/// No server says anything of a key that does not exist when its slot moves away.
+#[test]
+fn a_pause_is_seen_in_a_slot_that_has_moved() {
+    let (bench, cluster, streams) = bench(2, false, "plugin = \"empty\"\n");
+    bench.install("empty", "empty");
+    let host = bench.host();
+    add_to_each(&cluster, &streams);
+    eventually("all tasks are done", || (left(&cluster, &streams) == 0).then_some(()));
+    until_resting(&cluster);
+    let (from, slot) = (cluster.owner(&streams[0]), cluster.slot(&streams[0]));
+    cluster.begin_move(slot, from, 1 - from);
+    cluster.end_move(slot, from, 1 - from);
+    add_to_each(&cluster, &streams);
+    eventually("the host works at the new place", || (left(&cluster, &streams) == 0).then_some(()));
+    bench.tqhost(&["pause", "q0"]).ok();
+    eventually("a task stays in the paused queue, though one of the other queue is done", || {
+        add_to_each(&cluster, &streams);
+        eventually("the other queue is empty", || (left(&cluster, &streams[1..]) == 0).then_some(()));
+        (left(&cluster, &streams[..1]) > 0).then_some(())
+    });
+    bench.tqhost(&["resume", "q0"]).ok();
+    eventually("it goes on", || (left(&cluster, &streams) == 0).then_some(()));
+    host.stop();
+}
+
 #[test]
 fn a_host_that_lives_is_not_taken_for_dead_by_another_one_after_a_slot_has_moved() {
     let (bench, cluster, streams) = bench(1, false, "plugin = \"as-told\"\nlease = \"2s\"\n");
@@ -83,7 +113,8 @@ fn a_host_that_lives_is_not_taken_for_dead_by_another_one_after_a_slot_has_moved
         .map(|_| cluster.query(redis::cmd("XADD").arg(&streams[0]).arg("*").arg("data").arg(&data)))
         .collect();
     eventually("all tasks run", || {
-        let status = |id: &String| redis::cmd("HGET").arg(format!("tq:{{t}}:0:task:{id}")).arg("status").clone();
+        let status =
+            |id: &String| redis::cmd("HGET").arg(format!("tq:{{t}}:0:task:{id}")).arg("status").clone();
         let run = |id| cluster.query::<Option<String>>(&status(id)).as_deref() == Some("PROCESSING");
         ids.iter().all(run).then_some(())
     });

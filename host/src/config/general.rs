@@ -47,7 +47,7 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
     };
     let grace = root.get("shutdown_grace").and_then(|item| item.duration(SHUTDOWN_GRACE));
     let concurrency = root.get("concurrency").and_then(|item| item.integer(CONCURRENCY));
-    let queues = queue::read(&root);
+    let mut queues = queue::read(&root);
     if concurrency.is_none() && queues.iter().any(|queue| queue.priority != queues[0].priority) {
         let why = "queues: they have different priorities, but nothing to compete for: \
                    set concurrency at the top of the file";
@@ -57,6 +57,7 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
     let (redis, redis_wait) = redis_url::read(root.get("redis"));
     let plugins = plugin::read(root.get("plugins"), &queues);
     if matches!(redis, RedisServer::Cluster { .. }) {
+        slots::find_relays(&mut queues);
         for Split { key, why } in slots::splits(&queues, &plugins) {
             cx.problem(&key, format!("a Redis Cluster would refuse it: {why}"));
         }

@@ -208,6 +208,11 @@ impl OnEnd {
     pub(crate) fn targets(&self) -> impl Iterator<Item = &TargetQueue> {
         [&self.completed, &self.dead, &self.cancelled].into_iter().flatten()
     }
+
+    /// Whether the tasks for ends go by a relay, because a queue for one of them lies in another slot.
+    pub(crate) fn is_relayed(&self) -> bool {
+        self.targets().any(|target| target.is_relayed)
+    }
 }
 
 /// Which tasks of a queue may run beside each other, in all hosts together.
@@ -257,6 +262,9 @@ pub struct TargetQueue {
     /// Whether its own tasks may lead back to the queue that sends tasks to it. Then neither waits until the
     /// other one has room: both could wait for ever.
     pub leads_back: bool,
+    /// It may lie in another slot of a cluster than the queue that sends tasks to it, so a relay takes them
+    /// there.
+    pub is_relayed: bool,
 }
 
 /// When a queue waits because something outside is down, and how long.

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{Config, Plugin, QueueRules};
+use super::model::{Config, Plugin, QueueRules, TargetQueue};
 use super::names::hash_tag;
 
 /// A key of the configuration that a cluster refuses.
@@ -28,6 +28,18 @@ impl Config {
 pub(super) fn splits(queues: &[QueueRules], plugins: &BTreeMap<String, Plugin>) -> Vec<Split> {
     let of_queues = queues.iter().flat_map(of_queue);
     of_queues.chain(plugins.iter().filter_map(|(name, plugin)| of_records(name, plugin, queues))).collect()
+}
+
+/// Finds the queues to which tasks of other slots go. A flow stays within one slot.
+pub(super) fn find_relays(queues: &mut [QueueRules]) {
+    for QueueRules { stream, enqueue_to, on_end, flow_partners, .. } in queues {
+        let is_elsewhere = |target: &TargetQueue| slot(&target.stream) != slot(stream);
+        let of_ends = [&mut on_end.completed, &mut on_end.dead, &mut on_end.cancelled];
+        for target in of_ends.into_iter().flatten().chain(enqueue_to) {
+            target.is_relayed = is_elsewhere(target);
+        }
+        flow_partners.retain(|target| !is_elsewhere(target));
+    }
 }
 
 fn of_queue(queue: &QueueRules) -> Vec<Split> {
@@ -54,22 +66,6 @@ fn of_queue(queue: &QueueRules) -> Vec<Split> {
             slot(list)
         );
         found.push(split("list", why));
-    }
-    let targets = [
-        ("enqueue_to", queue.enqueue_to.iter().map(|to| &to.stream).collect::<Vec<_>>()),
-        ("on_end", queue.on_end.targets().map(|to| &to.stream).collect()),
-    ];
-    for (key, mut streams) in targets {
-        streams.retain(|stream| is_elsewhere(stream));
-        streams.dedup();
-        if !streams.is_empty() {
-            let all = streams.iter().map(|stream| format!("\"{stream}\"")).collect::<Vec<_>>().join(", ");
-            let why = format!(
-                "{all} may lie in other slots than the stream \"{stream}\": give all these streams one \
-                 {{tag}}"
-            );
-            found.push(split(key, why));
-        }
     }
     found
 }
@@ -117,8 +113,6 @@ mod tests {
                     list = \"b:queue\"\ndead_letter = \"b:dead\"\n\
                     [plugins.p]\nrecords = [\"{a}:*\", \"kb:{kb}:*\"]\n";
         let told = [
-            ("queues.a.enqueue_to: ", "\"b\" may lie in other slots than the stream \"a\""),
-            ("queues.a.on_end: ", "give all these streams one {tag}"),
             ("queues.b.dead_letter: ", "take the key out"),
             ("queues.b.list: ", "write stream = \"{b:queue}:stream\""),
             ("plugins.p.records: ", "\"kb:{kb}:*\" may lie in another slot than \"a\""),
@@ -130,6 +124,13 @@ mod tests {
             (told.len(), told.len() + 1),
             "{cluster}"
         );
+        let cluster_of =
+            |text: &str| parse(&format!("{text}[redis]\nurl = [\"redis://a\"]\n")).expect("valid");
+        let text = "[queues.a]\nstream = \"{t}:a\"\nenqueue_to = [\"b\", \"c\"]\non_end = { dead = \"b\" }\n\
+                    [queues.b]\n[queues.c]\nstream = \"{t}:c\"\n";
+        let a = &cluster_of(text).queues[0];
+        assert_eq!(a.enqueue_to.iter().map(|target| target.is_relayed).collect::<Vec<_>>(), [true, false]);
+        assert!(a.on_end.is_relayed() && !parse(text).expect("valid").queues[0].on_end.is_relayed());
         for (key, why) in told {
             let line = found.lines().find(|line| line.starts_with(key)).expect(key);
             assert!(line.contains("would refuse it: ") && line.contains(why), "{line}");

@@ -131,6 +131,7 @@ fn target(queue: &QueueRules) -> TargetQueue {
         retention: queue.retention,
         is_strict: queue.turns.are_strict(),
         leads_back: false,
+        is_relayed: false,
     }
 }
 

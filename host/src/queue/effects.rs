@@ -28,6 +28,9 @@ use crate::effects::{
 };
 use crate::task::Field;
 
+/// A queue waits when this many of its tasks wait to be taken to other slots.
+const MOST_WAITING: u64 = 10_000;
+
 /// Answers attempts of one queue from Redis.
 pub(crate) struct QueueEffects {
     queue: Queue,
@@ -204,7 +207,7 @@ pub(crate) fn new_task(
         Some(key) => task.with_key(key).map_err(refused)?,
         None => task,
     };
-    Ok(task.into_outbox(queue))
+    Ok(task.into_outbox(target))
 }
 
 /// One effect as settle.lua takes it.
@@ -288,7 +291,7 @@ impl Queue {
     }
 
     /// The first queue among those that this one enqueues to that has as many tasks as its `max_backlog`. Not
-    /// those whose tasks lead back here.
+    /// those whose tasks lead back here. The key of the tasks that wait for a relay counts as a queue, too.
     pub(crate) async fn full_target(&self) -> Result<Option<&str>, QueueError> {
         const WHAT: &str = "look for room in other queues";
         let mut commands = Vec::new();
@@ -298,7 +301,16 @@ impl Queue {
             commands.push(redis::cmd("XLEN").arg(&keys.stream).clone());
             commands.push(redis::cmd("ZCARD").arg(&keys.delayed).clone());
         }
-        let replies = self.link.pipeline(WHAT, &commands).await?;
+        if self.relays() {
+            commands.push(redis::cmd("XLEN").arg(&self.keys.out).clone());
+        }
+        let mut replies = self.link.pipeline(WHAT, &commands).await?;
+        if self.relays()
+            && let Some(Ok(waiting)) = replies.pop()
+            && self.shaped(WHAT, reply::count(&waiting))? >= MOST_WAITING
+        {
+            return Ok(Some(&self.keys.out));
+        }
         for (target, counts) in targets().zip(replies.chunks(2)) {
             let mut tasks = 0;
             for count in counts {
@@ -315,24 +327,52 @@ impl Queue {
         Ok(None)
     }
 
+    /// Whether tasks of this queue go to queues in other slots.
+    pub(crate) fn relays(&self) -> bool {
+        self.rules.on_end.is_relayed() || self.rules.enqueue_to.iter().any(|target| target.is_relayed)
+    }
+
+    /// A task that waits to be taken to another queue, as an effect of its attempt.
+    fn relay_call(&self, target: &TargetQueue, task: &OutboxTask) -> EffectCall {
+        let fields = outbox_fields(task);
+        let call = EffectCall::new("O", self.keys.out.clone()).value(2 * (fields.len() + 2));
+        let call = call.value("to").value(&target.stream).value("delay").value(millis(task.delay));
+        fields.into_iter().fold(call, |call, (name, value)| call.value(name).value(value))
+    }
+
     /// None: the queue is not configured any more, which the check of the task has excluded.
     fn task_call(&self, task: &OutboxTask) -> Option<EffectCall> {
-        let (target, keys) = self.target(&task.queue)?;
-        let fields = outbox_fields(task);
-        let mut call = EffectCall::new("T", keys.stream.clone())
-            .value(&task.id)
-            .value(millis(task.delay))
-            .value(millis(target.retention))
-            .value(2 * fields.len());
-        call.keys.extend([
-            keys.delayed.clone().into(),
-            keys.parked.clone().into(),
-            keys.task(&task.id).into(),
-            keys.marker(outbox_key(task, target).as_deref()),
-        ]);
-        call.values.extend(fields.into_iter().flat_map(|(name, value)| [name, value]));
-        Some(call)
+        let (target, _) = self.target(&task.queue)?;
+        if target.is_relayed {
+            return Some(self.relay_call(target, task));
+        }
+        let key = outbox_key(task, target);
+        Some(enqueue_call(target, &task.id, millis(task.delay), key.as_deref(), outbox_fields(task)))
     }
+}
+
+/// Enqueues a task in this queue.
+pub(super) fn enqueue_call(
+    target: &TargetQueue,
+    id: &str,
+    delay_ms: u64,
+    key: Option<&[u8]>,
+    fields: codec::RawFields,
+) -> EffectCall {
+    let keys = QueueKeys::new(&target.stream, target.dead_letter.as_deref());
+    let mut call = EffectCall::new("T", keys.stream.clone())
+        .value(id)
+        .value(delay_ms)
+        .value(millis(target.retention))
+        .value(2 * fields.len());
+    call.keys.extend([
+        keys.delayed.clone().into(),
+        keys.parked.clone().into(),
+        keys.task(id).into(),
+        keys.marker(key),
+    ]);
+    call.values.extend(fields.into_iter().flat_map(|(name, value)| [name, value]));
+    call
 }
 
 /// The idempotency key of a task that goes to this queue.

@@ -194,8 +194,8 @@ impl QueueError {
         self.is_connection() && !self.source.is_timeout()
     }
 
-    /// Redis refuses the writes of all clients: it cannot save, has too few replicas, is one, starts, or runs a
-    /// long script; or the slot of the key moves, or is served by nobody.
+    /// Redis refuses the writes of all clients: it cannot save, has too few replicas, is one, starts, or runs
+    /// a long script; or the slot of the key moves, or is served by nobody.
     pub(super) fn refuses_writes(&self) -> bool {
         matches!(
             self.source.code(),

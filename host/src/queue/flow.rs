@@ -221,7 +221,14 @@ mod tests {
 
     fn child(bytes: usize) -> OutboxTask {
         let fields = vec![Field { name: String::new(), value: vec![0; bytes] }];
-        OutboxTask { id: "1".into(), queue: "q".into(), fields, delay: Duration::ZERO, key: None }
+        OutboxTask {
+            id: "1".into(),
+            queue: "q".into(),
+            fields,
+            delay: Duration::ZERO,
+            key: None,
+            is_relayed: false,
+        }
     }
 
     #[test]

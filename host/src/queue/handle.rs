@@ -84,8 +84,9 @@ fn told(rules: &config::QueueRules, keys: &QueueKeys) -> Told {
     let on_end = &rules.on_end;
     let is_told = *on_end != OnEnd::default() || rules.events > 0;
     let none = keys.stream.as_bytes();
-    let stream = |target: &Option<TargetQueue>| {
-        target.as_ref().map_or(none, |target| target.stream.as_bytes()).to_vec()
+    let stream = |target: &Option<TargetQueue>| match target {
+        Some(_) if on_end.is_relayed() => keys.out.clone().into(),
+        target => target.as_ref().map_or(none, |target| target.stream.as_bytes()).to_vec(),
     };
     let events = if rules.events > 0 { keys.events.as_bytes() } else { none };
     let mut told = Told::default();
@@ -101,6 +102,9 @@ fn told(rules: &config::QueueRules, keys: &QueueKeys) -> Told {
             .extend([&keys.owners, &keys.tracks, &keys.delayed, &keys.parked].map(|key| key.clone().into()));
         told.args.extend([limit.into(), keys.task("").into()]);
         kept.insert(0, '+');
+    }
+    if on_end.is_relayed() {
+        kept.insert(0, '>');
     }
     told.args.extend([kept.into(), rules.name.clone().into(), flow_partners(&rules.flow_partners)]);
     told

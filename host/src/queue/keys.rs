@@ -23,6 +23,7 @@
 //! | `tq:{S}:flow:<id>:children` | list | children that are not enqueued yet (MessagePack); expires before the commit | stage, unstage, promote |
 //! | `tq:{S}:flow:<id>:results` | hash | index of a child → how it ended, and `<index>:value` → its result | all that end tasks |
 //! | `tq:{S}:schedule` | hash | schedule → up to which time it was handled (ms) | fire, and the scheduler's begin, reset, forget |
+//! | `tq:{S}:out` | stream | in a cluster, tasks for queues in other slots, until a host has taken them there | settle and all that end tasks; relay |
 //! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer; expires | settle, leave |
 //! | `tq:{S}:-` | none | never exists: the last key of each call of several keys in a cluster ([`freeze`]) | nobody |
 //! | `tq:{S}:task:<id>` | hash | status and result of a task; expires after its end | begin, heartbeat, settle, enqueue, fire, requeue, import, mend, examine |
@@ -81,6 +82,7 @@ pub(crate) struct QueueKeys {
     pub events: String,
     pub owners: String,
     pub tracks: String,
+    pub out: String,
     /// A glob pattern for all keys of the queue except the stream and a dead letter key with its own name.
     pub all: String,
     /// The common prefix of all these keys except the stream.
@@ -125,6 +127,7 @@ impl QueueKeys {
             events: format!("{base}:events"),
             owners: format!("{base}:owners"),
             tracks: format!("{base}:tracks"),
+            out: format!("{base}:out"),
             all: format!("{}:*", literal(&base)),
             task_prefix: format!("{base}:task:"),
             settled_prefix: format!("{base}:settled:"),
@@ -192,6 +195,7 @@ impl QueueKeys {
             &self.events,
             &self.owners,
             &self.tracks,
+            &self.out,
         ];
         whole.into_iter().cloned().chain(named.map(|prefix| format!("{prefix}*"))).collect()
     }

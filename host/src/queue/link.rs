@@ -296,7 +296,8 @@ impl Link {
         let mut call = pin!(node.while_in_charge(call));
         if self.pushes.is_some() {
             let in_time = tokio::time::timeout(PART, call).await;
-            return in_time.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()));
+            return in_time
+                .unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()));
         }
         match tokio::time::timeout(self.block + LONG, &mut call).await {
             Ok(reply) => reply,

@@ -41,6 +41,7 @@ pub(crate) mod produce;
 mod pushes;
 pub(crate) mod rate;
 pub(crate) mod redrive;
+mod relay;
 pub(crate) mod repeat;
 pub(crate) mod reply;
 pub(crate) mod rights;

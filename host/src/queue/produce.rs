@@ -14,8 +14,8 @@ use super::handle::{Queue, millis};
 use super::reply;
 use super::script::{self, ScriptCall, with_fields};
 use super::{value, wait};
-use crate::config::ValueAt;
 use crate::config::units::show_duration;
+use crate::config::{TargetQueue, ValueAt};
 use crate::effects::OutboxTask;
 use crate::field::{MAX_FIELDS, MAX_TASK_BYTES, RESERVED};
 use crate::task::Field;
@@ -95,9 +95,9 @@ impl NewTask {
     }
 
     /// The same task as an effect of another one.
-    pub(super) fn into_outbox(self, queue: &str) -> OutboxTask {
+    pub(super) fn into_outbox(self, to: &TargetQueue) -> OutboxTask {
         let NewTask { id, fields, delay, key } = self;
-        OutboxTask { id, queue: queue.to_owned(), fields, delay, key }
+        OutboxTask { id, queue: to.name.clone(), fields, delay, key, is_relayed: to.is_relayed }
     }
 }
 

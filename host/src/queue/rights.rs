@@ -232,7 +232,9 @@ fn enqueuer_keys(queues: &[QueueRules]) -> BTreeSet<String> {
     let mut all = BTreeSet::from([format!("~{}", keys::LOOK_REQUESTED)]);
     for rules in queues {
         let keys = keys_of(rules);
-        let ended = rules.on_end.targets().map(|target| keys::literal(&target.stream));
+        let is_relayed = rules.on_end.is_relayed();
+        let ended = rules.on_end.targets().filter(|_| !is_relayed).map(|target| &target.stream);
+        let ended = ended.chain(is_relayed.then_some(&keys.out)).map(|key| keys::literal(key));
         let events = (rules.events > 0).then(|| keys::literal(&keys.events));
         let turns =
             rules.turns.are_limited().then(|| [&keys.owners, &keys.tracks].map(|key| keys::literal(key)));

@@ -137,6 +137,7 @@ scripts! {
     pub CANCEL = LetsOut "cancel",
     // The items of a list take memory already.
     pub MOVE = LetsOut "move",
+    pub RELAY = LetsIn "relay",
     pub RATE = LetsOut "rate",
     pub HOLD = LetsOut "hold",
     pub END_DELETED = LetsOut "lose",

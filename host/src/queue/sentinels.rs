@@ -169,11 +169,9 @@ impl Sentinels {
         match about {
             Err(error) if error.to_string().contains("No such master") => Ok(None),
             Err(error) => Err(error),
-            Ok(about) => {
-                answer(address, about).map(Some).ok_or_else(|| {
-                    RedisError::from((ErrorKind::UnexpectedReturnType, "its reply has an unexpected form"))
-                })
-            }
+            Ok(about) => answer(address, about).map(Some).ok_or_else(|| {
+                RedisError::from((ErrorKind::UnexpectedReturnType, "its reply has an unexpected form"))
+            }),
         }
     }
 

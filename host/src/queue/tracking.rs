@@ -20,13 +20,21 @@ use super::error::QueueError;
 use super::link::Link;
 use super::pushes::Pushes;
 use super::reply::{self, Shaped, UnexpectedShape};
-use super::wait::Waited;
 
 /// A stream, and the entry that precedes its new ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamPosition {
     pub stream: String,
     pub after: String,
+}
+
+/// The end of a wait for streams.
+#[derive(Debug, Default)]
+pub(crate) struct Waited {
+    /// The streams that have an entry after their position, with the id of that entry.
+    pub ready: Vec<StreamPosition>,
+    /// The streams whose node of a cluster does not answer, if another one does.
+    pub away: Vec<String>,
 }
 
 /// How often all streams are read where no server tells of changes.

@@ -20,7 +20,7 @@ use super::keys;
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
 use super::tracking;
-pub(crate) use super::tracking::StreamPosition;
+pub(crate) use super::tracking::{StreamPosition, Waited};
 use crate::chain::chain;
 
 /// The entries that the stream of signals keeps. A host that missed more looks anyway.
@@ -48,15 +48,6 @@ impl Queue {
     pub fn after(&self, position: &GroupPosition) -> StreamPosition {
         StreamPosition { stream: self.keys.stream.clone(), after: position.delivered.clone() }
     }
-}
-
-/// What came of waiting for streams.
-#[derive(Debug, Default)]
-pub(crate) struct Waited {
-    /// The streams that have an entry after their position, with the id of that entry.
-    pub ready: Vec<StreamPosition>,
-    /// The streams whose node of a cluster does not answer, if another one does.
-    pub away: Vec<String>,
 }
 
 /// Waits up to `block` until one of the streams has an entry after its position. Nothing else may use `link`.
@@ -171,12 +162,7 @@ pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<u
     const WHAT: &str = "look for delayed tasks";
     let mut found = Vec::new();
     if link.is_cluster() {
-        let keys = queues.iter().map(|queue| &queue.keys.delayed);
-        let asked: Vec<_> = keys.map(|key| (key.clone(), redis::cmd("EXISTS").arg(key).to_owned())).collect();
-        let replies = tracking::ask(link, WHAT, &asked).await?;
-        // The promoter of a queue says what is wrong with it.
-        let exists = |reply: &Result<Value, QueueError>| !matches!(reply, Ok(Value::Int(0)) | Err(_));
-        found.extend(replies.iter().enumerate().filter(|(_, reply)| exists(reply)).map(|(place, _)| place));
+        found = existing(link, WHAT, queues.iter().map(|queue| &queue.keys.delayed)).await?;
     }
     let rest = if link.is_cluster() { 0 } else { queues.len() };
     let mut parts: Vec<Range<usize>> = iter::once(0..rest).collect();
@@ -217,6 +203,25 @@ pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<u
         }
     }
     Ok(due)
+}
+
+/// Finds the queues that have left tasks for queues in other slots of a cluster, by their position in the
+/// list.
+pub(crate) async fn with_relayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
+    existing(link, "look for tasks that go to other queues", queues.iter().map(|queue| &queue.keys.out)).await
+}
+
+/// The keys of a cluster that exist, by their position.
+async fn existing<'k>(
+    link: &Link,
+    what: &'static str,
+    keys: impl Iterator<Item = &'k String>,
+) -> Result<Vec<usize>, QueueError> {
+    let asked: Vec<_> = keys.map(|key| (key.clone(), redis::cmd("EXISTS").arg(key).to_owned())).collect();
+    let replies = tracking::ask(link, what, &asked).await?;
+    // The loop of a queue says what is wrong with it.
+    let exists = |reply: &Result<Value, QueueError>| !matches!(reply, Ok(Value::Int(0)) | Err(_));
+    Ok(replies.iter().enumerate().filter(|(_, reply)| exists(reply)).map(|(place, _)| place).collect())
 }
 
 /// Signals all hosts to look now instead of a moment later: at pauses, delayed tasks, duties without a host.

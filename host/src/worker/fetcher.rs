@@ -434,7 +434,8 @@ impl Fetcher {
     /// take.
     async fn room(&mut self) {
         let shared = self.shared.clone();
-        if shared.queue.rules.enqueue_to.is_empty() || self.had_room.is_some_and(|at| at.elapsed() < ROOM) {
+        let has_targets = !shared.queue.rules.enqueue_to.is_empty() || shared.queue.relays();
+        if !has_targets || self.had_room.is_some_and(|at| at.elapsed() < ROOM) {
             return;
         }
         let mut said = false;

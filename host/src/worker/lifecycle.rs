@@ -23,7 +23,7 @@ use super::shared::{LANES, SharedQueue};
 use super::starts::Starts;
 use super::waiter::Waiter;
 use super::{
-    census, fetcher, heartbeat, intake, mover, preparer, promoter, reclaimer, scheduler, settler,
+    census, fetcher, heartbeat, intake, mover, preparer, promoter, reclaimer, relay, scheduler, settler,
     status_writer,
 };
 use crate::admin::FetchPulse;
@@ -97,6 +97,8 @@ impl Worker {
             capacity,
             unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),
+            left: Notify::new(),
+            sweeps: AtomicBool::new(false),
             settled: Notify::new(),
             older: Notify::new(),
             begun: Notify::new(),
@@ -162,6 +164,9 @@ impl Worker {
             heartbeat::Heartbeat { shared: shared.clone(), retired: worker.retired.clone() }
                 .run(worker.served.clone()),
         );
+        if shared.queue.relays() {
+            worker.servants.spawn(relay::Relay { shared: shared.clone() }.run(worker.served.clone()));
+        }
         worker.servants.spawn(census::CensusTaker { shared }.run(worker.retired.clone()));
         worker
     }

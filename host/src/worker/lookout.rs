@@ -10,6 +10,7 @@
 //! all queues whose promoter knows no delayed task, and in turn in the other queues.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -119,6 +120,7 @@ impl Lookout {
                             }
                         }
                     }
+                    look_for_relayed(&looks, &queues).await?;
                     look_for_delayed(&looks, &queues, &mut turn).await.map(|()| LOOK)
                 };
                 let wait = pace.after(look.await);
@@ -218,6 +220,18 @@ async fn hold_duties(
             Ok(1)
         }
     }
+}
+
+/// Looks for tasks that go to queues in other slots: those of hosts that died, and of commands.
+async fn look_for_relayed(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
+    let relaying: Vec<_> =
+        queues.iter().filter(|queue| queue.queue.relays() && queue.idle.has_duty()).collect();
+    let asked: Vec<&Queue> = relaying.iter().map(|queue| &queue.queue).collect();
+    for found in wait::with_relayed(link, &asked).await? {
+        relaying[found].sweeps.store(true, Ordering::Release);
+        relaying[found].left.notify_one();
+    }
+    Ok(())
 }
 
 async fn look_for_delayed(

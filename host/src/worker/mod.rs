@@ -43,6 +43,7 @@ pub(crate) mod preparer;
 pub(crate) mod promoter;
 pub(crate) mod reclaimer;
 pub(crate) mod recorder;
+mod relay;
 pub(crate) mod runner;
 pub(crate) mod scheduler;
 pub mod settle;

@@ -33,6 +33,8 @@ pub(crate) enum NoticeKind {
     HeartbeatRefused,
     /// Redis refused to let a delayed task into its stream, which is tried again.
     PromoteRefused,
+    /// Another queue did not take a task that an attempt has left for it.
+    RelayRefused,
     /// A task ended, and its flow or its track could not be told.
     Unfinished,
     /// A task was not run, as another one has its key or its id.
@@ -52,6 +54,7 @@ impl NoticeKind {
             NoticeKind::BeginRefused => Some("begin"),
             NoticeKind::HeartbeatRefused => Some("heartbeat"),
             NoticeKind::PromoteRefused => Some("promote"),
+            NoticeKind::RelayRefused => Some("relay"),
             _ => None,
         }
     }
@@ -124,7 +127,10 @@ impl Notices {
                         "further tasks have ended, and their flows or keys were not told"
                     );
                 }
-                NoticeKind::BeginRefused | NoticeKind::HeartbeatRefused | NoticeKind::PromoteRefused => {
+                NoticeKind::BeginRefused
+                | NoticeKind::HeartbeatRefused
+                | NoticeKind::PromoteRefused
+                | NoticeKind::RelayRefused => {
                     let step = kind.step();
                     tracing::warn!(
                         queue,

@@ -372,6 +372,9 @@ impl Settler {
             Settled::Overtaken => tracing::debug!(task = &*ending.subject().id(), "was settled before"),
             Settled::Duplicate => self.shared.dropped_duplicate(&ending.subject().id()),
         }
+        if self.shared.queue.rules.on_end.is_relayed() {
+            self.shared.left.notify_one();
+        }
         match ending.settlement() {
             Settlement::Park { .. } => self.shared.parked.notify_one(),
             Settlement::Complete { effects: Some(effects), .. } => {
@@ -437,6 +440,9 @@ impl Settler {
     /// Tells of tasks that an attempt enqueued: their aliases are noted, and the promoters of other queues
     /// learn of those that are delayed.
     fn enqueued(&self, effects: &Effects) {
+        if effects.tasks().iter().any(|task| task.is_relayed) {
+            self.shared.left.notify_one();
+        }
         let aliased = self.shared.queue.aliased(effects);
         if !aliased.is_empty() {
             let queue = self.shared.queue.clone();

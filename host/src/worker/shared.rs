@@ -60,6 +60,10 @@ pub(crate) struct SharedQueue {
     pub unsettled: std::sync::Mutex<[Option<Unsettled>; LANES]>,
     /// Notified when this host parks a task, and when the lookout finds delayed tasks.
     pub parked: Notify,
+    /// Notified when attempts of this host have left tasks for queues in other slots, and when the lookout
+    /// finds such tasks (`sweeps`): then those of all hosts are meant.
+    pub left: Notify,
+    pub sweeps: AtomicBool,
     /// Notified when settlements of this host are known.
     pub settled: Notify,
     /// Notified when entries of another program have to be taken over before new ones are read.

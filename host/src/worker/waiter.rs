@@ -151,7 +151,7 @@ impl Waiter {
     /// Runs rounds until `stop` is cancelled. Only this loop may use `link`.
     pub(crate) async fn run(self, link: Link, stop: CancellationToken) {
         let mut pace = Pace::new("*", "wait");
-        let mut signals = Signals::default();
+        let mut signals = SignalStream::default();
         let mut last_turn = Instant::now();
         let rounds = async {
             loop {
@@ -163,7 +163,7 @@ impl Waiter {
                         self.give_turn(&mut last_turn);
                     }
                     Err(error) => {
-                        signals = Signals::default();
+                        signals = SignalStream::default();
                         self.0.redis.send_replace(Some(Err(chain(&error))));
                         self.end(|_| true);
                         tokio::time::sleep(pace.failed(&error)).await;
@@ -175,7 +175,7 @@ impl Waiter {
         stop.run_until_cancelled(rounds).await;
     }
 
-    async fn round(&self, link: &Link, signals: &mut Signals) -> Result<(), QueueError> {
+    async fn round(&self, link: &Link, signals: &mut SignalStream) -> Result<(), QueueError> {
         signals.find(link).await?;
         let mut positions = self.positions();
         positions.extend(signals.position.clone());
@@ -269,12 +269,12 @@ impl Waiter {
 
 /// The stream by which hosts are asked to look.
 #[derive(Default)]
-struct Signals {
+struct SignalStream {
     position: Option<StreamPosition>,
     asked: Option<Instant>,
 }
 
-impl Signals {
+impl SignalStream {
     /// Finds out from where to wait for signals. Without them hosts only look at intervals: the key may have
     /// another type, access may be denied, or its node of a cluster may be away, which holds up no queue of
     /// other nodes.

@@ -2,14 +2,15 @@
 //!
 //! `store.rs` is Redis with the scripts as steps. `system.rs` has the hosts and all faults. This
 //! file has the properties that must always hold, and models that each lack one guard of the scripts: the
-//! check must find every missing guard. `turns.rs` is a model of its own, of tasks that wait for their
-//! turn.
+//! check must find every missing guard. `turns.rs` and `relay.rs` are models of their own, of tasks
+//! that wait for their turn, and of those that go to another slot of a cluster.
 //!
 //! Not here: the scripts themselves (`tests/proofs/property.rs` runs them). docs/laboratory.md says what is
 //! modelled and what is not. This is a crate of its own, because the host's tests are not optimised.
 
 #![cfg(test)]
 
+mod relay;
 mod store;
 mod system;
 mod turns;

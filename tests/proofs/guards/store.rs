@@ -103,6 +103,7 @@ impl Store {
             &script::END_DELETED,
             &script::STAGE,
             &script::UNSTAGE,
+            &script::RELAY,
         ];
         for (text, _) in mutation.into_iter().flatten() {
             let is_there = scripts.iter().any(|script| script.source.matches(text).count() == 1);
@@ -362,6 +363,17 @@ impl Store {
             self.call(&script::PROMOTE.source, &keys, &args)?;
         same("members without fields", without_fields, 0)?;
         Ok((moved, due.into_iter().step_by(2).collect()))
+    }
+
+    /// Takes a task from another slot to [`PART`], with a call that counts until `counts` ms from now. None:
+    /// it came too late.
+    pub fn relay(&mut self, id: &str, counts: i64) -> Step<Option<Vec<String>>> {
+        let (seconds, micros): (i64, i64) = self.run("TIME", &[])?;
+        let until = (seconds * 1000 + micros / 1000 + counts).to_string();
+        let keys = [PART.to_owned(), key(PART, "delayed"), key(PART, "parked"), self.status(PART, id)];
+        let keys = [keys.to_vec(), owned(&[PART])].concat();
+        let args = owned(&[&until, "T", id, "0", HOUR_MS, "2", "tq-id", id]);
+        self.call(&script::RELAY.source, &keys, &args)
     }
 
     /// Parks a delayed task under this name, with packed fields.

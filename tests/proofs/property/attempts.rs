@@ -116,6 +116,7 @@ fn effects(number: Field, delayed: bool, key: Option<usize>) -> Effects {
         fields: vec![number],
         delay: if delayed { HOUR } else { Duration::ZERO },
         key: key.map(|key| format!("k{key}")),
+        is_relayed: false,
     };
     effects.increment("count".into(), 1, None).expect("a counter");
     effects.put_record(RECORD.into(), vec![Field { name, value: b"1".to_vec() }]).expect("a record");

@@ -116,6 +116,7 @@ impl World {
                 retention: if keeps { HOUR } else { Duration::ZERO },
                 is_strict: false,
                 leads_back: true,
+                is_relayed: false,
             }],
             flow_partners: vec![],
             on_end: Default::default(),

@@ -95,6 +95,16 @@ effects.T = {
   commit = enqueue,
 }
 
+-- Leaves a task for a queue in another slot of a cluster, to which a host takes it.
+effects.O = {
+  read = function() return { out = next_key(), fields = next_list() } end,
+  refusal = function(one)
+    local bad = wrong_type(one.out, 'stream')
+    return bad and bad.err
+  end,
+  commit = function(one) redis.call('XADD', one.out, '*', 'by', consumer, unpack(one.fields)) end,
+}
+
 -- Starts a flow, whose children are staged. The task that joins it is held by the flow.
 effects.F = {
   read = function()

@@ -23,6 +23,9 @@ local told
 -- the keys for turns.lua. A script that sets `are_kept` lets tasks keep their turns when it ends them.
 local turns
 
+-- The consumer whose attempts a script settles; nil in other scripts.
+local consumer
+
 -- Why this client cannot note the end of the next child in its flow, if it ends all the same.
 local unjoined
 
@@ -47,7 +50,7 @@ local function begin_call()
   clock = redis.call('TIME')
   now = clock[1] * 1000 + math.floor(clock[2] / 1000)
   now_text = string.format('%.0f', now)
-  told, turns, unjoined, before_tqhost = {}, {}, nil, nil
+  told, turns, unjoined, before_tqhost, consumer = {}, {}, nil, nil, nil
 end
 
 -- Takes what a script that may end tasks gets behind its own keys and arguments:
@@ -56,12 +59,15 @@ end
 -- ARGV  the names of the fields that are told, as the names of a JSON object (empty: all) · how many tasks of
 --       one track may run (empty: no tracks) · the prefix of the keys of statuses · how many events are kept
 --       (empty: nobody is told, and neither the names nor the first keys are given), with a plus in front in
---       a queue with such limits, whose keys and arguments are not given otherwise · the queue's name
+--       a queue with such limits, whose keys and arguments are not given otherwise, and with `>` in front of
+--       all if the first keys are that of tasks for other slots · the queue's name
 --       · the queues whose tasks may be in a flow with those of this queue, as JSON (empty: none)
 local function take_told()
   told.flows = table.remove(ARGV)
   told.queue = table.remove(ARGV)
   told.kept = table.remove(ARGV)
+  told.are_relayed = string.sub(told.kept, 1, 1) == '>'
+  if told.are_relayed then told.kept = string.sub(told.kept, 2) end
   if string.sub(told.kept, 1, 1) == '+' then
     told.kept = string.sub(told.kept, 2)
     turns.are_limited = true
@@ -83,6 +89,13 @@ end
 
 -- The text of an error that pcall caught.
 local function text_of(caught) return type(caught) == 'table' and caught.err or tostring(caught) end
+
+-- Calls a function. Returns what it returns, or the text of its error.
+local function try(work, ...)
+  local went, result = pcall(work, ...)
+  if went then return result end
+  return text_of(result)
+end
 
 -- The value of a field, or false.
 local function value_in(fields, name)

@@ -47,8 +47,8 @@ local LEAST_COPIED = 3
 -- The most bytes of a result that are copied along.
 local MOST_COPIED = 1024
 
--- The consumer that settles, the entries of the attempts that this call has settled, and the replies.
-local consumer, settled, out
+-- The entries of the attempts that this call has settled, and the replies.
+local settled, out
 -- Times of starts, by their age in ms: writing a number as text is expensive.
 local starts
 
@@ -59,13 +59,6 @@ local function started(ran)
     starts[ran] = text
   end
   return text
-end
-
--- Calls a function. Returns what it returns, or the text of its error.
-local function try(work, ...)
-  local went, result = pcall(work, ...)
-  if went then return result end
-  return text_of(result)
 end
 
 -- Gives which of some plain attempts this consumer may settle, after XACK counted fewer entries (`acked`)

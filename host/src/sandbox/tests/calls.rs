@@ -65,7 +65,7 @@ impl EffectSource for Stage {
         delay: Duration,
         key: Option<String>,
     ) -> Result<OutboxTask, EffectError> {
-        Ok(OutboxTask { id: "1".into(), queue: queue.to_owned(), fields, delay, key })
+        Ok(OutboxTask { id: "1".into(), queue: queue.to_owned(), fields, delay, key, is_relayed: false })
     }
 }
 

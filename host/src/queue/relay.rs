@@ -1,0 +1,260 @@
+//! Takes tasks to queues in other slots of a cluster.
+//!
+//! In: the tasks that ended attempts have left in `tq:{S}:out`, in the step in which they ended. Out: each is
+//! in its queue once, and not here any more.
+//!
+//!     settle ─▶ tq:{S}:out ─▶ the clocks of the targets ─▶ a page of tasks ─▶ relay.lua at each target
+//!                   ▲                                                              │ enqueued, now or before
+//!                   └──────────────────────── XDEL ────────────────────────────────┘
+//!
+//! Any host may take a task there, and take it again: its id tells that it was enqueued. The status that
+//! knows the id lives for at least a minute after the task has ended. So a call counts for [`COUNTS`] only,
+//! by the clock of the target, from before its host looked which tasks are there.
+//!
+//! Not here: leaving a task (`settle`, `ends.lua`), when to look (`worker::relay`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::codec::{self, RawFields, StreamEntry};
+use super::effects::{EffectCall, enqueue_call};
+use super::error::QueueError;
+use super::handle::{Queue, millis};
+use super::reply;
+use super::script::{self, ScriptCall};
+use super::{produce, wait};
+use crate::config::TargetQueue;
+use crate::task::Field;
+
+/// How long after its host looked a call enqueues tasks. Much less than a status lives after an end.
+const COUNTS: Duration = Duration::from_secs(10);
+/// After this time, the clocks are asked again.
+const LOOKS: Duration = Duration::from_secs(3);
+/// The most tasks of one page, and how many bytes it should have at most.
+const PAGE: (usize, usize) = (100, 1 << 20);
+const WHAT: &str = "take tasks to other queues";
+
+/// The end of a walk over the tasks that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Relayed {
+    /// How many were enqueued, or had been before.
+    pub done: usize,
+    /// A task for each queue that did not take one, and why. It stays, and may be taken later.
+    pub refused: Vec<(String, String)>,
+}
+
+/// A task that waits to be taken to another queue.
+struct Waiting {
+    entry: String,
+    id: String,
+    delay_ms: u64,
+    fields: RawFields,
+}
+
+/// The tasks of a page for one queue.
+struct ForTarget<'q> {
+    target: &'q TargetQueue,
+    tasks: Vec<Waiting>,
+}
+
+/// The clocks of the targets, by their streams, before tasks were looked for.
+struct Clocks {
+    asked: Instant,
+    by_stream: BTreeMap<String, Result<u64, QueueError>>,
+}
+
+impl Queue {
+    /// Takes all tasks that wait to their queues; with `by`, only those that this consumer has left. An error
+    /// means that some stay, because their queues cannot be reached.
+    pub(crate) async fn relay(&self, by: Option<&str>) -> Result<Relayed, QueueError> {
+        let (mut relayed, mut from, mut count) = (Relayed::default(), "-".to_owned(), 8);
+        let (mut clocks, mut lost) = (self.clocks().await, None);
+        loop {
+            if clocks.asked.elapsed() > LOOKS {
+                clocks = self.clocks().await;
+            }
+            let mut page = redis::cmd("XRANGE");
+            page.arg(&self.keys.out).arg(&from).arg("+").arg("COUNT").arg(count);
+            let page = self.link.command(WHAT, &page).await?;
+            let page = self.shaped(WHAT, reply::stream_entries(page))?;
+            let Some(last) = page.last() else { break };
+            from = format!("({}", last.id);
+            let (is_last, bytes) = (page.len() < count, page.iter().map(StreamEntry::bytes).sum::<usize>());
+            count = if bytes > PAGE.1 { (count / 4).max(1) } else { (count * 4).min(PAGE.0) };
+            let parts = self.parts(page, by, &mut relayed);
+            let done = join_all(parts.iter().map(|part| self.deliver(part, &clocks))).await;
+            let mut gone = Vec::new();
+            for delivered in done {
+                match delivered {
+                    Ok(delivered) => {
+                        gone.extend(delivered.done);
+                        relayed.refuse(delivered.refused);
+                    }
+                    Err(error) => lost = Some(error),
+                }
+            }
+            if !gone.is_empty() {
+                self.link.command(WHAT, redis::cmd("XDEL").arg(&self.keys.out).arg(&gone)).await?;
+                relayed.done += gone.len();
+            }
+            if is_last {
+                break;
+            }
+        }
+        lost.map_or(Ok(relayed), Err)
+    }
+
+    /// The queues that this one sends tasks to in other slots.
+    fn relay_targets(&self) -> impl Iterator<Item = &TargetQueue> {
+        let of_ends = self.rules.on_end.targets().filter(|_| self.rules.on_end.is_relayed());
+        self.rules.enqueue_to.iter().filter(|target| target.is_relayed).chain(of_ends)
+    }
+
+    async fn clocks(&self) -> Clocks {
+        let asked = Instant::now();
+        let mut streams: Vec<&String> = self.relay_targets().map(|target| &target.stream).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        let times = streams
+            .into_iter()
+            .map(|stream| async move { (stream.clone(), self.link.at_key(stream).now_ms().await) });
+        Clocks { asked, by_stream: join_all(times).await.into_iter().collect() }
+    }
+
+    /// Puts the tasks of a page to their queues.
+    fn parts(&self, page: Vec<StreamEntry>, by: Option<&str>, relayed: &mut Relayed) -> Vec<ForTarget<'_>> {
+        let mut parts: BTreeMap<&str, ForTarget<'_>> = BTreeMap::new();
+        for entry in page {
+            let id = entry.id.clone();
+            let mut fields = entry.fields.into_iter();
+            let mut next = |name: &str| {
+                let (known, value) = fields.next()?;
+                (known == name.as_bytes()).then(|| String::from_utf8_lossy(&value).into_owned())
+            };
+            let left_by = next("by").unwrap_or_default();
+            if by.is_some_and(|by| by != left_by) {
+                continue;
+            }
+            match self.waiting_for(id.clone(), fields) {
+                Ok((target, task)) => {
+                    let part = parts.entry(&target.stream);
+                    part.or_insert_with(|| ForTarget { target, tasks: Vec::new() }).tasks.push(task);
+                }
+                Err(why) => relayed.refuse(Some((id, why))),
+            }
+        }
+        parts.into_values().collect()
+    }
+
+    /// Reads a task, and finds its queue. Key names are never taken from data: the queue must be one of the
+    /// configuration.
+    fn waiting_for(
+        &self,
+        entry: String,
+        mut fields: impl Iterator<Item = (Vec<u8>, Vec<u8>)>,
+    ) -> Result<(&TargetQueue, Waiting), String> {
+        let damaged = || "this is not a task that a host has left for another queue".to_owned();
+        let (kind, to) = fields.next().ok_or_else(damaged)?;
+        let on_end = &self.rules.on_end;
+        let target = match (kind.as_slice(), to.as_slice()) {
+            (b"to", stream) => self.rules.enqueue_to.iter().find(|target| target.stream.as_bytes() == stream),
+            (b"on_end", b"COMPLETED") => on_end.completed.as_ref(),
+            (b"on_end", b"FAILED") => on_end.dead.as_ref(),
+            (b"on_end", b"CANCELLED") => on_end.cancelled.as_ref(),
+            _ => return Err(damaged()),
+        };
+        let target = target.ok_or_else(|| {
+            let (kind, to) = (String::from_utf8_lossy(&kind), String::from_utf8_lossy(&to));
+            format!(
+                "`enqueue_to` and `on_end` of this queue lead there no more ({kind} {to}): put it back until \
+                 such tasks are through"
+            )
+        })?;
+        let delay_ms = match kind.as_slice() {
+            b"to" => fields.next().and_then(|(_, delay)| std::str::from_utf8(&delay).ok()?.parse().ok()),
+            _ => Some(0),
+        };
+        let mut fields: RawFields = fields.collect();
+        codec::keep_open(&mut fields);
+        let id = text_of(&fields, "tq-id");
+        let (delay_ms, id) = delay_ms.zip(id).ok_or_else(damaged)?;
+        Ok((target, Waiting { entry, id, delay_ms, fields }))
+    }
+
+    async fn deliver(&self, part: &ForTarget<'_>, clocks: &Clocks) -> Result<Delivered, QueueError> {
+        let ForTarget { target, tasks } = part;
+        let now_ms = match clocks.by_stream.get(&target.stream) {
+            Some(Ok(now_ms)) => *now_ms,
+            Some(Err(error)) => return Err(error.clone()),
+            None => return Ok(Delivered::default()),
+        };
+        let mut call = ScriptCall::new(&script::RELAY).arg(now_ms + millis(COUNTS));
+        for task in tasks {
+            let EffectCall { keys, values } = task.call(target);
+            call = keys.iter().fold(call, ScriptCall::key);
+            call = values.iter().fold(call, |call, value| call.arg(value.as_slice()));
+        }
+        let reply = self.link.script(&call).await?;
+        let mut delivered = Delivered::default();
+        // Too late: the next look is for these, too.
+        if reply == redis::Value::Nil {
+            return Ok(delivered);
+        }
+        for (task, reply) in tasks.iter().zip(self.shaped(WHAT, reply::array(reply))?) {
+            match reply {
+                redis::Value::Int(_) => delivered.done.push(task.entry.clone()),
+                why => {
+                    let why = self.shaped(WHAT, reply::text(why))?;
+                    delivered.refused.get_or_insert((task.id.clone(), why));
+                }
+            }
+        }
+        if tasks.iter().any(|task| task.delay_ms > 0) {
+            wait::request_look(&self.link).await;
+        }
+        Ok(delivered)
+    }
+}
+
+/// The end of a call for one queue.
+#[derive(Default)]
+struct Delivered {
+    /// The entries that are not needed any more.
+    done: Vec<String>,
+    refused: Option<(String, String)>,
+}
+
+impl Relayed {
+    fn refuse(&mut self, refused: Option<(String, String)>) {
+        if let Some((id, why)) = refused
+            && self.refused.iter().all(|(_, known)| *known != why)
+            && self.refused.len() < PAGE.0
+        {
+            self.refused.push((id, why));
+        }
+    }
+}
+
+impl Waiting {
+    fn call(&self, target: &TargetQueue) -> EffectCall {
+        let own_key = text_of(&self.fields, "tq-key");
+        let field = |(name, value): &(Vec<u8>, Vec<u8>)| Field {
+            name: String::from_utf8_lossy(name).into_owned(),
+            value: value.clone(),
+        };
+        let fields: Vec<Field> = match target.key.is_empty() {
+            true => Vec::new(),
+            false => self.fields.iter().map(field).collect(),
+        };
+        let key = produce::key_of(own_key.as_deref(), &fields, &target.key);
+        enqueue_call(target, &self.id, self.delay_ms, key.as_deref(), self.fields.clone())
+    }
+}
+
+fn text_of(fields: &RawFields, name: &str) -> Option<String> {
+    let (_, value) = fields.iter().find(|(known, _)| known == name.as_bytes())?;
+    String::from_utf8(value.clone()).ok()
+}

@@ -1,0 +1,27 @@
+-- Enqueues tasks that queues in other slots of a cluster have left for this one.
+--
+-- KEYS  for each task, those that an effect of its kind reads (effects.lua)
+-- ARGV  1 until when (ms) the call counts · then for each task the kind of an effect, and what this kind
+--       reads
+-- Gives nil if the call came too late; otherwise for each task 1, or the text of an error: it was not
+-- enqueued.
+--
+-- A task whose id has a status was enqueued before, and stays as it is. A status lives for a minute or more
+-- after the end of its task. So a call that is sent long after its host looked for the tasks must not count:
+-- a task may have been enqueued, have ended, and be forgotten since.
+begin_call()
+if now > tonumber(ARGV[1]) then return false end
+key_at, value_at = 1, 2
+local out = {}
+while value_at <= #ARGV do
+  local kind = effects[next_value()]
+  local new = kind.read()
+  out[#out + 1] = try(function()
+    local bad = wrong_type(new.status, 'hash')
+    local why = bad and bad.err or kind.refusal(new)
+    if why then return why end
+    if redis.call('EXISTS', new.status) == 0 then kind.commit(new) end
+    return 1
+  end)
+end
+return out

@@ -483,7 +483,7 @@ fn redis_23_while_redis_loads_its_data_the_host_waits() {
 
 #[test]
 fn redis_16_a_node_of_a_cluster_is_told_from_one_server_and_what_a_cluster_would_refuse() {
-    let queues = "[queues.work]\nenqueue_to = [\"part\"]\n[queues.part]\n";
+    let queues = "[queues.work]\nlist = \"items\"\n";
     let bench = Bench::new(queues);
     let dir = bench.dir.path().join("cluster");
     let extra = ["--cluster-enabled", "yes", "--cluster-port", "{bus}"];
@@ -494,8 +494,8 @@ fn redis_16_a_node_of_a_cluster_is_told_from_one_server_and_what_a_cluster_would
         assert!(refused.code == 1 && refused.stderr.contains("is a node of a cluster"), "{refused:?}");
     }
     let note = bench.tqhost(&["check", "--json"]).json()["notes"][0].to_string();
-    assert!(note.contains("queues.work.enqueue_to: a Redis Cluster would refuse it"), "{note}");
-    assert!(note.contains("one {tag}"), "{note}");
+    assert!(note.contains("queues.work.list: a Redis Cluster would refuse it"), "{note}");
+    assert!(note.contains("{items}:stream"), "{note}");
 }
 
 /// Closes all connections but the test's own.

@@ -2,6 +2,7 @@
 //!
 //! Not here: what a single server does to a host (`faults`).
 
+mod away;
 mod cluster;
 mod relay;
 mod remembered;

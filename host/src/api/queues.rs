@@ -11,10 +11,9 @@ use super::extract::{PathOf, QueryOf};
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
-use crate::chain::chain;
 use crate::clock::now_ms;
 use crate::operations::history::{HistoryView, history};
-use crate::operations::{QueueView, queue_views};
+use crate::operations::{self, QueueView};
 use crate::queue::hosts;
 
 /// All queues of the configuration.
@@ -44,19 +43,10 @@ pub(super) struct PausedView {
 #[utoipa::path(get, path = "/v1/queues", responses((status = 200, body = QueueList)))]
 pub(super) async fn list_queues(State(api): State<Api>) -> Result<Json<QueueList>, ApiProblem> {
     let link = api.link().await?;
-    let hosts = hosts::list(link).await?;
-    let mut list = QueueList { queues: Vec::new(), failed: Vec::new() };
-    for (queue, view) in queue_views(&api.queues(), link, &hosts, now_ms()).await {
-        match view {
-            Ok(view) => list.queues.push(view),
-            Err(error) if error.is_connection() => return Err(error.into()),
-            Err(error) => {
-                let error = error.misfit(&queue).unwrap_or_else(|| chain(&error));
-                list.failed.push(UncountedQueue { queue, error });
-            }
-        }
-    }
-    Ok(Json(list))
+    let hosts = hosts::list_known(link).await?;
+    let (queues, failed) = operations::counted(&api.queues(), link, &hosts, now_ms()).await?;
+    let failed = failed.into_iter().map(|(queue, error)| UncountedQueue { queue, error }).collect();
+    Ok(Json(QueueList { queues, failed }))
 }
 
 /// One queue, with its hosts and consumers

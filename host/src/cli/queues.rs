@@ -129,7 +129,7 @@ struct Seen {
 
 impl ChosenQueues {
     async fn look(&self, link: &Link) -> Result<Seen, CommandError> {
-        let hosts = hosts::list(link).await?;
+        let hosts = hosts::list_known(link).await?;
         let now_ms = clock::now_ms();
         let (mut views, mut failed) = (Vec::new(), None);
         for (name, view) in queue_views(&self.rules, link, &hosts, now_ms).await {
@@ -205,24 +205,26 @@ fn refused(hosts: &[HostInfo]) -> Vec<String> {
 }
 
 pub(super) fn table(views: &[QueueView], paint: Paint) -> String {
-    let mut table = TextTable::new(
-        &[
-            Column::name("QUEUE"),
-            Column::figure("QUEUED"),
-            Column::figure("RUNNING"),
-            Column::figure("DELAYED"),
-            Column::figure("HELD"),
-            Column::figure("DEAD"),
-            Column::figure("OLDEST"),
-            Column::figure("RATE/S"),
-            Column::figure("HOSTS"),
-            Column::text("STATE"),
-        ],
-        &["HOSTS", "HELD", "RATE/S", "DELAYED", "OLDEST", "RUNNING", "QUEUED", "DEAD"],
-    );
+    let mut columns = vec![
+        Column::name("QUEUE"),
+        Column::figure("QUEUED"),
+        Column::figure("RUNNING"),
+        Column::figure("DELAYED"),
+        Column::figure("HELD"),
+        Column::figure("DEAD"),
+        Column::figure("OLDEST"),
+        Column::figure("RATE/S"),
+        Column::figure("HOSTS"),
+        Column::text("STATE"),
+    ];
+    let have_nodes = views.iter().any(|view| view.node.is_some());
+    columns.extend(have_nodes.then(|| Column::text("NODE")));
+    let spare = &["HOSTS", "HELD", "RATE/S", "DELAYED", "OLDEST", "NODE", "RUNNING", "QUEUED", "DEAD"];
+    let mut table = TextTable::new(&columns, spare);
     for view in views {
         let dead = Cell::tone(view.dead.to_string(), if view.dead > 0 { Tone::Bad } else { Tone::Plain });
-        table.row([
+        let node = have_nodes.then(|| view.node.clone().unwrap_or_default().into());
+        let cells = [
             view.queue.as_str().into(),
             view.queued.into(),
             view.running.into(),
@@ -233,7 +235,8 @@ pub(super) fn table(views: &[QueueView], paint: Paint) -> String {
             format!("{:.1}", view.rate).into(),
             view.hosts.len().into(),
             state_cell(view),
-        ]);
+        ];
+        table.row(cells.into_iter().chain(node));
     }
     table.render(paint)
 }
@@ -257,6 +260,7 @@ fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
         ("oldest", oldest(view)),
         ("rate", format!("{:.1}/s", view.rate)),
     ];
+    lines.extend(view.node.clone().map(|node| ("node", node)));
     lines.extend(schedule.map(|schedule| ("schedule", schedule)));
     let mut parts = vec![sheet(paint, &lines)];
     if !view.hosts.is_empty() {
@@ -358,6 +362,7 @@ mod tests {
             held: None,
             oldest: Some(Duration::from_secs(192)),
             consumers,
+            node: None,
         }
     }
 

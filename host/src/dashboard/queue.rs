@@ -138,6 +138,7 @@ fn figures(view: &QueueView) -> Markup {
         p.note {
             "Stream " (data(&view.stream)) ", group " (data(&view.group)) ", plugin "
             a href="/plugins" { (data(&view.plugin)) } "."
+            @if let Some(node) = &view.node { " Its node of the cluster is " (data(node)) "." }
             @if let Some(schedule) = &view.schedule {
                 " Schedule " (data(&schedule.cron.join("; "))) " (" (data(&schedule.timezone)) "), next: "
                 (moment(schedule.next_ms, now_ms())) "."

@@ -370,6 +370,7 @@ mod tests {
             queue: "mail".into(),
             stream: "mail".into(),
             group: "tqhost".into(),
+            node: None,
             plugin: "send".into(),
             state: "reading".into(),
             paused: false,

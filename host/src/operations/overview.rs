@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 
 use super::alarms::{Alarm, about_lost, alarms};
 use super::history::{Lately, histories};
-use super::queues::{QueueView, queue_views};
-use crate::chain::chain;
+use super::queues::{QueueView, counted};
 use crate::clock::now_ms;
 use crate::config::QueueRules;
 use crate::queue::hosts::{self, HostInfo};
@@ -29,18 +28,8 @@ pub(crate) struct Overview {
 
 pub(crate) async fn overview(chosen: &[QueueRules], link: &Link) -> Result<Overview, QueueError> {
     let now_ms = now_ms();
-    let hosts = hosts::list(link).await?;
-    let (mut queues, mut failed) = (Vec::new(), Vec::new());
-    for (queue, view) in queue_views(chosen, link, &hosts, now_ms).await {
-        match view {
-            Ok(view) => queues.push(view),
-            Err(error) if error.is_connection() => return Err(error),
-            Err(error) => {
-                let why = error.misfit(&queue).unwrap_or_else(|| chain(&error));
-                failed.push((queue, why));
-            }
-        }
-    }
+    let hosts = hosts::list_known(link).await?;
+    let (queues, failed) = counted(chosen, link, &hosts, now_ms).await?;
     let histories = histories(chosen, link).await?;
     let lately: BTreeMap<String, Lately> =
         histories.iter().map(|(name, history)| (name.clone(), Lately::of(history))).collect();

@@ -7,6 +7,7 @@ use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::chain::chain;
 use crate::clock::ms;
 use crate::config::{QueueRules, Schedule};
 use crate::queue::census::Consumer;
@@ -39,6 +40,9 @@ pub(crate) struct QueueView {
     pub queue: String,
     pub stream: String,
     pub group: String,
+    /// The node of the cluster that has the queue. Missing where there is one server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     pub plugin: String,
     /// The worst of its states on the hosts.
     pub state: String,
@@ -115,6 +119,7 @@ impl QueueView {
             queue: rules.name.clone(),
             stream: rules.stream.clone(),
             group: rules.group.clone(),
+            node: census.node.clone(),
             plugin: rules.plugin.clone(),
             state: hosts
                 .iter()
@@ -153,4 +158,28 @@ pub(crate) async fn queue_views(
     };
     // `buffered` keeps the order.
     stream::iter(chosen.to_vec()).map(count).buffered(AT_ONCE).collect().await
+}
+
+/// Counts each of these queues. Gives also those that cannot be counted, each with the error. If Redis cannot
+/// be reached that is an error, unless other nodes of a cluster can.
+pub(crate) async fn counted(
+    chosen: &[QueueRules],
+    link: &Link,
+    hosts: &[HostInfo],
+    now_ms: u64,
+) -> Result<(Vec<QueueView>, Vec<(String, String)>), QueueError> {
+    let (mut views, mut failed, mut away) = (Vec::new(), Vec::new(), None);
+    for (queue, view) in queue_views(chosen, link, hosts, now_ms).await {
+        match view {
+            Ok(view) => views.push(view),
+            Err(error) => {
+                failed.push((queue.clone(), error.misfit(&queue).unwrap_or_else(|| chain(&error))));
+                away = away.or(Some(error).filter(QueueError::is_connection));
+            }
+        }
+    }
+    match away {
+        Some(error) if views.is_empty() || !link.is_cluster() => Err(error),
+        _ => Ok((views, failed)),
+    }
 }

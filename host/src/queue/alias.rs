@@ -119,7 +119,8 @@ impl Queue {
         let tasks = effects.tasks().iter().chain(effects.flows().iter().map(|flow| &flow.then));
         let targets = &self.rules.enqueue_to;
         let has_alias = |task: &&OutboxTask| {
-            targets.iter().any(|target| target.id.is_some() && target.name == task.queue)
+            // The alias of a task that a relay takes to its queue is noted at its delivery.
+            !task.is_relayed && targets.iter().any(|target| target.id.is_some() && target.name == task.queue)
         };
         tasks.filter(has_alias).cloned().collect()
     }

@@ -31,6 +31,8 @@ pub struct Census {
     /// Age of the first undelivered entry.
     pub oldest: Option<Duration>,
     pub consumers: Vec<Consumer>,
+    /// The address of the node that has the queue; none where there is one server.
+    pub node: Option<String>,
 }
 
 /// A member of the group.
@@ -98,6 +100,7 @@ impl Queue {
             held,
             oldest: first.first().map(age),
             consumers,
+            node: self.link.node(),
         })
     }
 }

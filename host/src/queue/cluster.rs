@@ -73,7 +73,7 @@ impl Cluster {
         }
         match slot {
             Some(slot) => map.owners.get(usize::from(slot)).cloned().flatten(),
-            None => map.nodes.first().cloned(),
+            None => map.nodes.iter().find(|node| !node.is_suspected()).or(map.nodes.first()).cloned(),
         }
     }
 

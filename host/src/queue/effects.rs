@@ -30,6 +30,8 @@ use crate::task::Field;
 
 /// A queue waits when this many of its tasks wait to be taken to other slots.
 const MOST_WAITING: u64 = 10_000;
+/// How long the node of another queue may take to tell how full the queue is.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// Answers attempts of one queue from Redis.
 pub(crate) struct QueueEffects {
@@ -294,6 +296,12 @@ impl Queue {
     /// those whose tasks lead back here. The key of the tasks that wait for a relay counts as a queue, too.
     pub(crate) async fn full_target(&self) -> Result<Option<&str>, QueueError> {
         const WHAT: &str = "look for room in other queues";
+        if self.relays() {
+            let waiting = self.link.command(WHAT, redis::cmd("XLEN").arg(&self.keys.out)).await?;
+            if self.shaped(WHAT, reply::count(&waiting))? >= MOST_WAITING {
+                return Ok(Some(&self.keys.out));
+            }
+        }
         let mut commands = Vec::new();
         let targets = || self.rules.enqueue_to.iter().filter(|target| !target.leads_back);
         for target in targets() {
@@ -301,16 +309,14 @@ impl Queue {
             commands.push(redis::cmd("XLEN").arg(&keys.stream).clone());
             commands.push(redis::cmd("ZCARD").arg(&keys.delayed).clone());
         }
-        if self.relays() {
-            commands.push(redis::cmd("XLEN").arg(&self.keys.out).clone());
-        }
-        let mut replies = self.link.pipeline(WHAT, &commands).await?;
-        if self.relays()
-            && let Some(Ok(waiting)) = replies.pop()
-            && self.shaped(WHAT, reply::count(&waiting))? >= MOST_WAITING
-        {
-            return Ok(Some(&self.keys.out));
-        }
+        let replies = match self.relays() {
+            // While the node of another queue is away, its tasks wait here.
+            true => match tokio::time::timeout(ANSWER, self.link.pipeline(WHAT, &commands)).await {
+                Ok(replies) => replies?,
+                Err(_) => return Ok(None),
+            },
+            false => self.link.pipeline(WHAT, &commands).await?,
+        };
         for (target, counts) in targets().zip(replies.chunks(2)) {
             let mut tasks = 0;
             for count in counts {

@@ -231,6 +231,15 @@ pub(crate) async fn withdraw(link: &Link, id: &str) -> Result<(), QueueError> {
 
 /// The hosts with an announcement.
 pub(crate) async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
+    read_all(link, false).await
+}
+
+/// Like [`list`], without the hosts whose announcements lie on a node that is away. For people.
+pub(crate) async fn list_known(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
+    read_all(link, true).await
+}
+
+async fn read_all(link: &Link, may_be_hidden: bool) -> Result<Vec<HostInfo>, QueueError> {
     let shape = |_| QueueError::unexpected("list hosts", link.address());
     let ids = link
         .command("list hosts", redis::cmd("ZREVRANGE").arg(keys::HOSTS).arg(0).arg(MAX_HOSTS - 1))
@@ -246,8 +255,14 @@ pub(crate) async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
     }
     // In a cluster each announcement has a slot of its own.
     let asked: Vec<_> = ids.iter().map(|id| redis::cmd("GET").arg(keys::host(id)).to_owned()).collect();
-    let found = link.pipeline("list hosts", &asked).await?;
-    let texts = found.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let found = match link.pipeline("list hosts", &asked).await {
+        Err(error) if may_be_hidden && link.is_cluster() && error.is_connection() => Vec::new(),
+        found => found?,
+    };
+    let is_hidden = |found: &Result<_, QueueError>| {
+        may_be_hidden && link.is_cluster() && found.as_ref().is_err_and(QueueError::is_connection)
+    };
+    let texts = found.into_iter().filter(|found| !is_hidden(found)).collect::<Result<Vec<_>, _>>()?;
     let texts = texts.into_iter().filter_map(|value| reply::bytes(value).ok());
     // Another version may have written another form, which is skipped.
     Ok(texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect())

@@ -117,6 +117,8 @@ struct ConnectionState {
     epoch: u64,
     failures: usize,
     not_before: Option<Instant>,
+    /// When the last try failed, and why.
+    failed: Option<(Instant, RedisError)>,
 }
 
 impl Link {
@@ -175,6 +177,12 @@ impl Link {
     /// connection of this host, or took the place of another one.
     pub fn recovery(&self) -> Option<Recovery> {
         self.redis.nodes.known(&self.home)?.recovery()
+    }
+
+    /// The address of the node of a cluster that is this link's home, as far as is known.
+    pub(super) fn node(&self) -> Option<String> {
+        let node = self.redis.nodes.known(&self.home).filter(|_| self.is_cluster())?;
+        Some(node.address.to_string())
     }
 
     /// The address of this link's home, or of all servers, without a password.
@@ -401,9 +409,14 @@ impl Link {
     /// so that any number of loops makes no more connection attempts than the delays allow.
     async fn connection(&self, node: &Arc<Node>) -> Result<(OpenConnection, u64), RedisError> {
         let state = self.connection_to(node);
+        let since = Instant::now();
         let mut state = state.lock().await;
         if let Some(connection) = &state.connection {
             return Ok((connection.clone(), state.epoch));
+        }
+        // Other nodes may answer, so nobody waits here for one try after the other.
+        if let Some((_, error)) = state.failed.as_ref().filter(|(at, _)| self.is_cluster() && *at >= since) {
+            return Err(error.clone());
         }
         if let Some(not_before) = state.not_before {
             tokio::time::sleep_until(not_before).await;
@@ -419,12 +432,14 @@ impl Link {
                     epoch: state.epoch + 1,
                     failures: 0,
                     not_before: None,
+                    failed: None,
                 };
                 Ok((connection, state.epoch))
             }
             Err(error) => {
                 state.not_before = Some(Instant::now() + reconnect_delay(state.failures));
                 state.failures += 1;
+                state.failed = Some((Instant::now(), error.clone()));
                 self.redis.nodes.suspect(node);
                 Err(error)
             }

@@ -23,6 +23,7 @@ use super::codec::{self, RawFields, StreamEntry};
 use super::effects::{EffectCall, enqueue_call};
 use super::error::QueueError;
 use super::handle::{Queue, millis};
+use super::link::Link;
 use super::reply;
 use super::script::{self, ScriptCall};
 use super::{produce, wait};
@@ -31,6 +32,8 @@ use crate::task::Field;
 
 /// How long after its host looked a call enqueues tasks. Much less than a status lives after an end.
 const COUNTS: Duration = Duration::from_secs(10);
+/// How long the node of another queue may take to tell its clock.
+const ANSWER: Duration = Duration::from_secs(1);
 /// After this time, the clocks are asked again.
 const LOOKS: Duration = Duration::from_secs(3);
 /// The most tasks of one page, and how many bytes it should have at most.
@@ -44,6 +47,8 @@ pub(crate) struct Relayed {
     pub done: usize,
     /// A task for each queue that did not take one, and why. It stays, and may be taken later.
     pub refused: Vec<(String, String)>,
+    /// Why tasks stay for a queue that cannot be reached.
+    pub lost: Option<QueueError>,
 }
 
 /// A task that waits to be taken to another queue.
@@ -67,11 +72,10 @@ struct Clocks {
 }
 
 impl Queue {
-    /// Takes all tasks that wait to their queues; with `by`, only those that this consumer has left. An error
-    /// means that some stay, because their queues cannot be reached.
+    /// Takes all tasks that wait to their queues; with `by`, only those that this consumer has left.
     pub(crate) async fn relay(&self, by: Option<&str>) -> Result<Relayed, QueueError> {
         let (mut relayed, mut from, mut count) = (Relayed::default(), "-".to_owned(), 8);
-        let (mut clocks, mut lost) = (self.clocks().await, None);
+        let (mut clocks, mut have_delays) = (self.clocks().await, false);
         loop {
             if clocks.asked.elapsed() > LOOKS {
                 clocks = self.clocks().await;
@@ -86,41 +90,39 @@ impl Queue {
             count = if bytes > PAGE.1 { (count / 4).max(1) } else { (count * 4).min(PAGE.0) };
             let parts = self.parts(page, by, &mut relayed);
             let done = join_all(parts.iter().map(|part| self.deliver(part, &clocks))).await;
-            let mut gone = Vec::new();
             for delivered in done {
                 match delivered {
                     Ok(delivered) => {
-                        gone.extend(delivered.done);
+                        relayed.done += delivered.done.len();
+                        have_delays |= delivered.have_delays;
                         relayed.refuse(delivered.refused);
                     }
-                    Err(error) => lost = Some(error),
+                    Err(error) => relayed.lost = Some(error),
                 }
-            }
-            if !gone.is_empty() {
-                self.link.command(WHAT, redis::cmd("XDEL").arg(&self.keys.out).arg(&gone)).await?;
-                relayed.done += gone.len();
             }
             if is_last {
                 break;
             }
         }
-        lost.map_or(Ok(relayed), Err)
-    }
-
-    /// The queues that this one sends tasks to in other slots.
-    fn relay_targets(&self) -> impl Iterator<Item = &TargetQueue> {
-        let of_ends = self.rules.on_end.targets().filter(|_| self.rules.on_end.is_relayed());
-        self.rules.enqueue_to.iter().filter(|target| target.is_relayed).chain(of_ends)
+        if have_delays {
+            // The hosts look by themselves, too, somewhat later.
+            let _ = tokio::time::timeout(ANSWER, wait::request_look(&self.link)).await;
+        }
+        Ok(relayed)
     }
 
     async fn clocks(&self) -> Clocks {
         let asked = Instant::now();
-        let mut streams: Vec<&String> = self.relay_targets().map(|target| &target.stream).collect();
+        let targets = self.rules.enqueue_to.iter().chain(self.rules.on_end.targets());
+        let mut streams: Vec<&String> = targets.map(|target| &target.stream).collect();
         streams.sort_unstable();
         streams.dedup();
-        let times = streams
-            .into_iter()
-            .map(|stream| async move { (stream.clone(), self.link.at_key(stream).now_ms().await) });
+        // A queue whose node is away must not hold up the others.
+        let times = streams.into_iter().map(|stream| async move {
+            let link = self.link.at_key(stream);
+            let time = tokio::time::timeout(ANSWER, link.now_ms()).await;
+            (stream.clone(), time.unwrap_or_else(|_| Err(late(&link))))
+        });
         Clocks { asked, by_stream: join_all(times).await.into_iter().collect() }
     }
 
@@ -191,29 +193,41 @@ impl Queue {
             Some(Err(error)) => return Err(error.clone()),
             None => return Ok(Delivered::default()),
         };
-        let mut call = ScriptCall::new(&script::RELAY).arg(now_ms + millis(COUNTS));
-        for task in tasks {
-            let EffectCall { keys, values } = task.call(target);
-            call = keys.iter().fold(call, ScriptCall::key);
-            call = values.iter().fold(call, |call, value| call.arg(value.as_slice()));
-        }
-        let reply = self.link.script(&call).await?;
-        let mut delivered = Delivered::default();
-        // Too late: the next look is for these, too.
-        if reply == redis::Value::Nil {
-            return Ok(delivered);
-        }
-        for (task, reply) in tasks.iter().zip(self.shaped(WHAT, reply::array(reply))?) {
-            match reply {
-                redis::Value::Int(_) => delivered.done.push(task.entry.clone()),
-                why => {
-                    let why = self.shaped(WHAT, reply::text(why))?;
-                    delivered.refused.get_or_insert((task.id.clone(), why));
+        let (mut delivered, mut rest) = (Delivered::default(), tasks.as_slice());
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(fitting(rest));
+            rest = later;
+            let mut call = ScriptCall::new(&script::RELAY).arg(now_ms + millis(COUNTS));
+            for task in now {
+                let EffectCall { keys, values } = task.call(target);
+                call = keys.iter().fold(call, ScriptCall::key);
+                call = values.iter().fold(call, |call, value| call.arg(value.as_slice()));
+            }
+            let reply = match tokio::time::timeout(COUNTS, self.link.script(&call)).await {
+                Ok(reply) => reply?,
+                Err(_) => return Err(late(&self.link)),
+            };
+            // Too late: the next look is for these, too.
+            if reply == redis::Value::Nil {
+                break;
+            }
+            for (task, reply) in now.iter().zip(self.shaped(WHAT, reply::array(reply))?) {
+                match reply {
+                    redis::Value::Int(_) => {
+                        delivered.done.push(task.entry.clone());
+                        delivered.have_delays |= task.delay_ms > 0;
+                    }
+                    why => {
+                        let why = self.shaped(WHAT, reply::text(why))?;
+                        delivered.refused.get_or_insert((task.id.clone(), why));
+                    }
                 }
             }
         }
-        if tasks.iter().any(|task| task.delay_ms > 0) {
-            wait::request_look(&self.link).await;
+        // At once, whatever becomes of the tasks for other queues: it must not wait until their statuses go.
+        if !delivered.done.is_empty() {
+            let gone = redis::cmd("XDEL").arg(&self.keys.out).arg(&delivered.done).to_owned();
+            self.link.command(WHAT, &gone).await?;
         }
         Ok(delivered)
     }
@@ -224,7 +238,12 @@ impl Queue {
 struct Delivered {
     /// The entries that are not needed any more.
     done: Vec<String>,
+    have_delays: bool,
     refused: Option<(String, String)>,
+}
+
+fn late(link: &Link) -> QueueError {
+    QueueError::new(WHAT, link.address(), std::io::Error::from(std::io::ErrorKind::TimedOut).into())
 }
 
 impl Relayed {
@@ -252,6 +271,16 @@ impl Waiting {
         let key = produce::key_of(own_key.as_deref(), &fields, &target.key);
         enqueue_call(target, &self.id, self.delay_ms, key.as_deref(), self.fields.clone())
     }
+}
+
+/// How many of these tasks fit into one call: at least one.
+fn fitting(tasks: &[Waiting]) -> usize {
+    let mut bytes = 0;
+    let fit = tasks.iter().take_while(|task| {
+        bytes += codec::bytes_in(&task.fields);
+        bytes <= PAGE.1
+    });
+    fit.count().max(1)
 }
 
 fn text_of(fields: &RawFields, name: &str) -> Option<String> {

@@ -111,7 +111,11 @@ pub(super) async fn ask(
         asked.iter().map(|(key, command)| pushes.known(key.as_bytes(), command)).collect();
     let unknown = || asked.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(asked, _)| asked);
     let commands: Vec<Cmd> = unknown().map(|(_, command)| command.clone()).collect();
-    let mut replies = link.pipeline(what, &commands).await?;
+    // Replies of other nodes that are remembered hold all the same.
+    let mut replies = match link.pipeline(what, &commands).await {
+        Err(error) if error.is_connection() => commands.iter().map(|_| Err(error.clone())).collect(),
+        replies => replies?,
+    };
     pushes.count_moves(link.moves());
     for ((key, command), reply) in unknown().zip(&replies) {
         if let Ok(reply) = reply {

@@ -162,7 +162,7 @@ pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<u
     const WHAT: &str = "look for delayed tasks";
     let mut found = Vec::new();
     if link.is_cluster() {
-        found = existing(link, WHAT, queues.iter().map(|queue| &queue.keys.delayed)).await?;
+        found = filled(link, WHAT, "EXISTS", queues.iter().map(|queue| &queue.keys.delayed)).await?;
     }
     let rest = if link.is_cluster() { 0 } else { queues.len() };
     let mut parts: Vec<Range<usize>> = iter::once(0..rest).collect();
@@ -208,16 +208,19 @@ pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<u
 /// Finds the queues that have left tasks for queues in other slots of a cluster, by their position in the
 /// list.
 pub(crate) async fn with_relayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
-    existing(link, "look for tasks that go to other queues", queues.iter().map(|queue| &queue.keys.out)).await
+    // A stream stays when its last entry goes.
+    let keys = queues.iter().map(|queue| &queue.keys.out);
+    filled(link, "look for tasks that go to other queues", "XLEN", keys).await
 }
 
-/// The keys of a cluster that exist, by their position.
-async fn existing<'k>(
+/// The keys of a cluster of which this command counts something, by their position.
+async fn filled<'k>(
     link: &Link,
     what: &'static str,
+    count: &str,
     keys: impl Iterator<Item = &'k String>,
 ) -> Result<Vec<usize>, QueueError> {
-    let asked: Vec<_> = keys.map(|key| (key.clone(), redis::cmd("EXISTS").arg(key).to_owned())).collect();
+    let asked: Vec<_> = keys.map(|key| (key.clone(), redis::cmd(count).arg(key).to_owned())).collect();
     let replies = tracking::ask(link, what, &asked).await?;
     // The loop of a queue says what is wrong with it.
     let exists = |reply: &Result<Value, QueueError>| !matches!(reply, Ok(Value::Int(0)) | Err(_));

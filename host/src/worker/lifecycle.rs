@@ -164,7 +164,8 @@ impl Worker {
             heartbeat::Heartbeat { shared: shared.clone(), retired: worker.retired.clone() }
                 .run(worker.served.clone()),
         );
-        if shared.queue.relays() {
+        // Tasks may be left from before a change of the configuration.
+        if shared.queue.link.is_cluster() {
             worker.servants.spawn(relay::Relay { shared: shared.clone() }.run(worker.served.clone()));
         }
         worker.servants.spawn(census::CensusTaker { shared }.run(worker.retired.clone()));

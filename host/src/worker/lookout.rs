@@ -224,12 +224,14 @@ async fn hold_duties(
 
 /// Looks for tasks that go to queues in other slots: those of hosts that died, and of commands.
 async fn look_for_relayed(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
-    let relaying: Vec<_> =
-        queues.iter().filter(|queue| queue.queue.relays() && queue.idle.has_duty()).collect();
-    let asked: Vec<&Queue> = relaying.iter().map(|queue| &queue.queue).collect();
+    if !link.is_cluster() {
+        return Ok(());
+    }
+    let held: Vec<_> = queues.iter().filter(|queue| queue.idle.has_duty()).collect();
+    let asked: Vec<&Queue> = held.iter().map(|queue| &queue.queue).collect();
     for found in wait::with_relayed(link, &asked).await? {
-        relaying[found].sweeps.store(true, Ordering::Release);
-        relaying[found].left.notify_one();
+        held[found].sweeps.store(true, Ordering::Release);
+        held[found].left.notify_one();
     }
     Ok(())
 }

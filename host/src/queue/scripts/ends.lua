@@ -36,8 +36,9 @@ local function tell(status, id, how, attempt, changes, fields, letter, last_erro
     'end.error', value_in(changes, 'error') or last_error or '', 'end.result', result,
     'end.attempts', attempt or '', 'end.enqueued_at', enqueued_at or '', 'end.finished_at', now_text)
   if told.are_relayed then
-    -- The id makes sure that the relay enqueues it once. No end of a task has that of another one.
-    local own = redis.sha1hex(id .. ' ' .. how .. ' ' .. now_text)
+    -- The id makes sure that the relay enqueues it once. No end of a task has that of another one, in any
+    -- queue.
+    local own = redis.sha1hex(stream .. ' ' .. id .. ' ' .. how .. ' ' .. now_text)
     new = { 'by', consumer or '', 'on_end', how, 'tq-id', 'end-' .. own, unpack(new) }
   end
   local added = redis.pcall('XADD', told[how], '*', unpack(new))

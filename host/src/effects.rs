@@ -483,7 +483,7 @@ fn bounded(key: &str, value: Option<i64>) -> Result<i64, EffectError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::queue::NoEffects;
 
@@ -562,16 +562,11 @@ mod tests {
         assert!(task.max(value).max(field) <= FIXED_BYTES && small_record <= 2 * FIXED_BYTES);
     }
 
-    fn task(bytes: usize) -> OutboxTask {
+    /// A task with one field, whose value has this many bytes.
+    pub(crate) fn task(bytes: usize) -> OutboxTask {
         let fields = vec![Field { name: String::new(), value: vec![0; bytes] }];
-        OutboxTask {
-            id: "1".into(),
-            queue: "q".into(),
-            fields,
-            delay: Duration::ZERO,
-            key: None,
-            is_relayed: false,
-        }
+        let (id, queue, delay) = ("1".into(), "q".into(), Duration::ZERO);
+        OutboxTask { id, queue, fields, delay, key: None, is_relayed: false }
     }
 
     #[test]

@@ -62,7 +62,7 @@ fn a_server_that_does_not_tell_of_changes_is_asked_again_and_again() {
 }
 
 #[test]
-fn what_was_read_from_a_primary_does_not_hold_for_its_successor() {
+fn replies_of_a_primary_do_not_hold_for_its_successor() {
     let (bench, cluster, streams) = bench(30, true, "plugin = \"empty\"\n");
     bench.install("empty", "empty");
     let host = bench.host();
@@ -123,6 +123,7 @@ fn a_host_that_lives_is_not_taken_for_dead_by_another_one_after_a_slot_has_moved
     other.until_ready();
     let (from, slot) = (cluster.owner(&streams[0]), cluster.slot(&streams[0]));
     cluster.begin_move(slot, from, 1 - from);
+    // Longer than two leases: nobody can renew one in a slot that moves.
     std::thread::sleep(Duration::from_millis(4500));
     cluster.end_move(slot, from, 1 - from);
     eventually("all tasks are done", || (left(&cluster, &streams) == 0).then_some(()));

@@ -160,8 +160,9 @@ pub(crate) async fn queue_views(
     stream::iter(chosen.to_vec()).map(count).buffered(AT_ONCE).collect().await
 }
 
-/// Counts each of these queues. Gives also those that cannot be counted, each with the error. If Redis cannot
-/// be reached that is an error, unless other nodes of a cluster can.
+/// Counts the tasks of each chosen queue. Returns the views of the queues, and the names of the queues whose
+/// tasks cannot be counted, each with the error. Fails if Redis cannot be reached; in a cluster, only if none
+/// of the queues can be counted.
 pub(crate) async fn counted(
     chosen: &[QueueRules],
     link: &Link,

@@ -15,6 +15,7 @@ use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult, Value};
 use tokio::time::Instant;
 
 use super::connect::{CONNECT_TIMEOUT, Endpoint};
+use super::error::timed_out;
 use super::node::Node;
 use super::reply::{self, Shaped, UnexpectedShape};
 
@@ -177,7 +178,7 @@ impl Cluster {
         let (mut failed, mut of_isolated) = (None, None);
         for endpoint in asked {
             let told = tokio::time::timeout(ANSWER, ask(&endpoint)).await;
-            match told.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())) {
+            match told.unwrap_or_else(|_| Err(timed_out())) {
                 Ok((ranges, true)) => return self.take(ranges),
                 // A node that is cut off from the others keeps the map that it had. If all nodes say that
                 // the cluster is down, one map is as good as another.
@@ -214,7 +215,7 @@ impl SlotMap {
         Ok(node)
     }
 
-    /// Gives whether slots have changed hands.
+    /// Makes `ranges` the map. Returns whether a slot has another primary than before.
     fn take(&mut self, seeds: &[Endpoint], ranges: Vec<Range>) -> RedisResult<bool> {
         let (is_first, mut have_moved) = (self.at.is_none(), false);
         let mut owners: Vec<Option<Arc<Node>>> = vec![None; usize::from(SLOTS)];
@@ -244,7 +245,7 @@ impl SlotMap {
     }
 }
 
-/// Gives the map of a node, and whether the node sees the whole cluster.
+/// Asks one node for its map of the slots. Returns the map, and whether the node calls the cluster healthy.
 async fn ask(node: &Endpoint) -> RedisResult<(Vec<Range>, bool)> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT));
     let mut connection = node.connect(&config).await?;

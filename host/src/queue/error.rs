@@ -215,6 +215,11 @@ impl QueueError {
     }
 }
 
+/// The error of a call that took too long.
+pub(super) fn timed_out() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
 impl fmt::Display for QueueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let QueueError { what, address, .. } = self;

@@ -217,19 +217,7 @@ fn page_of(children: &[OutboxTask]) -> &[OutboxTask] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::field::Field;
-
-    fn child(bytes: usize) -> OutboxTask {
-        let fields = vec![Field { name: String::new(), value: vec![0; bytes] }];
-        OutboxTask {
-            id: "1".into(),
-            queue: "q".into(),
-            fields,
-            delay: Duration::ZERO,
-            key: None,
-            is_relayed: false,
-        }
-    }
+    use crate::effects::tests::task as child;
 
     #[test]
     fn children_are_staged_in_pages_of_a_hundred_or_a_mebibyte() {

@@ -26,7 +26,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::connect::{CONNECT_TIMEOUT, OpenConnection};
-use super::error::QueueError;
+use super::error::{QueueError, timed_out};
 use super::node::{Node, Recovery};
 use super::nodes::{Destination, Redirect};
 use super::pushes::Pushes;
@@ -283,7 +283,7 @@ impl Link {
                 let (mut connection, opened) = self.connection(node).await?;
                 epoch = opened;
                 if began.is_some_and(|began| began.elapsed() > PROMPT) {
-                    return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+                    return Err(timed_out());
                 }
                 connection.calls.send_packed_command(command).await.and_then(Value::extract_error)
             });
@@ -304,8 +304,7 @@ impl Link {
         let mut call = pin!(node.while_in_charge(call));
         if self.pushes.is_some() {
             let in_time = tokio::time::timeout(PART, call).await;
-            return in_time
-                .unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()));
+            return in_time.unwrap_or_else(|_| Err(timed_out()));
         }
         match tokio::time::timeout(self.block + LONG, &mut call).await {
             Ok(reply) => reply,

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::codec::{self, RawFields, StreamEntry};
 use super::effects::{EffectCall, enqueue_call};
-use super::error::QueueError;
+use super::error::{QueueError, timed_out};
 use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply;
@@ -43,8 +43,6 @@ const WHAT: &str = "take tasks to other queues";
 /// The end of a walk over the tasks that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Relayed {
-    /// How many were enqueued, or had been before.
-    pub done: usize,
     /// A task for each queue that did not take one, and why. It stays, and may be taken later.
     pub refused: Vec<(String, String)>,
     /// Why tasks stay for a queue that cannot be reached.
@@ -72,7 +70,8 @@ struct Clocks {
 }
 
 impl Queue {
-    /// Takes all tasks that wait to their queues; with `by`, only those that this consumer has left.
+    /// Moves the tasks in `tq:{S}:out` to their queues: all of them, or only those that the consumer `by` has
+    /// left there.
     pub(crate) async fn relay(&self, by: Option<&str>) -> Result<Relayed, QueueError> {
         let (mut relayed, mut from, mut count) = (Relayed::default(), "-".to_owned(), 8);
         let (mut clocks, mut have_delays) = (self.clocks().await, false);
@@ -93,7 +92,6 @@ impl Queue {
             for delivered in done {
                 match delivered {
                     Ok(delivered) => {
-                        relayed.done += delivered.done.len();
                         have_delays |= delivered.have_delays;
                         relayed.refuse(delivered.refused);
                     }
@@ -243,7 +241,7 @@ struct Delivered {
 }
 
 fn late(link: &Link) -> QueueError {
-    QueueError::new(WHAT, link.address(), std::io::Error::from(std::io::ErrorKind::TimedOut).into())
+    QueueError::new(WHAT, link.address(), timed_out())
 }
 
 impl Relayed {

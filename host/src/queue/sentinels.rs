@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::connect::{CONNECT_TIMEOUT, Endpoint};
+use super::error::timed_out;
 use super::node::Node;
 use super::reply;
 
@@ -103,7 +104,7 @@ impl Sentinels {
         }
         let answers = self.all.iter().map(|sentinel| async {
             let asked = tokio::time::timeout(ANSWER, self.ask(sentinel));
-            asked.await.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
+            asked.await.unwrap_or_else(|_| Err(timed_out()))
         });
         let answers = futures_util::future::join_all(answers).await;
         let named = || answers.iter().flatten().flatten();

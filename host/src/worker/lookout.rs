@@ -222,7 +222,7 @@ async fn hold_duties(
     }
 }
 
-/// Looks for tasks that go to queues in other slots: those of hosts that died, and of commands.
+/// Looks for tasks that dead hosts and commands have left for queues in other slots.
 async fn look_for_relayed(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
     if !link.is_cluster() {
         return Ok(());

@@ -1,7 +1,7 @@
 //! Takes tasks of one queue to queues in other slots of a cluster.
 //!
 //! In: this host has settled attempts that left such tasks; or the [`Lookout`](super::lookout) of the host
-//! with the queue's duties finds some, whoever left them. Out: they are in their queues.
+//! with the queue's duties finds such tasks of any host. Out: the tasks are in their queues.
 //!
 //! Not here: how a task is enqueued once, however often it is taken there (`queue::relay`).
 

@@ -1,10 +1,10 @@
 -- Enqueues tasks that queues in other slots of a cluster have left for this one.
 --
--- KEYS  for each task, those that an effect of its kind reads (effects.lua)
+-- KEYS  for each task the keys of an effect of the kind T (effects.lua)
 -- ARGV  1 until when (ms) the call counts · then for each task the kind of an effect, and what this kind
 --       reads
--- Gives nil if the call came too late; otherwise for each task 1, or the text of an error: it was not
--- enqueued.
+-- Returns nil if the call came too late. Otherwise it returns one value for each task: 1, or the text of the
+-- error because of which the task was not enqueued.
 --
 -- A task whose id has a status was enqueued before, and stays as it is. A status lives for a minute or more
 -- after the end of its task. So a call that is sent long after its host looked for the tasks must not count:

@@ -79,6 +79,11 @@ fn a_task_for_another_node_is_like_any_other_and_a_flow_stays_within_one_slot() 
     let _: String = cluster.query(redis::cmd("XADD").arg(&out).arg("*").arg("to").arg("nowhere"));
     host.log("Redis refused a step of a task");
     assert_eq!(length(&cluster, &out), 1);
+    let shown = bench.tqhost(&["queues", &names[0], "--json"]).ok().json();
+    assert_eq!(shown["outgoing"], 1, "{shown}");
+    // The tasks behind it go on.
+    add(&cluster, &names[0], &json!([["enqueue", next(&names[1], "behind", json!({}))]]));
+    eventually("the task has run", || (counted(&cluster, &names[1], "behind") == 1).then_some(()));
     host.stop();
 }
 

@@ -61,7 +61,7 @@ pub(super) async fn get_queue(
     PathOf(name): PathOf<String>,
 ) -> Result<Json<QueueView>, ApiProblem> {
     let queue = api.queue(&name).await?;
-    let hosts = hosts::list(&queue.link).await?;
+    let hosts = hosts::list_known(&queue.link).await?;
     let census = queue.census().await?;
     Ok(Json(QueueView::new(&queue.rules, &census, &hosts, now_ms())))
 }

@@ -260,6 +260,7 @@ fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
         ("oldest", oldest(view)),
         ("rate", format!("{:.1}/s", view.rate)),
     ];
+    lines.extend(view.outgoing.map(|tasks| ("outgoing", tasks.to_string())));
     lines.extend(view.node.clone().map(|node| ("node", node)));
     lines.extend(schedule.map(|schedule| ("schedule", schedule)));
     let mut parts = vec![sheet(paint, &lines)];
@@ -363,6 +364,7 @@ mod tests {
             oldest: Some(Duration::from_secs(192)),
             consumers,
             node: None,
+            outgoing: None,
         }
     }
 

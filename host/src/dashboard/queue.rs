@@ -47,7 +47,7 @@ pub(super) async fn show(
     values: Values,
 ) -> Result<Response, PageProblem> {
     let queue = dashboard.api.queue(&name).await?;
-    let hosts = hosts::list(&queue.link).await?;
+    let hosts = hosts::list_known(&queue.link).await?;
     let view = QueueView::new(&queue.rules, &queue.census().await?, &hosts, now_ms());
     let listed = chosen_state(&values)?;
     let request = ListRequest {
@@ -132,6 +132,9 @@ fn figures(view: &QueueView) -> Markup {
             div { dt { "Delayed" } dd { (view.delayed) } }
             div { dt { "Held" } dd { (view.held_tasks) } }
             div { dt { "Dead" } dd { a href=(dead_path(&view.queue)) { (view.dead) } } }
+            @if let Some(outgoing) = view.outgoing {
+                div { dt { "Outgoing" } dd { (outgoing) } }
+            }
             div { dt { "Oldest waits" } dd { (age_or_none(view.oldest_ms)) } }
             div { dt { "Completed per second" } dd { (format!("{:.1}", view.rate)) } }
         }

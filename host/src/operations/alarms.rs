@@ -380,6 +380,7 @@ mod tests {
             delayed: 0,
             held_tasks: 0,
             dead: 0,
+            outgoing: None,
             oldest_ms: Some(10),
             rate: 0.0,
             schedule: None,

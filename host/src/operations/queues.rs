@@ -56,6 +56,10 @@ pub(crate) struct QueueView {
     /// Waiting for the turn of their key.
     pub held_tasks: u64,
     pub dead: u64,
+    /// Tasks that wait to be taken to queues in other slots of the cluster. Missing where there is one
+    /// server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outgoing: Option<u64>,
     /// How long the first queued task has been in the stream.
     pub oldest_ms: Option<u64>,
     /// Tasks completed per second over the last minute, by all hosts together.
@@ -132,6 +136,7 @@ impl QueueView {
             delayed: census.delayed,
             held_tasks: census.held_tasks,
             dead: census.dead,
+            outgoing: census.outgoing,
             oldest_ms: census.oldest.map(ms),
             // `sum` of nothing would be -0.0.
             rate: hosts.iter().fold(0.0, |sum, view| sum + view.queue.rate),

@@ -33,6 +33,8 @@ pub struct Census {
     pub consumers: Vec<Consumer>,
     /// The address of the node that has the queue; none where there is one server.
     pub node: Option<String>,
+    /// Tasks that its attempts have left for queues in other slots of a cluster, and that are not there yet.
+    pub outgoing: Option<u64>,
 }
 
 /// A member of the group.
@@ -61,7 +63,12 @@ impl Queue {
         ];
         asked.extend(self.rules.hold.map(|_| redis::cmd("GET").arg(&keys.hold).to_owned()));
         asked.extend(self.ask_held());
+        asked.extend(self.link.is_cluster().then(|| redis::cmd("XLEN").arg(&keys.out).to_owned()));
         let mut replies = self.link.pipeline(WHAT, &asked).await?;
+        let outgoing = match replies.pop_if(|_| self.link.is_cluster()) {
+            Some(tasks) => Some(self.shaped(WHAT, reply::count(&tasks?))?),
+            None => None,
+        };
         let held_tasks = match self.ask_held().and_then(|_| replies.pop()) {
             Some(tasks) => self.shaped(WHAT, reply::count(&tasks?))?,
             None => 0,
@@ -101,6 +108,7 @@ impl Queue {
             oldest: first.first().map(age),
             consumers,
             node: self.link.node(),
+            outgoing,
         })
     }
 }

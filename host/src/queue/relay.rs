@@ -36,9 +36,24 @@ const COUNTS: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(1);
 /// After this time, the clocks are asked again.
 const LOOKS: Duration = Duration::from_secs(3);
-/// The most tasks of one page, and how many bytes it should have at most.
-const PAGE: (usize, usize) = (100, 1 << 20);
+/// The most tasks of one page, and how many bytes it should have at most. Where large tasks follow small
+/// ones, a page has more bytes.
+const PAGE: (usize, usize) = (32, 1 << 20);
 const WHAT: &str = "take tasks to other queues";
+
+/// The tasks that one host has left, and the entry up to which it has looked at them. What could not be taken
+/// to its queue then is left to the walks over the tasks of all hosts: otherwise each new task would cost a
+/// look at all that wait.
+pub(crate) struct OwnTasks {
+    consumer: String,
+    from: String,
+}
+
+impl OwnTasks {
+    pub(crate) fn of(consumer: &str) -> OwnTasks {
+        OwnTasks { consumer: consumer.to_owned(), from: "-".to_owned() }
+    }
+}
 
 /// The end of a walk over the tasks that wait.
 #[derive(Debug, Default)]
@@ -70,10 +85,11 @@ struct Clocks {
 }
 
 impl Queue {
-    /// Moves the tasks in `tq:{S}:out` to their queues: all of them, or only those that the consumer `by` has
+    /// Moves the tasks in `tq:{S}:out` to their queues: all of them, or only the new ones that one host has
     /// left there.
-    pub(crate) async fn relay(&self, by: Option<&str>) -> Result<Relayed, QueueError> {
-        let (mut relayed, mut from, mut count) = (Relayed::default(), "-".to_owned(), 8);
+    pub(crate) async fn relay(&self, mut own: Option<&mut OwnTasks>) -> Result<Relayed, QueueError> {
+        let (mut relayed, mut count) = (Relayed::default(), 8);
+        let mut from = own.as_ref().map_or_else(|| "-".to_owned(), |own| own.from.clone());
         let (mut clocks, mut have_delays) = (self.clocks().await, false);
         loop {
             if clocks.asked.elapsed() > LOOKS {
@@ -87,7 +103,7 @@ impl Queue {
             from = format!("({}", last.id);
             let (is_last, bytes) = (page.len() < count, page.iter().map(StreamEntry::bytes).sum::<usize>());
             count = if bytes > PAGE.1 { (count / 4).max(1) } else { (count * 4).min(PAGE.0) };
-            let parts = self.parts(page, by, &mut relayed);
+            let parts = self.parts(page, own.as_ref().map(|own| own.consumer.as_str()), &mut relayed);
             let done = join_all(parts.iter().map(|part| self.deliver(part, &clocks))).await;
             for delivered in done {
                 match delivered {
@@ -97,6 +113,9 @@ impl Queue {
                     }
                     Err(error) => relayed.lost = Some(error),
                 }
+            }
+            if let Some(own) = &mut own {
+                own.from.clone_from(&from);
             }
             if is_last {
                 break;

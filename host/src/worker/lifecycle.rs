@@ -166,7 +166,7 @@ impl Worker {
         );
         // Tasks may be left from before a change of the configuration.
         if shared.queue.link.is_cluster() {
-            worker.servants.spawn(relay::Relay { shared: shared.clone() }.run(worker.served.clone()));
+            worker.servants.spawn(relay::Relay::new(shared.clone()).run(worker.served.clone()));
         }
         worker.servants.spawn(census::CensusTaker { shared }.run(worker.retired.clone()));
         worker

@@ -102,18 +102,17 @@ impl Lookout {
                     }
                     if renewed.is_none_or(|at| at.elapsed() >= RENEW) {
                         renewed = Some(Instant::now());
-                        match hold_duties(&link, &host, &queues, &mut asked).await {
-                            Ok(hosts) => {
+                        // In a cluster, the queues are on other nodes than that which knows who has duties.
+                        let patience = if link.is_cluster() { LOOK } else { Duration::MAX };
+                        let held = hold_duties(&link, &host, &queues, &mut asked);
+                        match tokio::time::timeout(patience, held).await {
+                            Ok(Ok(hosts)) => {
                                 shared = Instant::now();
                                 waiter.share_turns(hosts);
                             }
-                            Err(error) if !link.is_cluster() => return Err(error),
-                            // The node that knows who has duties is away. The queues are on others, too.
-                            Err(error) => {
-                                tracing::debug!(
-                                    error = chain(&error),
-                                    "cannot share duties with other hosts"
-                                );
+                            Ok(Err(error)) if !link.is_cluster() => return Err(error),
+                            failed => {
+                                tracing::debug!(?failed, "cannot share duties with other hosts");
                                 if shared.elapsed() >= LEASE + RENEW {
                                     queues.iter().for_each(|queue| queue.idle.note_duty(true));
                                 }

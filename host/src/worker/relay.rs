@@ -15,54 +15,74 @@ use tokio_util::sync::CancellationToken;
 use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::shared::SharedQueue;
-use crate::queue::QueueError;
+use crate::queue::{OwnTasks, QueueError};
 
 /// For how long a host that stops takes its own tasks to their queues. Other hosts take what is left.
 const LAST: Duration = Duration::from_secs(2);
-/// The least time between two walks while a queue is away.
-const GAP: Duration = Duration::from_millis(200);
+/// A walk over the tasks of all hosts that leaves some there is followed by a pause of this many times the
+/// walk. So tasks that no queue takes cost a fifth of a loop, however many they are.
+const PAUSE: u32 = 4;
 /// How often tasks are told of that their queues do not take.
 const REMIND: Duration = Duration::from_secs(60);
 
 pub(crate) struct Relay {
-    pub shared: Arc<SharedQueue>,
+    shared: Arc<SharedQueue>,
+    own: OwnTasks,
+    /// When tasks were told of last that their queues do not take.
+    told: Option<Instant>,
+    /// The earliest time of the next walk over the tasks of all hosts.
+    pauses_until: Instant,
+    /// Whether the last such walk could not reach a queue.
+    is_away: bool,
 }
 
 impl Relay {
+    pub(crate) fn new(shared: Arc<SharedQueue>) -> Relay {
+        let own = OwnTasks::of(&shared.consumer);
+        Relay { shared, own, told: None, pauses_until: Instant::now(), is_away: false }
+    }
+
     /// Runs until the last task of this host is settled.
-    pub(crate) async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "relay");
-        let mut told = None;
         loop {
-            let Some(step) = stop.run_until_cancelled(self.relay(&mut told)).await else { break };
-            let has_failed = step.is_err();
-            let wait = pace.after(step);
-            let left = async {
-                // Tasks for other queues do not wait until the one that is away comes back.
-                tokio::time::sleep(if has_failed { GAP } else { Duration::ZERO }).await;
-                self.shared.left.notified().await;
+            let Some(step) = stop.run_until_cancelled(self.relay()).await else { break };
+            let mut wait = match step {
+                // The walk over all tasks says when the queue is back.
+                Ok(()) if self.is_away => Duration::MAX,
+                Ok(()) => pace.after(Ok(Duration::MAX)),
+                Err(error) => pace.failed(&error),
             };
+            if self.shared.sweeps.load(Ordering::Acquire) {
+                wait = wait.min(self.pauses_until.saturating_duration_since(Instant::now()));
+            }
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = left => {}
+                () = self.shared.left.notified() => {}
                 () = stop.cancelled() => break,
             }
         }
-        let _ = tokio::time::timeout(LAST, self.relay(&mut told)).await;
+        let _ = tokio::time::timeout(LAST, self.relay()).await;
     }
 
-    /// `told`: when a task was told of last that its queue does not take.
-    async fn relay(&self, told: &mut Option<Instant>) -> Result<Duration, QueueError> {
+    async fn relay(&mut self) -> Result<(), QueueError> {
         let shared = &self.shared;
-        let all = shared.sweeps.swap(false, Ordering::AcqRel);
-        let by = (!all).then_some(&*shared.consumer);
-        let relayed = shared.queue.relay(by).await?;
-        if !relayed.refused.is_empty() && told.is_none_or(|told| told.elapsed() >= REMIND) {
-            *told = Some(Instant::now());
+        let began = Instant::now();
+        let all = began >= self.pauses_until && shared.sweeps.swap(false, Ordering::AcqRel);
+        let relayed = shared.queue.relay((!all).then_some(&mut self.own)).await?;
+        if !relayed.refused.is_empty() && self.told.is_none_or(|told| told.elapsed() >= REMIND) {
+            self.told = Some(Instant::now());
             for (task, why) in &relayed.refused {
                 shared.tell_refused(NoticeKind::RelayRefused, task, why);
             }
         }
-        relayed.lost.map_or(Ok(Duration::MAX), Err)
+        if !all {
+            return Ok(());
+        }
+        self.is_away = relayed.lost.is_some();
+        if self.is_away || !relayed.refused.is_empty() {
+            self.pauses_until = Instant::now() + PAUSE * began.elapsed();
+        }
+        relayed.lost.map_or(Ok(()), Err)
     }
 }

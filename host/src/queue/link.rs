@@ -239,7 +239,11 @@ impl Link {
                 },
             };
             let loads = node.loads.load(Ordering::Acquire);
-            let reply = self.send(&node, what, command, is_asking).await;
+            let (reply, was_sent) = self.try_send(&node, what, command, is_asking).await;
+            // Another server took its place while the call waited for a connection.
+            if !was_sent && node.is_replaced() && !self.is_prompt && !matches!(to, Destination::Node(_)) {
+                continue;
+            }
             let redirect =
                 reply.as_ref().err().and_then(|error| self.redis.nodes.redirect(error.source(), &node));
             match redirect {
@@ -267,14 +271,19 @@ impl Link {
         command: &Cmd,
         is_asking: bool,
     ) -> Result<Value, QueueError> {
+        self.try_send(node, what, command, is_asking).await.0
+    }
+
+    /// Like [`Link::send`]. Returns also whether the command may have been sent.
+    async fn try_send(
+        &self,
+        node: &Arc<Node>,
+        what: &'static str,
+        command: &Cmd,
+        is_asking: bool,
+    ) -> (Result<Value, QueueError>, bool) {
         if is_asking {
-            let both = [redis::cmd("ASKING"), command.clone()];
-            let [asking, reply] = self
-                .send_all(node, what, &both)
-                .await?
-                .try_into()
-                .map_err(|_| QueueError::unexpected(what, &node.address))?;
-            return asking.and(reply);
+            return (self.ask(node, what, command).await, true);
         }
         let mut epoch = 0;
         let reply = {
@@ -289,7 +298,16 @@ impl Link {
             });
             self.watched(node, call).await
         };
-        self.check(what, node, epoch, reply).await
+        // The first connection has the epoch 1.
+        (self.check(what, node, epoch, reply).await, epoch > 0)
+    }
+
+    /// Sends a command to the server that takes its slot, and has its key already.
+    async fn ask(&self, node: &Arc<Node>, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
+        let both = [redis::cmd("ASKING"), command.clone()];
+        let replies = self.send_all(node, what, &both).await?;
+        let [asking, reply] = replies.try_into().map_err(|_| QueueError::unexpected(what, &node.address))?;
+        asking.and(reply)
     }
 
     /// Gives a call up when another server takes the place of this one, and asks for that when it takes long.

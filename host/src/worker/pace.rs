@@ -16,6 +16,9 @@ use crate::queue::QueueError;
 
 /// The shortest and the longest wait between two tries.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// The longest wait where Redis is away. A connection makes few tries by itself, and work should go on soon
+/// when Redis is back, or another server has taken its place.
+const AWAY: Duration = Duration::from_millis(500);
 /// How often a lasting outage is logged.
 const REMIND: Duration = Duration::from_secs(30);
 
@@ -61,7 +64,8 @@ impl Pace {
 
     /// Notes an error and gives how long to wait before the next try.
     pub(crate) fn failed(&mut self, error: &QueueError) -> Duration {
-        self.failed_at(Instant::now(), chain(error))
+        let wait = self.failed_at(Instant::now(), chain(error));
+        if error.is_connection() { wait.min(AWAY) } else { wait }
     }
 
     fn failed_at(&mut self, now: Instant, error: String) -> Duration {

@@ -241,7 +241,7 @@ const CASES: &[Case] = &[
                 ("if not is_ours and not is_kept(status, entry) then return 0 end", ""),
                 ("redis.call('XACK', stream, group, entry) == 1", "true"),
             ],
-            &[("if last and tonumber(last[1]) >= tonumber(ARGV[5])", "if false")],
+            &[("if before and before >= number then", "if false then")],
         ],
     },
 ];

@@ -80,7 +80,7 @@ pub(crate) use redrive::{RedriveError, Redriven};
 pub(crate) use search::BOUNDS as SEARCH_BOUNDS;
 pub use servers::Redis;
 pub(crate) use settle::Reason;
-pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement, order_of};
+pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement};
 pub use status::Status;
 pub(crate) use status::{FlowProgress, TaskName, TaskStatus};
 

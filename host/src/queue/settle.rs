@@ -4,6 +4,7 @@
 //! sending a call again after an outage (`worker::settler`).
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -200,6 +201,11 @@ impl Ending {
         self.effects().is_some_and(|effects| effects.only_sets_values() && effects.len() <= MAX_SET_TOGETHER)
     }
 
+    /// Whether its script gets it in a short form, and settles it before those in the long form.
+    pub fn is_short(&self) -> bool {
+        self.form().is_plain()
+    }
+
     fn form(&self) -> AttemptForm {
         match &self.settlement {
             Settlement::Complete { effects: Some(_), result } if self.is_plain() && self.sets_values() => {
@@ -283,8 +289,8 @@ enum AttemptForm {
 #[derive(Debug, Clone, Copy)]
 pub struct SettleCall {
     pub lane: usize,
-    /// A call that is sent again, because its reply was lost, has the same number and gets the first reply.
-    /// It must name the same attempts in the same order.
+    /// A call that is sent again, because its reply was lost, has the same number and the same attempts. It
+    /// gets the first reply.
     pub number: u64,
 }
 
@@ -301,7 +307,7 @@ pub enum Settled {
     Unfinished,
 }
 
-/// Attempts in the form and the order in which one call names them. Redis keeps its replies in this order.
+/// Attempts in the form and the order in which one call names them.
 struct Arranged<'e> {
     /// The plugin of the plain ones.
     plugin: &'e str,
@@ -327,12 +333,6 @@ impl<'e> Arranged<'e> {
     }
 }
 
-/// The order in which [`Queue::settle`] names these attempts, as their places in the batch. It depends on
-/// what is known of them.
-pub fn order_of(batch: &[&Ending]) -> Vec<usize> {
-    Arranged::new(batch).order
-}
-
 /// The result of each attempt of a call.
 type Replies = Vec<Result<Settled, QueueError>>;
 
@@ -340,73 +340,62 @@ const WHAT: &str = "settle";
 
 impl Queue {
     /// Settles attempts in one call. Each succeeds or fails alone. The outer error means that the outcome is
-    /// unknown. The same call may then be repeated, as long as [`order_of`] its attempts stays the same.
+    /// unknown. The same call may then be repeated, also when more is known of its attempts by then.
     pub async fn settle(
         &self,
         consumer: &str,
         call: SettleCall,
         batch: &[&Ending],
     ) -> Result<Replies, QueueError> {
-        let arranged = Arranged::new(batch);
-        let command = self.settle_command(consumer, call, batch, &arranged);
-        let reply = self.link.script_command(&script::SETTLE, &command).await?;
-        let replies = self.shaped(WHAT, reply::array(reply))?;
-        self.replies(replies, arranged.order)
+        let replies = self.replies(&self.settle_command(consumer, call, batch), batch).await?;
+        replies.ok_or_else(|| QueueError::unexpected(WHAT, self.link.address()))
     }
 
-    /// Gives the results of a call whose reply was lost, and which named its attempts in this order. None:
-    /// Redis has not carried it out, and never will. Then its attempts may be sent with a higher number.
+    /// Asks for the results of a call whose reply was lost. None: Redis has not carried it out, and never
+    /// will. Then its attempts may be sent with a higher number.
     pub async fn settled_before(
         &self,
         consumer: &str,
         call: SettleCall,
-        order: &[usize],
+        batch: &[&Ending],
     ) -> Result<Option<Replies>, QueueError> {
-        // A call without attempts gets the reply to the one with its number, or takes its place.
-        let command = self.settle_command(consumer, call, &[], &Arranged::new(&[]));
-        let reply = self.link.script_command(&script::SETTLE, &command).await?;
-        let replies = self.shaped(WHAT, reply::array(reply))?;
-        if replies.is_empty() {
-            return Ok(None);
-        }
-        self.replies(replies, order.to_vec()).map(Some)
+        self.replies(&self.settle_command(consumer, call, &[]), batch).await
     }
 
-    /// Puts replies into the order of the batch.
-    fn replies(&self, replies: Vec<Value>, order: Vec<usize>) -> Result<Replies, QueueError> {
-        if replies.len() != order.len() {
-            return Err(QueueError::unexpected(WHAT, self.link.address()));
+    /// Sends a call, and finds the result of each attempt in its reply.
+    async fn replies(&self, command: &Cmd, batch: &[&Ending]) -> Result<Option<Replies>, QueueError> {
+        let reply = self.link.script_command(&script::SETTLE, command).await?;
+        if reply == Value::Nil {
+            return Ok(None);
         }
-        let settled = |reply| match reply {
-            Value::Int(1) => Ok(Settled::Done),
-            Value::Int(2) => Ok(Settled::Duplicate),
-            Value::Int(3) => Ok(Settled::Unfinished),
-            Value::Int(_) => Ok(Settled::Overtaken),
-            why => {
+        let named = |item| {
+            let [entry, result] = reply::tuple(item)?;
+            Ok((reply::text(entry)?, result))
+        };
+        let named = reply::array(reply).and_then(|items| items.into_iter().map(named).collect());
+        let mut named: HashMap<String, Value> = self.shaped(WHAT, named)?;
+        let result = |ending: &&Ending| match named.remove(ending.subject.entry()) {
+            None => Ok(Settled::Done),
+            Some(Value::Int(2)) => Ok(Settled::Duplicate),
+            Some(Value::Int(3)) => Ok(Settled::Unfinished),
+            Some(Value::Int(_)) => Ok(Settled::Overtaken),
+            Some(why) => {
                 let why = self.shaped(WHAT, reply::text(why))?;
                 Err(QueueError::refused(WHAT, self.link.address(), why))
             }
         };
-        let mut replies: Vec<_> = order.into_iter().zip(replies.into_iter().map(settled)).collect();
-        replies.sort_by_key(|(n, _)| *n);
-        Ok(replies.into_iter().map(|(_, reply)| reply).collect())
+        Ok(Some(batch.iter().map(result).collect()))
     }
 
     /// The call of the script that settles one attempt.
     pub(super) fn settle_one(&self, consumer: &str, ending: &Ending) -> Cmd {
         let (call, batch) = (SettleCall { lane: 0, number: 0 }, [ending]);
-        self.settle_command(consumer, call, &batch, &Arranged::new(&batch))
+        self.settle_command(consumer, call, &batch)
     }
 
     /// The call of the script.
-    fn settle_command(
-        &self,
-        consumer: &str,
-        call: SettleCall,
-        batch: &[&Ending],
-        arranged: &Arranged<'_>,
-    ) -> Cmd {
-        let Arranged { plugin, forms, order } = arranged;
+    fn settle_command(&self, consumer: &str, call: SettleCall, batch: &[&Ending]) -> Cmd {
+        let Arranged { plugin, forms, order } = Arranged::new(batch);
         let (keys, rules) = (&self.keys, &self.rules);
         let effects: Vec<Vec<EffectCall>> =
             batch.iter().map(|ending| self.effect_calls(ending.effects())).collect();
@@ -446,7 +435,7 @@ impl Queue {
         for form in AttemptForm::PLAIN {
             command.arg(forms.iter().filter(|of| **of == form).count());
         }
-        command.arg(values().count()).arg(*plugin);
+        command.arg(values().count()).arg(plugin);
         for block in [bare, setters] {
             let block = || block.iter().map(|n| batch[*n]);
             command.arg(block().map(|ending| ending.subject.entry()).collect::<Vec<_>>());
@@ -575,24 +564,9 @@ fn add_fields(command: &mut Cmd, fields: &RawFields) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::testing;
-
-    fn completed(is_known: bool) -> Ending {
-        let subject = EndingSubject::Task(Box::new(testing::task()));
-        let settlement = Settlement::Complete { result: None, effects: None };
-        Ending::new(subject, settlement, "p@1".into(), Some(Duration::ZERO), is_known, None)
-    }
 
     #[test]
     fn the_reason_of_a_malformed_entry_has_one_name() {
         assert_eq!(Reason::Malformed.into_str(), codec::MALFORMED);
-    }
-
-    #[test]
-    fn the_order_of_a_call_changes_when_a_task_may_be_known() {
-        let [mut first, second, known] = [false, false, true].map(completed);
-        assert_eq!(order_of(&[&known, &first, &second]), [1, 2, 0]);
-        first.may_be_known();
-        assert_eq!(order_of(&[&known, &first, &second]), [2, 0, 1]);
     }
 }

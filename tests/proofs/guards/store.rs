@@ -6,6 +6,7 @@
 
 mod attempt;
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 
 use redis::{Connection, FromRedisValue};
@@ -288,11 +289,12 @@ impl Store {
                 args.push(String::new());
             }
         }
-        let replies: Vec<redis::Value> = self.ending(&script::SETTLE.source, queue, keys, args)?;
-        replies
+        let named: HashMap<String, String> = self
+            .ending::<Vec<(String, String)>>(&script::SETTLE.source, queue, keys, args)?
             .into_iter()
-            .map(|reply| redis::from_redis_value(reply).map_err(|error| format!("a reply: {error}")))
-            .collect()
+            .collect();
+        let result = |attempt: &&Attempt| named.get(&attempt.entry).map_or_else(|| "1".into(), Clone::clone);
+        Ok(attempts.iter().map(result).collect())
     }
 
     /// Stages children, whose queue has room for `most`.

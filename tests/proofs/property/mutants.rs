@@ -63,8 +63,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle gives a repeated call a reply of its own",
         scripts: &[&script::SETTLE],
-        text: "if last and tonumber(last[1]) >= tonumber(ARGV[5])",
-        instead: "if false",
+        text: "if before and before >= number then",
+        instead: "if false then",
         found: "the reply that was lost",
     },
     Mutation {

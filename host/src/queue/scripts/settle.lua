@@ -26,15 +26,17 @@
 -- yet, and its host has held it for less than half a lease, so that no other host can own it. Of all effects
 -- it may have only values of the state that are set and do not expire.
 --
--- Gives for each attempt 1: done; 2: dropped, because its id belongs to another entry; 3: the task has ended,
--- but its track or its flow does not know it, as its status says; 0: another consumer settled or owns the
--- task, nothing was written; or the text of an error: nothing was written. It begins with TQEFFECT when the
--- effects can never be committed.
+-- Returns { entry, result } for each attempt with a result other than 1, which means done. 2: dropped,
+-- because its id belongs to another entry; 3: the task has ended, but its track or its flow does not know it,
+-- as its status says; 0: another consumer settled or owns the task, nothing was written; or the text of an
+-- error: nothing was written. It begins with TQEFFECT when the effects can never be committed.
 --
 -- XACK is the guard of each attempt. The result of a worker that lost its lease counts, if it comes first,
 -- except in a queue that limits which tasks run beside each other; only the owner may let a task fail or run
--- again. A repeated call gets the first reply. A call that was delayed on its way and arrives after a later
--- one does nothing.
+-- again. A call with the number of the last one gets the reply to that one, and does nothing else. So a
+-- repeated call may name its attempts in another form and order. A call without attempts asks for the reply
+-- to the one with its number. If that call has not arrived, the reply is nil, and the call does nothing when
+-- it arrives. A call that arrives after a later one does nothing either, and its reply is nil.
 
 -- How long (ms) the records of a task are kept after its last failure and the delay that follows: 30 days.
 local RECORDS_LIVE = 2592000000
@@ -47,7 +49,7 @@ local LEAST_COPIED = 3
 -- The most bytes of a result that are copied along.
 local MOST_COPIED = 1024
 
--- The entries of the attempts that this call has settled, and the replies.
+-- The entries of the attempts that this call has settled, and the reply.
 local settled, out
 -- Times of starts, by their age in ms: writing a number as text is expensive.
 local starts
@@ -110,9 +112,9 @@ local function complete_plain(first, count, results, base, set)
   -- Completes those that are left, and ends early with an error for attempt `i`.
   local function complete_rest()
     while i <= count do
-      local at = base + i
+      local at, result = base + i, nil
       if refused or (ours and not ours[i]) then
-        out[first + i] = refused or 0
+        result = refused or 0
       else
         own[2], own[4] = ARGV[at + count], started(ARGV[at + 2 * count])
         changes[2], changes[4] = own[2], own[4]
@@ -123,7 +125,7 @@ local function complete_plain(first, count, results, base, set)
         local status = KEYS[5 + first + i]
         ended.status, ended.entry = status, ARGV[at]
         settled[#settled + 1] = ended.entry
-        out[first + i] = end_task(ended)
+        result = end_task(ended)
         -- A copy begins with the result of its model, so one with a large result costs more than it saves.
         -- Nothing is copied from a status that something else had written into before.
         if model and not model.status and #(own[6] or '') <= MOST_COPIED
@@ -131,13 +133,17 @@ local function complete_plain(first, count, results, base, set)
           model.status = status
         end
       end
+      if result ~= 1 then append(out, { ARGV[at], result }) end
       i = i + 1
     end
   end
   -- Each attempt fails alone.
   while i <= count do
     local failure = try(complete_rest)
-    if failure then out[first + i], i = failure, i + 1 end
+    if failure then
+      append(out, { ARGV[base + i], failure })
+      i = i + 1
+    end
   end
   told.events = events
   while events and before < #settled do
@@ -325,7 +331,8 @@ begin_call()
 take_told()
 local last = redis.call('GET', KEYS[5])
 last = last and cmsgpack.unpack(last)
-if last and tonumber(last[1]) >= tonumber(ARGV[5]) then return last[2] end
+local number, before = tonumber(ARGV[5]), last and tonumber(last[1])
+if before and before >= number then return before == number and last[2] end
 
 consumer, settled, out, starts = ARGV[4], {}, {}, {}
 local without, with, set_without = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -339,9 +346,10 @@ while value_at <= #ARGV do
   local one = next_attempt()
   local result = try(settle, one)
   if type(result) == 'number' and result > 0 then append(settled, one.entry) end
-  out[#out + 1] = result
+  if result ~= 1 then append(out, { one.entry, result }) end
 end
 
 if #settled > 0 then redis.call('XDEL', stream, unpack(settled)) end
-redis.pcall('SET', KEYS[5], cmsgpack.pack({ ARGV[5], out }), 'PX', 3600000)
-return out
+local reply = #KEYS > 5 and out
+redis.pcall('SET', KEYS[5], cmsgpack.pack({ ARGV[5], reply }), 'PX', 3600000)
+return reply

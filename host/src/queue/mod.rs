@@ -28,6 +28,7 @@ pub(crate) mod hold;
 pub(crate) mod hosts;
 pub(crate) mod import;
 pub(crate) mod keys;
+mod layout;
 mod library;
 pub(crate) mod link;
 pub(crate) mod list;

@@ -58,8 +58,8 @@ pub mod testing {
         pub use crate::queue::redrive::DeadChoice;
         pub use crate::queue::{
             Begun, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask, NoEffects, Queue,
-            Redis, SettleCall, Settled, Settlement, Start, Status, StreamEntry, TaskFilter, codec, order_of,
-            schedule, script,
+            Redis, SettleCall, Settled, Settlement, Start, Status, StreamEntry, TaskFilter, codec, schedule,
+            script,
         };
     }
     pub mod sandbox {

@@ -1,6 +1,5 @@
 //! A call that settles tasks has no reply for so long that its tasks may have a status by then: another host
-//! may have begun them. Such tasks come in another form and in another order, so the host asks what became of
-//! the call, and does not send it again.
+//! may have begun them. The host names such tasks in another form and order when it sends the call again.
 
 use std::collections::BTreeMap;
 
@@ -14,41 +13,36 @@ const TASKS: usize = 2000;
 /// Which attempts share a call is up to the machine; on a busy one, few calls have tasks of both kinds.
 const MOST_ROUNDS: usize = 40;
 
-/// Adds tasks that set a value, and as many that have no effects, in turn.
+/// Adds tasks that set a value, and as many without effects, in turn. The ids of the latter end in 1.
 const FILL: &str = "for n = tonumber(ARGV[1]), tonumber(ARGV[2]) do
         local calls = n % 2 == 0 and '[[\"set\",\"v' .. n .. '\",\"x\",0]]' or '[]'
-        redis.call('XADD', KEYS[1], '*', 'do', calls)
+        redis.call('XADD', KEYS[1], (1700000000000 + n) .. '-' .. n % 2, 'do', calls)
     end";
 
-/// Gives how many attempts the last call of a lane had.
-const ATTEMPTS: &str = "return #cmsgpack.unpack(redis.call('GET', KEYS[1]))[2]";
-
-/// The calls of settle.lua since the last look: the first 32 words of each. The third one tells how many keys
-/// follow, and the eighth is the key of the lane's last reply.
+/// The calls of settle.lua since the last look: the first 32 words of each. The eighth is the key of the
+/// lane's last reply. The keys of the statuses follow, in the short form those of tasks without effects
+/// first.
 fn settlements(bench: &mut Bench) -> Vec<Vec<Vec<u8>>> {
     // Each has its time, duration and client beside the command.
     type Call = (u64, u64, u64, Vec<Vec<u8>>, String, String);
     let calls: Vec<Call> = bench.redis("SLOWLOG", ("GET", 100_000));
     let _: () = bench.redis("SLOWLOG", "RESET");
     let is_settle = |words: &Vec<Vec<u8>>| {
-        words.len() > 13 && words[0] == b"FCALL" && words[1].ends_with(script::SETTLE.sha1().as_bytes())
+        words.len() > 9 && words[0] == b"FCALL" && words[1].ends_with(script::SETTLE.sha1().as_bytes())
     };
     calls.into_iter().map(|(_, _, _, words, ..)| words).filter(is_settle).collect()
 }
 
-/// Whether a call that names no task asks what became of another one.
-fn asks(words: &[Vec<u8>]) -> bool {
-    // The five keys, then the group, retention, window, consumer and the number of the call.
-    words[2] == b"5" && words.get(13..18).is_some_and(|counts| counts.iter().all(|count| count == b"0"))
+/// Whether the tasks of a call may be known. Then a marker follows the status of each.
+fn is_long(words: &[Vec<u8>]) -> bool {
+    words[9] == b"work"
 }
 
-/// Whether the last call of a lane has tasks of both kinds. If they may be known, they come in the order in
-/// which they ended, which is another one. Each task has the key of its status, and each value its own.
-fn is_mixed(bench: &mut Bench, words: &[Vec<u8>]) -> bool {
-    let attempts: usize = bench.redis("EVAL", (ATTEMPTS, 1, &words[7]));
-    let keys: usize = String::from_utf8_lossy(&words[2]).parse().expect("a count");
-    let values = keys - 5 - attempts;
-    0 < values && values < attempts
+/// Whether a call has tasks of both kinds in the short form. If they may be known, they come in the order in
+/// which they ended, which is another one.
+fn is_mixed(words: &[Vec<u8>]) -> bool {
+    let statuses = || words[8..].iter().filter(|key| key.starts_with(b"tq:{work}:task:"));
+    !is_long(words) && ["-0", "-1"].iter().all(|end| statuses().any(|key| key.ends_with(end.as_bytes())))
 }
 
 /// Adds tasks and loses the replies to their settlements, until one of them has tasks of both kinds. Gives
@@ -64,11 +58,11 @@ fn lose_a_mixed_call(bench: &mut Bench, proxy: &Proxy) -> usize {
         // A lane repeats a call that has lost its reply.
         let mut seen = BTreeMap::new();
         let is_lost = eventually("a lane repeats a call, or all is settled", || {
-            for call in settlements(bench).into_iter().filter(|call| !asks(call)) {
+            for call in settlements(bench) {
                 *seen.entry(call).or_insert(0) += 1;
             }
             let again: Vec<_> = seen.iter().filter(|(_, times)| **times > 1).map(|(call, _)| call).collect();
-            if again.iter().any(|call| is_mixed(bench, call)) {
+            if again.iter().any(|call| is_mixed(call)) {
                 return Some(true);
             }
             let is_over = seen.values().any(|times| *times > 4) || bench.redis::<u64>("XLEN", "work") == 0;
@@ -96,8 +90,8 @@ fn network_26_tasks_that_may_be_known_by_now_are_settled_once() {
     for value in &values {
         let _: () = bench.redis("SET", (value, "later"));
     }
-    eventually("Redis is asked what became of a call", || {
-        settlements(&mut bench).iter().any(|call| asks(call)).then_some(())
+    eventually("a call comes in the long form", || {
+        settlements(&mut bench).iter().any(|call| is_long(call)).then_some(())
     });
     proxy.heal();
     bench.until_drained("work");

@@ -137,7 +137,7 @@ const CASES: &[Case] = &[
             )],
             &[("(completes or buries or mark == 'here')", "completes")],
             &[("(completes or buries or mark == 'here')", "(completes or buries)")],
-            &[("or join_refusal(KEYS[4])", "")],
+            &[("'hash')\n  or join_refusal(status)\n", "'hash')\n")],
             &[("or join_refusal(status) ~= nil", "")],
             &[("if bad then error(bad) end", "")],
             &[("is_broken or not queue\n      or", "not queue\n      or")],
@@ -150,8 +150,8 @@ const CASES: &[Case] = &[
         mutations: &[
             &[("redis.call('LPOP', children)", "local _ = children")],
             &[("if is_full then", "if false then")],
-            &[("redis.call('ZADD', KEYS[2], now + 1000, member)", "")],
-            &[("redis.call('ZREM', KEYS[2], member)\n      redis.call('HDEL'", "redis.call('HDEL'")],
+            &[("redis.call('ZADD', delayed, now + 1000, member)", "")],
+            &[("redis.call('ZREM', delayed, member)\n      redis.call('HDEL'", "redis.call('HDEL'")],
             &[("redis.call('PERSIST', one.children)", "")],
         ],
     },
@@ -192,8 +192,8 @@ const CASES: &[Case] = &[
         what: "the dead letter of a flow goes when the flow is healed, and if it is gone the task stays away",
         scenario: a_flow_is_healed_after_its_burial,
         mutations: &[
-            &[("redis.call('HSET', flow, 'letter', letter, 'dead', KEYS[4])", "")],
-            &[("if joins then flows.leave(key_of(status, id, 'flow'), dead) end", "")],
+            &[("redis.call('HSET', flow, 'letter', letter, 'dead', dead)", "")],
+            &[("if joins then flows.leave(key_of(status, id, 'flow'), buried) end", "")],
             &[("if not letter then return end", "letter = letter or { at, {} }")],
             &[("redis.call('HSET', status, field, noted)", "")],
             &[("redis.call('PERSIST', flow)\n", "")],
@@ -205,10 +205,7 @@ const CASES: &[Case] = &[
         mutations: &[
             &[("redis.call('DEL', flow)\n", "")],
             &[("fields = cmsgpack.unpack(redis.call('HGET', flow, 'fields'))", "")],
-            &[(
-                "if has_flow and not found and not runs and not known_entry and status then",
-                "if false then",
-            )],
+            &[("if has_flow and not found and not runs and not known_entry and is then", "if false then")],
         ],
     },
     Case {
@@ -241,7 +238,7 @@ const CASES: &[Case] = &[
                 ("if not is_ours and not is_kept(status, entry) then return 0 end", ""),
                 ("redis.call('XACK', stream, group, entry) == 1", "true"),
             ],
-            &[("if last and tonumber(last[1]) >= tonumber(ARGV[5])", "if false")],
+            &[("if before and before >= tonumber(number) then", "if false then")],
         ],
     },
 ];

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tqhost::testing::queue::script;
+
 use crate::dashboard::Browser;
 use crate::support::bench::guest_path;
 use crate::support::files::{marked, put};
@@ -408,45 +410,41 @@ fn a_host_takes_up_its_load_step_by_step_after_a_hold() {
 
 #[test]
 fn a_call_of_the_script_that_is_repeated_counts_once() {
-    let script = [
-        include_str!("../../host/src/queue/scripts/lib.lua"),
-        include_str!("../../host/src/queue/scripts/hold.lua"),
-    ]
-    .join("\n");
+    let script = &script::HOLD.source;
     let mut bench = Bench::new("[queues.work]\n");
     let mut call = |what: &str, consumer: &str, rest: &[&str]| -> (u64, u64) {
         let (state, wait, ..): (u64, u64, u64, u64) =
-            bench.redis("EVAL", (&script, 1, "tq:{work}:hold", what, 2, 30_000, consumer, rest));
+            bench.redis("EVAL", (script, 1, "tq:{work}:hold", what, 2, 30_000, consumer, rest));
         (state, wait)
     };
-    let failed = ["0", "1-0", "0", "down", "t1", "0"];
+    let failed = ["0", "0", "1-0", "0", "down", "t1", "0"];
     assert_eq!([call("failed", "a", &failed), call("failed", "a", &failed)], [(0, 0); 2]);
-    assert_eq!(call("through", "a", &["0"]), (0, 0));
+    assert_eq!(call("through", "a", &["0", "0"]), (0, 0));
     assert_eq!(call("failed", "a", &failed), (0, 0));
-    let (state, wait) = call("failed", "b", &["0", "2-0", "0", "down", "t2", "0"]);
+    let (state, wait) = call("failed", "b", &["0", "0", "2-0", "0", "down", "t2", "0"]);
     assert!(state == 1 && (29_000..=30_000).contains(&wait), "{state} {wait}");
-    assert_eq!(call("through", "a", &["0"]).0, 1, "an attempt that began before ends nothing");
-    assert_eq!(call("ask", "a", &["5000"]).0, 1);
+    assert_eq!(call("through", "a", &["0", "0"]).0, 1, "an attempt that began before ends nothing");
+    assert_eq!(call("ask", "a", &["0", "5000"]).0, 1);
     // The time is over: one of them has the probe, also if it asks again.
     let mut call = |what: &str, consumer: &str, rest: &[&str]| -> (u64, u64) {
         let (state, wait, ..): (u64, u64, u64, u64) =
-            bench.redis("EVAL", (&script, 1, "tq:{work}:hold", what, 2, 0, consumer, rest));
+            bench.redis("EVAL", (script, 1, "tq:{work}:hold", what, 2, 0, consumer, rest));
         (state, wait)
     };
-    assert_eq!([call("ask", "a", &["5000"]), call("ask", "a", &["5000"])], [(2, 0); 2]);
-    let (state, wait) = call("ask", "b", &["5000"]);
+    assert_eq!([call("ask", "a", &["0", "5000"]), call("ask", "a", &["0", "5000"])], [(2, 0); 2]);
+    let (state, wait) = call("ask", "b", &["0", "5000"]);
     assert!(state == 1 && (1..=5000).contains(&wait), "{state} {wait}");
-    assert_eq!(call("keep", "b", &["0"]).0, 1, "it is not the one that has it");
-    assert_eq!(call("ask", "b", &["5000"]).0, 1);
-    assert_eq!(call("keep", "a", &["0"]).0, 1);
-    assert_eq!(call("ask", "b", &["5000"]), (2, 0));
-    assert_eq!([call("through", "b", &["1"]), call("through", "b", &["1"])], [(0, 0); 2]);
-    assert_eq!(call("ask", "a", &["5000"]), (0, 0));
+    assert_eq!(call("keep", "b", &["0", "0"]).0, 1, "it is not the one that has it");
+    assert_eq!(call("ask", "b", &["0", "5000"]).0, 1);
+    assert_eq!(call("keep", "a", &["0", "0"]).0, 1);
+    assert_eq!(call("ask", "b", &["0", "5000"]), (2, 0));
+    assert_eq!([call("through", "b", &["1", "0"]), call("through", "b", &["1", "0"])], [(0, 0); 2]);
+    assert_eq!(call("ask", "a", &["0", "5000"]), (0, 0));
     // Time: the service asks for more than the queue, up to an hour.
     for n in ["3-0", "4-0"] {
-        call("failed", "a", &["0", n, "99999999", "down", n, "0"]);
+        call("failed", "a", &["0", "0", n, "99999999", "down", n, "0"]);
     }
-    let (_, wait) = call("ask", "a", &["5000"]);
+    let (_, wait) = call("ask", "a", &["0", "5000"]);
     assert!((3_599_000..=3_600_000).contains(&wait), "{wait}");
 }
 

@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use tqhost::testing::config::Config;
 use tqhost::testing::queue::codec::decode;
 use tqhost::testing::queue::{
-    Ending, EndingSubject, Queue, Redis, SettleCall, Settled, Settlement, StreamEntry, order_of,
+    Ending, EndingSubject, Queue, Redis, SettleCall, Settled, Settlement, StreamEntry,
 };
 
 use crate::support::Bench;
@@ -47,21 +47,21 @@ impl Settler {
     }
 
     fn settle(&mut self, endings: &[&Ending]) -> Vec<Settled> {
-        self.settle_somehow(endings).expect("a reply for each")
+        self.calls += 1;
+        self.settle_again(endings).expect("a reply for each")
     }
 
-    /// None: the reply is that of a call with other attempts.
-    fn settle_somehow(&mut self, endings: &[&Ending]) -> Option<Vec<Settled>> {
-        self.calls += 1;
+    /// Sends the last call again. None: Redis does not carry it out.
+    fn settle_again(&mut self, endings: &[&Ending]) -> Option<Vec<Settled>> {
         let call = SettleCall { lane: 0, number: self.calls };
         let replies = self.runtime.block_on(self.queue.settle(HOST, call, endings)).ok()?;
         Some(replies.into_iter().map(|reply| reply.expect("not refused")).collect())
     }
 
-    /// Gives the results of the last call, which named its attempts in this order.
-    fn settled_before(&mut self, order: &[usize]) -> Option<Vec<Settled>> {
+    /// Asks for the results of the last call.
+    fn settled_before(&mut self, endings: &[&Ending]) -> Option<Vec<Settled>> {
         let call = SettleCall { lane: 0, number: self.calls };
-        let replies = self.runtime.block_on(self.queue.settled_before(HOST, call, order)).expect("a reply");
+        let replies = self.runtime.block_on(self.queue.settled_before(HOST, call, endings)).expect("a reply");
         replies.map(|replies| replies.into_iter().map(|reply| reply.expect("not refused")).collect())
     }
 }
@@ -159,27 +159,28 @@ fn without_statuses_as_many_are_completed_as_were_still_there() {
 }
 
 #[test]
-fn the_replies_of_a_call_are_known_although_its_attempts_have_changed_their_order() {
+fn a_repeated_call_may_name_its_attempts_in_another_form_and_order() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
     let mut settler = Settler::new(&bench);
     let (done, overtaken) = (Settled::Done, Settled::Overtaken);
     let [there, cancelled, late] = [(); 3].map(|()| deliver(&mut bench, HOST));
     bench.tqhost(&["cancel", STREAM, &cancelled]).ok();
     let mut endings = [there, cancelled].map(|id| completed(&id, None));
-    let sent = order_of(&endings.each_ref());
     assert_eq!(settler.settle(&endings.each_ref()), [done, overtaken]);
     // The reply was lost, and meanwhile another host may have taken over the first task.
     endings[0].may_be_known();
-    assert_ne!(order_of(&endings.each_ref()), sent);
-    let before = settler.settled_before(&sent);
-    assert_eq!(before, Some(vec![done, overtaken]));
+    let [first, second] = endings.each_ref();
+    assert_eq!(settler.settle_again(&[first, second]), Some(vec![done, overtaken]));
+    assert_eq!(settler.settle_again(&[second, first]), Some(vec![overtaken, done]));
+    assert_eq!(settler.settled_before(&[first, second]), Some(vec![done, overtaken]));
 
     // Redis has not carried out this call, and does not carry it out when it arrives after all.
     let late = completed(&late, None);
     settler.calls += 1;
-    assert_eq!(settler.settled_before(&[0]), None);
+    assert_eq!([settler.settled_before(&[&late]), settler.settled_before(&[&late])], [None, None]);
+    assert_eq!(settler.settle_again(&[&late]), None);
     settler.calls -= 1;
-    let arrives = settler.settle_somehow(&[&late]);
-    assert!(arrives.is_none(), "{arrives:?}");
+    assert_eq!(settler.settle_again(&[first]), None, "a later call has arrived");
+    settler.calls += 1;
     assert_eq!(settler.settle(&[&late]), [done]);
 }

@@ -16,7 +16,7 @@ use super::walk::FIRST;
 use crate::config::units::show_duration;
 use crate::queue::hosts::is_host;
 use crate::queue::reply;
-use crate::queue::script::{ADOPT, FORGET, ScriptCall};
+use crate::queue::script::{ADOPT, FORGET};
 use crate::queue::stand::{EntryNumber, entry_number};
 use crate::queue::{Queue, QueueError};
 
@@ -424,20 +424,20 @@ impl Queue {
     /// Notes where the group stands, creates it if it is missing, and confirms the other groups.
     async fn take_over(&self, found: &Remains, orders: &AdoptOrders) -> Result<(), QueueError> {
         let Some(stand) = &found.stand else { return Ok(()) };
-        let keys = &self.keys;
-        let call = ScriptCall::new(&ADOPT).key(&keys.stream).key(&keys.history).key(&keys.adopted);
+        let call = self.call(&ADOPT);
         let from = orders.from.map(Beginning::in_redis).unwrap_or_default();
-        let call = call.arg(&self.rules.group).arg(from).arg(u8::from(orders.is_done));
         let groups: Vec<&str> = stand.others.iter().map(|group| group.name.as_str()).collect();
-        self.link.script(&call.arg(groups)).await.map(drop)
+        self.link
+            .script(&call.arg("from", from).arg("is_done", u8::from(orders.is_done)).arg("groups", groups))
+            .await
+            .map(drop)
     }
 
     /// Deletes what the group was done with before tqhost came. Gives how many entries.
     async fn forget_history(&self) -> Result<u64, QueueError> {
         let (mut from, mut deleted) = (FIRST.to_owned(), 0);
         while !from.is_empty() {
-            let call = ScriptCall::new(&FORGET).key(&self.keys.stream).key(&self.keys.history);
-            let call = call.arg(&self.rules.group).arg(&from).arg(PAGE).arg(BYTES);
+            let call = self.call(&FORGET).arg("from", &from).arg("limit", PAGE).arg("bytes", BYTES);
             let reply = self.link.script(&call).await?;
             let [next, count] = self.shaped("forget", reply::tuple(reply))?;
             deleted += self.shaped("forget", reply::count(&count))?;

@@ -8,7 +8,7 @@
 use super::dead_format;
 use crate::queue::dead::Pages;
 use crate::queue::reply;
-use crate::queue::script::{CONVERT, REPLACE, ScriptCall};
+use crate::queue::script::{CONVERT, REPLACE};
 use crate::queue::{Queue, QueueError};
 
 /// Items in one step, and the bytes at which it ends.
@@ -22,8 +22,8 @@ impl Queue {
     pub(super) async fn convert_list(&self) -> Result<u64, QueueError> {
         let mut turned = 0;
         loop {
-            let call = ScriptCall::new(&CONVERT).key(&self.keys.dead).key(&self.keys.dead_list);
-            let reply = self.link.script(&call.arg(PAGE).arg(BYTES)).await?;
+            let call = self.call(&CONVERT);
+            let reply = self.link.script(&call.arg("limit", PAGE).arg("bytes", BYTES)).await?;
             let [done, left] = self.shaped("convert", reply::tuple(reply))?;
             turned += self.shaped("convert", reply::count(&done))?;
             if self.shaped("convert", reply::count(&left))? == 0 {
@@ -47,8 +47,8 @@ impl Queue {
                     dead_format::convert(&self.rules.name, &letter.entry, &letter.raw, told, task_fields);
                 // One with too many fields stays as it is.
                 if fields.len() * 2 <= MAX_PARTS {
-                    let call = ScriptCall::new(&REPLACE).key(&self.keys.dead).arg(&letter.entry);
-                    calls.push(fields.iter().fold(call, |call, (name, value)| call.arg(name).arg(value)));
+                    let call = self.call(&REPLACE);
+                    calls.push(call.arg("entry", &letter.entry).fields(&fields));
                 }
             }
             for reply in self.link.scripts("convert dead letters", &calls).await? {

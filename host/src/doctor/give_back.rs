@@ -343,8 +343,9 @@ impl Queue {
         to: &str,
         most: usize,
     ) -> Result<Vec<(String, bool)>, QueueError> {
-        let call = ScriptCall::new(&NAMES).key(&self.keys.stream).arg(from).arg(to);
-        let reply = self.link.script(&call.arg(command).arg(most).arg(BYTES)).await?;
+        let call = self.call(&NAMES).arg("from", from).arg("to", to);
+        let reply =
+            self.link.script(&call.arg("command", command).arg("most", most).arg("bytes", BYTES)).await?;
         let row = |row| {
             let [id, is_reserved] = reply::tuple(row)?;
             Ok((reply::text(id)?, reply::count(&is_reserved)? == 1))
@@ -481,12 +482,11 @@ impl Queue {
         let keys = &self.keys;
         let Terms { early, lease, only_looks } = terms;
         let list = self.rules.list.as_ref().map_or(&keys.stream, |list| &list.key);
-        let call = ScriptCall::new(if only_looks { &RETURN_LOOK } else { &RETURN });
-        let call = call.key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(list);
-        let call = call.key(&keys.owners).key(&keys.tracks);
-        let call = call.arg(&self.rules.group).arg(which).arg(u8::from(early)).arg(lease.as_millis() as u64);
-        let call = call.arg(keys.task("")).arg(u8::from(only_looks));
-        let reply = self.link.script(&these.iter().fold(call, |call, one| call.arg(one))).await?;
+        let call = self.call(if only_looks { &RETURN_LOOK } else { &RETURN });
+        let call = call.key("list", list).arg("which", which).arg("early", u8::from(early));
+        let call = call.arg("lease", lease.as_millis() as u64).arg("statuses", keys.task(""));
+        let call = call.arg("only_looks", u8::from(only_looks)).arg("tasks", these);
+        let reply = self.link.script(&call).await?;
         self.shaped("return", Returned::read(reply))
     }
 

@@ -123,17 +123,13 @@ impl Queue {
         let keys = &self.keys;
         let call = |suspect: &Suspect| {
             let call = self
-                .ending_call(if mend { &MEND } else { &MEND_LOOK })
-                .key(&keys.delayed)
-                .key(&keys.parked)
-                .key(&keys.dead);
-            let call = call
-                .key(suspect.status.clone().unwrap_or_else(|| keys.task(&suspect.id)))
-                .key(suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()))
-                .key(&keys.history)
-                .arg(suspect.kind.into_str())
-                .arg(u8::from(mend));
-            call.arg(&suspect.subject).arg(&suspect.id).arg(millis(suspect.patience))
+                .call(if mend { &MEND } else { &MEND_LOOK })
+                .key("status", suspect.status.clone().unwrap_or_else(|| keys.task(&suspect.id)))
+                .key("marker", suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()))
+                .arg("suspicion", suspect.kind.into_str())
+                .arg("mends", u8::from(mend));
+            let call = call.arg("subject", &suspect.subject).arg("id", &suspect.id);
+            call.arg("patience", millis(suspect.patience))
         };
         let replies = self.link.scripts("look again", &suspects.iter().map(call).collect::<Vec<_>>()).await?;
         let judgement = |reply: Value| {
@@ -258,18 +254,12 @@ impl Queue {
     /// Asks the script about tasks.
     async fn examine(&self, asked: &[Asked<'_>], mend: bool) -> Result<Vec<Examined>, QueueError> {
         let keys = &self.keys;
-        let mut call = self
-            .ending_call(if mend { &EXAMINE } else { &EXAMINE_LOOK })
-            .key(&keys.delayed)
-            .key(&keys.parked);
+        let mut call = self.call(if mend { &EXAMINE } else { &EXAMINE_LOOK }).arg("mends", u8::from(mend));
         for task in asked {
             // Whoever may write a status could name any key there.
             let marker = task.marker.filter(|key| keys.is_marker(key)).unwrap_or(keys.stream.as_bytes());
-            call = call.key(keys.task(task.id)).key(marker);
-        }
-        call = call.arg(u8::from(mend));
-        for task in asked {
-            call = call.arg(task.id).arg(task.look);
+            call = call.key("status", keys.task(task.id)).key("marker", marker);
+            call = call.arg("id", task.id).arg("before", task.look);
         }
         let reply = self.link.script(&call).await?;
         let examined: Shaped<Vec<Examined>> =

@@ -67,12 +67,12 @@ impl Queue {
     /// A page of `stream`, which is the queue's stream or its dead letters.
     pub(super) async fn survey(&self, stream: &str, from: &str) -> Result<Page<SurveyedEntry>, QueueError> {
         let call = ScriptCall::new(&SURVEY)
-            .key(stream)
-            .key(&self.keys.history)
-            .arg(&self.rules.group)
-            .arg(from)
-            .arg(PAGE)
-            .arg(BYTES);
+            .key("stream", stream)
+            .key("history", &self.keys.history)
+            .arg("group", &self.rules.group)
+            .arg("from", from)
+            .arg("limit", PAGE)
+            .arg("bytes", BYTES);
         let reply = self.link.script(&call).await?;
         let seen = |item| {
             let [entry, id, skipped] = reply::tuple(item)?;
@@ -86,12 +86,7 @@ impl Queue {
 
     /// A page of the pending entries.
     pub(super) async fn claimed(&self, from: &str) -> Result<Page<PendingEntry>, QueueError> {
-        let call = ScriptCall::new(&CLAIMED)
-            .key(&self.keys.stream)
-            .arg(&self.rules.group)
-            .arg(from)
-            .arg(PAGE)
-            .arg(BYTES);
+        let call = self.call(&CLAIMED).arg("from", from).arg("limit", PAGE).arg("bytes", BYTES);
         let reply = self.link.script(&call).await?;
         let claimed = |item| {
             let [entry, idle, there] = reply::tuple(item)?;
@@ -110,8 +105,7 @@ impl Queue {
         cursor: &str,
         count: usize,
     ) -> Result<(Page<Parked>, usize), QueueError> {
-        let call =
-            ScriptCall::new(&PARKED).key(&self.keys.delayed).key(&self.keys.parked).arg(cursor).arg(count);
+        let call = self.call(&PARKED).arg("cursor", cursor).arg("count", count);
         let reply = self.link.script(&call).await?;
         let parked = |item| {
             let [member, id, forgotten, unreadable] = reply::tuple(item)?;

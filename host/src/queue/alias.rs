@@ -172,10 +172,11 @@ impl Queue {
     /// Notes aliases in the queue with these keys.
     pub(super) async fn note(&self, keys: &QueueKeys, named: &[NamedTask]) -> Result<(), QueueError> {
         for some in named.chunks(NOTED) {
-            let mut call = ScriptCall::new(&script::ALIAS).key(&keys.stream).arg(MOST);
+            let mut call = ScriptCall::new(&script::ALIAS).key("stream", &keys.stream).arg("most", MOST);
             for NamedTask { alias, id, enqueued_at, lives } in some {
                 let enqueued_at = enqueued_at.map_or_else(String::new, |at| at.to_string());
-                call = call.key(alias).arg(id).arg(enqueued_at).arg(millis(*lives));
+                call = call.key("alias", alias).arg("id", id);
+                call = call.arg("enqueued_at", enqueued_at).arg("lives", millis(*lives));
             }
             self.link.script(&call).await?;
         }

@@ -67,10 +67,11 @@ impl Queue {
         };
         let marker = keys.known_marker(marker);
         let flow = keys.flow(id);
-        let call = self.ending_call(&script::CANCEL).key(&keys.delayed).key(&keys.parked);
-        let call = call.key(keys.task(id)).key(&marker).key(&flow.about).key(&flow.children);
+        let call = self.call(&script::CANCEL).key("status", keys.task(id)).key("marker", &marker);
+        let call = call.key("flow", &flow.about).key("children", &flow.children);
         let only_waiting = if only_waiting { "1" } else { "" };
-        let call = call.arg(id).arg(found.entry).arg(only_waiting).arg(found.member);
+        let call = call.arg("id", id).arg("listed_entry", found.entry);
+        let call = call.arg("only_waiting", only_waiting).arg("listed_member", found.member);
         let before = self.link.script(&call).await?;
         Ok(Status::parse(&self.shaped("cancel", reply::bytes(before))?))
     }

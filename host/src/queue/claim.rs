@@ -205,9 +205,9 @@ impl Queue {
         count: usize,
         outlived: Duration,
     ) -> Result<Reclaimed, QueueError> {
-        let call = self.ending_call(&script::RECLAIM).key(&self.keys.delayed).key(&self.keys.history);
-        let call = call.arg(consumer).arg(millis(self.rules.lease)).arg(cursor);
-        let call = self.within_limits(call.arg(count).arg(BYTES).arg(millis(outlived)));
+        let call = self.call(&script::RECLAIM).arg("consumer", consumer);
+        let call = call.arg("lease", millis(self.rules.lease)).arg("from", cursor).arg("limit", count);
+        let call = self.within_limits(call.arg("bytes", BYTES).arg("outlived", millis(outlived)));
         // Whoever is alive may have been heard again before a call that comes late.
         let reply = self.link.prompt().script(&call).await?;
         self.shaped("reclaim", reclaim_reply(reply))
@@ -256,9 +256,9 @@ impl Queue {
         let mut found = Recovered::default();
         let mut from = "-".to_owned();
         while !from.is_empty() && found.entries.is_empty() {
-            let call =
-                ScriptCall::new(&script::RECOVER).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
-            let reply = link.script(&call.arg(&from).arg(LOOK).arg(count).arg(BYTES).arg(in_flight)).await?;
+            let call = self.call(&script::RECOVER).arg("consumer", consumer).arg("from", &from);
+            let call = call.arg("look", LOOK).arg("give", count).arg("bytes", BYTES);
+            let reply = link.script(&call.arg("in_flight", in_flight)).await?;
             from = self.shaped("recover", recover_reply(reply, &mut found.entries, &mut found.lost))?;
         }
         found.more = !from.is_empty();
@@ -302,20 +302,27 @@ impl Queue {
         holders: &[Option<String>],
     ) -> Result<Vec<Begin>, QueueError> {
         let (keys, rules) = (&self.keys, &self.rules);
-        let mut call = self.ending_call(&script::BEGIN).key(&keys.delayed).key(&keys.parked);
+        let call = self
+            .call(&script::BEGIN)
+            .arg("consumer", consumer)
+            .arg("plugin", plugin)
+            .arg("lease", millis(rules.lease));
+        let mut call = call.arg("max_crashes", rules.max_crashes);
         for (task, holder) in tasks.iter().zip(holders) {
             let holder = holder.as_ref().map_or_else(|| keys.stream.clone(), |holder| keys.task(holder));
-            call = call.key(keys.task(task.id)).key(keys.marker(task.key)).key(holder);
-        }
-        call = call.arg(consumer).arg(plugin).arg(millis(rules.lease)).arg(rules.max_crashes);
-        for task in tasks {
             call = call
-                .arg(task.entry)
-                .arg(task.attempt)
-                .arg(task.enqueued_at_ms)
-                .arg(task.id)
-                .arg(millis(task.held));
-            call = call.arg(task.crashes).arg(u8::from(task.alone)).arg(task.fence).arg(u8::from(task.again));
+                .key("status", keys.task(task.id))
+                .key("marker", keys.marker(task.key))
+                .key("holder", holder)
+                .arg("entry", task.entry)
+                .arg("attempt", task.attempt)
+                .arg("enqueued_at", task.enqueued_at_ms)
+                .arg("id", task.id)
+                .arg("held", millis(task.held))
+                .arg("crashes", task.crashes)
+                .arg("alone", u8::from(task.alone))
+                .arg("fence", task.fence)
+                .arg("again", u8::from(task.again));
         }
         let reply = self.link.script(&call).await?;
         self.shaped("begin", begin_reply(reply, tasks))
@@ -327,17 +334,20 @@ impl Queue {
         consumer: &str,
         beats: &[HeartbeatReport],
     ) -> Result<Vec<Lease>, QueueError> {
-        let mut call = self.ending_call(&script::HEARTBEAT);
-        for beat in beats {
-            call = call.key(self.keys.task(&beat.task_id)).key(self.keys.marker(beat.key.as_deref()));
-        }
-        call = call.arg(consumer).arg(millis(self.rules.lease));
+        let call = self.call(&script::HEARTBEAT).arg("consumer", consumer);
+        let mut call = call.arg("lease", millis(self.rules.lease));
         for beat in beats {
             let (percent, note) = beat
                 .progress
                 .as_ref()
                 .map_or((String::new(), ""), |(percent, note)| (percent.to_string(), note));
-            call = call.arg(&beat.entry).arg(&beat.task_id).arg(percent).arg(note);
+            call = call
+                .key("status", self.keys.task(&beat.task_id))
+                .key("marker", self.keys.marker(beat.key.as_deref()))
+                .arg("entry", &beat.entry)
+                .arg("id", &beat.task_id)
+                .arg("percent", percent)
+                .arg("note", note);
         }
         let reply = self.link.script(&call).await?;
         self.shaped("heartbeat", heartbeat_reply(reply, beats.len()))
@@ -350,9 +360,10 @@ impl Queue {
 
     /// The call that removes a consumer, and the last replies to its settlements in so many lanes.
     pub(crate) fn leaving(&self, consumer: &str, lanes: usize) -> ScriptCall {
-        let call = ScriptCall::new(&script::LEAVE).key(&self.keys.stream);
-        let call = (0..lanes).fold(call, |call, lane| call.key(self.keys.settled(consumer, lane)));
-        call.arg(&self.rules.group).arg(consumer)
+        let call = self.call(&script::LEAVE);
+        let settled = |lane| self.keys.settled(consumer, lane);
+        let call = (0..lanes).fold(call, |call, lane| call.key("replies", settled(lane)));
+        call.arg("consumer", consumer)
     }
 }
 

@@ -3,13 +3,12 @@
 //! In: a limit, or a task. Out: how many were moved, and the next due time. Not here: when to look
 //! (`worker::promoter`), delaying a task (`settle`, `produce`).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::QueueError;
 use super::handle::Queue;
 use super::reply;
-use super::script::{self, ScriptCall};
+use super::script;
 
 /// The result of one step of promotion.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,15 +49,11 @@ impl Queue {
     /// and moves members that are not due.
     async fn promote_these(&self, members: &[Due], limit: &str) -> Result<(Promoted, Vec<Due>), QueueError> {
         let keys = &self.keys;
-        let mut call = ScriptCall::new(&script::PROMOTE)
-            .key(&keys.stream)
-            .key(&keys.delayed)
-            .key(&keys.parked)
-            .telling(Arc::clone(&self.told));
-        for (_, id) in members {
-            call = call.key(if id.is_empty() { keys.stream.clone() } else { keys.task(id) });
+        let mut call = self.call(&script::PROMOTE).arg("most", limit);
+        for (member, id) in members {
+            let status = if id.is_empty() { keys.stream.clone() } else { keys.task(id) };
+            call = call.key("status", status).arg("member", member);
         }
-        let call = members.iter().fold(call.arg(limit), |call, (member, _)| call.arg(member));
         let reply = self.link.script(&call).await?;
         let read = |reply| {
             let [moved, lost, next, due, broken] = reply::tuple(reply)?;

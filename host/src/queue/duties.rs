@@ -38,11 +38,9 @@ pub(crate) async fn hold(
     lease: Duration,
     queues: &[&Queue],
 ) -> Result<HeldDuties, QueueError> {
-    let mut call =
-        ScriptCall::new(&script::DUTIES).key(keys::DUTIES).key(keys::DUTY_HOSTS).arg(host).arg(millis(lease));
-    for queue in queues {
-        call = call.arg(queue.duty());
-    }
+    let call = ScriptCall::new(&script::DUTIES).key("holders", keys::DUTIES).key("hosts", keys::DUTY_HOSTS);
+    let duties: Vec<String> = queues.iter().map(|queue| queue.duty()).collect();
+    let call = call.arg("host", host).arg("lease", millis(lease)).arg("duties", duties);
     let reply = link.script(&call).await?;
     let held = |reply| -> Shaped<HeldDuties> {
         let [hosts, has] = reply::tuple(reply)?;

@@ -21,6 +21,7 @@ use super::keys::{FlowKeys, QueueKeys};
 use super::produce::{self, NewTask};
 use super::repeat;
 use super::reply;
+use super::script::{Part, ScriptCall};
 use crate::chain::chain;
 use crate::config::{self, TargetQueue};
 use crate::effects::{
@@ -212,40 +213,24 @@ pub(crate) fn new_task(
     Ok(task.into_outbox(target))
 }
 
-/// One effect as settle.lua takes it.
-pub(super) struct EffectCall {
-    pub(super) keys: Vec<Vec<u8>>,
-    pub(super) values: Vec<Vec<u8>>,
-}
-
-impl EffectCall {
-    fn new(kind: &str, key: impl Into<Vec<u8>>) -> EffectCall {
-        EffectCall { keys: vec![key.into()], values: vec![kind.into()] }
-    }
-
-    fn value(mut self, value: impl redis::ToRedisArgs) -> EffectCall {
-        self.values.extend(value.to_redis_args());
-        self
-    }
-
-    /// The value alone, of an effect that sets one.
-    pub(super) fn value_to_set(&self) -> &[u8] {
-        &self.values[1]
-    }
+/// Adds an effect as scripts take it: its kind, and what this kind reads.
+pub(super) fn with_effect<T>(call: ScriptCall<T>, name: &'static str, effect: &Part) -> ScriptCall<T> {
+    call.arg(name, effect.of.trim_start_matches("effects.")).part(name, effect)
 }
 
 impl Queue {
     /// The effects of an ended attempt, in the form and the order of settle.lua.
-    pub(super) fn effect_calls(&self, effects: Option<&Effects>) -> Vec<EffectCall> {
+    pub(super) fn effect_calls(&self, effects: Option<&Effects>) -> Vec<Part> {
         let Some(effects) = effects else { return Vec::new() };
         let state = effects.state().iter().map(|(key, change)| {
             let key = self.keys.state(&self.rules.plugin, key);
             match change {
                 StateChange::Set { value, ttl } => {
-                    EffectCall::new("S", key).value(value).value(ttl.map_or(0, millis))
+                    let set = Part::of("effects.S").key("key", key);
+                    set.arg("value", value).arg("ttl", ttl.map_or(0, millis))
                 }
-                StateChange::Delete => EffectCall::new("D", key),
-                StateChange::Add(delta) => EffectCall::new("A", key).value(delta),
+                StateChange::Delete => Part::of("effects.D").key("key", key),
+                StateChange::Add(delta) => Part::of("effects.A").key("key", key).arg("delta", delta),
             }
         });
         let records = effects.records().iter().map(|(key, change)| record_call(key, change));
@@ -267,29 +252,26 @@ impl Queue {
     }
 
     /// None: the queue is not configured any more, which the check of the task has excluded.
-    fn flow_call(&self, flow: &Flow) -> Option<EffectCall> {
+    fn flow_call(&self, flow: &Flow) -> Option<Part> {
         let (target, keys) = self.target(&flow.then.queue)?;
         let names = keys.flow(&flow.then.id);
         let mut fields = outbox_fields(&flow.then);
         fields.push(codec::raw("tq-joins", &names.about));
-        let mut call = EffectCall::new("F", names.about);
-        call.keys.extend([
-            names.children.into(),
-            keys.stream.clone().into(),
-            keys.delayed.clone().into(),
-            keys.parked.clone().into(),
-            keys.dead.clone().into(),
-            keys.task(&flow.then.id).into(),
-            keys.marker(outbox_key(&flow.then, target).as_deref()),
-        ]);
-        let call = call
-            .value(&flow.then.id)
-            .value(flow.children)
-            .value(&target.group)
-            .value(millis(flow.then.delay))
-            .value(millis(target.retention))
-            .value(2 * fields.len());
-        Some(fields.into_iter().fold(call, |call, (name, value)| call.value(name).value(value)))
+        let call = Part::of("effects.F")
+            .key("about", names.about)
+            .key("children", names.children)
+            .key("stream", &keys.stream)
+            .key("delayed", &keys.delayed)
+            .key("parked", &keys.parked)
+            .key("dead", &keys.dead)
+            .key("status", keys.task(&flow.then.id))
+            .key("marker", keys.marker(outbox_key(&flow.then, target).as_deref()))
+            .arg("id", &flow.then.id)
+            .arg("total", flow.children)
+            .arg("group", &target.group)
+            .arg("delay", millis(flow.then.delay))
+            .arg("retention", millis(target.retention));
+        Some(call.list(&fields))
     }
 
     /// The first queue among those that this one enqueues to that has as many tasks as its `max_backlog`. Not
@@ -339,15 +321,14 @@ impl Queue {
     }
 
     /// A task that waits to be taken to another queue, as an effect of its attempt.
-    fn relay_call(&self, target: &TargetQueue, task: &OutboxTask) -> EffectCall {
-        let fields = outbox_fields(task);
-        let call = EffectCall::new("O", self.keys.out.clone()).value(2 * (fields.len() + 2));
-        let call = call.value("to").value(&target.stream).value("delay").value(millis(task.delay));
-        fields.into_iter().fold(call, |call, (name, value)| call.value(name).value(value))
+    fn relay_call(&self, target: &TargetQueue, task: &OutboxTask) -> Part {
+        let to = [codec::raw("to", &target.stream), codec::raw("delay", &millis(task.delay))];
+        let fields = to.into_iter().chain(outbox_fields(task)).collect();
+        Part::of("effects.O").key("out", &self.keys.out).list(&fields)
     }
 
     /// None: the queue is not configured any more, which the check of the task has excluded.
-    fn task_call(&self, task: &OutboxTask) -> Option<EffectCall> {
+    fn task_call(&self, task: &OutboxTask) -> Option<Part> {
         let (target, _) = self.target(&task.queue)?;
         if target.is_relayed {
             return Some(self.relay_call(target, task));
@@ -364,21 +345,18 @@ pub(super) fn enqueue_call(
     delay_ms: u64,
     key: Option<&[u8]>,
     fields: codec::RawFields,
-) -> EffectCall {
+) -> Part {
     let keys = QueueKeys::new(&target.stream, target.dead_letter.as_deref());
-    let mut call = EffectCall::new("T", keys.stream.clone())
-        .value(id)
-        .value(delay_ms)
-        .value(millis(target.retention))
-        .value(2 * fields.len());
-    call.keys.extend([
-        keys.delayed.clone().into(),
-        keys.parked.clone().into(),
-        keys.task(id).into(),
-        keys.marker(key),
-    ]);
-    call.values.extend(fields.into_iter().flat_map(|(name, value)| [name, value]));
-    call
+    Part::of("effects.T")
+        .key("stream", &keys.stream)
+        .key("delayed", &keys.delayed)
+        .key("parked", &keys.parked)
+        .key("status", keys.task(id))
+        .key("marker", keys.marker(key))
+        .arg("id", id)
+        .arg("delay", delay_ms)
+        .arg("retention", millis(target.retention))
+        .list(&fields)
 }
 
 /// The idempotency key of a task that goes to this queue.
@@ -391,12 +369,14 @@ pub(super) fn outbox_fields(task: &OutboxTask) -> codec::RawFields {
     produce::entry_fields(&task.id, task.key.as_deref(), &task.fields)
 }
 
-fn record_call(key: &str, change: &RecordChange) -> EffectCall {
-    let call = EffectCall::new("H", key)
-        .value(i32::from(change.is_deleted))
-        .value(change.ttl.map_or(-1, |ttl| i64::try_from(millis(ttl)).unwrap_or(i64::MAX)))
-        .value(2 * change.fields.len());
-    change.fields.iter().fold(call, |call, (name, value)| call.value(name).value(value))
+fn record_call(key: &str, change: &RecordChange) -> Part {
+    let ttl = change.ttl.map_or(-1, |ttl| i64::try_from(millis(ttl)).unwrap_or(i64::MAX));
+    let fields = change.fields.iter().map(|(name, value)| (name.clone().into_bytes(), value.clone()));
+    Part::of("effects.H")
+        .key("key", key)
+        .arg("deletes", i32::from(change.is_deleted))
+        .arg("ttl", ttl)
+        .list(&fields.collect())
 }
 
 /// A source for attempts without a Redis: nothing is committed, and only the rules of a queue are checked.

@@ -15,7 +15,7 @@ use super::handle::{Queue, millis};
 use super::keys::FlowKeys;
 use super::repeat;
 use super::reply;
-use super::script::{self, ScriptCall, with_fields};
+use super::script::{self, Part, ScriptCall};
 use super::server::{NEVER_TOO_LARGE, SizeLimits};
 use super::status::{FlowProgress, Status, TaskName, TaskStatus};
 use crate::effects::{ChildResult, EffectError, OutboxTask};
@@ -110,25 +110,26 @@ impl Queue {
         let mut given = 0;
         while given < children.len() {
             let page = page_of(&children[given..]);
-            let call = ScriptCall::new(&script::STAGE).key(&flow.children).key(&flow.about);
-            let mut call = call.arg(lives).arg(given);
+            let call = ScriptCall::new(&script::STAGE).key("children", &flow.children);
+            let call = call.key("flow", &flow.about).arg("lives", lives);
+            let mut call = call.arg("expected", given);
             for (index, child) in (given..).zip(page) {
                 let Some((target, keys)) = self.target(&child.queue) else { continue };
                 let mut fields = outbox_fields(child);
                 fields.push(codec::raw(codec::FLOW, &format!("{index} {}", flow.about)));
-                call = call
-                    .arg(&target.name)
-                    .arg(&keys.stream)
-                    .arg(&keys.delayed)
-                    .arg(&keys.parked)
-                    .arg(keys.task(&child.id))
-                    .arg(keys.marker(outbox_key(child, target).as_deref()))
-                    .arg(&child.id)
-                    .arg(millis(child.delay))
-                    .arg(millis(target.retention))
-                    .arg(target.max_backlog)
-                    .arg(2 * fields.len());
-                call = with_fields(call, fields);
+                let staged = Part::of("child")
+                    .arg("queue", &target.name)
+                    .arg("stream", &keys.stream)
+                    .arg("delayed", &keys.delayed)
+                    .arg("parked", &keys.parked)
+                    .arg("status", keys.task(&child.id))
+                    .arg("marker", keys.marker(outbox_key(child, target).as_deref()))
+                    .arg("id", &child.id)
+                    .arg("delay", millis(child.delay))
+                    .arg("retention", millis(target.retention))
+                    .arg("most", target.max_backlog)
+                    .list(&fields);
+                call = call.part("children", &staged);
             }
             let kept = repeat::until(until, &self.link, is_large, || self.link.script(&call)).await?;
             given += page.len();
@@ -142,8 +143,10 @@ impl Queue {
 
     /// Deletes the staged children of flows that were not committed. Those of other flows stay.
     pub(super) async fn unstage(&self, flows: &[FlowKeys]) -> Result<(), QueueError> {
-        let calls: Vec<ScriptCall> =
-            flows.iter().map(|flow| ScriptCall::new(&script::UNSTAGE).key(&flow.children)).collect();
+        let calls: Vec<ScriptCall> = flows
+            .iter()
+            .map(|flow| ScriptCall::new(&script::UNSTAGE).key("children", &flow.children))
+            .collect();
         for deleted in self.link.scripts("delete staged children", &calls).await? {
             deleted?;
         }

@@ -28,12 +28,7 @@ impl Queue {
         }
         let keys = &self.keys;
         let list = self.rules.list.as_ref().map_or(&keys.stream, |list| &list.key);
-        let call =
-            [&keys.stream, &keys.delayed, &keys.parked, &keys.dead, &keys.history, &keys.adopted, list]
-                .into_iter()
-                .fold(ScriptCall::new(&script::GROUP), ScriptCall::key)
-                .arg(&self.rules.group)
-                .arg(&rights::OF_HOSTS[..]);
+        let call = self.call(&script::GROUP).key("list", list).arg("commands", &rights::OF_HOSTS[..]);
         let reply = self.link.script(&call).await?;
         self.shaped("create the consumer group", reply::int(&reply).map(|created| created == 1))
     }
@@ -53,5 +48,7 @@ impl Queue {
 }
 
 fn reach(keys: &[impl AsRef<str>]) -> ScriptCall {
-    keys.iter().map(AsRef::as_ref).fold(ScriptCall::new(&script::REACH), |call, key: &str| call.key(key))
+    keys.iter()
+        .map(AsRef::as_ref)
+        .fold(ScriptCall::new(&script::REACH), |call, key: &str| call.key("keys", key))
 }

@@ -42,11 +42,21 @@ impl Queue {
         self.link.now_ms().await
     }
 
-    /// A call of a script that may end tasks. Such scripts have the same first key and first arguments.
-    pub(crate) fn ending_call(&self, script: &'static LazyLock<Script>) -> ScriptCall {
+    /// A call of a script. It begins with the keys and arguments of this queue that the script names first.
+    pub(crate) fn call(&self, script: &'static LazyLock<Script>) -> ScriptCall {
         let rules = &self.rules;
-        let call = ScriptCall::new(script).key(&self.keys.stream).arg(&rules.group);
-        call.arg(millis(rules.retention)).arg(window(&rules.idempotency)).telling(Arc::clone(&self.told))
+        let keys = script.layout.first_names("KEYS").map_while(|name| Some((name, self.keys.named(name)?)));
+        let call = ScriptCall::new(script).telling(&self.told);
+        let mut call = keys.fold(call, |call, (name, key)| call.key(name, key));
+        for name in script.layout.first_names("ARGV") {
+            call = match name {
+                "group" => call.arg(name, &rules.group),
+                "retention" => call.arg(name, millis(rules.retention)),
+                "window" => call.arg(name, window(&rules.idempotency)),
+                _ => break,
+            };
+        }
+        call
     }
 
     /// Whether Redis answered again only recently, after a silence in which leases may have ended, or refused

@@ -133,28 +133,29 @@ impl Queue {
         consumer: &str,
         failure: &OutageFailure<'_>,
     ) -> Result<OutageCounted, QueueError> {
-        let Some(call) = self.hold_call("failed", consumer) else {
+        let OutageFailure { task, since_ms, asked, cause, is_probe } = failure;
+        let Some(call) = self.hold_call("failed", consumer, *is_probe, Duration::ZERO) else {
             return Ok(OutageCounted { held: None, is_alone: false, is_old: false, now_ms: 0 });
         };
-        let OutageFailure { task, since_ms, asked, cause, is_probe } = failure;
         let cause: String = cause.chars().take(MAX_CAUSE_CHARS).collect();
         let asked = asked.unwrap_or_default().min(LONGEST_ASKED);
-        let call = call.arg(u8::from(*is_probe)).arg(&task.entry).arg(millis(asked)).arg(cause);
-        let [state, wait, kind, now_ms] = self.call_hold(call.arg(&task.id).arg(since_ms)).await?;
+        let call = call.arg("entry", &task.entry).arg("asked", millis(asked)).arg("cause", cause);
+        let call = call.arg("id", &task.id).arg("failing_since", since_ms);
+        let [state, wait, kind, now_ms] = self.call_hold(call).await?;
         let held = (state > 0).then_some(Duration::from_millis(wait));
         Ok(OutageCounted { held, is_alone: kind == 1, is_old: kind > 0, now_ms })
     }
 
     /// Notes that an attempt got through. So the row of failures ends; if it was the probe, the hold ends.
     pub(crate) async fn end_outage(&self, consumer: &str, is_probe: bool) -> Result<(), QueueError> {
-        let Some(call) = self.hold_call("through", consumer) else { return Ok(()) };
-        self.call_hold(call.arg(u8::from(is_probe))).await.map(drop)
+        let Some(call) = self.hold_call("through", consumer, is_probe, Duration::ZERO) else { return Ok(()) };
+        self.call_hold(call).await.map(drop)
     }
 
     /// Asks for the probe of a held queue, under this lease.
     pub(crate) async fn ask_probe(&self, consumer: &str, lease: Duration) -> Result<ProbeAnswer, QueueError> {
-        let Some(call) = self.hold_call("ask", consumer) else { return Ok(ProbeAnswer::Open) };
-        let [state, wait, ..] = self.call_hold(call.arg(millis(lease))).await?;
+        let Some(call) = self.hold_call("ask", consumer, false, lease) else { return Ok(ProbeAnswer::Open) };
+        let [state, wait, ..] = self.call_hold(call).await?;
         Ok(match state {
             0 => ProbeAnswer::Open,
             1 => ProbeAnswer::Wait(Duration::from_millis(wait.max(1))),
@@ -164,21 +165,24 @@ impl Queue {
 
     /// Renews the lease of this consumer's probe. Zero gives the probe back.
     pub(crate) async fn keep_probe(&self, consumer: &str, lease: Duration) -> Result<(), QueueError> {
-        let Some(call) = self.hold_call("keep", consumer) else { return Ok(()) };
-        self.call_hold(call.arg(millis(lease))).await.map(drop)
+        let Some(call) = self.hold_call("keep", consumer, true, lease) else { return Ok(()) };
+        self.call_hold(call).await.map(drop)
     }
 
     /// Notes that the probe of this consumer ended without an answer of the service. Gives how long nobody
     /// may try a task from now on.
     pub(crate) async fn end_silent_probe(&self, consumer: &str) -> Result<Duration, QueueError> {
-        let Some(call) = self.hold_call("silent", consumer) else { return Ok(Duration::ZERO) };
+        let Some(call) = self.hold_call("silent", consumer, true, Duration::ZERO) else {
+            return Ok(Duration::ZERO);
+        };
         self.call_hold(call).await.map(|[_, wait, ..]| Duration::from_millis(wait))
     }
 
-    fn hold_call(&self, what: &str, consumer: &str) -> Option<ScriptCall> {
+    fn hold_call(&self, what: &str, consumer: &str, is_probe: bool, lease: Duration) -> Option<ScriptCall> {
         let rules = self.rules.hold?;
-        let call = ScriptCall::new(&script::HOLD).key(&self.keys.hold).arg(what);
-        Some(call.arg(rules.after).arg(millis(rules.pause)).arg(consumer))
+        let call = ScriptCall::new(&script::HOLD).key("state", &self.keys.hold).arg("what", what);
+        let call = call.arg("after", rules.after).arg("pause", millis(rules.pause)).arg("consumer", consumer);
+        Some(call.arg("is_probe", u8::from(is_probe)).arg("lease", millis(lease)))
     }
 
     async fn call_hold(&self, call: ScriptCall) -> Result<[u64; 4], QueueError> {

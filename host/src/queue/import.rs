@@ -7,9 +7,9 @@
 
 use super::codec::RawFields;
 use super::error::QueueError;
-use super::handle::{Queue, millis};
+use super::handle::Queue;
 use super::reply;
-use super::script::{self, ScriptCall, with_fields};
+use super::script;
 
 /// The result of adding a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,11 +28,7 @@ impl Queue {
         letters: &[(&str, &RawFields)],
     ) -> Result<Vec<Imported>, QueueError> {
         let call = |(id, fields): &(&str, &RawFields)| {
-            let call = ScriptCall::new(&script::IMPORT)
-                .key(&self.keys.stream)
-                .key(&self.keys.dead)
-                .key(self.keys.task(id));
-            with_fields(call.arg(millis(self.rules.retention)), (*fields).clone())
+            self.call(&script::IMPORT).key("status", self.keys.task(id)).fields(fields)
         };
         let replies = self.link.scripts("import", &letters.iter().map(call).collect::<Vec<_>>()).await?;
         let imported = |reply: Result<redis::Value, QueueError>| {

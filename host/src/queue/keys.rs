@@ -108,6 +108,24 @@ pub(crate) fn bases(key: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 impl QueueKeys {
+    /// The key that scripts know by this name.
+    pub(super) fn named(&self, name: &str) -> Option<&str> {
+        Some(match name {
+            "stream" => &self.stream,
+            "delayed" => &self.delayed,
+            "parked" => &self.parked,
+            "dead" => &self.dead,
+            "history" => &self.history,
+            "adopted" => &self.adopted,
+            "owners" => &self.owners,
+            "tracks" => &self.tracks,
+            "schedule" => &self.schedule,
+            "rate" => &self.rate,
+            "dead_list" => &self.dead_list,
+            _ => return None,
+        })
+    }
+
     /// `dead_letter` replaces the default key of the dead letters.
     pub(crate) fn new(stream: &str, dead_letter: Option<&str>) -> QueueKeys {
         let base =

@@ -57,11 +57,10 @@ impl Link {
 
     /// Calls a script; loads it first when Redis does not know it.
     pub async fn script(&self, call: &ScriptCall) -> Result<Value, QueueError> {
-        self.script_command(call.script, &call.command(self.form())).await
+        self.loaded(call.of.name, call.of, &call.command(self.form())).await
     }
 
-    /// Calls a script with a command that [`Script::command`] began; loads it first when Redis does not know
-    /// it.
+    /// Calls a script with the command of a call; loads it first when Redis does not know it.
     pub(super) async fn script_command(&self, script: &Script, command: &Cmd) -> Result<Value, QueueError> {
         self.loaded(script.name, script, command).await
     }

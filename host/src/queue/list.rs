@@ -8,7 +8,7 @@ use super::error::QueueError;
 use super::handle::Queue;
 use super::link::Link;
 use super::reply;
-use super::script::{self, ScriptCall};
+use super::script;
 
 impl Queue {
     /// Waits for up to `block` until `list` has an item. Takes nothing: the oldest item moves from the end of
@@ -28,8 +28,9 @@ impl Queue {
 
     /// Turns up to `limit` of the oldest items into tasks. Gives their number.
     pub async fn move_items(&self, list: &str, limit: usize) -> Result<u64, QueueError> {
-        let call = ScriptCall::new(&script::MOVE).key(&self.keys.stream).key(&self.keys.delayed).key(list);
-        let reply = self.link.script(&call.arg(limit).arg(self.rules.max_backlog)).await?;
+        let call = self.call(&script::MOVE).key("list", list).arg("limit", limit);
+        let call = call.arg("most", self.rules.max_backlog);
+        let reply = self.link.script(&call).await?;
         self.shaped("move", reply::count(&reply))
     }
 }

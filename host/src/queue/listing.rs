@@ -23,7 +23,7 @@ use super::events::{EventPlace, TaskEvent};
 use super::filter::Traits;
 use super::handle::Queue;
 use super::reply::{self, Shaped};
-use super::script::{self, ScriptCall};
+use super::script;
 use super::status::{Status, TaskStatus};
 use super::turns::HELD;
 
@@ -238,8 +238,8 @@ impl Queue {
         count: usize,
     ) -> Result<ListedPage, QueueError> {
         let (due, member) = after.and_then(|after| after.split_once(' ')).unwrap_or_default();
-        let call = ScriptCall::new(&script::LISTED).key(&self.keys.delayed).key(&self.keys.parked);
-        let call = call.arg(u8::from(held)).arg(due).arg(member).arg(count);
+        let call = self.call(&script::LISTED).arg("is_held", u8::from(held));
+        let call = call.arg("due", due).arg("member", member).arg("count", count);
         let parked = |item| {
             let [member, due, fields] = reply::tuple(item)?;
             Ok((reply::text(member)?, reply::text(due)?, reply::pairs(fields)?))

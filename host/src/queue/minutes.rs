@@ -322,16 +322,16 @@ impl Queue {
     /// this queue, so a call that is sent again adds nothing: it gives 0 then, and else 1.
     pub(crate) fn tally_call(&self, minute: u64, tally: &Tally, host: &str, number: u64) -> ScriptCall {
         ScriptCall::new(&script::TALLY)
-            .key(self.keys.minutes(minute / HOUR))
-            .arg(Part::Figures.field(minute))
-            .arg(tally.figures())
-            .arg(Part::Versions.field(minute))
-            .arg(tally.versions_json())
-            .arg(host)
-            .arg(number)
-            .arg(millis(KEPT))
-            .arg(MAX_VERSIONS)
-            .arg(MAX_MARKS)
+            .key("minutes", self.keys.minutes(minute / HOUR))
+            .arg("figures_field", Part::Figures.field(minute))
+            .arg("figures", tally.figures())
+            .arg("versions_field", Part::Versions.field(minute))
+            .arg("versions", tally.versions_json())
+            .arg("host", host)
+            .arg("number", number)
+            .arg("lives", millis(KEPT))
+            .arg("most_versions", MAX_VERSIONS)
+            .arg("most_marks", MAX_MARKS)
     }
 
     /// Calls that note how full the queue was at the end of a minute.

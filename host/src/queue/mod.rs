@@ -28,6 +28,7 @@ pub(crate) mod hold;
 pub(crate) mod hosts;
 pub(crate) mod import;
 pub(crate) mod keys;
+mod layout;
 mod library;
 pub(crate) mod link;
 pub(crate) mod list;
@@ -81,7 +82,7 @@ pub(crate) use relay::OwnTasks;
 pub(crate) use search::BOUNDS as SEARCH_BOUNDS;
 pub use servers::Redis;
 pub(crate) use settle::Reason;
-pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement, order_of};
+pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement};
 pub use status::Status;
 pub(crate) use status::{FlowProgress, TaskName, TaskStatus};
 

@@ -12,7 +12,7 @@ use super::codec::{self, LONGEST_DELAY};
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply;
-use super::script::{self, ScriptCall, with_fields};
+use super::script::{self, ScriptCall};
 use super::{value, wait};
 use crate::config::units::show_duration;
 use crate::config::{TargetQueue, ValueAt};
@@ -170,14 +170,15 @@ impl Queue {
     /// `holder` has the task's key.
     fn enqueue_call(&self, task: &NewTask, holder: Option<&str>) -> ScriptCall {
         let keys = &self.keys;
-        let call = self.ending_call(&script::ENQUEUE).key(&keys.delayed).key(&keys.parked);
+        let call = self.call(&script::ENQUEUE);
         let key = key_of(task.key.as_deref(), &task.fields, &self.rules.idempotency.key);
         let call = call
-            .key(keys.task(&task.id))
-            .key(keys.marker(key.as_deref()))
-            .key(holder.map_or_else(|| keys.stream.clone(), |holder| keys.task(holder)));
-        let fields = entry_fields(&task.id, task.key.as_deref(), &task.fields);
-        with_fields(call.arg(millis(task.delay)).arg(&task.id).arg(self.rules.max_backlog), fields)
+            .key("status", keys.task(&task.id))
+            .key("marker", keys.marker(key.as_deref()))
+            .key("holder", holder.map_or_else(|| keys.stream.clone(), |holder| keys.task(holder)));
+        let call = call.arg("delay", millis(task.delay)).arg("id", &task.id);
+        let call = call.arg("most", self.rules.max_backlog);
+        call.fields(&entry_fields(&task.id, task.key.as_deref(), &task.fields))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::error::QueueError;
 use super::handle::Queue;
 use super::reply;
-use super::script::{self, ScriptCall};
+use super::script;
 use crate::config::model::Rate;
 
 /// Places of this part of a second may be taken early, so that a fast queue is read in batches. At least one.
@@ -62,7 +62,8 @@ impl Queue {
     async fn places(&self, rate: Rate, want: i64, early: u32) -> Result<[u64; 2], QueueError> {
         let step = rate.per.as_secs_f64() / f64::from(rate.count);
         let ahead = (AHEAD.as_secs_f64() / step).floor().max(1.0) + f64::from(early);
-        let call = ScriptCall::new(&script::RATE).key(&self.keys.rate).arg(step * 1e6).arg(ahead).arg(want);
+        let call = self.call(&script::RATE).arg("step", step * 1e6);
+        let call = call.arg("ahead", ahead).arg("want", want);
         let reply = self.link.script(&call).await?;
         let read = |reply| {
             let [taken, wait_ms] = reply::tuple(reply)?;

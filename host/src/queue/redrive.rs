@@ -7,7 +7,6 @@
 //! Not here: finding dead letters (`dead`).
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -18,7 +17,7 @@ use super::error::QueueError;
 use super::filter::TaskFilter;
 use super::handle::Queue;
 use super::reply;
-use super::script::{self, ScriptCall, with_fields};
+use super::script::{self, ScriptCall};
 use crate::config::model::Rate;
 
 /// So many named dead letters are looked up at once.
@@ -521,18 +520,17 @@ impl Queue {
 
     /// With `only_says`, the call gives the same reply, and writes nothing.
     fn requeue_call(&self, letter: &DeadLetter, only_says: bool) -> ScriptCall {
-        let call = ScriptCall::new(if only_says { &script::REQUEUE_LOOK } else { &script::REQUEUE })
-            .key(&self.keys.stream)
-            .key(&self.keys.dead)
-            .key(self.keys.task(&letter.id))
-            .telling(Arc::clone(&self.told));
-        let call = call.arg(&letter.entry).arg(letter.enqueued_at).arg(u8::from(only_says));
+        let call = self
+            .call(if only_says { &script::REQUEUE_LOOK } else { &script::REQUEUE })
+            .key("status", self.keys.task(&letter.id));
+        let call = call.arg("letter", &letter.entry).arg("enqueued_at", letter.enqueued_at);
+        let call = call.arg("only_says", u8::from(only_says));
         if only_says {
             let of_flow = letter.raw.iter().filter(|(name, _)| codec::is_of_flow(name));
             let named = of_flow.cloned().chain([codec::raw("tq-id", &letter.id)]);
-            return with_fields(call, named.collect());
+            return call.fields(&named.collect());
         }
-        with_fields(call, codec::revived(&letter.id, &letter.raw))
+        call.fields(&codec::revived(&letter.id, &letter.raw))
     }
 }
 

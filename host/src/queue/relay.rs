@@ -20,12 +20,12 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::codec::{self, RawFields, StreamEntry};
-use super::effects::{EffectCall, enqueue_call};
+use super::effects::{enqueue_call, with_effect};
 use super::error::{QueueError, timed_out};
 use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply;
-use super::script::{self, ScriptCall};
+use super::script::{self, Part, ScriptCall};
 use super::{produce, wait};
 use crate::config::TargetQueue;
 use crate::task::Field;
@@ -214,11 +214,9 @@ impl Queue {
         while !rest.is_empty() {
             let (now, later) = rest.split_at(fitting(rest));
             rest = later;
-            let mut call = ScriptCall::new(&script::RELAY).arg(now_ms + millis(COUNTS));
+            let mut call = ScriptCall::new(&script::RELAY).arg("ends", now_ms + millis(COUNTS));
             for task in now {
-                let EffectCall { keys, values } = task.call(target);
-                call = keys.iter().fold(call, ScriptCall::key);
-                call = values.iter().fold(call, |call, value| call.arg(value.as_slice()));
+                call = with_effect(call, "tasks", &task.call(target));
             }
             let reply = match tokio::time::timeout(COUNTS, self.link.script(&call)).await {
                 Ok(reply) => reply?,
@@ -275,7 +273,7 @@ impl Relayed {
 }
 
 impl Waiting {
-    fn call(&self, target: &TargetQueue) -> EffectCall {
+    fn call(&self, target: &TargetQueue) -> Part {
         let own_key = text_of(&self.fields, "tq-key");
         let field = |(name, value): &(Vec<u8>, Vec<u8>)| Field {
             name: String::from_utf8_lossy(name).into_owned(),

@@ -11,7 +11,7 @@ use super::codec;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply::{self, UnexpectedShape};
-use super::script::{self, ScriptCall, with_fields};
+use super::script;
 use crate::config::Schedule;
 
 /// The position of a schedule.
@@ -92,20 +92,15 @@ impl Queue {
         late: Option<Duration>,
     ) -> Result<Fired, QueueError> {
         let id = task_id(time_ms);
-        let keys = &self.keys;
-        let call = ScriptCall::new(&script::FIRE)
-            .key(&keys.stream)
-            .key(&keys.delayed)
-            .key(&keys.schedule)
-            .key(keys.task(&id));
+        let call = self.call(&script::FIRE).key("status", self.keys.task(&id));
         let late_ms = late.map_or(-1, |late| i64::try_from(millis(late)).unwrap_or(i64::MAX));
-        let call =
-            call.arg(schedule.times.name()).arg(time_ms).arg(&id).arg(self.rules.max_backlog).arg(late_ms);
+        let call = call.arg("name", schedule.times.name()).arg("time", time_ms).arg("id", &id);
+        let call = call.arg("most", self.rules.max_backlog).arg("late", late_ms);
         let mut fields: codec::RawFields =
             schedule.fields.iter().map(|(name, value)| codec::raw(name, value)).collect();
         fields.push(codec::raw(Schedule::TIME_FIELD, &time_ms));
         fields.push(codec::raw("tq-id", &id));
-        let reply = self.link.script(&with_fields(call, fields)).await?;
+        let reply = self.link.script(&call.fields(&fields)).await?;
         let read = |reply| match reply::int(&reply)? {
             1 => Ok(Fired::Enqueued),
             0 => Ok(Fired::Known),

@@ -1,15 +1,17 @@
 //! The Lua scripts: each is a file in `scripts/` with its own header, and follows the files that all share
 //! (`SHARED`). Together they are a library of functions, which hosts load.
 //!
-//! Not here: sending them (`link`), the meaning of their replies (`settle`, `claim`, `produce`, `redrive`,
-//! `doctor`).
+//! Not here: the names of keys and arguments (`layout`), sending calls (`link`), the meaning of their replies
+//! (`settle`, `claim`, `produce`, `redrive`, `doctor`).
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use redis::{Cmd, ToRedisArgs};
 
 use super::codec::RawFields;
 use super::keys;
+use super::layout::{self, Layout};
 
 /// A script lets tasks into a queue, lets them out, or only reads. Its first line declares this to Redis,
 /// which refuses a script that may not run now before it begins.
@@ -44,6 +46,9 @@ pub struct Script {
     sha1: String,
     /// Its name in the library.
     function: String,
+    pub(super) layout: Layout,
+    /// Whether it takes what comes after all other keys and arguments.
+    takes_told: bool,
 }
 
 /// How scripts are called.
@@ -172,36 +177,66 @@ scripts! {
     pub PARKED = Reads "parked",
 }
 
+/// The names that all scripts share.
+static SHARED_NAMES: LazyLock<Layout> = LazyLock::new(|| Layout::of(&layout::head(SHARED[0])));
+
+/// The text that stands in front of every script.
+static SHARED_TEXT: LazyLock<String> = LazyLock::new(|| {
+    let texts: Vec<String> = SHARED.iter().map(|text| layout::with_readers(text).0).collect();
+    SHARED_NAMES.declared(None) + &texts.join("\n")
+});
+
+/// The layouts of the parts of calls that scripts read into tables, by the names of the tables.
+static PARTS: LazyLock<BTreeMap<String, Layout>> = LazyLock::new(|| {
+    let texts = SHARED.into_iter().chain(DECLARED.iter().map(|of| of.body));
+    texts.flat_map(|text| layout::with_readers(text).1).collect()
+});
+
 /// The library of this version.
 pub(super) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
-    let function = |script: &Script, body: &str| {
-        let flags = script.kind.flag().map_or_else(String::new, |flag| format!("flags = {{ '{flag}' }}, "));
+    let function = |of: &Declared| {
+        let (script, [functions, call]) = (Script::new(of), of.texts());
+        let flags = of.kind.flag().map_or_else(String::new, |flag| format!("flags = {{ '{flag}' }}, "));
         let name = &script.function;
-        let (functions, call) = body.split_once(BEGIN_CALL).unwrap_or(("", body));
         format!(
             "do\n{functions}\nredis.register_function({{ function_name = '{name}', {flags}\
-             callback = function(keys, args)\nKEYS, ARGV = keys, args{BEGIN_CALL}{call}\nend }})\nend\n"
+             callback = function(keys, args)\nKEYS, ARGV = keys, args\n{call}\nend }})\nend\n"
         )
     };
-    let functions: String = DECLARED.iter().map(|of| function(&Script::new(of), of.body)).collect();
-    let text = format!("local KEYS, ARGV\n{}\n{functions}", SHARED.join("\n"));
+    let functions: String = DECLARED.iter().map(function).collect();
+    let text = format!("local KEYS, ARGV\n{}\n{functions}", *SHARED_TEXT);
     let name = format!("{LIBRARIES}{}", redis::Script::new(&text).get_hash());
     Library { text: format!("#!lua name={name}\n{text}"), name }
 });
 
+impl Declared {
+    fn layout(&self) -> Layout {
+        Layout::of(&layout::head(self.body))
+    }
+
+    /// Its functions, which stand before a call begins, and the call. The variables of the call are declared
+    /// in front of the functions, if there are any.
+    fn texts(&self) -> [String; 2] {
+        let (text, _) = layout::with_readers(self.body);
+        let (functions, call) = text.split_once(BEGIN_CALL).unwrap_or(("", &text));
+        let layout = self.layout();
+        let (declared, set) = (layout.declared(Some(&SHARED_NAMES)), layout.set(&SHARED_NAMES));
+        let is_code = |line: &str| !line.is_empty() && !line.starts_with("--");
+        if functions.lines().any(is_code) {
+            return [declared + functions, format!("{set}{BEGIN_CALL}{call}")];
+        }
+        [functions.to_owned(), format!("{declared}{set}{BEGIN_CALL}{call}")]
+    }
+}
+
 impl Script {
     fn new(of: &Declared) -> Script {
         let flags = of.kind.flag().map_or_else(String::new, |flag| format!(" flags={flag}"));
-        let source = format!("#!lua{flags}\n{}\n{}", SHARED.join("\n"), of.body);
+        let source = format!("#!lua{flags}\n{}\n{}", *SHARED_TEXT, of.texts().join("\n"));
         let sha1 = redis::Script::new(&source).get_hash().to_owned();
-        Script { name: of.name, kind: of.kind, source, function: format!("{}_{sha1}", of.name), sha1 }
-    }
-
-    /// Begins a call with this many keys. The caller adds the keys, then the arguments.
-    pub(super) fn command(&self, keys: usize, form: Form) -> Cmd {
-        let mut command = self.call(form);
-        command.arg(keys);
-        command
+        let function = format!("{}_{sha1}", of.name);
+        let takes_told = of.body.contains("\ntake_told()\n");
+        Script { name: of.name, kind: of.kind, source, function, sha1, layout: of.layout(), takes_told }
     }
 
     /// The two words with which each call begins.
@@ -219,11 +254,7 @@ impl Script {
     /// The call of the script alone in place of its function.
     pub(super) fn alone(&self, call: &Cmd) -> Cmd {
         let mut command = self.call(Form { is_function: false, in_cluster: false });
-        for part in call.args_iter().skip(2) {
-            if let redis::Arg::Simple(part) = part {
-                command.arg(part);
-            }
-        }
+        command.arg(words(call).skip(2).collect::<Vec<_>>());
         command
     }
 
@@ -234,15 +265,63 @@ impl Script {
     }
 }
 
-/// One call of a script. Keys come before arguments.
-#[derive(Debug, Clone)]
-pub struct ScriptCall {
-    pub script: &'static Script,
-    keys: Vec<Vec<u8>>,
-    args: Vec<Vec<u8>>,
-    /// Keys and arguments that come after all others.
-    last: Arc<Told>,
+/// NamedWords of a call: its keys, or its arguments.
+#[derive(Debug, Clone, Default)]
+struct NamedWords {
+    words: Cmd,
+    /// The name of each, which only debug builds note.
+    names: Vec<&'static str>,
 }
+
+impl NamedWords {
+    fn add(&mut self, name: &'static str, word: impl ToRedisArgs) {
+        let before = self.len();
+        self.words.arg(word);
+        if cfg!(debug_assertions) {
+            self.names.extend((before..self.len()).map(|_| name));
+        }
+    }
+
+    /// Adds words that have names of their own, all under this name.
+    fn join(&mut self, name: &'static str, more: &NamedWords) {
+        self.words.arg(words(&more.words).collect::<Vec<_>>());
+        if more.len() > 0 {
+            self.named(name);
+        }
+    }
+
+    fn named(&mut self, name: &'static str) {
+        if cfg!(debug_assertions) {
+            self.names.push(name);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.words.args_iter().len()
+    }
+}
+
+/// The words of a command.
+pub(super) fn words(command: &Cmd) -> impl Iterator<Item = &[u8]> {
+    command.args_iter().filter_map(|word| match word {
+        redis::Arg::Simple(word) => Some(word),
+        _ => None,
+    })
+}
+
+/// One call of a script, or a part of a call. The Lua file says the names and the order of its keys and
+/// arguments. Keys come before arguments.
+#[derive(Debug, Clone)]
+pub struct ScriptCall<T = &'static Script> {
+    pub of: T,
+    keys: NamedWords,
+    args: NamedWords,
+    /// Keys and arguments that come after all others.
+    last: Option<Arc<Told>>,
+}
+
+/// A part of a call that a script reads into the table with this name.
+pub(super) type Part = ScriptCall<&'static str>;
 
 /// The streams that are told of ends, and the tracks, as `take_told` of lib.lua takes them.
 #[derive(Debug, Clone, Default)]
@@ -251,31 +330,70 @@ pub(crate) struct Told {
     pub(crate) args: Vec<Vec<u8>>,
 }
 
+impl<T> ScriptCall<T> {
+    pub(super) fn of(of: T) -> ScriptCall<T> {
+        ScriptCall { of, keys: NamedWords::default(), args: NamedWords::default(), last: None }
+    }
+
+    fn fits(&self, layout: &Layout) -> bool {
+        layout.fits("KEYS", &self.keys.names) && layout.fits("ARGV", &self.args.names)
+    }
+
+    pub fn key(mut self, name: &'static str, key: impl AsRef<[u8]>) -> ScriptCall<T> {
+        self.keys.add(name, key.as_ref());
+        self
+    }
+
+    /// Adds an argument, or several of one name.
+    pub fn arg(mut self, name: &'static str, arg: impl ToRedisArgs) -> ScriptCall<T> {
+        self.args.add(name, arg);
+        self
+    }
+
+    /// Adds names and values as the last arguments, under the name `fields`.
+    pub(crate) fn fields(self, fields: &RawFields) -> ScriptCall<T> {
+        fields.iter().fold(self, |call, field| call.arg("fields", field))
+    }
+
+    /// Adds names and values as one list, which begins with its length, under the name `fields`.
+    pub(super) fn list(mut self, fields: &RawFields) -> ScriptCall<T> {
+        self.args.words.arg(2 * fields.len());
+        for field in fields {
+            self.args.words.arg(field);
+        }
+        self.args.named("fields");
+        self
+    }
+
+    pub(super) fn part(mut self, name: &'static str, part: &Part) -> ScriptCall<T> {
+        debug_assert!(part.fits(&PARTS[part.of]), "{part:?}");
+        self.keys.join(name, &part.keys);
+        self.args.join(name, &part.args);
+        self
+    }
+}
+
 impl ScriptCall {
     pub fn new(script: &'static LazyLock<Script>) -> ScriptCall {
-        ScriptCall { script, keys: Vec::new(), args: Vec::new(), last: Arc::default() }
+        ScriptCall::of(script)
     }
 
-    pub fn key(mut self, key: impl AsRef<[u8]>) -> ScriptCall {
-        self.keys.push(key.as_ref().to_vec());
-        self
-    }
-
-    pub fn arg(mut self, arg: impl ToRedisArgs) -> ScriptCall {
-        self.args.extend(arg.to_redis_args());
-        self
-    }
-
-    /// Adds what comes after all other keys and arguments.
-    pub(super) fn telling(self, last: Arc<Told>) -> ScriptCall {
+    /// Adds what comes after all other keys and arguments, if the script takes it.
+    pub(super) fn telling(self, last: &Arc<Told>) -> ScriptCall {
+        let last = self.of.takes_told.then(|| Arc::clone(last));
         ScriptCall { last, ..self }
     }
 
     pub(super) fn command(&self, form: Form) -> Cmd {
-        let keys = self.keys.len() + self.last.keys.len();
-        let freeze = self.keys.first().and_then(|first| form.freeze_key(keys, first));
-        let mut command = self.script.command(keys + usize::from(freeze.is_some()), form);
-        command.arg(&self.keys).arg(&self.last.keys).arg(freeze).arg(&self.args).arg(&self.last.args);
+        let ScriptCall { of, keys, args, last } = self;
+        debug_assert!(self.fits(&of.layout), "{}: {keys:?} {args:?}", of.name);
+        let (told_keys, told_args) = last.as_ref().map(|told| (&told.keys, &told.args)).unzip();
+        let count = keys.len() + told_keys.map_or(0, Vec::len);
+        let freeze = words(&keys.words).next().and_then(|first| form.freeze_key(count, first));
+        let [keys, args] = [keys, args].map(|list| words(&list.words).collect::<Vec<_>>());
+        let mut command = of.call(form);
+        command.arg(count + usize::from(freeze.is_some())).arg(keys).arg(told_keys).arg(freeze);
+        command.arg(args).arg(told_args);
         command
     }
 }
@@ -283,18 +401,10 @@ impl ScriptCall {
 /// The call of a command that writes a few bytes, also when the memory of Redis is full. The command's first
 /// argument is its only key.
 pub(super) fn write(command: &Cmd) -> ScriptCall {
-    let parts = command.args_iter().map(|part| match part {
-        redis::Arg::Simple(part) => part,
-        _ => b"0",
-    });
-    let parts: Vec<&[u8]> = parts.collect();
-    let call = ScriptCall::new(&WRITE);
-    parts.get(1).into_iter().fold(call, ScriptCall::key).arg(&parts[..1]).arg(parts.get(2..))
-}
-
-/// Appends names and values as a script's last arguments.
-pub(super) fn with_fields(call: ScriptCall, fields: RawFields) -> ScriptCall {
-    fields.into_iter().fold(call, |call, (name, value)| call.arg(name).arg(value))
+    let mut words = words(command);
+    let (command, key) = (words.next(), words.next().unwrap_or_default());
+    let call = ScriptCall::new(&WRITE).key("key", key).arg("command", command);
+    call.arg("parts", words.collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -310,22 +420,24 @@ mod tests {
     fn in_a_cluster_a_call_of_several_keys_has_a_key_that_never_exists() {
         let words = |call: &ScriptCall, in_cluster| {
             let command = call.command(Form { is_function: false, in_cluster });
-            let words = command.args_iter().skip(2).map(|word| match word {
-                redis::Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
-                _ => String::new(),
-            });
-            words.collect::<Vec<_>>()
+            let words = words(&command).skip(2);
+            words.map(|word| String::from_utf8_lossy(word).into_owned()).collect::<Vec<_>>()
         };
         let keys = QueueKeys::new("s", None);
-        let one = ScriptCall::new(&RATE).key(&keys.rate).arg("a");
+        let rate = ScriptCall::new(&RATE).key("rate", &keys.rate);
+        let one = rate.arg("step", "a").arg("ahead", "b").arg("want", "c");
         let freeze = keys::freeze("s");
         let told = Arc::new(Told { keys: vec![b"events".to_vec()], args: vec![b"last".to_vec()] });
-        let several = ScriptCall::new(&PROMOTE).key("s").key("t").arg("a").telling(told);
-        assert_eq!(words(&one, true), ["1", keys.rate.as_str(), "a"]);
-        assert_eq!(words(&several, false), ["3", "s", "t", "events", "a", "last"]);
-        assert_eq!(words(&several, true), ["4", "s", "t", "events", freeze.as_str(), "a", "last"]);
-        let tagged = ScriptCall::new(&PROMOTE).key("app:{t}:s").key("u");
-        assert_eq!(words(&tagged, true), ["3", "app:{t}:s", "u", keys::freeze("t").as_str()]);
+        let leaving = |stream: &str| {
+            let call = ScriptCall::new(&LEAVE).key("stream", stream).key("replies", "t");
+            call.arg("group", "a").arg("consumer", "b")
+        };
+        let several = ScriptCall { last: Some(told), ..leaving("s") };
+        assert_eq!(words(&one, true), ["1", keys.rate.as_str(), "a", "b", "c"]);
+        assert_eq!(words(&several, false), ["3", "s", "t", "events", "a", "b", "last"]);
+        assert_eq!(words(&several, true), ["4", "s", "t", "events", freeze.as_str(), "a", "b", "last"]);
+        let tagged = words(&leaving("app:{t}:s"), true);
+        assert_eq!(tagged[..4], ["3", "app:{t}:s", "t", keys::freeze("t").as_str()]);
     }
 
     /// The commands that a script runs, as it names them in its calls.

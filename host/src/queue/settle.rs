@@ -4,6 +4,7 @@
 //! sending a call again after an outage (`worker::settler`).
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,14 +13,14 @@ use strum::{IntoStaticStr, VariantArray, VariantNames};
 
 use super::attempts::AttemptRecord;
 use super::codec::{self, RawFields, StreamEntry};
-use super::effects::EffectCall;
+use super::effects::with_effect;
 use super::error::QueueError;
-use super::handle::{Queue, millis, window};
+use super::handle::{Queue, millis};
 use super::reply;
-use super::script;
+use super::script::{self, Part, ScriptCall};
 use super::server::is_large;
 use super::status::{Status, TaskName};
-use crate::effects::{Effects, FIXED_BYTES};
+use crate::effects::{Effects, FIXED_BYTES, StateChange};
 use crate::field::Field;
 use crate::task::{FailureKind, SettledAs, Task};
 use crate::telemetry::{TRACEPARENT, TraceContext};
@@ -200,6 +201,11 @@ impl Ending {
         self.effects().is_some_and(|effects| effects.only_sets_values() && effects.len() <= MAX_SET_TOGETHER)
     }
 
+    /// Whether its script gets it in a short form, and settles it before those in the long form.
+    pub fn is_short(&self) -> bool {
+        self.form().is_plain()
+    }
+
     fn form(&self) -> AttemptForm {
         match &self.settlement {
             Settlement::Complete { effects: Some(_), result } if self.is_plain() && self.sets_values() => {
@@ -283,8 +289,8 @@ enum AttemptForm {
 #[derive(Debug, Clone, Copy)]
 pub struct SettleCall {
     pub lane: usize,
-    /// A call that is sent again, because its reply was lost, has the same number and gets the first reply.
-    /// It must name the same attempts in the same order.
+    /// A call that is sent again, because its reply was lost, has the same number and the same attempts. It
+    /// gets the first reply.
     pub number: u64,
 }
 
@@ -301,7 +307,7 @@ pub enum Settled {
     Unfinished,
 }
 
-/// Attempts in the form and the order in which one call names them. Redis keeps its replies in this order.
+/// Attempts in the form and the order in which one call names them.
 struct Arranged<'e> {
     /// The plugin of the plain ones.
     plugin: &'e str,
@@ -327,12 +333,6 @@ impl<'e> Arranged<'e> {
     }
 }
 
-/// The order in which [`Queue::settle`] names these attempts, as their places in the batch. It depends on
-/// what is known of them.
-pub fn order_of(batch: &[&Ending]) -> Vec<usize> {
-    Arranged::new(batch).order
-}
-
 /// The result of each attempt of a call.
 type Replies = Vec<Result<Settled, QueueError>>;
 
@@ -340,181 +340,161 @@ const WHAT: &str = "settle";
 
 impl Queue {
     /// Settles attempts in one call. Each succeeds or fails alone. The outer error means that the outcome is
-    /// unknown. The same call may then be repeated, as long as [`order_of`] its attempts stays the same.
+    /// unknown. The same call may then be repeated, also when more is known of its attempts by then.
     pub async fn settle(
         &self,
         consumer: &str,
         call: SettleCall,
         batch: &[&Ending],
     ) -> Result<Replies, QueueError> {
-        let arranged = Arranged::new(batch);
-        let command = self.settle_command(consumer, call, batch, &arranged);
-        let reply = self.link.script_command(&script::SETTLE, &command).await?;
-        let replies = self.shaped(WHAT, reply::array(reply))?;
-        self.replies(replies, arranged.order)
+        let replies = self.replies(self.settle_call(consumer, call, batch), batch).await?;
+        replies.ok_or_else(|| QueueError::unexpected(WHAT, self.link.address()))
     }
 
-    /// Gives the results of a call whose reply was lost, and which named its attempts in this order. None:
-    /// Redis has not carried it out, and never will. Then its attempts may be sent with a higher number.
+    /// Asks for the results of a call whose reply was lost. None: Redis has not carried it out, and never
+    /// will. Then its attempts may be sent with a higher number.
     pub async fn settled_before(
         &self,
         consumer: &str,
         call: SettleCall,
-        order: &[usize],
+        batch: &[&Ending],
     ) -> Result<Option<Replies>, QueueError> {
-        // A call without attempts gets the reply to the one with its number, or takes its place.
-        let command = self.settle_command(consumer, call, &[], &Arranged::new(&[]));
-        let reply = self.link.script_command(&script::SETTLE, &command).await?;
-        let replies = self.shaped(WHAT, reply::array(reply))?;
-        if replies.is_empty() {
-            return Ok(None);
-        }
-        self.replies(replies, order.to_vec()).map(Some)
+        self.replies(self.settle_call(consumer, call, &[]), batch).await
     }
 
-    /// Puts replies into the order of the batch.
-    fn replies(&self, replies: Vec<Value>, order: Vec<usize>) -> Result<Replies, QueueError> {
-        if replies.len() != order.len() {
-            return Err(QueueError::unexpected(WHAT, self.link.address()));
+    /// Sends a call, and finds the result of each attempt in its reply.
+    async fn replies(&self, call: ScriptCall, batch: &[&Ending]) -> Result<Option<Replies>, QueueError> {
+        let command = call.command(self.link.form());
+        // It may be large, and the command holds a copy.
+        drop(call);
+        let reply = self.link.script_command(&script::SETTLE, &command).await?;
+        if reply == Value::Nil {
+            return Ok(None);
         }
-        let settled = |reply| match reply {
-            Value::Int(1) => Ok(Settled::Done),
-            Value::Int(2) => Ok(Settled::Duplicate),
-            Value::Int(3) => Ok(Settled::Unfinished),
-            Value::Int(_) => Ok(Settled::Overtaken),
-            why => {
+        let named = |item| {
+            let [entry, result] = reply::tuple(item)?;
+            Ok((reply::text(entry)?, result))
+        };
+        let named = reply::array(reply).and_then(|items| items.into_iter().map(named).collect());
+        let mut named: HashMap<String, Value> = self.shaped(WHAT, named)?;
+        let result = |ending: &&Ending| match named.remove(ending.subject.entry()) {
+            None => Ok(Settled::Done),
+            Some(Value::Int(2)) => Ok(Settled::Duplicate),
+            Some(Value::Int(3)) => Ok(Settled::Unfinished),
+            Some(Value::Int(_)) => Ok(Settled::Overtaken),
+            Some(why) => {
                 let why = self.shaped(WHAT, reply::text(why))?;
                 Err(QueueError::refused(WHAT, self.link.address(), why))
             }
         };
-        let mut replies: Vec<_> = order.into_iter().zip(replies.into_iter().map(settled)).collect();
-        replies.sort_by_key(|(n, _)| *n);
-        Ok(replies.into_iter().map(|(_, reply)| reply).collect())
+        Ok(Some(batch.iter().map(result).collect()))
     }
 
     /// The call of the script that settles one attempt.
     pub(super) fn settle_one(&self, consumer: &str, ending: &Ending) -> Cmd {
-        let (call, batch) = (SettleCall { lane: 0, number: 0 }, [ending]);
-        self.settle_command(consumer, call, &batch, &Arranged::new(&batch))
+        let call = SettleCall { lane: 0, number: 0 };
+        self.settle_call(consumer, call, &[ending]).command(self.link.form())
     }
 
     /// The call of the script.
-    fn settle_command(
-        &self,
-        consumer: &str,
-        call: SettleCall,
-        batch: &[&Ending],
-        arranged: &Arranged<'_>,
-    ) -> Cmd {
-        let Arranged { plugin, forms, order } = arranged;
-        let (keys, rules) = (&self.keys, &self.rules);
-        let effects: Vec<Vec<EffectCall>> =
-            batch.iter().map(|ending| self.effect_calls(ending.effects())).collect();
-        let keyed: usize = forms.iter().map(|form| if form.is_plain() { 1 } else { 2 }).sum();
-        let of_effects: usize = effects.iter().flatten().map(|effect| effect.keys.len()).sum();
-        let told = &self.told;
-        let records = batch.iter().filter(|ending| ending.record().is_some()).count();
-        let (form, count) = (self.link.form(), 5 + keyed + of_effects + records + told.keys.len());
-        let freeze = form.freeze_key(count, keys.stream.as_bytes());
-        let mut command = script::SETTLE.command(count + usize::from(freeze.is_some()), form);
-        command
-            .arg(&keys.stream)
-            .arg(&keys.delayed)
-            .arg(&keys.parked)
-            .arg(&keys.dead)
-            .arg(keys.settled(consumer, call.lane));
+    fn settle_call(&self, consumer: &str, call: SettleCall, batch: &[&Ending]) -> ScriptCall {
+        let Arranged { plugin, forms, order } = Arranged::new(batch);
+        let keys = &self.keys;
         let (plain, others) = order.split_at(order.partition_point(|n| forms[*n].is_plain()));
         let (bare, setters) = plain.split_at(plain.partition_point(|n| !forms[*n].sets_values()));
-        let values = || setters.iter().flat_map(|n| &effects[*n]);
-        for n in plain {
-            command.arg(keys.task(&batch[*n].subject.id()));
+        let values: Vec<(String, &Vec<u8>)> = setters.iter().flat_map(|n| self.values(batch[*n])).collect();
+        let mut to = self
+            .call(&script::SETTLE)
+            .key("replies", keys.settled(consumer, call.lane))
+            .arg("consumer", consumer)
+            .arg("number", call.number);
+        to = plain.iter().fold(to, |to, n| to.key("statuses", keys.task(&batch[*n].subject.id())));
+        to = values.iter().fold(to, |to, (key, _)| to.key("value_keys", key));
+        for (form, count) in AttemptForm::PLAIN {
+            to = to.arg(count, forms.iter().filter(|of| **of == form).count());
         }
-        command.arg(values().flat_map(|effect| &effect.keys).collect::<Vec<_>>());
-        for n in others {
-            command.arg(keys.task(&batch[*n].subject.id())).arg(keys.marker(batch[*n].key.as_deref()));
-            command.arg(effects[*n].iter().flat_map(|effect| &effect.keys).collect::<Vec<_>>());
-            command.arg(batch[*n].record().map(|_| keys.attempts(&batch[*n].subject.id())));
-        }
-        command
-            .arg(&told.keys)
-            .arg(freeze)
-            .arg(&rules.group)
-            .arg(millis(rules.retention))
-            .arg(window(&rules.idempotency))
-            .arg(consumer);
-        command.arg(call.number);
-        for form in AttemptForm::PLAIN {
-            command.arg(forms.iter().filter(|of| **of == form).count());
-        }
-        command.arg(values().count()).arg(*plugin);
-        for block in [bare, setters] {
+        to = to.arg("values", values.len()).arg("plugin", plugin);
+        let setter_names = ["set_entries", "set_enqueued_at", "set_ran", "set_results"];
+        for (block, names) in [(bare, ["entries", "enqueued_at", "ran", "results"]), (setters, setter_names)]
+        {
             let block = || block.iter().map(|n| batch[*n]);
-            command.arg(block().map(|ending| ending.subject.entry()).collect::<Vec<_>>());
-            command.arg(block().map(Ending::enqueued_at_ms).collect::<Vec<_>>());
-            command.arg(block().filter_map(Ending::ran_ms).collect::<Vec<_>>());
-            command.arg(block().filter_map(Ending::result).collect::<Vec<_>>());
+            let [entries, enqueued_at, ran, results] = names;
+            to = to
+                .arg(entries, block().map(|ending| ending.subject.entry()).collect::<Vec<_>>())
+                .arg(enqueued_at, block().map(Ending::enqueued_at_ms).collect::<Vec<_>>())
+                .arg(ran, block().filter_map(Ending::ran_ms).collect::<Vec<_>>())
+                .arg(results, block().filter_map(Ending::result).collect::<Vec<_>>());
         }
-        command.arg(setters.iter().map(|n| effects[*n].len()).collect::<Vec<_>>());
-        command.arg(values().map(EffectCall::value_to_set).collect::<Vec<_>>());
-        for n in others {
-            self.add_ending(&mut command, consumer, batch[*n]);
-            command.arg(effects[*n].len());
-            command.arg(effects[*n].iter().flat_map(|effect| &effect.values).collect::<Vec<_>>());
-            self.add_record(&mut command, batch[*n]);
-        }
-        command.arg(&told.args);
-        command
+        to = to.arg("set_counts", setters.iter().map(|n| self.values(batch[*n]).count()).collect::<Vec<_>>());
+        to = to.arg("set_values", values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
+        others.iter().fold(to, |to, n| to.part("attempts", &self.attempt(consumer, batch[*n])))
     }
 
-    /// Adds what is kept of a failed attempt.
-    fn add_record(&self, command: &mut Cmd, ending: &Ending) {
-        match (ending.record(), &ending.subject) {
-            (Some(record), EndingSubject::Task(task)) => {
-                command.arg(1).arg(self.rules.failed_attempts).arg(task.attempt);
-                command.arg(record.outcome).arg(&record.last_lines);
-            }
-            _ => {
-                command.arg("");
-            }
-        }
+    /// The keys and values of the state that a plain attempt sets.
+    fn values<'e>(&self, ending: &'e Ending) -> impl Iterator<Item = (String, &'e Vec<u8>)> {
+        let state = ending.effects().into_iter().flat_map(Effects::state);
+        state.filter_map(|(key, change)| match change {
+            StateChange::Set { value, .. } => Some((self.keys.state(&self.rules.plugin, key), value)),
+            _ => None,
+        })
     }
 
-    /// Adds an attempt that is not plain.
-    fn add_ending(&self, command: &mut Cmd, consumer: &str, ending: &Ending) {
-        let Ending { subject, settlement, plugin, .. } = ending;
-        let id = subject.id();
+    /// An attempt that is not plain.
+    fn attempt(&self, consumer: &str, ending: &Ending) -> Part {
+        let (end, fields) = self.end_of(consumer, ending);
+        let (subject, id) = (&ending.subject, ending.subject.id());
         let fact = |holds: bool| if holds { "1" } else { "" };
-        let completes = matches!(settlement, Settlement::Complete { .. });
-        let is_owners = !completes || self.rules.turns.are_limited();
-        let mut begin = |how: Status, attempt: u32, error: &str, from: Option<u64>, delay: Duration| {
-            command.arg(how.into_str()).arg(fact(is_owners)).arg(fact(!is_owners && ending.is_plain()));
-            command.arg(subject.entry()).arg(attempt).arg(plugin.as_ref()).arg(ending.enqueued_at_ms());
-            let number = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
-            command.arg(number(ending.ran_ms())).arg(&*id).arg(error).arg(number(from)).arg(millis(delay));
+        let is_owners = end.how != Status::Completed || self.rules.turns.are_limited();
+        let number = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
+        let attempt = Part::of("attempt")
+            .key("status", self.keys.task(&id))
+            .key("marker", self.keys.marker(ending.key.as_deref()))
+            .arg("how", end.how.into_str())
+            .arg("is_owners", fact(is_owners))
+            .arg("is_new", fact(!is_owners && ending.is_plain()))
+            .arg("entry", subject.entry())
+            .arg("attempt", end.attempt)
+            .arg("plugin", ending.plugin.as_ref())
+            .arg("enqueued_at", ending.enqueued_at_ms())
+            .arg("ran", number(ending.ran_ms()))
+            .arg("id", &*id)
+            .arg("message", end.error)
+            .arg("from", number(end.from))
+            .arg("delay", millis(end.delay))
+            .list(&fields);
+        let effects = self.effect_calls(ending.effects());
+        let attempt = attempt.arg("effects", effects.len());
+        let attempt = effects.iter().fold(attempt, |attempt, effect| with_effect(attempt, "effects", effect));
+        let (Some(record), EndingSubject::Task(task)) = (ending.record(), subject) else {
+            return attempt.arg("has_record", "");
         };
-        match (settlement, subject) {
+        let failure = Part::of("failure")
+            .key("key", self.keys.attempts(&id))
+            .arg("most", self.rules.failed_attempts)
+            .arg("attempt", task.attempt)
+            .arg("outcome", record.outcome)
+            .arg("log", &record.last_lines);
+        attempt.arg("has_record", 1).part("record", &failure)
+    }
+
+    /// How an attempt that is not plain ends, with the fields that its script needs.
+    fn end_of<'e>(&self, consumer: &str, ending: &'e Ending) -> (ScriptEnd<'e>, RawFields) {
+        match (&ending.settlement, &ending.subject) {
             (Settlement::Complete { result, effects }, EndingSubject::Task(task)) => {
-                begin(Status::Completed, task.attempt, "", None, Duration::ZERO);
-                let result = result.iter().map(|result| (b"result".to_vec(), result.clone()));
-                let flows = effects.as_ref().and_then(|effects| TaskName::list(effects.flows()));
-                let flows = flows.map(|flows| codec::raw("flows", &flows));
-                // A producer may have written any text into the field.
-                let joins = task.joins.as_ref().filter(|flow| **flow == self.keys.flow(&task.id).about);
-                let joins = joins.map(|flow| codec::raw("joins", flow));
-                let is_told = self.rules.on_end.completed.is_some();
-                let is_linked = |span: &TraceContext| span.sampled && codec::is_child(task);
-                let span = codec::last_span(task).filter(|span| is_told || is_linked(span));
-                let span = span.map(|span| codec::raw(TRACEPARENT, &span));
-                add_fields(command, &result.chain(flows).chain(joins).chain(span).collect());
+                let end = ScriptEnd::new(Status::Completed, task.attempt, "");
+                (end, self.completed_fields(task, result.as_ref(), effects.as_deref()))
             }
             (Settlement::Park { delay, from, next_attempt, deferrals, error }, EndingSubject::Task(task)) => {
-                let since = (*from == DelayStart::Enqueueing).then(|| ending.enqueued_at_ms());
-                begin(Status::Pending, *next_attempt, error, since, *delay);
+                let from_enqueueing = *from == DelayStart::Enqueueing;
+                let from = from_enqueueing.then(|| ending.enqueued_at_ms());
+                let end = ScriptEnd {
+                    from,
+                    delay: *delay,
+                    ..ScriptEnd::new(Status::Pending, *next_attempt, error)
+                };
                 let mut fields = codec::encode(task, *next_attempt, *deferrals);
-                if *from == DelayStart::Enqueueing {
-                    fields.push(codec::due_at(task, *delay));
-                }
-                add_fields(command, &fields);
+                fields.extend(from_enqueueing.then(|| codec::due_at(task, *delay)));
+                (end, fields)
             }
             (settlement, subject) => {
                 // An entry that is not a task can only be buried.
@@ -526,33 +506,68 @@ impl Queue {
                     EndingSubject::Task(task) => (task.attempt, codec::own_fields(task)),
                     EndingSubject::Malformed(entry) => (1, entry.fields.clone()),
                 };
-                begin(Status::Failed, attempt, error, None, Duration::ZERO);
                 fields.extend([
-                    codec::raw("tq-id", &*id),
+                    codec::raw("tq-id", &*subject.id()),
                     codec::raw("tq-queue", &self.rules.name),
                     codec::raw("tq-reason", reason.into_str()),
                     codec::raw("tq-error", error),
                     codec::raw("tq-attempts", &attempt),
                     codec::raw("tq-enqueued-at", &ending.enqueued_at_ms()),
                     codec::raw("tq-consumer", consumer),
-                    codec::raw("tq-plugin", plugin),
+                    codec::raw("tq-plugin", &ending.plugin),
                 ]);
                 if let EndingSubject::Task(task) = subject {
                     fields.push(codec::fence(task));
                 }
-                add_fields(command, &fields);
+                (ScriptEnd::new(Status::Failed, attempt, error), fields)
             }
         }
+    }
+
+    /// The fields of the status of a completed task, beside those that each task has.
+    fn completed_fields(
+        &self,
+        task: &Task,
+        result: Option<&Vec<u8>>,
+        effects: Option<&Effects>,
+    ) -> RawFields {
+        let result = result.map(|result| (b"result".to_vec(), result.clone()));
+        let flows = effects.and_then(|effects| TaskName::list(effects.flows()));
+        let flows = flows.map(|flows| codec::raw("flows", &flows));
+        // A producer may have written any text into the field.
+        let joins = task.joins.as_ref().filter(|flow| **flow == self.keys.flow(&task.id).about);
+        let joins = joins.map(|flow| codec::raw("joins", flow));
+        let is_told = self.rules.on_end.completed.is_some();
+        let is_linked = |span: &TraceContext| span.sampled && codec::is_child(task);
+        let span = codec::last_span(task).filter(|span| is_told || is_linked(span));
+        let span = span.map(|span| codec::raw(TRACEPARENT, &span));
+        [result, flows, joins, span].into_iter().flatten().collect()
+    }
+}
+
+/// How an attempt ends in its script.
+struct ScriptEnd<'e> {
+    how: Status,
+    attempt: u32,
+    error: &'e str,
+    /// When the delay begins (ms). None: now.
+    from: Option<u64>,
+    delay: Duration,
+}
+
+impl<'e> ScriptEnd<'e> {
+    fn new(how: Status, attempt: u32, error: &'e str) -> ScriptEnd<'e> {
+        ScriptEnd { how, attempt, error, from: None, delay: Duration::ZERO }
     }
 }
 
 impl AttemptForm {
-    /// The plain ones, in the order of a call.
-    const PLAIN: [AttemptForm; 4] = [
-        AttemptForm::Plain,
-        AttemptForm::PlainWithResult,
-        AttemptForm::Setter,
-        AttemptForm::SetterWithResult,
+    /// The plain ones, in the order of a call, each with the name of their number.
+    const PLAIN: [(AttemptForm, &str); 4] = [
+        (AttemptForm::Plain, "without"),
+        (AttemptForm::PlainWithResult, "with"),
+        (AttemptForm::Setter, "set_without"),
+        (AttemptForm::SetterWithResult, "set_with"),
     ];
 
     fn is_plain(self) -> bool {
@@ -564,35 +579,12 @@ impl AttemptForm {
     }
 }
 
-/// Appends the number of names and values, then these.
-fn add_fields(command: &mut Cmd, fields: &RawFields) {
-    command.arg(2 * fields.len());
-    for (name, value) in fields {
-        command.arg(name).arg(value);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::testing;
-
-    fn completed(is_known: bool) -> Ending {
-        let subject = EndingSubject::Task(Box::new(testing::task()));
-        let settlement = Settlement::Complete { result: None, effects: None };
-        Ending::new(subject, settlement, "p@1".into(), Some(Duration::ZERO), is_known, None)
-    }
 
     #[test]
     fn the_reason_of_a_malformed_entry_has_one_name() {
         assert_eq!(Reason::Malformed.into_str(), codec::MALFORMED);
-    }
-
-    #[test]
-    fn the_order_of_a_call_changes_when_a_task_may_be_known() {
-        let [mut first, second, known] = [false, false, true].map(completed);
-        assert_eq!(order_of(&[&known, &first, &second]), [1, 2, 0]);
-        first.may_be_known();
-        assert_eq!(order_of(&[&known, &first, &second]), [2, 0, 1]);
     }
 }

@@ -3,9 +3,8 @@
 //! In: the end of an attempt. Out: why Redis would refuse it. Not here: the limits of Redis (`server`), what
 //! becomes of the attempt (`worker::settler`).
 
-use redis::Arg;
-
 use super::handle::Queue;
+use super::script::words;
 use super::server::{NEVER_TOO_LARGE, SizeLimits, is_large};
 use super::settle::{Ending, Settlement};
 
@@ -30,8 +29,7 @@ impl Queue {
             return None;
         }
         let command = self.settle_one(consumer, ending);
-        let size = |arg| if let Arg::Simple(bytes) = arg { <[u8]>::len(bytes) } else { 0 };
-        let largest = command.args_iter().map(size).max().unwrap_or_default();
+        let largest = words(&command).map(<[u8]>::len).max().unwrap_or_default();
         SizeLimits::of(&self.link).await.refusal(largest)
     }
 }

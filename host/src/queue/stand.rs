@@ -13,7 +13,7 @@ use redis::Value;
 use super::error::QueueError;
 use super::handle::Queue;
 use super::reply::{self, Shaped, optional};
-use super::script::{self, ScriptCall};
+use super::script;
 
 /// An entry's id as two numbers, which compare as Redis compares them.
 pub(crate) type EntryNumber = (u64, u64);
@@ -76,9 +76,7 @@ impl StreamStand {
 impl Queue {
     /// None without a stream, or if its key holds something else.
     pub(crate) async fn stand(&self) -> Result<Option<StreamStand>, QueueError> {
-        let keys = &self.keys;
-        let call = ScriptCall::new(&script::STAND).key(&keys.stream).key(&keys.history).key(&keys.adopted);
-        let reply = self.link.script(&call.arg(&self.rules.group)).await?;
+        let reply = self.link.script(&self.call(&script::STAND)).await?;
         self.shaped("look at a stream", self.read_stand(reply))
     }
 

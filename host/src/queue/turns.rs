@@ -64,8 +64,8 @@ impl Queue {
     /// Claims up to `count` new entries over `link`, as far as the queue's limits allow. Entries whose track
     /// is busy are held.
     pub async fn claim(&self, link: &Link, consumer: &str, count: usize) -> Result<Claimed, QueueError> {
-        let call = self.ending_call(&script::CLAIM).key(&self.keys.delayed).key(&self.keys.history);
-        let call = self.within_limits(call.arg(consumer).arg(count));
+        let call = self.call(&script::CLAIM).arg("consumer", consumer).arg("want", count);
+        let call = self.within_limits(call);
         let reply = link.script(&call).await?;
         self.shaped("claim", claim_reply(reply))
     }
@@ -76,7 +76,7 @@ impl Queue {
         let most = turns.max_running.map_or_else(String::new, |most| most.to_string());
         let field = turns.tracks.as_ref().and_then(|tracks| tracks.field.as_deref()).unwrap_or_default();
         let alias = self.rules.id.as_ref().map(|place| place.field.as_str()).unwrap_or_default();
-        call.arg(most).arg(field).arg(alias)
+        call.arg("most", most).arg("field", field).arg("alias", alias)
     }
 
     /// Counts the tasks that are held. None: the queue holds none.
@@ -101,10 +101,9 @@ impl Queue {
         for what in ["owners", "tracks"] {
             let mut cursor = "0".to_owned();
             loop {
-                let call = self
-                    .ending_call(if mend { &script::TRACKS } else { &script::TRACKS_LOOK })
-                    .key(&self.keys.delayed);
-                let call = call.arg(&cursor).arg(PART).arg(what).arg(u8::from(mend));
+                let call = self.call(if mend { &script::TRACKS } else { &script::TRACKS_LOOK });
+                let call = call.arg("cursor", &cursor).arg("count", PART).arg("what", what);
+                let call = call.arg("mends", u8::from(mend));
                 cursor =
                     self.shaped("look at tracks", tracks_reply(self.link.script(&call).await?, &mut faults))?;
                 if cursor == "0" {

@@ -40,7 +40,8 @@ impl Queue {
         let markers = self.markers_of(&ids).await?;
         let call = |(entry, marker): (&String, Option<Vec<u8>>)| {
             let marker = marker.unwrap_or_else(|| self.keys.marker(None));
-            self.ending_call(&script::END_DELETED).key(self.keys.task(entry)).key(marker).arg(entry)
+            let call = self.call(&script::END_DELETED).key("status", self.keys.task(entry));
+            call.key("marker", marker).arg("entry", entry)
         };
         let calls: Vec<ScriptCall> = entries.iter().zip(markers).map(call).collect();
         self.link.scripts("note lost tasks", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))

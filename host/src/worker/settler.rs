@@ -30,7 +30,7 @@ use crate::chain::chain;
 use crate::clock::ms;
 use crate::effects::Effects;
 use crate::queue::repeat::Cuts;
-use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, order_of, wait};
+use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, wait};
 use crate::task::{FailureKind, SettledAs};
 
 /// Settlements in one call.
@@ -191,11 +191,11 @@ impl Settler {
         Ok(refused)
     }
 
-    /// Sends one call until Redis replies. Gives the jobs that are to be sent again, each with the time to
+    /// Sends one call until Redis replies. Returns the jobs that are to be sent again, each with the time to
     /// wait before.
     ///
-    /// When the order of the jobs changes before a call is sent again, its replies would be taken for those
-    /// of other jobs. So Redis is asked what became of the call, and if it never arrived, there is a new one.
+    /// A call that Redis refuses for its size may have been carried out by an earlier try. So Redis is asked
+    /// what became of it before its jobs are settled in another way.
     async fn call(
         &self,
         mut batch: Vec<Job>,
@@ -204,11 +204,9 @@ impl Settler {
     ) -> Result<Vec<(Job, Duration)>, NotSettled> {
         let (queue, consumer) = (&self.shared.queue, &*self.shared.consumer);
         *number += 1;
-        // The order of the jobs in a call that was sent and not answered.
-        let mut sent: Option<Vec<usize>> = None;
+        let call = SettleCall { lane: self.lane, number: *number };
         let (mut refusal, mut cuts) = (None, Cuts::default());
         let replies = loop {
-            let call = SettleCall { lane: self.lane, number: *number };
             for job in &mut batch {
                 // After half a lease, another host may own the task.
                 if job.hold.age() >= queue.rules.lease / 2 {
@@ -217,11 +215,9 @@ impl Settler {
             }
             let endings: Vec<&Ending> = batch.iter().map(|job| &job.ending).collect();
             let asked = async {
-                match &sent {
-                    Some(order) if refusal.is_some() || *order != order_of(&endings) => {
-                        queue.settled_before(consumer, call, order).await
-                    }
-                    _ => queue.settle(consumer, call, &endings).await.map(Some),
+                match refusal {
+                    Some(_) => queue.settled_before(consumer, call, &endings).await,
+                    None => queue.settle(consumer, call, &endings).await.map(Some),
                 }
             };
             let error = tokio::select! {
@@ -230,16 +226,12 @@ impl Settler {
                     Ok(Some(replies)) => break replies,
                     Ok(None) => match refusal {
                         Some(refusal) => return Err(NotSettled::Refused(batch, refusal)),
-                        None => {
-                            (*number, sent) = (*number + 1, None);
-                            continue;
-                        }
+                        None => continue,
                     },
                     Err(error) => error,
                 },
                 () = self.give_up.cancelled() => return Err(NotSettled::GaveUp(batch)),
             };
-            sent.get_or_insert_with(|| order_of(&endings));
             // The keys of an attempt without effects are the host's own, so the call is worth another try.
             if error.is_denied_key() && batch.iter().any(|job| job.ending.effects().is_some()) {
                 return Err(NotSettled::Refused(batch, CallRefusal::Denied(chain(&error))));
@@ -250,7 +242,6 @@ impl Settler {
             }
             let is_large = batch.iter().any(|job| job.ending.is_large());
             let is_too_large = cuts.show_its_size(&error, is_large, &queue.link).await;
-            // An earlier try may have been carried out all the same, so Redis is asked first.
             if error.is_oversize() || is_too_large {
                 let bytes: usize = batch.iter().map(|job| job.ending.bytes()).sum();
                 let why = format!("Redis refuses a call of {bytes} bytes: {}", chain(&error));

@@ -10,7 +10,7 @@ pub const CASES: &[Case] = &[
         scenario: flows_share_a_step,
         mutations: &[
             &[("math.max(1, math.floor(STEP / flows_due))", "STEP")],
-            &[("redis.call('ZADD', KEYS[2], now, member)", "")],
+            &[("redis.call('ZADD', delayed, now, member)", "")],
             &[("if bytes_left <= 0 then break end", "")],
             &[("if released > 0 then", "if true then")],
         ],
@@ -31,13 +31,13 @@ pub const CASES: &[Case] = &[
     Case {
         what: "no task ends a flow that another one joins",
         scenario: a_task_ends_only_its_own_flow,
-        mutations: &[&[("flows.leave(key_of(status, id, 'flow'), dead)", "flows.leave(joins, dead)")]],
+        mutations: &[&[("flows.leave(key_of(status, id, 'flow'), buried)", "flows.leave(joins, buried)")]],
     },
     Case {
         what: "who cancels the last task of a flow that has failed stops the release of its children",
         scenario: a_failed_flow_is_cancelled,
         mutations: &[
-            &[("if has_flow then redis.call('UNLINK', KEYS[7]) end", "")],
+            &[("if has_flow then redis.call('UNLINK', children) end", "")],
             &[("redis.call('HGET', flow, 'letter') and 'FAILED' or ''", "''")],
             &[("redis.pcall('HDEL', flow, 'letter')\n  end", "end")],
         ],

@@ -11,8 +11,8 @@ pub const CASES: &[Case] = &[
         what: "a task that cannot begin, or whose lease cannot be renewed, holds up no other one",
         scenario: each_task_has_its_own_answer,
         mutations: &[
-            &[("pcall(begin, ", "true, begin(")],
-            &[("pcall(beat, ", "true, beat(")],
+            &[("pcall(begin)", "true, begin()")],
+            &[("pcall(beat)", "true, beat()")],
             &[("went and answer or { 0, text_of(answer) }", "went and answer or 0")],
             &[("out[i] = went and answer or text_of(answer)", "out[i] = went and answer or 0")],
         ],
@@ -21,9 +21,9 @@ pub const CASES: &[Case] = &[
         what: "a late call of the gate does not write over a status that has expired",
         scenario: a_late_begin_leaves_what_has_ended,
         mutations: &[
-            &[("redis.call('EXISTS', status) == 1 or tonumber(held) < tonumber(ARGV[6])", "true")],
+            &[("redis.call('EXISTS', status) == 1 or tonumber(held) < tonumber(lease)", "true")],
             &[("redis.call('EXISTS', status) == 1 or tonumber(held)", "tonumber(held)")],
-            &[(" or tonumber(held) < tonumber(ARGV[6])", "")],
+            &[(" or tonumber(held) < tonumber(lease)", "")],
         ],
     },
     Case {
@@ -110,8 +110,8 @@ pub const CASES: &[Case] = &[
         what: "a settlement is refused as a whole when a key has another type",
         scenario: keys_of_another_type_refuse_a_settlement,
         mutations: &[
-            &[("to_wait_for(buries and wrong_type(KEYS[4], 'stream')", "to_wait_for(false")],
-            &[("not completes and not buries and wrong_type(KEYS[2], 'zset', KEYS[3], 'hash')", "false")],
+            &[("to_wait_for(buries and wrong_type(dead, 'stream')", "to_wait_for(false")],
+            &[("not completes and not buries and wrong_type(delayed, 'zset', parked, 'hash')", "false")],
         ],
     },
 ];

@@ -15,20 +15,20 @@ pub const CASES: &[Case] = &[
                 "if bad then return bad end\nif redis.call('EXISTS', status)",
                 "if redis.call('EXISTS', status)",
             )],
-            &[("if bad then return bad end\nlocal time", "local time")],
-            &[("if bad then return bad end\nlocal most", "local most")],
+            &[("if bad then return bad end\nlocal at", "local at")],
+            &[("if bad then return bad end\nlocal free", "local free")],
             &[("if bad then return bad end\n\nlocal last", "local last")],
         ],
     },
     Case {
         what: "two schedules that share a time enqueue one task",
         scenario: one_task_for_each_time,
-        mutations: &[&[("if redis.call('EXISTS', KEYS[4]) == 1 then", "if false then")]],
+        mutations: &[&[("if redis.call('EXISTS', status) == 1 then\n  result", "if false then\n  result")]],
     },
     Case {
         what: "a dead letter is requeued once",
         scenario: a_dead_letter_is_requeued_once,
-        mutations: &[&[("if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end", "")]],
+        mutations: &[&[("if #redis.call('XRANGE', dead, letter, letter) == 0 then return 0 end", "")]],
     },
     Case {
         what: "a dead letter is not requeued beside another task with its id, or after that has completed",
@@ -47,23 +47,20 @@ pub const CASES: &[Case] = &[
         what: "a delayed task that cannot be moved comes again later, and holds up no other one",
         scenario: a_delayed_task_that_cannot_be_moved_is_put_off,
         mutations: &[
-            &[("pcall(move, ", "true, move(")],
-            &[("redis.call('ZADD', KEYS[2], 'XX', now + PUT_OFF, ARGV[i])", "")],
+            &[("pcall(move)", "true, move()")],
+            &[("redis.call('ZADD', delayed, 'XX', now + PUT_OFF, member)", "")],
         ],
     },
     Case {
         what: "a task is not cancelled in the place of another whose id looks like its entry",
         scenario: a_cancellation_finds_its_own_task,
-        mutations: &[&[(
-            "return there and (value_in(there[2], 'tq-id') or entry) == ARGV[4]",
-            "return there",
-        )]],
+        mutations: &[&[("return there and (value_in(there[2], 'tq-id') or entry) == id", "return there")]],
     },
     Case {
         what: "who cancels what waits leaves a task that a host has taken since",
         scenario: a_taken_task_does_not_wait,
         mutations: &[
-            &[("if ARGV[6] == '1' and is_taken() then return 'PROCESSING' end", "")],
+            &[("if only_waiting == '1' and is_taken() then return 'PROCESSING' end", "")],
             &[("if is_its(entry) and pending_of(entry) then return true end", "")],
         ],
     },
@@ -72,7 +69,7 @@ pub const CASES: &[Case] = &[
         scenario: groups_of_others,
         mutations: &[
             &[("if #others > 0 then return", "if false then return")],
-            &[("redis.call('HSETNX', KEYS[5], group, last)", "redis.call('HSET', KEYS[5], group, last)")],
+            &[("redis.call('HSETNX', history, group, last)", "redis.call('HSET', history, group, last)")],
         ],
     },
     Case {
@@ -82,7 +79,7 @@ pub const CASES: &[Case] = &[
             &[("if not is_known then append(hold.entries, entry) end", "append(hold.entries, entry)")],
             &[("if left > 0 then return { 1, left, 0, now } end", "")],
             &[("if hold.since and wait() == 0 then", "if hold.since then")],
-            &[("if hold.task and not hold.since or ARGV[5] == '1' then", "if true then")],
+            &[("if hold.task and not hold.since or is_probe == '1' then", "if true then")],
             &[("local is_known = is_alone", "local is_known = false")],
             &[("elseif hold.since and hold.prober == consumer then", "elseif hold.since then")],
             &[("  if hold.prober == consumer then\n    hold.last", "  if hold.since then\n    hold.last")],
@@ -105,8 +102,8 @@ pub const CASES: &[Case] = &[
         what: "an alias keeps the newest tasks, for as long as the longest asks",
         scenario: aliases_are_bounded,
         mutations: &[
-            &[("redis.call('ZREMRANGEBYRANK', alias, 0, -ARGV[1] - 1)", "")],
-            &[("math.max(left, tonumber(ARGV[at + 2]))", "tonumber(ARGV[at + 2])")],
+            &[("redis.call('ZREMRANGEBYRANK', alias, 0, -most - 1)", "")],
+            &[("math.max(left, tonumber(lives))", "tonumber(lives)")],
         ],
     },
 ];
@@ -233,33 +230,33 @@ fn groups_of_others(store: &mut Store) -> Step {
 }
 
 fn holds(store: &mut Store) -> Step {
-    let call = |store: &mut Store, pause: &str, args: [&str; 8]| -> Step<i64> {
+    let call = |store: &mut Store, pause: &str, args: [&str; 9]| -> Step<i64> {
         let [what, consumer, rest @ ..] = args;
         let args = [&[what, "2", pause, consumer][..], &rest[..]].concat();
         store.script(&script::HOLD, &["hold"], &args).map(|(state, ..): (i64, i64, i64, i64)| state)
     };
-    let failed = |entry| ["failed", "c1", "0", entry, "0", "refused", "t", "0"];
-    let ask = |consumer| ["ask", consumer, "1000", "", "", "", "", ""];
+    let failed = |entry| ["failed", "c1", "0", "0", entry, "0", "refused", "t", "0"];
+    let ask = |consumer| ["ask", consumer, "", "1000", "", "", "", "", ""];
     same("the first failure", call(store, "60000", failed("1-0"))?, 0)?;
     same("the call is repeated", call(store, "60000", failed("1-0"))?, 0)?;
     same("the second failure", call(store, "60000", failed("2-0"))?, 1)?;
     same("nobody may try yet", call(store, "60000", ask("c1"))?, 1)?;
     same("the probe", call(store, "0", ask("c1"))?, 2)?;
     same("another one asks", call(store, "0", ask("c2"))?, 1)?;
-    same("another one gives it back", call(store, "0", ["keep", "c2", "0", "", "", "", "", ""])?, 1)?;
+    same("another one gives it back", call(store, "0", ["keep", "c2", "", "0", "", "", "", "", ""])?, 1)?;
     same("another one asks again", call(store, "0", ask("c2"))?, 1)?;
-    let silent = |consumer| ["silent", consumer, "", "", "", "", "", ""];
+    let silent = |consumer| ["silent", consumer, "", "", "", "", "", "", ""];
     same("another one's attempt is silent", call(store, "0", silent("c2"))?, 1)?;
     same("another one asks once more", call(store, "0", ask("c2"))?, 1)?;
     same("the probe is silent", call(store, "60000", silent("c1"))?, 1)?;
     same("nobody may try again yet", call(store, "60000", ask("c2"))?, 1)?;
     same("the next probe", call(store, "0", ask("c1"))?, 2)?;
-    let through = |consumer, is_probe| ["through", consumer, is_probe, "", "", "", "", ""];
+    let through = |consumer, is_probe| ["through", consumer, is_probe, "", "", "", "", "", ""];
     same("another attempt gets through", call(store, "0", through("c2", "0"))?, 1)?;
     same("the probe gets through", call(store, "0", through("c1", "1"))?, 0)?;
     // The task began to fail long before.
     for entry in ["3-0", "4-0"] {
-        let alone = ["failed", "c1", "0", entry, "0", "refused", "t", "1"];
+        let alone = ["failed", "c1", "0", "0", entry, "0", "refused", "t", "1"];
         same("the task fails alone", call(store, "60000", alone)?, 0)?;
     }
     Ok(())

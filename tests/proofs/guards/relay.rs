@@ -14,7 +14,7 @@ pub const CASES: &[Case] = &[
     Case {
         what: "a call that comes too late enqueues nothing",
         scenario: a_late_call_does_nothing,
-        mutations: &[&[("if now > tonumber(ARGV[1]) then return false end", "")]],
+        mutations: &[&[("if now > tonumber(ends) then return false end", "")]],
     },
     Case {
         what: "a task whose status is no status is not taken for enqueued",

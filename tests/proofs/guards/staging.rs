@@ -9,16 +9,16 @@ pub const CASES: &[Case] = &[
         what: "children are staged once, also when the call is repeated or arrives late",
         scenario: children_are_staged_once,
         mutations: &[
-            &[("kept ~= tonumber(ARGV[2]) or ", "")],
-            &[(" or redis.call('EXISTS', KEYS[2]) == 1", "")],
+            &[("kept ~= tonumber(expected) or ", "")],
+            &[(" or redis.call('EXISTS', flow) == 1", "")],
         ],
     },
     Case {
         what: "the children of a flow that did not start are deleted, and those of one that started stay",
         scenario: only_staged_children_are_deleted,
         mutations: &[
-            &[("if redis.call('PTTL', KEYS[1]) < 0 then return 0 end", "")],
-            &[("redis.call('PTTL', KEYS[1]) < 0", "true")],
+            &[("if redis.call('PTTL', children) < 0 then return 0 end", "")],
+            &[("redis.call('PTTL', children) < 0", "true")],
         ],
     },
     Case {

@@ -6,6 +6,7 @@
 
 mod attempt;
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 
 use redis::{Connection, FromRedisValue};
@@ -288,11 +289,12 @@ impl Store {
                 args.push(String::new());
             }
         }
-        let replies: Vec<redis::Value> = self.ending(&script::SETTLE.source, queue, keys, args)?;
-        replies
+        let named: HashMap<String, String> = self
+            .ending::<Vec<(String, String)>>(&script::SETTLE.source, queue, keys, args)?
             .into_iter()
-            .map(|reply| redis::from_redis_value(reply).map_err(|error| format!("a reply: {error}")))
-            .collect()
+            .collect();
+        let result = |attempt: &&Attempt| named.get(&attempt.entry).map_or_else(|| "1".into(), Clone::clone);
+        Ok(attempts.iter().map(result).collect())
     }
 
     /// Stages children, whose queue has room for `most`.
@@ -358,7 +360,8 @@ impl Store {
     pub fn promote_due(&mut self, members: &[&str]) -> Step<(u64, Vec<String>)> {
         let keys = [JOIN.to_owned(), key(JOIN, "delayed"), key(JOIN, "parked")];
         let keys = [keys.to_vec(), vec![JOIN.to_owned(); members.len()]].concat();
-        let args = [owned(&["100"]), owned(members), owned(&["", JOIN, PARTNERS])].concat();
+        let args = owned(&[GROUP, self.retention, HOUR_MS, "100"]);
+        let args = [args, owned(members), owned(&["", JOIN, PARTNERS])].concat();
         let (moved, without_fields, _, due, _): (u64, u64, i64, Vec<String>, Vec<String>) =
             self.call(&script::PROMOTE.source, &keys, &args)?;
         same("members without fields", without_fields, 0)?;
@@ -406,7 +409,8 @@ impl Store {
     /// Brings a dead letter back with these fields, and gives the reply.
     pub fn requeue(&mut self, queue: &str, id: &str, letter: &str, fields: &[String]) -> Step<u64> {
         let keys = [queue.to_owned(), key(queue, "dead"), self.status(queue, id)];
-        let args = [owned(&[letter, "1", ""]), fields.to_vec(), owned(&["", queue, PARTNERS])].concat();
+        let args = owned(&[GROUP, self.retention, HOUR_MS, letter, "1", ""]);
+        let args = [args, fields.to_vec(), owned(&["", queue, PARTNERS])].concat();
         self.call(&script::REQUEUE.source, &keys, &args)
     }
 

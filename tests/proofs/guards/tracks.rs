@@ -66,7 +66,7 @@ pub const CASES: &[Case] = &[
         scenario: what_another_program_left_has_a_turn,
         mutations: &[
             &[("not tracks.take(id, found[2], field, deliveries)", "false")],
-            &[("if is_foreign(KEYS[3], owner[1]) then return", "if false then return")],
+            &[("if is_foreign(history, owner[1]) then return", "if false then return")],
         ],
     },
 ];

@@ -11,7 +11,7 @@ use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 use tqhost::testing::config::QueueRules;
 use tqhost::testing::effects::{Effects, OutboxTask, StateChange};
-use tqhost::testing::queue::{Ending, EndingSubject, SettleCall, Settled, Settlement, codec, order_of};
+use tqhost::testing::queue::{Ending, EndingSubject, SettleCall, Settled, Settlement, codec};
 use tqhost::testing::task::{Field, Outcome, Task};
 use tqhost::testing::worker::settle;
 
@@ -93,7 +93,13 @@ impl World {
         let replies = self.queue.settle(consumer, call, &batch).await.map_err(failed)?;
         let settled: Vec<Settled> = replies.into_iter().collect::<Result<_, _>>().map_err(failed)?;
         let mut expected = vec![Settled::Overtaken; batch.len()];
-        for n in order_of(&batch) {
+        // The script begins with those in the short form, and among these with those without a result.
+        let mut order: Vec<usize> = (0..batch.len()).collect();
+        order.sort_by_key(|n| match batch[*n].settlement() {
+            Settlement::Complete { result, .. } if batch[*n].is_short() => u8::from(result.is_some()),
+            _ => 2,
+        });
+        for n in order {
             let (EndingSubject::Task(task), settlement) = (batch[n].subject(), batch[n].settlement()) else {
                 return Err(TestCaseError::fail("only tasks are settled"));
             };

@@ -2,12 +2,10 @@
 -- Some deliveries do not prove that a task may run: those tasks wait for this reply before they start. For
 -- a long task the call comes later and makes its status visible to clients.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · then for each task: status, marker of its idempotency key (the
---       stream: it has none), status of the task that has this key (the stream: not known)
--- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 plugin · 6 lease ms · 7 max crashes
---       · then for each task: entry, attempt, enqueued-at ms, id, ms since it was claimed, crashes,
---       1: it runs alone in its host, the fence of its delivery, 1: another host may have run it under this
---       entry
+-- KEYS  stream, delayed, parked; each task: status, marker, holder
+-- ARGV  group, retention, window, consumer, plugin, lease, max_crashes; each task: entry, attempt,
+--       enqueued_at, id, held (ms since it was claimed), crashes, alone (1: it runs alone in its host), fence
+--       (of its delivery), again (1: another host may have run it under this entry)
 -- Gives for each task one of
 --   1: this consumer owns it: run it
 --   { 1, fence }: the same, with a higher fence than it was asked with
@@ -29,21 +27,21 @@
 -- takeover from an owner that lives. A child whose end its flow cannot note does not end. Safe to run again.
 begin_call()
 take_told()
-local consumer, out = ARGV[4], {}
+local out = {}
 
--- Ends a task that is not to run.
-local function cancel(status, marker, id, entry, changes)
+-- Ends a task that is not to run. `key` holds its idempotency key.
+local function cancel(key, changes)
   local bad = to_wait_for(join_refusal(status))
   if bad then error(bad) end
   append(changes, 'entry', entry)
   end_task({
-    status = status, marker = marker, id = id, how = 'CANCELLED', changes = changes, source = drop(entry),
+    status = status, marker = key, id = id, how = 'CANCELLED', changes = changes, source = drop(entry),
   })
 end
 
 -- Lets a task wait for a second among the delayed ones.
-local function put_off(status, id, entry)
-  local misfit, fields = wrong_type(KEYS[2], 'zset', KEYS[3], 'hash'), fields_of(entry)
+local function put_off()
+  local misfit, fields = wrong_type(delayed, 'zset', parked, 'hash'), fields_of(entry)
   if misfit then error(misfit) end
   if not fields then return end
   keep_trusted(fields, status, id, entry)
@@ -53,21 +51,19 @@ local function put_off(status, id, entry)
   if turns.limit then failure_of(tracks.free, id, entry) end
 end
 
-local function begin(
-  status, marker, holder, entry, attempt, enqueued_at, id, held, crashes, alone, fence, again
-)
+local function begin()
   if not owned(entry, consumer) then
     -- After its lease, another host may have ended the task so long ago that the status has expired.
-    local is_told = redis.call('EXISTS', status) == 1 or tonumber(held) < tonumber(ARGV[6])
+    local is_told = redis.call('EXISTS', status) == 1 or tonumber(held) < tonumber(lease)
     return is_told and note_lost(status, marker, id, entry, consumer) and 4 or 0
   end
   local mark = mark_of(status, entry)
   if mark == 'here' then
-    cancel(status, marker, id, entry, {})
+    cancel(marker, {})
     return 2
   end
   if mark == 'elsewhere' then
-    put_off(status, id, entry)
+    put_off()
     return 6
   end
   if is_elsewhere(status, entry, id) then
@@ -78,13 +74,14 @@ local function begin(
   local noted, last, known_entry = unpack(redis.pcall('HMGET', status, 'alone', 'fence', 'entry'))
   local ran, before = string.match(tostring(noted), '^(%S+) (%d+)$')
   local has_died = ran == entry and tonumber(crashes) > tonumber(before)
-  if has_died and tonumber(crashes) >= tonumber(ARGV[7]) then return 5 end
+  if has_died and tonumber(crashes) >= tonumber(max_crashes) then return 5 end
   local first = first_task(marker)
   if first and first ~= id then
     if holder == stream then return first end
     if not is_gone(holder, marker, first) then
-      cancel(status, stream, id, entry,
-        { 'duplicate_of', first, 'error', 'duplicate of ' .. first, 'enqueued_at', enqueued_at })
+      cancel(stream, {
+        'duplicate_of', first, 'error', 'duplicate of ' .. first, 'enqueued_at', enqueued_at,
+      })
       return 3
     end
   end
@@ -95,7 +92,7 @@ local function begin(
     redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID')
   end
   redis.call('PERSIST', status)
-  set_status(status, 'status', 'PROCESSING', 'attempt', attempt, 'plugin', ARGV[5], 'consumer', consumer,
+  set_status(status, 'status', 'PROCESSING', 'attempt', attempt, 'plugin', plugin, 'consumer', consumer,
     'enqueued_at', enqueued_at, 'started_at', now - held, 'entry', entry)
   redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as',
     'dead', 'duplicate_of', 'alone', 'cancel', 'stops', 'cancelled')
@@ -115,9 +112,8 @@ local function begin(
   return given > tonumber(fence) and { 1, given } or 1
 end
 
-for i = 1, (#KEYS - 3) / 3 do
-  local k, a = 3 * i + 1, 9 * i - 1
-  local went, answer = pcall(begin, KEYS[k], KEYS[k + 1], KEYS[k + 2], unpack(ARGV, a, a + 8))
+each_task(function(i)
+  local went, answer = pcall(begin)
   out[i] = went and answer or { 0, text_of(answer) }
-end
+end)
 return out

@@ -1,10 +1,10 @@
 -- Cancels a task that has not ended, wherever it is.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · 4 status · 5 marker of the idempotency key (the stream: none)
---       6 the flow that the task joins, if it joins one · 7 the children of this flow that are not released
--- ARGV  1 group · 2 retention ms · 3 window ms · 4 task id · 5 entry in which it was found (empty: not
---       looked for) · 6 `1`: only if it waits (empty: also if it runs) · 7 member of the delayed tasks in
---       which it was found (empty: not looked for)
+-- KEYS  stream, delayed, parked, status, marker, flow (that the task joins, if it joins one), children (of
+--       this flow that are not released)
+-- ARGV  group, retention, window, id, listed_entry (in which it was found; empty: not looked for),
+--       only_waiting (1: only if it waits; empty: also if it runs), listed_member (of the delayed tasks in
+--       which it was found; empty: not looked for)
 -- Gives the status that the task had before, or an empty one when it is not known. CANCELLED, COMPLETED and
 --   FAILED stay as they are; so does a task that runs where only one that waits is meant (PROCESSING). Of a
 --   second entry with the id of another task, it gives PENDING.
@@ -18,23 +18,23 @@
 -- its delivery, or settle.lua honours the mark.
 begin_call()
 take_told()
-local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[4], 'hash',
-  KEYS[6], 'hash') or join_refusal(KEYS[4])
+local bad = wrong_type(stream, 'stream', delayed, 'zset', parked, 'hash', status, 'hash', flow, 'hash')
+  or join_refusal(status)
 if bad then return bad end
-local status, known_entry, member, _, kept_until = place_of(KEYS[4])
+local is, known_entry, member, _, kept_until = place_of(status)
 
 -- Whether an entry exists, and is one of this task: another task may have an id that looks like an entry's.
 local function is_its(entry)
   local there = string.match(entry, '^%d+%-%d+$') and redis.call('XRANGE', stream, entry, entry)[1]
-  return there and (value_in(there[2], 'tq-id') or entry) == ARGV[4]
+  return there and (value_in(there[2], 'tq-id') or entry) == id
 end
 
 -- Whether the task runs, or was delivered a moment ago.
 local function is_taken()
-  for _, entry in ipairs({ known_entry or '', ARGV[4], ARGV[5] }) do
+  for _, entry in ipairs({ known_entry or '', id, listed_entry }) do
     if is_its(entry) and pending_of(entry) then return true end
   end
-  return status == 'PROCESSING'
+  return is == 'PROCESSING'
 end
 
 -- Drops an entry that waits or runs, and gives its fields if somebody is told of them.
@@ -47,32 +47,32 @@ local function drop_entry(entry)
 end
 
 -- Takes a task from among the delayed ones. Gives whether it was there, and its fields.
-local function take_delayed(delayed)
-  if redis.call('ZREM', KEYS[2], delayed) == 0 then return false end
-  local fields = parked_fields(redis.call('HGET', KEYS[3], delayed) or '')
-  redis.call('HDEL', KEYS[3], delayed)
-  if turns.limit then redis.call('ZREM', turns.tracks, delayed) end
+local function take_delayed(one)
+  if redis.call('ZREM', delayed, one) == 0 then return false end
+  local fields = parked_fields(redis.call('HGET', parked, one) or '')
+  redis.call('HDEL', parked, one)
+  if turns.limit then redis.call('ZREM', turns.tracks, one) end
   return true, fields
 end
 
 -- A producer that sends an id again makes a second entry, which a list finds beside the place that the
 -- status names. Behind a dead task it is a new one. Otherwise nobody is told: a task's end is told once.
-local is_known = status and (not is_live(status) or has_place(known_entry, member, kept_until))
-local is_second_entry = is_known and ARGV[5] ~= known_entry and is_its(ARGV[5]) and not pending_of(ARGV[5])
-local is_second_delayed = is_known and ARGV[7] ~= '' and ARGV[7] ~= member
-  and redis.call('ZSCORE', KEYS[2], ARGV[7])
-if status ~= 'FAILED' and (is_second_entry or is_second_delayed) then
-  if is_second_entry then drop_entry(ARGV[5]) else take_delayed(ARGV[7]) end
+local is_known = is and (not is_live(is) or has_place(known_entry, member, kept_until))
+local is_second_entry = is_known and listed_entry ~= known_entry and is_its(listed_entry)
+  and not pending_of(listed_entry)
+local is_second_delayed = is_known and listed_member ~= '' and listed_member ~= member
+  and redis.call('ZSCORE', delayed, listed_member)
+if is ~= 'FAILED' and (is_second_entry or is_second_delayed) then
+  if is_second_entry then drop_entry(listed_entry) else take_delayed(listed_member) end
   return 'PENDING'
 end
-if ARGV[6] == '1' and is_taken() then return 'PROCESSING' end
-local flow = KEYS[6]
+if only_waiting == '1' and is_taken() then return 'PROCESSING' end
 local has_flow = redis.call('HEXISTS', flow, 'left') == 1
-if has_flow then redis.call('UNLINK', KEYS[7]) end
-if status and not is_live(status) and not is_second_entry and not is_second_delayed then return status end
+if has_flow then redis.call('UNLINK', children) end
+if is and not is_live(is) and not is_second_entry and not is_second_delayed then return is end
 
 local found, runs, fields = false, nil, nil
-for _, entry in ipairs({ known_entry or '', ARGV[4], ARGV[5] }) do
+for _, entry in ipairs({ known_entry or '', id, listed_entry }) do
   if not found and not runs and is_its(entry) then
     runs = turns.are_limited and pending_of(entry) and entry
     if not runs then
@@ -81,11 +81,11 @@ for _, entry in ipairs({ known_entry or '', ARGV[4], ARGV[5] }) do
     end
   end
 end
-for _, delayed in ipairs({ member or '', ARGV[7] }) do
-  if not found and not runs and delayed ~= '' then found, fields = take_delayed(delayed) end
+for _, one in ipairs({ member or '', listed_member }) do
+  if not found and not runs and one ~= '' then found, fields = take_delayed(one) end
 end
 -- A task that is held by its flow takes the flow with it.
-if has_flow and not found and not runs and not known_entry and status then
+if has_flow and not found and not runs and not known_entry and is then
   fields = cmsgpack.unpack(redis.call('HGET', flow, 'fields'))
   redis.call('DEL', flow)
   found = true
@@ -101,23 +101,23 @@ if known_entry and not member and not found and not runs and not exists(known_en
 end
 turns.are_kept = runs
 -- Where no statuses are kept, the flow knows that its task is dead.
-if not found and not runs and not status then
-  if redis.pcall('HGET', KEYS[4], 'cancelled') == '1' then return 'CANCELLED' end
+if not found and not runs and not is then
+  if redis.pcall('HGET', status, 'cancelled') == '1' then return 'CANCELLED' end
   return redis.call('HGET', flow, 'letter') and 'FAILED' or ''
 end
-redis.call('HDEL', KEYS[4], 'entry')
+redis.call('HDEL', status, 'entry')
 -- The end of a task that is only marked is told by the script that finds its entry later.
 end_task({
-  status = KEYS[4], marker = KEYS[5], id = ARGV[4], how = 'CANCELLED', changes = {}, source = fields,
+  status = status, marker = marker, id = id, how = 'CANCELLED', changes = {}, source = fields,
   is_untold = not found,
 })
 if not found then
   -- The mark lives for at least a day. It is of no use to a later delivery, or to a task that never existed.
-  redis.call('HSET', KEYS[4], 'status', 'CANCELLED', 'cancel', '1')
-  if runs then redis.call('HSET', KEYS[4], 'stops', runs) end
-  redis.call('PEXPIRE', KEYS[4], math.max(retention, 86400000))
+  redis.call('HSET', status, 'status', 'CANCELLED', 'cancel', '1')
+  if runs then redis.call('HSET', status, 'stops', runs) end
+  redis.call('PEXPIRE', status, math.max(retention, 86400000))
 elseif tonumber(retention) == 0 and has_flow then
   -- A call that is repeated goes on with what is below the task in its flow.
-  redis.call('PEXPIRE', KEYS[4], 86400000)
+  redis.call('PEXPIRE', status, 86400000)
 end
-return is_live(status) and status or 'PENDING'
+return is_live(is) and is or 'PENDING'

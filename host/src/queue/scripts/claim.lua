@@ -1,10 +1,8 @@
 -- Gives a consumer new entries of a queue that limits which tasks run beside each other.
 --
--- KEYS  1 stream · 2 delayed · 3 history: group → the last entry that it was given before tqhost came
--- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 how many entries at most
---       6 the most entries that may be pending for all consumers together (empty: any number)
---       7 the field that names a task's track (empty: all tasks are in one); of no meaning without tracks
---       8 the field that has a task's alias (empty: tasks have none)
+-- KEYS  stream, delayed, history
+-- ARGV  group, retention, window, consumer, want (how many entries at most), most (how many entries may be
+--       pending for all consumers together; empty: any number), field, alias
 -- Gives what stopped it, the entries as { id, fields }, and the tasks with aliases that it held, each as
 --   { id, enqueued-at ms, the field with its alias }. It stops because
 --   0: there are no more entries
@@ -20,7 +18,7 @@
 -- Entries that another program left are older than every new one. In a queue with tracks they come first.
 begin_call()
 take_told()
-local consumer, want, most, field = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+want, most = tonumber(want), tonumber(most)
 
 -- Entries, and bytes of held ones, that one call looks at.
 local LOOK, BYTES = 200, 4194304
@@ -29,7 +27,7 @@ local pending = redis.call('XPENDING', stream, group)
 local running = pending[1]
 if turns.limit or most and running >= most then
   for _, owner in ipairs(pending[4] or {}) do
-    if is_foreign(KEYS[3], owner[1]) then return { 3, {}, {} } end
+    if is_foreign(history, owner[1]) then return { 3, {}, {} } end
   end
 end
 local entries, held, looked, size = {}, {}, 0, 0
@@ -44,7 +42,7 @@ while true do
       append(entries, entry)
     else
       size = size + size_of(entry[2])
-      append(held, tracks.named_by(entry[2], ARGV[8]))
+      append(held, tracks.named_by(entry[2], alias))
     end
   end
   looked = looked + #found

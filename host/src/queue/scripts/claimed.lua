@@ -1,14 +1,13 @@
 -- Looks at a page of the group's pending entries, and whether they still exist.
 --
--- KEYS  1 stream
--- ARGV  1 group · 2 first id to look at ('-' at first) · 3 how many to look at
---       · 4 bytes beyond which no more are looked at (at least one is)
+-- KEYS  stream
+-- ARGV  group, from, limit, bytes
 -- Gives the id to go on at ('' when done), and { entry, idle ms, 1 when the entry is in the stream } for
 -- each.
 --   Writes nothing.
 begin_call()
-local limit, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
-local pending = redis.pcall('XPENDING', stream, group, ARGV[2], '+', limit)
+limit, bytes = tonumber(limit), tonumber(bytes)
+local pending = redis.pcall('XPENDING', stream, group, from, '+', limit)
 local out, size = {}, 0
 for _, p in ipairs(pending) do
   if size > bytes then return { p[1], out } end

@@ -1,8 +1,8 @@
 -- The kinds of effects that commit with the end of a task. This file stands behind turns.lua, in front of
 -- every script; settle.lua uses it.
 --
--- Each kind says how it is read from a call, why it cannot be committed (a text, or nil), how it is
--- committed, and how it is taken back if it left something before.
+-- Each kind names the keys and arguments from which it is read, as lib.lua says, and says why it cannot be
+-- committed (a text, or nil), how it is committed, and how it is taken back if it left something before.
 local effects = {}
 
 -- The key and the argument of a call that is read next.
@@ -25,8 +25,9 @@ local function next_list()
 end
 
 -- Sets a value of the state.
+-- KEYS  key
+-- ARGV  value, ttl (ms; 0: none)
 effects.S = {
-  read = function() return { key = next_key(), value = next_value(), ttl = next_value() } end,
   refusal = function() end,
   commit = function(one)
     if one.ttl == '0' then
@@ -38,15 +39,16 @@ effects.S = {
 }
 
 -- Deletes a value of the state.
+-- KEYS  key
 effects.D = {
-  read = function() return { key = next_key() } end,
   refusal = function() end,
   commit = function(one) redis.call('DEL', one.key) end,
 }
 
 -- Adds to a counter of the state. Of numbers with at most 18 digits no sum overflows.
+-- KEYS  key
+-- ARGV  delta
 effects.A = {
-  read = function() return { key = next_key(), delta = next_value() } end,
   refusal = function(one)
     local value = redis.pcall('GET', one.key)
     -- INCRBY refuses leading zeros.
@@ -60,10 +62,9 @@ effects.A = {
 }
 
 -- Deletes a record (1), sets its fields, and its time to live in ms (-1: as before, 0: none).
+-- KEYS  key
+-- ARGV  deletes, ttl, fields[]
 effects.H = {
-  read = function()
-    return { key = next_key(), deletes = next_value(), ttl = next_value(), fields = next_list() }
-  end,
   refusal = function(one)
     local bad = wrong_type(one.key, 'hash')
     return bad and bad.err
@@ -80,14 +81,9 @@ effects.H = {
 }
 
 -- Enqueues a task.
+-- KEYS  stream, delayed, parked, status, marker
+-- ARGV  id, delay, retention, fields[]
 effects.T = {
-  read = function()
-    return {
-      stream = next_key(), delayed = next_key(), parked = next_key(), status = next_key(),
-      marker = next_key(), id = next_value(), delay = next_value(), retention = next_value(),
-      fields = next_list(),
-    }
-  end,
   refusal = function(one)
     local bad = wrong_type(one.stream, 'stream', one.delayed, 'zset', one.parked, 'hash')
     return bad and bad.err
@@ -96,25 +92,20 @@ effects.T = {
 }
 
 -- Leaves a task for a queue in another slot of a cluster, to which a host takes it.
+-- KEYS  out
+-- ARGV  fields[]
 effects.O = {
-  read = function() return { out = next_key(), fields = next_list() } end,
   refusal = function(one)
     local bad = wrong_type(one.out, 'stream')
     return bad and bad.err
   end,
-  commit = function(one) redis.call('XADD', one.out, '*', 'by', consumer, unpack(one.fields)) end,
+  commit = function(one) redis.call('XADD', one.out, '*', 'by', told.by, unpack(one.fields)) end,
 }
 
 -- Starts a flow, whose children are staged. The task that joins it is held by the flow.
+-- KEYS  about, children, stream, delayed, parked, dead, status, marker
+-- ARGV  id, total, group, delay, retention, fields[]
 effects.F = {
-  read = function()
-    return {
-      about = next_key(), children = next_key(), stream = next_key(), delayed = next_key(),
-      parked = next_key(), dead = next_key(), status = next_key(), marker = next_key(),
-      id = next_value(), total = next_value(), group = next_value(), delay = next_value(),
-      retention = next_value(), fields = next_list(),
-    }
-  end,
   refusal = function(one)
     local bad = wrong_type(one.stream, 'stream', one.delayed, 'zset', one.parked, 'hash')
     if bad then return bad.err end

@@ -39,7 +39,7 @@ local function tell(status, id, how, attempt, changes, fields, letter, last_erro
     -- The id makes sure that the relay enqueues it once. No end of a task has that of another one, in any
     -- queue.
     local own = redis.sha1hex(stream .. ' ' .. id .. ' ' .. how .. ' ' .. now_text)
-    new = { 'by', consumer or '', 'on_end', how, 'tq-id', 'end-' .. own, unpack(new) }
+    new = { 'by', told.by or '', 'on_end', how, 'tq-id', 'end-' .. own, unpack(new) }
   end
   local added = redis.pcall('XADD', told[how], '*', unpack(new))
   if type(added) == 'table' and tonumber(retention) > 0 then
@@ -71,7 +71,7 @@ local function failure_of(work, ...)
 end
 
 -- Writes the status of a task that ends. `enqueued` is '1' if enqueue.lua has to know it for a while.
-local function write_end(ended, dead, enqueued)
+local function write_end(ended, buried, enqueued)
   local status, how, changes, model = ended.status, ended.how, ended.changes, ended.model
   if model and model.status and redis.pcall('COPY', model.status, status) == 1 then
     -- It expires with the one that it was copied from.
@@ -82,7 +82,7 @@ local function write_end(ended, dead, enqueued)
         how == 'COMPLETED' and 'error' or 'cancel')
     end
     set_status(status, 'status', how, 'finished_at', now_text, unpack(changes))
-    if dead then redis.call('HSET', status, 'dead', dead) end
+    if buried then redis.call('HSET', status, 'dead', buried) end
     redis.call('PEXPIRE', status, enqueued == '1' and math.max(retention, 60000) or retention)
   elseif not ended.is_new then
     redis.call('DEL', status)
@@ -142,7 +142,7 @@ local function end_task(ended)
         unpack(redis.pcall('HMGET', status, 'attempt', 'error', 'enqueued_at'))
     end
   end
-  local dead = letter and redis.call('XADD', KEYS[4], '*', unpack(letter))
+  local buried = letter and redis.call('XADD', dead, '*', unpack(letter))
   -- enqueue.lua knows a task by its id for at least a minute, so that a repeated call adds no second task.
   local enqueued, flow, joins, records
   if not ended.is_new then
@@ -151,14 +151,14 @@ local function end_task(ended)
     -- Somebody may have deleted the status of a task that joins a flow.
     joins = joins or value_in(changes, 'joins') or letter and value_in(letter, 'tq-joins')
   end
-  write_end(ended, dead, enqueued)
+  write_end(ended, buried, enqueued)
   -- The records of failed attempts go with the status. Without a retention, this deletes them.
   if records then redis.pcall('PEXPIRE', key_of(status, id, 'attempts'), retention) end
   if marker ~= stream and first_task(marker) == id then
     redis.call('PEXPIRE', marker, ended.lives or window_after(how))
   end
   local is_unfinished = leave_others(ended, flow)
-  if joins then flows.leave(key_of(status, id, 'flow'), dead) end
+  if joins then flows.leave(key_of(status, id, 'flow'), buried) end
   if is_told then
     if told[how] then tell(status, id, how, attempt, changes, source, letter, last_error, enqueued_at) end
     note(id, how, 'attempt', attempt or '')

@@ -1,9 +1,8 @@
 -- Checks whether tasks are where their statuses say. Mends those that are not, if asked to.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · then for each task: status, marker of its idempotency key (the
---       stream: none, or not known yet)
--- ARGV  1 group · 2 retention ms · 3 window ms · 4 1: mend · then for each task: id, the form of its status
---       at the look before (empty: this is the first look)
+-- KEYS  stream, delayed, parked; each task: status, marker (the stream: also if it is not known yet)
+-- ARGV  group, retention, window, mends; each task: id, before (the form of its status at the look before;
+--       empty: this is the first look)
 -- Gives for each task { verdict, the form of its status, the earliest time (ms) of the entry under which it
 --   may wait, the marker that it names or false, the status or false, 1 when it was mended }.
 --   Verdicts:
@@ -21,18 +20,18 @@
 begin_call()
 take_told()
 local function is_in_fields(member)
-  return redis.call('HEXISTS', KEYS[3], member) == 1
+  return redis.call('HEXISTS', parked, member) == 1
 end
 
 -- The status of a delayed task names its former entry; its present entry came later. The entry of a task that
 -- was enqueued with a delay came after its enqueueing. If a clock was set back, neither holds; then the due
 -- time is the earlier one.
 local function came_after(known)
-  local before = tonumber((known[3] or ''):match('^(%d+)%-%d+$') or known[5]) or 0
-  return math.min(before, tonumber(known[8]) or before)
+  local from = tonumber((known[3] or ''):match('^(%d+)%-%d+$') or known[5]) or 0
+  return math.min(from, tonumber(known[8]) or from)
 end
 
-local function verdict_of(status, id, known, is_second)
+local function verdict_of(known, is_second)
   local is, entry, member = known[1], known[2], known[3]
   if is_live(is) then
     local kept_until = tonumber(known[10]) or 0
@@ -42,13 +41,13 @@ local function verdict_of(status, id, known, is_second)
     return (entry or is_second) and 5 or 6
   end
   if redis.call('EXISTS', status) == 0 then return 0 end
-  local is_delayed = member and (redis.call('ZSCORE', KEYS[2], member) or is_in_fields(member))
+  local is_delayed = member and (redis.call('ZSCORE', delayed, member) or is_in_fields(member))
   if is and (entry and exists(entry) or is_delayed) then return 4 end
   if redis.call('PTTL', status) == -1 then return 3 end
   return is and 1 or 0
 end
 
-local function mend(verdict, status, marker, known, id)
+local function mend(verdict, known)
   if verdict == 3 then
     redis.call('PEXPIRE', status, retention)
     return 1
@@ -60,9 +59,7 @@ local function mend(verdict, status, marker, known, id)
 end
 
 local out = {}
-for i = 1, (#KEYS - 3) / 2 do
-  local status, marker = KEYS[2 + 2 * i], KEYS[3 + 2 * i]
-  local id, before = ARGV[3 + 2 * i], ARGV[4 + 2 * i]
+each_task(function(i)
   local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'attempt', 'enqueued_at',
     'started_at', 'finished_at', 'due_at', 'marker', 'deleted', 'joins')
   if known.err then
@@ -71,9 +68,9 @@ for i = 1, (#KEYS - 3) / 2 do
     local look = ''
     for n = 1, 9 do look = look .. (known[n] or '') .. '/' end
     local is_second = before ~= ''
-    local verdict = is_second and look ~= before and 0 or verdict_of(status, id, known, is_second)
-    local mended = is_second and ARGV[4] == '1' and mend(verdict, status, marker, known, id) or 0
+    local verdict = is_second and look ~= before and 0 or verdict_of(known, is_second)
+    local mended = is_second and mends == '1' and mend(verdict, known) or 0
     out[i] = { verdict, look, came_after(known), known[9], known[1], mended }
   end
-end
+end)
 return out

@@ -77,7 +77,7 @@ function flows.leave(flow, letter)
   local lives = math.max(retention, letter and FAILED_FLOW_LIVES or 86400000)
   if letter and redis.pcall('HEXISTS', flow, 'left') == 1 then
     -- Its queue may have other dead letters by now than when the flow began.
-    redis.call('HSET', flow, 'letter', letter, 'dead', KEYS[4])
+    redis.call('HSET', flow, 'letter', letter, 'dead', dead)
   else
     redis.pcall('HDEL', flow, 'letter')
   end

@@ -1,8 +1,7 @@
 -- Renews the leases of running tasks and writes their latest progress.
 --
--- KEYS  1 stream · then for each task: status, marker of its idempotency key (the stream: it has none)
--- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 lease ms · then for each task: entry, id,
---       percent (empty: nothing new), note
+-- KEYS  stream; each task: status, marker
+-- ARGV  group, retention, window, consumer, lease; each task: entry, id, percent (empty: nothing new), note
 -- Gives for each task one of
 --   1: the lease is renewed
 --   0: the lease is lost: stop the attempt
@@ -17,9 +16,9 @@
 -- JUSTID keeps the delivery count, which counts crashes. Safe to run again.
 begin_call()
 take_told()
-local consumer, lease_end, out = ARGV[4], now + ARGV[5], {}
+local lease_end, out = now + lease, {}
 
-local function beat(status, marker, entry, id, percent, note)
+local function beat()
   if owned(entry, consumer) then
     -- Where few tasks may run beside each other, the host settles the task when its handler has stopped.
     if turns.are_limited and mark_of(status, entry) == 'here' then return 2 end
@@ -42,8 +41,8 @@ local function beat(status, marker, entry, id, percent, note)
   return note_lost(status, marker, id, entry, consumer) and 4 or 0
 end
 
-for i = 1, (#KEYS - 1) / 2 do
-  local went, answer = pcall(beat, KEYS[2 * i], KEYS[2 * i + 1], unpack(ARGV, 4 * i + 2, 4 * i + 5))
+each_task(function(i)
+  local went, answer = pcall(beat)
   out[i] = went and answer or text_of(answer)
-end
+end)
 return out

@@ -1,17 +1,17 @@
 -- Counts the failures of a queue for a cause outside, holds the queue when there are too many in a row, and
 -- lends the one probe of a held queue: the right to try a task.
 --
--- KEYS  1 hold: JSON with the fields below; expires a day after its last change
--- ARGV  1 what (see below) · 2 how many failures in a row begin a hold · 3 for how long (ms) · 4 consumer
---       then by `what`:
---       failed   an attempt failed for a cause outside: 5 whether it was the probe (1 or 0) · 6 its entry
---                · 7 how long the service asks to wait (ms) · 8 the cause · 9 the task's id · 10 since when
---                the task fails like this (ms; 0: it did not before)
---       through  an attempt got through: 5 whether it was the probe (1 or 0)
---       ask      for the probe: 5 its lease (ms)
---       keep     renews the lease of the probe: 5 the lease (ms; 0: gives the probe back)
---       silent   the probe ended without an answer of the service
--- Gives 0: the queue is open, 1: it is held, 2: it is held, and this consumer has the probe; then the ms
+-- KEYS  state (JSON with the fields below; expires a day after its last change)
+-- ARGV  what (see below), after (how many failures in a row begin a hold), pause (for how long, ms),
+--       consumer, is_probe (1: it was the probe), lease (of the probe, ms); each failure: entry, asked (how
+--       long, in ms, the service asks to wait), cause, id (of the task), failing_since (ms; 0: it did not
+--       fail like this before)
+--
+-- `what` is one of: `failed`, an attempt failed for a cause outside (only this call has a failure);
+-- `through`, an attempt got through; `ask`, this consumer asks for the probe; `keep`, it renews the lease of
+-- the probe (0: it gives the probe back); `silent`, the probe ended without an answer of the service.
+--
+-- Returns 0: the queue is open, 1: it is held, 2: it is held, and this consumer has the probe; then the ms
 -- until the probe may be asked for; then, after a failure, 1 if this task alone fails while others get
 -- through, 2 if it is not alone, but others got through after its first failure; and the time (ms).
 --
@@ -30,13 +30,13 @@
 begin_call()
 local LONGEST_ASKED = 3600000
 local DAY = 86400000
-local what, after, pause, consumer = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+after, pause, lease = tonumber(after), tonumber(pause), tonumber(lease)
 
-local is_read, hold = pcall(cjson.decode, redis.call('GET', KEYS[1]) or '{}')
+local is_read, hold = pcall(cjson.decode, redis.call('GET', state) or '{}')
 if not is_read or type(hold) ~= 'table' then hold = {} end
 
 local function write()
-  redis.call('SET', KEYS[1], cjson.encode(hold), 'PX', DAY)
+  redis.call('SET', state, cjson.encode(hold), 'PX', DAY)
 end
 
 local is_alone, is_old = false, false
@@ -48,12 +48,11 @@ local function wait()
   return math.max(0, ends - now, math.min(hold.asked or 0, now + LONGEST_ASKED) - now)
 end
 
-if what == 'failed' then
-  local is_probe, entry, asked = ARGV[5] == '1', ARGV[6], now + tonumber(ARGV[7])
-  local task, failing_since = ARGV[9], tonumber(ARGV[10])
-  hold.others = hold.others or hold.task and hold.task ~= task or nil
-  hold.task = hold.task or task
-  is_old = failing_since > 0 and (hold.through or 0) > failing_since
+local function count_failure()
+  local since = tonumber(failing_since)
+  hold.others = hold.others or hold.task and hold.task ~= id or nil
+  hold.task = hold.task or id
+  is_old = since > 0 and (hold.through or 0) > since
   is_alone = is_old and not hold.others
   if not hold.since then
     hold.entries = hold.entries or {}
@@ -66,21 +65,24 @@ if what == 'failed' then
         others = hold.others,
       }
     end
-  elseif is_probe then
+  elseif is_probe == '1' then
     hold.last = now
     if hold.prober == consumer then hold.prober, hold.lease = nil, nil end
   end
-  if hold.since then hold.cause = ARGV[8] end
-  hold.asked = math.max(hold.asked or 0, asked)
+  if hold.since then hold.cause = cause end
+  hold.asked = math.max(hold.asked or 0, now + tonumber(asked))
   write()
+end
+
+if what == 'failed' then
+  each_failure(count_failure)
 elseif what == 'through' then
-  if hold.task and not hold.since or ARGV[5] == '1' then
+  if hold.task and not hold.since or is_probe == '1' then
     hold = { through = now }
     write()
   end
 elseif what == 'ask' then
   if hold.since and wait() == 0 then
-    local lease = tonumber(ARGV[5])
     local left = hold.prober and hold.prober ~= consumer and math.min(hold.lease, now + lease) - now or 0
     if left > 0 then return { 1, left, 0, now } end
     hold.prober, hold.lease = consumer, now + lease
@@ -93,7 +95,6 @@ elseif what == 'silent' then
     write()
   end
 elseif hold.since and hold.prober == consumer then
-  local lease = tonumber(ARGV[5])
   hold.prober, hold.lease = lease > 0 and consumer or nil, lease > 0 and now + lease or nil
   write()
 end

@@ -1,10 +1,26 @@
 -- The functions that scripts share; this file stands in front of every script.
 --
--- A script that uses these names has them in these places:
--- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters
--- ARGV  1 group · 2 how long (ms) the queue keeps the status of an ended task · 3 and its idempotency key
---       (`A/B`: A that of a completed task, B that of another one)
-local stream, group, retention, window
+-- A script names its keys and arguments in its head, behind KEYS and ARGV. The text in parentheses explains
+-- them. A name with `...` stands for any number of words, and one with `[]` for a list that begins with its
+-- length. The host makes variables of these names, and names them when it builds the call (queue/layout.rs).
+-- The first ones below are known to all functions that scripts share, and nil in a script without them. The
+-- others mean the same in all scripts:
+--   history      group → the last entry that it was given before tqhost came (0-0: tqhost made the group)
+--   adopted      another group → when an operator confirmed that its entries may be deleted
+--   marker       holds the idempotency key of a task (the stream: it has none)
+--   holder       the status of the task that has this key (the stream: it is not known)
+--   list         the list that the queue reads (the stream: none)
+--   lease, enqueued_at    in ms
+--   from, limit, bytes    the first id to look at ('-' at first), how many to look at, and the bytes beyond
+--                which no more are looked at (at least one is)
+--   field, alias          the fields with a task's track (empty: all are in one) and its alias (empty: none)
+--   fields       names and values
+--   mends        1: what is wrong is mended
+--
+-- KEYS  stream, delayed (the delayed tasks by the time when they are due), parked (their fields), dead (the
+--       dead letters)
+-- ARGV  group, retention (how long, in ms, the queue keeps the status of an ended task), window (and its
+--       idempotency key; `A/B`: A that of a completed task, B that of another one)
 
 -- The keys of this queue; an attempt may enqueue to another one.
 local here
@@ -14,17 +30,14 @@ local here
 local clock, now, now_text
 
 -- The streams that are told of ends: by outcome the one that gets a task for each end, and `events`, which
--- keeps about `kept` entries. Each is nil where there is none. `queue` is this queue's name, and `fields`
--- says which of its own fields a task tells.
+-- keeps about `kept` entries. Each is nil where there is none. `queue` is this queue's name, `fields` says
+-- which of its own fields a task tells, and `by` is the consumer whose attempts settle.lua settles.
 local told
 
 -- The limits on which tasks of the queue run beside each other; empty in most queues. `are_limited` is true
 -- where there are some; `limit` is how many tasks of one track may run (nil without tracks), and the rest are
 -- the keys for turns.lua. A script that sets `are_kept` lets tasks keep their turns when it ends them.
 local turns
-
--- The consumer whose attempts a script settles; nil in other scripts.
-local consumer
 
 -- Why this client cannot note the end of the next child in its flow, if it ends all the same.
 local unjoined
@@ -45,12 +58,11 @@ end
 -- call before.
 local function begin_call()
   take_freeze_key()
-  stream, group, retention, window = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-  here = { stream = stream, delayed = KEYS[2], parked = KEYS[3] }
+  here = { stream = stream, delayed = delayed, parked = parked }
   clock = redis.call('TIME')
   now = clock[1] * 1000 + math.floor(clock[2] / 1000)
   now_text = string.format('%.0f', now)
-  told, turns, unjoined, before_tqhost, consumer = {}, {}, nil, nil, nil
+  told, turns, unjoined, before_tqhost = {}, {}, nil, nil
 end
 
 -- Takes what a script that may end tasks gets behind its own keys and arguments:
@@ -60,8 +72,8 @@ end
 --       one track may run (empty: no tracks) · the prefix of the keys of statuses · how many events are kept
 --       (empty: nobody is told, and neither the names nor the first keys are given), with a plus in front in
 --       a queue with such limits, whose keys and arguments are not given otherwise, and with `>` in front of
---       all if the first keys are that of tasks for other slots · the queue's name
---       · the queues whose tasks may be in a flow with those of this queue, as JSON (empty: none)
+--       all if the first keys are that of tasks for other slots · the queue's name · the queues whose tasks
+--       may be in a flow with those of this queue, as JSON (empty: none)
 local function take_told()
   told.flows = table.remove(ARGV)
   told.queue = table.remove(ARGV)
@@ -162,7 +174,7 @@ end
 
 -- How many more tasks may wait or run, if `most` may.
 local function room(most)
-  return tonumber(most) - redis.call('XLEN', stream) - redis.call('ZCARD', KEYS[2])
+  return tonumber(most) - redis.call('XLEN', stream) - redis.call('ZCARD', delayed)
 end
 
 -- How long (ms) the idempotency key of a task that ended like this is kept.

@@ -1,17 +1,15 @@
 -- Decides on one suspicion about a task, and mends what is wrong, if asked to.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 status of the task
---       6 marker of an idempotency key (the stream: none) · 7 history
--- ARGV  1 group · 2 retention ms · 3 window ms · 4 what is suspected · 5 1: mend
---       6 the entry, member or task id that it is about · 7 task id
---       8 lease ms; for a task that may be stuck: the ms after which it is
+-- KEYS  stream, delayed, parked, dead, history, status, marker
+-- ARGV  group, retention, window, suspicion, mends, subject (the entry, member or task id that it is about),
+--       id (of the task), patience (lease, ms; for a task that may be stuck: the ms after which it is)
 -- Gives { 1 when it is so, 1 when it was mended }.
 --
 -- The script looks and writes at one moment, so a task that has moved on is left alone. Safe to run again.
 begin_call()
 take_told()
-local status, marker, subject, id, patience = KEYS[5], KEYS[6], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local judges = {}
+patience = tonumber(patience)
 
 local function entry_of(key)
   return redis.call('XRANGE', key, subject, subject)[1]
@@ -34,7 +32,7 @@ end
 -- has ended under it.
 judges['undeliverable'] = function(mends)
   local entry = entry_of(stream)
-  if not entry or passed_over(KEYS[7], last_delivered(), subject) ~= 1 then return false end
+  if not entry or passed_over(history, last_delivered(), subject) ~= 1 then return false end
   if not mends then return true end
   local is, known_entry = place_of(status)
   -- The status of a task whose id is that of its entry need not name the entry.
@@ -60,31 +58,31 @@ end
 
 -- Delayed, but its fields were deleted. It stays there while its end is refused.
 judges['delayed-without-fields'] = function(mends)
-  if not redis.call('ZSCORE', KEYS[2], subject) then return false end
-  if redis.call('HEXISTS', KEYS[3], subject) == 1 then return false end
+  if not redis.call('ZSCORE', delayed, subject) then return false end
+  if redis.call('HEXISTS', parked, subject) == 1 then return false end
   if not mends then return true end
   local is, _, member = place_of(status)
   local is_its_own = is_live(is) and member == subject
   if is_its_own and refuses_end(status, id) then return true end
-  redis.call('ZREM', KEYS[2], subject)
+  redis.call('ZREM', delayed, subject)
   if is_its_own then end_lost(status, marker, id, 'its fields were deleted while it was delayed') end
   return true, true
 end
 
 -- The fields exist, but without a due time: the task is due now.
 judges['fields-without-delay'] = function(mends)
-  if redis.call('HEXISTS', KEYS[3], subject) == 0 then return false end
-  if redis.call('ZSCORE', KEYS[2], subject) then return false end
-  if mends then redis.call('ZADD', KEYS[2], now, subject) end
+  if redis.call('HEXISTS', parked, subject) == 0 then return false end
+  if redis.call('ZSCORE', delayed, subject) then return false end
+  if mends then redis.call('ZADD', delayed, now, subject) end
   return true, mends
 end
 
 -- The task can never run. It is made due now, so that its delivery buries it where an operator can see it.
 judges['unreadable-fields'] = function(mends)
-  local due = redis.call('ZSCORE', KEYS[2], subject)
-  local fields = redis.call('HGET', KEYS[3], subject)
+  local due = redis.call('ZSCORE', delayed, subject)
+  local fields = redis.call('HGET', parked, subject)
   if not due or tonumber(due) <= now or not fields or parked_fields(fields) then return false end
-  if mends then redis.call('ZADD', KEYS[2], now, subject) end
+  if mends then redis.call('ZADD', delayed, now, subject) end
   return true, mends
 end
 
@@ -92,7 +90,7 @@ end
 judges['orphaned-key'] = function(mends)
   if first_task(marker) ~= id or redis.call('PTTL', marker) ~= -1 then return false end
   local is = place_of(status)
-  if is_live(is) or redis.call('ZSCORE', KEYS[2], 'new/' .. id) then return false end
+  if is_live(is) or redis.call('ZSCORE', delayed, 'new/' .. id) then return false end
   if mends then redis.call('PEXPIRE', marker, window_after(is or 'COMPLETED')) end
   return true, mends
 end
@@ -100,7 +98,7 @@ end
 -- Dead, but its status is that of a living or completed task. The time of enqueueing distinguishes it from
 -- another task with its id.
 judges['dead-but-alive'] = function()
-  local letter = entry_of(KEYS[4])
+  local letter = entry_of(dead)
   if not letter or (value_in(letter[2], 'tq-id') or subject) ~= id then return false end
   local known = redis.pcall('HMGET', status, 'status', 'enqueued_at')
   if not is_live(known[1]) and known[1] ~= 'COMPLETED' then return false end
@@ -150,12 +148,12 @@ end
 -- Children are staged, and no member stands for the flow among the delayed tasks.
 judges['unreleased-children'] = function(mends)
   local children, member = subject .. ':children', 'flow/' .. id
-  if redis.call('PTTL', children) ~= -1 or redis.call('ZSCORE', KEYS[2], member) then return false end
+  if redis.call('PTTL', children) ~= -1 or redis.call('ZSCORE', delayed, member) then return false end
   if mends and redis.call('EXISTS', subject) == 0 then
     redis.call('DEL', children)
   elseif mends then
-    redis.call('ZADD', KEYS[2], now, member)
-    redis.call('HSET', KEYS[3], member, cmsgpack.pack({ 'tq-joins', subject }))
+    redis.call('ZADD', delayed, now, member)
+    redis.call('HSET', parked, member, cmsgpack.pack({ 'tq-joins', subject }))
   end
   return true, mends
 end
@@ -190,7 +188,7 @@ end
 
 -- The first delayed task that is due is not moved.
 judges['stuck-delayed'] = function()
-  local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
   return first[1] == subject and tonumber(first[2]) < now - patience
 end
 
@@ -200,5 +198,5 @@ judges['stuck-claim'] = function()
   return first and first[1] == subject
 end
 
-local so, mended = judges[ARGV[4]](ARGV[5] == '1')
+local so, mended = judges[suspicion](mends == '1')
 return { so and 1 or 0, mended and 1 or 0 }

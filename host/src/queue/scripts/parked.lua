@@ -1,16 +1,16 @@
 -- Looks at a page of the delayed tasks' fields.
 --
--- KEYS  1 delayed · 2 parked
--- ARGV  1 cursor ('0' at first) · 2 about how many to look at
+-- KEYS  delayed, parked
+-- ARGV  cursor ('0' at first), count (about how many to look at)
 -- Gives the next cursor ('0' when done), how many bytes the fields had, and for each { member, its task id or
 --   false, 1 when it is not among the delayed ones, 1 when its fields cannot be read and it is not due yet }.
 --   Writes nothing. A task that is due and cannot be read is buried at its delivery.
 begin_call()
-local page = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
+local page = redis.call('HSCAN', parked, cursor, 'COUNT', count)
 local out, size = {}, 0
 for i = 1, #page[2], 2 do
   local member, packed = page[2][i], page[2][i + 1]
-  local due, fields = redis.call('ZSCORE', KEYS[1], member), parked_fields(packed)
+  local due, fields = redis.call('ZSCORE', delayed, member), parked_fields(packed)
   local is_unreadable = not fields and due and tonumber(due) > now
   size = size + #packed
   local id = fields and value_in(fields, 'tq-id') or false

@@ -17,7 +17,7 @@ end
 -- Whether a task that has not ended is in one of the places that its status names.
 local function has_place(entry, member, kept_until)
   return entry and is_there(entry, kept_until)
-    or member and type(redis.pcall('ZSCORE', KEYS[2], member)) == 'string'
+    or member and type(redis.pcall('ZSCORE', delayed, member)) == 'string'
 end
 
 -- Ends a task whose entry was deleted, unless the task has ended, waits in another place, or still runs at

@@ -1,10 +1,9 @@
 -- Moves delayed tasks that are due back into the stream, and lists those that are due next. An operator's
 -- call moves a task before it is due: it is due now.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · then for each member to be moved: status of its task (the stream:
---       not known)
--- ARGV  1 how many to list at most (`now`: none, and the members are moved although they are not due) · then
---       the members to be moved
+-- KEYS  stream, delayed, parked; each member: status (of its task; the stream: not known)
+-- ARGV  group, retention, window, most (how many to list; `now`: none, and the members are moved although
+--       they are not due); each member: member (to be moved)
 -- Gives moved, lost (members without fields), ms until the next one is due (-1: none; 0: some are due
 --   already), a list of those that are due: member, id of its task or '', and a list of those that cannot be
 --   moved: member, the text of an error. A member that is not due any more stays where it is, so the script
@@ -19,7 +18,7 @@ take_told()
 local bad = wrong_type(stream, 'stream')
 if bad then return bad end
 local moved, lost, broken = 0, 0, {}
-local is_early = ARGV[1] == 'now'
+local is_early = most == 'now'
 -- How long (ms) a member that cannot be moved lets those behind it go first.
 local PUT_OFF = 10000
 
@@ -27,15 +26,15 @@ local PUT_OFF = 10000
 -- call goes on with the rest.
 local STEP, bytes_left = 100, 1048576
 local flows_due = 0
-for i = 2, #ARGV do
-  if string.find(ARGV[i], '^flow/') then flows_due = flows_due + 1 end
-end
+each_member(function()
+  if string.find(member, '^flow/') then flows_due = flows_due + 1 end
+end)
 
 -- Enqueues children of a flow, as far as their queues have room. `member` stands for the flow among the
 -- delayed tasks until all are enqueued. A flow that had its share goes behind all others that are due, so
 -- that nothing waits for all children of a flow. A flow is known by the id of the task that joins it.
-local function release_children(member)
-  local flow = string.gsub(KEYS[2], ':delayed$', ':flow:') .. string.sub(member, 6)
+local function release_children()
+  local flow = string.gsub(delayed, ':delayed$', ':flow:') .. string.sub(member, 6)
   local children = flow .. ':children'
   -- Whoever cancels the task that joins a flow deletes the flow.
   if redis.call('EXISTS', flow) == 0 then redis.call('DEL', children) end
@@ -45,8 +44,8 @@ local function release_children(member)
     if bytes_left <= 0 then break end
     local packed = redis.call('LINDEX', children, 0)
     if not packed then
-      redis.call('ZREM', KEYS[2], member)
-      redis.call('HDEL', KEYS[3], member)
+      redis.call('ZREM', delayed, member)
+      redis.call('HDEL', parked, member)
       return
     end
     local child = cmsgpack.unpack(packed)
@@ -63,7 +62,7 @@ local function release_children(member)
     end
     if is_full then
       if is_full ~= true then append(broken, member, is_full.err) end
-      redis.call('ZADD', KEYS[2], now + 1000, member)
+      redis.call('ZADD', delayed, now + 1000, member)
       return
     end
     local index = string.match(value_in(child.fields, 'tq-flow'), '^%d+')
@@ -78,24 +77,24 @@ local function release_children(member)
     redis.call('LPOP', children)
     released, bytes_left = released + 1, bytes_left - #packed
   end
-  if released > 0 then redis.call('ZADD', KEYS[2], now, member) end
+  if released > 0 then redis.call('ZADD', delayed, now, member) end
 end
 
-local function move(member, status)
-  local due = redis.call('ZSCORE', KEYS[2], member)
+local function move()
+  local due = redis.call('ZSCORE', delayed, member)
   local is_due = due and tonumber(due) <= now or due == HELD and not turns.limit
   if not is_due and not (is_early and due and due ~= HELD) then return end
-  local packed = redis.call('HGET', KEYS[3], member)
+  local packed = redis.call('HGET', parked, member)
   if packed then
     local fields = parked_fields(packed)
-    if fields and string.find(member, '^flow/') then return release_children(member) end
+    if fields and string.find(member, '^flow/') then return release_children() end
     fields = fields
       or { 'member', member, 'unreadable', packed, 'tq-attempt', 'unreadable' }
     for i = 1, is_early and #fields or 0, 2 do
       if fields[i] == 'tq-due-at' and (tonumber(fields[i + 1]) or 0) > now then fields[i + 1] = now_text end
     end
     local entry = redis.call('XADD', stream, '*', unpack(fields))
-    redis.call('HDEL', KEYS[3], member)
+    redis.call('HDEL', parked, member)
     -- From now on its status names its entry, so that a cancellation finds it.
     local is, _, parked_as = place_of(status)
     if is == 'PENDING' and parked_as == member then
@@ -111,35 +110,35 @@ local function move(member, status)
   else
     lost = lost + 1
   end
-  redis.call('ZREM', KEYS[2], member)
+  redis.call('ZREM', delayed, member)
 end
 
 if is_early then
-  for i = 2, #ARGV do move(ARGV[i], KEYS[i + 2]) end
+  each_member(move)
   return { moved, lost, -1, {}, {} }
 end
-for i = 2, #ARGV do
-  local went, caught = pcall(move, ARGV[i], KEYS[i + 2])
+each_member(function()
+  local went, caught = pcall(move)
   if not went then
     -- Without the right to add to the stream, nothing can be moved, and no task is put off.
     if lacks_any({ { stream, 'XADD' } }) then error(caught) end
-    append(broken, ARGV[i], text_of(caught))
-    redis.call('ZADD', KEYS[2], 'XX', now + PUT_OFF, ARGV[i])
+    append(broken, member, text_of(caught))
+    redis.call('ZADD', delayed, 'XX', now + PUT_OFF, member)
   end
-end
+end)
 
 -- About 1 MiB of fields at a time, for any number of members.
 local due, size = {}, 0
 local function list(from, to)
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], from, to, 'LIMIT', 0, tonumber(ARGV[1]))) do
+  for _, found in ipairs(redis.call('ZRANGEBYSCORE', delayed, from, to, 'LIMIT', 0, tonumber(most))) do
     if size > 1048576 then break end
-    local packed = redis.call('HGET', KEYS[3], member) or ''
+    local packed = redis.call('HGET', parked, found) or ''
     size = size + #packed
-    append(due, member, value_in(parked_fields(packed) or {}, 'tq-id') or '')
+    append(due, found, value_in(parked_fields(packed) or {}, 'tq-id') or '')
   end
 end
 list('-inf', now)
-local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
+local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
 -- A queue that has no tracks any more holds no task: those that it held are due once all others have gone.
 if first == HELD and not turns.limit then
   list(HELD, HELD)

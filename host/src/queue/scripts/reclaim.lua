@@ -1,13 +1,9 @@
 -- Takes over entries that went without a heartbeat for a whole lease, from other consumers and from this one.
 --
--- KEYS  1 stream · 2 delayed · 3 history: group → the last entry that it was given before tqhost came
--- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 lease ms · 6 id to begin at
---       7 how many at most · 8 bytes beyond which no more are taken (at least one is)
---       9 ms: an owner that gave a sign of life this long, or longer, after the entry's last heartbeat did
---         not die with it (0: no owner died)
---       10 the most entries that may run for all consumers together (empty: any number)
---       11 the field that names a task's track (empty: all tasks are in one); of no meaning without tracks
---       12 the field that has a task's alias (empty: tasks have none)
+-- KEYS  stream, delayed, history
+-- ARGV  group, retention, window, consumer, lease, from, limit, bytes, outlived (ms: an owner that gave a
+--       sign of life this long, or longer, after the entry's last heartbeat did not die with it; 0: no owner
+--       died), most (how many entries may run for all consumers together; empty: any number), field, alias
 -- Gives the id to go on at ('' when done), the entries as { id, fields, deliveries }, the ids of entries
 --   that were deleted while they were pending, and the held tasks with aliases as claim.lua gives them.
 --
@@ -24,8 +20,8 @@
 -- script after another lease.
 begin_call()
 take_told()
-local consumer, lease, limit, bytes = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local outlived, most, field = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11]
+lease, limit, bytes = tonumber(lease), tonumber(limit), tonumber(bytes)
+outlived, most = tonumber(outlived), tonumber(most)
 
 -- Entries that one call looks at where some of them may have to stay.
 local LOOK = 500
@@ -47,7 +43,7 @@ end
 -- lease was given none since then. Of one that lives, the first ones are looked at, and the rest may run.
 local function idle_of(owner, count)
   if silence_of(owner) >= lease then return count end
-  return #redis.call('XPENDING', stream, group, 'IDLE', ARGV[5], '-', '+', math.min(count, LOOK), owner)
+  return #redis.call('XPENDING', stream, group, 'IDLE', lease, '-', '+', math.min(count, LOOK), owner)
 end
 
 -- How many more entries may run.
@@ -58,7 +54,7 @@ local function has_place()
     places = most
     for _, pending in ipairs(redis.call('XPENDING', stream, group)[4] or {}) do
       local owner, count = pending[1], tonumber(pending[2])
-      places = places - count + (is_foreign(KEYS[3], owner) and idle_of(owner, count) or 0)
+      places = places - count + (is_foreign(history, owner) and idle_of(owner, count) or 0)
     end
   end
   return places > 0
@@ -67,7 +63,7 @@ end
 local entries, lost, named, held, size = {}, {}, {}, 0, 0
 
 local function take_over(id, owner, idle, deliveries)
-  local is_left = is_foreign(KEYS[3], owner)
+  local is_left = is_foreign(history, owner)
   if is_left and not has_place() then return end
   if is_left then
     deliveries = 1
@@ -80,7 +76,7 @@ local function take_over(id, owner, idle, deliveries)
   -- This consumer may still run its own entries, so they are not put aside.
   if found and turns.limit and owner ~= consumer and not tracks.take(id, found[2], field, deliveries) then
     held = held + 1
-    append(named, tracks.named_by(found[2], ARGV[12]))
+    append(named, tracks.named_by(found[2], alias))
     return
   end
   -- XCLAIM removes a deleted entry from the pending ones.
@@ -94,7 +90,7 @@ local function take_over(id, owner, idle, deliveries)
 end
 
 local look = turns.are_limited and math.max(limit, LOOK) or limit
-local abandoned = redis.call('XPENDING', stream, group, 'IDLE', ARGV[5], ARGV[6], '+', look)
+local abandoned = redis.call('XPENDING', stream, group, 'IDLE', lease, from, '+', look)
 for _, pending in ipairs(abandoned) do
   if size > bytes or #entries + #lost + held >= limit then return { pending[1], entries, lost, named } end
   take_over(unpack(pending))

@@ -1,16 +1,14 @@
 -- Lists the pending entries of this consumer: a lost reply may have delivered entries that it has not seen.
 --
--- KEYS  1 stream
--- ARGV  1 group · 2 consumer · 3 first id to look at ('-' at first) · 4 how many to look at
---       · 5 how many to give · 6 bytes beyond which no more are given (at least one is)
---       · 7… entries that are in flight, to leave out
+-- KEYS  stream
+-- ARGV  group, consumer, from, look, give (how many to return), bytes, in_flight... (entries to leave out)
 -- Gives the id to go on at ('' when done) and entries as { id, fields (false when deleted), deliveries }.
 --   Writes nothing.
 begin_call()
 local skip, out, size = {}, {}, 0
-for i = 7, #ARGV do skip[ARGV[i]] = true end
-local look, give, bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local pending = redis.call('XPENDING', stream, group, ARGV[3], '+', look, ARGV[2])
+for i = in_flight_at, #ARGV do skip[ARGV[i]] = true end
+look, give, bytes = tonumber(look), tonumber(give), tonumber(bytes)
+local pending = redis.call('XPENDING', stream, group, from, '+', look, consumer)
 for _, p in ipairs(pending) do
   if not skip[p[1]] then
     if #out == give or size > bytes then return { p[1], out } end

@@ -1,8 +1,8 @@
 -- Enqueues tasks that queues in other slots of a cluster have left for this one.
 --
--- KEYS  for each task the keys of an effect of the kind T (effects.lua)
--- ARGV  1 until when (ms) the call counts · then for each task the kind of an effect, and what this kind
---       reads
+-- KEYS  tasks... (for each the keys of an effect of the kind T; effects.lua)
+-- ARGV  ends (until when, in ms, the call counts), tasks... (for each the kind of an effect, and what this
+--       kind reads)
 -- Returns nil if the call came too late. Otherwise it returns one value for each task: 1, or the text of the
 -- error because of which the task was not enqueued.
 --
@@ -10,8 +10,8 @@
 -- after the end of its task. So a call that is sent long after its host looked for the tasks must not count:
 -- a task may have been enqueued, have ended, and be forgotten since.
 begin_call()
-if now > tonumber(ARGV[1]) then return false end
-key_at, value_at = 1, 2
+if now > tonumber(ends) then return false end
+key_at, value_at = tasks_key, tasks_at
 local out = {}
 while value_at <= #ARGV do
   local kind = effects[next_value()]

@@ -1,19 +1,19 @@
 -- Brings a dead letter back into its queue, as a task on its first attempt, or says what would become of it.
 --
--- KEYS  1 stream · 2 dead letters · 3 status
--- ARGV  1 the dead letter's entry id · 2 enqueued-at ms · 3 1: only says what it would give, and writes
---       nothing · 4… the task's fields, name and value (if it only says it: tq-id, tq-flow and tq-joins are
+-- KEYS  stream, dead, status
+-- ARGV  group, retention, window, letter (the dead letter's entry), enqueued_at, only_says (1: says what it
+--       would return, and writes nothing), fields... (if it only says it: tq-id, tq-flow and tq-joins are
 --       enough)
 -- Gives 1; 2 when the flow that the task belongs to, or joins, is not known any more; or 0: then nothing was
 --   written. The dead letter does not exist (any more), or its id belongs to a task that has completed, runs,
 --   or is being stopped: its producer sent it again. Or a flow holds the task with this id.
 begin_call()
 take_told()
-local dead, status, fields = KEYS[2], KEYS[3], { unpack(ARGV, 4) }
-if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end
+local fields = { unpack(ARGV, fields_at) }
+if #redis.call('XRANGE', dead, letter, letter) == 0 then return 0 end
 local is, known_entry, _, _, kept_until = place_of(status)
 local runs = is == 'PROCESSING' and known_entry and (exists(known_entry) or kept_until > now)
-local id = value_in(fields, 'tq-id') or ARGV[1]
+local id = value_in(fields, 'tq-id') or letter
 if is == 'COMPLETED' or runs or mark_of(status, '') or is_held(status, id) then return 0 end
 
 -- The flow that a field of the dead letter names. The letter may be forged, so the flow has to know its
@@ -33,13 +33,13 @@ for field, name in pairs({ flow = 'tq-flow', joins = 'tq-joins' }) do
     reply = 2
   end
 end
-if ARGV[3] == '1' then return reply end
+if only_says == '1' then return reply end
 -- It waits for its first attempt from now on. An operation that began before knows by the second field that
 -- the task came later, although it was enqueued earlier.
 append(fields, 'tq-due-at', now_text, 'tq-requeued-at', now_text)
 local entry = redis.call('XADD', stream, '*', unpack(fields))
-redis.call('XDEL', dead, ARGV[1])
-set_status(status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', ARGV[2], 'entry', entry)
+redis.call('XDEL', dead, letter)
+set_status(status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', enqueued_at, 'entry', entry)
 forget_end(status, 'error', 'progress', 'note', 'due_at', 'started_at', 'parked_as')
 
 -- Its end counts for the flow that it belongs to, or that it joins, which may be about to expire. The end of

@@ -1,22 +1,23 @@
 -- Gives tasks back to a consumer that knows nothing of tqhost: each comes to the end of the stream as a new
 -- entry, or to the end of the list that is read first, without the fields that begin with tq-.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · 4 list (the stream: the queue has none) · 5 owners · 6 tracks
--- ARGV  1 group · 2 which entries of the stream: `pending` ones; `unread` ones whose tasks do not have their
---       turn; `all` of both · 3 1: also what is delayed by its producer · 4 lease ms: what is pending under
---       a lease that lasts may still run, and is left (0: the hosts have ended) · 5 the prefix of the keys of
---       statuses · 6 1: only look · 7… entries of the stream, or members of the delayed tasks
+-- KEYS  stream, delayed, parked, owners, tracks, list
+-- ARGV  group, which (entries of the stream: `pending` ones; `unread` ones whose tasks do not have their
+--       turn; `all` of both), early (1: also what is delayed by its producer), lease (ms; what is pending
+--       under a lease that lasts may still run, and is left; 0: the hosts have ended), statuses (the prefix
+--       of their keys), only_looks (1: changes nothing), tasks... (entries of the stream, or members of the
+--       delayed tasks)
 -- Gives how many are given back, how many are left, the latest time (ms) at which one of those that their
 --   producer delayed is due, and how many there are of each of KINDS.
 --
 -- Safe to run again: each goes from one place to the other in this step. A task that has its turn loses it,
 -- and passes it on to nobody: those that are held are given back, too.
 begin_call()
-local list = KEYS[4] ~= stream and KEYS[4]
-local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[5], 'hash', KEYS[6], 'zset')
+list = list ~= stream and list
+local bad = wrong_type(stream, 'stream', delayed, 'zset', parked, 'hash', owners, 'hash', tracks, 'zset')
   or list and wrong_type(list, 'list')
 if bad then return bad end
-local which, lease, statuses, only_looks = ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1'
+lease, only_looks = tonumber(lease), only_looks == '1'
 local last = last_delivered() or '0-0'
 
 -- A `flow` task belongs to a flow that has not ended. The content of an `unfit` one cannot be given. Another
@@ -24,7 +25,7 @@ local last = last_delivered() or '0-0'
 local KINDS = {
   'waiting', 'running', 'delayed', 'held', 'timed', 'flow', 'unfit', 'elsewhere', 'ended',
 }
-local is_given = { waiting = true, running = true, delayed = true, held = true, timed = ARGV[3] == '1' }
+local is_given = { waiting = true, running = true, delayed = true, held = true, timed = early == '1' }
 -- The longest delay (ms) of a task, as the host has it (`codec.rs`).
 local LONGEST_DELAY = 31536000000
 local count, done, left, latest = {}, 0, 0, 0
@@ -57,7 +58,7 @@ local function kind_of_entry(entry, fields, id)
   if not fields then return pending and 'gone' end
   -- Entries that were read and are not pending were done before tqhost came.
   if not pending and (which == 'pending' or not comes_after(entry, last)) then return nil end
-  if which == 'unread' and (pending or redis.call('HEXISTS', KEYS[5], id) == 1) then return nil end
+  if which == 'unread' and (pending or redis.call('HEXISTS', owners, id) == 1) then return nil end
   local status = statuses .. id
   if place_of(status) == 'COMPLETED' or mark_of(status, entry) == 'here' then return 'ended' end
   -- The producer's delay counts from the enqueueing, and an entry has it until a host has read it.
@@ -85,29 +86,29 @@ end
 
 -- Takes the turn from a task that is not in the queue any more.
 local function end_turn(id)
-  local noted = redis.call('HGET', KEYS[5], id)
+  local noted = redis.call('HGET', owners, id)
   if not noted then return end
-  redis.call('HDEL', KEYS[5], id)
-  redis.call('ZREM', KEYS[6], string.match(noted, '^%S+') .. '/b/' .. id)
+  redis.call('HDEL', owners, id)
+  redis.call('ZREM', tracks, string.match(noted, '^%S+') .. '/b/' .. id)
 end
 
 local function remove(one, is_delayed)
   if is_delayed then
-    redis.call('ZREM', KEYS[6], one)
-    redis.call('ZREM', KEYS[2], one)
-    redis.call('HDEL', KEYS[3], one)
+    redis.call('ZREM', tracks, one)
+    redis.call('ZREM', delayed, one)
+    redis.call('HDEL', parked, one)
   else
     redis.call('XACK', stream, group, one)
     redis.call('XDEL', stream, one)
   end
 end
 
-for i = 7, #ARGV do
+for i = tasks_at, #ARGV do
   local one, kind, fields = ARGV[i], nil, nil
   -- A delayed task's member may have the form of an entry's id: it is that of its former entry.
-  local score = redis.call('ZSCORE', KEYS[2], one)
+  local score = redis.call('ZSCORE', delayed, one)
   if score then
-    fields = parked_fields(redis.call('HGET', KEYS[3], one) or '')
+    fields = parked_fields(redis.call('HGET', parked, one) or '')
     kind = kind_of_delayed(fields, score)
   elseif string.match(one, '^%d+%-%d+$') then
     fields = fields_of(one)

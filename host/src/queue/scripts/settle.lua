@@ -1,40 +1,31 @@
 -- Settles attempts: ends each task, or puts it back to run again. Each succeeds or fails alone.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 the last reply to this consumer's calls in one
---       lane · then for each plain attempt: status · then the keys of the values that plain ones set · then
---       for each other attempt: status, marker of its idempotency key (the stream: it has none), the keys of
---       its effects, or the key of its record
--- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer
---       5 number of this call, higher than those before
---       6 how many plain attempts set no values and have no result · 7 how many of these have one
---       8 how many plain attempts set values and have no result · 9 how many of these have one
---       10 how many values they set · 11 the plugin that ran the plain ones
---       then of the plain attempts that set no values the entries, then the enqueued-at ms, then the ms that
---       they ran, then the results
---       then the same of those that set values, then how many values each of them sets, then the values
---       then for each other attempt: how it ends · 1: only if this consumer owns the task · 1: the task can
---       have no status yet · entry · attempt · plugin · enqueued-at ms · ms that it ran (empty: it did not)
---       · task id · error (empty: none) · from when a delay counts, ms (empty: from now) · delay ms
---       · how many values follow · names and values · how many effects, and for each its kind and what this
---       kind reads (effects.lua) · 1: with a record, and then how many the task may have, the attempt, its
---       outcome, its last lines of log
--- How an attempt ends: COMPLETED (the values are the result, if there is one, and other fields of the
--- status), FAILED (the values are the fields of the dead letter) or PENDING (it runs again: the values are
--- its fields for the next delivery).
+-- KEYS  stream, delayed, parked, dead, replies (the last reply to this consumer's calls in one lane),
+--       statuses... (of the plain attempts; those that set values come last), value_keys... (of the values
+--       that these set), attempts... (the other ones)
+-- ARGV  group, retention, window, consumer, number (of this call, higher than those before), without (how
+--       many plain attempts set no values and have no result), with (how many of these have one), set_without
+--       (how many plain attempts set values and have no result), set_with (how many of these have one),
+--       values (how many values they set), plugin (that ran the plain ones), entries..., enqueued_at... (ms),
+--       ran... (ms), results... (of the plain attempts that set no values), set_entries...,
+--       set_enqueued_at..., set_ran..., set_results... (of those that set values), set_counts... (how many
+--       values each of them sets), set_values..., attempts... (the other ones)
 --
 -- An attempt is plain when it is the first one of its task and completed it, the task cannot have a status
 -- yet, and its host has held it for less than half a lease, so that no other host can own it. Of all effects
 -- it may have only values of the state that are set and do not expire.
 --
--- Gives for each attempt 1: done; 2: dropped, because its id belongs to another entry; 3: the task has ended,
--- but its track or its flow does not know it, as its status says; 0: another consumer settled or owns the
--- task, nothing was written; or the text of an error: nothing was written. It begins with TQEFFECT when the
--- effects can never be committed.
+-- Returns { entry, result } for each attempt with a result other than 1, which means done. 2: dropped,
+-- because its id belongs to another entry; 3: the task has ended, but its track or its flow does not know it,
+-- as its status says; 0: another consumer settled or owns the task, nothing was written; or the text of an
+-- error: nothing was written. It begins with TQEFFECT when the effects can never be committed.
 --
 -- XACK is the guard of each attempt. The result of a worker that lost its lease counts, if it comes first,
 -- except in a queue that limits which tasks run beside each other; only the owner may let a task fail or run
--- again. A repeated call gets the first reply. A call that was delayed on its way and arrives after a later
--- one does nothing.
+-- again. A call with the number of the last one gets the reply to that one, and does nothing else. So a
+-- repeated call may name its attempts in another form and order. A call without attempts asks for the reply
+-- to the one with its number. If that call has not arrived, the reply is nil, and the call does nothing when
+-- it arrives. A call that arrives after a later one does nothing either, and its reply is nil.
 
 -- How long (ms) the records of a task are kept after its last failure and the delay that follows: 30 days.
 local RECORDS_LIVE = 2592000000
@@ -47,7 +38,7 @@ local LEAST_COPIED = 3
 -- The most bytes of a result that are copied along.
 local MOST_COPIED = 1024
 
--- The entries of the attempts that this call has settled, and the replies.
+-- The entries of the attempts that this call has settled, and the reply.
 local settled, out
 -- Times of starts, by their age in ms: writing a number as text is expensive.
 local starts
@@ -61,21 +52,39 @@ local function started(ran)
   return text
 end
 
--- Gives which of some plain attempts this consumer may settle, after XACK counted fewer entries (`acked`)
+-- Takes the next keys, and returns how many come before them.
+local function take_keys(count)
+  key_at = key_at + count
+  return key_at - count - 1
+end
+
+-- Takes the next arguments, and returns how many come before them.
+local function take_values(count)
+  value_at = value_at + count
+  return value_at - count - 1
+end
+
+-- Takes what the call says of `count` plain attempts, `results` of which have a result: where their statuses,
+-- entries, times of enqueueing, durations and results begin.
+local function take_plain(count, results)
+  return take_keys(count), take_values(count), take_values(count), take_values(count), take_values(results)
+end
+
+-- Returns which of some plain attempts this consumer may settle, after XACK counted fewer entries (`acked`)
 -- than were named. It may settle an attempt whose entry exists, unless the entry comes after the last
 -- delivered one: then Redis forgot the delivery, and will deliver the entry again. It may also settle an
 -- attempt whose entry was deleted while it was pending, unless its status says that the task has ended.
-local function told_apart(acked, first, count, base)
+local function told_apart(acked, count, statuses, entries)
   local ours, latest = {}, last_delivered() or '0-0'
   for i = 1, count do
-    local entry = ARGV[base + i]
+    local entry = ARGV[entries + i]
     ours[i] = not comes_after(entry, latest) and exists(entry)
     if ours[i] then acked = acked - 1 end
   end
   for i = 1, count do
     if not ours[i] and acked > 0 then
       -- A queue without a retention only keeps for a minute that the task was cancelled.
-      local status, cancelled = unpack(redis.pcall('HMGET', KEYS[5 + first + i], 'status', 'cancelled'))
+      local status, cancelled = unpack(redis.pcall('HMGET', KEYS[statuses + i], 'status', 'cancelled'))
       ours[i] = not cancelled and status ~= 'CANCELLED' and status ~= 'COMPLETED' and status ~= 'FAILED'
       if ours[i] then acked = acked - 1 end
     end
@@ -83,15 +92,15 @@ local function told_apart(acked, first, count, base)
   return ours
 end
 
--- Completes `count` plain attempts, which come after `first` others; their arguments come after `base`
--- others. The last `results` ones have a result. `set` writes their values, and gives an error if it cannot.
+-- Completes `count` plain attempts, as `take_plain` took them. The last `results` ones have a result. `set`
+-- writes their values, and returns an error if it cannot.
 --
 -- One XACK is enough for all of them: no other host can have settled one. If it counts fewer than were named,
 -- somebody cancelled or deleted one of them.
-local function complete_plain(first, count, results, base, set)
-  local acked = redis.pcall('XACK', stream, group, unpack(ARGV, base + 1, base + count))
+local function complete_plain(count, results, set, statuses, entries, times, runs, texts)
+  local acked = redis.pcall('XACK', stream, group, unpack(ARGV, entries + 1, entries + count))
   local refused = type(acked) == 'table' and acked.err
-  local ours = not refused and acked < count and told_apart(acked, first, count, base)
+  local ours = not refused and acked < count and told_apart(acked, count, statuses, entries)
   refused = refused or set and set(ours)
   -- The tasks share entries, which cost less than one for each.
   local events, before = told.events, #settled
@@ -99,7 +108,7 @@ local function complete_plain(first, count, results, base, set)
   -- All attempts share these lists, because new ones for each of them would be expensive.
   local own = { 'enqueued_at', '', 'started_at', '' }
   local changes = {
-    'enqueued_at', '', 'started_at', '', 'attempt', '1', 'plugin', ARGV[11], 'consumer', consumer,
+    'enqueued_at', '', 'started_at', '', 'attempt', '1', 'plugin', plugin, 'consumer', consumer,
   }
   -- Their statuses differ in few fields, and a copy of one costs half as much as to write all of them.
   local model = tonumber(retention) > 0 and count >= LEAST_COPIED and { changes = own } or nil
@@ -110,20 +119,20 @@ local function complete_plain(first, count, results, base, set)
   -- Completes those that are left, and ends early with an error for attempt `i`.
   local function complete_rest()
     while i <= count do
-      local at = base + i
+      local entry, result = ARGV[entries + i], nil
       if refused or (ours and not ours[i]) then
-        out[first + i] = refused or 0
+        result = refused or 0
       else
-        own[2], own[4] = ARGV[at + count], started(ARGV[at + 2 * count])
+        own[2], own[4] = ARGV[times + i], started(ARGV[runs + i])
         changes[2], changes[4] = own[2], own[4]
         if i > count - results then
-          own[5], own[6] = 'result', ARGV[at + 2 * count + results]
+          own[5], own[6] = 'result', ARGV[texts + i - count + results]
           changes[11], changes[12] = own[5], own[6]
         end
-        local status = KEYS[5 + first + i]
-        ended.status, ended.entry = status, ARGV[at]
-        settled[#settled + 1] = ended.entry
-        out[first + i] = end_task(ended)
+        local status = KEYS[statuses + i]
+        ended.status, ended.entry = status, entry
+        settled[#settled + 1] = entry
+        result = end_task(ended)
         -- A copy begins with the result of its model, so one with a large result costs more than it saves.
         -- Nothing is copied from a status that something else had written into before.
         if model and not model.status and #(own[6] or '') <= MOST_COPIED
@@ -131,13 +140,17 @@ local function complete_plain(first, count, results, base, set)
           model.status = status
         end
       end
+      if result ~= 1 then append(out, { entry, result }) end
       i = i + 1
     end
   end
   -- Each attempt fails alone.
   while i <= count do
     local failure = try(complete_rest)
-    if failure then out[first + i], i = failure, i + 1 end
+    if failure then
+      append(out, { ARGV[entries + i], failure })
+      i = i + 1
+    end
   end
   told.events = events
   while events and before < #settled do
@@ -147,13 +160,12 @@ local function complete_plain(first, count, results, base, set)
   end
 end
 
--- Completes the plain attempts that set values. They come after `plain` others, `with` of which have a
--- result.
-local function complete_setters(plain, with, setters, set_with, values)
-  local base = 11 + 3 * plain + with
-  complete_plain(plain, setters, set_with, base, function(ours)
-    local counts = base + 3 * setters + set_with
-    local key, value, writes, size = 5 + plain + setters, counts + setters, {}, 0
+-- Completes `count` plain attempts that set so many values.
+local function complete_setters(count, results, values)
+  local statuses, entries, times, runs, texts = take_plain(count, results)
+  local counts, keys, value = take_values(count), take_keys(values), take_values(values)
+  local function set(ours)
+    local writes, size = {}, 0
     -- The attempt whose value is next, and how many more values it has.
     local attempt, more = 0, 0
     for i = 1, values do
@@ -163,13 +175,14 @@ local function complete_setters(plain, with, setters, set_with, values)
       end
       more = more - 1
       if not ours or ours[attempt] then
-        writes[size + 1], writes[size + 2] = KEYS[key + i], ARGV[value + i]
+        writes[size + 1], writes[size + 2] = KEYS[keys + i], ARGV[value + i]
         size = size + 2
       end
     end
     local written = size > 0 and redis.pcall('MSET', unpack(writes))
     return type(written) == 'table' and written.err
-  end)
+  end
+  complete_plain(count, results, set, statuses, entries, times, runs, texts)
 end
 
 -- An entry that was deleted is not pending. heartbeat.lua noted that it still belongs to this consumer.
@@ -203,12 +216,10 @@ local function park(one, mark)
   note(one.id, 'PENDING', 'attempt', one.attempt, 'due_at', due)
 end
 
-local function next_record()
-  return {
-    key = next_key(), most = next_value(), attempt = next_value(), outcome = next_value(),
-    log = next_value(),
-  }
-end
+-- The record of a failed attempt.
+-- KEYS  key
+-- ARGV  most (how many the task may have), attempt, outcome, log (its last lines)
+local failure = {}
 
 -- Keeps the record of a failed attempt as one of the last ones of its task. The status names their key, and
 -- `end_task` lets it expire with the status. If the status gets lost, the key expires by itself.
@@ -239,7 +250,7 @@ end
 -- Leaves the task of another entry as it is, and its track too if this entry has no turn there. `letter` is
 -- the content of a dead letter, if this entry is one for itself.
 local function give_up(id, entry, letter)
-  if letter then redis.call('XADD', KEYS[4], '*', unpack(letter)) end
+  if letter then redis.call('XADD', dead, '*', unpack(letter)) end
   -- The entry is gone, so an error must not undo what was said of it.
   if turns.limit then failure_of(tracks.free, id, entry) end
   return letter and 1 or 2
@@ -257,7 +268,7 @@ end
 local function settle(one)
   local status, entry, id, fields, all = one.status, one.entry, one.id, one.fields, one.effects
   local completes, buries, is_new = one.how == 'COMPLETED', one.how == 'FAILED', one.is_new
-  local is_free = not one.is_owners
+  local is_free = one.is_owners ~= '1'
   local mark, dropped = not is_new and mark_of(status, entry), nil
   if #all > 0 then
     -- The checks come before the first write, and so does the question who owns the entry.
@@ -267,8 +278,8 @@ local function settle(one)
     local refusal = effects.refusal_of(all)
     if refusal then return refusal end
   end
-  local bad = to_wait_for(buries and wrong_type(KEYS[4], 'stream')
-    or not completes and not buries and wrong_type(KEYS[2], 'zset', KEYS[3], 'hash')
+  local bad = to_wait_for(buries and wrong_type(dead, 'stream')
+    or not completes and not buries and wrong_type(delayed, 'zset', parked, 'hash')
     or not is_new and (completes or buries or mark == 'here') and join_refusal(status))
   if bad then return bad.err end
   local is_acked = (is_free or owned(entry, consumer)) and redis.call('XACK', stream, group, entry) == 1
@@ -309,39 +320,45 @@ local function settle(one)
   return end_task(one)
 end
 
+-- An attempt that is not plain. Its fields are those of the status (COMPLETED), those of the dead letter
+-- (FAILED), or those of the task for its next delivery (PENDING).
+-- KEYS  status, marker, effects..., record...
+-- ARGV  how (it ends: COMPLETED, FAILED or PENDING), is_owners (1: only if this consumer owns the task),
+--       is_new (1: the task can have no status yet), entry, attempt, plugin, enqueued_at, ran (ms; empty: it
+--       did not run), id (of the task), message (the error; empty: none), from (when a delay begins, ms;
+--       empty: now), delay (ms), fields[], effects... (how many, and for each its kind and what this kind
+--       reads), has_record (1: with a record), record...
+local attempt = {}
+
 -- Reads the next attempt that is not plain.
 local function next_attempt()
-  local one = { status = next_key(), marker = next_key() }
-  one.how, one.is_owners, one.is_new = next_value(), next_value() == '1', next_value() == '1'
-  one.entry, one.attempt, one.plugin, one.enqueued_at = next_value(), next_value(), next_value(), next_value()
-  one.ran, one.id, one.message = next_value(), next_value(), next_value()
-  one.from, one.delay, one.fields = next_value(), next_value(), next_list()
+  local one = attempt.read()
+  one.is_new = one.is_new == '1'
   one.effects = effects.read()
-  one.record = next_value() == '1' and next_record()
+  one.record = next_value() == '1' and failure.read()
   return one
 end
 
 begin_call()
 take_told()
-local last = redis.call('GET', KEYS[5])
+local last = redis.call('GET', replies)
 last = last and cmsgpack.unpack(last)
-if last and tonumber(last[1]) >= tonumber(ARGV[5]) then return last[2] end
+local before = last and tonumber(last[1])
+if before and before >= tonumber(number) then return before == tonumber(number) and last[2] end
 
-consumer, settled, out, starts = ARGV[4], {}, {}, {}
-local without, with, set_without = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local set_with, values = tonumber(ARGV[9]), tonumber(ARGV[10])
+told.by, settled, out, starts = consumer, {}, {}, {}
+key_at, value_at = statuses_key, entries_at
 local plain, setters = without + with, set_without + set_with
-if plain > 0 then complete_plain(0, plain, with, 11) end
-if setters > 0 then complete_setters(plain, with, setters, set_with, values) end
-key_at = 6 + plain + setters + values
-value_at = 12 + 3 * (plain + setters) + with + set_with + setters + values
+if plain > 0 then complete_plain(plain, tonumber(with), nil, take_plain(plain, with)) end
+if setters > 0 then complete_setters(setters, tonumber(set_with), tonumber(values)) end
 while value_at <= #ARGV do
   local one = next_attempt()
   local result = try(settle, one)
   if type(result) == 'number' and result > 0 then append(settled, one.entry) end
-  out[#out + 1] = result
+  if result ~= 1 then append(out, { one.entry, result }) end
 end
 
 if #settled > 0 then redis.call('XDEL', stream, unpack(settled)) end
-redis.pcall('SET', KEYS[5], cmsgpack.pack({ ARGV[5], out }), 'PX', 3600000)
-return out
+local reply = #KEYS >= statuses_key and out
+redis.pcall('SET', replies, cmsgpack.pack({ number, reply }), 'PX', 3600000)
+return reply

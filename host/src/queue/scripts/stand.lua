@@ -1,8 +1,7 @@
 -- Tells where a stream and its groups stand.
 --
--- KEYS  1 stream · 2 history: group → the last entry that it was given before tqhost came
---       3 adopted: another group → when an operator confirmed that its entries may be deleted
--- ARGV  1 group
+-- KEYS  stream, history, adopted
+-- ARGV  group
 -- Gives { entries there are, entries added so far, the first one's id, the last one's, the highest id that
 --   was deleted by XDEL, the note of the history or false }, and for each group { name, last delivered id,
 --   entries read so far or false, pending ones, 1 when it is confirmed }. Empty without a stream. Writes
@@ -13,11 +12,11 @@ if info.err then return {} end
 local about, groups = named(info), {}
 for _, fields in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
   local one = named(fields)
-  local confirmed = redis.pcall('HEXISTS', KEYS[3], one['name'])
+  local confirmed = redis.pcall('HEXISTS', adopted, one['name'])
   append(groups, { one['name'], one['last-delivered-id'], one['entries-read'], one['pending'],
     confirmed == 1 and 1 or 0 })
 end
-local noted = redis.pcall('HGET', KEYS[2], group)
+local noted = redis.pcall('HGET', history, group)
 return {
   { about['length'], about['entries-added'], about['recorded-first-entry-id'], about['last-generated-id'],
     about['max-deleted-entry-id'], type(noted) == 'string' and noted or false },

@@ -1,18 +1,17 @@
 -- Adds what a host counted to a minute of a queue's history.
 --
--- KEYS  1 minutes: the fields of the minutes of one hour
--- ARGV  1 the field of the figures · 2 the figures to add, as JSON: name → count
---       3 the field of the versions · 4 theirs, as JSON: version → name → count
---       5 the host · 6 the number of its call, which grows
---       7 how long (ms) the key is kept · 8 the most versions of a minute · 9 the most hosts that are marked
+-- KEYS  minutes (the fields of the minutes of one hour)
+-- ARGV  figures_field, figures (to add, as JSON: name → count), versions_field, versions (theirs, as JSON:
+--       version → name → count), host, number (of this host's call, which grows), lives (how long, in ms, the
+--       key is kept), most_versions (of a minute), most_marks (how many hosts are marked)
 -- Gives 1 when it added the figures, 0 when this call was carried out before.
 --
--- The mark of a host is the number of its last call. Safe to run again, unless more than ARGV[9] hosts have
--- counted something in this hour: the others have no mark.
+-- The mark of a host is the number of its last call. Safe to run again, unless more than `most_marks` hosts
+-- have counted something in this hour: the others have no mark.
 begin_call()
-local mark = 'by:' .. ARGV[5]
-local found = redis.call('HMGET', KEYS[1], mark, 'marks', ARGV[1], ARGV[3])
-if found[1] and tonumber(found[1]) >= tonumber(ARGV[6]) then return 0 end
+local mark = 'by:' .. host
+local found = redis.call('HMGET', minutes, mark, 'marks', figures_field, versions_field)
+if found[1] and tonumber(found[1]) >= tonumber(number) then return 0 end
 
 -- A value that is no JSON object is replaced.
 local function decoded(text)
@@ -24,21 +23,21 @@ local function add(to, more)
   for name, count in pairs(more) do to[name] = (tonumber(to[name]) or 0) + count end
 end
 
-local figures, versions, size = decoded(found[3]), decoded(found[4]), 0
-add(figures, cjson.decode(ARGV[2]))
-for _ in pairs(versions) do size = size + 1 end
-for version, more in pairs(cjson.decode(ARGV[4])) do
-  if not versions[version] and size < tonumber(ARGV[8]) then
-    versions[version], size = {}, size + 1
+local all, known, size = decoded(found[3]), decoded(found[4]), 0
+add(all, cjson.decode(figures))
+for _ in pairs(known) do size = size + 1 end
+for version, more in pairs(cjson.decode(versions)) do
+  if not known[version] and size < tonumber(most_versions) then
+    known[version], size = {}, size + 1
   end
-  if versions[version] then add(versions[version], more) end
+  if known[version] then add(known[version], more) end
 end
 
-redis.call('HSET', KEYS[1], ARGV[1], cjson.encode(figures))
-if size > 0 then redis.call('HSET', KEYS[1], ARGV[3], cjson.encode(versions)) end
-if found[1] or (tonumber(found[2]) or 0) < tonumber(ARGV[9]) then
-  redis.call('HSET', KEYS[1], mark, ARGV[6])
-  if not found[1] then redis.call('HINCRBY', KEYS[1], 'marks', 1) end
+redis.call('HSET', minutes, figures_field, cjson.encode(all))
+if size > 0 then redis.call('HSET', minutes, versions_field, cjson.encode(known)) end
+if found[1] or (tonumber(found[2]) or 0) < tonumber(most_marks) then
+  redis.call('HSET', minutes, mark, number)
+  if not found[1] then redis.call('HINCRBY', minutes, 'marks', 1) end
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[7])
+redis.call('PEXPIRE', minutes, lives)
 return 1

@@ -1,8 +1,8 @@
 -- Looks at a page of the tracks of a queue for turns that nobody uses, and mends them if asked to.
 --
--- KEYS  1 stream · 2 delayed
--- ARGV  1 group · 2 retention ms · 3 window ms · 4 cursor ('0' at first) · 5 about how many to look at
---       6 owners: looks at the tasks that have their turn, tracks: at the members of all tracks · 7 1: mend
+-- KEYS  stream, delayed
+-- ARGV  group, retention, window, cursor ('0' at first), count (about how many to look at), what (owners:
+--       looks at the tasks that have their turn, tracks: at the members of all tracks), mends
 -- Gives the next cursor ('0' when done), and for each fault a kind and the task's id or the member:
 --   turn-without-task: the task has its turn, and is in no place any more
 --   track-without-turn: tasks are held, and none of their track has its turn
@@ -11,7 +11,8 @@
 -- Every script leaves the tracks whole, so one look at one moment is enough. Safe to run again.
 begin_call()
 take_told()
-local out, mends = {}, ARGV[7] == '1'
+local out = {}
+mends = mends == '1'
 
 -- A task that was never begun may have no status. Its turn names its entry.
 local function is_somewhere(id, entry)
@@ -50,9 +51,9 @@ local function look_at_member(member)
   end
 end
 
-local is_of_owners = ARGV[6] == 'owners'
+local is_of_owners = what == 'owners'
 local page = redis.call(is_of_owners and 'HSCAN' or 'ZSCAN', is_of_owners and turns.owners or turns.tracks,
-  ARGV[4], 'COUNT', ARGV[5])
+  cursor, 'COUNT', count)
 for i = 1, #page[2], 2 do
   if is_of_owners then look_at_owner(page[2][i]) else look_at_member(page[2][i]) end
 end

@@ -1,8 +1,8 @@
 -- Deletes the staged children of a flow whose parent did not complete.
 --
--- KEYS  1 the list of the flow's children
+-- KEYS  children (the list of the flow's children)
 -- Gives 1 if it deleted them, otherwise 0. A list that does not expire belongs to a flow that has started,
 -- and stays.
 begin_call()
-if redis.call('PTTL', KEYS[1]) < 0 then return 0 end
-return redis.call('UNLINK', KEYS[1])
+if redis.call('PTTL', children) < 0 then return 0 end
+return redis.call('UNLINK', children)

@@ -4,6 +4,7 @@
 
 mod away;
 mod cluster;
+mod frozen;
 mod relay;
 mod remembered;
 mod sentinel;

@@ -4,6 +4,7 @@
 
 mod away;
 mod cluster;
+mod failovers;
 mod frozen;
 mod relay;
 mod remembered;

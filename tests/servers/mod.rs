@@ -10,3 +10,4 @@ mod relay;
 mod remembered;
 mod sentinel;
 mod storm;
+mod turmoil;

@@ -5,6 +5,7 @@
 mod away;
 mod cluster;
 mod failovers;
+mod forgotten;
 mod frozen;
 mod relay;
 mod remembered;

@@ -18,17 +18,12 @@ fn bench() -> (Bench, Cluster, Vec<String>) {
     let rules = "plugin = \"effects\"\nlease = \"2s\"\nconcurrency = 10\nmax_crashes = 10\n";
     let [from, to, _] = [&names[0], &names[1], &names[2]];
     bench.configure(&format!(
-        "[queues.{from}]\nenqueue_to = [\"{to}\"]\n{rules}[queues.{to}]\n{rules}idempotency = {{ field = \"event\" }}\n[plugins.effects]\n{}",
+        "[queues.{from}]\nenqueue_to = [\"{to}\"]\n{rules}\
+         [queues.{to}]\n{rules}idempotency = {{ field = \"event\" }}\n[plugins.effects]\n{}",
         cluster.config()
     ));
     bench.install("effects", "effects");
     (bench, cluster, names)
-}
-
-/// The committed value of a counter.
-fn counted(cluster: &Cluster, stream: &str, key: &str) -> u64 {
-    let get = redis::cmd("GET").arg(format!("tq:{{{stream}}}:state:effects:{key}")).clone();
-    cluster.query::<Option<u64>>(&get).unwrap_or_default()
 }
 
 /// Whether a task is completed, as this node has it.
@@ -95,7 +90,7 @@ fn settlements_that_a_primary_forgot_are_made_again_and_children_with_keys_come_
         cluster.until(from, id, "COMPLETED");
     }
     eventually("their children have run", || {
-        (counted(&cluster, to, "plain") == (BEFORE + AFTER + 1) as u64).then_some(())
+        (cluster.counted(to, "plain") == (BEFORE + AFTER + 1) as u64).then_some(())
     });
     cluster.nodes[primary].kill();
     eventually("the replica takes over", || {
@@ -118,10 +113,10 @@ fn settlements_that_a_primary_forgot_are_made_again_and_children_with_keys_come_
     assert_eq!(lost, after.iter().collect(), "the tasks that the replica lacked, and no others, are lost");
     for n in 0..BEFORE + AFTER {
         let is_lost = n >= BEFORE;
-        assert_eq!(counted(&cluster, from, &format!("n{n}")), u64::from(!is_lost), "committed once: {n}");
-        assert_eq!(counted(&cluster, to, &format!("keyed-{n}")), 1, "the child of {n} came once");
+        assert_eq!(cluster.counted(from, &format!("n{n}")), u64::from(!is_lost), "committed once: {n}");
+        assert_eq!(cluster.counted(to, &format!("keyed-{n}")), 1, "the child of {n} came once");
     }
-    let plain = counted(&cluster, to, "plain");
+    let plain = cluster.counted(to, "plain");
     println!("{} lost; {plain} children without keys of {} tasks", lost.len(), BEFORE + AFTER + 1);
     // Both runs of a parent have committed its child, each in its own history.
     assert_eq!(plain, (2 * BEFORE - ended + AFTER + 1) as u64);
@@ -182,8 +177,8 @@ fn of_two_primaries_that_run_the_same_tasks_one_history_is_left() {
         places.iter().all(|key| cluster.query::<u64>(redis::cmd("XLEN").arg(key)) == 0).then_some(())
     });
     for n in 0..TASKS {
-        assert_eq!(counted(&cluster, from, &format!("n{n}")), 1, "{n} is committed once");
-        assert_eq!(counted(&cluster, to, &format!("keyed-{n}")), 1, "the child of {n} came once");
+        assert_eq!(cluster.counted(from, &format!("n{n}")), 1, "{n} is committed once");
+        assert_eq!(cluster.counted(to, &format!("keyed-{n}")), 1, "the child of {n} came once");
     }
     for name in [from, to] {
         bench.tqhost(&["doctor", name]).ok();

@@ -105,20 +105,8 @@ impl Track<'_> {
         pending[0].0.clone()
     }
 
-    /// All places in which tasks of the queue are.
     fn places(&self) -> Vec<Value> {
-        let (stream, all) = (&self.stream, redis::cmd);
-        [
-            all("XRANGE").arg(stream).arg("-").arg("+").clone(),
-            all("XPENDING").arg(stream).arg("tqhost").clone(),
-            all("ZRANGE").arg(self.key("delayed")).arg(0).arg(-1).clone(),
-            all("HKEYS").arg(self.key("parked")).clone(),
-            all("HGETALL").arg(self.key("owners")).clone(),
-            all("ZRANGE").arg(self.key("tracks")).arg(0).arg(-1).clone(),
-        ]
-        .iter()
-        .map(|command| self.cluster.ask(0, command).unwrap_or(Value::Nil))
-        .collect()
+        self.cluster.places(0, &self.stream)
     }
 
     /// Begins to move the slot. These keys go over at once.

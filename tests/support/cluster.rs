@@ -160,8 +160,8 @@ impl Cluster {
     /// old primary follows it.
     ///
     /// A failover that is asked for while another one is under way loses writes: the replica takes the offset
-    /// of the earlier pause for that of the new one. So it is asked for again only when Redis has given it up,
-    /// which it does after 5 seconds; other primaries do not vote for it soon after another failover.
+    /// of the earlier pause for that of the new one. So it is asked for again only once Redis has given it
+    /// up, which it does after 5 seconds. Other primaries do not vote for it soon after another failover.
     pub fn fail_over(&self, primary: usize) {
         let follower = eventually("the primary has a replica", || {
             (0..self.nodes.len()).find(|number| self.follows(*number, primary))
@@ -184,6 +184,21 @@ impl Cluster {
         let info: String = self.ask(number, redis::cmd("INFO").arg("replication")).unwrap_or_default();
         let port = format!("master_port:{}\r\n", self.nodes[primary].port);
         info.contains("role:slave") && info.contains(&port) && info.contains("master_link_status:up")
+    }
+
+    /// All places in which a node has tasks of a queue, and their turns. A key that it does not have counts
+    /// as empty.
+    pub fn places(&self, number: usize, stream: &str) -> Vec<redis::Value> {
+        let key = |of: &str| format!("tq:{{{stream}}}:{of}");
+        let commands = [
+            redis::cmd("XRANGE").arg(stream).arg("-").arg("+").clone(),
+            redis::cmd("XPENDING").arg(stream).arg("tqhost").clone(),
+            redis::cmd("ZRANGE").arg(key("delayed")).arg(0).arg(-1).clone(),
+            redis::cmd("HKEYS").arg(key("parked")).clone(),
+            redis::cmd("HGETALL").arg(key("owners")).clone(),
+            redis::cmd("ZRANGE").arg(key("tracks")).arg(0).arg(-1).clone(),
+        ];
+        commands.iter().map(|command| self.ask(number, command).unwrap_or(redis::Value::Nil)).collect()
     }
 
     /// The places where a task is or has been, for the message of a test that fails.
@@ -265,6 +280,12 @@ impl Cluster {
     pub fn status(&self, stream: &str, id: &str, field: &str) -> String {
         let key = format!("tq:{{{stream}}}:task:{id}");
         self.query::<Option<String>>(redis::cmd("HGET").arg(key).arg(field)).unwrap_or_default()
+    }
+
+    /// The committed value of a counter of the plugin `effects`.
+    pub fn counted(&self, stream: &str, key: &str) -> u64 {
+        let get = redis::cmd("GET").arg(format!("tq:{{{stream}}}:state:effects:{key}")).clone();
+        self.query::<Option<u64>>(&get).unwrap_or_default()
     }
 
     #[track_caller]

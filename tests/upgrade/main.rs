@@ -76,7 +76,8 @@ fn load(bench: &Bench) -> Load {
 fn hosts_of_two_builds_work_on_one_redis_while_each_is_replaced() {
     let previous = std::env::var("TQHOST_PREVIOUS").expect("TQHOST_PREVIOUS names the other build's program");
     let bench = Bench::new(&format!(
-        "[queues.plain]\n{RULES}[queues.serial]\n{RULES}serial = {{ field = \"tenant\" }}\n[plugins.effects]\n"
+        "[queues.plain]\n{RULES}[queues.serial]\n{RULES}serial = {{ field = \"tenant\" }}\n\
+         [plugins.effects]\n"
     ));
     bench.install("effects", "effects");
     let mut builds = Builds { bench, previous };

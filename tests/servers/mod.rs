@@ -7,6 +7,7 @@ mod cluster;
 mod failovers;
 mod forgotten;
 mod frozen;
+mod half_moved;
 mod relay;
 mod remembered;
 mod sentinel;

@@ -9,6 +9,7 @@
 //! Not here: when to look (`worker::census`, `doctor::adopt`).
 
 use redis::Value;
+use tokio::time::Instant;
 
 use super::error::QueueError;
 use super::handle::Queue;
@@ -35,6 +36,8 @@ pub(crate) struct StreamStand {
     pub group: Option<GroupStand>,
     /// The other groups.
     pub others: Vec<GroupStand>,
+    /// The address of the server that said so, as far as is known, and since when it has been in charge.
+    pub server: Option<(String, Option<Instant>)>,
 }
 
 /// Where a group stands.
@@ -79,7 +82,8 @@ impl Queue {
         let keys = &self.keys;
         let call = ScriptCall::new(&script::STAND).key(&keys.stream).key(&keys.history).key(&keys.adopted);
         let reply = self.link.script(&call.arg(&self.rules.group)).await?;
-        self.shaped("look at a stream", self.read_stand(reply))
+        let stand = self.shaped("look at a stream", self.read_stand(reply))?;
+        Ok(stand.map(|stand| StreamStand { server: self.link.server(), ..stand }))
     }
 
     fn read_stand(&self, reply: Value) -> Shaped<Option<StreamStand>> {
@@ -111,6 +115,7 @@ impl Queue {
             noted: optional(noted)?,
             group: own.into_iter().next(),
             others,
+            server: None,
         }))
     }
 }

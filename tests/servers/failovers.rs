@@ -138,11 +138,16 @@ fn each_task_that_the_last_primary_has_is_completed() {
         if status.as_deref() == Some("COMPLETED") {
             continue;
         }
-        assert_eq!(status, None, "task {} is stuck", task.n);
+        // The host may have had it when the new primary came, and has noted then that it is gone.
+        let is_gone = status.as_deref().is_none_or(|status| status == "FAILED");
+        assert!(is_gone, "task {} is stuck: {status:?}", task.n);
         lost += 1;
         assert!(task.is_within(&at_risk), "task {} is lost although no failover was under way", task.n);
     }
     println!("{} tasks, {lost} lost, the host worked after {slowest:?} at most", accepted.len());
     bench.tqhost(&["doctor", "work"]).ok();
-    host.stop();
+    // A replica may not know how many entries its primary has read.
+    let log = host.stop_for_log();
+    let told = log.logged("trimmed them from the stream");
+    assert!(told.is_empty(), "nobody trims the stream: {told:?}");
 }

@@ -129,13 +129,13 @@ fn disturb(cluster: &mut Cluster, random: &mut Rng, names: &[String], hold: Dura
             (format!("node {primary} steps down"), false)
         }
         3 => {
-            let to = cluster.owner(&names[(queue + 1) % names.len()]);
+            let others = (0..cluster.nodes.len()).filter(|number| *number != primary);
+            let others: Vec<usize> = others.filter(|number| is_primary(cluster, *number)).collect();
+            let to = others[random.usize(0..others.len())];
             let (slot, held) = (cluster.slot(&names[queue]), random.u64(0..hold.as_millis() as u64));
-            if to != primary {
-                cluster.begin_move(slot, primary, to);
-                std::thread::sleep(Duration::from_millis(held));
-                cluster.end_move(slot, primary, to);
-            }
+            cluster.begin_move(slot, primary, to);
+            std::thread::sleep(Duration::from_millis(held));
+            cluster.end_move(slot, primary, to);
             (format!("a slot moves from node {primary} to node {to} for {held} ms"), false)
         }
         4 => {
@@ -215,20 +215,28 @@ fn no_task_is_stuck_or_done_twice_though_nodes_die_and_hang() {
         assert_eq!(dead, 0, "no task is buried");
         bench.tqhost(&["doctor", name]).ok();
     }
-    let mut lost = 0;
+    let (mut lost, mut without, mut wrong) = (0, 0, Vec::new());
     for task in &accepted {
         let (name, id) = (&names[task.n % names.len()], format!("task-{}", task.n));
         let key = format!("tq:{{{name}}}:state:effects:n{}", task.n);
         let done: Option<u64> = cluster.query(redis::cmd("GET").arg(key));
         let status = cluster.status(name, &id, "status");
-        if status.is_empty() && done.is_none() {
-            lost += 1;
-            assert!(task.is_within(&at_risk), "{id} is lost: {}", cluster.traces(name, &id));
-        } else {
-            let traces = || cluster.traces(name, &id);
-            assert_eq!((status.as_str(), done), ("COMPLETED", Some(1)), "{id} of {name}: {}", traces());
+        // A host may have had it when the new primary came, and has noted then that it is gone.
+        let is_gone = ["", "FAILED"].contains(&status.as_str()) && done.is_none();
+        lost += usize::from(is_gone);
+        let is_explained = is_gone && task.is_within(&at_risk);
+        let result = cluster.status(name, &id, "result");
+        // The handler reads the counter before it adds to it, and goes on if Redis does not answer.
+        let has_none = result.starts_with("[{\"error\":\"Unavailable");
+        without += usize::from(has_none);
+        let expected = if has_none { None } else { Some(1) };
+        if !is_explained && (status.as_str(), done) != ("COMPLETED", expected) {
+            let left = end.saturating_duration_since(task.at);
+            wrong
+                .push(format!("{id} of {name}, acknowledged with {left:?} left: {status} {done:?} {result}"));
         }
     }
-    println!("{} tasks, {lost} lost", accepted.len());
+    assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    println!("{} tasks, {lost} lost, {without} without a counter", accepted.len());
     Host::stop_all(hosts);
 }

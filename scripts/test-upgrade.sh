@@ -15,7 +15,8 @@ if [ -z "${TQHOST_PREVIOUS:-}" ]; then
     mkdir -p "$folder/source"
     git archive "$commit" | tar -x -C "$folder/source"
     scripts/stage.sh "the host of $commit" "eleven minutes, a change two" \
-        cargo build --locked -p tqhost --manifest-path "$folder/source/Cargo.toml" --target-dir "$folder/target"
+        cargo build --locked -p tqhost --manifest-path "$folder/source/Cargo.toml" \
+        --target-dir "$folder/target"
     export TQHOST_PREVIOUS=$folder/target/debug/tqhost
 fi
 scripts/stage.sh "the upgrade" "a minute" cargo test --locked --test upgrade -- --nocapture

@@ -25,8 +25,8 @@ struct Track<'c> {
 impl Track<'_> {
     /// A queue that has no keys yet but its stream, its dead letters and its history.
     fn new<'c>(cluster: &'c Cluster, name: &str) -> Track<'c> {
-        let names = (0..).map(|n| format!("{name}-{n}"));
-        let stream = names.filter(|name| cluster.slot(name) < 8000).next().expect("a name");
+        let mut names = (0..).map(|n| format!("{name}-{n}"));
+        let stream = names.find(|name| cluster.slot(name) < 8000).expect("a name");
         let track = Track { cluster, stream, number: 0 };
         let stream = &track.stream;
         track.run(redis::cmd("XGROUP").arg("CREATE").arg(stream).arg("tqhost").arg("0").arg("MKSTREAM"));

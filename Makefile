@@ -10,7 +10,7 @@ SHELL := /bin/bash
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
 
-.PHONY: help setup plugins build packages run test test-world test-servers lint fmt audit
+.PHONY: help setup plugins build packages run test test-world test-servers test-upgrade lint fmt audit
 .PHONY: bench chaos soak nightly fuzz clean
 
 help: ## List the targets
@@ -58,6 +58,9 @@ test-world: plugins ## Run the benchmark in small, and tests with programs from 
 test-servers: plugins ## Run the main parts of the tests on Redis 8, Valkey 8 and Valkey 9
 	@scripts/test-servers.sh
 
+test-upgrade: plugins ## Replace hosts of an older build under load (PREVIOUS=commit; default: the last tag)
+	@scripts/test-upgrade.sh $(PREVIOUS)
+
 lint: setup ## Check the formatting, and run clippy
 	@scripts/lint.sh
 
@@ -85,6 +88,9 @@ nightly: plugins ## The long tests: random cases, starts, chaos on each kind of 
 	TQHOST_MUTANTS=all TQHOST_PROPTEST_CASES=5000 cargo test --locked --test e2e proofs::property
 	TQHOST_STARTS=40 cargo test --locked --test e2e faults::starting
 	for redis in always everysec failover; do $(MAKE) chaos REDIS=$$redis || exit; done
+	TQHOST_FAILOVERS=10 cargo test --locked --test e2e servers::failovers
+	TQHOST_STORM_SECONDS=600 cargo test --locked --test e2e servers::turmoil
+	$(MAKE) test-upgrade
 	$(MAKE) soak
 	$(MAKE) bench SECTION=swaps
 

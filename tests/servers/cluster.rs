@@ -132,12 +132,14 @@ fn nothing_is_done_by_halves_in_a_slot_that_moves() {
     let mut ids = add(50);
     let (mut from, mut to) = (0, 1);
     for _ in 0..4 {
+        ids.extend(add(20));
         cluster.begin_move(slot, from, to);
-        // Longer than a lease: some keys have gone over, others have not, and nobody can renew.
+        let before = cluster.places(from, name);
+        // Longer than a lease, which nobody can renew meanwhile.
         std::thread::sleep(Duration::from_millis(2500));
+        assert_eq!(cluster.places(from, name), before, "no call begins in a slot that moves");
         cluster.end_move(slot, from, to);
         (from, to) = (to, from);
-        ids.extend(add(20));
         let last = ids.last().expect("a task").clone();
         cluster.until(name, &last, "COMPLETED");
     }

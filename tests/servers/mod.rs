@@ -4,7 +4,12 @@
 
 mod away;
 mod cluster;
+mod failovers;
+mod forgotten;
+mod frozen;
+mod half_moved;
 mod relay;
 mod remembered;
 mod sentinel;
 mod storm;
+mod turmoil;

@@ -30,12 +30,6 @@ fn add(cluster: &Cluster, stream: &str, calls: &Value) -> String {
     cluster.xadd(stream, &[("do", &calls.to_string())])
 }
 
-/// The committed value of a counter.
-fn counted(cluster: &Cluster, stream: &str, key: &str) -> u64 {
-    let get = redis::cmd("GET").arg(format!("tq:{{{stream}}}:state:effects:{key}")).clone();
-    cluster.query::<Option<u64>>(&get).unwrap_or_default()
-}
-
 fn length(cluster: &Cluster, key: &str) -> u64 {
     cluster.query(redis::cmd("XLEN").arg(key))
 }
@@ -61,19 +55,19 @@ fn a_task_for_another_node_is_like_any_other_and_a_flow_stays_within_one_slot() 
     add(&cluster, &names[0], &calls);
     // The last queue is also told of the end of a task with this counter.
     for name in &names {
-        eventually("the task has run", || (counted(&cluster, name, "plain") >= 1).then_some(()));
+        eventually("the task has run", || (cluster.counted(name, "plain") >= 1).then_some(()));
     }
-    eventually("so has the delayed one", || (counted(&cluster, &names[1], "delayed") == 1).then_some(()));
-    assert_eq!(counted(&cluster, &names[1], "plain"), 1, "two tasks have one key");
-    assert_eq!(counted(&cluster, &names[1], "other"), 0, "another task has its key");
+    eventually("so has the delayed one", || (cluster.counted(&names[1], "delayed") == 1).then_some(()));
+    assert_eq!(cluster.counted(&names[1], "plain"), 1, "two tasks have one key");
+    assert_eq!(cluster.counted(&names[1], "other"), 0, "another task has its key");
     eventually("nothing is left on the way", || {
         (length(&cluster, &format!("tq:{{{}}}:out", names[0])) == 0).then_some(())
     });
     let flow =
         json!([["fan-out", [next(&names[1], "part", json!({}))], next(&names[0], "whole", json!({}))]]);
     add(&cluster, &names[0], &json!([["add", "begun", 1], flow[0]]));
-    eventually("the task of the flow is done", || (counted(&cluster, &names[0], "begun") == 1).then_some(()));
-    assert_eq!(counted(&cluster, &names[0], "whole") + counted(&cluster, &names[1], "part"), 0);
+    eventually("the task of the flow is done", || (cluster.counted(&names[0], "begun") == 1).then_some(()));
+    assert_eq!(cluster.counted(&names[0], "whole") + cluster.counted(&names[1], "part"), 0);
     // A task that nobody can take to its queue stays, and is told.
     let out = format!("tq:{{{}}}:out", names[0]);
     let _: String = cluster.query(redis::cmd("XADD").arg(&out).arg("*").arg("to").arg("nowhere"));
@@ -83,7 +77,7 @@ fn a_task_for_another_node_is_like_any_other_and_a_flow_stays_within_one_slot() 
     assert_eq!(shown["outgoing"], 1, "{shown}");
     // The tasks behind it go on.
     add(&cluster, &names[0], &json!([["enqueue", next(&names[1], "behind", json!({}))]]));
-    eventually("the task has run", || (counted(&cluster, &names[1], "behind") == 1).then_some(()));
+    eventually("the task has run", || (cluster.counted(&names[1], "behind") == 1).then_some(()));
     host.stop();
 }
 
@@ -123,9 +117,9 @@ fn each_task_comes_once_though_hosts_die_and_slots_move() {
         let places = [from.clone(), format!("tq:{{{from}}}:out"), to.clone(), told.clone()];
         places.iter().all(|key| length(&cluster, key) == 0).then_some(())
     });
-    assert_eq!(counted(&cluster, from, "ended"), count, "each task is committed once");
-    assert_eq!(counted(&cluster, to, "n"), count, "each child comes once");
-    assert_eq!(counted(&cluster, told, "n"), count, "each child comes once");
-    assert_eq!(counted(&cluster, told, "ended"), count, "each end is told once");
+    assert_eq!(cluster.counted(from, "ended"), count, "each task is committed once");
+    assert_eq!(cluster.counted(to, "n"), count, "each child comes once");
+    assert_eq!(cluster.counted(told, "n"), count, "each child comes once");
+    assert_eq!(cluster.counted(told, "ended"), count, "each end is told once");
     Host::stop_all(hosts);
 }

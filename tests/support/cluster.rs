@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Connection, FromRedisValue, RedisError};
 
+use super::proxy::Proxy;
 use super::{RedisServer, eventually};
 
 const SLOTS: usize = 16_384;
@@ -24,11 +25,29 @@ pub struct Cluster {
     /// In which order nodes are asked: those that did not answer come last.
     order: RefCell<Vec<usize>>,
     connections: RefCell<HashMap<u16, Connection>>,
+    /// Through which the nodes hear of each other, if [`Cluster::part`] may be called.
+    buses: Vec<Proxy>,
 }
 
 impl Cluster {
     /// The nodes name a primary as failed when it has not answered for 2 s.
     pub fn start(dir: &Path, primaries: usize, with_replicas: bool) -> Cluster {
+        Cluster::form(dir, primaries, with_replicas, |_| Vec::new())
+    }
+
+    /// Like [`Cluster::start`], with replicas, for a test that parts the nodes.
+    pub fn to_be_parted(dir: &Path, primaries: usize) -> Cluster {
+        Cluster::form(dir, primaries, true, |nodes| {
+            nodes.iter().map(|node| Proxy::start(node.bus())).collect()
+        })
+    }
+
+    fn form(
+        dir: &Path,
+        primaries: usize,
+        with_replicas: bool,
+        buses: impl Fn(&[RedisServer]) -> Vec<Proxy>,
+    ) -> Cluster {
         let count = if with_replicas { 2 * primaries } else { primaries };
         let start = |number: usize| {
             let words = [
@@ -43,8 +62,10 @@ impl Cluster {
             ];
             RedisServer::start(&dir.join(format!("node-{number}")), &words)
         };
+        let nodes: Vec<RedisServer> = (0..count).map(start).collect();
         let cluster = Cluster {
-            nodes: (0..count).map(start).collect(),
+            buses: buses(&nodes),
+            nodes,
             primaries,
             order: RefCell::new((0..count).collect()),
             connections: RefCell::default(),
@@ -56,7 +77,12 @@ impl Cluster {
         for number in 0..count {
             cluster.ok(number, redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(number + 1));
         }
+        for (number, bus) in cluster.buses.iter().enumerate() {
+            let announce = ["SET", "cluster-announce-bus-port", &bus.port.to_string()];
+            cluster.ok(number, redis::cmd("CONFIG").arg(&announce));
+        }
         let (port, bus) = (cluster.nodes[0].port, cluster.nodes[0].bus());
+        let bus = cluster.buses.first().map_or(bus, |proxy| proxy.port);
         for number in 1..count {
             let meet = redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(port).arg(bus).to_owned();
             cluster.ok(number, &meet);
@@ -74,6 +100,24 @@ impl Cluster {
         }
         cluster.until_whole();
         cluster
+    }
+
+    /// Lets no node hear of another one, and none take another one for failed.
+    pub fn part(&self) {
+        self.set_timeout(60_000);
+        self.buses.iter().for_each(Proxy::part);
+    }
+
+    /// Ends what [`Cluster::part`] began.
+    pub fn heal(&self) {
+        self.buses.iter().for_each(Proxy::heal);
+        self.set_timeout(2000);
+    }
+
+    fn set_timeout(&self, ms: u64) {
+        for number in 0..self.nodes.len() {
+            self.ok(number, redis::cmd("CONFIG").arg("SET").arg("cluster-node-timeout").arg(ms));
+        }
     }
 
     /// Waits until all nodes know all nodes and slots.
@@ -116,8 +160,8 @@ impl Cluster {
     /// old primary follows it.
     ///
     /// A failover that is asked for while another one is under way loses writes: the replica takes the
-    /// offset of the earlier pause for that of the new one. So it is asked for again only when Redis has given it up,
-    /// which it does after 5 seconds; other primaries do not vote for it soon after another failover.
+    /// offset of the earlier pause for that of the new one. So it is asked for again only once Redis has given
+    /// it up, which it does after 5 seconds. Other primaries do not vote for it soon after another failover.
     pub fn fail_over(&self, primary: usize) {
         let follower = eventually("the primary has a replica", || {
             (0..self.nodes.len()).find(|number| self.follows(*number, primary))
@@ -140,6 +184,21 @@ impl Cluster {
         let info: String = self.ask(number, redis::cmd("INFO").arg("replication")).unwrap_or_default();
         let port = format!("master_port:{}\r\n", self.nodes[primary].port);
         info.contains("role:slave") && info.contains(&port) && info.contains("master_link_status:up")
+    }
+
+    /// All places in which a node has tasks of a queue, and their turns. A key that it does not have counts
+    /// as empty.
+    pub fn places(&self, number: usize, stream: &str) -> Vec<redis::Value> {
+        let key = |of: &str| format!("tq:{{{stream}}}:{of}");
+        let commands = [
+            redis::cmd("XRANGE").arg(stream).arg("-").arg("+").clone(),
+            redis::cmd("XPENDING").arg(stream).arg("tqhost").clone(),
+            redis::cmd("ZRANGE").arg(key("delayed")).arg(0).arg(-1).clone(),
+            redis::cmd("HKEYS").arg(key("parked")).clone(),
+            redis::cmd("HGETALL").arg(key("owners")).clone(),
+            redis::cmd("ZRANGE").arg(key("tracks")).arg(0).arg(-1).clone(),
+        ];
+        commands.iter().map(|command| self.ask(number, command).unwrap_or(redis::Value::Nil)).collect()
     }
 
     /// The places where a task is or has been, for the message of a test that fails.
@@ -221,6 +280,12 @@ impl Cluster {
     pub fn status(&self, stream: &str, id: &str, field: &str) -> String {
         let key = format!("tq:{{{stream}}}:task:{id}");
         self.query::<Option<String>>(redis::cmd("HGET").arg(key).arg(field)).unwrap_or_default()
+    }
+
+    /// The committed value of a counter of the plugin `effects`.
+    pub fn counted(&self, stream: &str, key: &str) -> u64 {
+        let get = redis::cmd("GET").arg(format!("tq:{{{stream}}}:state:effects:{key}")).clone();
+        self.query::<Option<u64>>(&get).unwrap_or_default()
     }
 
     #[track_caller]

@@ -181,8 +181,14 @@ impl Link {
 
     /// The address of the node of a cluster that is this link's home, as far as is known.
     pub(super) fn node(&self) -> Option<String> {
-        let node = self.redis.nodes.known(&self.home).filter(|_| self.is_cluster())?;
-        Some(node.address.to_string())
+        self.server().map(|(address, _)| address).filter(|_| self.is_cluster())
+    }
+
+    /// The address of the server that is this link's home, as far as is known, and since when it has been
+    /// that, or answers again. It may have been another server's replica before.
+    pub(super) fn server(&self) -> Option<(String, Option<Instant>)> {
+        let node = self.redis.nodes.known(&self.home)?;
+        Some((node.address.to_string(), node.recovery().map(|recovery| recovery.since)))
     }
 
     /// The address of this link's home, or of all servers, without a password.

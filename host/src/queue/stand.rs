@@ -9,6 +9,7 @@
 //! Not here: when to look (`worker::census`, `doctor::adopt`).
 
 use redis::Value;
+use tokio::time::Instant;
 
 use super::error::QueueError;
 use super::handle::Queue;
@@ -35,6 +36,8 @@ pub(crate) struct StreamStand {
     pub group: Option<GroupStand>,
     /// The other groups.
     pub others: Vec<GroupStand>,
+    /// The address of the server that said so, as far as is known, and since when it has been in charge.
+    pub server: Option<(String, Option<Instant>)>,
 }
 
 /// Where a group stands.
@@ -77,7 +80,8 @@ impl Queue {
     /// None without a stream, or if its key holds something else.
     pub(crate) async fn stand(&self) -> Result<Option<StreamStand>, QueueError> {
         let reply = self.link.script(&self.call(&script::STAND)).await?;
-        self.shaped("look at a stream", self.read_stand(reply))
+        let stand = self.shaped("look at a stream", self.read_stand(reply))?;
+        Ok(stand.map(|stand| StreamStand { server: self.link.server(), ..stand }))
     }
 
     fn read_stand(&self, reply: Value) -> Shaped<Option<StreamStand>> {
@@ -109,6 +113,7 @@ impl Queue {
             noted: optional(noted)?,
             group: own.into_iter().next(),
             others,
+            server: None,
         }))
     }
 }

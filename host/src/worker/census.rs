@@ -29,7 +29,8 @@ pub(crate) struct CensusTaker {
 /// The findings of the looks so far.
 #[derive(Default)]
 struct Noticed {
-    trimmed: Option<u64>,
+    /// The entries that were trimmed unread, as the server of that look counts them.
+    trimmed: Option<(StreamStand, u64)>,
     /// The other groups that were told of last, and when.
     groups: Option<(Vec<String>, Instant)>,
 }
@@ -97,10 +98,13 @@ impl CensusTaker {
         *told = Some((groups, Instant::now()));
     }
 
-    /// Counts and tells what was trimmed unread since the look before. `before` is what that look found.
-    fn tell_of_trims(&self, stand: &StreamStand, before: &mut Option<u64>) {
+    /// Counts and tells what was trimmed unread since the look before. `before` is what that look found. A
+    /// replica does not count what its primary's groups read, so a new primary counts from another number.
+    fn tell_of_trims(&self, stand: &StreamStand, before: &mut Option<(StreamStand, u64)>) {
         let Some(now) = stand.trimmed_unread() else { return };
-        let lost = new_trims(before.replace(now), now);
+        let before = before.replace((stand.clone(), now));
+        let known = before.filter(|(before, _)| before.server == stand.server).map(|(_, count)| count);
+        let lost = new_trims(known, now);
         if lost > 0 {
             self.shared.metrics.lost_entries.inc_by(lost);
             tracing::error!(

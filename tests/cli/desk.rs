@@ -529,7 +529,7 @@ fn an_import_that_is_sent_again_adds_nothing() {
     let mut bench = Bench::new("[queues.work]\n");
     let status = "tq:{work}:task:id-1";
     let import = |bench: &mut Bench| -> u64 {
-        let args = ["0", "a", "1", "tq-id", "id-1", "tq-reason", "rejected", "tq-error", "no"];
+        let args = ["tqhost", "0", "a", "1", "tq-id", "id-1", "tq-reason", "rejected", "tq-error", "no"];
         bench.redis("EVAL", (&script::IMPORT.source, 3, "work", DEAD, status, &args[..]))
     };
     assert_eq!([import(&mut bench), import(&mut bench)], [1, 0]);

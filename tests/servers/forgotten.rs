@@ -15,7 +15,8 @@ fn bench() -> (Bench, Cluster, Vec<String>) {
     let bench = Bench::new("[queues.unused]\n");
     let cluster = Cluster::to_be_parted(bench.dir.path(), 3);
     let names: Vec<String> = (0..3).map(|primary| cluster.name_on(primary)).collect();
-    let rules = "plugin = \"effects\"\nlease = \"2s\"\nconcurrency = 10\nmax_crashes = 10\n";
+    let rules =
+        "plugin = \"effects\"\nlease = \"2s\"\nconcurrency = 10\nmax_crashes = 10\nmax_retries = 100\n";
     let [from, to, _] = [&names[0], &names[1], &names[2]];
     bench.configure(&format!(
         "[queues.{from}]\nenqueue_to = [\"{to}\"]\n{rules}\
@@ -67,10 +68,10 @@ fn settlements_that_a_primary_forgot_are_made_again_and_children_with_keys_come_
     let [from, to] = [&names[0], &names[1]];
     let child = |key: Option<String>| {
         let counter = key.as_ref().map_or_else(|| "plain".to_owned(), |key| format!("keyed-{key}"));
-        json!(["enqueue", { "queue": to, "fields": { "do": [["add", counter, 1]] }, "key": key }])
+        json!(["enqueue", { "queue": to, "fields": { "do": [["count", counter, 1]] }, "key": key }])
     };
     let add = |n: usize| {
-        let calls = json!([["add", format!("n{n}"), 1], child(Some(n.to_string())), child(None)]);
+        let calls = json!([["count", format!("n{n}"), 1], child(Some(n.to_string())), child(None)]);
         cluster.xadd(from, &[("do", &calls.to_string())])
     };
     let host = bench.host();
@@ -132,9 +133,9 @@ fn of_two_primaries_that_run_the_same_tasks_one_history_is_left() {
     let [from, to] = [&names[0], &names[1]];
     let add = |n: usize| {
         let key = n.to_string();
-        let child = json!({ "do": [["add", format!("keyed-{n}"), 1]] });
+        let child = json!({ "do": [["count", format!("keyed-{n}"), 1]] });
         let calls = json!([
-            ["add", format!("n{n}"), 1],
+            ["count", format!("n{n}"), 1],
             ["sleep", 100],
             ["enqueue", { "queue": to, "fields": child, "key": key }],
         ]);

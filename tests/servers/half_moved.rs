@@ -30,12 +30,12 @@ fn each_task_is_done_once_though_a_primary_is_replaced_while_it_moves_their_stre
     let name = cluster.name_on(0);
     bench.configure(&format!(
         "[queues.{name}]\nplugin = \"effects\"\nlease = \"2s\"\nconcurrency = 5\nmax_crashes = 2\n\
-         [plugins.effects]\n{}",
+         max_retries = 100\n[plugins.effects]\n{}",
         cluster.config()
     ));
     bench.install("effects", "effects");
     let add = |n: usize| {
-        let calls = json!([["add", format!("n{n}"), 1], ["sleep", 40]]).to_string();
+        let calls = json!([["count", format!("n{n}"), 1], ["sleep", 40]]).to_string();
         cluster.xadd(&name, &[("do", &calls)])
     };
     let host = bench.host();

@@ -13,8 +13,9 @@ fn bench(with_replicas: bool) -> (Bench, Cluster, Vec<String>) {
     let bench = Bench::new("[queues.unused]\n");
     let cluster = Cluster::start(bench.dir.path(), 3, with_replicas);
     let names: Vec<String> = (0..3).map(|primary| cluster.name_on(primary)).collect();
-    let rules =
-        "plugin = \"effects\"\nlease = \"2s\"\nmax_crashes = 10\nconcurrency = 10\nretention = \"0s\"\n";
+    let rules = "plugin = \"effects\"\nlease = \"2s\"\nmax_crashes = 10\nconcurrency = 10\n\
+                 retention = \"0s\"\nmax_retries = 100\n\
+                 backoff = { base = \"100ms\", max = \"100ms\", jitter = 0.0 }\n";
     let [from, to, told] = [&names[0], &names[1], &names[2]];
     bench.configure(&format!(
         "[queues.{from}]\nenqueue_to = [\"{to}\", \"{told}\", \"{from}\"]\non_end = \"{told}\"\n{rules}\
@@ -39,7 +40,7 @@ fn a_task_for_another_node_is_like_any_other_and_a_flow_stays_within_one_slot() 
     let (bench, cluster, names) = bench(false);
     let host = bench.host();
     let next = |queue: &str, key: &str, more: Value| {
-        let mut task = json!({ "queue": queue, "fields": { "do": [["add", key, 1]], "event": key } });
+        let mut task = json!({ "queue": queue, "fields": { "do": [["count", key, 1]], "event": key } });
         task.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
         task
     };
@@ -65,7 +66,7 @@ fn a_task_for_another_node_is_like_any_other_and_a_flow_stays_within_one_slot() 
     });
     let flow =
         json!([["fan-out", [next(&names[1], "part", json!({}))], next(&names[0], "whole", json!({}))]]);
-    add(&cluster, &names[0], &json!([["add", "begun", 1], flow[0]]));
+    add(&cluster, &names[0], &json!([["count", "begun", 1], flow[0]]));
     eventually("the task of the flow is done", || (cluster.counted(&names[0], "begun") == 1).then_some(()));
     assert_eq!(cluster.counted(&names[0], "whole") + cluster.counted(&names[1], "part"), 0);
     // A task that nobody can take to its queue stays, and is told.
@@ -89,9 +90,9 @@ fn each_task_comes_once_though_hosts_die_and_slots_move() {
     let mut hosts = vec![bench.host(), bench.host()];
     let mut gone = Vec::new();
     let child =
-        |queue: &String| json!(["enqueue", { "queue": queue, "fields": { "do": [["add", "n", 1]] } }]);
+        |queue: &String| json!(["enqueue", { "queue": queue, "fields": { "do": [["count", "n", 1]] } }]);
     // The tasks for ends repeat the field `do`: each adds one, and finds no queue that it may enqueue to.
-    let calls = json!([["add", "ended", 1], child(to), child(told)]);
+    let calls = json!([["count", "ended", 1], child(to), child(told)]);
     for n in 0..count {
         add(&cluster, from, &calls);
         match (n * 8 / count, n % (count / 8)) {
@@ -114,8 +115,12 @@ fn each_task_comes_once_though_hosts_die_and_slots_move() {
     }
     eventually("all tasks have run, and nothing is on the way", || {
         // In the order in which tasks go on, so that none is overlooked on its way.
-        let places = [from.clone(), format!("tq:{{{from}}}:out"), to.clone(), told.clone()];
-        places.iter().all(|key| length(&cluster, key) == 0).then_some(())
+        let is_done = |queue: &String| {
+            let delayed = redis::cmd("ZCARD").arg(format!("tq:{{{queue}}}:delayed")).clone();
+            cluster.query::<u64>(&delayed) + length(&cluster, queue) + cluster.query::<u64>(&delayed) == 0
+        };
+        let is_relayed = || length(&cluster, &format!("tq:{{{from}}}:out")) == 0;
+        (is_done(from) && is_relayed() && is_done(to) && is_done(told)).then_some(())
     });
     assert_eq!(cluster.counted(from, "ended"), count, "each task is committed once");
     assert_eq!(cluster.counted(to, "n"), count, "each child comes once");

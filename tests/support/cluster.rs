@@ -159,9 +159,8 @@ impl Cluster {
     /// Lets the replica of a primary take its place in order, so that no write is lost, and waits until the
     /// old primary follows it.
     ///
-    /// A failover that is asked for while another one is under way loses writes: the replica takes the
-    /// offset of the earlier pause for that of the new one. So it is asked for again only once Redis has given
-    /// it up, which it does after 5 seconds. Other primaries do not vote for it soon after another failover.
+    /// Each request begins a failover anew, so there is another one only once Redis has given the first one
+    /// up, which it does after 5 seconds. Other primaries do not vote for it soon after another failover.
     pub fn fail_over(&self, primary: usize) {
         let follower = eventually("the primary has a replica", || {
             (0..self.nodes.len()).find(|number| self.follows(*number, primary))

@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
     RedisError, RedisResult,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use socket2::SockRef;
 use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -25,6 +27,9 @@ use crate::tls::{self, Trust};
 
 /// How long a connection attempt may take.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// For how long a server may confirm no byte of what was sent. A firewall may have forgotten the connection.
+const UNCONFIRMED: Duration = Duration::from_secs(10);
 
 /// Where Redis is, and how to speak to it.
 #[derive(Debug, Clone)]
@@ -68,6 +73,9 @@ impl Endpoint {
             }
             info = info.set_redis_settings(settings);
         }
+        // A call must not wait until the one before it is confirmed.
+        let tcp = TcpSettings::default().set_nodelay(true).set_user_timeout(UNCONFIRMED);
+        info = info.set_tcp_settings(tcp);
         let secure = match info.addr() {
             ConnectionAddr::Tcp(host, port) if plain.is_some() => Some(Arc::new(secure(host, *port, login)?)),
             _ => None,
@@ -134,6 +142,8 @@ impl Endpoint {
 impl Secure {
     async fn open(&self, address: std::net::SocketAddr) -> io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_tcp_user_timeout(Some(UNCONFIRMED))?;
         let secured = self.connector.connect(self.name.clone(), stream).await;
         secured.map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {

@@ -44,6 +44,11 @@ impl Layout {
         self.0.iter().filter(move |item| item.list == list)
     }
 
+    #[cfg(test)]
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|item| item.name.as_str())
+    }
+
     /// The names with which each call begins.
     pub(super) fn first_names(&self, list: &str) -> impl Iterator<Item = &str> {
         self.in_list(list).take_while(|item| item.kind == WordKind::One).map(|item| item.name.as_str())

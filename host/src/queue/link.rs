@@ -246,12 +246,15 @@ impl Link {
             };
             let loads = node.loads.load(Ordering::Acquire);
             let (reply, was_sent) = self.try_send(&node, what, command, is_asking).await;
-            // Another server took its place while the call waited for a connection.
-            if !was_sent && node.is_replaced() && !self.is_prompt && !matches!(to, Destination::Node(_)) {
-                continue;
-            }
-            let redirect =
-                reply.as_ref().err().and_then(|error| self.redis.nodes.redirect(error.source(), &node));
+            let redirect = match &reply {
+                // Another server took its place while the call waited for a connection.
+                Err(_) if !was_sent && node.is_replaced() => {
+                    let other = self.redis.nodes.of(&to).await.ok();
+                    other.filter(|other| other.address != node.address).map(Redirect::To)
+                }
+                Err(error) => self.redis.nodes.redirect(error.source(), &node),
+                Ok(_) => None,
+            };
             match redirect {
                 None => return Reply { reply, by: Some(node), loads },
                 Some(_) if self.is_prompt || redirects >= MOST_REDIRECTS && began.elapsed() >= MOVE.0 => {

@@ -13,7 +13,7 @@
 //!
 //! Not here: leaving a task (`settle`, `ends.lua`), when to look (`worker::relay`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -39,6 +39,8 @@ const LOOKS: Duration = Duration::from_secs(3);
 /// The most tasks of one page, and how many bytes it should have at most. Where large tasks follow small
 /// ones, a page has more bytes.
 const PAGE: (usize, usize) = (32, 1 << 20);
+/// The most pages of a walk over the tasks of one host.
+const PAGES: usize = 64;
 const WHAT: &str = "take tasks to other queues";
 
 /// The tasks that one host has left, and the entry up to which it has looked at them. What could not be taken
@@ -58,6 +60,10 @@ impl OwnTasks {
 /// The end of a walk over the tasks that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Relayed {
+    /// Whether tasks stay that a walk over those of all hosts may take.
+    pub is_behind: bool,
+    /// Whether the walk ended before the last task, so as not to go on for ever.
+    pub has_more: bool,
     /// A task for each queue that did not take one, and why. It stays, and may be taken later.
     pub refused: Vec<(String, String)>,
     /// Why tasks stay for a queue that cannot be reached.
@@ -91,7 +97,9 @@ impl Queue {
         let (mut relayed, mut count) = (Relayed::default(), 8);
         let mut from = own.as_ref().map_or_else(|| "-".to_owned(), |own| own.from.clone());
         let (mut clocks, mut have_delays) = (self.clocks().await, false);
-        loop {
+        // A queue that did not answer once is not asked again in this walk.
+        let mut away = BTreeSet::new();
+        for page_number in 1.. {
             if clocks.asked.elapsed() > LOOKS {
                 clocks = self.clocks().await;
             }
@@ -103,21 +111,30 @@ impl Queue {
             from = format!("({}", last.id);
             let (is_last, bytes) = (page.len() < count, page.iter().map(StreamEntry::bytes).sum::<usize>());
             count = if bytes > PAGE.1 { (count / 4).max(1) } else { (count * 4).min(PAGE.0) };
-            let parts = self.parts(page, own.as_ref().map(|own| own.consumer.as_str()), &mut relayed);
+            let mut parts = self.parts(page, own.as_ref().map(|own| own.consumer.as_str()), &mut relayed);
+            parts.retain(|part| !away.contains(&part.target.stream));
             let done = join_all(parts.iter().map(|part| self.deliver(part, &clocks))).await;
-            for delivered in done {
+            for (part, delivered) in parts.iter().zip(done) {
                 match delivered {
                     Ok(delivered) => {
                         have_delays |= delivered.have_delays;
+                        relayed.is_behind |= delivered.is_late;
                         relayed.refuse(delivered.refused);
                     }
-                    Err(error) => relayed.lost = Some(error),
+                    Err(error) => {
+                        away.insert(part.target.stream.clone());
+                        (relayed.is_behind, relayed.lost) = (true, Some(error));
+                    }
                 }
             }
             if let Some(own) = &mut own {
                 own.from.clone_from(&from);
             }
             if is_last {
+                break;
+            }
+            if own.is_some() && page_number == PAGES {
+                relayed.has_more = true;
                 break;
             }
         }
@@ -222,8 +239,8 @@ impl Queue {
                 Ok(reply) => reply?,
                 Err(_) => return Err(late(&self.link)),
             };
-            // Too late: the next look is for these, too.
             if reply == redis::Value::Nil {
+                delivered.is_late = true;
                 break;
             }
             for (task, reply) in now.iter().zip(self.shaped(WHAT, reply::array(reply))?) {
@@ -253,6 +270,8 @@ impl Queue {
 struct Delivered {
     /// The entries that are not needed any more.
     done: Vec<String>,
+    /// Whether the call came too late for the rest, so that the clock must be asked again.
+    is_late: bool,
     have_delays: bool,
     refused: Option<(String, String)>,
 }

@@ -440,6 +440,15 @@ mod tests {
         assert_eq!(tagged[..4], ["3", "app:{t}:s", "t", keys::freeze("t").as_str()]);
     }
 
+    #[test]
+    fn every_word_of_a_call_has_a_name_that_lua_knows() {
+        let of_parts = PARTS.values().flat_map(Layout::names);
+        for name in declared().into_iter().flat_map(|script| script.layout.names()).chain(of_parts) {
+            let is_name = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+            assert!(name.chars().all(is_name), "{name:?} is no name");
+        }
+    }
+
     /// The commands that a script runs, as it names them in its calls.
     fn commands(source: &str) -> impl Iterator<Item = &str> {
         let after_call = source.split("call('").skip(1);

@@ -20,8 +20,10 @@ use crate::queue::{OwnTasks, QueueError};
 /// For how long a host that stops takes its own tasks to their queues. Other hosts take what is left.
 const LAST: Duration = Duration::from_secs(2);
 /// A walk over the tasks of all hosts that leaves some there is followed by a pause of this many times the
-/// walk. So tasks that no queue takes cost a fifth of a loop, however many they are.
+/// walk. So tasks that no queue takes cost a fifth of a loop, however many they are. The pause has a bound,
+/// since a task that its queue has already must be found there before its status goes.
 const PAUSE: u32 = 4;
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// How often tasks are told of that their queues do not take.
 const REMIND: Duration = Duration::from_secs(60);
 
@@ -49,7 +51,7 @@ impl Relay {
             let Some(step) = stop.run_until_cancelled(self.relay()).await else { break };
             let mut wait = match step {
                 // The walk over all tasks says when the queue is back.
-                Ok(()) if self.is_away => Duration::MAX,
+                Ok(()) if self.is_away && self.shared.idle.has_duty() => Duration::MAX,
                 Ok(()) => pace.after(Ok(Duration::MAX)),
                 Err(error) => pace.failed(&error),
             };
@@ -76,12 +78,19 @@ impl Relay {
                 shared.tell_refused(NoticeKind::RelayRefused, task, why);
             }
         }
+        if relayed.has_more {
+            shared.left.notify_one();
+        }
+        if relayed.is_behind {
+            shared.sweeps.store(true, Ordering::Release);
+        }
         if !all {
             return Ok(());
         }
         self.is_away = relayed.lost.is_some();
-        if self.is_away || !relayed.refused.is_empty() {
-            self.pauses_until = Instant::now() + PAUSE * began.elapsed();
+        if relayed.is_behind || !relayed.refused.is_empty() {
+            let pause = PAUSE * began.elapsed();
+            self.pauses_until = Instant::now() + pause.clamp(PAUSES.0, PAUSES.1);
         }
         relayed.lost.map_or(Ok(()), Err)
     }

@@ -5,8 +5,9 @@
 //!
 //! `["enqueue", {"queue": …, "fields": {…}, "delay": ms, "key": …}]`, `["fan-out", [task, …], task]`,
 //! `["results"]`, `["get", key]`, `["set", key, value, ms]`, `["delete", key]`, `["add", key, n]`,
-//! `["put", key, {…}]`, `["record", key]`, `["drop", key]`, `["expire", key, ms]`, `["fence"]`,
-//! `["sleep", ms]`, `["need", key]` (rejects the task if the key has no value), `["retry"]`, `["reject"]`,
+//! `["count", key, n]` (as `add`, but the attempt fails where that does), `["put", key, {…}]`,
+//! `["record", key]`, `["drop", key]`, `["expire", key, ms]`, `["fence"]`, `["sleep", ms]`,
+//! `["need", key]` (rejects the task if the key has no value), `["retry"]`, `["reject"]`,
 //! `["trap"]`; `["first", n, [call]]` makes the call on the first n attempts only.
 
 use std::time::Duration;
@@ -43,6 +44,7 @@ fn make(call: &Value, attempt: u32) -> Result<Value, Failure> {
         "set" => said(state::set_for(&text(1), text(2), millis(3))),
         "delete" => said(state::delete(&text(1))),
         "add" => said(state::increment(&text(1), call[2].as_i64().unwrap_or_default())),
+        "count" => json!(state::increment(&text(1), call[2].as_i64().unwrap_or_default())?),
         "put" => said(records::put(&text(1), fields(&call[2]))),
         "record" => said(records::get(&text(1)).map(|fields| {
             fields.map(|fields| -> Map<String, Value> {

@@ -152,6 +152,24 @@ fn nothing_is_done_by_halves_in_a_slot_that_moves() {
 }
 
 #[test]
+fn a_handler_that_reads_its_state_waits_for_a_failover() {
+    let queues = "[queues.NAME]\nplugin = \"effects\"\nlease = \"20s\"\n";
+    let (bench, mut cluster, names) = bench(3, true, queues);
+    bench.install("effects", "effects");
+    let host = bench.host();
+    let name = &names[0];
+    let calls = json!([["sleep", 1000], ["count", "n", 1]]).to_string();
+    let id = cluster.xadd(name, &[("do", calls.as_str())]);
+    cluster.until(name, &id, "PROCESSING");
+    // The replica has what happened so far.
+    cluster.fail_over(0);
+    cluster.nodes[3].kill();
+    cluster.until(name, &id, "COMPLETED");
+    assert_eq!((cluster.status(name, &id, "attempt").as_str(), cluster.counted(name, "n")), ("1", 1));
+    host.stop();
+}
+
+#[test]
 fn a_primary_that_dies_is_followed_by_its_replica() {
     let queues = "[queues.NAME]\nplugin = \"empty\"\nlease = \"5s\"\n";
     let (bench, mut cluster, names) = bench(3, true, queues);

@@ -34,6 +34,10 @@ const MOST_WAITING: u64 = 10_000;
 /// How long the node of another queue may take to tell how full the queue is.
 const ANSWER: Duration = Duration::from_secs(1);
 
+/// How long an attempt waits for what it reads. A slot that moves and most failovers take less, and an
+/// attempt that fails is counted.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Answers attempts of one queue from Redis.
 pub(crate) struct QueueEffects {
     queue: Queue,
@@ -47,11 +51,16 @@ impl QueueEffects {
         QueueEffects { queue, runtime: Handle::current() }
     }
 
-    fn read<T: Send + 'static>(
+    /// Reads, again and again until then while Redis is away for a moment.
+    fn read<T: Send + 'static, F: Future<Output = Result<T, QueueError>> + Send + 'static>(
         &self,
-        read: impl Future<Output = Result<T, QueueError>> + Send + 'static,
+        until: Instant,
+        read: impl Fn(Queue) -> F + Send + Sync + 'static,
     ) -> BoxFuture<'static, Result<T, EffectError>> {
-        let reading = self.runtime.spawn(read);
+        let queue = self.queue.clone();
+        let reading = self
+            .runtime
+            .spawn(async move { repeat::until(until, &queue.link, false, || read(queue.clone())).await });
         let read = async {
             let read = reading.await.map_err(|_| stops())?;
             read.map_err(|error| EffectError::Unavailable(chain(&error)))
@@ -68,40 +77,45 @@ impl fmt::Debug for QueueEffects {
 
 impl EffectSource for QueueEffects {
     fn state(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
-        let queue = self.queue.clone();
         let too_large = too_large("value", key, most);
-        let key = queue.keys.state(&queue.rules.plugin, key);
-        let read = self.read(async move {
-            const WHAT: &str = "read a value of the state";
-            let size = queue.link.command(WHAT, redis::cmd("STRLEN").arg(&key)).await?;
-            if queue.shaped(WHAT, reply::count(&size))? > most {
-                return Ok(None);
+        let key = self.queue.keys.state(&self.queue.rules.plugin, key);
+        let read = self.read(Instant::now() + PATIENCE, move |queue| {
+            let key = key.clone();
+            async move {
+                const WHAT: &str = "read a value of the state";
+                let size = queue.link.command(WHAT, redis::cmd("STRLEN").arg(&key)).await?;
+                if queue.shaped(WHAT, reply::count(&size))? > most {
+                    return Ok(None);
+                }
+                let value = queue.link.command(WHAT, redis::cmd("GET").arg(key)).await?;
+                let value = (value != redis::Value::Nil).then(|| reply::bytes(value)).transpose();
+                queue.shaped(WHAT, value).map(Some)
             }
-            let value = queue.link.command(WHAT, redis::cmd("GET").arg(key)).await?;
-            let value = (value != redis::Value::Nil).then(|| reply::bytes(value)).transpose();
-            queue.shaped(WHAT, value).map(Some)
         });
         async move { read.await?.ok_or(too_large) }.boxed()
     }
 
     fn record(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
-        let (queue, key) = (self.queue.clone(), key.to_owned());
+        let key = key.to_owned();
         let too_large = too_large("record", &key, most);
-        let read = self.read(async move {
-            const WHAT: &str = "read a record";
-            // This is what the record takes in Redis, which is more than its bytes. Where the command is
-            // denied, nothing bounds records that other programs wrote.
-            let size = queue.link.command(WHAT, redis::cmd("MEMORY").arg("USAGE").arg(&key)).await;
-            if size.is_ok_and(|size| reply::count(&size).is_ok_and(|size| size > most)) {
-                return Ok(None);
+        let read = self.read(Instant::now() + PATIENCE, move |queue| {
+            let key = key.clone();
+            async move {
+                const WHAT: &str = "read a record";
+                // This is what the record takes in Redis, which is more than its bytes. Where the command is
+                // denied, nothing bounds records that other programs wrote.
+                let size = queue.link.command(WHAT, redis::cmd("MEMORY").arg("USAGE").arg(&key)).await;
+                if size.is_ok_and(|size| reply::count(&size).is_ok_and(|size| size > most)) {
+                    return Ok(None);
+                }
+                let pairs = reply::pairs(queue.link.command(WHAT, redis::cmd("HGETALL").arg(key)).await?);
+                let pairs = queue.shaped(WHAT, pairs)?;
+                let field = |(name, value): (Vec<u8>, Vec<u8>)| Field {
+                    name: String::from_utf8_lossy(&name).into_owned(),
+                    value,
+                };
+                Ok(Some((!pairs.is_empty()).then(|| pairs.into_iter().map(field).collect())))
             }
-            let pairs = reply::pairs(queue.link.command(WHAT, redis::cmd("HGETALL").arg(key)).await?);
-            let pairs = queue.shaped(WHAT, pairs)?;
-            let field = |(name, value): (Vec<u8>, Vec<u8>)| Field {
-                name: String::from_utf8_lossy(&name).into_owned(),
-                value,
-            };
-            Ok(Some((!pairs.is_empty()).then(|| pairs.into_iter().map(field).collect())))
         });
         async move { read.await?.ok_or(too_large) }.boxed()
     }
@@ -147,14 +161,15 @@ impl EffectSource for QueueEffects {
         most: u64,
         until: Instant,
     ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
-        let queue = self.queue.clone();
+        let queue = &self.queue;
         let Some(id) = queue.keys.flow_of(flow.as_bytes()) else {
             let why = format!("{flow} is no flow of queue `{}`", queue.rules.name);
             return std::future::ready(Err(EffectError::Unavailable(why))).boxed();
         };
         let keys = queue.keys.flow(&id);
-        let read = self.read(async move {
-            repeat::until(until, &queue.link, false, || queue.results(&keys, most)).await
+        let read = self.read(until, move |queue| {
+            let keys = keys.clone();
+            async move { queue.results(&keys, most).await }
         });
         async move { read.await? }.boxed()
     }

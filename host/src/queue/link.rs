@@ -249,7 +249,7 @@ impl Link {
             let redirect = match &reply {
                 // Another server took its place while the call waited for a connection.
                 Err(_) if !was_sent && node.is_replaced() => {
-                    let other = self.redis.nodes.of(&to).await.ok();
+                    let other = Box::pin(self.redis.nodes.of(&to)).await.ok();
                     other.filter(|other| other.address != node.address).map(Redirect::To)
                 }
                 Err(error) => self.redis.nodes.redirect(error.source(), &node),
@@ -292,7 +292,8 @@ impl Link {
         is_asking: bool,
     ) -> (Result<Value, QueueError>, bool) {
         if is_asking {
-            return (self.ask(node, what, command).await, true);
+            // Seldom, and its future is large.
+            return (Box::pin(self.ask(node, what, command)).await, true);
         }
         let mut epoch = 0;
         let reply = {

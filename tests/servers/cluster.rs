@@ -161,9 +161,11 @@ fn a_handler_that_reads_its_state_waits_for_a_failover() {
     let calls = json!([["sleep", 1000], ["count", "n", 1]]).to_string();
     let id = cluster.xadd(name, &[("do", calls.as_str())]);
     cluster.until(name, &id, "PROCESSING");
-    // The replica has what happened so far.
-    cluster.fail_over(0);
-    cluster.nodes[3].kill();
+    // The replica has what happened so far, since it has what comes after it.
+    cluster.ok(0, redis::cmd("SET").arg(format!("{{{name}}}:later")).arg(1));
+    let replicas: u64 = cluster.ask(0, redis::cmd("WAIT").arg(1).arg(10_000)).expect("WAIT");
+    assert_eq!(replicas, 1);
+    cluster.nodes[0].kill();
     cluster.until(name, &id, "COMPLETED");
     assert_eq!((cluster.status(name, &id, "attempt").as_str(), cluster.counted(name, "n")), ("1", 1));
     host.stop();

@@ -51,7 +51,7 @@ impl QueueEffects {
         QueueEffects { queue, runtime: Handle::current() }
     }
 
-    /// Reads, again and again until then while Redis is away for a moment.
+    /// Makes a call that reads. While Redis is away, it is repeated until the time `until`.
     fn read<T: Send + 'static, F: Future<Output = Result<T, QueueError>> + Send + 'static>(
         &self,
         until: Instant,

@@ -255,14 +255,13 @@ async fn read_all(link: &Link, may_be_hidden: bool) -> Result<Vec<HostInfo>, Que
     }
     // In a cluster each announcement has a slot of its own.
     let asked: Vec<_> = ids.iter().map(|id| redis::cmd("GET").arg(keys::host(id)).to_owned()).collect();
+    let is_hidden = |error: &QueueError| may_be_hidden && link.is_cluster() && error.is_connection();
     let found = match link.pipeline("list hosts", &asked).await {
-        Err(error) if may_be_hidden && link.is_cluster() && error.is_connection() => Vec::new(),
+        Err(error) if is_hidden(&error) => Vec::new(),
         found => found?,
     };
-    let is_hidden = |found: &Result<_, QueueError>| {
-        may_be_hidden && link.is_cluster() && found.as_ref().is_err_and(QueueError::is_connection)
-    };
-    let texts = found.into_iter().filter(|found| !is_hidden(found)).collect::<Result<Vec<_>, _>>()?;
+    let shown = found.into_iter().filter(|found| !found.as_ref().is_err_and(is_hidden));
+    let texts = shown.collect::<Result<Vec<_>, _>>()?;
     let texts = texts.into_iter().filter_map(|value| reply::bytes(value).ok());
     // Another version may have written another form, which is skipped.
     Ok(texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect())

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Text in parentheses explains. A name with `...` stands for any number of words, and one with `[]` for a
-//! list that begins with its length. The names behind `each` repeat. All become variables of the script, so
-//! that no script counts. What builds a call names each word, and debug builds check the names.
+//! list that begins with its length. The names behind `each` repeat. All names become variables of the
+//! script, so that no script uses a number for a place. The code that builds a call names each word, too, and
+//! debug builds check the names.
 //!
 //! Not here: the calls, and the text of the scripts (`script`).
 
@@ -70,7 +71,8 @@ impl Layout {
         rest.chunks(each.len().max(1)).all(|names| names == each)
     }
 
-    /// Lua that declares the single names but those of `shared`.
+    /// Returns the line of Lua that declares a variable for each single name. The names of `shared` are
+    /// declared elsewhere.
     pub(super) fn declared(&self, shared: Option<&Layout>) -> String {
         let is_shared = |name: &str| shared.is_some_and(|shared| shared.place(name).is_some());
         let own = self.0.iter().filter(|item| item.kind == WordKind::One && !is_shared(&item.name));

@@ -60,7 +60,7 @@ impl OwnTasks {
 /// The end of a walk over the tasks that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Relayed {
-    /// Whether tasks stay that a walk over those of all hosts may take.
+    /// Whether tasks are left which the next walk over the tasks of all hosts may take.
     pub is_behind: bool,
     /// Whether the walk ended before the last task, so as not to go on for ever.
     pub has_more: bool,

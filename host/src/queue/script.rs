@@ -265,7 +265,7 @@ impl Script {
     }
 }
 
-/// NamedWords of a call: its keys, or its arguments.
+/// The keys of a call, or its arguments, each with its name.
 #[derive(Debug, Clone, Default)]
 struct NamedWords {
     words: Cmd,

@@ -1,7 +1,7 @@
 -- Renews a host's lease of duties, and takes the duties that no living host has.
 --
 -- KEYS  holders (duty → host), hosts (by the time when their lease ends)
--- ARGV  host, lease, duties... (those that this host can do)
+-- ARGV  host, lease, duties... (of the queues that this host serves)
 -- Gives how many hosts have a lease, and for each duty 1 when this host has it now, 0 when another has it.
 --
 -- A lease that ends more than two leases from now was granted before the clock went back, and is ignored.

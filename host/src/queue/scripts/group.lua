@@ -2,7 +2,7 @@
 -- where they are missing. Notes once for each group which entry it was given last before tqhost came.
 --
 -- KEYS  stream, delayed, parked, dead, history, adopted, list
--- ARGV  group, commands... (those that hosts send themselves)
+-- ARGV  group, commands... (sent by hosts outside of scripts)
 -- Gives 1 when it created the group, 0 when the group existed. Gives an error, and writes nothing, if the
 --   user may not run all commands (TQRIGHTS, and their names), a key has another type (TQTYPE), or the stream
 --   has groups that nobody has confirmed (TQGROUP, and their names).

@@ -1,7 +1,7 @@
 -- Lists delayed tasks by the time when they are due, or those that are held (turns.lua).
 --
 -- KEYS  delayed, parked
--- ARGV  is_held (1: those that are held), due (time of the task after which the list goes on; empty: from the
+-- ARGV  is_held (1: only held tasks), due (time of the task after which the list goes on; empty: from the
 --       beginning), member (of this task), count
 -- Gives for each { member, due time, its fields (none where they cannot be read) }. Writes nothing.
 --

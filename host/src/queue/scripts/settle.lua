@@ -1,8 +1,8 @@
 -- Settles attempts: ends each task, or puts it back to run again. Each succeeds or fails alone.
 --
 -- KEYS  stream, delayed, parked, dead, replies (the last reply to this consumer's calls in one lane),
---       statuses... (of the plain attempts; those that set values come last), value_keys... (of the values
---       that these set), attempts... (the other ones)
+--       statuses... (of the plain attempts; attempts that set values come last), value_keys... (of the
+--       values that attempts set), attempts... (the other ones)
 -- ARGV  group, retention, window, consumer, number (of this call, higher than those before), without (how
 --       many plain attempts set no values and have no result), with (how many of these have one), set_without
 --       (how many plain attempts set values and have no result), set_with (how many of these have one),

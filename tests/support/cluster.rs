@@ -93,9 +93,15 @@ impl Cluster {
             cluster.ok(number, redis::cmd("CLUSTER").arg("REPLICATE").arg(id));
         }
         for number in primaries..count {
+            let replication = redis::cmd("INFO").arg("replication").to_owned();
             eventually("a replica has the data of its primary", || {
-                let info: String = cluster.ask(number, redis::cmd("INFO").arg("replication")).ok()?;
+                let info: String = cluster.ask(number, &replication).ok()?;
                 info.contains("master_link_status:up").then_some(())
+            });
+            // Before this it sends none of its writes to the replica, and keeps them.
+            eventually("the primary knows that the replica has its data", || {
+                let info: String = cluster.ask(number - primaries, &replication).ok()?;
+                info.contains("state=online").then_some(())
             });
         }
         cluster.until_whole();

@@ -18,7 +18,8 @@
   button.type = "button";
   const told = document.createElement("span");
   told.className = "note";
-  place.append(button, " ", told);
+  // In this order, the button stays where it is when the words beside it change.
+  place.append(told, " ", button);
 
   let isPaused = sessionStorage.getItem(PAUSED) === "yes";
   let source = null;

@@ -1,7 +1,8 @@
 //! Publishes what this host knows about itself.
 //!
 //! In: the state of plugins, fetch loops, queues and configuration. Out: an announcement in Redis, which the
-//! commands read. On the way it reads the orders of operators, and hands them to the plugins.
+//! commands read. On the way it reads the orders of operators: it hands those about versions
+//! to the plugins, and rings for jobs.
 //!
 //! Not here: the form of an announcement (`queue::hosts`).
 
@@ -14,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::Health;
 use crate::clock::{ms, now_ms};
+use crate::jobs::JobBell;
+use crate::operations::jobs::is_under_way;
 use crate::plugins::figures::judged;
 use crate::plugins::{Change, PluginStatus, Plugins};
 use crate::queue::Link;
@@ -41,6 +44,7 @@ pub(crate) struct Announcer {
     health: Health,
     board: QueueBoard,
     reloads: ConfigReloads,
+    jobs: JobBell,
     rates: HashMap<Arc<str>, CompletionRate>,
     windows: HashMap<(Arc<str>, Arc<str>), AttemptWindow>,
 }
@@ -60,9 +64,10 @@ impl Announcer {
         health: Health,
         board: QueueBoard,
         reloads: ConfigReloads,
+        jobs: JobBell,
     ) -> Announcer {
         let (rates, windows) = (HashMap::new(), HashMap::new());
-        Announcer { id, started_at: now_ms(), link, plugins, health, board, reloads, rates, windows }
+        Announcer { id, started_at: now_ms(), link, plugins, health, board, reloads, jobs, rates, windows }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -74,7 +79,12 @@ impl Announcer {
             }
             // Without Redis, what was ordered before stands.
             match orders::list(&self.link).await {
-                Ok(orders) => self.plugins.order(orders),
+                Ok(orders) => {
+                    if is_under_way(orders.jobs.values()) {
+                        self.jobs.ring();
+                    }
+                    self.plugins.order(orders);
+                }
                 Err(error) => tracing::debug!(%error, "could not read the orders of operators"),
             }
             tokio::select! {

@@ -21,6 +21,7 @@ use crate::config::{self, Config};
 use crate::dashboard::{self, Dashboard};
 use crate::descriptors::{self, Scarcity};
 use crate::embedded::{self, Embedded};
+use crate::jobs::{JobBell, JobLoop};
 use crate::mask::FieldMask;
 use crate::metrics::{AlarmBoard, Sources};
 use crate::plugins::{Plugins, Shelf, Source, UNWATCHED};
@@ -154,8 +155,17 @@ impl Host {
         // 5. What others see of it.
         let reloads = ConfigReloads::default();
         reloads.set_queues(&config.queues);
+        let jobs = JobLoop {
+            link: redis.link(),
+            reloads: reloads.clone(),
+            mask: FieldMask::new(&config.admin.mask),
+            host: host_id.clone(),
+            bell: JobBell::default(),
+        };
+        let bell = jobs.bell.clone();
         let api = Api::new(ApiParts {
             reloads: reloads.clone(),
+            jobs: bell.clone(),
             link: redis.link(),
             plugins: plugins.clone(),
             tokens: Tokens::of(&config.admin),
@@ -174,6 +184,7 @@ impl Host {
             health.clone(),
             workers.board(),
             reloads.clone(),
+            bell,
         );
         let alarms = AlarmBoard::default();
         let sources = Sources {
@@ -189,6 +200,7 @@ impl Host {
         };
         let _ = served.metrics.set(sources.registry());
         servants.tracker.spawn(announcer.run(servants.over.clone()));
+        servants.tracker.spawn(jobs.run(servants.over.clone()));
         servants.tracker.spawn(alarms.run(reloads.clone(), link.clone(), servants.over.clone()));
         let recorder = Recorder::new(host_id.clone(), link.clone(), workers.board());
         servants.tracker.spawn(recorder.run(servants.over.clone()));

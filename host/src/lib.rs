@@ -21,6 +21,7 @@ mod effects;
 mod embedded;
 mod field;
 mod file;
+mod jobs;
 mod logging;
 mod mask;
 mod metrics;

@@ -8,6 +8,7 @@ mod bad_requests;
 mod cancel_walk;
 mod dead;
 mod events;
+mod jobs;
 mod limits;
 mod mask;
 mod page;

@@ -21,7 +21,7 @@ fn changes() -> Vec<String> {
     let routes = router.lines().filter(|line| line.contains(".route(\"") && line.contains("post("));
     let path = |line: &str| line.split('"').nth(1).expect("a path").to_owned();
     let paths: Vec<String> = routes.map(path).collect();
-    assert_eq!(paths.len(), 14, "{paths:?}");
+    assert_eq!(paths.len(), 17, "{paths:?}");
     let change =
         |path: String| path.replace("{queue}", "work").replace("{id}", "1-0").replace("{plugin}", "missing");
     let logins = ["/login", "/logout"];

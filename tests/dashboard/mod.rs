@@ -14,7 +14,7 @@ mod pages;
 use percent_encoding::percent_decode_str;
 
 use crate::support::http::{self, Response};
-use crate::support::{Bench, Host};
+use crate::support::{Bench, Host, eventually};
 
 /// A browser without JavaScript: it keeps a cookie, and sends forms as pages have them.
 pub(crate) struct Browser<'h> {
@@ -117,6 +117,15 @@ fn text(page: &str) -> String {
         text += part.split_once('>').map_or("", |(_, text)| text);
     }
     unescaped(&text)
+}
+
+/// The text of the page of the job to which an answer leads, once the job is over.
+#[track_caller]
+fn job_over(browser: &Browser, answer: &Response) -> String {
+    let place = led_to(answer);
+    eventually("the job is over", || {
+        Some(text(&browser.page(&place))).filter(|shown| !shown.contains("it goes on"))
+    })
 }
 
 /// The place where a change leads to.

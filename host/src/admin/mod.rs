@@ -166,7 +166,10 @@ async fn scrape(State(state): State<AdminState>, headers: HeaderMap) -> Result<R
 /// Whether a path belongs to the dashboard.
 pub(crate) fn is_page(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    matches!(first, "" | "queues" | "plugins" | "login" | "logout" | "dashboard.css" | "dashboard.js")
+    matches!(
+        first,
+        "" | "queues" | "jobs" | "plugins" | "login" | "logout" | "dashboard.css" | "dashboard.js"
+    )
 }
 
 /// Everything else: the API or the dashboard, if it is meant and there.

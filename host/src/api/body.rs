@@ -15,6 +15,7 @@ use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
 use crate::mask::FieldMask;
 use crate::operations::history::OVERVIEW;
+use crate::operations::jobs::Deed;
 use crate::operations::{GroupBy, MOST_IDS};
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::listing::ListedState;
@@ -200,6 +201,59 @@ with_filter! {
     }
 }
 
+with_filter! {
+    /// An order for work on all tasks that match the filters.
+    #[derive(Debug, Deserialize, Serialize, ToSchema)]
+    #[schema(examples(
+        json!({ "do": "requeue", "error": "timeout", "rate": "50/s", "why": "the model is back" }),
+        json!({ "do": "drain", "dry_run": true }),
+    ))]
+    struct JobBody(schema) {
+        /// The work.
+        #[serde(rename = "do")]
+        pub deed: Deed,
+        /// Count only, and begin no job.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub dry_run: bool,
+        /// `next` of the count before, with the same filters: with `dry_run`, it goes on from there.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub cursor: Option<String>,
+        /// `begin` of a count, with the same filters: the job is on the tasks that were there then, and on
+        /// none that came later.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub begin: Option<String>,
+        /// Only tasks in this state: `queued`, `delayed`, `held` or `running`. For cancelling.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(inline, value_type = Option<ListedState>)]
+        pub state: Option<String>,
+        /// No faster than this, like `50/s`. For requeueing.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(pattern = "^[0-9]+/(s|m|h)$")]
+        pub rate: Option<String>,
+        /// The reason, which everybody is shown who looks at jobs: at most 200 characters.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        #[schema(max_length = 200)]
+        pub why: String,
+    }
+}
+
+impl JobBody {
+    /// The state of the tasks that are to be cancelled; none: any.
+    pub(super) fn state(&self) -> Result<Option<ListedState>, ApiProblem> {
+        if self.state.is_some() && self.deed != Deed::Cancel {
+            return Err(invalid("state: only cancel takes it"));
+        }
+        cancellable(self.state.as_deref())
+    }
+
+    pub(super) fn rate(&self) -> Result<Option<String>, ApiProblem> {
+        match &self.rate {
+            Some(_) if self.deed != Deed::Requeue => Err(invalid("rate: only requeue takes it")),
+            rate => Ok(rate.clone()),
+        }
+    }
+}
+
 fn is_false(value: &bool) -> bool {
     !value
 }
@@ -264,17 +318,21 @@ impl ManyBody {
 
     /// The state of the tasks that are to be cancelled; none: any.
     pub(super) fn state(&self) -> Result<Option<ListedState>, ApiProblem> {
-        match self.state.as_deref().map(parse_state).transpose()? {
-            Some(ListedState::Dead | ListedState::Ended) => Err(invalid(
-                "state: what has ended cannot be cancelled: send queued, delayed, held or running",
-            )),
-            state => Ok(state),
-        }
+        cancellable(self.state.as_deref())
     }
 
     /// Refuses a key that this operation does not take.
     pub(super) fn takes_no(&self, key: &str, is_there: bool) -> Result<(), ApiProblem> {
         if is_there { Err(invalid(format!("{key}: this operation does not take it"))) } else { Ok(()) }
+    }
+}
+
+fn cancellable(state: Option<&str>) -> Result<Option<ListedState>, ApiProblem> {
+    match state.map(parse_state).transpose()? {
+        Some(ListedState::Dead | ListedState::Ended) => {
+            Err(invalid("state: what has ended cannot be cancelled: send queued, delayed, held or running"))
+        }
+        state => Ok(state),
     }
 }
 

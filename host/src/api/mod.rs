@@ -15,6 +15,7 @@ mod dead;
 mod events;
 mod extract;
 pub(crate) mod guard;
+mod jobs;
 mod many;
 mod plugins;
 mod problems;
@@ -65,6 +66,11 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(dead::export_dead))
         .routes(routes!(dead::requeue_dead))
         .routes(routes!(dead::purge_dead))
+        .routes(routes!(jobs::start_job))
+        .routes(routes!(jobs::list_jobs))
+        .routes(routes!(jobs::get_job, jobs::stop_job))
+        .routes(routes!(jobs::pause_job))
+        .routes(routes!(jobs::resume_job))
         .routes(routes!(plugins::list_plugins))
         .routes(routes!(plugins::reload_plugin))
         .routes(routes!(plugins::roll_back_plugin))

@@ -122,7 +122,7 @@ pub(super) async fn lift_plugin(
 }
 
 /// The operator as an order keeps it.
-fn operator(caller: Caller) -> String {
+pub(super) fn operator(caller: Caller) -> String {
     format!("the API ({})", caller.name)
 }
 

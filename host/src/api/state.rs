@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::tokens::Tokens;
 use crate::config::QueueRules;
+use crate::jobs::JobBell;
 use crate::mask::FieldMask;
 use crate::operations::find_queue;
 use crate::plugins::Plugins;
@@ -42,6 +43,8 @@ pub(crate) struct Api(pub(super) Arc<ApiParts>);
 pub(crate) struct ApiParts {
     /// The queues of the configuration as it is now.
     pub reloads: ConfigReloads,
+    /// Lets this host carry out jobs.
+    pub jobs: JobBell,
     /// A connection that nothing else uses.
     pub link: Link,
     /// The plugins of this host.

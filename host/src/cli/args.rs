@@ -13,7 +13,7 @@ use strum::VariantNames as _;
 
 use super::control::{LiftArgs, PauseArgs, ReloadArgs, RollbackArgs};
 use super::filters::{DeadFilterArgs, TaskFilterArgs};
-use crate::config::model::Rate;
+use super::jobs::JobsArgs;
 use crate::config::units::{parse_duration, parse_rate};
 use crate::doctor::adopt::Beginning;
 use crate::doctor::dead_format::parse_pair;
@@ -93,6 +93,9 @@ pub(super) enum Command {
     /// List, show, requeue and purge the tasks that will not be tried again
     #[command(subcommand)]
     Dead(DeadCommand),
+    /// Show, pause and stop the work on all tasks that match (cancel, drain, dead requeue, dead purge). Hosts
+    /// go on with it when the command that began it ends
+    Jobs(JobsArgs),
     /// Show the plugins of the running hosts: versions, states, figures
     Plugins {
         /// Show this plugin only, with the history of its versions
@@ -178,6 +181,11 @@ pub(super) struct EnqueueArgs {
 /// Reads how many are wanted.
 fn at_least_one() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
+}
+
+/// Checks a rate, and keeps its text.
+fn checked_rate(text: &str) -> Result<String, String> {
+    parse_rate(text).map(|_| text.to_owned())
 }
 
 /// Checks a trace context, and keeps its text.
@@ -429,8 +437,8 @@ pub(super) enum DeadCommand {
         #[command(flatten)]
         chosen: RedriveArgs,
         /// No faster than this, like 50/s: what failed once should not come back all at once
-        #[arg(long, value_name = "RATE", value_parser = |text: &str| parse_rate(text))]
-        rate: Option<Rate>,
+        #[arg(long, value_name = "RATE", value_parser = checked_rate)]
+        rate: Option<String>,
     },
     /// Delete dead letters for good
     Purge {

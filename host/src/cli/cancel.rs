@@ -14,11 +14,13 @@ use super::confirm::{can_ask, confirm};
 use super::context::{open, rules};
 use super::exit::CommandError;
 use super::filters::only_with_all;
+use super::jobs::carry_out;
 use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::refused::{RefusedTask, TaskResults, each};
 use super::text;
 use crate::config::Config;
+use crate::operations::jobs::{BulkJob, Deed, JobOrder};
 use crate::operations::{
     self, BulkCancel, BulkCancelled, CANCELLABLE, CancelPreview, Cancelled, MOST_IDS, OperationError,
 };
@@ -55,12 +57,12 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Res
     let states = state.as_ref().map_or(&CANCELLABLE[..], std::slice::from_ref);
     let queue = open(config, &name).await?;
     let mut many =
-        ManyTasks { config, queue: &queue, states, filter: &filter, only_waiting: false, begin: None };
+        ManyTasks { queue: &queue, states, filter: &filter, deed: Deed::Cancel, only: state, counted: None };
     if !dry_run && !yes {
         let question = format!("Cancel {} of {name}?", text::plural(many.count().await?, "task"));
         confirm(&question, ALONE, "nothing was cancelled").await?;
     }
-    let done = many.run(dry_run).await?;
+    let done = many.run(config, dry_run).await?;
     match out.json {
         true => out.json(&done),
         false => out.line(sentence(&done, dry_run, "had ended meanwhile")),
@@ -70,54 +72,58 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Res
 
 /// Tasks that are cancelled together.
 pub(super) struct ManyTasks<'m> {
-    pub config: &'m Config,
     pub queue: &'m Queue,
     pub states: &'m [ListedState],
     pub filter: &'m TaskFilter,
-    /// Tasks that a host has taken stay as they are.
-    pub only_waiting: bool,
-    /// The cursor of those that were counted. None: all that are there.
-    pub begin: Option<String>,
+    pub deed: Deed,
+    pub only: Option<ListedState>,
+    /// The place of those that were counted, and how many they are. None: all that are there.
+    pub counted: Option<(String, u64)>,
 }
 
 impl ManyTasks<'_> {
     /// Counts them, before somebody is asked. From then on they are those that were there, and none that are
     /// added later.
     pub(super) async fn count(&mut self) -> Result<u64, CommandError> {
-        self.begin = Some(operations::cancel_walk(self.queue, self.states).await?);
-        Ok(self.run(true).await?.succeeded)
+        let begin = operations::cancel_walk(self.queue, self.states).await?;
+        let count = self.look(Some(begin.clone())).await?.succeeded;
+        self.counted = Some((begin, count));
+        Ok(count)
     }
 
-    /// Cancels them all, or counts them, in steps.
-    pub(super) async fn run(&self, dry_run: bool) -> Result<BulkCancelled, CommandError> {
-        let ManyTasks { config, queue, states, filter, only_waiting, .. } = *self;
+    /// Cancels them all, or only counts them.
+    pub(super) async fn run(&self, config: &Config, dry_run: bool) -> Result<BulkCancelled, CommandError> {
+        if dry_run {
+            return self.look(None).await;
+        }
+        let counted = self.counted.clone().map(|(begin, count)| (begin, Some(count)));
+        let order = JobOrder { only: self.only, counted, ..JobOrder::new(self.deed, self.filter.clone()) };
+        let BulkJob { done, skipped, children, examined, .. } = carry_out(config, self.queue, order).await?;
+        Ok(BulkCancelled { succeeded: done, skipped, children, examined, next: None })
+    }
+
+    /// Counts them in steps.
+    async fn look(&self, begin: Option<String>) -> Result<BulkCancelled, CommandError> {
+        let ManyTasks { queue, states, filter, .. } = *self;
         let mut progress = CommandProgress::begin()?;
-        let mut sum = BulkCancelled { next: self.begin.clone(), ..BulkCancelled::default() };
+        let mut sum = BulkCancelled { next: begin, ..BulkCancelled::default() };
         loop {
-            let cursor = sum.next.take();
-            let bulk = BulkCancel {
-                states,
-                filter,
-                cursor: cursor.as_deref(),
-                only_waiting,
-                dry_run,
-                time: STEP_TIME,
-            };
-            let step = Box::pin(operations::cancel_all(&config.queues, queue, &bulk, &mut sum));
+            let (cursor, only_waiting) = (sum.next.take(), false);
+            let (cursor, time) = (cursor.as_deref(), STEP_TIME);
+            let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run: true, time };
+            let step = Box::pin(operations::cancel_all(&[], queue, &bulk, &mut sum));
             match progress.step(step).await {
-                StepEnd::Done(Ok(())) => {}
-                StepEnd::Done(Err(error)) => return Err(stopped(error, &sum, true)),
-                StepEnd::Cut => return Err(interrupted(&so_far(&sum, true))),
+                StepEnd::Done(step) => step?,
+                StepEnd::Cut => return Err(interrupted("nothing was cancelled")),
             }
             if sum.next.is_none() {
                 return Ok(sum);
             }
             if progress.is_interrupted() {
-                return Err(interrupted(&so_far(&sum, false)));
+                return Err(interrupted("nothing was cancelled"));
             }
-            let what = if dry_run { "counted" } else { "cancelled" };
             progress.tell(|| {
-                format!("{} {what}, {} looked at", text::plural(sum.succeeded, "task"), sum.examined)
+                format!("{} counted, {} looked at", text::plural(sum.succeeded, "task"), sum.examined)
             });
         }
     }

@@ -158,7 +158,7 @@ pub(super) async fn roll_back(
 }
 
 /// The operator as an order keeps it: the user, and the machine.
-fn operator() -> String {
+pub(super) fn operator() -> String {
     let uid = nix::unistd::getuid();
     let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());

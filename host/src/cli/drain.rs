@@ -18,6 +18,7 @@ use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
+use crate::operations::jobs::Deed;
 use crate::operations::{
     BulkCancelled, CancelWalk, DRAINABLE, OperationError, cancel_waiting, drained_lines, patiently,
 };
@@ -47,16 +48,16 @@ pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> Resu
     }
     let queue = open(config, &name).await?;
     let (states, filter) = (&DRAINABLE[..], &filter);
-    let mut many = ManyTasks { config, queue: &queue, states, filter, only_waiting: true, begin: None };
+    let mut many = ManyTasks { queue: &queue, states, filter, deed: Deed::Drain, only: None, counted: None };
     if !dry_run && !yes {
         let which = if filter.is_empty() { "that wait in" } else { "that wait and match in" };
         let count = text::plural(many.count().await?, "task");
         confirm(&format!("Cancel {count} {which} {name}?"), ALONE, "nothing was cancelled").await?;
     }
     if let Some(file) = file {
-        return into_file(&many, &file, out).await;
+        return into_file(config, &many, &file, out).await;
     }
-    let done = many.run(dry_run).await?;
+    let done = many.run(config, dry_run).await?;
     match out.json {
         true => out.json(&done),
         false => out.line(sentence(&done, dry_run, WHY)),
@@ -64,10 +65,15 @@ pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> Resu
     Ok(())
 }
 
-async fn into_file(many: &ManyTasks<'_>, path: &Path, out: &mut Out) -> Result<(), CommandError> {
+async fn into_file(
+    config: &Config,
+    many: &ManyTasks<'_>,
+    path: &Path,
+    out: &mut Out,
+) -> Result<(), CommandError> {
     let (mut file, mut done) = (KeptFile::create(path)?, BulkCancelled::default());
     let mut progress = CommandProgress::begin()?;
-    let ended = keep_and_cancel(many, &mut file, &mut done, &mut progress).await;
+    let ended = keep_and_cancel(config, many, &mut file, &mut done, &mut progress).await;
     drop(progress);
     let (name, written) = (file.name(), file.written);
     if ended.is_err() {
@@ -83,13 +89,14 @@ async fn into_file(many: &ManyTasks<'_>, path: &Path, out: &mut Out) -> Result<(
 }
 
 async fn keep_and_cancel(
+    config: &Config,
     many: &ManyTasks<'_>,
     file: &mut KeptFile,
     sum: &mut BulkCancelled,
     progress: &mut CommandProgress,
 ) -> Result<(), CommandError> {
-    let ManyTasks { config, queue, filter, .. } = *many;
-    let mut walk = CancelWalk::new(many.states, many.begin.as_deref())?;
+    let ManyTasks { queue, filter, states, .. } = *many;
+    let mut walk = CancelWalk::new(states, many.counted.as_ref().map(|(begin, _)| begin.as_str()))?;
     loop {
         let read = async {
             let page = walk.page(queue, filter).await?;

@@ -64,6 +64,11 @@ impl CommandError {
         matches!(self, CommandError::Failed(error) if is_caused_by(error, QueueError::is_misfit))
     }
 
+    /// Whether Redis did not answer.
+    pub(super) fn is_connection(&self) -> bool {
+        matches!(self, CommandError::Failed(error) if is_caused_by(error, QueueError::is_connection))
+    }
+
     /// The text to print, if any.
     fn message(&self) -> Option<String> {
         match self {
@@ -149,6 +154,7 @@ impl From<OperationError> for CommandError {
             | OperationError::NotDelayed(_)
             | OperationError::NoEvents(_)
             | OperationError::UnknownPlugin(_)
+            | OperationError::UnknownJob(_)
             | OperationError::CancelStopped { .. }
             | OperationError::NotRunning(_)
             | OperationError::OutOfReach(_) => CommandError::Failed(error.into()),

@@ -21,6 +21,7 @@ mod drain;
 mod enqueue;
 mod history;
 mod import;
+mod jobs;
 mod new;
 mod plugins;
 mod queues;
@@ -214,6 +215,7 @@ fn execute(
             Command::Doctor { queue, fix } => doctor::run(&config, &queue, fix, &mut out).await,
             Command::Adopt(args) => adopt::run(&config, args, &mut out).await,
             Command::Dead(command) => dead::run(&config, command, &mut out).await,
+            Command::Jobs(args) => jobs::run(&config, args, &mut out).await,
             Command::Rollback(args) => control::roll_back(&config, args, &mut out).await,
             Command::Lift(args) => control::lift(&config, args, &mut out).await,
             Command::Reload(args) => control::reload(&config, args, &mut out).await,

@@ -14,15 +14,17 @@ use super::confirm::{can_ask, confirm};
 use super::context::{open, rules};
 use super::exit::CommandError;
 use super::filters::only_with_all;
+use super::jobs::carry_out;
 use super::kept::KeptFile;
 use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
-use crate::config::model::Rate;
-use crate::operations::{letter_lines, patiently};
+use crate::config::units::parse_rate;
+use crate::operations::jobs::{BulkJob, Deed, JobOrder};
+use crate::operations::{letter_lines, patiently, write_walk};
 use crate::queue::redrive::{Counted, DeadChoice, DeadRest, DeadWalk, Redrive, StepBudget};
-use crate::queue::{Queue, RedriveError, Redriven, TaskFilter};
+use crate::queue::{Queue, RedriveError, Redriven};
 
 /// The most that one step looks at, and for how long.
 const STEP: u64 = 2_000;
@@ -34,8 +36,9 @@ const ALONE: &str = "purge --all deletes for good: add --yes where nobody can be
 struct Chosen {
     queue: Queue,
     choice: DeadChoice,
-    /// The walk through those that were counted before somebody was asked. None: all that are there.
-    counted: Option<DeadWalk>,
+    /// The walk through those that were counted before somebody was asked, and how many they are. None: all
+    /// that are there.
+    counted: Option<(DeadWalk, u64)>,
 }
 
 async fn choose(config: &Config, args: RedriveArgs) -> Result<Chosen, CommandError> {
@@ -49,17 +52,16 @@ async fn choose(config: &Config, args: RedriveArgs) -> Result<Chosen, CommandErr
 pub(super) async fn requeue(
     config: &Config,
     args: RedriveArgs,
-    rate: Option<Rate>,
+    rate: Option<String>,
     out: &mut Out,
 ) -> Result<(), CommandError> {
     let dry_run = args.dry_run;
     out.dry_run = dry_run;
     let chosen = choose(config, args).await?;
-    let (what, done) = match dry_run {
-        true => (Redrive::Count(Counted::Requeued), "would be requeued"),
-        false => (Redrive::Requeue(rate), "requeued"),
+    let (sum, done) = match dry_run {
+        true => (count(&chosen, Counted::Requeued).await?, "would be requeued"),
+        false => (run(config, &chosen, Deed::Requeue, rate).await?, "requeued"),
     };
-    let sum = run(&chosen, what, done).await?;
     print(sum, done, out);
     Ok(())
 }
@@ -87,11 +89,10 @@ pub(super) async fn purge(
     let dry_run = args.dry_run;
     out.dry_run = dry_run;
     let chosen = choose_for_purge(config, args, yes).await?;
-    let (what, done) = match dry_run {
-        true => (Redrive::Count(Counted::Purged), "would be deleted"),
-        false => (Redrive::Purge, "deleted"),
+    let (sum, done) = match dry_run {
+        true => (count(&chosen, Counted::Purged).await?, "would be deleted"),
+        false => (run(config, &chosen, Deed::Purge, None).await?, "deleted"),
     };
-    let sum = run(&chosen, what, done).await?;
     print(sum, done, out);
     Ok(())
 }
@@ -146,7 +147,7 @@ async fn keep_and_delete(
     progress: &mut CommandProgress,
 ) -> Result<u64, CommandError> {
     let Chosen { queue, choice, counted } = chosen;
-    let mut rest = if let Some(walk) = counted {
+    let mut rest = if let Some((walk, _)) = counted {
         DeadRest::Matching(walk.clone())
     } else {
         let begun = patiently(|| queue.begin_chosen(choice));
@@ -184,78 +185,90 @@ async fn keep_and_delete(
 /// Asks before all that match are deleted, and tells how many they are. Those that die after the count are
 /// left alone.
 async fn ask(chosen: &mut Chosen) -> Result<(), CommandError> {
-    chosen.counted = Some(patiently(|| chosen.queue.begin_walk()).await?);
+    let walk = patiently(|| chosen.queue.begin_walk()).await?;
+    chosen.counted = Some((walk.clone(), 0));
+    let count = count(chosen, Counted::Purged).await?.succeeded;
+    chosen.counted = Some((walk, count));
     let is_all = matches!(&chosen.choice, DeadChoice::All(filter) if filter.is_empty());
     let which = if is_all { "" } else { " that match" };
-    let count = run(chosen, Redrive::Count(Counted::Purged), "counted").await?.succeeded;
     let name = &chosen.queue.rules.name;
     let question = format!("Delete {}{which} of {name} for good?", text::plural(count, "dead letter"));
     confirm(&question, ALONE, "nothing was deleted").await
 }
 
-/// Carries the operation out. `done` is the word for what became of the dead letters.
-async fn run(chosen: &Chosen, what: Redrive, done: &str) -> Result<Redriven, CommandError> {
+/// Requeues or deletes them: all that match as a job.
+async fn run(
+    config: &Config,
+    chosen: &Chosen,
+    deed: Deed,
+    rate: Option<String>,
+) -> Result<Redriven, CommandError> {
     let Chosen { queue, choice, counted } = chosen;
     match choice {
         DeadChoice::Ids(_) => {
+            let (what, done) = match deed {
+                Deed::Purge => (Redrive::Purge, "deleted"),
+                _ => (Redrive::Requeue(rate.and_then(|rate| parse_rate(&rate).ok())), "requeued"),
+            };
             let step = queue.redrive(choice, what);
             match CommandProgress::begin()?.long_step("looking for dead letters", step).await {
-                StepEnd::Done(step) => step.map_err(|error| failed(0, error, done)),
+                StepEnd::Done(step) => step.map_err(|error| failed(error, done)),
                 StepEnd::Cut => Err(interrupted(&known(0, true, done))),
             }
         }
         DeadChoice::All(filter) => {
-            let mut progress = CommandProgress::begin()?;
-            all_matching(queue, filter, what, counted.clone(), done, &mut progress).await
+            let counted = counted.as_ref().map(|(walk, count)| (write_walk(walk), Some(*count)));
+            let order = JobOrder { rate, counted, ..JobOrder::new(deed, filter.clone()) };
+            let BulkJob { done, skipped, without_flow, .. } = carry_out(config, queue, order).await?;
+            Ok(Redriven { succeeded: done, skipped, without_flow })
         }
     }
 }
 
-/// Goes through all that match, in steps.
-async fn all_matching(
-    queue: &Queue,
-    filter: &TaskFilter,
-    what: Redrive,
-    mut walk: Option<DeadWalk>,
-    done: &str,
-    progress: &mut CommandProgress,
-) -> Result<Redriven, CommandError> {
+/// Counts them, in steps.
+async fn count(chosen: &Chosen, counted: Counted) -> Result<Redriven, CommandError> {
+    let Chosen { queue, choice, counted: begun } = chosen;
+    let what = Redrive::Count(counted);
+    let mut progress = CommandProgress::begin()?;
+    let filter = match choice {
+        DeadChoice::Ids(_) => {
+            let step = progress.long_step("looking for dead letters", queue.redrive(choice, what)).await;
+            return match step {
+                StepEnd::Done(step) => step.map_err(|error| CommandError::from(error.cause)),
+                StepEnd::Cut => Err(interrupted("nothing was changed")),
+            };
+        }
+        DeadChoice::All(filter) => filter,
+    };
     let (mut sum, mut examined) = (Redriven::default(), 0);
+    let mut walk = begun.as_ref().map(|(walk, _)| walk.clone());
     loop {
         let until = (Instant::now() + STEP_TIME).into();
-        let mut wait: Duration;
         let step = queue.redrive_step(filter, what, walk.take(), StepBudget { entries: STEP, until });
         match progress.step(step).await {
-            StepEnd::Done(Ok(step)) => {
+            StepEnd::Done(step) => {
+                let step = step.map_err(|error| CommandError::from(error.cause))?;
                 sum.succeeded += step.done.succeeded;
                 sum.skipped += step.done.skipped;
                 sum.without_flow += step.done.without_flow;
                 examined += step.examined;
-                (walk, wait) = (step.next, step.wait);
+                walk = step.next;
             }
-            StepEnd::Done(Err(error)) => return Err(failed(sum.succeeded, error, done)),
-            StepEnd::Cut => return Err(interrupted(&known(sum.succeeded, true, done))),
+            StepEnd::Cut => return Err(interrupted("nothing was changed")),
         }
         if walk.is_none() {
             return Ok(sum);
         }
-        // A slow rate leaves some time between two steps.
-        while !wait.is_zero() && !progress.is_interrupted() {
-            let pause = wait.min(STEP_TIME);
-            progress.step(tokio::time::sleep(pause)).await;
-            wait -= pause;
-        }
         if progress.is_interrupted() {
-            return Err(interrupted(&known(sum.succeeded, false, done)));
+            return Err(interrupted("nothing was changed"));
         }
-        progress.tell(|| format!("{} {done}, {examined} looked at", sum.succeeded));
+        progress.tell(|| format!("{} counted, {examined} looked at", sum.succeeded));
     }
 }
 
-/// `before`: what earlier steps did.
-fn failed(before: u64, error: RedriveError, what: &str) -> CommandError {
+fn failed(error: RedriveError, what: &str) -> CommandError {
     let RedriveError { cause, succeeded, in_doubt } = error;
-    anyhow::Error::new(cause).context(known(before + succeeded, in_doubt, what)).into()
+    anyhow::Error::new(cause).context(known(succeeded, in_doubt, what)).into()
 }
 
 /// How much of an interrupted command was done.

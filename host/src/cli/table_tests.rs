@@ -4,14 +4,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use serde_json::json;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::output::Paint;
 use super::plugins::{FileView, render_files, render_history, render_versions};
-use super::{dead, dead_groups, doctor, history, plugins, queues, status, tasks};
+use super::{dead, dead_groups, doctor, history, jobs, plugins, queues, status, tasks};
 use crate::config::Config;
 use crate::doctor::DoctorReport;
 use crate::operations::history::{HistoryView, MinuteView, Percentiles, SpanView, VersionView};
+use crate::operations::jobs::BulkJob;
 use crate::operations::{DeadGroup, DeadGroups, DeadView, GroupBy, ListedTask, QueueView, plugin_rows};
 use crate::queue::attempts::FailedAttempt;
 use crate::queue::census::Consumer;
@@ -220,6 +222,15 @@ fn files() -> Vec<FileView> {
 }
 
 /// The tables of all commands, by what shows them.
+fn job() -> BulkJob {
+    let job = json!({
+        "id": "7c1e93d04ab2", "queue": name(), "do": "requeue", "state": "running", "filter": {},
+        "who": name(), "started_at": NOW - 1000, "places": u64::MAX, "examined": u64::MAX / 2,
+        "done": u64::MAX / 4, "skipped": u64::MAX / 4, "took_ms": u64::MAX / 4, "seen_at": NOW
+    });
+    serde_json::from_value(job).expect("a job")
+}
+
 fn tables(paint: Paint) -> Vec<(&'static str, String)> {
     let config = format!("[queues.{}]\n", name());
     let config = Config::parse(&config, Path::new("/srv/tqhost.toml"), &|_| None).expect("a configuration");
@@ -244,6 +255,7 @@ fn tables(paint: Paint) -> Vec<(&'static str, String)> {
     ];
     let view = QueueView::new(&config.queues[0], &census, &hosts, NOW);
     tables.push(("queues QUEUE: hosts", queues::hosts_table(&view, paint)));
+    tables.push(("jobs", jobs::table(&[job()], NOW, paint)));
     tables.push(("queues QUEUE: consumers", queues::consumers_table(&view.consumers, paint)));
     for by in [GroupBy::Cause, GroupBy::Error, GroupBy::Version, GroupBy::Reason, GroupBy::Hour] {
         for example in [ID, &long] {

@@ -1,58 +1,30 @@
-//! Requeue and purge of the dead letters that match: a page that counts and asks, and the steps.
+//! Work on all tasks that match: a page that counts and asks, and the start of the job.
 //!
-//! The page begins the walk: its cursor says which dead letter is the last one, so those that die after the
-//! count are left alone. A step is bounded; where more is left, its page has a form that goes on. So has the
-//! page that counts: it hands on where the walk began, where it goes on, and what it has counted.
+//! The page finds the place where the work begins, so tasks that come after the count are left alone. It
+//! counts in bounded parts: where more is left, it hands on where the work begins, where the count goes on,
+//! and what it has counted. Hosts carry the job out, and its own page tells how far it is (`jobs`).
 
 use axum::Extension;
 use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
+use super::jobs::{job_path, verb};
 use super::layout::{form_token, page};
+use super::plugins::operator;
 use super::problem::PageProblem;
 use super::queue::invalid;
 use super::session::Visitor;
 use super::state::Dashboard;
-use super::text::{data, plural};
-use super::values::{Values, dead_path, link};
+use super::text::data;
+use super::values::{Values, dead_path, link, queue_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
 use crate::config::model::Rate;
-use crate::config::units::parse_rate;
-use crate::operations::{DeadPart, redrive_part, redrive_walk};
-use crate::queue::redrive::{Counted, Redrive};
+use crate::config::units::{parse_rate, show_duration};
+use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
-    Requeue,
-    Purge,
-}
-
-impl Deed {
-    fn verb(self) -> &'static str {
-        match self {
-            Deed::Requeue => "requeue",
-            Deed::Purge => "purge",
-        }
-    }
-
-    fn label(self) -> &'static str {
-        match self {
-            Deed::Requeue => "Requeue",
-            Deed::Purge => "Purge",
-        }
-    }
-
-    fn done(self) -> &'static str {
-        match self {
-            Deed::Requeue => "requeued",
-            Deed::Purge => "deleted",
-        }
-    }
-}
-
-/// Counts, and asks.
+/// Counts the dead letters that match, and asks.
 pub(super) async fn confirm(
     State(dashboard): State<Dashboard>,
     visitor: Extension<Visitor>,
@@ -64,87 +36,218 @@ pub(super) async fn confirm(
         Some("purge") => Deed::Purge,
         _ => return Err(invalid("what: it is neither requeue nor purge").into()),
     };
-    let (filter, rate) = (values.filter(dashboard.api.mask())?, rate(&values)?);
-    let queue = dashboard.api.queue(&name).await?;
-    let begin = match values.get("begin") {
-        Some(begin) => begin.to_owned(),
-        None => redrive_walk(&queue).await?,
-    };
-    let dead = queue.census().await?.dead;
-    // Every dead letter can be purged. Others are counted in steps, as a page is bounded.
-    let is_known = filter.is_empty() && deed == Deed::Purge;
-    let (count, examined, next) = if is_known {
-        (dead, dead, None)
-    } else {
-        // Asking which of them can be requeued would cost Redis several commands for each.
-        let what = Redrive::Count(if deed == Deed::Purge { Counted::Purged } else { Counted::Tried });
-        let at = values.get("at").unwrap_or(&begin);
-        let part = redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(at) }).await?;
-        (values.sum("counted", part.succeeded), values.sum("examined", part.examined), part.next)
-    };
-    let has_more = next.is_some();
-    let path = dead_path(&name);
-    let many = plural(count, "dead letter");
-    let title = format!("{} dead letters of {name}", deed.label());
-    let main = html! {
-        p.trail { a href=(link(&path, &values.filter_pairs())) { "Dead letters of " (data(&name)) } }
-        h1 { (deed.label()) " dead letters" }
-        p.count {
-            @if has_more { "At least " }
-            strong { (many) } " of queue " (data(&name))
-            @if !filter.is_empty() || has_more { " match." }
-            @else if count == examined { ": all of them." }
-            @else { " can be requeued." }
-            @if !is_known { " " (examined) " were looked at" @if has_more { ", the oldest of " (dead) } "." }
-        }
-        (filter_words(&values))
-        @if deed == Deed::Purge { p.error { "What is purged is deleted for good. Export it before." } }
-        (export_link(&dashboard, &path, &values))
-        @if deed == Deed::Purge {
-            p.note {
-                "`tqhost dead import` brings them back. The last line of the file says how many it has: \
-                 those of the newest 100,000 dead letters. It also says how to get older ones."
-            }
-        }
-        @if !visitor.may_change() {
-            p { "This session may only read." }
-        } @else if count == 0 && !has_more {
-            p { "There is nothing to do." }
-        } @else if count > 0 {
-            @let label = confirm_label(deed, if has_more { "all that match" } else { &many }, rate);
-            (step_form(&visitor, &path, deed, &values, &begin, [0, 0], &label, None))
-        }
-        @if let Some(next) = &next {
-            p.note {
-                "Younger ones may match, too."
-                @if count == 0 { " With JavaScript this page goes on by itself; leave it to stop." }
-            }
-            (count_form(&path, deed, &values, &begin, next, [count, examined]))
-        }
-        p { a href=(link(&path, &values.filter_pairs())) { "Back, without a change" } }
-    };
-    Ok(page(&visitor, &title, &main))
+    ask(&dashboard, &visitor, &name, &values, deed).await
 }
 
-/// Counts further. As long as none is found there is nothing else to do, so it goes on by itself.
-fn count_form(
-    path: &str,
+/// Counts the tasks that wait, and asks.
+pub(super) async fn confirm_drain(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    ask(&dashboard, &visitor, &name, &values, Deed::Drain).await
+}
+
+/// The page that asks.
+struct Question<'q> {
     deed: Deed,
+    name: &'q str,
+    values: &'q Values,
+    rate: Option<Rate>,
+    count: JobCount,
+    /// How many there are, whether they match or not.
+    all: u64,
+    /// Whether all are meant, so that none was looked at.
+    is_known: bool,
+}
+
+async fn ask(
+    dashboard: &Dashboard,
+    visitor: &Visitor,
+    name: &str,
     values: &Values,
-    begin: &str,
-    at: &str,
-    [counted, examined]: [u64; 2],
-) -> Markup {
-    html! {
-        form method="get" action={ (path) "/confirm" } data-continue[counted == 0] {
-            input type="hidden" name="what" value=(deed.verb());
-            (values.hidden_filter())
-            @if let Some(rate) = values.get("rate") { input type="hidden" name="rate" value=(rate); }
-            input type="hidden" name="begin" value=(begin);
-            input type="hidden" name="at" value=(at);
-            input type="hidden" name="counted" value=(counted);
-            input type="hidden" name="examined" value=(examined);
-            button { "Go on counting" }
+    deed: Deed,
+) -> Result<Response, PageProblem> {
+    let (filter, rate) = (values.filter(dashboard.api.mask())?, rate(values)?);
+    let queue = dashboard.api.queue(name).await?;
+    let counted = values.get("begin").map(|begin| (begin.to_owned(), None));
+    let order = JobOrder { counted, ..JobOrder::new(deed, filter) };
+    let census = queue.census().await?;
+    let all = match deed {
+        Deed::Requeue | Deed::Purge => census.dead,
+        _ => census.queued + census.delayed + census.held_tasks,
+    };
+    // All that wait can be cancelled, and every dead letter can be purged.
+    let is_known = order.filter.is_empty() && deed != Deed::Requeue;
+    let count = if is_known {
+        let begin = jobs::begin(&queue, deed, None).await?;
+        JobCount { matched: all, examined: all, next: None, begin }
+    } else {
+        let part = jobs::count(&queue, &order, values.get("at")).await?;
+        let (matched, examined) =
+            (values.sum("counted", part.matched), values.sum("examined", part.examined));
+        JobCount { matched, examined, ..part }
+    };
+    let question = Question { deed, name, values, rate, count, all, is_known };
+    let (what, verb) = (noun(deed, 2), verb(deed));
+    let main = html! {
+        p.trail { (question.origin()) }
+        h1 { (verb) " " (what) }
+        (question.count())
+        @if deed == Deed::Drain { (filter_form(name, values)) } @else { (filter_words(values)) }
+        (question.warnings(dashboard))
+        @if !visitor.may_change() {
+            p { "This session may only read." }
+        } @else if question.count.matched == 0 && question.count.next.is_none() {
+            p { "There is nothing to do." }
+        } @else if question.count.matched > 0 {
+            (question.start_form(visitor))
+        }
+        (question.count_form())
+        p { a href=(question.back()) { "Back, without a change" } }
+    };
+    Ok(page(visitor, &format!("{verb} {what} of {name}"), &main))
+}
+
+/// `1 dead letter`, `2 tasks`.
+fn noun(deed: Deed, count: u64) -> &'static str {
+    match (deed, count) {
+        (Deed::Requeue | Deed::Purge, 1) => "dead letter",
+        (Deed::Requeue | Deed::Purge, _) => "dead letters",
+        (_, 1) => "task",
+        _ => "tasks",
+    }
+}
+
+impl Question<'_> {
+    fn is_of_dead(&self) -> bool {
+        matches!(self.deed, Deed::Requeue | Deed::Purge)
+    }
+
+    fn back(&self) -> String {
+        match self.is_of_dead() {
+            true => link(&dead_path(self.name), &self.values.filter_pairs()),
+            false => queue_path(self.name),
+        }
+    }
+
+    fn origin(&self) -> Markup {
+        html! {
+            a href=(self.back()) {
+                @if self.is_of_dead() { "Dead letters of " } @else { "Queue " }
+                (data(self.name))
+            }
+        }
+    }
+
+    /// How many there are, and how that is known.
+    fn count(&self) -> Markup {
+        let JobCount { matched, examined, next, .. } = &self.count;
+        let (has_more, is_filtered) = (next.is_some(), !self.values.filter_pairs().is_empty());
+        html! {
+            p.count {
+                @if has_more { "At least " }
+                strong { (matched) " " (noun(self.deed, *matched)) }
+                @if self.is_of_dead() {
+                    " of queue " (data(self.name))
+                    @if is_filtered || has_more { " match." }
+                    @else if matched == examined { ": all of them." }
+                    @else { " can be requeued." }
+                    @if !self.is_known {
+                        " " (examined) " were looked at" @if has_more { ", the oldest of " (self.all) } "."
+                    }
+                } @else {
+                    @if *matched == 1 { " waits" } @else { " wait" } " in queue " (data(self.name))
+                    ": queued, delayed or held" @if is_filtered { ", and match" } "."
+                }
+            }
+        }
+    }
+
+    /// Warnings, and the way to keep what would be lost.
+    fn warnings(&self, dashboard: &Dashboard) -> Markup {
+        html! {
+            @match self.deed {
+                Deed::Requeue => (export_link(dashboard, &dead_path(self.name), self.values)),
+                Deed::Purge => {
+                    p.error { "What is purged is deleted for good. Export it before." }
+                    (export_link(dashboard, &dead_path(self.name), self.values))
+                    p.note {
+                        "`tqhost dead import` brings them back. The last line of the file says how many it \
+                         has: those of the newest 100,000 dead letters. It also says how to get older ones."
+                    }
+                }
+                _ => {
+                    p.error {
+                        "They are cancelled for good. What runs goes on. To keep them, use "
+                        code { "tqhost drain --out" } "."
+                    }
+                    p.note {
+                        "Tasks that producers add from now on stay, and tasks that run may be tried again."
+                    }
+                }
+            }
+        }
+    }
+
+    /// The button that begins the job.
+    fn start_form(&self, visitor: &Visitor) -> Markup {
+        let JobCount { matched, next, begin, .. } = &self.count;
+        let many = match next {
+            Some(_) => "all that match".to_owned(),
+            None => format!("{matched} {}", noun(self.deed, *matched)),
+        };
+        let rate = self.rate.map(|rate| format!(", {} every {}", rate.count, show_duration(rate.per)));
+        let verb = if self.deed == Deed::Drain { "Cancel" } else { verb(self.deed) };
+        let action = match self.deed {
+            Deed::Requeue => format!("{}/requeue", dead_path(self.name)),
+            Deed::Purge => format!("{}/purge", dead_path(self.name)),
+            _ => format!("{}/drain", queue_path(self.name)),
+        };
+        html! {
+            form method="post" action=(action) {
+                (form_token(visitor))
+                (self.values.hidden_filter())
+                @if let Some(rate) = self.values.get("rate") { input type="hidden" name="rate" value=(rate); }
+                input type="hidden" name="begin" value=(begin);
+                @if next.is_none() { input type="hidden" name="matched" value=(matched); }
+                label for="why" { "Why" }
+                input id="why" name="why" maxlength="200";
+                button class=[(self.deed != Deed::Requeue).then_some("danger")] {
+                    (verb) " " (many) (rate.unwrap_or_default())
+                }
+            }
+        }
+    }
+
+    /// Counts further. As long as none is found there is nothing else to do, so it goes on by itself.
+    fn count_form(&self) -> Markup {
+        let JobCount { matched, examined, next, begin } = &self.count;
+        let action = match self.is_of_dead() {
+            true => format!("{}/confirm", dead_path(self.name)),
+            false => format!("{}/drain", queue_path(self.name)),
+        };
+        let deed: &str = self.deed.into();
+        html! {
+            @if let Some(next) = next {
+                p.note {
+                    "More may match."
+                    @if *matched == 0 { " With JavaScript this page goes on by itself; leave it to stop." }
+                }
+                form method="get" action=(action) data-continue[*matched == 0] {
+                    input type="hidden" name="what" value=(deed);
+                    (self.values.hidden_filter())
+                    @if let Some(rate) = self.values.get("rate") {
+                        input type="hidden" name="rate" value=(rate);
+                    }
+                    input type="hidden" name="begin" value=(begin);
+                    input type="hidden" name="at" value=(next);
+                    input type="hidden" name="counted" value=(matched);
+                    input type="hidden" name="examined" value=(examined);
+                    button { "Go on counting" }
+                }
+            }
         }
     }
 }
@@ -160,12 +263,6 @@ pub(super) fn export_link(dashboard: &Dashboard, path: &str, values: &Values) ->
     }
 }
 
-fn confirm_label(deed: Deed, many: &str, rate: Option<Rate>) -> String {
-    let pace =
-        rate.map(|rate| format!(", {} every {}", rate.count, crate::config::units::show_duration(rate.per)));
-    format!("{} {many}{}", deed.label(), pace.unwrap_or_default())
-}
-
 fn filter_words(values: &Values) -> Markup {
     html! {
         @let pairs = values.filter_pairs();
@@ -175,26 +272,20 @@ fn filter_words(values: &Values) -> Markup {
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "these are the fields of one form")]
-fn step_form(
-    visitor: &Visitor,
-    path: &str,
-    deed: Deed,
-    values: &Values,
-    cursor: &str,
-    so_far: [u64; 2],
-    label: &str,
-    goes_on_in: Option<u64>,
-) -> Markup {
+/// The filter of tasks that wait, which counts again.
+fn filter_form(name: &str, values: &Values) -> Markup {
+    let drain = format!("{}/drain", queue_path(name));
     html! {
-        form method="post" action={ (path) "/" (deed.verb()) } data-continue=[goes_on_in] {
-            (form_token(visitor))
-            (values.hidden_filter())
-            @if let Some(rate) = values.get("rate") { input type="hidden" name="rate" value=(rate); }
-            input type="hidden" name="cursor" value=(cursor);
-            input type="hidden" name="succeeded" value=(so_far[0]);
-            input type="hidden" name="skipped" value=(so_far[1]);
-            button class=[(deed == Deed::Purge).then_some("danger")] { (label) }
+        form.filter method="get" action=(drain) role="search" aria-label="Filter of tasks that wait" {
+            label { "Text in id, error or field " input name="text" value=[values.get("text")]; }
+            label { "Text in the latest error " input name="error" value=[values.get("error")]; }
+            label { "Latest version " input name="version" value=[values.get("version")]; }
+            label { "Waits for at least "
+                input name="older_than" placeholder="1h" value=[values.get("older_than")]; }
+            label { "Waits for less than "
+                input name="newer_than" placeholder="1h" value=[values.get("newer_than")]; }
+            button { "Count" }
+            @if !values.filter_pairs().is_empty() { a href=(drain) { "All that wait" } }
         }
     }
 }
@@ -205,8 +296,7 @@ pub(super) async fn requeue(
     Path(name): Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
-    let what = Redrive::Requeue(rate(&values)?);
-    step(&dashboard, &visitor, &name, &values, Deed::Requeue, what).await
+    start(&dashboard, &visitor, &name, &values, Deed::Requeue).await
 }
 
 pub(super) async fn purge(
@@ -215,49 +305,49 @@ pub(super) async fn purge(
     Path(name): Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
-    step(&dashboard, &visitor, &name, &values, Deed::Purge, Redrive::Purge).await
+    start(&dashboard, &visitor, &name, &values, Deed::Purge).await
 }
 
-async fn step(
+pub(super) async fn drain(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    start(&dashboard, &visitor, &name, &values, Deed::Drain).await
+}
+
+/// Begins the job, and leads to its page.
+async fn start(
     dashboard: &Dashboard,
     visitor: &Visitor,
     name: &str,
     values: &Values,
     deed: Deed,
-    what: Redrive,
 ) -> Result<Response, PageProblem> {
     let filter = values.filter(dashboard.api.mask())?;
-    let cursor = values.counted_cursor()?;
+    rate(values)?;
+    // Without this it would be for another set than the one that was counted.
+    let Some(begin) = values.get("begin") else {
+        return Err(invalid("begin: begin at the page that counts").into());
+    };
+    let matched = values.get("matched").and_then(|matched| matched.parse().ok());
     let queue = dashboard.api.queue(name).await?;
+    let order = JobOrder {
+        rate: values.get("rate").filter(|_| deed == Deed::Requeue).map(|rate| rate.trim().to_owned()),
+        who: operator(visitor),
+        why: values.get("why").unwrap_or_default().trim().to_owned(),
+        counted: Some((begin.to_owned(), matched)),
+        ..JobOrder::new(deed, filter)
+    };
     let note = AuditNote::queue(name).with_filter(&values.filter_map());
-    let part = match redrive_part(&queue, DeadPart { filter: &filter, what, cursor: Some(cursor) }).await {
-        Ok(part) => part,
-        Err(error) => return Ok(note.on(PageProblem::from(error).into_response())),
-    };
-    let note = note.with_counts(part.succeeded, part.skipped);
-    let so_far = [values.sum("succeeded", part.succeeded), values.sum("skipped", part.skipped)];
-    let path = dead_path(name);
-    let main = html! {
-        p.trail { a href=(path) { "Dead letters of " (data(name)) } }
-        h1 { (deed.label()) " dead letters" }
-        p.done role="status" {
-            (plural(so_far[0], "dead letter")) " "
-            @if so_far[0] == 1 { "is " } @else { "are " } (deed.done())
-            @if so_far[1] > 0 { ", " (so_far[1]) " skipped: they are not dead any more, or can never run" }
-            @if part.next.is_some() { "; more are left." } @else { ", and none is left that was counted." }
+    Ok(match jobs::start(&queue.link, &queue, order).await {
+        Ok(job) => {
+            dashboard.api.parts().jobs.ring();
+            note.on(Redirect::to(&job_path(&job.id)))
         }
-        @if part.without_flow > 0 {
-            p.note { (part.without_flow) " of this step belong to a flow that is not known any more." }
-        }
-        @if let Some(next) = &part.next {
-            p.note { "With JavaScript this page goes on by itself; leave it to stop." }
-            @let wait = part.wait_ms.unwrap_or(0);
-            (step_form(visitor, &path, deed, values, next, so_far, "Go on", Some(wait)))
-        }
-        p { a href=(super::values::queue_path(name)) { "Watch queue " (data(name)) } }
-        p { a href=(path) { "To the dead letters" } }
-    };
-    Ok(note.on(page(visitor, deed.label(), &main)))
+        Err(error) => note.on(PageProblem::from(error).into_response()),
+    })
 }
 
 fn rate(values: &Values) -> Result<Option<Rate>, ApiProblem> {

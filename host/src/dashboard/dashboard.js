@@ -6,10 +6,10 @@
   const place = document.getElementById("live");
   const parts = () => [...document.querySelectorAll("[data-live]")];
 
-  // A requeue or purge that has more to do goes on by itself, at a rate when its time has come.
+  // A count that has found nothing yet goes on by itself.
   const more = document.querySelector("form[data-continue]");
   if (more) {
-    setTimeout(() => more.requestSubmit(), Math.max(500, Number(more.dataset.continue)));
+    setTimeout(() => more.requestSubmit(), 500);
     return;
   }
   if (!place || parts().length === 0) return;

@@ -38,6 +38,7 @@ pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Ma
                         span.name { "tqhost" }
                         a href="/" { "Overview" }
                         a href="/plugins" { "Plugins" }
+                        a href="/jobs" { "Jobs" }
                     }
                     @if let Some(visitor) = visitor { (who(visitor)) }
                 }
@@ -98,9 +99,10 @@ fn heading(column: &str) -> Markup {
 /// A state in words, with a colour that says no more than the words.
 pub(super) fn state(text: &str) -> Markup {
     let kind = match text {
-        "reading" | "waiting-for-permit" | "waiting-for-turn" | "active" | "COMPLETED" => "good",
+        "reading" | "waiting-for-permit" | "waiting-for-turn" | "active" | "running" | "done"
+        | "COMPLETED" => "good",
         "stalled" | "no-host" | "missing" | "failed" | "quarantined" | "FAILED" => "bad",
-        "paused" | "held" | "waiting-for-plugin" | "stopping" | "CANCELLED" => "odd",
+        "paused" | "stopped" | "held" | "waiting-for-plugin" | "stopping" | "CANCELLED" => "odd",
         _ => "plain",
     };
     html! { span class={ "state " (kind) } { (text) } }

@@ -13,6 +13,8 @@
 //!     GET  /queues/{q}/dead                 dead letters, in groups and as a list
 //!     GET  /queues/{q}/dead/confirm         how many a requeue or purge is for
 //!     GET  /queues/{q}/dead/export          JSON lines
+//!     GET  /jobs                            work on all tasks that match
+//!     GET  /jobs/{id}                       how far a job is
 //!     GET  /plugins                         versions and states on each host
 //!     GET  /login  POST /login, /logout     a session for a token
 //!     POST …                                the changes: see `router`
@@ -22,10 +24,10 @@
 mod act;
 mod chart;
 mod dead;
-mod drain;
 mod export;
 mod flow;
 mod guard;
+mod jobs;
 mod layout;
 mod live;
 mod login;
@@ -61,7 +63,7 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}", get(queue::show))
         .route("/queues/{queue}/pause", post(queue::pause))
         .route("/queues/{queue}/resume", post(queue::resume))
-        .route("/queues/{queue}/drain", get(drain::confirm).post(drain::drain))
+        .route("/queues/{queue}/drain", get(act::confirm_drain).post(act::drain))
         .route("/queues/{queue}/tasks", post(queue::enqueue))
         .route("/queues/{queue}/tasks/{id}", get(task::show))
         .route("/queues/{queue}/tasks/{id}/cancel", post(task::cancel))
@@ -72,6 +74,11 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}/dead/export", get(export::export))
         .route("/queues/{queue}/dead/requeue", post(act::requeue))
         .route("/queues/{queue}/dead/purge", post(act::purge))
+        .route("/jobs", get(jobs::list))
+        .route("/jobs/{id}", get(jobs::show))
+        .route("/jobs/{id}/pause", post(jobs::pause))
+        .route("/jobs/{id}/resume", post(jobs::resume))
+        .route("/jobs/{id}/stop", post(jobs::stop))
         .route("/login", get(login::show).post(login::login))
         .route("/logout", post(login::logout))
         .route("/dashboard.css", get(async || asset("text/css", include_str!("dashboard.css"))))

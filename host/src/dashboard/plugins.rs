@@ -235,7 +235,7 @@ pub(super) async fn lift_quarantine(
 }
 
 /// The operator as an order keeps it.
-fn operator(visitor: &Visitor) -> String {
+pub(super) fn operator(visitor: &Visitor) -> String {
     format!("the dashboard ({})", visitor.caller.name)
 }
 

@@ -50,12 +50,6 @@ impl Values {
         before.saturating_add(more)
     }
 
-    /// The cursor of a step. Without one it would be for another set than the one that was counted.
-    pub(super) fn counted_cursor(&self) -> Result<&str, ApiProblem> {
-        let missing = || ApiProblem::new(ProblemCode::Invalid, "cursor: begin at the page that counts");
-        self.get("cursor").ok_or_else(missing)
-    }
-
     /// The filter of tasks.
     pub(super) fn filter(&self, mask: &FieldMask) -> Result<TaskFilter, ApiProblem> {
         let text = |name: &str| self.get(name).map(str::to_owned);

@@ -168,7 +168,7 @@ pub(crate) struct DeadPart<'p> {
 
 /// Takes one step: 10,000 dead letters are looked at, or 10 seconds pass.
 pub(crate) async fn redrive_part(queue: &Queue, part: DeadPart<'_>) -> Result<RedrivenPart, OperationError> {
-    let walk = part.cursor.map(walk).transpose()?;
+    let walk = part.cursor.map(read_walk).transpose()?;
     let step = queue.redrive_step(part.filter, part.what, walk, step_budget()).await;
     let step = step.map_err(OperationError::Interrupted)?;
     Ok(RedrivenPart::new(step, |walk| write_walk(&walk)))
@@ -206,11 +206,11 @@ pub(crate) async fn redrive_ids(
     }))
 }
 
-fn write_walk(walk: &DeadWalk) -> String {
+pub(crate) fn write_walk(walk: &DeadWalk) -> String {
     cursor::write(STEP_KIND, &[&walk.from, &walk.last, &walk.not_before_ms.to_string()])
 }
 
-fn walk(cursor: &str) -> Result<DeadWalk, OperationError> {
+pub(super) fn read_walk(cursor: &str) -> Result<DeadWalk, OperationError> {
     let [from, last, not_before] = cursor::read(STEP_KIND, cursor)?;
     let not_before_ms = not_before.parse().map_err(|_| BadCursor)?;
     if cursor::is_place(&from) && crate::queue::codec::is_entry_id(&last) {

@@ -14,13 +14,15 @@ pub(crate) enum OperationError {
     UnknownTask(String),
     #[error("{0}")]
     UnknownPlugin(String),
+    #[error("{0}")]
+    UnknownJob(String),
     /// The task has ended, so it cannot be cancelled or told to run.
     #[error("{0}")]
     HasEnded(String),
     /// The task does not wait for its time, so it cannot be told to run.
     #[error("{0}")]
     NotDelayed(String),
-    /// The version of a plugin that the caller saw running runs no more.
+    /// The version of a plugin that the caller saw running runs no more, or the job is over.
     #[error("{0}")]
     NotRunning(String),
     /// The request contradicts the queue's rules, or itself.
@@ -47,6 +49,17 @@ pub(crate) enum OperationError {
     /// A part of a task's tree is out of reach.
     #[error("{0}")]
     OutOfReach(String),
+}
+
+impl OperationError {
+    /// Whether Redis did not answer, so that it may help to try again.
+    pub(crate) fn is_connection(&self) -> bool {
+        match self {
+            OperationError::Redis(error) => error.is_connection(),
+            OperationError::Interrupted(error) => error.cause.is_connection(),
+            _ => false,
+        }
+    }
 }
 
 fn stop(cause: Option<&OperationError>) -> String {

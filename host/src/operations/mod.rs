@@ -19,6 +19,7 @@ mod fields;
 mod find;
 mod groups;
 pub(crate) mod history;
+pub(crate) mod jobs;
 mod json;
 mod letters;
 mod list;
@@ -37,7 +38,7 @@ pub(crate) use cancel::{
     STEP_TIME, cancel, cancel_all, cancel_ids, cancel_part, cancel_preview, cancel_waiting, cancel_walk,
 };
 pub(crate) use dead::{
-    DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part, redrive_walk,
+    DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part, write_walk,
 };
 pub(crate) use enqueue::{check_delay, enqueue, full};
 pub(crate) use error::OperationError;

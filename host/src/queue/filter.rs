@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::codec::RawFields;
 use crate::mask::FieldMask;
 
@@ -24,28 +26,40 @@ pub(crate) fn occurs(wanted: &str, text: &str) -> bool {
 }
 
 /// A filter for tasks of one state. An empty one takes all. What is not known of a task matches no filter.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TaskFilter {
     /// The value of `tq-reason` of a dead letter.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Text that occurs in the error, in the id or in what is shown of a field's value.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// The fields that nobody is shown, in which `text` is not looked for. It is no filter of its own.
+    #[serde(skip)]
     pub mask: FieldMask,
     /// Text that occurs in the error; [`ANY`] in it stands for any text.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Text that occurs in `name@digest` of the plugin's version.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Text that occurs in the name of the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The task's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The earliest and the latest time (ms since the Unix epoch, by Redis's clock), each inclusive.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub from_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub to_ms: Option<u64>,
     /// At least this old ([`Traits::since_ms`]), by Redis's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub older_than: Option<Duration>,
     /// Less than this old, by Redis's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub newer_than: Option<Duration>,
 }
 

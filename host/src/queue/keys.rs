@@ -33,7 +33,7 @@
 //! | `tq:host:<id>` | string | the announcement of a host, as JSON; expires | announce |
 //! | `tq:hosts:duties` | hash | duty → the host that has it | duties, release |
 //! | `tq:hosts:leases:{tq:hosts:duties}` | zset | host id by the time when its lease of duties ends (ms) | duties, leave |
-//! | `tq:hosts:orders` | hash | plugin → the last order about one of its versions, as JSON; `plugin/version` → the order that withdrew it; `plugin/good` → its last good versions, as JSON; `plugin/reload` → when it was to be reloaded (ms) | orders |
+//! | `tq:hosts:orders` | hash | plugin → the last order about one of its versions, as JSON; `plugin/version` → the order that withdrew it; `plugin/good` → its last good versions, as JSON; `plugin/reload` → when it was to be reloaded (ms); `/job/id` → a job, as JSON | orders, job |
 //! | `tq:hosts:version:<digest>` | string | the file of a good version of a plugin | versions |
 //! | `tq:hosts:told` | stream | one entry for each signal to hosts to look; about the last hundred | tell |
 //!

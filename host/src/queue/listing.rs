@@ -12,6 +12,7 @@
 //! here reads more than the page. Not here: filters over many pages (`operations`).
 
 use redis::{Cmd, Value};
+use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 use utoipa::ToSchema;
 
@@ -28,9 +29,21 @@ use super::status::{Status, TaskStatus};
 use super::turns::HELD;
 
 /// The state of the tasks in a list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames, ToSchema)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    EnumString,
+    IntoStaticStr,
+    VariantNames,
+    Serialize,
+    Deserialize,
+    ToSchema,
+)]
 #[strum(serialize_all = "lowercase", const_into_str)]
-#[schema(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum ListedState {
     Queued,
     Running,

@@ -27,6 +27,7 @@ mod handle;
 pub(crate) mod hold;
 pub(crate) mod hosts;
 pub(crate) mod import;
+pub(crate) mod jobs;
 pub(crate) mod keys;
 mod layout;
 mod library;

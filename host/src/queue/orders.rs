@@ -6,6 +6,7 @@
 //! a withdrawal once more, which is all that hosts and commands knew before there was a set. Hosts read all
 //! orders when they start and then every few seconds (`announcer`); what follows from one is the life of the
 //! plugin (`plugins`). `PLUGIN/good` is no order: it lists the good versions that are kept for all hosts.
+//! `/job/ID` is a job (`jobs`).
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::error::QueueError;
+use super::jobs;
 use super::keys;
 use super::link::Link;
 use super::reply;
@@ -41,6 +43,8 @@ pub(crate) struct Orders {
     pub reloads: BTreeMap<String, u64>,
     /// The last good versions of each plugin, whose files are kept for all hosts.
     pub good: BTreeMap<String, Vec<GoodVersion>>,
+    /// The text of each job, by its id.
+    pub jobs: BTreeMap<String, String>,
 }
 
 /// A good version of a plugin.
@@ -135,6 +139,10 @@ fn read(pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Orders {
     let mut orders = Orders::default();
     for (field, json) in pairs {
         let Ok(field) = String::from_utf8(field) else { continue };
+        if let Some(id) = jobs::id_of(&field) {
+            orders.jobs.insert(id.to_owned(), String::from_utf8_lossy(&json).into_owned());
+            continue;
+        }
         match field.split_once('/') {
             Some((plugin, RELOAD)) => {
                 if let Ok(at) = serde_json::from_slice(&json) {
@@ -209,7 +217,7 @@ mod tests {
             withdrawn: BTreeMap::from([("p".to_owned(), withdrawn)]),
             last: BTreeMap::new(),
             reloads: BTreeMap::from([("p".to_owned(), 12)]),
-            good: BTreeMap::new(),
+            ..Orders::default()
         };
         assert_eq!(orders, expected);
     }

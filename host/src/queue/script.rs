@@ -148,6 +148,7 @@ scripts! {
     pub END_DELETED = LetsOut "lose",
     pub FIRE = LetsIn "fire",
     pub DUTIES = LetsOut "duties",
+    pub JOB = LetsOut "job",
     // The parent of the children runs, and cannot end without them.
     pub STAGE = LetsOut "stage",
     pub UNSTAGE = LetsOut "unstage",

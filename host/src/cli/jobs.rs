@@ -1,0 +1,253 @@
+//! `tqhost jobs`, and the work of commands on all tasks that match, which is a job.
+//!
+//! In: an order, or a job's id. Out: how far it is. A command that begins a job carries it out while it runs;
+//! after that hosts go on with it, so Ctrl-C and a lost terminal stop nothing. Not here: the steps
+//! (`operations::jobs`).
+
+use std::process;
+
+use anyhow::anyhow;
+use clap::{Args, Subcommand};
+
+use super::context::connect;
+use super::control::operator;
+use super::exit::CommandError;
+use super::output::{Out, Paint, Tone, sheet};
+use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::table::{Cell, Column, TextTable};
+use super::text;
+use crate::clock::now_ms;
+use crate::config::Config;
+use crate::mask::FieldMask;
+use crate::operations::jobs::{self, BulkJob, Deed, JobOrder, JobState, JobTurn};
+use crate::queue::Queue;
+
+/// The width of the bar of a job, in characters.
+const BAR: usize = 24;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct JobsArgs {
+    /// Show this job only
+    id: Option<String>,
+    #[command(subcommand)]
+    command: Option<JobsCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum JobsCommand {
+    /// Stop a job: what it has done stays, and it does no more
+    Stop {
+        /// The job's id
+        id: String,
+    },
+    /// Pause a job
+    Pause {
+        /// The job's id
+        id: String,
+    },
+    /// Let a paused job go on
+    Resume {
+        /// The job's id
+        id: String,
+    },
+}
+
+pub(super) async fn run(config: &Config, args: JobsArgs, out: &mut Out) -> Result<(), CommandError> {
+    let link = connect(config).await?;
+    let change = match args.command {
+        Some(JobsCommand::Stop { id }) => Some((id, JobState::Stopped)),
+        Some(JobsCommand::Pause { id }) => Some((id, JobState::Paused)),
+        Some(JobsCommand::Resume { id }) => Some((id, JobState::Running)),
+        None => None,
+    };
+    let job = match (change, args.id) {
+        (Some((id, state)), _) => jobs::change(&link, &id, state).await?,
+        (None, Some(id)) => jobs::find(&link, &id).await?,
+        (None, None) => {
+            let all = jobs::list(&link).await?;
+            match (out.json, all.is_empty()) {
+                (true, _) => out.json(&all),
+                (false, true) => out.line("No job is known."),
+                (false, false) => out.line(table(&all, now_ms(), out.paint)),
+            }
+            return Ok(());
+        }
+    };
+    match out.json {
+        true => out.json(&job),
+        false => out.line(detail(&job, out.paint)),
+    }
+    Ok(())
+}
+
+pub(super) fn table(all: &[BulkJob], now_ms: u64, paint: Paint) -> String {
+    let columns = [
+        Column::id("JOB"),
+        Column::name("QUEUE"),
+        Column::fixed("WORK"),
+        Column::fixed("STATE"),
+        Column::figure("DONE"),
+        Column::figure("SKIPPED"),
+        Column::figure("PART"),
+        Column::figure("LEFT"),
+        Column::figure("BEGAN"),
+        Column::name("WHO"),
+    ];
+    let mut table = TextTable::new(&columns, &["SKIPPED", "WHO", "LEFT", "BEGAN", "PART"]);
+    for job in all {
+        let (work, state): (&str, &str) = (job.deed.into(), job.state.into());
+        table.row([
+            job.id.as_str().into(),
+            text::escape(&job.queue).into(),
+            work.into(),
+            Cell::tone(state, tone(job.state)),
+            job.done.into(),
+            job.skipped.into(),
+            job.part().map_or_else(|| text::NONE.to_owned(), percent).into(),
+            job.left().map_or_else(|| text::NONE.to_owned(), text::age).into(),
+            text::ago(job.started_at, now_ms).into(),
+            text::escape(&job.who).into(),
+        ]);
+    }
+    table.render(paint)
+}
+
+fn detail(job: &BulkJob, paint: Paint) -> String {
+    let (work, state): (&str, &str) = (job.deed.into(), job.state.into());
+    let mut lines = vec![
+        ("job", job.id.clone()),
+        ("queue", text::escape(&job.queue)),
+        ("work", work.to_owned()),
+        ("state", paint.tone(tone(job.state), state)),
+        ("done", job.done.to_string()),
+        ("skipped", job.skipped.to_string()),
+        ("looked at", format!("{} of {}", job.examined, job.places.max(job.examined))),
+        ("who", text::escape(&job.who)),
+    ];
+    lines.extend(job.part().map(|part| ("part", percent(part))));
+    lines.extend(job.per_second().map(|rate| ("speed", format!("{rate:.0}/s"))));
+    lines.extend(job.left().map(|left| ("left", text::age(left))));
+    lines.extend(job.rate.as_deref().map(|rate| ("no faster than", text::escape(rate))));
+    lines.extend((!job.why.is_empty()).then(|| ("why", text::escape(&job.why))));
+    lines.extend((!job.host.is_empty()).then(|| ("carried out by", text::escape(&job.host))));
+    lines.extend(job.error.as_deref().map(|error| ("error", text::escape(error))));
+    sheet(paint, &lines)
+}
+
+fn tone(state: JobState) -> Tone {
+    match state {
+        JobState::Running => Tone::Active,
+        JobState::Paused | JobState::Stopped => Tone::Warning,
+        JobState::Done => Tone::Good,
+        JobState::Failed => Tone::Bad,
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.0} %", (part * 100.0).floor())
+}
+
+/// Begins a job and carries it out until it is over, which it may be by another process. After Ctrl-C, hosts
+/// go on with it.
+pub(super) async fn carry_out(
+    config: &Config,
+    queue: &Queue,
+    order: JobOrder,
+) -> Result<BulkJob, CommandError> {
+    let mut progress = CommandProgress::begin()?;
+    let order = JobOrder { who: operator(), ..order };
+    let mut job = match progress.step(jobs::start(&queue.link, queue, order)).await {
+        StepEnd::Done(job) => job?,
+        StepEnd::Cut => return Err(interrupted("the job may have begun: `tqhost jobs` tells")),
+    };
+    let me = format!("{} ({})", job.who, process::id());
+    let mask = FieldMask::new(&config.admin.mask);
+    loop {
+        let turn = Box::pin(jobs::turn(&config.queues, queue, &mask, &job.id, &me));
+        let wait = match progress.step(turn).await {
+            StepEnd::Done(Ok(JobTurn::Over(job))) => return over(job),
+            StepEnd::Done(Ok(JobTurn::Goes(now, wait) | JobTurn::Waits(now, wait))) => {
+                job = now;
+                wait
+            }
+            StepEnd::Done(Ok(JobTurn::Failed(job, error))) => return Err(failed(&job, error.into())),
+            StepEnd::Done(Err(error)) => return Err(failed(&job, error.into())),
+            StepEnd::Cut => return Err(interrupted(&goes_on(&job, true))),
+        };
+        if !progress.is_interrupted() {
+            progress.tell(|| bar(&job));
+            progress.unless_interrupted(tokio::time::sleep(wait)).await;
+        }
+        if progress.is_interrupted() {
+            return Err(match progress.step(jobs::release(&queue.link, &job.id, &me)).await {
+                StepEnd::Done(Ok(job)) if job.state.is_over() => return over(job),
+                StepEnd::Done(Ok(job)) => interrupted(&goes_on(&job, false)),
+                _ => interrupted(&goes_on(&job, true)),
+            });
+        }
+    }
+}
+
+/// The result of a job that is over.
+fn over(job: BulkJob) -> Result<BulkJob, CommandError> {
+    let figure = figure(&job, false);
+    match job.state {
+        JobState::Stopped => Err(anyhow!("job {} was stopped: {figure}, not all of them", job.id).into()),
+        JobState::Failed => {
+            Err(anyhow!("{}: {figure}, not all of them", job.error.unwrap_or_default()).into())
+        }
+        _ => Ok(job),
+    }
+}
+
+/// How much of a job is done.
+fn figure(job: &BulkJob, in_doubt: bool) -> String {
+    let (noun, done) = match job.deed {
+        Deed::Cancel | Deed::Drain => ("task", "cancelled"),
+        Deed::Requeue => ("dead letter", "requeued"),
+        Deed::Purge => ("dead letter", "deleted"),
+    };
+    format!("{}{} {done}", if in_doubt { "at least " } else { "" }, text::plural(job.done, noun))
+}
+
+/// Says that a job goes on without the command.
+fn goes_on(job: &BulkJob, in_doubt: bool) -> String {
+    let id = &job.id;
+    format!(
+        "{}, and hosts go on with it as job {id}: `tqhost jobs {id}` tells how far it is, and `tqhost jobs \
+         stop {id}` stops it",
+        figure(job, in_doubt)
+    )
+}
+
+/// The error of a command whose step failed.
+fn failed(job: &BulkJob, error: CommandError) -> CommandError {
+    // To run it again would not help.
+    if job.done == 0 && error.is_misfit() {
+        return error;
+    }
+    let is_away = error.is_connection();
+    // Cancelling a task may have ended between the task and its flow.
+    let figure = figure(job, is_away || matches!(job.deed, Deed::Cancel | Deed::Drain));
+    error.context(&match job.state.is_over() {
+        true => format!("{figure}, not all of them; run the command again to go on"),
+        false => goes_on(job, true),
+    })
+}
+
+/// A line for a terminal.
+fn bar(job: &BulkJob) -> String {
+    let part = job.part().unwrap_or_default();
+    let full = (part * BAR as f64) as usize;
+    let mut line = format!(
+        "[{}{}] {} {}, {} looked at",
+        "#".repeat(full),
+        ".".repeat(BAR - full),
+        percent(part),
+        figure(job, false),
+        job.examined
+    );
+    line += &job.left().map(|left| format!(", {} left", text::age(left))).unwrap_or_default();
+    line
+}

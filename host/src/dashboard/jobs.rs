@@ -1,0 +1,182 @@
+//! Jobs: a list, and a page for each, which tells how far it is and can pause and stop it.
+//!
+//! Not here: the start of a job (`act`), and its steps (`operations::jobs`).
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+
+use super::layout::{button, page, table};
+use super::problem::PageProblem;
+use super::session::Visitor;
+use super::state::Dashboard;
+use super::text::{NONE, age, data, moment};
+use super::values::{part, queue_path};
+use crate::admin::audit::AuditNote;
+use crate::clock::{ms, now_ms};
+use crate::operations::jobs::{self, BulkJob, Deed, JobState};
+
+pub(super) fn job_path(id: &str) -> String {
+    format!("/jobs/{}", part(id))
+}
+
+/// The work in a word, as a label.
+pub(super) fn verb(deed: Deed) -> &'static str {
+    match deed {
+        Deed::Cancel => "Cancel",
+        Deed::Drain => "Drain",
+        Deed::Requeue => "Requeue",
+        Deed::Purge => "Purge",
+    }
+}
+
+pub(super) async fn list(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+) -> Result<Response, PageProblem> {
+    let (all, now) = (jobs::list(dashboard.api.link().await?).await?, now_ms());
+    let rows = html! {
+        @for job in &all {
+            tr {
+                th scope="row" { a href=(job_path(&job.id)) { (verb(job.deed)) " " (job.id) } }
+                td { a href=(queue_path(&job.queue)) { (data(&job.queue)) } }
+                td { (state(job)) }
+                td.number { (percent(job)) }
+                td.number { (job.done) }
+                td.number { (job.skipped) }
+                td { (moment(Some(job.started_at), now)) }
+                td { (data(&job.who)) }
+            }
+        }
+    };
+    let columns = ["Job", "Queue", "State", "#Part", "#Done", "#Skipped", "Began", "Who"];
+    let main = html! {
+        h1 { "Jobs" }
+        p.note {
+            "A job is work on all tasks of a queue that match: cancel, drain, requeue or purge. Hosts carry \
+             it out, also when the page or the terminal that began it is closed."
+        }
+        div data-live="jobs" {
+            @if all.is_empty() {
+                p.quiet { "No job is under way, and none ended lately." }
+            } @else {
+                (table("Jobs", &columns, &rows))
+            }
+        }
+    };
+    Ok(page(&visitor, "Jobs", &main))
+}
+
+pub(super) async fn show(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(id): Path<String>,
+) -> Result<Response, PageProblem> {
+    let job = jobs::find(dashboard.api.link().await?, &id).await?;
+    let path = job_path(&job.id);
+    let title = format!("{} of {}", verb(job.deed), job.queue);
+    let main = html! {
+        p.trail { a href="/jobs" { "Jobs" } }
+        h1 { (verb(job.deed)) " of " (data(&job.queue)) }
+        div data-live="job" {
+            (progress(&job))
+            (facts(&job))
+            div.actions {
+                @if job.state == JobState::Running { (button(&visitor, &format!("{path}/pause"), "Pause")) }
+                @if job.state == JobState::Paused { (button(&visitor, &format!("{path}/resume"), "Resume")) }
+                @if !job.state.is_over() { (button(&visitor, &format!("{path}/stop"), "Stop")) }
+            }
+        }
+        p { a href=(queue_path(&job.queue)) { "Watch queue " (data(&job.queue)) } }
+    };
+    Ok(page(&visitor, &title, &main))
+}
+
+/// A sentence of its results.
+fn progress(job: &BulkJob) -> Markup {
+    let (one, many, done) = match job.deed {
+        Deed::Cancel | Deed::Drain => ("task", "tasks", "cancelled"),
+        Deed::Requeue => ("dead letter", "dead letters", "requeued"),
+        Deed::Purge => ("dead letter", "dead letters", "deleted"),
+    };
+    let why = match job.deed {
+        Deed::Cancel | Deed::Drain => "they had ended or begun",
+        Deed::Requeue | Deed::Purge => "they are not dead any more, or can never run",
+    };
+    html! {
+        p.done role="status" {
+            (job.done) " " @if job.done == 1 { (one) " is " } @else { (many) " are " } (done)
+            @if job.skipped > 0 { ", " (job.skipped) " skipped: " (why) }
+            @match job.state {
+                JobState::Done => ", and none is left that was counted.",
+                JobState::Running => "; it goes on.",
+                JobState::Paused => "; it is paused.",
+                JobState::Stopped => "; it was stopped.",
+                JobState::Failed => "; it failed.",
+            }
+        }
+        @if let Some(part) = job.part() {
+            progress max="1" value=(format!("{part:.3}")) aria-label="Part that is done" {}
+        }
+        @if job.without_flow > 0 {
+            p.note { (job.without_flow) " of them belong to a flow that is not known any more." }
+        }
+        @if let Some(error) = &job.error { p.error { (data(error)) } }
+    }
+}
+
+fn facts(job: &BulkJob) -> Markup {
+    let now = now_ms();
+    html! {
+        dl.facts {
+            dt { "State" } dd { (state(job)) }
+            dt { "Part" } dd { (percent(job)) }
+            dt { "Looked at" } dd { (job.examined) " of " (job.places.max(job.examined)) }
+            @if let Some(rate) = job.per_second() { dt { "Speed" } dd { (format!("{rate:.0}/s")) } }
+            @if let Some(left) = job.left() { dt { "Left" } dd { (age(ms(left))) } }
+            @if let Some(rate) = &job.rate { dt { "No faster than" } dd { (data(rate)) } }
+            dt { "Began" } dd { (moment(Some(job.started_at), now)) }
+            @if job.ended_at.is_some() { dt { "Ended" } dd { (moment(job.ended_at, now)) } }
+            dt { "Who" } dd { (data(&job.who)) }
+            @if !job.why.is_empty() { dt { "Why" } dd { (data(&job.why)) } }
+            @if !job.host.is_empty() { dt { "Carried out by" } dd { (data(&job.host)) } }
+        }
+    }
+}
+
+fn state(job: &BulkJob) -> Markup {
+    let state: &str = job.state.into();
+    super::layout::state(state)
+}
+
+fn percent(job: &BulkJob) -> String {
+    job.part().map_or_else(|| NONE.to_owned(), |part| format!("{:.0} %", (part * 100.0).floor()))
+}
+
+pub(super) async fn pause(state: State<Dashboard>, id: Path<String>) -> Result<Response, PageProblem> {
+    change(state, id, JobState::Paused).await
+}
+
+pub(super) async fn resume(state: State<Dashboard>, id: Path<String>) -> Result<Response, PageProblem> {
+    change(state, id, JobState::Running).await
+}
+
+pub(super) async fn stop(state: State<Dashboard>, id: Path<String>) -> Result<Response, PageProblem> {
+    change(state, id, JobState::Stopped).await
+}
+
+async fn change(
+    State(dashboard): State<Dashboard>,
+    Path(id): Path<String>,
+    to: JobState,
+) -> Result<Response, PageProblem> {
+    let changed = jobs::change(dashboard.api.link().await?, &id, to).await;
+    Ok(match changed {
+        Ok(job) => {
+            dashboard.api.parts().jobs.ring();
+            AuditNote::queue(&job.queue).on(Redirect::to(&job_path(&job.id)))
+        }
+        Err(error) => AuditNote::default().on(PageProblem::from(error).into_response()),
+    })
+}

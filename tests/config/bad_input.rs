@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 
 use nix::sys::signal::Signal;
@@ -113,6 +113,35 @@ fn no_configuration_file() {
         ran.code == 78 && error["error"].as_str().is_some_and(|error| error.contains("no such file")),
         "{ran:#?}"
     );
+}
+
+#[test]
+fn the_configuration_is_named_by_an_option_or_a_variable_or_is_in_the_folder() {
+    let bench = Bench::new("[queues.here]\n");
+    let (folder, text) = (bench.dir.path(), std::fs::read_to_string(bench.config()).expect("a configuration"));
+    for name in ["variable", "option"] {
+        std::fs::write(folder.join(format!("{name}.toml")), text.replace("here", name)).expect("write");
+    }
+    let run = |variable: &str, args: &[&str]| -> Ran {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
+        command.args(args).current_dir(folder).env("TQHOST_CONFIG", variable).stdin(Stdio::null());
+        command.output().expect("run tqhost").into()
+    };
+    let queue = |variable: &str, args: &[&str]| -> String {
+        let queues = run(variable, &[&["queues", "--json"], args].concat()).ok().json();
+        queues[0]["queue"].as_str().expect("a queue").to_owned()
+    };
+    assert_eq!(queue("", &[]), "here");
+    assert_eq!(queue("variable.toml", &[]), "variable");
+    assert_eq!(queue("variable.toml", &["--config", "option.toml"]), "option");
+    // A file that is named is not looked for elsewhere.
+    refused(&run("gone.toml", &["queues"]), 78, &["gone.toml", "there is no such file", "TQHOST_CONFIG"]);
+    std::fs::remove_file(bench.config()).expect("remove the configuration");
+    let here = bench.config();
+    let places = [&*here.to_string_lossy(), "/etc/tqhost/tqhost.toml", "--config", "TQHOST_CONFIG"];
+    refused(&run("", &["queues"]), 78, &places);
+    refused(&run("", &["run"]), 78, &places);
+    refused(&run("", &["try", "x.wasm", "--queue", "here", "--field", "a=1"]), 78, &places);
 }
 
 #[test]

@@ -35,9 +35,10 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage (also a qu
 #[derive(Debug, Parser)]
 #[command(name = "tqhost", version, styles = STYLES, after_help = EXIT_CODES, disable_help_subcommand = true)]
 pub(super) struct Cli {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", default_value = "tqhost.toml", global = true, display_order = 100)]
-    pub config: PathBuf,
+    /// The configuration file [default: that of TQHOST_CONFIG, else ./tqhost.toml, else
+    /// /etc/tqhost/tqhost.toml]
+    #[arg(long, value_name = "FILE", global = true, display_order = 100)]
+    pub config: Option<PathBuf>,
     /// Print JSON instead of text, errors too
     #[arg(long, global = true, display_order = 101)]
     pub json: bool,
@@ -544,7 +545,7 @@ mod tests {
     fn options_may_stand_before_and_after_the_command() {
         for line in ["tqhost --config x --json queues", "tqhost queues --config x --json"] {
             let cli = Cli::try_parse_from(line.split(' ')).expect(line);
-            assert_eq!((cli.config, cli.json), (PathBuf::from("x"), true));
+            assert_eq!((cli.config, cli.json), (Some(PathBuf::from("x")), true));
         }
         let cli = Cli::try_parse_from(["tqhost", "--log-format", "json"]).expect("no command");
         assert_eq!((cli.command.is_none(), cli.run.log_format), (true, Some(LogFormat::Json)));

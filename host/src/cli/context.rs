@@ -1,9 +1,13 @@
-//! The first steps of most commands: find the queue that was named, connect to Redis.
+//! The first steps of most commands: find the configuration and the queue that was named, connect to Redis.
 //!
-//! In: a [`Config`] and names from the command line. Out: a [`Queue`], or a [`CommandError`] that says what
+//! In: a path, a [`Config`] and names from the command line. Out: a [`Queue`], or a [`CommandError`] that says what
 //! to do. The private Redis of a host may end while a command uses it, and a key of the queue may have
 //! another type; [`explain`] says so in the failure.
 //! Not here: reading the configuration (`config`).
+
+use std::env;
+use std::io::ErrorKind;
+use std::path::{self, Path, PathBuf};
 
 use super::exit::{CommandError, is_caused_by};
 use crate::app;
@@ -11,6 +15,35 @@ use crate::config::{self, Config};
 use crate::embedded;
 use crate::operations;
 use crate::queue::{Link, Queue, QueueError, server};
+
+/// The variable that names the configuration where the command line does not.
+const VARIABLE: &str = "TQHOST_CONFIG";
+/// The places of a configuration that nothing names.
+const PLACES: [&str; 2] = ["tqhost.toml", "/etc/tqhost/tqhost.toml"];
+
+/// The path of the configuration: `named` by the command line, else by the variable, else the first place
+/// where there is one.
+pub(super) fn config_file(named: Option<&Path>) -> Result<PathBuf, CommandError> {
+    let by_variable = || env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    match named.map(Path::to_owned).or_else(by_variable) {
+        Some(path) => Ok(path),
+        None => first_place(&PLACES.map(|path| path::absolute(path).unwrap_or_else(|_| path.into()))),
+    }
+}
+
+fn first_place(places: &[PathBuf; 2]) -> Result<PathBuf, CommandError> {
+    // A link to nothing, and a folder that may not be read, are errors of their own, and not another place.
+    let is_there =
+        |path: &Path| !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    places.iter().find(|path| is_there(path)).cloned().ok_or_else(|| {
+        let [here, of_machine] = places.each_ref().map(|path| path.display());
+        CommandError::Config(format!(
+            "there is no configuration: neither --config nor {VARIABLE} names one, and there is no {here} and \
+             no {of_machine}: write one (docs/configuration.md has an example), or name one with --config or \
+             {VARIABLE}"
+        ))
+    })
+}
 
 /// The rules of the queue `name`.
 pub(super) fn rules<'c>(config: &'c Config, name: &str) -> Result<&'c config::QueueRules, CommandError> {
@@ -64,4 +97,27 @@ pub(super) async fn explain(failure: CommandError, config: &Config, queue: Optio
 pub(super) async fn open(config: &Config, name: &str) -> Result<Queue, CommandError> {
     let rules = rules(config, name)?.clone();
     Ok(Queue::new(rules, connect(config).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_looked_for_here_and_then_in_the_folder_of_the_machine() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let places = ["here.toml", "machine.toml"].map(|name| folder.path().join(name));
+        let Err(CommandError::Config(told)) = first_place(&places) else { panic!("there is none") };
+        for part in [&*places[0].to_string_lossy(), &*places[1].to_string_lossy(), "--config", VARIABLE] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        fs::write(&places[1], "").expect("write");
+        assert_eq!(first_place(&places).expect("that of the machine"), places[1]);
+        // The link of a configuration that is just replaced.
+        symlink("nowhere", &places[0]).expect("a link");
+        assert_eq!(first_place(&places).expect("the link"), places[0]);
+    }
 }

@@ -61,7 +61,6 @@ use std::ffi::OsString;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
-use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use tokio::runtime::Runtime;
@@ -84,20 +83,19 @@ pub fn main() -> u8 {
     // A command line that cannot be read says all the same in which form its error is wanted.
     let wants_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
     let read = Cli::command().try_get_matches_from(&args).and_then(|matches| {
-        let is_config_named = matches.value_source("config") == Some(ValueSource::CommandLine);
         let cli = Cli::from_arg_matches(&matches)?;
         if cli.run.log_format.is_some() && !matches!(cli.command, None | Some(Command::Run(_))) {
             let why = "--log-format is an option of run only";
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, why));
         }
-        Ok((cli, is_config_named, named_queue(&matches).cloned()))
+        Ok((cli, named_queue(&matches).cloned()))
     });
-    let (cli, is_config_named, queue) = match read {
+    let (cli, queue) = match read {
         Ok(read) => read,
         Err(error) => return exit::usage(&error, wants_json),
     };
     let json = cli.json;
-    match execute(cli, is_config_named, queue.as_deref(), first) {
+    match execute(cli, queue.as_deref(), first) {
         Ok(()) => exit::DONE,
         Err(failure) => failure.report(json),
     }
@@ -111,12 +109,7 @@ fn named_queue(matches: &ArgMatches) -> Option<&String> {
     }
 }
 
-fn execute(
-    cli: Cli,
-    is_config_named: bool,
-    queue: Option<&str>,
-    first: Option<FirstProcess>,
-) -> Result<(), CommandError> {
+fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result<(), CommandError> {
     let Cli { config, json, run: args, command } = cli;
     let host = match command {
         None | Some(Command::Run(_)) => Some(HostProcess::begin(first)?),
@@ -145,7 +138,7 @@ fn execute(
         Some(Command::Try(args)) => {
             let runtime = commands_runtime()?;
             let mut out = Out::new(json);
-            let done = runtime.block_on(trial::run(&config, is_config_named, args, &mut out));
+            let done = runtime.block_on(trial::run(config.as_deref(), args, &mut out));
             // A compilation that is under way ends with the process.
             runtime.shutdown_background();
             return finish(done, out);
@@ -160,6 +153,7 @@ fn execute(
         }
         _ => {}
     }
+    let config = context::config_file(config.as_deref())?;
     // Commands that run no handlers load the configuration without the handlers' secrets, which the user may
     // not have.
     let runs_handlers = matches!(command, None | Some(Command::Run(_) | Command::Check { acl: false }));

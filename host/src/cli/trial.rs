@@ -19,7 +19,7 @@ use anyhow::{Context, anyhow};
 use tokio_util::sync::CancellationToken;
 
 use super::args::TryArgs;
-use super::context::{explain, rules};
+use super::context::{config_file, explain, rules};
 use super::dead::exported;
 use super::exit::CommandError;
 use super::files::short;
@@ -56,21 +56,20 @@ struct Trial {
     is_granted: bool,
 }
 
-/// `config` is the path of the configuration; `is_named` is whether the command line named it.
+/// `named` is the configuration that the command line names.
 pub(super) async fn run(
-    config: &Path,
-    is_named: bool,
+    named: Option<&Path>,
     mut args: TryArgs,
     out: &mut Out,
 ) -> Result<(), CommandError> {
     let dead = match args.dead.as_deref() {
         Some([queue, id]) => {
             args.queue = Some(queue.clone());
-            Some(dead_letter(config, queue, id).await?)
+            Some(dead_letter(named, queue, id).await?)
         }
         _ => None,
     };
-    let (plugin, mut rules, mut grants) = granted(config, is_named, &args)?;
+    let (plugin, mut rules, mut grants) = granted(named, &args)?;
     if args.timeout.is_some_and(|timeout| timeout.is_zero()) {
         return Err(CommandError::Usage(
             "--timeout 0s leaves the handler no time: write one from 1ms up".into(),
@@ -83,7 +82,7 @@ pub(super) async fn run(
         Some(path) if is_stdin(path) => Some(input::stdin()?),
         _ => None,
     };
-    let is_granted = is_named || args.plugin.is_some() || args.queue.is_some();
+    let is_granted = named.is_some() || args.plugin.is_some() || args.queue.is_some();
     if !is_granted && let Some(limits) = limits(&args, stdin.as_deref()) {
         limits.apply(&mut rules, &mut grants);
     }
@@ -310,8 +309,8 @@ impl Trial {
 }
 
 /// The task of a dead letter in the Redis of the configuration.
-async fn dead_letter(path: &Path, queue: &str, id: &str) -> Result<ExportedTask, CommandError> {
-    let config = Config::load(path).map_err(|errors| CommandError::Config(errors.to_string()))?;
+async fn dead_letter(named: Option<&Path>, queue: &str, id: &str) -> Result<ExportedTask, CommandError> {
+    let config = load(named)?;
     match exported(&config, queue, id).await {
         Ok(task) => Ok(task),
         Err(failure) => Err(explain(failure, &config, None).await),
@@ -321,19 +320,18 @@ async fn dead_letter(path: &Path, queue: &str, id: &str) -> Result<ExportedTask,
 /// The plugin's name, the rules of its queue and its grants: from the configuration where one was asked for,
 /// else the defaults.
 fn granted(
-    path: &Path,
-    is_named: bool,
+    named: Option<&Path>,
     args: &TryArgs,
 ) -> Result<(String, config::QueueRules, config::Plugin), CommandError> {
     let stem = args.handler.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    if !is_named && args.plugin.is_none() && args.queue.is_none() {
+    if named.is_none() && args.plugin.is_none() && args.queue.is_none() {
         // A queue with the default rules.
         let config = Config::parse("[queues.try]\n", Path::new("/tqhost.toml"), &|_| None);
         let config = config.map_err(|errors| CommandError::Config(errors.to_string()))?;
         let rules = rules(&config, "try")?.clone();
         return Ok((stem, rules, config::Plugin::default()));
     }
-    let config = Config::load(path).map_err(|errors| CommandError::Config(errors.to_string()))?;
+    let config = load(named)?;
     let of_queue = args.queue.as_deref().map(|name| rules(&config, name)).transpose()?;
     let plugin = args.plugin.clone().or_else(|| of_queue.map(|queue| queue.plugin.clone())).unwrap_or(stem);
     let user = config.queues.iter().find(|queue| queue.plugin == plugin);
@@ -350,6 +348,10 @@ fn granted(
         return Err(CommandError::Config(format!("{} has no queue", config.path.display())));
     };
     Ok((plugin, rules.clone(), grants))
+}
+
+fn load(named: Option<&Path>) -> Result<Config, CommandError> {
+    Config::load(&config_file(named)?).map_err(|errors| CommandError::Config(errors.to_string()))
 }
 
 /// Where compiled handlers are kept between trials.

@@ -90,7 +90,7 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
     match read {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err("there is no such file: write one (docs/configuration.md has an example), \
-                 or name it with --config"
+                 or name it with --config or TQHOST_CONFIG"
                 .into())
         }
         Err(error) => Err(format!("cannot be read: {error}")),

@@ -15,7 +15,7 @@ fn args(line: &str) -> TryArgs {
 #[test]
 fn without_a_configuration_the_defaults_hold() {
     let (plugin, rules, grants) =
-        granted(Path::new("/no/such"), false, &args("tqhost try a/b.wasm t.json")).expect("defaults");
+        granted(None, &args("tqhost try a/b.wasm t.json")).expect("defaults");
     assert_eq!(
         (plugin.as_str(), rules.timeout, rules.max_retries, grants.memory),
         ("b", Duration::from_secs(60), 3, 128 << 20)
@@ -30,7 +30,7 @@ fn grants_and_rules_come_from_the_configuration() {
                 [plugins.p]\nmemory = \"64MiB\"\n";
     fs::write(&path, text).expect("write");
     let told = |line: &str| {
-        granted(&path, true, &args(line))
+        granted(Some(&path), &args(line))
             .map(|(name, rules, grants)| (name, rules.timeout.as_secs(), grants.memory))
     };
     for line in ["tqhost try p.wasm t", "tqhost try x.wasm t --plugin p", "tqhost try x.wasm t --queue a"] {

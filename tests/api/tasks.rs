@@ -197,7 +197,8 @@ fn many_tasks_are_cancelled_by_ids_and_by_filter() {
     let dry = bench.tqhost(&["dead", "purge", "work", "--all", "--dry-run"]).ok().stdout;
     assert!(dry.starts_with("1 dead letter would be deleted, 0 skipped"), "{dry}");
     let asked = bench.tqhost(&["cancel", "work", "--all"]);
-    assert!(asked.code == 2 && asked.stderr.contains("--yes"), "nobody can be asked: {asked:?}");
+    let question = "Cancel 2 tasks of work? Nobody can be asked here: add --yes";
+    assert!(asked.code == 2 && asked.stderr.contains(question), "{asked:?}");
     let some =
         bench.tqhost(&["cancel", "work", "--all", "--match", "nothing like this", "--yes"]).ok().stdout;
     assert!(some.starts_with("0 tasks cancelled"), "{some}");

@@ -161,7 +161,8 @@ fn a_dead_letter_that_its_status_names_is_found_at_once() {
     assert_eq!(dead(&mut bench), 1_999);
     // One that no status names is looked for among all of them.
     assert_eq!(ask(&bench, &["dead", "show", "work", "id-1995"])["error"], "trap 1995");
-    assert_eq!(ask(&bench, &["dead", "purge", "work", "id-1995", "id-5", "nobody"]), counts(2, 1));
+    let purge = bench.tqhost(&["dead", "purge", "work", "id-1995", "id-5", "nobody", "--json"]);
+    assert_eq!(purge.ends_with(1).json(), counts(2, 1));
 }
 
 /// Runs a command at a terminal. When it asks, `meanwhile` happens, and the answer is these keys. Gives its
@@ -375,15 +376,48 @@ fn what_a_purge_has_written_can_be_brought_back() {
 
     let other = bench.dir.path().join("other.jsonl");
     let other = other.to_str().expect("a path");
-    let some = ask(&bench, &["dead", "purge", "work", "id-1", "nobody", "--out", other]);
+    let skips = |args: &[&str]| -> Value {
+        bench.tqhost(&[&["dead", "purge", "work"], args, &["--out", other, "--json"]].concat()).ends_with(1).json()
+    };
+    let some = skips(&["id-1", "nobody"]);
     assert_eq!((&some["succeeded"], &some["skipped"], &some["written"]), (&json!(1), &json!(1), &json!(1)));
     std::fs::remove_file(other).expect("remove");
-    let none = ask(&bench, &["dead", "purge", "work", "nobody", "--out", other]);
+    let none = skips(&["nobody"]);
     assert_eq!((&none["written"], std::fs::read(other).expect("a file")), (&json!(0), Vec::new()));
     assert_eq!(import_of(&bench, other), counts(0, 0), "a script may go on with it");
     std::fs::remove_file(other).expect("remove");
     let none = ask(&bench, &["drain", "work", "--match", "nobody", "--yes", "--out", other]);
     assert_eq!((&none["written"], std::fs::read(other).expect("a file")), (&json!(0), Vec::new()));
+}
+
+#[test]
+fn an_export_into_a_file_leaves_the_dead_letters_where_they_are() {
+    let mut bench = with_dead(130);
+    let file = bench.dir.path().join("dead.jsonl");
+    let path = file.to_str().expect("a path");
+    let export = |bench: &Bench, chosen: &[&str]| -> Ran {
+        let _ = std::fs::remove_file(&file);
+        bench.tqhost(&[&["dead", "export", "work"], chosen, &["--out", path, "--json"]].concat())
+    };
+    let trap = export(&bench, &["--all", "--match", "trap"]).ok().json();
+    assert_eq!(trap, json!({ "written": 33, "skipped": 0, "out": path }));
+    let ids = export(&bench, &["id-1", "nobody"]).ends_with(1).json();
+    assert_eq!(ids, json!({ "written": 1, "skipped": 1, "out": path }));
+    assert_eq!((export(&bench, &["--all"]).ok().json()["written"].as_u64(), dead(&mut bench)), (Some(130), 130));
+    // An import brings all of them back.
+    let before = raw(&mut bench);
+    ask(&bench, &["dead", "purge", "work", "--all", "--yes"]);
+    assert_eq!(ask(&bench, &["dead", "import", "work", path]), counts(130, 0));
+    let sorted = |mut letters: Vec<Vec<Vec<u8>>>| {
+        letters.sort();
+        letters
+    };
+    assert_eq!(sorted(raw(&mut bench)), sorted(before), "every byte is there again");
+    // A part would be taken for the whole.
+    let _: u64 = bench.redis("DEL", DEAD);
+    let _: String = bench.redis("SET", (DEAD, "x"));
+    let failed = export(&bench, &["--all"]);
+    assert!(failed.code == 1 && !file.exists(), "{failed:?}");
 }
 
 #[test]
@@ -691,7 +725,7 @@ fn wrong_command_lines_are_told_as_json() {
     let table: [(&[&str], &str); 5] = [
         (&["queues", "--nope", "--json"], "--nope"),
         (&["--json", "explode"], "explode"),
-        (&["dead", "requeue", "work", "--json"], "<ID>"),
+        (&["dead", "requeue", "work", "--json"], "name an id, or --all"),
         (&["queues", "--json", "--log-format", "text"], "--log-format"),
         (&["dead", "--json"], "requeue"),
     ];

@@ -407,6 +407,28 @@ fn a_queue_that_is_not_configured() {
 }
 
 #[test]
+fn a_command_line_that_lacks_something_says_what() {
+    let bench = Bench::new("[queues.work]\n");
+    let all = "add --all: the filters choose among all of the queue";
+    let table: [(&str, &str); 11] = [
+        ("cancel work --match x", all),
+        ("dead requeue work --match x", all),
+        ("dead purge work --reason rejected", all),
+        ("dead export work --error x --out f", all),
+        ("cancel work --dry-run", "name an id, or --all"),
+        ("dead purge work", "name an id, or --all"),
+        ("cancel work 1-0 --match x", "the filters go with --all, not with an id"),
+        ("dead export work --all", "one dead letter is printed, as `tqhost try` reads it: add --out FILE"),
+        ("dead requeue work --all --rate 50", "\"50\" has no unit: write \"50/s\""),
+        ("tasks work --limit 0", "write a whole number from 1"),
+        ("try x.wasm t.json --attempt 0", "write a whole number from 1"),
+    ];
+    for (line, why) in table {
+        refused(&bench.tqhost(&line.split(' ').collect::<Vec<_>>()), 2, &[why]);
+    }
+}
+
+#[test]
 fn fields_that_cannot_be_enqueued() {
     let mut bench = Bench::new("[queues.work]\n");
     let table: [(&[&str], i32, &str); 7] = [

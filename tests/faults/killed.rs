@@ -202,7 +202,7 @@ fn worker_02_kill_9_around_requeue() {
         hold(&mut bench, &proxy, &script::REQUEUE, fate);
         kill_command(&bench, &proxy, &["dead", "requeue", "bad", &id]);
         assert_eq!(bench.places("bad"), Places { length: requeued, dead: 1 - requeued, ..Places::default() });
-        let told = bench.tqhost(&["dead", "requeue", "bad", &id, "--json"]).ok().json();
+        let told = bench.tqhost(&["dead", "requeue", "bad", &id, "--json"]).json();
         assert_eq!(told, json!({"succeeded": 1 - requeued, "skipped": requeued}));
         assert_eq!(bench.places("bad"), Places { length: 1, ..Places::default() }, "it came back once");
         let host = bench.host();

@@ -99,7 +99,7 @@ fn a_version_that_an_operator_withdraws_serves_nowhere_until_it_is_lifted() {
     assert_eq!(looked["back_to"], json!([digest(&first)]));
     assert_eq!(orders(&mut bench), BTreeMap::new(), "a look gives no order");
     let unnamed = bench.tqhost(&order);
-    let way_out = format!("all hosts run --version {whole}");
+    let way_out = format!("Nobody can be asked here: add --version {whole}");
     assert!(unnamed.code == 2 && unnamed.stderr.contains(&way_out), "nobody can be asked: {unnamed:?}");
     let ran = bench.tqhost(&[&order[..], &["--version", version]].concat()).ok();
     assert!(ran.stdout.contains(&format!("is withdrawn: {swap} within seconds")), "{ran:?}");

@@ -70,9 +70,12 @@ fn a_dead_letter_is_not_requeued_beside_the_task_that_took_its_id() {
     let requeue = |bench: &Bench| {
         let command = ["dead", "requeue", "work", "r", "--json"];
         let [would_be, done] = [&["--dry-run"][..], &[]]
-            .map(|more| counts(&bench.tqhost(&[&command[..], more].concat()).ok().json()));
+            .map(|more| bench.tqhost(&[&command[..], more].concat()))
+            .map(|ran| (counts(&ran.json()), ran.code));
         assert_eq!(would_be, done, "a dry run says what the command does");
-        done
+        let (counts, code) = done;
+        assert_eq!(i32::from(counts.1 > 0), code);
+        counts
     };
     send(&mut bench, "work", ("r", ""), "first", 1, "reject");
     bench.until("work", "r", "FAILED");

@@ -261,7 +261,12 @@ pub struct Ran {
 impl Ran {
     #[track_caller]
     pub fn ok(self) -> Ran {
-        assert_eq!(self.code, 0, "{self:#?}");
+        self.ends_with(0)
+    }
+
+    #[track_caller]
+    pub fn ends_with(self, code: i32) -> Ran {
+        assert_eq!(self.code, code, "{self:#?}");
         self
     }
 

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, RangedU64ValueParser, Styles, styling::AnsiColor};
+use clap::builder::{PossibleValuesParser, Styles, styling::AnsiColor};
 use clap::{Args, Parser, Subcommand};
 use strum::VariantNames as _;
 
@@ -179,9 +179,10 @@ pub(super) struct EnqueueArgs {
     pub timeout: Option<Duration>,
 }
 
-/// Reads how many are wanted.
-fn at_least_one() -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(1..)
+/// Reads a number of things, of which there is at least one.
+fn at_least_one<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
+    let number = text.parse().ok().filter(|number| *number > 0).and_then(|number| N::try_from(number).ok());
+    number.ok_or_else(|| "write a whole number from 1".to_owned())
 }
 
 /// Checks a rate, and keeps its text.
@@ -284,7 +285,7 @@ pub(super) struct TryArgs {
     #[arg(long, value_name = "NAME")]
     pub queue: Option<String>,
     /// Which attempt at the task this is [default: the dead letter's, or 1]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "NUMBER", value_parser = at_least_one::<u32>)]
     pub attempt: Option<u32>,
     /// The task's id; those of a list are ID-1, ID-2 and so on [default: the dead letter's, or try]
     #[arg(long, value_name = "ID")]
@@ -350,7 +351,7 @@ pub(super) struct TasksArgs {
     #[arg(long)]
     pub fields: bool,
     /// List no more than this
-    #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = at_least_one())]
+    #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = at_least_one::<usize>)]
     pub limit: usize,
     /// Go on where a list ended that had this as `next`
     #[arg(long, value_name = "NEXT")]
@@ -362,7 +363,7 @@ pub(super) struct CancelArgs {
     /// The queue's name in the configuration
     pub queue: String,
     /// Task ids, at most 1000, as enqueue printed them; or names that the queue's `id` gives to tasks
-    #[arg(value_name = "ID", conflicts_with = "all", required_unless_present = "all")]
+    #[arg(value_name = "ID", conflicts_with = "all")]
     pub ids: Vec<String>,
     /// All that have not ended, or those of them that match the filters
     #[arg(long)]
@@ -419,12 +420,14 @@ pub(super) struct DrainArgs {
 pub(super) enum DeadCommand {
     /// List dead letters, the newest first; or count them in groups
     List(DeadListArgs),
-    /// Print a dead letter as a file for `tqhost try`: the task with its id, attempt, limits and fields
+    /// Print a dead letter as a file for `tqhost try`: the task with its id, attempt, limits and fields; or
+    /// write several to a file
     Export {
-        /// The queue's name in the configuration
-        queue: String,
-        /// The task's id, or the name that the queue's `id` gives to it
-        id: String,
+        #[command(flatten)]
+        chosen: RedriveArgs,
+        /// Write them to this new file, as JSON Lines with every byte of them, which `dead import` reads
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
     },
     /// Show a dead letter with its fields
     Show {
@@ -437,6 +440,9 @@ pub(super) enum DeadCommand {
     Requeue {
         #[command(flatten)]
         chosen: RedriveArgs,
+        /// Count only, and change nothing
+        #[arg(long)]
+        dry_run: bool,
         /// No faster than this, like 50/s: what failed once should not come back all at once
         #[arg(long, value_name = "RATE", value_parser = checked_rate)]
         rate: Option<String>,
@@ -445,6 +451,9 @@ pub(super) enum DeadCommand {
     Purge {
         #[command(flatten)]
         chosen: RedriveArgs,
+        /// Count only, and change nothing
+        #[arg(long)]
+        dry_run: bool,
         /// Do not ask before deleting with --all
         #[arg(long)]
         yes: bool,
@@ -483,7 +492,7 @@ pub(super) struct DeadListArgs {
     #[arg(long, conflicts_with = "by")]
     pub fields: bool,
     /// List no more than this; with --by: no more groups
-    #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = at_least_one())]
+    #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = at_least_one::<usize>)]
     pub limit: usize,
     /// Go on where a list ended that had this as `next`
     #[arg(long, value_name = "NEXT")]
@@ -495,14 +504,11 @@ pub(super) struct RedriveArgs {
     /// The queue's name in the configuration
     pub queue: String,
     /// Task ids, or names that the queue's `id` gives to tasks
-    #[arg(value_name = "ID", conflicts_with = "all", required_unless_present = "all")]
+    #[arg(value_name = "ID", conflicts_with = "all")]
     pub ids: Vec<String>,
     /// All that are there now, or those of them that match the filters, which go with this option only
     #[arg(long)]
     pub all: bool,
-    /// Count only, and change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub filter: DeadFilterArgs,
 }
@@ -557,15 +563,11 @@ mod tests {
         assert_eq!(refused("tqhost enqueue q a=1 --jsonl f"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost enqueue q a=1 --timeout 5m"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost enqueue q a=1 --delay 10"), ErrorKind::ValueValidation);
-        assert_eq!(refused("tqhost dead requeue q"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost dead requeue q 1-0 --all"), ErrorKind::ArgumentConflict);
-        assert_eq!(refused("tqhost dead requeue q --reason rejected"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost dead list q --by colour"), ErrorKind::InvalidValue);
-        assert_eq!(refused("tqhost cancel q"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost cancel q 1-0 --all"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost cancel q 1-0 2-0 --all --dry-run"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost cancel q 1-0 --yes"), ErrorKind::ArgumentConflict);
-        assert_eq!(refused("tqhost cancel q --dry-run"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost enqueue q --dry-run"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost enqueue q a=1 --key k --dry-run"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost enqueue q a=1 --wait --dry-run"), ErrorKind::ArgumentConflict);

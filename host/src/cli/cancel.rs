@@ -10,10 +10,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::args::CancelArgs;
-use super::confirm::{can_ask, confirm};
-use super::context::{open, rules};
+use super::confirm::confirm;
+use super::context::open;
 use super::exit::CommandError;
-use super::filters::only_with_all;
+use super::filters::check_choice;
 use super::jobs::carry_out;
 use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
@@ -29,38 +29,31 @@ use crate::queue::{Queue, Status, TaskFilter};
 
 /// For how long one step looks at tasks, so that Ctrl-C ends the command soon.
 const STEP_TIME: Duration = Duration::from_secs(1);
-/// The message where nobody can be asked.
-const ALONE: &str = "cancel --all cancels all that match: add --yes where nobody can be asked";
 
 pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Result<(), CommandError> {
     let CancelArgs { queue: name, ids, all, state, filter, dry_run, yes } = args;
     out.dry_run = dry_run;
     let filter = filter.filter(config);
+    check_choice(&ids, all, &filter)?;
+    let queue = open(config, &name).await?;
     if !all {
-        only_with_all(&filter, false)?;
         if ids.len() > MOST_IDS {
             let why = format!("{} ids are too many for one command: it takes {MOST_IDS}", ids.len());
             return Err(CommandError::Usage(why));
         }
-        let queue = open(config, &name).await?;
         return match (&ids[..], dry_run) {
             ([id], false) => one(config, &queue, id, out).await,
             ([id], true) => look(&queue, id, out).await,
             _ => several(config, &queue, &ids, dry_run, out).await,
         };
     }
-    rules(config, &name)?;
-    if !dry_run && !yes && !can_ask() {
-        return Err(CommandError::Usage(ALONE.into()));
-    }
     let state: Option<ListedState> = state.as_deref().and_then(|state| state.parse().ok());
     let states = state.as_ref().map_or(&CANCELLABLE[..], std::slice::from_ref);
-    let queue = open(config, &name).await?;
     let mut many =
         ManyTasks { queue: &queue, states, filter: &filter, deed: Deed::Cancel, only: state, counted: None };
     if !dry_run && !yes {
         let question = format!("Cancel {} of {name}?", text::plural(many.count().await?, "task"));
-        confirm(&question, ALONE, "nothing was cancelled").await?;
+        confirm(&question, "--yes", "nothing was cancelled").await?;
     }
     let done = many.run(config, dry_run).await?;
     match out.json {

@@ -7,16 +7,11 @@ use anyhow::{Context, anyhow};
 use super::exit::CommandError;
 use crate::shutdown::Signals;
 
-/// Whether somebody can be asked.
-pub(super) fn can_ask() -> bool {
-    io::stdin().is_terminal()
-}
-
 /// Asks, and fails unless the answer is yes; Ctrl-C or SIGTERM is a no. `nothing` says what was not done
-/// then. `alone` is the message where nobody can be asked.
-pub(super) async fn confirm(question: &str, alone: &str, nothing: &str) -> Result<(), CommandError> {
-    if !can_ask() {
-        return Err(CommandError::Usage(alone.to_owned()));
+/// then. `option` is the one that answers where nobody can be asked.
+pub(super) async fn confirm(question: &str, option: &str, nothing: &str) -> Result<(), CommandError> {
+    if !io::stdin().is_terminal() {
+        return Err(CommandError::Usage(format!("{question} Nobody can be asked here: add {option}")));
     }
     let mut signals = Signals::listen()?;
     let mut stderr = io::stderr();

@@ -136,10 +136,7 @@ pub(super) async fn roll_back(
         (false, by) if by.is_empty() => {
             let (seen, words) = (view.order.version.clone(), withdrawn(&view, true));
             let question = format!("version {} of {plugin} {words}. Roll it back?", short(&seen));
-            let alone = format!(
-                "name the version that is to stop, where nobody can be asked: all hosts run --version {seen}"
-            );
-            confirm(&question, &alone, "nothing was rolled back").await?;
+            confirm(&question, &format!("--version {seen}"), "nothing was rolled back").await?;
             let by = operator();
             let given = operations::withdraw(&link, &plugin, &seen, &why, &by);
             match CommandProgress::begin()?.unless_interrupted(given).await {

@@ -1,8 +1,8 @@
 //! `tqhost dead`: list, show, export.
 //!
 //! In: a queue, and which of its dead letters the command is for. Out: a table, or one dead letter with its
-//! fields. Not here: groups (`dead_groups`), requeue and purge (`redrive`), the way back (`import`), how they
-//! are found (`operations::dead`).
+//! fields. Not here: groups (`dead_groups`), requeue, purge and files (`redrive`), the way back (`import`),
+//! how they are found (`operations::dead`).
 
 use anyhow::anyhow;
 use jiff::tz::TimeZone;
@@ -12,6 +12,7 @@ use super::args::{DeadCommand, DeadListArgs};
 use super::context::open;
 use super::exit::CommandError;
 use super::field_lines::{self, MOST_BYTES};
+use super::filters::check_choice;
 use super::output::{Out, Paint, Tone, sheet};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::table::{Cell, Column, TextTable};
@@ -35,15 +36,27 @@ pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) ->
     match command {
         DeadCommand::List(args) => list(config, args, out).await,
         DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,
-        DeadCommand::Export { queue, id } => {
-            let task = exported(config, &queue, &id).await?;
-            out.line(task.write());
+        DeadCommand::Export { chosen, out: Some(file) } => redrive::export(config, chosen, &file, out).await,
+        DeadCommand::Export { chosen, out: None } => {
+            check_choice(&chosen.ids, chosen.all, &chosen.filter.clone().filter(config))?;
+            let [id] = &chosen.ids[..] else {
+                let why = "one dead letter is printed, as `tqhost try` reads it: add --out FILE for several";
+                return Err(CommandError::Usage(why.into()));
+            };
+            out.line(exported(config, &chosen.queue, id).await?.write());
             Ok(())
         }
-        DeadCommand::Requeue { chosen, rate } => redrive::requeue(config, chosen, rate, out).await,
-        DeadCommand::Purge { chosen, yes, out: None } => redrive::purge(config, chosen, yes, out).await,
-        DeadCommand::Purge { chosen, yes, out: Some(file) } => {
-            redrive::purge_into(config, chosen, yes, &file, out).await
+        DeadCommand::Requeue { chosen, dry_run, rate } => {
+            out.dry_run = dry_run;
+            redrive::requeue(config, chosen, rate, out).await
+        }
+        DeadCommand::Purge { chosen, dry_run, yes, out: file } => {
+            out.dry_run = dry_run;
+            let chosen = redrive::choose_for_purge(config, chosen, yes || dry_run).await?;
+            match file {
+                None => redrive::purge(config, chosen, out).await,
+                Some(file) => redrive::purge_into(chosen, &file, out).await,
+            }
         }
         DeadCommand::Import(args) => import::run(config, args, out).await,
     }

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::args::DrainArgs;
 use super::cancel::{ManyTasks, sentence, so_far, stopped};
-use super::confirm::{can_ask, confirm};
-use super::context::{open, rules};
+use super::confirm::confirm;
+use super::context::open;
 use super::exit::CommandError;
 use super::kept::KeptFile;
 use super::output::Out;
@@ -23,8 +23,6 @@ use crate::operations::{
     BulkCancelled, CancelWalk, DRAINABLE, OperationError, cancel_waiting, drained_lines, patiently,
 };
 
-/// The message where nobody can be asked.
-const ALONE: &str = "drain cancels all that wait: add --yes where nobody can be asked";
 /// Why some tasks are skipped.
 const WHY: &str = "had ended or begun meanwhile";
 
@@ -42,17 +40,13 @@ pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> Resu
     let DrainArgs { queue: name, filter, dry_run, yes, out: file } = args;
     out.dry_run = dry_run;
     let filter = filter.filter(config);
-    rules(config, &name)?;
-    if !dry_run && !yes && !can_ask() {
-        return Err(CommandError::Usage(ALONE.into()));
-    }
     let queue = open(config, &name).await?;
     let (states, filter) = (&DRAINABLE[..], &filter);
     let mut many = ManyTasks { queue: &queue, states, filter, deed: Deed::Drain, only: None, counted: None };
     if !dry_run && !yes {
         let which = if filter.is_empty() { "that wait in" } else { "that wait and match in" };
         let count = text::plural(many.count().await?, "task");
-        confirm(&format!("Cancel {count} {which} {name}?"), ALONE, "nothing was cancelled").await?;
+        confirm(&format!("Cancel {count} {which} {name}?"), "--yes", "nothing was cancelled").await?;
     }
     if let Some(file) = file {
         return into_file(config, &many, &file, out).await;
@@ -76,8 +70,8 @@ async fn into_file(
     let ended = keep_and_cancel(config, many, &mut file, &mut done, &mut progress).await;
     drop(progress);
     let (name, written) = (file.name(), file.written);
-    if ended.is_err() {
-        file.give_up();
+    if ended.is_err() && written == 0 {
+        file.remove();
     }
     ended?;
     if out.json {

@@ -96,10 +96,14 @@ impl DeadFilterArgs {
     }
 }
 
-/// Refuses a filter beside ids: a mistake must not become another choice.
-pub(super) fn only_with_all(filter: &TaskFilter, is_all: bool) -> Result<(), CommandError> {
-    if is_all || filter.is_empty() {
-        return Ok(());
-    }
-    Err(CommandError::Usage("the filters go with --all, not with an id".into()))
+/// Refuses a choice that is none, and filters without --all: a mistake must not become another choice.
+pub(super) fn check_choice(ids: &[String], is_all: bool, filter: &TaskFilter) -> Result<(), CommandError> {
+    let why = match (ids.is_empty(), filter.is_empty()) {
+        _ if is_all => return Ok(()),
+        (false, true) => return Ok(()),
+        (false, false) => "the filters go with --all, not with an id",
+        (true, false) => "add --all: the filters choose among all of the queue",
+        (true, true) => "name an id, or --all",
+    };
+    Err(CommandError::Usage(why.into()))
 }

@@ -59,10 +59,8 @@ impl KeptFile {
         self.path.display().to_string()
     }
 
-    /// Takes a file without lines away again, as its command has failed and may be repeated.
-    pub(super) fn give_up(self) {
-        if self.written == 0 {
-            let _ = fs::remove_file(&self.path);
-        }
+    /// Takes the file away again, as its command has failed and may be repeated.
+    pub(super) fn remove(self) {
+        let _ = fs::remove_file(&self.path);
     }
 }

@@ -1,19 +1,20 @@
-//! `tqhost dead requeue` and `purge`.
+//! `tqhost dead requeue`, `purge` and `export --out`.
 //!
-//! In: a queue, and which of its dead letters the command is for. Out: how many were requeued or deleted. An
-//! operation on all that match goes in steps, so that Ctrl-C ends it with a figure. Not here: how a step is
-//! carried out (`queue::redrive`).
+//! In: a queue, and which of its dead letters the command is for. Out: how many were requeued, deleted or
+//! written. An operation on all that match goes in steps, so that Ctrl-C ends it with a figure. Not here: how
+//! a step is carried out (`queue::redrive`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use serde_json::json;
 
 use super::args::RedriveArgs;
-use super::confirm::{can_ask, confirm};
-use super::context::{open, rules};
+use super::confirm::confirm;
+use super::context::open;
 use super::exit::CommandError;
-use super::filters::only_with_all;
+use super::filters::check_choice;
 use super::jobs::carry_out;
 use super::kept::KeptFile;
 use super::output::Out;
@@ -29,11 +30,9 @@ use crate::queue::{Queue, RedriveError, Redriven};
 /// The most that one step looks at, and for how long.
 const STEP: u64 = 2_000;
 const STEP_TIME: Duration = Duration::from_secs(1);
-/// The message of a purge that has to ask.
-const ALONE: &str = "purge --all deletes for good: add --yes where nobody can be asked";
 
 /// Which dead letters of a queue a command is for.
-struct Chosen {
+pub(super) struct Chosen {
     queue: Queue,
     choice: DeadChoice,
     /// The walk through those that were counted before somebody was asked, and how many they are. None: all
@@ -41,12 +40,37 @@ struct Chosen {
     counted: Option<(DeadWalk, u64)>,
 }
 
+impl Chosen {
+    /// How the command ends: with exit code 1 if it was for an id on which it could not act. Of all that
+    /// match, none is missing.
+    fn end(&self, skipped: u64) -> Result<(), CommandError> {
+        match self.choice {
+            DeadChoice::Ids(_) if skipped > 0 => Err(CommandError::Reported),
+            _ => Ok(()),
+        }
+    }
+}
+
 async fn choose(config: &Config, args: RedriveArgs) -> Result<Chosen, CommandError> {
     let filter = args.filter.filter(config);
-    only_with_all(&filter, args.all)?;
+    check_choice(&args.ids, args.all, &filter)?;
     let queue = open(config, &args.queue).await?;
     let choice = if args.all { DeadChoice::All(filter) } else { DeadChoice::Ids(args.ids) };
     Ok(Chosen { queue, choice, counted: None })
+}
+
+/// Asks, unless ids are named or the answer is `yes`.
+pub(super) async fn choose_for_purge(
+    config: &Config,
+    args: RedriveArgs,
+    yes: bool,
+) -> Result<Chosen, CommandError> {
+    let asks = args.all && !yes;
+    let mut chosen = choose(config, args).await?;
+    if asks {
+        ask(&mut chosen).await?;
+    }
+    Ok(chosen)
 }
 
 pub(super) async fn requeue(
@@ -55,46 +79,29 @@ pub(super) async fn requeue(
     rate: Option<String>,
     out: &mut Out,
 ) -> Result<(), CommandError> {
-    let dry_run = args.dry_run;
-    out.dry_run = dry_run;
     let chosen = choose(config, args).await?;
-    let (sum, done) = match dry_run {
+    let (sum, done) = match out.dry_run {
         true => (count(&chosen, Counted::Requeued).await?, "would be requeued"),
         false => (run(config, &chosen, Deed::Requeue, rate).await?, "requeued"),
     };
-    print(sum, done, out);
-    Ok(())
+    tell(&chosen, sum, done, out)
 }
 
-/// Asks, where that is needed.
-async fn choose_for_purge(config: &Config, args: RedriveArgs, yes: bool) -> Result<Chosen, CommandError> {
-    let asks = args.all && !yes && !args.dry_run;
-    if asks && !can_ask() {
-        return Err(CommandError::Usage(ALONE.into()));
-    }
-    let mut chosen = choose(config, args).await?;
-    if asks {
-        ask(&mut chosen).await?;
-    }
-    Ok(chosen)
-}
-
-pub(super) async fn purge(
-    config: &Config,
-    args: RedriveArgs,
-    yes: bool,
-    out: &mut Out,
-) -> Result<(), CommandError> {
-    rules(config, &args.queue)?;
-    let dry_run = args.dry_run;
-    out.dry_run = dry_run;
-    let chosen = choose_for_purge(config, args, yes).await?;
-    let (sum, done) = match dry_run {
+pub(super) async fn purge(config: &Config, chosen: Chosen, out: &mut Out) -> Result<(), CommandError> {
+    let (sum, done) = match out.dry_run {
         true => (count(&chosen, Counted::Purged).await?, "would be deleted"),
         false => (run(config, &chosen, Deed::Purge, None).await?, "deleted"),
     };
-    print(sum, done, out);
-    Ok(())
+    tell(&chosen, sum, done, out)
+}
+
+/// Tells the result. `done` is the word for what became of the dead letters.
+fn tell(chosen: &Chosen, sum: Redriven, done: &str, out: &mut Out) -> Result<(), CommandError> {
+    match out.json {
+        true => out.json(&sum),
+        false => out.line(sentence(sum, done)),
+    }
+    chosen.end(sum.skipped)
 }
 
 /// The result of a purge into a file.
@@ -108,77 +115,99 @@ struct PurgedInto {
 }
 
 /// Writes the dead letters into a file, and deletes those that were written.
-pub(super) async fn purge_into(
-    config: &Config,
-    args: RedriveArgs,
-    yes: bool,
-    file: &Path,
-    out: &mut Out,
-) -> Result<(), CommandError> {
-    rules(config, &args.queue)?;
-    let asked = args.ids.len() as u64;
-    let chosen = choose_for_purge(config, args, yes).await?;
-    let mut file = KeptFile::create(file)?;
-    let mut progress = CommandProgress::begin()?;
-    let done = keep_and_delete(&chosen, &mut file, &mut progress).await;
-    drop(progress);
+pub(super) async fn purge_into(chosen: Chosen, path: &Path, out: &mut Out) -> Result<(), CommandError> {
+    let mut file = KeptFile::create(path)?;
+    let done = keep(&chosen, &mut file, true).await;
     let (name, written) = (file.name(), file.written);
-    if done.is_err() {
-        file.give_up();
+    if done.is_err() && written == 0 {
+        file.remove();
     }
-    let deleted = done?;
-    let skipped = match chosen.choice {
-        DeadChoice::Ids(_) => asked.saturating_sub(deleted),
-        DeadChoice::All(_) => written - deleted,
+    let succeeded = done?;
+    let skipped = match &chosen.choice {
+        DeadChoice::Ids(ids) => (ids.len() as u64).saturating_sub(succeeded),
+        DeadChoice::All(_) => written - succeeded,
     };
     if out.json {
-        out.json(&PurgedInto { succeeded: deleted, skipped, out: name, written });
-        return Ok(());
+        out.json(&PurgedInto { succeeded, skipped, out: name, written });
+    } else {
+        let done = Redriven { succeeded, skipped, without_flow: 0 };
+        out.line(format!("{}; {name} has {written}", sentence(done, "deleted")));
     }
-    let done = Redriven { succeeded: deleted, skipped, without_flow: 0 };
-    out.line(format!("{}; {name} has {written}", sentence(done, "deleted")));
-    Ok(())
+    chosen.end(skipped)
 }
 
-/// Gives how many were deleted.
-async fn keep_and_delete(
-    chosen: &Chosen,
-    file: &mut KeptFile,
-    progress: &mut CommandProgress,
-) -> Result<u64, CommandError> {
+/// Writes the dead letters into a file, and leaves them where they are.
+pub(super) async fn export(
+    config: &Config,
+    args: RedriveArgs,
+    path: &Path,
+    out: &mut Out,
+) -> Result<(), CommandError> {
+    let chosen = choose(config, args).await?;
+    let mut file = KeptFile::create(path)?;
+    if let Err(error) = keep(&chosen, &mut file, false).await {
+        // A part would be taken for the whole.
+        file.remove();
+        return Err(error);
+    }
+    let (name, written) = (file.name(), file.written);
+    let skipped = match &chosen.choice {
+        DeadChoice::Ids(ids) => (ids.len() as u64).saturating_sub(written),
+        DeadChoice::All(_) => 0,
+    };
+    match out.json {
+        true => out.json(&json!({ "written": written, "skipped": skipped, "out": name })),
+        false => {
+            let done = Redriven { succeeded: written, skipped, without_flow: 0 };
+            out.line(sentence(done, &format!("written to {name}")));
+        }
+    }
+    chosen.end(skipped)
+}
+
+/// Writes the dead letters into the file, and deletes those that are on the disk, if `deletes` says so. Gives
+/// how many were deleted.
+async fn keep(chosen: &Chosen, file: &mut KeptFile, deletes: bool) -> Result<u64, CommandError> {
     let Chosen { queue, choice, counted } = chosen;
+    let mut progress = CommandProgress::begin()?;
+    let what = if deletes { "deleted" } else { "written" };
     let mut rest = if let Some((walk, _)) = counted {
         DeadRest::Matching(walk.clone())
     } else {
         let begun = patiently(|| queue.begin_chosen(choice));
         match progress.long_step("looking for dead letters", begun).await {
             StepEnd::Done(begun) => begun?,
-            StepEnd::Cut => return Err(interrupted(&known(0, false, "deleted"))),
+            StepEnd::Cut => return Err(interrupted(&known(0, false, what))),
         }
     };
     let mut deleted = 0;
     loop {
-        let so_far = |in_doubt| known(deleted, in_doubt, "deleted");
+        let so_far = |in_doubt| known(deleted, in_doubt, what);
         let page = match progress.step(patiently(|| queue.chosen_page(choice, &rest))).await {
             StepEnd::Done(page) => page.map_err(|error| CommandError::from(error).context(&so_far(false)))?,
             StepEnd::Cut => return Err(interrupted(&so_far(false))),
         };
         file.add(&letter_lines(&page.letters)).map_err(|error| error.context(&so_far(false)))?;
-        let entries: Vec<&str> = page.letters.iter().map(|letter| letter.entry.as_str()).collect();
-        deleted += match progress.step(queue.delete_dead(&entries)).await {
-            StepEnd::Done(Ok(count)) => count,
-            StepEnd::Done(Err(error)) => {
-                let in_doubt = error.is_connection();
-                return Err(CommandError::from(error).context(&so_far(in_doubt)));
-            }
-            StepEnd::Cut => return Err(interrupted(&so_far(true))),
-        };
+        if deletes {
+            let entries: Vec<&str> = page.letters.iter().map(|letter| letter.entry.as_str()).collect();
+            deleted += match progress.step(queue.delete_dead(&entries)).await {
+                StepEnd::Done(Ok(count)) => count,
+                StepEnd::Done(Err(error)) => {
+                    let in_doubt = error.is_connection();
+                    return Err(CommandError::from(error).context(&so_far(in_doubt)));
+                }
+                StepEnd::Cut => return Err(interrupted(&so_far(true))),
+            };
+        }
         let Some(next) = page.next else { return Ok(deleted) };
         rest = next;
         if progress.is_interrupted() {
-            return Err(interrupted(&known(deleted, false, "deleted")));
+            return Err(interrupted(&known(deleted, false, what)));
         }
-        progress.tell(|| format!("{} written and deleted", text::plural(deleted, "dead letter")));
+        progress.tell(|| {
+            let done = if deletes { "written and deleted" } else { "written" };
+            format!("{} {done}", text::plural(file.written, "dead letter"))
+        });
     }
 }
 
@@ -193,7 +222,7 @@ async fn ask(chosen: &mut Chosen) -> Result<(), CommandError> {
     let which = if is_all { "" } else { " that match" };
     let name = &chosen.queue.rules.name;
     let question = format!("Delete {}{which} of {name} for good?", text::plural(count, "dead letter"));
-    confirm(&question, ALONE, "nothing was deleted").await
+    confirm(&question, "--yes", "nothing was deleted").await
 }
 
 /// Requeues or deletes them: all that match as a job.
@@ -283,13 +312,6 @@ fn known(succeeded: u64, in_doubt: bool, what: &str) -> String {
             if in_doubt { "at least " } else { "" },
             text::plural(done, "dead letter")
         ),
-    }
-}
-
-fn print(done: Redriven, what: &str, out: &mut Out) {
-    match out.json {
-        true => out.json(&done),
-        false => out.line(sentence(done, what)),
     }
 }
 

@@ -80,10 +80,18 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{shown} is too big"))
 }
 
-/// Reads `100/s`, `30/m` or `1000/h`. The error continues a sentence that begins with the text.
+/// Reads `100/s`, `30/m` or `1000/h`.
 pub(crate) fn parse_rate(text: &str) -> Result<Rate, String> {
-    let wrong =
-        || format!("is not a rate: write a whole number from 1 to {MAX_RATE} and s, m or h, like \"100/s\"");
+    let shown = show_text(text);
+    let wrong = || {
+        format!(
+            "{shown} is not a rate: write a whole number from 1 to {MAX_RATE} and s, m or h, like \"100/s\""
+        )
+    };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number(text) {
+        return Err(format!("{shown} has no unit: write \"{text}/s\""));
+    }
     let (count, unit) = text.split_once('/').ok_or_else(wrong)?;
     let per = match unit {
         "s" => Duration::from_secs(1),
@@ -91,9 +99,8 @@ pub(crate) fn parse_rate(text: &str) -> Result<Rate, String> {
         "h" => Duration::from_secs(3600),
         _ => return Err(wrong()),
     };
-    let is_number = !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
-    let count =
-        count.parse().ok().filter(|count| is_number && (1..=MAX_RATE).contains(count)).ok_or_else(wrong)?;
+    let count = Some(count).filter(|count| is_number(count)).and_then(|count| count.parse().ok());
+    let count = count.filter(|count| (1..=MAX_RATE).contains(count)).ok_or_else(wrong)?;
     Ok(Rate { count, per })
 }
 
@@ -149,7 +156,7 @@ mod tests {
         );
         for bad in ["", "100", "0/s", "+1/s", "1.5/s", "1000001/s", "10/d", "/s", "10/"] {
             let why = parse_rate(bad).expect_err(bad);
-            assert!(why.contains("like \"100/s\""), "{why}");
+            assert!(why.contains(&format!("{bad:?} ")) && why.contains("\"100/s\""), "{why}");
         }
     }
 

@@ -192,6 +192,45 @@ fn a_delayed_task_is_pending_and_starts_no_earlier() {
 }
 
 #[test]
+fn several_queues_are_paused_resumed_and_examined_one_after_the_other() {
+    let queue = |name: &str| format!("[queues.{name}]\nhold = {{ after = 5, for = \"1h\" }}\n");
+    let mut bench = Bench::new(&["a", "b", "c"].map(queue).concat());
+    for command in ["pause", "resume", "doctor"] {
+        let ran = bench.tqhost(&[command]);
+        assert!(ran.code == 2 && ran.stderr.contains("name a queue, or --all"), "{ran:?}");
+        let ran = bench.tqhost(&[command, "a", "nosuch"]);
+        assert!(ran.code == 2 && ran.stdout.is_empty(), "a wrong name is found before anything is done: {ran:?}");
+    }
+    let changed = |queue: &str, paused: bool| json!({ "queue": queue, "paused": paused, "changed": true });
+    let view = ask(&bench, &["pause", "a", "b"]);
+    assert_eq!(view, json!({ "queues": [changed("a", true), changed("b", true)], "failed": [] }));
+    let text = bench.tqhost(&["pause", "--all"]).ok().stdout;
+    let lines = ["a was paused already", "b was paused already", "c is paused in all hosts; what runs goes on"];
+    assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+
+    // One that fails does not keep the others back.
+    let _: u64 = bench.redis("HSET", ("tq:{b}:hold", "x", "y"));
+    let view = skips(&bench, &["resume", "--all"]);
+    assert_eq!(view["queues"], json!([changed("a", false), changed("c", false)]));
+    assert_eq!(view["failed"][0]["queue"], "b");
+    let why = view["failed"][0]["why"].as_str().expect("a text");
+    assert!(why.contains("a key of the queue b has another type"), "{why}");
+    let ran = bench.tqhost(&["resume", "c", "b"]).ends_with(1);
+    assert_eq!((&*ran.stdout, &*ran.stderr), ("c was neither paused nor held\n", &*format!("tqhost: b: {why}\n")));
+    let alone = bench.tqhost(&["resume", "b"]).ends_with(1);
+    assert_eq!(alone.stderr, format!("tqhost: {why}\n"));
+
+    let _: u64 = bench.redis("DEL", "tq:{b}:hold");
+    let _: String = bench.redis("SET", ("b", "x"));
+    let view = skips(&bench, &["doctor", "--all"]);
+    let told = |report: &Value| (report["queue"].as_str().expect("a name").to_owned(), report["ok"] == true);
+    let told: Vec<_> = view["queues"].as_array().expect("a list").iter().map(told).collect();
+    assert_eq!(told, [("a", true), ("b", false), ("c", true)].map(|(name, ok)| (name.to_owned(), ok)));
+    let ran = bench.tqhost(&["doctor", "a", "b"]).ends_with(1);
+    assert!(ran.stdout.starts_with("a: Nothing is wrong.\n") && ran.stdout.contains("wrong-type"), "{ran:?}");
+}
+
+#[test]
 fn a_watched_task_shows_every_change_until_its_end() {
     let bench = Bench::new("[queues.slow]\nplugin = \"progress\"\n");
     let host = bench.host();

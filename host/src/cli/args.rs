@@ -12,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use strum::VariantNames as _;
 
 use super::control::{LiftArgs, PauseArgs, ReloadArgs, RollbackArgs};
+use super::doctor::DoctorArgs;
 use super::filters::{DeadFilterArgs, TaskFilterArgs};
 use super::jobs::JobsArgs;
 use crate::config::units::{parse_duration, parse_rate};
@@ -72,22 +73,15 @@ pub(super) enum Command {
     Retry(RetryArgs),
     /// Cancel all tasks that wait in a queue: queued, delayed or held; what runs goes on
     Drain(DrainArgs),
-    /// Let all hosts stop claiming tasks of a queue; what runs goes on
+    /// Let all hosts stop claiming tasks of queues; what runs goes on
     Pause(PauseArgs),
-    /// Let all hosts claim tasks of a paused or held queue again
+    /// Let all hosts claim tasks of paused or held queues again
     Resume(PauseArgs),
     /// Show how much is in the queues, how old it is and who works on it
     Queues(QueuesArgs),
     /// Check that every task of a queue is in exactly one place, and that nothing is stuck or orphaned;
     /// hosts may be running
-    Doctor {
-        /// The queue's name in the configuration
-        queue: String,
-        /// Repair what can be repaired: put back tasks that no host would run, report lost tasks on their
-        /// status
-        #[arg(long)]
-        fix: bool,
-    },
+    Doctor(DoctorArgs),
     /// Look at the stream, group, list and dead letters that another consumer left, and take them over; or
     /// give them back
     Adopt(AdoptArgs),

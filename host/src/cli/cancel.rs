@@ -35,12 +35,12 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Res
     out.dry_run = dry_run;
     let filter = filter.filter(config);
     check_choice(&ids, all, &filter)?;
+    if ids.len() > MOST_IDS {
+        let why = format!("{} ids are too many for one command: it takes {MOST_IDS}", ids.len());
+        return Err(CommandError::Usage(why));
+    }
     let queue = open(config, &name).await?;
     if !all {
-        if ids.len() > MOST_IDS {
-            let why = format!("{} ids are too many for one command: it takes {MOST_IDS}", ids.len());
-            return Err(CommandError::Usage(why));
-        }
         return match (&ids[..], dry_run) {
             ([id], false) => one(config, &queue, id, out).await,
             ([id], true) => look(&queue, id, out).await,

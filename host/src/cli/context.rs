@@ -1,15 +1,21 @@
 //! The first steps of most commands: find the configuration and the queue that was named, connect to Redis.
 //!
-//! In: a path, a [`Config`] and names from the command line. Out: a [`Queue`], or a [`CommandError`] that says what
-//! to do. The private Redis of a host may end while a command uses it, and a key of the queue may have
-//! another type; [`explain`] says so in the failure.
+//! In: a path, a [`Config`] and names from the command line. Out: a [`Queue`], or several one after the
+//! other; or a [`CommandError`] that says what to do. The private Redis of a host may end while a command
+//! uses it, and a key of the queue may have another type; [`explain`] says so in the failure.
 //! Not here: reading the configuration (`config`).
 
 use std::env;
 use std::io::ErrorKind;
 use std::path::{self, Path, PathBuf};
 
+use clap::Args;
+use serde::Serialize;
+
 use super::exit::{CommandError, is_caused_by};
+use super::output::{Out, note};
+use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::text;
 use crate::app;
 use crate::config::{self, Config};
 use crate::embedded;
@@ -38,9 +44,8 @@ fn first_place(places: &[PathBuf; 2]) -> Result<PathBuf, CommandError> {
     places.iter().find(|path| is_there(path)).cloned().ok_or_else(|| {
         let [here, of_machine] = places.each_ref().map(|path| path.display());
         CommandError::Config(format!(
-            "there is no configuration: neither --config nor {VARIABLE} names one, and there is no {here} and \
-             no {of_machine}: write one (docs/configuration.md has an example), or name one with --config or \
-             {VARIABLE}"
+            "there is no {here} and no {of_machine}, and neither --config nor {VARIABLE} names a \
+             configuration: write one (docs/configuration.md has an example), or name it"
         ))
     })
 }
@@ -48,6 +53,111 @@ fn first_place(places: &[PathBuf; 2]) -> Result<PathBuf, CommandError> {
 /// The rules of the queue `name`.
 pub(super) fn rules<'c>(config: &'c Config, name: &str) -> Result<&'c config::QueueRules, CommandError> {
     Ok(operations::rules(&config.queues, name)?)
+}
+
+/// The queues that a command is for.
+#[derive(Debug, Args)]
+pub(super) struct NamedQueues {
+    /// The queues' names in the configuration
+    #[arg(value_name = "QUEUE", conflicts_with = "all")]
+    queues: Vec<String>,
+    /// All queues of the configuration
+    #[arg(long)]
+    all: bool,
+}
+
+impl NamedQueues {
+    /// Whether the output is that of several queues.
+    pub(super) fn are_several(&self) -> bool {
+        self.all || self.queues.len() > 1
+    }
+
+    fn rules<'c>(&self, config: &'c Config) -> Result<Vec<&'c config::QueueRules>, CommandError> {
+        match (self.all, self.queues.is_empty()) {
+            (true, _) => Ok(config.queues.iter().collect()),
+            (false, true) => Err(CommandError::Usage("name a queue, or --all".into())),
+            (false, false) => self.queues.iter().map(|name| rules(config, name)).collect(),
+        }
+    }
+}
+
+/// The result of a command for one queue.
+#[derive(Debug)]
+pub(super) struct QueueEnd<V> {
+    /// The output as JSON, and for people.
+    pub view: V,
+    pub text: String,
+    /// Whether the exit code can be 0.
+    pub is_well: bool,
+}
+
+/// The whole output for several queues as JSON. The names are stable.
+#[derive(Debug, Serialize)]
+struct QueueResults<'c, V> {
+    queues: Vec<V>,
+    failed: Vec<FailedQueue<'c>>,
+}
+
+#[derive(Debug, Serialize)]
+struct FailedQueue<'c> {
+    queue: &'c str,
+    why: String,
+}
+
+/// Does something with one queue after the other. If it fails for one of several, it goes on with the others,
+/// and the exit code is 1. `what` tells people what it does, and `cut` what Ctrl-C left.
+pub(super) async fn each_queue<V: Serialize>(
+    config: &Config,
+    chosen: &NamedQueues,
+    (what, cut): (&str, &str),
+    act: impl AsyncFn(&Queue) -> Result<QueueEnd<V>, CommandError>,
+    out: &mut Out,
+) -> Result<(), CommandError> {
+    let all = chosen.rules(config)?;
+    let link = connect(config).await?;
+    let mut progress = CommandProgress::begin()?;
+    let mut results = QueueResults { queues: Vec::new(), failed: Vec::new() };
+    let mut are_well = true;
+    for rules in &all {
+        let queue = Queue::new((*rules).clone(), link.clone());
+        match progress.long_step(what, Box::pin(act(&queue))).await {
+            StepEnd::Done(Ok(QueueEnd { view, text, is_well })) => {
+                are_well &= is_well;
+                results.queues.push(view);
+                if !out.json {
+                    out.line(text);
+                }
+            }
+            StepEnd::Done(Err(failure)) => {
+                let failure = failure.naming(&rules.name);
+                if !chosen.are_several() {
+                    return Err(failure);
+                }
+                let why = failure.message().unwrap_or_default();
+                results.failed.push(FailedQueue { queue: &rules.name, why });
+            }
+            StepEnd::Cut => break,
+        }
+        if progress.is_interrupted() {
+            break;
+        }
+    }
+    drop(progress);
+    match results.queues.first() {
+        Some(view) if out.json && !chosen.are_several() => out.json(view),
+        _ if out.json => out.json(&results),
+        _ => {
+            for FailedQueue { queue, why } in &results.failed {
+                note(&text::escape_block(&format!("tqhost: {queue}: {why}")));
+            }
+        }
+    }
+    let done = results.queues.len() + results.failed.len();
+    if done < all.len() {
+        let of = text::plural(all.len() as u64, "queue");
+        return Err(interrupted(&format!("{cut}; {done} of {of} gone through, in their order")));
+    }
+    if are_well && results.failed.is_empty() { Ok(()) } else { Err(CommandError::Reported) }
 }
 
 /// Connects to the Redis of the configuration, and checks that it can be used.

@@ -1,16 +1,17 @@
 //! `tqhost pause` and `resume`: an operator stops a queue, and lets it go on. `tqhost rollback` and `lift`:
 //! the same for a version of a plugin. `tqhost reload`: all hosts look at a plugin's file.
 //!
-//! In: a queue's or a plugin's name. Out: a sentence, or an object as JSON. Each command but a reload may be
-//! repeated: the second time changes nothing. With `--dry-run` the first time changes nothing, either.
+//! In: names of queues, or a plugin's name. Out: a sentence for each, or an object as JSON. Each command but
+//! a reload may be repeated: the second time changes nothing. With `--dry-run` the first time changes
+//! nothing, either.
 //! Not here: how Redis and the hosts carry it out (`queue`, `worker`, `plugins`).
 
 use anyhow::anyhow;
 use clap::Args;
-use serde_json::json;
+use serde::Serialize;
 
 use super::confirm::confirm;
-use super::context::{connect, open};
+use super::context::{NamedQueues, QueueEnd, connect, each_queue};
 use super::exit::CommandError;
 use super::files::short;
 use super::output::Out;
@@ -22,8 +23,8 @@ use crate::queue::{Queue, wait};
 
 #[derive(Debug, Args)]
 pub(super) struct PauseArgs {
-    /// The queue's name in the configuration
-    queue: String,
+    #[command(flatten)]
+    queues: NamedQueues,
     #[command(flatten)]
     look: LookArgs,
 }
@@ -69,28 +70,38 @@ struct LookArgs {
     dry_run: bool,
 }
 
-pub(super) async fn pause(config: &Config, args: PauseArgs, out: &mut Out) -> Result<(), CommandError> {
-    let queue = open(config, &args.queue).await?;
-    let dry_run = args.look.dry_run;
+/// Pauses the queues, or resumes them.
+pub(super) async fn pause(
+    config: &Config,
+    PauseArgs { queues, look: LookArgs { dry_run } }: PauseArgs,
+    paused: bool,
+    out: &mut Out,
+) -> Result<(), CommandError> {
     out.dry_run = dry_run;
-    let changed = match dry_run {
-        true => !is_stopped(&queue, false).await?,
-        false => patiently(|| queue.pause()).await?,
+    let act = async |queue: &Queue| {
+        let changed = match (dry_run, paused) {
+            (true, _) => is_stopped(queue, !paused).await? != paused,
+            (false, true) => patiently(|| queue.pause()).await?,
+            (false, false) => patiently(|| queue.resume()).await?,
+        };
+        let name = queue.rules.name.clone();
+        let text = sentence(&name, paused, changed, dry_run);
+        Ok::<_, CommandError>(QueueEnd {
+            view: PauseView { queue: name, paused, changed },
+            text,
+            is_well: true,
+        })
     };
-    paused(&queue.rules.name, true, changed, dry_run, out);
-    Ok(())
+    let words = if paused { ("pausing", "not all are paused") } else { ("resuming", "not all go on") };
+    each_queue(config, &queues, words, act, out).await
 }
 
-pub(super) async fn resume(config: &Config, args: PauseArgs, out: &mut Out) -> Result<(), CommandError> {
-    let queue = open(config, &args.queue).await?;
-    let dry_run = args.look.dry_run;
-    out.dry_run = dry_run;
-    let changed = match dry_run {
-        true => is_stopped(&queue, true).await?,
-        false => patiently(|| queue.resume()).await?,
-    };
-    paused(&queue.rules.name, false, changed, dry_run, out);
-    Ok(())
+/// The result of a pause or a resume, as JSON. The names are stable.
+#[derive(Debug, Serialize)]
+struct PauseView {
+    queue: String,
+    paused: bool,
+    changed: bool,
 }
 
 /// Whether the queue is paused, or, `by_hold`, held.
@@ -103,11 +114,8 @@ async fn is_stopped(queue: &Queue, by_hold: bool) -> Result<bool, CommandError> 
     Ok(found)
 }
 
-fn paused(queue: &str, paused: bool, changed: bool, dry_run: bool, out: &mut Out) {
-    if out.json {
-        return out.json(&json!({ "queue": queue, "paused": paused, "changed": changed }));
-    }
-    out.line(match (paused, changed, dry_run) {
+fn sentence(queue: &str, paused: bool, changed: bool, dry_run: bool) -> String {
+    match (paused, changed, dry_run) {
         (true, true, false) => format!("{queue} is paused in all hosts; what runs goes on"),
         (true, true, true) => format!("{queue} would be paused in all hosts; what runs would go on"),
         (true, false, false) => format!("{queue} was paused already"),
@@ -116,7 +124,7 @@ fn paused(queue: &str, paused: bool, changed: bool, dry_run: bool, out: &mut Out
         (false, true, true) => format!("{queue} would go on"),
         (false, false, false) => format!("{queue} was neither paused nor held"),
         (false, false, true) => format!("{queue} is neither paused nor held"),
-    });
+    }
 }
 
 pub(super) async fn roll_back(

@@ -1,34 +1,43 @@
 //! `tqhost doctor`: checks that every task of a queue is in exactly one place, and nothing is stuck or
 //! orphaned.
 //!
-//! In: a queue's name, and whether to repair. Out: how many tasks are in each place, the findings and their
+//! In: names of queues, and whether to repair. Out: how many tasks are in each place, the findings and their
 //! remedies, and exit code 1 unless nothing is wrong or everything was repaired. Not here: how findings are
 //! made (`crate::doctor`).
 
 use std::collections::BTreeMap;
 
+use clap::Args;
 use serde::Serialize;
 
-use super::context::open;
+use super::context::{NamedQueues, QueueEnd, each_queue};
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone};
-use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::table::{Column, TextTable};
 use super::text;
 use crate::config::Config;
-use crate::doctor::{self, DoctorReport, FaultKind, Finding};
+use crate::doctor::{self, DoctorReport, FaultKind, Finding, Warning};
 use crate::operations::patiently;
 use crate::queue::{Census, Queue, hosts};
 
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    #[command(flatten)]
+    queues: NamedQueues,
+    /// Repair what can be repaired: put back tasks that no host would run, report lost tasks on their status
+    #[arg(long)]
+    fix: bool,
+}
+
 /// A report as JSON. The names are stable.
 #[derive(Debug, Serialize)]
-struct ReportView<'a> {
-    queue: &'a str,
+struct ReportView {
+    queue: String,
     places: PlacesView,
-    findings: Vec<FindingView<'a>>,
+    findings: Vec<Finding>,
     /// How many findings of each kind are not listed.
     more: BTreeMap<&'static str, u64>,
-    warnings: Vec<WarningView<'a>>,
+    warnings: Vec<Warning>,
     /// Nothing is wrong, or everything was repaired.
     ok: bool,
 }
@@ -44,70 +53,47 @@ struct PlacesView {
     ended: u64,
 }
 
-#[derive(Debug, Serialize)]
-struct FindingView<'a> {
-    kind: FaultKind,
-    task: Option<&'a str>,
-    key: &'a str,
-    what: &'a str,
-    fixed: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct WarningView<'a> {
-    kind: &'static str,
-    what: &'a str,
-}
-
-impl<'a> ReportView<'a> {
-    fn new(queue: &'a str, report: &'a DoctorReport) -> ReportView<'a> {
-        let census = &report.census;
-        let Census { queued, running, delayed, held_tasks: held, dead, .. } = *census;
-        let finding = |finding: &'a Finding| FindingView {
-            kind: finding.kind,
-            task: finding.task.as_deref(),
-            key: &finding.key,
-            what: &finding.what,
-            fixed: finding.fixed,
-        };
+impl ReportView {
+    fn new(queue: &str, report: DoctorReport) -> ReportView {
+        let DoctorReport { census, ended, findings, more, warnings, open, .. } = report;
+        let Census { queued, running, delayed, held_tasks: held, dead, .. } = census;
         ReportView {
-            queue,
-            places: PlacesView { queued, running, delayed, held, dead, ended: report.ended },
-            findings: report.findings.iter().map(finding).collect(),
-            more: report.more.iter().map(|(kind, count)| (kind.into_str(), *count)).collect(),
-            warnings: report
-                .warnings
-                .iter()
-                .map(|warning| WarningView { kind: warning.kind, what: &warning.what })
-                .collect(),
-            ok: report.open == 0,
+            queue: queue.to_owned(),
+            places: PlacesView { queued, running, delayed, held, dead, ended },
+            findings,
+            more: more.into_iter().map(|(kind, count)| (kind.into_str(), count)).collect(),
+            warnings,
+            ok: open == 0,
         }
     }
 }
 
-pub(super) async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Result<(), CommandError> {
-    let queue = open(config, name).await?;
-    let others: Vec<Queue> =
-        config.queues.iter().map(|rules| Queue::new(rules.clone(), queue.link.clone())).collect();
-    let hosts = patiently(|| hosts::list(&queue.link)).await?;
-    let examined = async {
-        match fix {
+pub(super) async fn run(config: &Config, args: DoctorArgs, out: &mut Out) -> Result<(), CommandError> {
+    let DoctorArgs { queues, fix } = args;
+    let (are_several, paint) = (queues.are_several(), out.paint);
+    let act = async |queue: &Queue| {
+        let others: Vec<Queue> =
+            config.queues.iter().map(|rules| Queue::new(rules.clone(), queue.link.clone())).collect();
+        let hosts = patiently(|| hosts::list(&queue.link)).await?;
+        let report = match fix {
             // Not repeated: the second call would not report what the first one repaired before its reply was
             // lost.
-            true => doctor::examine(&queue, &others, &hosts, true).await,
-            false => patiently(|| doctor::examine(&queue, &others, &hosts, false)).await,
-        }
+            true => doctor::examine(queue, &others, &hosts, true).await?,
+            false => patiently(|| doctor::examine(queue, &others, &hosts, false)).await?,
+        };
+        let name = &queue.rules.name;
+        let text = match are_several {
+            true if report.findings.is_empty() && report.warnings.is_empty() => {
+                format!("{name}: {}", verdict(&report, fix, paint))
+            }
+            true => render(name, &report, fix, paint) + "\n",
+            false => render(name, &report, fix, paint),
+        };
+        let is_well = report.open == 0;
+        Ok::<_, CommandError>(QueueEnd { view: ReportView::new(name, report), text, is_well })
     };
-    let report = match CommandProgress::begin()?.long_step("looking at every task", examined).await {
-        StepEnd::Done(report) => report?,
-        StepEnd::Cut if fix => return Err(interrupted("what was repaired by then stays so; run it again")),
-        StepEnd::Cut => return Err(interrupted("nothing was found out")),
-    };
-    match out.json {
-        true => out.json(&ReportView::new(&queue.rules.name, &report)),
-        false => out.line(render(&queue.rules.name, &report, fix, out.paint)),
-    }
-    if report.open == 0 { Ok(()) } else { Err(CommandError::Reported) }
+    let cut = if fix { "what was repaired by then stays so; run it again" } else { "not all was looked at" };
+    each_queue(config, &queues, ("looking at every task", cut), act, out).await
 }
 
 /// How many tasks are in each place.
@@ -221,7 +207,6 @@ fn verdict(report: &DoctorReport, fix: bool, paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Warning;
 
     fn report() -> DoctorReport {
         let finding = |kind, task: Option<&str>, what: &str, fixed| Finding {
@@ -259,7 +244,7 @@ mod tests {
     #[test]
     fn a_report_as_json() {
         insta::assert_snapshot!(
-            serde_json::to_string_pretty(&ReportView::new("work", &report())).expect("JSON")
+            serde_json::to_string_pretty(&ReportView::new("work", report())).expect("JSON")
         );
     }
 }

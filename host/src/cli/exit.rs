@@ -70,7 +70,7 @@ impl CommandError {
     }
 
     /// The text to print, if any.
-    fn message(&self) -> Option<String> {
+    pub(super) fn message(&self) -> Option<String> {
         match self {
             CommandError::Failed(error) => Some(chain(error.as_ref())),
             CommandError::Reported => None,

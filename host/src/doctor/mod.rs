@@ -22,6 +22,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::queue::hosts::HostInfo;
 use crate::queue::{Census, Queue, QueueError, codec};
 pub(crate) use mend::FaultKind;
@@ -61,8 +63,8 @@ pub(crate) struct DoctorReport {
     pub open: u64,
 }
 
-/// One fault.
-#[derive(Debug, Clone)]
+/// One fault. The names are stable as JSON.
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Finding {
     pub kind: FaultKind,
     /// The id of the task, or its entry if the id is not known any more.
@@ -72,7 +74,7 @@ pub(crate) struct Finding {
     pub fixed: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Warning {
     pub kind: &'static str,
     pub what: String,

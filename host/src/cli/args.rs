@@ -509,9 +509,9 @@ pub(super) struct RedriveArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use clap::error::ErrorKind;
 
+    use super::super::examples::command;
     use super::*;
 
     fn refused(line: &str) -> ErrorKind {
@@ -520,13 +520,13 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
     fn every_help_text() {
         let mut all = Vec::new();
-        let mut command = Cli::command().term_width(100);
+        let mut command = command().term_width(100);
         command.build();
         collect("tqhost", &mut command, &mut all);
         for (name, help) in all {

@@ -8,6 +8,7 @@
 //! them, and decide nothing.
 
 mod args;
+mod examples;
 
 mod acl;
 mod adopt;
@@ -82,7 +83,7 @@ pub fn main() -> u8 {
     let args: Vec<OsString> = env::args_os().collect();
     // A command line that cannot be read says all the same in which form its error is wanted.
     let wants_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
-    let read = Cli::command().try_get_matches_from(&args).and_then(|matches| {
+    let read = examples::command().try_get_matches_from(&args).and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
         if cli.run.log_format.is_some() && !matches!(cli.command, None | Some(Command::Run(_))) {
             let why = "--log-format is an option of run only";

@@ -6,18 +6,19 @@
 use std::fs;
 
 use anyhow::{Context, anyhow};
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use serde_json::json;
 
-use super::args::{Cli, ManArgs};
+use super::args::ManArgs;
+use super::examples::command;
 use super::exit::CommandError;
 use super::output::Out;
 
 pub(super) fn completions(shell: Shell, out: &mut Out) -> Result<(), CommandError> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "tqhost", &mut script);
+    clap_complete::generate(shell, &mut command(), "tqhost", &mut script);
     let script = String::from_utf8(script).context("the script is not UTF-8")?;
     match out.json {
         true => out.json(&json!({ "shell": shell.to_string(), "script": script })),
@@ -27,7 +28,7 @@ pub(super) fn completions(shell: Shell, out: &mut Out) -> Result<(), CommandErro
 }
 
 pub(super) fn man(args: &ManArgs, out: &mut Out) -> Result<(), CommandError> {
-    let mut all = Cli::command();
+    let mut all = command();
     if let Some(folder) = &args.out {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         clap_mangen::generate_to(all, folder)

@@ -400,7 +400,7 @@ fn an_export_into_a_file_leaves_the_dead_letters_where_they_are() {
         bench.tqhost(&[&["dead", "export", "work"], chosen, &["--out", path, "--json"]].concat())
     };
     let trap = export(&bench, &["--all", "--match", "trap"]).ok().json();
-    assert_eq!(trap, json!({ "written": 33, "skipped": 0, "out": path }));
+    assert_eq!(trap, json!({ "written": 32, "skipped": 0, "out": path }));
     let ids = export(&bench, &["id-1", "nobody"]).ends_with(1).json();
     assert_eq!(ids, json!({ "written": 1, "skipped": 1, "out": path }));
     assert_eq!((export(&bench, &["--all"]).ok().json()["written"].as_u64(), dead(&mut bench)), (Some(130), 130));
@@ -746,6 +746,56 @@ fn wrong_command_lines_are_told_as_json() {
 }
 
 #[test]
+fn a_shell_completes_the_names_of_queues_plugins_and_tasks() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n[queues.other]\n[plugins.spare]\n");
+    add_dead(&mut bench, 0..3);
+    // A shell carries out what stands in such a name.
+    let forged = ["tq-id", "$(touch$IFS/tmp/x)", "tq-queue", "work"];
+    let _: String = bench.redis("XADD", (DEAD, "*", &forged[..]));
+    let script = bench.dir.path().join("tqhost.bash");
+    std::fs::write(&script, bench.tqhost(&["completions", "bash"]).ok().stdout).expect("write");
+    let built = std::path::Path::new(env!("CARGO_BIN_EXE_tqhost")).parent().expect("a folder").display();
+    let path = format!("{built}:{}", std::env::var("PATH").expect("PATH"));
+    let completed = |line: &str| -> String {
+        let asked = format!(
+            "source \"$0\"; COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _tqhost_names tqhost \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; \
+             echo \"${{COMPREPLY[@]}}\""
+        );
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &asked]).arg(&script).current_dir(bench.dir.path()).env("PATH", &path);
+        let output = bash.output().expect("run bash");
+        assert!(output.stderr.is_empty(), "{line}: {output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8").trim_end().to_owned()
+    };
+    for (line, names) in [
+        ("tqhost pause ''", "other work"),
+        ("tqhost pause work o", "other"),
+        ("tqhost try x.wasm --queue w", "work"),
+        ("tqhost rollback ''", "echo other spare"),
+        ("tqhost dead requeue work id-", "id-0 id-1 id-2"),
+        ("tqhost dead show work ''", "id-0 id-1 id-2"),
+        ("tqhost dead pu", "purge"),
+    ] {
+        assert_eq!(completed(line), names, "{line}");
+    }
+    assert!(completed("tqhost cancel work ''").contains("--dry-run"), "the options where no name fits");
+    // Errors would stand in the middle of the user's line.
+    let complete = |bench: &Bench, words: &[&str]| {
+        let ran = bench.tqhost(&[&["complete", "--"], words].concat()).ok();
+        assert_eq!((&*ran.stdout, &*ran.stderr), ("", ""), "{words:?}");
+    };
+    let here = bench.config().to_str().expect("a path").to_owned();
+    for words in [&["--config", "nowhere.toml", "pause", ""][..], &["--config", &here, "pause", "x"], &["explode", ""], &[]] {
+        complete(&bench, words);
+    }
+    bench.configure_url("[queues.work]\n", "redis://127.0.0.1:1");
+    complete(&bench, &["--config", &here, "dead", "show", "work", ""]);
+    bench.configure("[queues.work\n");
+    complete(&bench, &["--config", &here, "pause", ""]);
+}
+
+#[test]
 fn a_shell_and_a_manual_know_the_commands() {
     let bench = Bench::new("");
     let script = bench.dir.path().join("tqhost.bash");
@@ -756,7 +806,15 @@ fn a_shell_and_a_manual_know_the_commands() {
     assert_eq!(String::from_utf8_lossy(&completed.stdout), "purge\n", "{completed:?}");
     for shell in ["zsh", "fish", "elvish", "powershell"] {
         let told = ask(&bench, &["completions", shell]);
-        assert!(told["script"].as_str().is_some_and(|text| text.contains("drain")), "{shell}");
+        let script = told["script"].as_str().expect("a text");
+        assert!(script.contains("drain"), "{shell}");
+        // The elvish and the PowerShell complete commands and options only.
+        let asks = script.contains("tqhost complete -- ");
+        assert_eq!(asks, ["zsh", "fish"].contains(&shell), "{shell}");
+        if shell == "zsh" {
+            let parts = ["configuration:_tqhost_names'", "local -a tqhost_words=", "compadd -a names"];
+            assert!(parts.iter().all(|part| script.contains(part)), "{script}");
+        }
     }
     let page = bench.tqhost(&["man", "dead", "purge"]).ok().stdout;
     assert!(page.contains(".TH tqhost-dead-purge 1") && page.contains("\\-\\-out"), "{page}");

@@ -107,13 +107,21 @@ pub(super) enum Command {
     New(NewArgs),
     /// Run a handler on one task, in the sandbox that a host runs it in, without Redis
     Try(TryArgs),
-    /// Print a script with which a shell completes commands and options
+    /// Print a script with which a shell completes commands, options, and the names of queues, plugins and
+    /// tasks
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
     /// Print the page of the manual about tqhost or one of its commands
     Man(ManArgs),
+    /// Print the names that complete the last of these words. The scripts of `completions` start this command
+    #[command(hide = true)]
+    Complete {
+        /// The words of a command line behind `tqhost`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Compile the plugin on stdin to stdout. Hosts start this command for each file
     #[command(hide = true)]
     Compile {

@@ -14,6 +14,7 @@ mod acl;
 mod adopt;
 mod cancel;
 mod check;
+mod complete;
 mod control;
 mod dead;
 mod dead_groups;
@@ -131,6 +132,13 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result
             let done = shell::completions(shell, &mut out);
             return finish(done, out);
         }
+        Some(Command::Complete { words }) => {
+            let runtime = commands_runtime()?;
+            let mut out = Out::new(json);
+            runtime.block_on(complete::names(&words)).iter().for_each(|name| out.line(name));
+            runtime.shutdown_background();
+            return finish(Ok(()), out);
+        }
         Some(Command::Man(args)) => {
             let mut out = Out::new(json);
             let done = shell::man(&args, &mut out);
@@ -194,6 +202,7 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result
             | Command::New(_)
             | Command::Try(_)
             | Command::Completions { .. }
+            | Command::Complete { .. }
             | Command::Man(_)
             | Command::Compile { .. } => Ok(()),
             Command::Check { acl: true } => acl::run(&config, &mut out),

@@ -1,7 +1,7 @@
 //! `tqhost completions` and `tqhost man`: what a shell and a reader of manuals need of the command line.
 //!
 //! In: the definition of the command line. Out: a script or pages, on stdout or in a folder. They need no
-//! configuration.
+//! configuration. Not here: the names for which a script asks (`complete`).
 
 use std::fs;
 
@@ -16,10 +16,49 @@ use super::examples::command;
 use super::exit::CommandError;
 use super::output::Out;
 
+/// The names of a configuration where an argument is one, else what the script has.
+const BASH_NAMES: &str = r#"
+_tqhost_names() {
+    COMPREPLY=($(tqhost complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+    ((${#COMPREPLY[@]})) || _tqhost "$@"
+}
+complete -F _tqhost_names -o bashdefault -o default tqhost
+"#;
+const FISH_NAMES: &str = r#"
+complete -c tqhost -n "not string match -q -- '-*' (commandline -ct)" \
+    -a "(tqhost complete -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)"
+"#;
+/// Stands in front of the last part of the script, which calls what is before it.
+const ZSH_NAMES: &str = r#"(( $+functions[_tqhost_names] )) ||
+_tqhost_names() {
+    local -a names
+    names=(${(f)"$(tqhost complete -- "${tqhost_words[@]}" 2>/dev/null)"})
+    if (( ${#names} )); then compadd -a names; else _default; fi
+}
+
+if [ "$funcstack[1]" ="#;
+/// The words, which the script takes apart.
+const ZSH_WORDS: &str = r#"_tqhost() {
+    local -a tqhost_words=("${(@)words[2,CURRENT]}")
+"#;
+
+/// Lets the script ask for names.
+fn with_names(shell: Shell, script: String) -> String {
+    match shell {
+        Shell::Bash => script + BASH_NAMES,
+        Shell::Fish => script + FISH_NAMES,
+        Shell::Zsh => script
+            .replace(":_default'", ":_tqhost_names'")
+            .replacen("_tqhost() {\n", ZSH_WORDS, 1)
+            .replacen("if [ \"$funcstack[1]\" =", ZSH_NAMES, 1),
+        _ => script,
+    }
+}
+
 pub(super) fn completions(shell: Shell, out: &mut Out) -> Result<(), CommandError> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command(), "tqhost", &mut script);
-    let script = String::from_utf8(script).context("the script is not UTF-8")?;
+    let script = with_names(shell, String::from_utf8(script).context("the script is not UTF-8")?);
     match out.json {
         true => out.json(&json!({ "shell": shell.to_string(), "script": script })),
         false => out.text(&script),

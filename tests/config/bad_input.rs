@@ -182,6 +182,25 @@ fn a_configuration_that_is_wrong() {
 }
 
 #[test]
+fn a_command_beside_a_service_needs_its_environment() {
+    let bench = Bench::new("");
+    bench.configure("[queues.work]\n[redis]\nurl = { env = \"URL_OF_THE_UNIT\" }\n");
+    let texts = ["\"URL_OF_THE_UNIT\" is not set", "the file of the systemd unit", "set -a; . /etc/tqhost/"];
+    refused(&bench.tqhost(&["queues"]), 78, &texts);
+    let file = bench.dir.path().join("environment");
+    std::fs::write(&file, format!("URL_OF_THE_UNIT={}\n", bench.redis.url())).expect("write");
+    // The command of the page.
+    let page = include_str!("../../docs/operations.md");
+    let line = page.lines().find_map(|line| line.strip_prefix("sudo ").filter(|line| line.contains("set -a")));
+    let line = line.expect("a command").replace("/etc/tqhost/environment", file.to_str().expect("a path"));
+    let line = line.replace("tqhost queues", &format!("{} queues", env!("CARGO_BIN_EXE_tqhost")));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &line]).env("TQHOST_CONFIG", bench.config()).stdin(Stdio::null());
+    let ran = Ran::from(shell.output().expect("run a shell")).ok();
+    assert!(ran.stdout.contains("work"), "{ran:?}");
+}
+
+#[test]
 fn commands_need_no_secrets_of_plugins_and_of_the_admin_server() {
     let config = "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\n\
                   config = { model = { env = \"NOT_SET_ANYWHERE\" }, key = { file = \"nowhere\" } }\n";

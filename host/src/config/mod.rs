@@ -114,7 +114,8 @@ config = { api_key = { env = "MISSING" } }
             r#"give every queue its own
   line 20: plugins.reports.memory: "64MB" is not a size: "#,
             r#"write a whole number with the unit B, KiB, MiB or GiB, like "64MiB"
-  line 21: plugins.reports.config.api_key: the environment variable "MISSING" is not set, or is not UTF-8"#,
+  line 21: plugins.reports.config.api_key: the environment variable "MISSING" is not set, or is not UTF-8: "#,
+            "set it, for example with the file of the systemd unit: `set -a; . /etc/tqhost/environment`",
         );
         assert_eq!(problem(text), expected);
     }

@@ -114,7 +114,10 @@ fn from_env(name: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, 
             Err(format!("the environment variable {shown} is longer than 64KiB"))
         }
         Some(text) => Ok(meant(&text).to_owned()),
-        None => Err(format!("the environment variable {shown} is not set, or is not UTF-8")),
+        None => Err(format!(
+            "the environment variable {shown} is not set, or is not UTF-8: set it, for example with the file \
+             of the systemd unit: `set -a; . /etc/tqhost/environment`"
+        )),
     }
 }
 

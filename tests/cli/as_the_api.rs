@@ -226,7 +226,7 @@ fn a_pause_and_a_resume_that_only_look_change_nothing() {
     let mut bench = Bench::new("[queues.work]\nhold = { after = 5, for = \"1h\" }\n");
     let look = |bench: &Bench, command: &str| bench.tqhost(&[command, "work", "--dry-run"]).ok().stdout;
     assert_eq!(look(&bench, "pause"), WOULD);
-    assert_eq!(look(&bench, "resume"), "work is neither paused nor held\n");
+    assert_eq!(look(&bench, "resume"), "work is neither paused nor on hold\n");
     let view = ask(&bench, &["pause", "work", "--dry-run"]);
     assert_eq!(view, json!({ "queue": "work", "paused": true, "changed": true, "dry_run": true }));
     assert_eq!(bench.redis::<Vec<String>>("KEYS", "*"), Vec::<String>::new(), "a look writes nothing");

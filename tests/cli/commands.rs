@@ -199,13 +199,17 @@ fn several_queues_are_paused_resumed_and_examined_one_after_the_other() {
         let ran = bench.tqhost(&[command]);
         assert!(ran.code == 2 && ran.stderr.contains("name a queue, or --all"), "{ran:?}");
         let ran = bench.tqhost(&[command, "a", "nosuch"]);
-        assert!(ran.code == 2 && ran.stdout.is_empty(), "a wrong name is found before anything is done: {ran:?}");
+        assert!(
+            ran.code == 2 && ran.stdout.is_empty(),
+            "a wrong name is found before anything is done: {ran:?}"
+        );
     }
     let changed = |queue: &str, paused: bool| json!({ "queue": queue, "paused": paused, "changed": true });
     let view = ask(&bench, &["pause", "a", "b"]);
     assert_eq!(view, json!({ "queues": [changed("a", true), changed("b", true)], "failed": [] }));
     let text = bench.tqhost(&["pause", "--all"]).ok().stdout;
-    let lines = ["a was paused already", "b was paused already", "c is paused in all hosts; what runs goes on"];
+    let lines =
+        ["a was paused already", "b was paused already", "c is paused in all hosts; what runs goes on"];
     assert_eq!(text.lines().collect::<Vec<_>>(), lines);
 
     // One that fails does not keep the others back.
@@ -216,7 +220,10 @@ fn several_queues_are_paused_resumed_and_examined_one_after_the_other() {
     let why = view["failed"][0]["why"].as_str().expect("a text");
     assert!(why.contains("a key of the queue b has another type"), "{why}");
     let ran = bench.tqhost(&["resume", "c", "b"]).ends_with(1);
-    assert_eq!((&*ran.stdout, &*ran.stderr), ("c was neither paused nor held\n", &*format!("tqhost: b: {why}\n")));
+    assert_eq!(
+        (&*ran.stdout, &*ran.stderr),
+        ("c was neither paused nor on hold\n", &*format!("tqhost: b: {why}\n"))
+    );
     let alone = bench.tqhost(&["resume", "b"]).ends_with(1);
     assert_eq!(alone.stderr, format!("tqhost: {why}\n"));
 
@@ -466,7 +473,11 @@ fn a_dead_letter_goes_by_the_id_of_its_task_and_not_by_that_of_its_entry() {
         let _: String = bench.redis("XADD", ("tq:{work}:dead", entry, &letter[..]));
     }
     assert_eq!(ask(&bench, &["dead", "show", "work", "5-0"])["error"], "5-0");
-    assert_eq!(skips(&bench, &["dead", "purge", "work", "5-0", "7-0"]), redriven(1, 1), "no task 7-0 is dead");
+    assert_eq!(
+        skips(&bench, &["dead", "purge", "work", "5-0", "7-0"]),
+        redriven(1, 1),
+        "no task 7-0 is dead"
+    );
     assert_eq!(ask(&bench, &["dead", "requeue", "work", "6-0"]), redriven(1, 0));
     assert_eq!(ask(&bench, &["status", "work", "6-0"])["status"], "PENDING");
     let left = ask(&bench, &["dead", "list", "work"]);

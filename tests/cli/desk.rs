@@ -377,7 +377,10 @@ fn what_a_purge_has_written_can_be_brought_back() {
     let other = bench.dir.path().join("other.jsonl");
     let other = other.to_str().expect("a path");
     let skips = |args: &[&str]| -> Value {
-        bench.tqhost(&[&["dead", "purge", "work"], args, &["--out", other, "--json"]].concat()).ends_with(1).json()
+        bench
+            .tqhost(&[&["dead", "purge", "work"], args, &["--out", other, "--json"]].concat())
+            .ends_with(1)
+            .json()
     };
     let some = skips(&["id-1", "nobody"]);
     assert_eq!((&some["succeeded"], &some["skipped"], &some["written"]), (&json!(1), &json!(1), &json!(1)));
@@ -403,7 +406,10 @@ fn an_export_into_a_file_leaves_the_dead_letters_where_they_are() {
     assert_eq!(trap, json!({ "written": 32, "skipped": 0, "out": path }));
     let ids = export(&bench, &["id-1", "nobody"]).ends_with(1).json();
     assert_eq!(ids, json!({ "written": 1, "skipped": 1, "out": path }));
-    assert_eq!((export(&bench, &["--all"]).ok().json()["written"].as_u64(), dead(&mut bench)), (Some(130), 130));
+    assert_eq!(
+        (export(&bench, &["--all"]).ok().json()["written"].as_u64(), dead(&mut bench)),
+        (Some(130), 130)
+    );
     // An import brings all of them back.
     let before = raw(&mut bench);
     ask(&bench, &["dead", "purge", "work", "--all", "--yes"]);
@@ -786,7 +792,12 @@ fn a_shell_completes_the_names_of_queues_plugins_and_tasks() {
         assert_eq!((&*ran.stdout, &*ran.stderr), ("", ""), "{words:?}");
     };
     let here = bench.config().to_str().expect("a path").to_owned();
-    for words in [&["--config", "nowhere.toml", "pause", ""][..], &["--config", &here, "pause", "x"], &["explode", ""], &[]] {
+    for words in [
+        &["--config", "nowhere.toml", "pause", ""][..],
+        &["--config", &here, "pause", "x"],
+        &["explode", ""],
+        &[],
+    ] {
         complete(&bench, words);
     }
     bench.configure_url("[queues.work]\n", "redis://127.0.0.1:1");

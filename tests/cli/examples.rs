@@ -155,8 +155,9 @@ fn problems(example: &Example, ran: &Ran) -> Vec<String> {
     let Example { line, shown, section } = example;
     let mut problems = Vec::new();
     let text = format!("{}{}", ran.stdout, ran.stderr);
-    let fails =
-        ["tqhost: ", "FAILED after", ", 1 failed", ", 1 skipped", "reject in "].iter().any(|word| shown.contains(word));
+    let fails = ["tqhost: ", "FAILED after", ", 1 failed", ", 1 skipped", "reject in "]
+        .iter()
+        .any(|word| shown.contains(word));
     if ran.code != i32::from(fails) {
         problems.push(format!("`{line}` ends with {}: {text}", ran.code));
     }

@@ -118,7 +118,8 @@ fn no_configuration_file() {
 #[test]
 fn the_configuration_is_named_by_an_option_or_a_variable_or_is_in_the_folder() {
     let bench = Bench::new("[queues.here]\n");
-    let (folder, text) = (bench.dir.path(), std::fs::read_to_string(bench.config()).expect("a configuration"));
+    let (folder, text) =
+        (bench.dir.path(), std::fs::read_to_string(bench.config()).expect("a configuration"));
     for name in ["variable", "option"] {
         std::fs::write(folder.join(format!("{name}.toml")), text.replace("here", name)).expect("write");
     }
@@ -191,7 +192,8 @@ fn a_command_beside_a_service_needs_its_environment() {
     std::fs::write(&file, format!("URL_OF_THE_UNIT={}\n", bench.redis.url())).expect("write");
     // The command of the page.
     let page = include_str!("../../docs/operations.md");
-    let line = page.lines().find_map(|line| line.strip_prefix("sudo ").filter(|line| line.contains("set -a")));
+    let line =
+        page.lines().find_map(|line| line.strip_prefix("sudo ").filter(|line| line.contains("set -a")));
     let line = line.expect("a command").replace("/etc/tqhost/environment", file.to_str().expect("a path"));
     let line = line.replace("tqhost queues", &format!("{} queues", env!("CARGO_BIN_EXE_tqhost")));
     let mut shell = Command::new("sh");

@@ -29,6 +29,12 @@ fn queue_and_task_pages_show_and_change_tasks() {
             && text(&overview).contains("dead letters of work: There is 1.")
     );
 
+    // The words are those of the command line.
+    eventually("its only permit is taken", || {
+        let shown = bench.tqhost(&["queues", "work"]).ok().stdout;
+        (shown.contains("busy") && text(&browser.page("/queues/work")).contains("busy")).then_some(())
+    });
+
     let tab = |state: &str| browser.page(&format!("/queues/work?state={state}"));
     for (state, id) in [("queued", &queued), ("running", &running), ("dead", &dead), ("ended", &dead)] {
         let page = tab(state);

@@ -284,7 +284,8 @@ fn data_33_one_id_for_two_dead_letters_and_a_cancelled_task() {
     host.stop();
     // Each step removes the oldest entry.
     for (length, succeeded) in [(1, 1), (2, 1), (2, 0)] {
-        let told = bench.tqhost(&["dead", "requeue", "work", "same", "--json"]).ends_with(1 - succeeded).json();
+        let told =
+            bench.tqhost(&["dead", "requeue", "work", "same", "--json"]).ends_with(1 - succeeded).json();
         assert_eq!(told, json!({"succeeded": succeeded, "skipped": 1 - succeeded}));
         assert_eq!(bench.places("work"), Places { length, dead: 2 - length, ..Places::default() });
     }

@@ -198,7 +198,8 @@ fn a_dead_event_says_what_is_needed_to_replay_it_and_is_replayed_once() {
     // Its duplicates belong to a task that has ended, so they do nothing.
     let again = activity.event("e", 3);
     activity.bench.until(STREAM, &again, "CANCELLED");
-    let told = activity.bench.tqhost(&["dead", "requeue", "activity", &id, &again, "--json"]).ends_with(1).json();
+    let told =
+        activity.bench.tqhost(&["dead", "requeue", "activity", &id, &again, "--json"]).ends_with(1).json();
     assert_eq!(told, json!({"succeeded": 1, "skipped": 1}));
     eventually("it is dead again", || {
         let dead = activity.dead();

@@ -117,7 +117,7 @@ fn a_service_that_is_away_for_long_costs_no_attempt_and_few_requests() {
     }
     let shown = outage.bench.tqhost(&["queues"]).ok().stdout;
     let told = [shown, hosts[0].get("/readyz").body, Browser::new(&hosts[0]).page("/")];
-    for part in ["held since ", "next try ", "last cause: the service answers 503"] {
+    for part in ["on hold since ", "next try ", "last cause: the service answers 503"] {
         assert!(told.iter().all(|text| text.contains(part)), "{part}: {told:?}");
     }
     let doctor = outage.bench.tqhost(&["doctor", "work"]).ok();

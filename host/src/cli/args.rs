@@ -75,7 +75,7 @@ pub(super) enum Command {
     Drain(DrainArgs),
     /// Let all hosts stop claiming tasks of queues; what runs goes on
     Pause(PauseArgs),
-    /// Let all hosts claim tasks of paused or held queues again
+    /// Let all hosts claim tasks of queues again that are paused or on hold
     Resume(PauseArgs),
     /// Show how much is in the queues, how old it is and who works on it
     Queues(QueuesArgs),

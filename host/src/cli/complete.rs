@@ -46,7 +46,9 @@ pub(super) async fn names(words: &[String]) -> Vec<String> {
             let of_queues = config.queues.iter().map(|rules| rules.plugin.clone());
             of_queues.chain(config.plugins.keys().cloned()).collect()
         }
-        "id" | "ids" => tokio::time::timeout(PATIENCE, Box::pin(ids(&config, &line))).await.unwrap_or_default(),
+        "id" | "ids" => {
+            tokio::time::timeout(PATIENCE, Box::pin(ids(&config, &line))).await.unwrap_or_default()
+        }
         _ => Vec::new(),
     };
     // A shell takes other characters for more than text, and producers choose the ids of their tasks.
@@ -68,7 +70,8 @@ fn read<'l>(all: &'l Command, before: &'l [String]) -> Option<TypedLine<'l>> {
                 config = Some(word.as_str());
             }
         } else if let Some(name) = word.strip_prefix("--") {
-            let (name, value) = name.split_once('=').map_or((name, None), |(name, value)| (name, Some(value)));
+            let (name, value) =
+                name.split_once('=').map_or((name, None), |(name, value)| (name, Some(value)));
             let named = command.get_arguments().find(|arg| arg.get_long() == Some(name));
             option = named.filter(|arg| value.is_none() && arg.get_action().takes_values());
             if name == "config" {

@@ -104,7 +104,7 @@ struct PauseView {
     changed: bool,
 }
 
-/// Whether the queue is paused, or, `by_hold`, held.
+/// Whether the queue is paused, or, `by_hold`, on hold.
 async fn is_stopped(queue: &Queue, by_hold: bool) -> Result<bool, CommandError> {
     let (queues, mut found) = ([queue], false);
     for stops in patiently(|| wait::stops(&queue.link, &queues)).await? {
@@ -122,8 +122,8 @@ fn sentence(queue: &str, paused: bool, changed: bool, dry_run: bool) -> String {
         (true, false, true) => format!("{queue} is paused already"),
         (false, true, false) => format!("{queue} goes on"),
         (false, true, true) => format!("{queue} would go on"),
-        (false, false, false) => format!("{queue} was neither paused nor held"),
-        (false, false, true) => format!("{queue} is neither paused nor held"),
+        (false, false, false) => format!("{queue} was neither paused nor on hold"),
+        (false, false, true) => format!("{queue} is neither paused nor on hold"),
     }
 }
 

@@ -74,7 +74,8 @@ fn with_examples(mut command: Command, name: &str) -> Command {
         let whole = format!("{name} {word}");
         command = command.mut_subcommand(word, |below| with_examples(below, &whole));
     }
-    let is_of = |line: &&&str| line.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    let is_of =
+        |line: &&&str| line.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
     let lines: Vec<&str> = EXAMPLES.iter().filter(is_of).take(MOST).copied().collect();
     if lines.is_empty() {
         return command;

@@ -19,7 +19,7 @@ use crate::chain::chain;
 use crate::clock;
 use crate::config::{self, Config};
 use crate::operations::alarms::different_versions;
-use crate::operations::{NO_HOST, QueueOnHost, QueueView, queue_views};
+use crate::operations::{NO_HOST, QueueOnHost, QueueView, queue_views, state_words};
 use crate::queue::Link;
 use crate::queue::census::Consumer;
 use crate::queue::hold::QueueHold;
@@ -47,19 +47,19 @@ fn state_cell(view: &QueueView) -> Cell {
 }
 
 fn told(hold: &QueueHold) -> String {
-    format!("held {}", text::escape(&hold.told(clock::now_ms())))
+    format!("on hold {}", text::escape(&hold.told(clock::now_ms())))
 }
 
 fn state(state: &str, plugin: &str) -> (String, Tone) {
-    match state {
-        "reading" => ("ready".into(), Tone::Good),
-        "waiting-for-permit" | "waiting-for-turn" => ("busy".into(), Tone::Active),
-        "waiting-for-plugin" => (format!("waits for plugin {plugin}"), Tone::Warning),
-        "stalled" => ("stalled".into(), Tone::Bad),
-        hosts::STOPPING => ("stopping".into(), Tone::Warning),
-        NO_HOST => ("no host".into(), Tone::Warning),
-        other => (text::escape(other), Tone::Plain),
-    }
+    let tone = match state {
+        "reading" => Tone::Good,
+        "waiting-for-permit" | "waiting-for-turn" => Tone::Active,
+        "waiting-for-plugin" => return (format!("waits for plugin {plugin}"), Tone::Warning),
+        "stalled" => Tone::Bad,
+        hosts::STOPPING | NO_HOST => Tone::Warning,
+        _ => Tone::Plain,
+    };
+    (text::escape(state_words(state)), tone)
 }
 
 pub(super) async fn run(config: &Config, args: QueuesArgs, out: &mut Out) -> Result<(), CommandError> {

@@ -57,11 +57,7 @@ struct Trial {
 }
 
 /// `named` is the configuration that the command line names.
-pub(super) async fn run(
-    named: Option<&Path>,
-    mut args: TryArgs,
-    out: &mut Out,
-) -> Result<(), CommandError> {
+pub(super) async fn run(named: Option<&Path>, mut args: TryArgs, out: &mut Out) -> Result<(), CommandError> {
     let dead = match args.dead.as_deref() {
         Some([queue, id]) => {
             args.queue = Some(queue.clone());

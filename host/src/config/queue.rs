@@ -274,9 +274,9 @@ fn read_rules(table: &Table, base: &Rules, names: &[&str]) -> Rules {
         max_deferrals: integer("max_deferrals", MAX_DEFERRALS).unwrap_or(base.max_deferrals),
         max_crashes: integer("max_crashes", MAX_CRASHES).unwrap_or(base.max_crashes),
         max_backlog: integer("max_backlog", MAX_BACKLOG).unwrap_or(base.max_backlog),
-        rate_limit: table.get("rate_limit").map_or(base.rate_limit, |item| {
-            parse_rate(item.string()?).map_err(|why| item.problem(why)).ok()
-        }),
+        rate_limit: table
+            .get("rate_limit")
+            .map_or(base.rate_limit, |item| parse_rate(item.string()?).map_err(|why| item.problem(why)).ok()),
         hold: table.get("hold").map_or(base.hold, |item| hold::read(&item, base.hold)),
         max_running: integer("max_running", turns::MAX_RUNNING).or(base.max_running),
         idempotency: table

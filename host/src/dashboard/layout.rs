@@ -9,6 +9,7 @@ use super::session::{FORM_TOKEN, Visitor};
 use super::text::data;
 use super::values::{Values, dead_path, queue_path};
 use crate::operations::alarms::{Alarm, AlarmSubject};
+use crate::operations::state_words;
 
 /// The most alarms on a page.
 const ALARMS: usize = 30;
@@ -105,7 +106,7 @@ pub(super) fn state(text: &str) -> Markup {
         "paused" | "stopped" | "held" | "waiting-for-plugin" | "stopping" | "CANCELLED" => "odd",
         _ => "plain",
     };
-    html! { span class={ "state " (kind) } { (text) } }
+    html! { span class={ "state " (kind) } { (state_words(text)) } }
 }
 
 pub(super) fn alarm_list(alarms: &[Alarm], empty: &str) -> Markup {

@@ -130,7 +130,7 @@ fn about_queue(view: &QueueView, lately: Option<&Lately>, hosts: &[HostInfo], al
         let what = format!("It is paused; {}.", wait(waiting));
         add("paused", false, what, "Resume it when its tasks may run.");
     } else if let Some(held) = &view.held {
-        let what = format!("It is held {}.", held.told(clock::now_ms()));
+        let what = format!("It is on hold {}.", held.told(clock::now_ms()));
         let way_out = "Repair that; the queue tries one task at a time. Resume ends the hold at once.";
         add("held", true, what, way_out);
     } else if view.state == "waiting-for-plugin" {

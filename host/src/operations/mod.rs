@@ -56,6 +56,6 @@ pub(crate) use orders::{
 pub(crate) use overview::{Overview, overview};
 pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, plugin_rows};
-pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, counted, queue_views};
+pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, counted, queue_views, state_words};
 pub(crate) use retry::{Retried, retry, retry_preview};
 pub(crate) use task::{AttemptView, BranchView, TaskView, task_view, unknown_task};

@@ -31,6 +31,19 @@ const STATES: [&str; 10] = [
 ];
 /// The state of a queue that no host has.
 pub(crate) const NO_HOST: &str = "no-host";
+/// The state of a queue as people are told it. Programs get the state itself.
+pub(crate) fn state_words(state: &str) -> &str {
+    match state {
+        "reading" => "ready",
+        "waiting-for-permit" | "waiting-for-turn" => "busy",
+        "waiting-for-plugin" => "waits for its plugin",
+        "waiting-for-room" => "waits for room",
+        "held" => "on hold",
+        NO_HOST => "no host",
+        state => state,
+    }
+}
+
 /// Queues that are counted at once.
 const AT_ONCE: usize = 64;
 

@@ -132,7 +132,7 @@ impl Holding {
 
     /// The hold in words, as far as is known.
     pub(crate) fn told(&self) -> Option<String> {
-        lock(&self.last).as_ref().map(|hold| format!("held {}", hold.told(clock::now_ms())))
+        lock(&self.last).as_ref().map(|hold| format!("on hold {}", hold.told(clock::now_ms())))
     }
 
     /// How many tasks may run in this host after a hold: one in the first second, and twice as many in each

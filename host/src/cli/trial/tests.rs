@@ -14,8 +14,7 @@ fn args(line: &str) -> TryArgs {
 
 #[test]
 fn without_a_configuration_the_defaults_hold() {
-    let (plugin, rules, grants) =
-        granted(None, &args("tqhost try a/b.wasm t.json")).expect("defaults");
+    let (plugin, rules, grants) = granted(None, &args("tqhost try a/b.wasm t.json")).expect("defaults");
     assert_eq!(
         (plugin.as_str(), rules.timeout, rules.max_retries, grants.memory),
         ("b", Duration::from_secs(60), 3, 128 << 20)

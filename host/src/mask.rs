@@ -20,7 +20,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
 /// The text in place of a value.
-const MASKED: &str = "[masked]";
+pub(crate) const MASKED: &str = "[masked]";
 /// The keys under which lists of pairs have a name, and those of its value.
 const NAMES: [&str; 4] = ["name", "key", "field", "id"];
 const VALUES: [&str; 3] = ["value", "values", "val"];
@@ -213,7 +213,7 @@ impl FieldMask {
     }
 
     /// Whether values of this name are hidden. The names are in small letters.
-    fn hides(&self, name: &str) -> bool {
+    pub(crate) fn hides(&self, name: &str) -> bool {
         self.0.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
     }
 }

@@ -5,6 +5,7 @@
 mod access;
 mod alarms;
 mod dead;
+mod fields;
 mod history;
 mod hostile;
 mod live;

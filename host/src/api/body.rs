@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use strum::VariantNames as _;
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::TimeMs;
+use super::extract::{TimeMs, of_query};
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
@@ -20,15 +20,15 @@ use crate::operations::{GroupBy, MOST_IDS};
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::listing::ListedState;
 use crate::queue::minutes::MAX_MINUTES;
-use crate::queue::{Reason, TaskFilter};
+use crate::queue::{FieldCondition, Reason, TaskFilter};
 
 /// Tasks in a list, where the client does not say, and at most.
 const LIMIT: (usize, usize) = (50, 500);
 
 /// A struct whose last fields are a filter. They are written here once: serde cannot refuse unknown keys in a
-/// struct that is flattened. `$utoipa` is the attribute of utoipa's derive.
+/// struct that is flattened. `$utoipa` is the attribute of utoipa's derive, `$list` says how a list is read.
 macro_rules! with_filter {
-    ($(#[$about:meta])* struct $name:ident ($utoipa:ident) { $($own:tt)* }) => {
+    ($(#[$about:meta])* struct $name:ident ($utoipa:ident, $list:meta) { $($own:tt)* }) => {
         $(#[$about])*
         #[serde(deny_unknown_fields)]
         pub(super) struct $name {
@@ -38,6 +38,13 @@ macro_rules! with_filter {
             #[$utoipa(pattern = "^(rejected|retries-exhausted|deferrals-exhausted|crashed|malformed|\
                                  flow-failed|expired|foreign|drained)$")]
             reason: Option<String>,
+            /// Only those whose fields fulfil all these conditions: `tenant=acme`, `tenant!=acme`,
+            /// `tenant=acme*` (begins with it), `data/user/id=7` (in the JSON of the field `data`). They
+            /// hold for no task whose fields are not known. A field that is hidden (`mask`) is refused
+            #[serde(rename = "where", skip_serializing_if = "Vec::is_empty")]
+            #[$list]
+            #[$utoipa(max_items = 16)]
+            conditions: Vec<String>,
             /// Only those with this text in their id, their error or the value of a field that is not hidden
             /// (`mask`). The fields of ended tasks are not known
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,8 +84,10 @@ macro_rules! with_filter {
 
         impl $name {
             pub(super) fn filter(&self, mask: &FieldMask) -> Result<TaskFilter, ApiProblem> {
+                let conditions = FieldCondition::all(&self.conditions, mask);
                 Ok(TaskFilter {
                     reason: reason(self.reason.as_deref())?,
+                    conditions: conditions.map_err(|why| invalid(format!("where: {why}")))?,
                     text: self.text.clone(),
                     mask: mask.clone(),
                     error: self.error.clone(),
@@ -99,7 +108,7 @@ with_filter! {
     /// The query of a list of tasks.
     #[derive(Debug, Deserialize, IntoParams)]
     #[into_params(parameter_in = Query)]
-    struct TasksQuery(param) {
+    struct TasksQuery(param, serde(default, deserialize_with = "of_query")) {
         /// Tasks in this state
         #[param(inline, value_type = ListedState)]
         pub state: String,
@@ -118,7 +127,7 @@ with_filter! {
     /// The query of a list of dead letters.
     #[derive(Debug, Deserialize, IntoParams)]
     #[into_params(parameter_in = Query)]
-    struct DeadQuery(param) {
+    struct DeadQuery(param, serde(default, deserialize_with = "of_query")) {
         /// The most dead letters in the answer: 1 to 500
         #[param(minimum = 1, maximum = 500, default = 50)]
         limit: Option<usize>,
@@ -134,7 +143,7 @@ with_filter! {
     /// The query of groups of dead letters.
     #[derive(Debug, Deserialize, IntoParams)]
     #[into_params(parameter_in = Query)]
-    struct GroupsQuery(param) {
+    struct GroupsQuery(param, serde(default, deserialize_with = "of_query")) {
         /// `cause` (reason, version and error together), `error`, `version`, `reason` or
         /// `hour`
         #[param(inline, value_type = Option<GroupBy>, default = "cause")]
@@ -151,7 +160,7 @@ with_filter! {
     /// The query of a download of dead letters.
     #[derive(Debug, Deserialize, IntoParams)]
     #[into_params(parameter_in = Query)]
-    struct ExportQuery(param) {
+    struct ExportQuery(param, serde(default, deserialize_with = "of_query")) {
         /// `next` of the download before, with the same filters
         pub cursor: Option<String>,
     }
@@ -174,9 +183,10 @@ with_filter! {
     #[schema(examples(
         json!({ "ids": ["order-7"] }),
         json!({ "all": true, "error": "timeout", "newer_than": "1h" }),
+        json!({ "all": true, "where": ["tenant=acme", "data/user/id!=7"] }),
         json!({ "all": true, "dry_run": true }),
     ))]
-    struct ManyBody(schema) {
+    struct ManyBody(schema, serde(default)) {
         /// Ids of tasks, at most 1,000, or names that the queue's `id` gives to tasks.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schema(min_items = 1, max_items = 1000)]
@@ -208,7 +218,7 @@ with_filter! {
         json!({ "do": "requeue", "error": "timeout", "rate": "50/s", "why": "the model is back" }),
         json!({ "do": "drain", "dry_run": true }),
     ))]
-    struct JobBody(schema) {
+    struct JobBody(schema, serde(default)) {
         /// The work.
         #[serde(rename = "do")]
         pub deed: Deed,

@@ -2,17 +2,19 @@
 //!
 //! Not here: what the parts mean (the endpoints).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, Uri};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use url::form_urlencoded;
 
 use super::state::MAX_BODY;
 use crate::admin::problem::{ApiProblem, ProblemCode};
@@ -79,11 +81,34 @@ fn bad_body(rejection: &JsonRejection) -> ApiProblem {
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
     type Rejection = ApiProblem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiProblem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiProblem> {
         let bad = |rejection: QueryRejection| ApiProblem::new(ProblemCode::Invalid, rejection.body_text());
-        let Query(query) = Query::from_request_parts(parts, state).await.map_err(bad)?;
+        let uri = with_one_list(&parts.uri)?;
+        let Query(query) = Query::try_from_uri(&uri).map_err(bad)?;
         Ok(QueryOf(query))
     }
+}
+
+/// The parameter that a query may have several times. serde takes each name once, so the values become one
+/// JSON list, which [`of_query`] reads.
+const REPEATED: &str = "where";
+
+fn with_one_list(uri: &Uri) -> Result<Cow<'_, Uri>, ApiProblem> {
+    let pairs = || form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    let (list, others): (Vec<_>, Vec<_>) = pairs().partition(|(name, _)| name == REPEATED);
+    if list.is_empty() {
+        return Ok(Cow::Borrowed(uri));
+    }
+    let list: Vec<_> = list.into_iter().map(|(_, value)| value).collect();
+    let mut query = form_urlencoded::Serializer::for_suffix("/?".to_owned(), 2);
+    query.extend_pairs(others).append_pair(REPEATED, &serde_json::json!(list).to_string());
+    let too_long = |_| ApiProblem::new(ProblemCode::Invalid, format!("{REPEATED}: all of them are too long"));
+    query.finish().parse().map(Cow::Owned).map_err(too_long)
+}
+
+/// Reads the list that stands in a query.
+pub(super) fn of_query<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    serde_json::from_str(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<T> {

@@ -33,7 +33,7 @@ const STEP_TIME: Duration = Duration::from_secs(1);
 pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Result<(), CommandError> {
     let CancelArgs { queue: name, ids, all, state, filter, dry_run, yes } = args;
     out.dry_run = dry_run;
-    let filter = filter.filter(config);
+    let filter = filter.filter(config)?;
     check_choice(&ids, all, &filter)?;
     if ids.len() > MOST_IDS {
         let why = format!("{} ids are too many for one command: it takes {MOST_IDS}", ids.len());

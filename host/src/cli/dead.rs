@@ -38,7 +38,7 @@ pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) ->
         DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,
         DeadCommand::Export { chosen, out: Some(file) } => redrive::export(config, chosen, &file, out).await,
         DeadCommand::Export { chosen, out: None } => {
-            check_choice(&chosen.ids, chosen.all, &chosen.filter.clone().filter(config))?;
+            check_choice(&chosen.ids, chosen.all, &chosen.filter.clone().filter(config)?)?;
             let [id] = &chosen.ids[..] else {
                 let why = "one dead letter is printed, as `tqhost try` reads it: add --out FILE for several";
                 return Err(CommandError::Usage(why.into()));
@@ -75,7 +75,7 @@ struct ListView {
 
 async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, &args.queue).await?;
-    let filter = args.filter.clone().filter(config);
+    let filter = args.filter.clone().filter(config)?;
     // clap takes no others.
     if let Some(by) = args.by.as_deref().and_then(|by| by.parse().ok()) {
         return dead_groups::list(&queue, by, &filter, &args, out).await;

@@ -39,7 +39,7 @@ struct DrainedInto {
 pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> Result<(), CommandError> {
     let DrainArgs { queue: name, filter, dry_run, yes, out: file } = args;
     out.dry_run = dry_run;
-    let filter = filter.filter(config);
+    let filter = filter.filter(config)?;
     let queue = open(config, &name).await?;
     let (states, filter) = (&DRAINABLE[..], &filter);
     let mut many = ManyTasks { queue: &queue, states, filter, deed: Deed::Drain, only: None, counted: None };

@@ -15,10 +15,14 @@ use crate::clock::parse_ms;
 use crate::config::Config;
 use crate::config::units::parse_duration;
 use crate::mask::FieldMask;
-use crate::queue::TaskFilter;
+use crate::queue::{FieldCondition, TaskFilter};
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct TaskFilterArgs {
+    /// Only those with this value of a field: tenant=acme, tenant!=acme, tenant=acme* (begins with it),
+    /// data/user/id=7 (in the JSON of the field data). It may be given several times, and then all must hold
+    #[arg(long = "where", value_name = "FIELD=VALUE")]
+    pub conditions: Vec<String>,
     /// Only those with this text in their id, their error or the value of a field that [admin] mask does not
     /// hide; not of ended tasks' fields
     #[arg(long = "match", value_name = "TEXT")]
@@ -52,15 +56,18 @@ pub(super) struct TaskFilterArgs {
 }
 
 impl TaskFilterArgs {
-    pub(super) fn filter(self, config: &Config) -> TaskFilter {
+    pub(super) fn filter(self, config: &Config) -> Result<TaskFilter, CommandError> {
         let mask = FieldMask::new(&config.admin.mask);
+        let conditions = FieldCondition::all(&self.conditions, &mask)
+            .map_err(|why| CommandError::Usage(format!("--where: {why}")))?;
         if self.text.is_some() && !mask.is_empty() {
             note("--match does not look at the values that [admin] mask hides");
         }
-        let TaskFilterArgs { text, error, version, host, only, from, to, older_than, newer_than } = self;
-        TaskFilter {
+        let TaskFilterArgs { text, error, version, host, only, from, to, older_than, newer_than, .. } = self;
+        Ok(TaskFilter {
             reason: None,
             text,
+            conditions,
             mask,
             error,
             version,
@@ -70,7 +77,7 @@ impl TaskFilterArgs {
             to_ms: to,
             older_than,
             newer_than,
-        }
+        })
     }
 }
 
@@ -90,9 +97,9 @@ pub(super) struct DeadFilterArgs {
 }
 
 impl DeadFilterArgs {
-    pub(super) fn filter(self, config: &Config) -> TaskFilter {
+    pub(super) fn filter(self, config: &Config) -> Result<TaskFilter, CommandError> {
         let DeadFilterArgs { reason, filter } = self;
-        TaskFilter { reason, ..filter.filter(config) }
+        Ok(TaskFilter { reason, ..filter.filter(config)? })
     }
 }
 

@@ -52,10 +52,10 @@ impl Chosen {
 }
 
 async fn choose(config: &Config, args: RedriveArgs) -> Result<Chosen, CommandError> {
-    let filter = args.filter.filter(config);
+    let filter = args.filter.filter(config)?;
     check_choice(&args.ids, args.all, &filter)?;
     let queue = open(config, &args.queue).await?;
-    let choice = if args.all { DeadChoice::All(filter) } else { DeadChoice::Ids(args.ids) };
+    let choice = if args.all { DeadChoice::All(Box::new(filter)) } else { DeadChoice::Ids(args.ids) };
     Ok(Chosen { queue, choice, counted: None })
 }
 

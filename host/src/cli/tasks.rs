@@ -28,7 +28,7 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
     let queue = open(config, &name).await?;
     // clap takes no other states.
     let state = state.parse().unwrap_or(ListedState::Queued);
-    let filter = filter.filter(config);
+    let filter = filter.filter(config)?;
     let mut request = ListRequest { state, filter, cursor, limit, with_fields };
     let mut progress = CommandProgress::begin()?;
     let first = progress.step(operations::list(&queue, &request)).await;

@@ -18,7 +18,7 @@ pub struct ValueAt {
 pub struct Pointer(pub Vec<String>);
 
 impl Pointer {
-    pub(super) fn parse(text: &str) -> Result<Pointer, String> {
+    pub(crate) fn parse(text: &str) -> Result<Pointer, String> {
         if text.is_empty() {
             return Ok(Pointer(Vec::new()));
         }

@@ -277,6 +277,7 @@ fn filter_form(name: &str, values: &Values) -> Markup {
     let drain = format!("{}/drain", queue_path(name));
     html! {
         form.filter method="get" action=(drain) role="search" aria-label="Filter of tasks that wait" {
+            (values.condition_inputs())
             label { "Text in id, error or field " input name="text" value=[values.get("text")]; }
             label { "Text in the latest error " input name="error" value=[values.get("error")]; }
             label { "Latest version " input name="version" value=[values.get("version")]; }

@@ -167,6 +167,7 @@ fn filter(path: &str, values: &Values, listed: ListedState) -> Markup {
     html! {
         form.filter method="get" action=(path) role="search" aria-label="Filter of tasks" {
             input type="hidden" name="state" value=(listed.into_str());
+            (values.condition_inputs())
             label { "Text in id, error or field "
                 input name="text" value=(values.get("text").unwrap_or_default()); }
             label { "Text in the error "

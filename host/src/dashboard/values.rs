@@ -15,11 +15,13 @@ use url::form_urlencoded;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::units::parse_duration;
 use crate::mask::FieldMask;
-use crate::queue::TaskFilter;
+use crate::queue::{FieldCondition, TaskFilter};
 
 /// The names of a filter.
-pub(super) const FILTER: [&str; 8] =
-    ["reason", "text", "error", "version", "host", "id", "newer_than", "older_than"];
+pub(super) const FILTER: [&str; 9] =
+    ["reason", CONDITIONS, "text", "error", "version", "host", "id", "newer_than", "older_than"];
+/// The name that a filter may have several times.
+const CONDITIONS: &str = "where";
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Values(Vec<(String, String)>);
@@ -40,8 +42,12 @@ impl Values {
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        let value = self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
-        value.filter(|value| !value.trim().is_empty())
+        self.all(name).next()
+    }
+
+    fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        let values = self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str());
+        values.filter(|value| !value.trim().is_empty())
     }
 
     /// A count that an earlier page hands on, with what came to it since then.
@@ -57,8 +63,12 @@ impl Values {
             let age = self.get(name).map(|text| parse_duration(text.trim())).transpose();
             age.map_err(|why| ApiProblem::new(ProblemCode::Invalid, format!("{name}: {why}")))
         };
+        let conditions: Vec<&str> = self.all(CONDITIONS).collect();
+        let conditions = FieldCondition::all(&conditions, mask);
+        let unread = |why| ApiProblem::new(ProblemCode::Invalid, format!("{CONDITIONS}: {why}"));
         Ok(TaskFilter {
             reason: text("reason"),
+            conditions: conditions.map_err(unread)?,
             text: text("text"),
             mask: mask.clone(),
             error: text("error"),
@@ -74,12 +84,28 @@ impl Values {
 
     /// The filter's values.
     pub(super) fn filter_pairs(&self) -> Vec<(&'static str, &str)> {
-        FILTER.into_iter().filter_map(|name| Some((name, self.get(name)?))).collect()
+        FILTER.into_iter().flat_map(|name| self.all(name).map(move |value| (name, value))).collect()
     }
 
-    /// The filter for the audit.
+    /// The filter for the audit, as the API has it.
     pub(super) fn filter_map(&self) -> Map<String, Value> {
-        self.filter_pairs().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
+        let pairs = FILTER.into_iter().filter_map(|name| match name {
+            CONDITIONS => {
+                let all: Vec<&str> = self.all(name).collect();
+                (!all.is_empty()).then(|| (name.to_owned(), all.into()))
+            }
+            name => Some((name.to_owned(), self.get(name)?.into())),
+        });
+        pairs.collect()
+    }
+
+    /// The inputs of a form for the filter's conditions: one for each, and an empty one.
+    pub(super) fn condition_inputs(&self) -> Markup {
+        html! {
+            @for condition in self.all(CONDITIONS).chain([""]) {
+                label { "Field is " input name=(CONDITIONS) placeholder="tenant=acme" value=(condition); }
+            }
+        }
     }
 
     /// The filter as hidden fields of a form.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::codec::RawFields;
+use super::condition::FieldCondition;
 use crate::mask::FieldMask;
 
 /// Stands for any text in a filter of errors, as in the causes of dead letters.
@@ -35,7 +36,11 @@ pub struct TaskFilter {
     /// Text that occurs in the error, in the id or in what is shown of a field's value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// The fields that nobody is shown, in which `text` is not looked for. It is no filter of its own.
+    /// Conditions on its fields, which must all hold. They hold for no task of which no field is known.
+    #[serde(rename = "where", skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<FieldCondition>,
+    /// The fields that nobody is shown: `text` and `conditions` do not look at them. It is no filter of its
+    /// own.
     #[serde(skip)]
     pub mask: FieldMask,
     /// Text that occurs in the error; [`ANY`] in it stands for any text.
@@ -111,12 +116,18 @@ impl TaskFilter {
             && self.older_than.is_none_or(|least| is_aged(&|age| age >= least))
             && self.newer_than.is_none_or(|most| is_aged(&|age| age < most))
             && self.text.as_deref().is_none_or(has)
+            && (self.conditions.is_empty() || !task.fields.is_empty())
+            && self.conditions.iter().all(|condition| condition.holds(task.fields, &self.mask))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn conditions(texts: &[&str]) -> Vec<FieldCondition> {
+        FieldCondition::all(texts, &FieldMask::default()).expect("conditions")
+    }
 
     #[test]
     fn each_part_of_a_filter_can_refuse_a_task() {
@@ -139,6 +150,10 @@ mod tests {
                 TaskFilter { reason: text("crashed"), ..none() },
             ),
             (TaskFilter { text: text("Ada"), ..none() }, TaskFilter { text: text("Bob"), ..none() }),
+            (
+                TaskFilter { conditions: conditions(&["name=Ada", "name!=Bob"]), ..none() },
+                TaskFilter { conditions: conditions(&["name=Ada", "name!=Ada"]), ..none() },
+            ),
             (TaskFilter { error: text("page"), ..none() }, TaskFilter { error: text("Ada"), ..none() }),
             (
                 TaskFilter { error: text("no…page"), ..none() },
@@ -188,6 +203,13 @@ mod tests {
         assert!(takes("London", &mask), "the rest of the JSON is shown");
         let none = TaskFilter { mask, ..TaskFilter::default() };
         assert!(none.is_empty() && none.takes(&task, 0));
+    }
+
+    #[test]
+    fn conditions_hold_for_no_task_of_which_no_field_is_known() {
+        let fields = Vec::new();
+        let filter = TaskFilter { conditions: conditions(&["tenant!=acme"]), ..TaskFilter::default() };
+        assert!(!filter.takes(&with_fields(&fields), 0));
     }
 
     #[test]

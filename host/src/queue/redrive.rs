@@ -31,7 +31,7 @@ pub enum DeadChoice {
     /// By task id, or by alias: then the newest task with this alias.
     Ids(Vec<String>),
     /// All that exist now and pass the filter.
-    All(TaskFilter),
+    All(Box<TaskFilter>),
 }
 
 /// The result of a requeue or purge. Both numbers together are the number of dead letters asked for.

@@ -75,16 +75,21 @@ fn value_at<'t>(fields: &'t [Field], place: &ValueAt) -> Option<Cow<'t, [u8]>> {
 
 /// A string without its quotes, or a number as it is written there. Parsed numbers would not do: those with
 /// many digits would look alike.
-fn in_json(json: &[u8], Pointer(tokens): &Pointer) -> Option<Vec<u8>> {
-    let mut reader = serde_json::Deserializer::from_str(std::str::from_utf8(without_bom(json)).ok()?);
-    let found = PointerWalk(tokens).deserialize(&mut reader).ok()?;
-    reader.end().ok()?;
-    let found = found?.get();
+fn in_json(json: &[u8], pointer: &Pointer) -> Option<Vec<u8>> {
+    let found = json_at(json, pointer)?.get();
     match found.as_bytes().first()? {
         b'"' => serde_json::from_str::<String>(found).ok().map(String::into_bytes),
         b'-' | b'0'..=b'9' => Some(found.as_bytes().to_vec()),
         _ => None,
     }
+}
+
+/// The part of a JSON text to which a pointer leads. None: there is none, or the text is no JSON.
+pub(super) fn json_at<'j>(json: &'j [u8], Pointer(tokens): &Pointer) -> Option<&'j RawValue> {
+    let mut reader = serde_json::Deserializer::from_str(std::str::from_utf8(without_bom(json)).ok()?);
+    let found = PointerWalk(tokens).deserialize(&mut reader).ok()?;
+    reader.end().ok()?;
+    found
 }
 
 /// Goes down a JSON value, and keeps nothing of the rest.

@@ -308,7 +308,7 @@ impl World {
                 let letters = self.queue.dead_letters(&TaskFilter::default(), 1000).await.map_err(failed)?;
                 let done = self
                     .queue
-                    .requeue(&DeadChoice::All(TaskFilter::default()), None)
+                    .requeue(&DeadChoice::All(Box::default()), None)
                     .await
                     .map_err(failed)?;
                 // Oldest first. The comparison of places shows whether each of them was dead.

@@ -1,0 +1,306 @@
+//! Conditions on the fields of tasks: `tenant=acme`, `tenant!=acme*`, `data/user/id=7`.
+//!
+//! In: a condition as an operator writes it, and the fields of a task. Out: whether the condition holds.
+//! docs/commands.md describes the words. A condition on a value that is hidden is refused, and where a part
+//! of a value is hidden the condition is about what is shown. Not here: the other filters (`filter`).
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::{self, RawFields};
+use super::value::json_at;
+use crate::config::Pointer;
+use crate::mask::{FieldMask, MASKED};
+
+/// The most conditions of a filter, and the most bytes of one.
+const MOST: usize = 16;
+const MAX_BYTES: usize = 1 << 10;
+/// The characters of a condition that is too long in the message about it.
+const TOLD: usize = 40;
+
+/// A name as an operator writes it: that of a field, or with slashes a place in the JSON of a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FieldPlace {
+    pub name: String,
+    /// The field and the place in it, of a name with slashes.
+    in_json: Option<(String, Pointer)>,
+}
+
+impl FieldPlace {
+    /// Reads a name, and refuses one whose values are hidden.
+    pub(crate) fn parse(name: &str, mask: &FieldMask) -> Result<FieldPlace, String> {
+        let (field, pointer) = match name.find('/') {
+            Some(at) => (&name[..at], Some(&name[at..])),
+            None => (name, None),
+        };
+        if field.is_empty() {
+            return Err("it names no field".to_owned());
+        }
+        if codec::is_of_host(field) {
+            return Err(format!("{field} is a field of the host: a filter looks at those of the producer"));
+        }
+        let pointer = pointer.map(Pointer::parse).transpose();
+        let pointer = pointer.map_err(|why| format!("what follows {field} {why}"))?;
+        let tokens = pointer.iter().flat_map(|Pointer(tokens)| tokens).map(String::as_str);
+        if let Some(hidden) = [name, field].into_iter().chain(tokens).find(|part| mask.hides(part)) {
+            return Err(format!("{hidden} is hidden by mask in [admin], and a filter would tell its values"));
+        }
+        let in_json = pointer.map(|pointer| (field.to_owned(), pointer));
+        Ok(FieldPlace { name: name.to_owned(), in_json })
+    }
+
+    /// The values here, as they are shown: fields may share a name. None: one of them is hidden.
+    pub(crate) fn values<'t>(&self, fields: &'t RawFields, mask: &FieldMask) -> Option<Vec<Cow<'t, [u8]>>> {
+        let mut values = Vec::new();
+        for (name, value) in fields {
+            if name == self.name.as_bytes() {
+                values.push(shown(name, value, mask)?);
+            } else if let Some((field, pointer)) = &self.in_json
+                && name == field.as_bytes()
+            {
+                values.extend(in_json(&shown(name, value, mask)?, pointer).map(Cow::Owned));
+            }
+        }
+        let is_hidden = |value: &Cow<[u8]>| !mask.is_empty() && **value == *MASKED.as_bytes();
+        (!values.iter().any(is_hidden)).then_some(values)
+    }
+}
+
+fn shown<'t>(name: &[u8], value: &'t [u8], mask: &FieldMask) -> Option<Cow<'t, [u8]>> {
+    if mask.is_empty() {
+        return Some(Cow::Borrowed(value));
+    }
+    Some(match mask.shown(name, value)? {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    })
+}
+
+/// The content of a JSON string; anything else as it is written there.
+fn in_json(json: &[u8], pointer: &Pointer) -> Option<Vec<u8>> {
+    let found = json_at(json, pointer)?.get();
+    match found.starts_with('"') {
+        true => serde_json::from_str::<String>(found).ok().map(String::into_bytes),
+        false => Some(found.as_bytes().to_vec()),
+    }
+}
+
+/// A condition on the fields of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct FieldCondition {
+    /// The condition as an operator wrote it.
+    text: String,
+    place: FieldPlace,
+    is_not: bool,
+    value: String,
+    /// The value is only the beginning.
+    is_prefix: bool,
+}
+
+impl FieldCondition {
+    /// Reads the conditions of a filter.
+    pub(crate) fn all<T: AsRef<str>>(texts: &[T], mask: &FieldMask) -> Result<Vec<FieldCondition>, String> {
+        if texts.len() > MOST {
+            return Err(format!("{} conditions are more than {MOST}", texts.len()));
+        }
+        texts.iter().map(|text| FieldCondition::parse(text.as_ref(), mask)).collect()
+    }
+
+    fn parse(text: &str, mask: &FieldMask) -> Result<FieldCondition, String> {
+        if text.len() > MAX_BYTES {
+            let begin: String = text.chars().take(TOLD).collect();
+            return Err(format!("{begin:?}… has {} bytes, and {MAX_BYTES} are the most", text.len()));
+        }
+        let (name, value) = text.split_once('=').ok_or_else(|| {
+            format!("{text:?} is no condition: write tenant=acme, tenant!=acme or tenant=acme*")
+        })?;
+        let (name, is_not) = name.strip_suffix('!').map_or((name, false), |name| (name, true));
+        let place = FieldPlace::parse(name, mask).map_err(|why| format!("{text:?}: {why}"))?;
+        let (value, is_prefix) = match (value.strip_suffix("\\*"), value.strip_suffix('*')) {
+            (Some(begin), _) => (format!("{begin}*"), false),
+            (None, Some(begin)) => (begin.to_owned(), true),
+            (None, None) => (value.to_owned(), false),
+        };
+        Ok(FieldCondition { text: text.to_owned(), place, is_not, value, is_prefix })
+    }
+
+    /// Whether it holds for a task with these fields.
+    pub(super) fn holds(&self, fields: &RawFields, mask: &FieldMask) -> bool {
+        let wanted = self.value.as_bytes();
+        let is = |value: &Cow<[u8]>| match self.is_prefix {
+            true => value.starts_with(wanted),
+            false => **value == *wanted,
+        };
+        self.place.values(fields, mask).is_some_and(|values| values.iter().any(is) != self.is_not)
+    }
+}
+
+impl From<FieldCondition> for String {
+    fn from(condition: FieldCondition) -> String {
+        condition.text
+    }
+}
+
+/// A condition that was read before, and refused if its values are hidden.
+impl TryFrom<String> for FieldCondition {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<FieldCondition, String> {
+        FieldCondition::parse(&text, &FieldMask::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(text: &str, mask: &FieldMask) -> Result<FieldCondition, String> {
+        FieldCondition::all(&[text], mask).map(|mut all| all.remove(0))
+    }
+
+    #[test]
+    fn conditions_are_exact() {
+        let json =
+            r#"{"user": {"id": 7, "name": "Ada", "a/b": "*"}, "ok": true, "no": null, "x": [1.50, {}]}"#;
+        let fields: RawFields = [
+            ("tenant", "acme"),
+            ("mail", "sales@acme.example"),
+            ("empty", ""),
+            ("sum", "a=b"),
+            ("star", "5*"),
+            ("tag", "new"),
+            ("tag", "paid"),
+            ("content/type", "text"),
+            ("data", json),
+            ("cut", "{\"a\": 1"),
+        ]
+        .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
+        .into_iter()
+        .chain([(b"bytes".to_vec(), b"ab\xff".to_vec()), (b"\xff".to_vec(), b"1".to_vec())])
+        .collect();
+        let table = [
+            ("tenant=acme", true),
+            ("tenant=Acme", false),
+            ("tenant=acm", false),
+            ("tenant=acme-labs", false),
+            ("tenant=acm*", true),
+            ("tenant=acme*", true),
+            ("mail=acme", false),
+            ("tenant=*", true),
+            // A field that is missing or empty.
+            ("empty=", true),
+            ("empty=*", true),
+            ("tenant=", false),
+            ("missing=", false),
+            ("missing=*", false),
+            // The first sign divides, and the rest is the value.
+            ("sum=a=b", true),
+            ("sum=a!=b", false),
+            ("sum!=a!=b", true),
+            // A star at the end that is one.
+            ("star=5\\*", true),
+            ("star=5\\\\*", false),
+            ("tenant=acme\\*", false),
+            ("star=*5*", false),
+            // One of several values is enough.
+            ("tag=new", true),
+            ("tag=paid", true),
+            ("tag=old", false),
+            // Bytes that are no text.
+            ("bytes=ab", false),
+            ("bytes=ab\u{fffd}", false),
+            ("bytes=ab*", true),
+            ("\u{fffd}=1", false),
+            // In JSON.
+            ("data/user/id=7", true),
+            ("data/user/id=7*", true),
+            ("data/user/id=7.0", false),
+            ("data/user/name=Ada", true),
+            ("data/user/name=\"Ada\"", false),
+            ("data/user/a~1b=\\*", true),
+            ("data/ok=true", true),
+            ("data/no=null", true),
+            ("data/no=", false),
+            ("data/x/0=1.50", true),
+            ("data/x/0=1.5", false),
+            ("data/x/1={}", true),
+            ("data/x/2=*", false),
+            ("data/user=*", true),
+            ("data/user/id/x=*", false),
+            ("tenant/a=*", false),
+            ("cut/a=1", false),
+            // A field whose own name has a slash.
+            ("content/type=text", true),
+        ];
+        for (text, is_so) in table {
+            let holds = |text: &str| {
+                condition(text, &FieldMask::default()).expect(text).holds(&fields, &FieldMask::default())
+            };
+            assert_eq!(holds(text), is_so, "{text}");
+            if !text.contains("!=") {
+                assert_eq!(holds(&text.replacen('=', "!=", 1)), !is_so, "not {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_condition_that_cannot_be_read_is_named() {
+        let mask = FieldMask::new(&["email".into()]);
+        let table = [
+            ("tenant", "\"tenant\" is no condition: write tenant=acme"),
+            ("", "\"\" is no condition"),
+            ("=acme", "\"=acme\": it names no field"),
+            ("!=acme", "\"!=acme\": it names no field"),
+            ("/id=7", "\"/id=7\": it names no field"),
+            ("tq-id=7", "\"tq-id=7\": tq-id is a field of the host"),
+            ("data/a~b=7", "\"data/a~b=7\": what follows data is not a JSON pointer"),
+            ("Email=a", "\"Email=a\": Email is hidden by mask in [admin]"),
+            ("email!=a*", "\"email!=a*\": email is hidden by mask"),
+            ("data/user/email=a", "\"data/user/email=a\": email is hidden by mask"),
+            ("email/user=a", "\"email/user=a\": email is hidden by mask"),
+        ];
+        for (text, why) in table {
+            let told = condition(text, &mask).expect_err(text);
+            assert!(told.starts_with(why), "{told}");
+        }
+        let long = format!("a={}", "é".repeat(MAX_BYTES / 2 - 1));
+        assert!(condition(&long, &mask).is_ok(), "1 KiB");
+        let told = condition(&format!("{long}e"), &mask).expect_err("one more");
+        assert!(told.contains("has 1025 bytes, and 1024 are the most") && told.len() < 140, "{told}");
+        let many = vec!["a=1"; MOST + 1];
+        assert!(FieldCondition::all(&many[1..], &mask).is_ok());
+        let told = FieldCondition::all(&many, &mask).expect_err("one more");
+        assert_eq!(told, "17 conditions are more than 16");
+    }
+
+    #[test]
+    fn a_hidden_value_is_not_told() {
+        let mask = FieldMask::new(&["email".into()]);
+        let field = |name: &str, value: &str| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
+        let pairs = r#"{"list": [{"name": "email", "value": "a@b"}], "city": "London"}"#;
+        let fields = vec![
+            field("pairs", pairs),
+            field("cut", "{\"email\": \"a@b"),
+            field("form", "email=a&n=1"),
+            field("plain", "x"),
+        ];
+        let table = [
+            ("pairs/list/0/value=a*", false),
+            ("pairs/list/0/value!=a*", false),
+            ("pairs/list/0/value!=z", false),
+            ("pairs/city=London", true),
+            ("pairs={\"list\": [{\"name\": \"email\", \"value\": \"a*", false),
+            ("cut={\"email\": \"a*", false),
+            ("cut!={\"email\": \"z*", false),
+            ("form=email=a*", false),
+            ("form=email=[masked]&n=1", true),
+            ("plain=x", true),
+            ("plain!=y", true),
+        ];
+        for (text, is_so) in table {
+            assert_eq!(condition(text, &mask).expect(text).holds(&fields, &mask), is_so, "{text}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Conditions on fields (`where`): the command line, the API and the pages take the same words, and select
+//! the same tasks.
+//!
+//! Not here: what each condition means (`queue::condition` in the crate).
+
+use serde_json::{Value, json};
+
+use super::{Browser, encoded, job_over, text};
+use crate::support::http::{self, Response};
+use crate::support::{Bench, Host};
+
+/// The tasks of each tenant, and those of all.
+const EACH: usize = 250;
+const ALL: usize = 4 * EACH;
+
+/// A flood of one tenant, between tasks of others whose names and texts are like its own.
+fn flood() -> (Bench, Host) {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    let host = bench.host();
+    let mut pipe = redis::pipe();
+    for n in 0..ALL {
+        let tenant = ["acme", "acme-labs", "beta", "gamma"][n % 4];
+        let data = json!({ "user": { "id": n }, "to": "sales@acme.example" }).to_string();
+        let mail = "sales@acme.example";
+        let fields = [("tenant", tenant), ("mail", mail), ("data", &data)];
+        pipe.cmd("XADD").arg("work").arg("*").arg(&fields).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("add tasks");
+    (bench, host)
+}
+
+/// How many tasks of each tenant are left, in the order of [`flood`].
+fn left(bench: &mut Bench) -> [usize; 4] {
+    let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+"));
+    ["acme", "acme-labs", "beta", "gamma"]
+        .map(|tenant| entries.iter().filter(|(_, fields)| fields[1] == tenant).count())
+}
+
+fn post(host: &Host, path: &str, body: &Value) -> Response {
+    let headers = [("content-type", "application/json")];
+    http::send(host.admin(), "POST", path, &headers, Some(&body.to_string()))
+}
+
+/// A query with these conditions.
+fn query(conditions: &[&str]) -> String {
+    encoded(&conditions.iter().map(|condition| ("where", *condition)).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_tenants_flood_is_cancelled_and_no_task_of_others() {
+    let (mut bench, host) = flood();
+    let browser = Browser::new(&host);
+    let cases: [(&[&str], usize); 6] = [
+        (&["tenant=acme"], EACH),
+        (&["tenant=acme*"], 2 * EACH),
+        (&["tenant=acme*", "tenant!=acme"], EACH),
+        (&["tenant!=acme*"], 2 * EACH),
+        (&["data/user/id=7", "mail=*"], 1),
+        (&["tenant=acme", "data/user/id=7"], 0),
+    ];
+    for (conditions, count) in cases {
+        let options: Vec<&str> = conditions.iter().flat_map(|condition| ["--where", condition]).collect();
+        let run = |command: &[&str]| bench.tqhost(&[command, &options, &["--json"]].concat()).ok().json();
+        for command in [&["cancel", "work", "--all", "--dry-run"][..], &["drain", "work", "--dry-run"]] {
+            assert_eq!(run(command)["succeeded"], count, "{command:?} {conditions:?}");
+        }
+        let listed = run(&["tasks", "work", "--limit", "1000"]);
+        assert_eq!(listed["tasks"].as_array().map(Vec::len), Some(count), "{conditions:?}");
+        let body = json!({ "all": true, "dry_run": true, "where": conditions });
+        for path in ["tasks/cancel", "drain"] {
+            let counted = post(&host, &format!("/v1/queues/work/{path}"), &body).json();
+            assert_eq!(counted["succeeded"], count, "{path} {conditions:?}: {counted}");
+        }
+        let path = format!("/v1/queues/work/tasks?state=queued&limit=500&{}", query(conditions));
+        let listed = host.get(&path).json();
+        assert_eq!(listed["tasks"].as_array().map(Vec::len), Some(count), "{conditions:?}: {listed}");
+        let page = browser.page(&format!("/queues/work/drain?{}", query(conditions)));
+        let wait = if count == 1 { "1 task waits".to_owned() } else { format!("{count} tasks wait") };
+        assert!(text(&page).contains(&wait), "{conditions:?}: {}", text(&page));
+        for condition in conditions {
+            assert!(page.contains(&format!("value=\"{condition}\"")), "{condition}: {page}");
+        }
+    }
+    // Each of the three cancels exactly those that it counted.
+    let done = bench.tqhost(&["cancel", "work", "--all", "--where", "tenant=acme", "--yes"]).ok();
+    assert_eq!((done.stdout.as_str(), left(&mut bench)), ("250 tasks cancelled\n", [0, EACH, EACH, EACH]));
+    let page = browser.page(&format!("/queues/work/drain?{}", query(&["tenant=acme*", "tenant!=acme"])));
+    let done = browser.press(&page, "/queues/work/drain", &[]);
+    let shown = job_over(&browser, &done);
+    assert!(shown.contains("250 tasks are cancelled, and none is left"), "{shown}");
+    assert_eq!(left(&mut bench), [0, 0, EACH, EACH]);
+    let audit = host.until_logged("audit: a change was asked for", cases.len() * 2 + 1);
+    let last = audit.last().expect("a line");
+    assert_eq!(last["filter"], "{\"where\":[\"tenant=acme*\",\"tenant!=acme\"]}");
+    let body = json!({ "all": true, "where": ["mail=sales@acme.example", "tenant!=gamma"] });
+    assert_eq!(post(&host, "/v1/queues/work/tasks/cancel", &body).json()["succeeded"], EACH);
+    assert_eq!(left(&mut bench), [0, 0, 0, EACH]);
+    host.stop();
+}
+
+#[test]
+fn dead_letters_of_one_tenant_are_found_requeued_and_deleted() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    for (n, tenant) in ["acme", "acme-labs", "acme", "beta"].into_iter().enumerate() {
+        let id = format!("id-{n}");
+        let fields = [("tenant", tenant), ("tq-id", &id), ("tq-reason", "rejected"), ("tq-error", "acme")];
+        bench.xadd("tq:{work}:dead", &fields);
+    }
+    let host = bench.host();
+    let of_acme = |command: &[&str]| {
+        bench.tqhost(&[command, &["--where", "tenant=acme", "--json"]].concat()).ok().json()
+    };
+    assert_eq!(of_acme(&["dead", "list", "work"])["matching"], 2);
+    assert_eq!(of_acme(&["dead", "list", "work", "--by", "error"])["matching"], 2);
+    assert_eq!(of_acme(&["tasks", "work", "--state", "dead"])["tasks"].as_array().map(Vec::len), Some(2));
+    let conditions = query(&["tenant=acme"]);
+    for (path, name, count) in
+        [("dead?", "dead", 2), ("dead/groups?", "groups", 1), ("tasks?state=dead&", "tasks", 2)]
+    {
+        let list = host.get(&format!("/v1/queues/work/{path}{conditions}")).json();
+        assert_eq!(list[name].as_array().map(Vec::len), Some(count), "{list}");
+    }
+    let browser = Browser::new(&host);
+    let page = browser.page(&format!("/queues/work/dead?{conditions}"));
+    assert!(text(&page).contains("2 dead letters of the 4 that there are."), "{}", text(&page));
+    let export = browser.get(&format!("/queues/work/dead/export?{conditions}"));
+    assert!(export.body.contains("\"letters\":2"), "{export:?}");
+    let page = browser.page(&format!("/queues/work/dead/confirm?what=purge&{conditions}"));
+    assert!(text(&page).contains("2 dead letters of queue work match."), "{}", text(&page));
+    assert_eq!(of_acme(&["dead", "requeue", "work", "--all"])["succeeded"], 2);
+    assert_eq!(of_acme(&["dead", "purge", "work", "--all", "--yes"])["succeeded"], 0);
+    assert_eq!(bench.redis::<u64>("XLEN", "tq:{work}:dead"), 2);
+    host.stop();
+}
+
+#[test]
+fn a_condition_that_cannot_be_read_or_is_about_a_hidden_field_is_refused() {
+    let mut bench = Bench::new("");
+    let redis = bench.redis.port;
+    bench.configure(&format!(
+        "[queues.work]\nplugin = \"missing\"\n[redis]\nurl = \"redis://127.0.0.1:{redis}\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\nmask = [\"email\"]\n"
+    ));
+    bench.xadd("work", &[("email", "ada@lovelace"), ("tenant", "acme")]);
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    for (condition, why) in [
+        ("tenant", "\"tenant\" is no condition: write tenant=acme"),
+        ("Email=ada*", "\"Email=ada*\": Email is hidden by mask in [admin]"),
+        ("data/user/email!=a", "\"data/user/email!=a\": email is hidden by mask in [admin]"),
+    ] {
+        let commands: [&[&str]; 6] = [
+            &["tasks", "work"],
+            &["dead", "list", "work"],
+            &["cancel", "work", "--all", "--yes"],
+            &["drain", "work", "--yes"],
+            &["dead", "requeue", "work", "--all"],
+            &["dead", "purge", "work", "--all", "--yes"],
+        ];
+        for command in commands {
+            let ran = bench.tqhost(&[command, &["--where", condition]].concat());
+            assert!(ran.code == 2 && ran.stderr.contains(&format!("--where: {why}")), "{command:?}: {ran:?}");
+        }
+        let query = query(&["tenant=acme", condition]);
+        let told = |answer: &Response| answer.json()["detail"].as_str().unwrap_or_default().to_owned();
+        for path in ["tasks?state=queued&", "dead?", "dead/groups?"] {
+            let answer = host.get(&format!("/v1/queues/work/{path}{query}"));
+            assert_eq!(answer.status, 422, "{answer:?}");
+            assert!(told(&answer).starts_with(&format!("where: {why}")), "{answer:?}");
+        }
+        for path in ["tasks/cancel", "drain", "dead/requeue", "dead/purge"] {
+            let body = json!({ "all": true, "where": [condition] });
+            let answer = post(&host, &format!("/v1/queues/work/{path}"), &body);
+            assert!(answer.status == 422 && told(&answer).contains(why), "{answer:?}");
+        }
+        for page in ["", "/dead", "/drain", "/dead/confirm"] {
+            let answer = browser.get(&format!("/queues/work{page}?what=purge&{query}"));
+            assert!(answer.status == 422 && text(&answer.body).contains(why), "{answer:?}");
+        }
+    }
+    // A body takes a list only, and a query any number of them up to 16.
+    let body = json!({ "all": true, "where": "tenant=acme" });
+    assert_eq!(post(&host, "/v1/queues/work/drain", &body).status, 422);
+    let list = |count| host.get(&format!("/v1/queues/work/dead?{}", query(&vec!["tenant=acme"; count])));
+    assert_eq!((list(16).status, list(17).status), (200, 422));
+    assert_eq!(bench.places("work").length, 1);
+    host.stop();
+}

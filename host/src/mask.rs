@@ -72,6 +72,17 @@ impl FieldMask {
         }
     }
 
+    /// As [`FieldMask::shown`], byte for byte where nothing at all is hidden.
+    pub(crate) fn shown_bytes<'v>(&self, name: &[u8], value: &'v [u8]) -> Option<Cow<'v, [u8]>> {
+        if self.is_empty() {
+            return Some(Cow::Borrowed(value));
+        }
+        Some(match self.shown(name, value)? {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        })
+    }
+
     /// A value of a field or of a result.
     pub(crate) fn value(&self, value: &mut Value) {
         if !self.is_empty() {

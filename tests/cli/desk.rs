@@ -205,6 +205,9 @@ fn what_is_deleted_is_what_was_counted() {
     let mut bench = with_dead(3);
     let shown = answered(&mut bench, "dead purge work --all", |bench| add_dead(bench, 3..5));
     assert!(shown.contains("Delete 3 dead letters of work for good? [y/N]"), "{shown}");
+    for id in ["id-0  n=0", "id-1  n=1", "id-2  n=2"] {
+        assert!(shown.contains(&format!("  {id}\r\n")), "the question shows some of them: {shown}");
+    }
     assert!(shown.contains("3 dead letters deleted") && dead(&mut bench) == 2, "{shown}");
     let file = bench.dir.path().join("dead.jsonl");
     let purge = format!("dead purge work --all --out {}", file.display());
@@ -221,6 +224,7 @@ fn what_is_deleted_is_what_was_counted() {
             delay(bench);
         });
         assert!(shown.contains("Cancel 2 tasks") && shown.contains("2 tasks cancelled"), "{shown}");
+        assert_eq!(shown.matches("  a=1\r\n").count(), 2, "the question shows some of them: {shown}");
         let places = bench.places("work");
         assert_eq!((places.length, places.delayed), (1, 1), "{command}");
         assert_eq!(ask(&bench, &["drain", "work", "--yes"])["succeeded"], 2, "{command}");

@@ -81,6 +81,15 @@ fn a_tenants_flood_is_cancelled_and_no_task_of_others() {
             assert!(page.contains(&format!("value=\"{condition}\"")), "{condition}: {page}");
         }
     }
+    // A sample tells what would be cancelled.
+    let body = json!({ "all": true, "dry_run": true, "where": ["tenant=acme"] });
+    let counted = post(&host, "/v1/queues/work/drain", &body).json();
+    let sample = counted["sample"].as_array().expect("a sample");
+    assert!(sample.len() == 5 && sample.iter().all(|task| task["fields"][0]["value"] == "acme"), "{counted}");
+    let page = text(&browser.page(&format!("/queues/work/drain?{}", query(&["tenant=acme"]))));
+    assert_eq!(page.matches("tenant=acme ").count(), 5, "{page}");
+    let page = browser.page(&format!("/queues/work?{}", query(&["tenant=acme"])));
+    assert!(page.contains("href=\"/queues/work/drain?where=tenant%3Dacme\""), "{page}");
     // Each of the three cancels exactly those that it counted.
     let done = bench.tqhost(&["cancel", "work", "--all", "--where", "tenant=acme", "--yes"]).ok();
     assert_eq!((done.stdout.as_str(), left(&mut bench)), ("250 tasks cancelled\n", [0, EACH, EACH, EACH]));
@@ -89,7 +98,7 @@ fn a_tenants_flood_is_cancelled_and_no_task_of_others() {
     let shown = job_over(&browser, &done);
     assert!(shown.contains("250 tasks are cancelled, and none is left"), "{shown}");
     assert_eq!(left(&mut bench), [0, 0, EACH, EACH]);
-    let audit = host.until_logged("audit: a change was asked for", cases.len() * 2 + 1);
+    let audit = host.until_logged("audit: a change was asked for", cases.len() * 2 + 2);
     let last = audit.last().expect("a line");
     assert_eq!(last["filter"], "{\"where\":[\"tenant=acme*\",\"tenant!=acme\"]}");
     let body = json!({ "all": true, "where": ["mail=sales@acme.example", "tenant!=gamma"] });
@@ -184,5 +193,62 @@ fn a_condition_that_cannot_be_read_or_is_about_a_hidden_field_is_refused() {
     let list = |count| host.get(&format!("/v1/queues/work/dead?{}", query(&vec!["tenant=acme"; count])));
     assert_eq!((list(16).status, list(17).status), (200, 422));
     assert_eq!(bench.places("work").length, 1);
+    host.stop();
+}
+
+#[test]
+fn whoever_is_asked_sees_some_of_the_tasks_without_what_is_hidden() {
+    let mut bench = Bench::new("");
+    let redis = bench.redis.port;
+    bench.configure(&format!(
+        "[queues.work]\nplugin = \"missing\"\nid = {{ field = \"order\" }}\n\
+         [redis]\nurl = \"redis://127.0.0.1:{redis}\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\nmask = [\"email\"]\n"
+    ));
+    let (long, body) = ("x".repeat(200), json!({ "email": "ada@lovelace", "n": 1 }).to_string());
+    for n in 0..7 {
+        let (order, id) = (format!("order-{n}"), format!("dead-{n}"));
+        let fields = [("order", &*order), ("email", "ada@lovelace"), ("body", &body), ("long", &long)];
+        bench.xadd("work", &fields);
+        bench.xadd("tq:{work}:dead", &[&fields[..], &[("tq-id", &id), ("tq-reason", "rejected")]].concat());
+    }
+    let host = bench.host();
+    let sample = |path: &str, more: Value| -> Value {
+        let mut body = json!({ "all": true, "dry_run": true });
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        post(&host, &format!("/v1/queues/work/{path}"), &body).json()["sample"].take()
+    };
+    for path in ["tasks/cancel", "drain", "dead/requeue", "dead/purge"] {
+        let tasks = sample(path, json!({}));
+        let tasks = tasks.as_array().unwrap_or_else(|| panic!("{path}: {tasks}"));
+        let aliases: Vec<&Value> = tasks.iter().map(|task| &task["alias"]).collect();
+        assert_eq!(aliases, ["order-0", "order-1", "order-2", "order-3", "order-4"], "{path}");
+        let fields = json!([
+            { "name": "order", "value": "order-0" },
+            { "name": "email", "value": "[masked]" },
+            { "name": "body", "value": "{\"email\":\"[masked]\",\"n\":1}" },
+            { "name": "long", "value": format!("{}…", &long[..80]) },
+        ]);
+        assert_eq!(tasks[0]["fields"], fields, "{path}");
+        assert_eq!(sample(path, json!({ "text": "nothing like this" })), json!([]), "{path}");
+        assert_eq!(sample(path, json!({ "where": ["order=order-6"] }))[0]["alias"], "order-6", "{path}");
+    }
+    let browser = Browser::new(&host);
+    for (page, orders) in [
+        ("drain", 0..5),
+        ("drain?where=order%3D*", 0..5),
+        ("dead/confirm?what=requeue", 0..5),
+        // All of them are purged, and the newest are shown.
+        ("dead/confirm?what=purge", 2..7),
+        ("dead/confirm?what=purge&where=order%3D*", 0..5),
+    ] {
+        let page = browser.page(&format!("/queues/work/{page}"));
+        let shown = text(&page);
+        for n in 0..7 {
+            let is_shown = shown.contains(&format!("order=order-{n} email=[masked]"));
+            assert_eq!(is_shown, orders.contains(&n), "{n}: {shown}");
+        }
+        assert!(!page.contains("ada@lovelace") && page.contains("href=\"/queues/work/tasks/"), "{page}");
+    }
     host.stop();
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::args::CancelArgs;
-use super::confirm::confirm;
+use super::confirm::{confirm, show_sample};
 use super::context::open;
 use super::exit::CommandError;
 use super::filters::check_choice;
@@ -75,13 +75,14 @@ pub(super) struct ManyTasks<'m> {
 }
 
 impl ManyTasks<'_> {
-    /// Counts them, before somebody is asked. From then on they are those that were there, and none that are
-    /// added later.
+    /// Counts them, and shows some, before somebody is asked. From then on they are those that were there,
+    /// and none that are added later.
     pub(super) async fn count(&mut self) -> Result<u64, CommandError> {
         let begin = operations::cancel_walk(self.queue, self.states).await?;
-        let count = self.look(Some(begin.clone())).await?.succeeded;
-        self.counted = Some((begin, count));
-        Ok(count)
+        let counted = self.look(Some(begin.clone())).await?;
+        show_sample(&counted.sample.unwrap_or_default());
+        self.counted = Some((begin, counted.succeeded));
+        Ok(counted.succeeded)
     }
 
     /// Cancels them all, or only counts them.
@@ -92,7 +93,7 @@ impl ManyTasks<'_> {
         let counted = self.counted.clone().map(|(begin, count)| (begin, Some(count)));
         let order = JobOrder { only: self.only, counted, ..JobOrder::new(self.deed, self.filter.clone()) };
         let BulkJob { done, skipped, children, examined, .. } = carry_out(config, self.queue, order).await?;
-        Ok(BulkCancelled { succeeded: done, skipped, children, examined, next: None })
+        Ok(BulkCancelled { succeeded: done, skipped, children, examined, next: None, sample: None })
     }
 
     /// Counts them in steps.

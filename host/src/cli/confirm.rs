@@ -1,11 +1,25 @@
 //! Asks before a command does what cannot be taken back.
 
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::iter;
 
 use anyhow::{Context, anyhow};
 
 use super::exit::CommandError;
+use super::output::{note, terminal_size};
+use super::text;
+use crate::operations::TaskSample;
 use crate::shutdown::Signals;
+
+/// Shows some of the tasks that the question is about.
+pub(super) fn show_sample(sample: &[TaskSample]) {
+    let width = terminal_size(io::stderr()).map_or(usize::MAX, |(columns, _)| columns);
+    for task in sample {
+        let alias = task.alias.iter().map(|alias| format!("({alias})"));
+        let words: Vec<String> = iter::once(task.id.clone()).chain(alias).chain(task.words()).collect();
+        note(&text::cut(&format!("  {}", text::escape(&words.join("  "))), width));
+    }
+}
 
 /// Asks, and fails unless the answer is yes; Ctrl-C or SIGTERM is a no. `nothing` says what was not done
 /// then. `option` is the one that answers where nobody can be asked.

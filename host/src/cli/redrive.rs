@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::args::RedriveArgs;
-use super::confirm::confirm;
+use super::confirm::{confirm, show_sample};
 use super::context::open;
 use super::exit::CommandError;
 use super::filters::check_choice;
@@ -23,9 +23,9 @@ use super::text;
 use crate::config::Config;
 use crate::config::units::parse_rate;
 use crate::operations::jobs::{BulkJob, Deed, JobOrder};
-use crate::operations::{letter_lines, patiently, write_walk};
-use crate::queue::redrive::{Counted, DeadChoice, DeadRest, DeadWalk, Redrive, StepBudget};
-use crate::queue::{Queue, RedriveError, Redriven};
+use crate::operations::{TaskSample, letter_lines, patiently, write_walk};
+use crate::queue::redrive::{Counted, DeadChoice, DeadRest, DeadWalk, Redrive, SAMPLE, StepBudget};
+use crate::queue::{DeadLetter, Queue, RedriveError, Redriven, TaskFilter};
 
 /// The most that one step looks at, and for how long.
 const STEP: u64 = 2_000;
@@ -81,7 +81,7 @@ pub(super) async fn requeue(
 ) -> Result<(), CommandError> {
     let chosen = choose(config, args).await?;
     let (sum, done) = match out.dry_run {
-        true => (count(&chosen, Counted::Requeued).await?, "would be requeued"),
+        true => (count(&chosen, Counted::Requeued, &mut Vec::new()).await?, "would be requeued"),
         false => (run(config, &chosen, Deed::Requeue, rate).await?, "requeued"),
     };
     tell(&chosen, sum, done, out)
@@ -89,7 +89,7 @@ pub(super) async fn requeue(
 
 pub(super) async fn purge(config: &Config, chosen: Chosen, out: &mut Out) -> Result<(), CommandError> {
     let (sum, done) = match out.dry_run {
-        true => (count(&chosen, Counted::Purged).await?, "would be deleted"),
+        true => (count(&chosen, Counted::Purged, &mut Vec::new()).await?, "would be deleted"),
         false => (run(config, &chosen, Deed::Purge, None).await?, "deleted"),
     };
     tell(&chosen, sum, done, out)
@@ -216,10 +216,12 @@ async fn keep(chosen: &Chosen, file: &mut KeptFile, deletes: bool) -> Result<u64
 async fn ask(chosen: &mut Chosen) -> Result<(), CommandError> {
     let walk = patiently(|| chosen.queue.begin_walk()).await?;
     chosen.counted = Some((walk.clone(), 0));
-    let count = count(chosen, Counted::Purged).await?.succeeded;
+    let DeadChoice::All(filter) = &chosen.choice else { return Ok(()) };
+    let (which, mask) = (if filter.is_empty() { "" } else { " that match" }, filter.mask.clone());
+    let mut sample = Vec::new();
+    let count = count(chosen, Counted::Purged, &mut sample).await?.succeeded;
     chosen.counted = Some((walk, count));
-    let is_all = matches!(&chosen.choice, DeadChoice::All(filter) if filter.is_empty());
-    let which = if is_all { "" } else { " that match" };
+    show_sample(&TaskSample::of_letters(&chosen.queue, &sample, &mask));
     let name = &chosen.queue.rules.name;
     let question = format!("Delete {}{which} of {name} for good?", text::plural(count, "dead letter"));
     confirm(&question, "--yes", "nothing was deleted").await
@@ -247,15 +249,19 @@ async fn run(
         }
         DeadChoice::All(filter) => {
             let counted = counted.as_ref().map(|(walk, count)| (write_walk(walk), Some(*count)));
-            let order = JobOrder { rate, counted, ..JobOrder::new(deed, filter.clone()) };
+            let order = JobOrder { rate, counted, ..JobOrder::new(deed, TaskFilter::clone(filter)) };
             let BulkJob { done, skipped, without_flow, .. } = carry_out(config, queue, order).await?;
             Ok(Redriven { succeeded: done, skipped, without_flow })
         }
     }
 }
 
-/// Counts them, in steps.
-async fn count(chosen: &Chosen, counted: Counted) -> Result<Redriven, CommandError> {
+/// Counts them, in steps, and puts some of them into `sample`.
+async fn count(
+    chosen: &Chosen,
+    counted: Counted,
+    sample: &mut Vec<DeadLetter>,
+) -> Result<Redriven, CommandError> {
     let Chosen { queue, choice, counted: begun } = chosen;
     let what = Redrive::Count(counted);
     let mut progress = CommandProgress::begin()?;
@@ -281,6 +287,7 @@ async fn count(chosen: &Chosen, counted: Counted) -> Result<Redriven, CommandErr
                 sum.skipped += step.done.skipped;
                 sum.without_flow += step.done.without_flow;
                 examined += step.examined;
+                sample.extend(step.sample.into_iter().take(SAMPLE - sample.len()));
                 walk = step.next;
             }
             StepEnd::Cut => return Err(interrupted("nothing was changed")),

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
 use super::jobs::{job_path, verb};
-use super::layout::{form_token, page};
+use super::layout::{form_token, page, samples};
 use super::plugins::operator;
 use super::problem::PageProblem;
 use super::queue::invalid;
@@ -82,7 +82,8 @@ async fn ask(
     let is_known = order.filter.is_empty() && deed != Deed::Requeue;
     let count = if is_known {
         let begin = jobs::begin(&queue, deed, None).await?;
-        JobCount { matched: all, examined: all, next: None, begin }
+        let sample = jobs::sample(&queue, deed, &order.filter).await?;
+        JobCount { matched: all, examined: all, next: None, begin, sample }
     } else {
         let part = jobs::count(&queue, &order, values.get("at")).await?;
         let (matched, examined) =
@@ -96,6 +97,7 @@ async fn ask(
         h1 { (verb) " " (what) }
         (question.count())
         @if deed == Deed::Drain { (filter_form(name, values)) } @else { (filter_words(values)) }
+        (samples(name, &question.count.sample))
         (question.warnings(dashboard))
         @if !visitor.may_change() {
             p { "This session may only read." }
@@ -223,7 +225,7 @@ impl Question<'_> {
 
     /// Counts further. As long as none is found there is nothing else to do, so it goes on by itself.
     fn count_form(&self) -> Markup {
-        let JobCount { matched, examined, next, begin } = &self.count;
+        let JobCount { matched, examined, next, begin, .. } = &self.count;
         let action = match self.is_of_dead() {
             true => format!("{}/confirm", dead_path(self.name)),
             false => format!("{}/drain", queue_path(self.name)),

@@ -6,8 +6,9 @@ use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 
 use super::session::{FORM_TOKEN, Visitor};
-use super::text::data;
-use super::values::{Values, dead_path, queue_path};
+use super::text::{data, data_or_none};
+use super::values::{Values, dead_path, queue_path, task_path};
+use crate::operations::TaskSample;
 use crate::operations::alarms::{Alarm, AlarmSubject};
 use crate::operations::state_words;
 
@@ -94,6 +95,22 @@ fn heading(column: &str) -> Markup {
     match column.strip_prefix('#') {
         Some(figures) => html! { th.number scope="col" { (figures) } },
         None => html! { th scope="col" { (column) } },
+    }
+}
+
+/// Some of the tasks that a form would change.
+pub(super) fn samples(queue: &str, sample: &[TaskSample]) -> Markup {
+    let rows = html! {
+        @for task in sample {
+            tr {
+                th scope="row" { a href=(task_path(queue, &task.id)) { (data(&task.id)) } }
+                td { (data_or_none(task.alias.as_deref())) }
+                td { @for field in task.words() { (data(&field)) " " } }
+            }
+        }
+    };
+    html! {
+        @if !sample.is_empty() { (table("Some of them", &["For example", "Alias", "Fields"], &rows)) }
     }
 }
 

@@ -94,7 +94,7 @@ pub(super) async fn show(
                 @if view.paused || view.held.is_some() {
                     (button(&visitor, &format!("{path}/resume"), "Resume"))
                 }
-                a href={ (path) "/drain" } { "Drain…" }
+                a href=(link(&format!("{path}/drain"), &values.filter_pairs())) { "Drain…" }
             }
         }
         (queue_history::section(&history))

@@ -16,11 +16,13 @@ use super::cursor::{self, BadCursor};
 use super::error::OperationError;
 use super::list::{TaskWalk, position};
 use super::patience::patiently;
+use super::sample::TaskSample;
 use super::task::unknown_task;
 use super::tree;
 use crate::config::QueueRules;
 use crate::queue::codec;
 use crate::queue::listing::{FoundTask, ListedState};
+use crate::queue::redrive::SAMPLE;
 use crate::queue::{FlowProgress, Meant, Queue, Status, TaskFilter, TaskName};
 
 /// The states from which tasks are cancelled, in this order. What becomes due meanwhile goes to the end of
@@ -151,6 +153,9 @@ pub(crate) struct BulkCancelled {
     pub examined: u64,
     /// The cursor with which the operation goes on; null when nothing is left.
     pub next: Option<String>,
+    /// With `dry_run` and `all`: up to 5 of those that were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Vec<TaskSample>>,
 }
 
 /// Takes one step: cancels the tasks with these ids or aliases, until 10 seconds have passed. An id of which
@@ -256,13 +261,18 @@ pub(crate) async fn cancel_all(
     if walk.repeats && walk.until_ms.is_none() {
         walk.until_ms = Some(patiently(|| queue.now_ms()).await?);
     }
-    let (looks, end) = (done.examined + LOOKS, Instant::now() + bulk.time);
+    let (looks, end, mask) = (done.examined + LOOKS, Instant::now() + bulk.time, &bulk.filter.mask);
     done.next = None;
+    if bulk.dry_run {
+        done.sample.get_or_insert_default();
+    }
     while let Some(page) = walk.page(queue, bulk.filter).await? {
         done.examined += page.examined;
         for task in &page.tasks {
             if bulk.dry_run {
                 done.succeeded += 1;
+                let sample = done.sample.iter_mut().find(|sample| sample.len() < SAMPLE);
+                sample.into_iter().for_each(|to| to.push(TaskSample::of_task(queue, task, mask)));
             } else {
                 let (succeeded, skipped) = (done.succeeded, done.skipped);
                 cancel_one(queues, queue, task, bulk.only_waiting, done).await?;
@@ -295,6 +305,24 @@ pub(crate) async fn cancel_waiting(
         cancel_one(queues, queue, task, true, done).await?;
     }
     Ok(())
+}
+
+/// Some of the tasks that would be cancelled, found without a count of all.
+pub(crate) async fn cancel_sample(
+    queue: &Queue,
+    states: &[ListedState],
+    filter: &TaskFilter,
+) -> Result<Vec<TaskSample>, OperationError> {
+    let (mut walk, mut sample, mut examined) = (CancelWalk::new(states, None)?, Vec::new(), 0);
+    while sample.len() < SAMPLE
+        && examined < LOOKS
+        && let Some(page) = walk.page(queue, filter).await?
+    {
+        let some = page.tasks.iter().take(SAMPLE - sample.len());
+        sample.extend(some.map(|task| TaskSample::of_task(queue, task, &filter.mask)));
+        examined += page.examined;
+    }
+    Ok(sample)
 }
 
 async fn cancel_one(

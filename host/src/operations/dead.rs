@@ -15,6 +15,7 @@ use super::json::FieldView;
 use super::list::FIELD_BYTES;
 use super::paging;
 use super::patience::patiently;
+use super::sample::TaskSample;
 use crate::mask::FieldMask;
 use crate::queue::redrive::{DeadWalk, NamedWalk, Redrive, Redrove, StepBudget};
 use crate::queue::{DeadLetter, Queue, TaskFilter};
@@ -141,6 +142,9 @@ pub(crate) struct RedrivenPart {
     /// So many milliseconds pass at this rate before the next request can do anything; null: none. A request
     /// that comes earlier waits, or does nothing and says it again.
     pub wait_ms: Option<u64>,
+    /// With `dry_run` and `all`: up to 5 of those that the step counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Vec<TaskSample>>,
 }
 
 impl RedrivenPart {
@@ -154,6 +158,7 @@ impl RedrivenPart {
             examined: step.examined,
             wait_ms: (next.is_some() && wait_ms > 0).then_some(wait_ms),
             next,
+            sample: None,
         }
     }
 }
@@ -171,7 +176,9 @@ pub(crate) async fn redrive_part(queue: &Queue, part: DeadPart<'_>) -> Result<Re
     let walk = part.cursor.map(read_walk).transpose()?;
     let step = queue.redrive_step(part.filter, part.what, walk, step_budget()).await;
     let step = step.map_err(OperationError::Interrupted)?;
-    Ok(RedrivenPart::new(step, |walk| write_walk(&walk)))
+    let is_count = matches!(part.what, Redrive::Count(_));
+    let sample = is_count.then(|| TaskSample::of_letters(queue, &step.sample, &part.filter.mask));
+    Ok(RedrivenPart { sample, ..RedrivenPart::new(step, |walk| write_walk(&walk)) })
 }
 
 fn step_budget() -> StepBudget {

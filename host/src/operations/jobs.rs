@@ -22,11 +22,12 @@ use uuid::Uuid;
 
 use super::cancel::{
     BulkCancel, BulkCancelled, CANCELLABLE, CancelWalk, DRAINABLE, STEP_TIME, cancel_all, cancel_part,
-    cancel_walk,
+    cancel_sample, cancel_walk,
 };
 use super::dead::{DeadPart, read_walk, redrive_part, redrive_walk, write_walk};
 use super::error::OperationError;
 use super::patience::patiently;
+use super::sample::{TaskSample, newest_dead};
 use crate::chain::chain;
 use crate::config::QueueRules;
 use crate::config::units::parse_rate;
@@ -177,6 +178,8 @@ pub(crate) struct JobCount {
     pub next: Option<String>,
     /// Where a job on exactly these tasks begins.
     pub begin: String,
+    /// Up to 5 of those that were counted.
+    pub sample: Vec<TaskSample>,
 }
 
 /// The end of a turn.
@@ -261,23 +264,35 @@ pub(crate) async fn count(
         None => begin(queue, *deed, only.as_ref()).await?,
     };
     let cursor = Some(cursor.unwrap_or(&begin));
-    let (matched, examined, next) = match deed {
+    let (matched, examined, next, sample) = match deed {
         Deed::Cancel | Deed::Drain => {
             let (states, only_waiting, time) =
                 (states(*deed, only.as_ref()), *deed == Deed::Drain, STEP_TIME);
             let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run: true, time };
             let part = cancel_part(&[], queue, &bulk).await?;
-            (part.succeeded, part.examined, part.next)
+            (part.succeeded, part.examined, part.next, part.sample)
         }
         // Asking which of them can be requeued would cost Redis several commands for each.
         Deed::Requeue | Deed::Purge => {
             let counted = if *deed == Deed::Purge { Counted::Purged } else { Counted::Tried };
             let part = DeadPart { filter, what: Redrive::Count(counted), cursor };
             let part = redrive_part(queue, part).await?;
-            (part.succeeded, part.examined, part.next)
+            (part.succeeded, part.examined, part.next, part.sample)
         }
     };
-    Ok(JobCount { matched, examined, next, begin })
+    Ok(JobCount { matched, examined, next, begin, sample: sample.unwrap_or_default() })
+}
+
+/// Some of the tasks that a job would be on, where all are meant and none is counted.
+pub(crate) async fn sample(
+    queue: &Queue,
+    deed: Deed,
+    filter: &TaskFilter,
+) -> Result<Vec<TaskSample>, OperationError> {
+    match deed {
+        Deed::Cancel | Deed::Drain => cancel_sample(queue, states(deed, None), filter).await,
+        Deed::Requeue | Deed::Purge => newest_dead(queue, &filter.mask).await,
+    }
 }
 
 /// All jobs, the newest first.
@@ -540,7 +555,7 @@ impl JobStep {
                 let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run: false, time: STEP };
                 let mut sum = BulkCancelled::default();
                 let ended = Box::pin(cancel_all(queues, queue, &bulk, &mut sum)).await;
-                let BulkCancelled { succeeded, skipped, children, examined, next } = sum;
+                let BulkCancelled { succeeded, skipped, children, examined, next, .. } = sum;
                 (self.done, self.skipped, self.children) = (succeeded, skipped, children);
                 (self.examined, self.next) = (examined, if ended.is_ok() { next } else { self.next.take() });
                 return ended;

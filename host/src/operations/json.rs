@@ -14,7 +14,7 @@ use crate::queue::codec::RawFields;
 
 /// One field. Fields are a list, since two may have the same name. Text stands as a string, other bytes as
 /// `{"base64": …}`.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct FieldView {
     pub name: Value,
     pub value: Value,

@@ -30,6 +30,7 @@ mod patience;
 mod plugins;
 mod queues;
 mod retry;
+mod sample;
 mod task;
 pub(crate) mod tree;
 
@@ -58,4 +59,5 @@ pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, counted, queue_views, state_words};
 pub(crate) use retry::{Retried, retry, retry_preview};
+pub(crate) use sample::TaskSample;
 pub(crate) use task::{AttemptView, BranchView, TaskView, task_view, unknown_task};

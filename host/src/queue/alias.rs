@@ -24,6 +24,7 @@ use super::turns::HeldTask;
 use super::value;
 use crate::config::ValueAt;
 use crate::effects::{Effects, OutboxTask};
+use crate::mask::{FieldMask, MASKED};
 use crate::task::{Field, Task};
 
 /// The tasks that one alias leads to.
@@ -224,11 +225,19 @@ impl Queue {
 
     /// The key of the alias of a task with these fields.
     pub(super) fn alias_of(&self, fields: &RawFields) -> Option<Vec<u8>> {
+        let alias = self.alias_in(fields, &FieldMask::default())?;
+        Some(self.keys.alias(&value::short(alias.into())))
+    }
+
+    /// The alias of a task with these fields. None: it has none, or its value is hidden.
+    pub(crate) fn alias_in(&self, fields: &RawFields, mask: &FieldMask) -> Option<Vec<u8>> {
         let place = self.rules.id.as_ref()?;
         // The other fields do not matter, and may be large.
-        let (_, value) = fields.iter().find(|(name, _)| name == place.field.as_bytes())?;
-        let field = [Field { name: place.field.clone(), value: value.clone() }];
-        value::alias(&field, place).map(|alias| self.keys.alias(&alias))
+        let (name, value) = fields.iter().find(|(name, _)| name == place.field.as_bytes())?;
+        let value = mask.shown_bytes(name, value)?.into_owned();
+        let field = [Field { name: place.field.clone(), value }];
+        let alias = value::value_at(&field, place)?.into_owned();
+        Some(alias).filter(|alias| mask.is_empty() || alias != MASKED.as_bytes())
     }
 
     /// The ids of the tasks with this alias, the newest first; and which of them no host has been given yet.

@@ -55,26 +55,16 @@ impl FieldPlace {
         let mut values = Vec::new();
         for (name, value) in fields {
             if name == self.name.as_bytes() {
-                values.push(shown(name, value, mask)?);
+                values.push(mask.shown_bytes(name, value)?);
             } else if let Some((field, pointer)) = &self.in_json
                 && name == field.as_bytes()
             {
-                values.extend(in_json(&shown(name, value, mask)?, pointer).map(Cow::Owned));
+                values.extend(in_json(&mask.shown_bytes(name, value)?, pointer).map(Cow::Owned));
             }
         }
         let is_hidden = |value: &Cow<[u8]>| !mask.is_empty() && **value == *MASKED.as_bytes();
         (!values.iter().any(is_hidden)).then_some(values)
     }
-}
-
-fn shown<'t>(name: &[u8], value: &'t [u8], mask: &FieldMask) -> Option<Cow<'t, [u8]>> {
-    if mask.is_empty() {
-        return Some(Cow::Borrowed(value));
-    }
-    Some(match mask.shown(name, value)? {
-        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-    })
 }
 
 /// The content of a JSON string; anything else as it is written there.

@@ -20,6 +20,8 @@ use super::reply;
 use super::script::{self, ScriptCall};
 use crate::config::model::Rate;
 
+/// The most tasks that a count gives as a sample.
+pub(crate) const SAMPLE: usize = 5;
 /// So many named dead letters are looked up at once.
 const NAMES: usize = 100;
 /// The reply of requeue.lua for a task whose flow is not known any more.
@@ -132,6 +134,8 @@ pub(crate) struct Redrove<W> {
     pub next: Option<W>,
     /// The time that the rate lets pass before the next step can do anything.
     pub wait: Duration,
+    /// The first ones of those that were counted.
+    pub sample: Vec<DeadLetter>,
 }
 
 #[derive(Default)]
@@ -143,6 +147,7 @@ struct RedriveProgress {
     is_writing: bool,
     /// So many were sent to Redis by the latest call.
     sent: u64,
+    sample: Vec<DeadLetter>,
 }
 
 /// When a step may go on: at a rate, and within its budget.
@@ -199,6 +204,15 @@ impl RedrivePace {
 }
 
 impl RedriveProgress {
+    fn count<'l>(&mut self, letters: impl Iterator<Item = &'l DeadLetter>) {
+        for letter in letters {
+            self.succeeded += 1;
+            if self.sample.len() < SAMPLE {
+                self.sample.push(letter.clone());
+            }
+        }
+    }
+
     fn done(&self) -> Redriven {
         Redriven {
             succeeded: self.succeeded,
@@ -307,6 +321,7 @@ impl Queue {
                 examined: progress.examined,
                 next: wait.is_some().then_some(walk),
                 wait: wait.unwrap_or_default(),
+                sample: progress.sample,
             }),
             Err(cause) => Err(progress.failed(cause)),
         }
@@ -328,6 +343,7 @@ impl Queue {
                 examined: progress.asked_for,
                 next: wait.is_some().then_some(walk),
                 wait: wait.unwrap_or_default(),
+                sample: progress.sample,
             }),
             Err(cause) => Err(progress.failed(cause)),
         }
@@ -475,8 +491,8 @@ impl Queue {
         let able = || letters.iter().filter(|letter| !letter.is_packed());
         progress.sent = 0;
         match what {
-            Redrive::Count(Counted::Purged) => progress.succeeded += letters.len() as u64,
-            Redrive::Count(Counted::Tried) => progress.succeeded += able().count() as u64,
+            Redrive::Count(Counted::Purged) => progress.count(letters.iter()),
+            Redrive::Count(Counted::Tried) => progress.count(able()),
             Redrive::Count(Counted::Requeued) | Redrive::Requeue(_) => {
                 let only_says = matches!(what, Redrive::Count(_));
                 let calls: Vec<ScriptCall> =
@@ -491,7 +507,11 @@ impl Queue {
                 let counts: Vec<Result<u64, QueueError>> =
                     replies.into_iter().map(|reply| self.shaped("requeue", reply::count(&reply?))).collect();
                 let of_kind = |is: fn(&u64) -> bool| counts.iter().flatten().filter(|n| is(n)).count() as u64;
-                progress.succeeded += of_kind(|n| *n > 0);
+                let is_done = |count: &Result<u64, QueueError>| matches!(count, Ok(1..));
+                match only_says {
+                    true => progress.count(able().zip(&counts).filter(|(_, n)| is_done(n)).map(|(it, _)| it)),
+                    false => progress.succeeded += of_kind(|n| *n > 0),
+                }
                 progress.without_flow += of_kind(|n| *n == REQUEUED_WITHOUT_FLOW);
                 counts.into_iter().collect::<Result<Vec<u64>, QueueError>>()?;
                 progress.is_writing = false;

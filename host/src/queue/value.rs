@@ -64,7 +64,8 @@ fn joined<'t>(fields: &'t [Field], places: &[ValueAt]) -> Option<Cow<'t, [u8]>> 
     Some(Cow::Owned(all))
 }
 
-fn value_at<'t>(fields: &'t [Field], place: &ValueAt) -> Option<Cow<'t, [u8]>> {
+/// The value of a task at this place, if it is there and not empty.
+pub(super) fn value_at<'t>(fields: &'t [Field], place: &ValueAt) -> Option<Cow<'t, [u8]>> {
     let field = fields.iter().find(|field| field.name == place.field)?;
     let value = match &place.pointer {
         None => Cow::Borrowed(field.value.as_slice()),

@@ -306,11 +306,8 @@ impl World {
             }
             Op::RequeueAll => {
                 let letters = self.queue.dead_letters(&TaskFilter::default(), 1000).await.map_err(failed)?;
-                let done = self
-                    .queue
-                    .requeue(&DeadChoice::All(Box::default()), None)
-                    .await
-                    .map_err(failed)?;
+                let done =
+                    self.queue.requeue(&DeadChoice::All(Box::default()), None).await.map_err(failed)?;
                 // Oldest first. The comparison of places shows whether each of them was dead.
                 let names = letters.iter().map(|letter| name_of(pairs(&letter.fields), &letter.id));
                 let requeued = names.filter(|name| self.reference.requeue(name)).count();

@@ -1,0 +1,70 @@
+//! A few of the tasks that an operation would act on, for whoever is asked whether it should.
+//!
+//! In: tasks that match a filter. Out: the beginning of what they hold, without what is hidden. Not here:
+//! the operations, which count at the same time (`cancel`, `dead`).
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::error::OperationError;
+use super::json::FieldView;
+use super::patience::patiently;
+use crate::mask::{FieldMask, MASKED};
+use crate::queue::codec::RawFields;
+use crate::queue::listing::FoundTask;
+use crate::queue::redrive::SAMPLE;
+use crate::queue::{DeadLetter, Queue};
+
+/// The most fields of a task, and characters of a name or value.
+const FIELDS: usize = 10;
+const CHARS: usize = 80;
+
+/// The beginning of a task.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct TaskSample {
+    pub id: String,
+    /// The name that the queue's `id` gives to it.
+    pub alias: Option<String>,
+    /// Its first 10 fields, as text that ends with `…` behind 80 characters.
+    pub fields: Vec<FieldView>,
+}
+
+impl TaskSample {
+    fn new(queue: &Queue, id: &str, fields: &RawFields, mask: &FieldMask) -> TaskSample {
+        let alias = queue.alias_in(fields, mask).map(|alias| cut(&String::from_utf8_lossy(&alias)));
+        let shown = |(name, value): &(Vec<u8>, Vec<u8>)| {
+            let value = mask.shown(name, value).unwrap_or(Cow::Borrowed(MASKED));
+            let name = String::from_utf8_lossy(name);
+            FieldView { name: cut(&name).into(), value: cut(&value).into() }
+        };
+        TaskSample { id: id.to_owned(), alias, fields: fields.iter().take(FIELDS).map(shown).collect() }
+    }
+
+    pub(crate) fn of_letters(queue: &Queue, letters: &[DeadLetter], mask: &FieldMask) -> Vec<TaskSample> {
+        letters.iter().map(|letter| TaskSample::new(queue, &letter.id, &letter.fields, mask)).collect()
+    }
+
+    pub(super) fn of_task(queue: &Queue, task: &FoundTask, mask: &FieldMask) -> TaskSample {
+        TaskSample::new(queue, &task.status.id, &task.fields, mask)
+    }
+
+    /// Its fields in words.
+    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        self.fields.iter().map(move |field| format!("{}={}", text(&field.name), text(&field.value)))
+    }
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The newest dead letters.
+pub(crate) async fn newest_dead(queue: &Queue, mask: &FieldMask) -> Result<Vec<TaskSample>, OperationError> {
+    Ok(TaskSample::of_letters(queue, &patiently(|| queue.newest_dead(None, SAMPLE)).await?, mask))
+}

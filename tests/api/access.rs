@@ -75,6 +75,7 @@ fn every_path_that_changes_something_refuses_without_the_token() {
         ("DELETE", "/v1/queues/{queue}/tasks/{id}"),
         ("POST", "/v1/queues/{queue}/tasks/{id}/retry"),
         ("GET", "/v1/queues/{queue}/tasks/{id}/events"),
+        ("GET", "/v1/queues/{queue}/groups"),
         ("GET", "/v1/queues/{queue}/dead"),
         ("GET", "/v1/queues/{queue}/dead/groups"),
         ("GET", "/v1/queues/{queue}/dead/export"),

@@ -171,6 +171,13 @@ fn a_condition_that_cannot_be_read_or_is_about_a_hidden_field_is_refused() {
             assert!(ran.code == 2 && ran.stderr.contains(&format!("--where: {why}")), "{command:?}: {ran:?}");
         }
         let query = query(&["tenant=acme", condition]);
+        if let Some((field, _)) = condition.split_once(['!', '=']) {
+            let ran = bench.tqhost(&["tasks", "work", "--by", field]);
+            let part = "is hidden by mask in [admin], and a filter would tell its values";
+            assert!(ran.code == 2 && ran.stderr.contains(part), "{ran:?}");
+            let answer = host.get(&format!("/v1/queues/work/groups?state=queued&by={field}"));
+            assert!(answer.status == 422 && answer.body.contains(part), "{answer:?}");
+        }
         let told = |answer: &Response| answer.json()["detail"].as_str().unwrap_or_default().to_owned();
         for path in ["tasks?state=queued&", "dead?", "dead/groups?"] {
             let answer = host.get(&format!("/v1/queues/work/{path}{query}"));
@@ -249,6 +256,49 @@ fn whoever_is_asked_sees_some_of_the_tasks_without_what_is_hidden() {
             assert_eq!(is_shown, orders.contains(&n), "{n}: {shown}");
         }
         assert!(!page.contains("ada@lovelace") && page.contains("href=\"/queues/work/tasks/"), "{page}");
+    }
+    host.stop();
+}
+
+#[test]
+fn tasks_are_counted_by_a_field() {
+    let (mut bench, host) = flood();
+    bench.xadd("work", &[("mail", "x")]);
+    let run = |args: &[&str]| bench.tqhost(&[&["tasks", "work"], args].concat());
+    let counted = run(&["--by", "tenant", "--json"]).ok().json();
+    assert_eq!(counted, host.get("/v1/queues/work/groups?state=queued&by=tenant&limit=50").json());
+    let groups = counted["groups"].as_array().expect("groups");
+    let counts = |value: &Value| groups.iter().find(|group| group["value"] == *value).map(|it| &it["count"]);
+    for tenant in ["acme", "acme-labs", "beta", "gamma"] {
+        assert_eq!(counts(&json!(tenant)), Some(&json!(EACH)), "{counted}");
+    }
+    assert_eq!((groups.len(), counts(&Value::Null)), (5, Some(&json!(1))), "{counted}");
+    assert_eq!(groups[4]["value"], Value::Null, "the fewest come last: {counted}");
+    let sums = ["matching", "examined", "others", "more_groups"].map(|name| counted[name].as_u64());
+    assert_eq!((sums, &counted["by"]), ([Some(1001), Some(1001), Some(0), Some(0)], &json!("tenant")));
+
+    let table = run(&["--by", "tenant", "--where", "tenant=acme*", "--where", "tenant!=acme"]).ok().stdout;
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        (&rows[0][..2], &rows[1][..2]),
+        (&["VALUE", "COUNT"][..], &["acme-labs", "250"][..]),
+        "{table}"
+    );
+    assert!(table.ends_with("\n250 of 1001 queued tasks.\n"), "{table}");
+    // A place in JSON has a value for each task, of which the first ones are shown.
+    let by_id = run(&["--by", "data/user/id", "--limit", "10"]).ok().stdout;
+    assert!(
+        by_id.ends_with(
+            "\n1001 of 1001 queued tasks. 991 of them are in 990 smaller groups; --limit shows more.\n"
+        ),
+        "{by_id}"
+    );
+    for (args, why) in [
+        (&["--by", ""][..], "--by: \"\": it names no field"),
+        (&["--by", "tenant", "--state", "ended"], "the fields of ended tasks are not known"),
+    ] {
+        let ran = run(args);
+        assert!(ran.code != 0 && ran.stderr.contains(why), "{ran:?}");
     }
     host.stop();
 }

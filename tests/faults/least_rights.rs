@@ -216,6 +216,7 @@ fn api_requests(long: &str, echo: &str) -> Vec<(&'static str, &'static str, Vec<
         "/v1/queues/{queue}/tasks",
         "/v1/queues/{queue}/tasks/{id}",
         "/v1/queues/{queue}/tasks/{id}/events",
+        "/v1/queues/{queue}/groups",
         "/v1/queues/{queue}/dead",
         "/v1/queues/{queue}/dead/groups",
         "/v1/queues/{queue}/dead/export",
@@ -253,7 +254,8 @@ fn queries(path: &str) -> &'static [&'static str] {
             "?state=ended&newer_than=1h",
             "?state=dead&error=failed",
         ],
-        Some("groups") => &["", "?by=version", "?by=hour"],
+        Some("groups") if path.contains("/dead/") => &["", "?by=version", "?by=hour"],
+        Some("groups") => &["?state=queued&by=n", "?state=held&by=n", "?state=dead&by=data/id"],
         _ => &[""],
     }
 }

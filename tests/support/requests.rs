@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 /// The queries of paths that take some. A path that is not here is asked without any.
-const QUERIES: [(&str, &[&str]); 8] = [
+const QUERIES: [(&str, &[&str]); 9] = [
     (
         "/v1/queues/{queue}/tasks",
         &[
@@ -25,6 +25,7 @@ const QUERIES: [(&str, &[&str]); 8] = [
     ),
     ("/v1/queues/{queue}/dead", &["", "limit=500", "text=nothing-has-this"]),
     ("/v1/queues/{queue}/dead/groups", &["by=cause", "by=error", "by=version", "by=reason", "by=hour"]),
+    ("/v1/queues/{queue}/groups", &["state=queued&by=tenant", "state=dead&by=data/user/id"]),
     ("/v1/queues/{queue}/history", &["", "minutes=180"]),
     ("/queues/{queue}", &["", "state=running", "state=delayed", "state=dead", "text=nothing-has-this"]),
     ("/queues/{queue}/dead", &["", "reason=rejected", "text=nothing-has-this"]),

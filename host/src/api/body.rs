@@ -16,11 +16,11 @@ use crate::config::units::{parse_duration, parse_rate};
 use crate::mask::FieldMask;
 use crate::operations::history::OVERVIEW;
 use crate::operations::jobs::Deed;
-use crate::operations::{GroupBy, MOST_IDS};
+use crate::operations::{GroupBy, GroupKind, MOST_IDS};
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::listing::ListedState;
 use crate::queue::minutes::MAX_MINUTES;
-use crate::queue::{FieldCondition, Reason, TaskFilter};
+use crate::queue::{FieldCondition, FieldPlace, Reason, TaskFilter};
 
 /// Tasks in a list, where the client does not say, and at most.
 const LIMIT: (usize, usize) = (50, 500);
@@ -152,6 +152,24 @@ with_filter! {
         #[param(minimum = 1, maximum = 500, default = 50)]
         limit: Option<usize>,
         /// `next` of the answer before, with the same filters
+        pub cursor: Option<String>,
+    }
+}
+
+with_filter! {
+    /// The query of counts by a field.
+    #[derive(Debug, Deserialize, IntoParams)]
+    #[into_params(parameter_in = Query)]
+    struct CountsQuery(param, serde(default, deserialize_with = "of_query")) {
+        /// Tasks in this state, but not `ended`: their fields are not known
+        #[param(inline, value_type = ListedState)]
+        pub state: String,
+        /// A field, or a place in its JSON, like `data/user/id`. One that is hidden (`mask`) is refused
+        pub by: String,
+        /// The most groups in the answer: 1 to 500
+        #[param(minimum = 1, maximum = 500, default = 50)]
+        limit: Option<usize>,
+        /// `next` of the answer before, with the same state and filters
         pub cursor: Option<String>,
     }
 }
@@ -296,6 +314,21 @@ impl GroupsQuery {
         let Some(text) = self.by.as_deref() else { return Ok(GroupBy::Cause) };
         let names = <GroupBy as strum::VariantNames>::VARIANTS.join(", ");
         text.parse().map_err(|_| invalid(format!("by: {text:?} is none of {names}")))
+    }
+
+    pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
+        checked_limit(self.limit)
+    }
+}
+
+impl CountsQuery {
+    pub(super) fn state(&self) -> Result<ListedState, ApiProblem> {
+        parse_state(&self.state)
+    }
+
+    pub(super) fn by(&self, mask: &FieldMask) -> Result<GroupKind, ApiProblem> {
+        let place = FieldPlace::parse(&self.by, mask);
+        place.map(GroupKind::Field).map_err(|why| invalid(format!("by: {:?}: {why}", self.by)))
     }
 
     pub(super) fn limit(&self) -> Result<usize, ApiProblem> {

@@ -12,9 +12,11 @@ use super::many::change_many;
 use super::state::Api;
 use crate::admin::problem::ApiProblem;
 use crate::operations::{
-    self, DeadGroups, DeadList, DeadPart, RedrivenPart, dead_groups, dead_list, redrive_ids, redrive_part,
+    self, DeadList, DeadPart, GroupKind, RedrivenPart, TaskGroups, dead_list, redrive_ids, redrive_part,
+    task_groups,
 };
 use crate::queue::Queue;
+use crate::queue::listing::ListedState;
 use crate::queue::redrive::{Counted, Redrive};
 
 /// Dead letters, the newest first, with filters
@@ -47,16 +49,17 @@ pub(super) async fn list_dead(
     get,
     path = "/v1/queues/{queue}/dead/groups",
     params(("queue" = String, Path, description = "the queue's name in the configuration"), GroupsQuery),
-    responses((status = 200, body = DeadGroups))
+    responses((status = 200, body = TaskGroups))
 )]
 pub(super) async fn group_dead(
     State(api): State<Api>,
     PathOf(name): PathOf<String>,
     QueryOf(query): QueryOf<GroupsQuery>,
-) -> Result<Json<DeadGroups>, ApiProblem> {
+) -> Result<Json<TaskGroups>, ApiProblem> {
     let (by, filter, limit) = (query.by()?, query.filter(api.mask())?, query.limit()?);
     let queue = api.queue(&name).await?;
-    Ok(Json(dead_groups(&queue, &filter, by, query.cursor.as_deref(), limit).await?))
+    let (kind, cursor) = (GroupKind::Property(by), query.cursor.as_deref());
+    Ok(Json(task_groups(&queue, ListedState::Dead, &filter, kind, cursor, limit).await?))
 }
 
 /// The dead letters that match as JSON lines, for `tqhost dead import`, the newest first

@@ -57,6 +57,7 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(queues::pause_queue))
         .routes(routes!(queues::resume_queue))
         .routes(routes!(tasks::list_tasks, tasks::enqueue_task))
+        .routes(routes!(tasks::group_tasks))
         .routes(routes!(tasks::get_task, tasks::cancel_task))
         .routes(routes!(tasks::retry_task))
         .routes(routes!(tasks::cancel_tasks))

@@ -347,12 +347,16 @@ pub(super) struct TasksArgs {
     /// The state of the tasks; ended tasks are those of the queue's `events`
     #[arg(long, default_value = "queued", value_parser = PossibleValuesParser::new(ListedState::VARIANTS))]
     pub state: String,
+    /// Count them by the value of this field, the most first; data/user/id is a place in the JSON of the
+    /// field data
+    #[arg(long, value_name = "FIELD")]
+    pub by: Option<String>,
     #[command(flatten)]
     pub filter: TaskFilterArgs,
     /// Show the fields of each task, too, without the values that [admin] mask hides
-    #[arg(long)]
+    #[arg(long, conflicts_with = "by")]
     pub fields: bool,
-    /// List no more than this
+    /// List no more than this; with --by: no more groups
     #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = at_least_one::<usize>)]
     pub limit: usize,
     /// Go on where a list ended that had this as `next`

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::args::{DeadCommand, DeadListArgs};
 use super::context::open;
+use super::dead_groups::{self, DEAD};
 use super::exit::CommandError;
 use super::field_lines::{self, MOST_BYTES};
 use super::filters::check_choice;
@@ -17,11 +18,14 @@ use super::output::{Out, Paint, Tone, sheet};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::table::{Cell, Column, TextTable};
 use super::task_file::ExportedTask;
-use super::{dead_groups, import, redrive, text, value};
+use super::{import, redrive, text, value};
 use crate::clock;
 use crate::config::Config;
 use crate::mask::FieldMask;
-use crate::operations::{DeadList, DeadPart, DeadView, dead_list, patiently, redrive_part};
+use crate::operations::{
+    DeadList, DeadPart, DeadView, GroupKind, TaskGrouping, dead_list, patiently, redrive_part,
+};
+use crate::queue::listing::ListedState;
 use crate::queue::redrive::{Counted, Redrive};
 use crate::queue::{DeadLetter, Queue, TaskFilter};
 
@@ -78,7 +82,9 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
     let filter = args.filter.clone().filter(config)?;
     // clap takes no others.
     if let Some(by) = args.by.as_deref().and_then(|by| by.parse().ok()) {
-        return dead_groups::list(&queue, by, &filter, &args, out).await;
+        let kind = GroupKind::Property(by);
+        let grouping = TaskGrouping::new(kind, ListedState::Dead, args.cursor.as_deref())?;
+        return dead_groups::list(&queue, grouping, &filter, (DEAD, args.limit), out).await;
     }
     let (limit, mut progress) = (args.limit, CommandProgress::begin()?);
     let first = dead_list(&queue, &filter, args.cursor.as_deref(), limit, args.fields);

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::doctor::DoctorReport;
 use crate::operations::history::{HistoryView, MinuteView, Percentiles, SpanView, VersionView};
 use crate::operations::jobs::BulkJob;
-use crate::operations::{DeadGroup, DeadGroups, DeadView, GroupBy, ListedTask, QueueView, plugin_rows};
+use crate::operations::{DeadView, GroupBy, ListedTask, QueueView, TaskGroup, TaskGroups, plugin_rows};
 use crate::queue::attempts::FailedAttempt;
 use crate::queue::census::Consumer;
 use crate::queue::hosts::{HostChange, HostInfo, HostPlugin, HostQueue};
@@ -148,21 +148,30 @@ fn letter(id: &str) -> DeadView {
     }
 }
 
-fn groups(by: GroupBy, example: &str) -> DeadGroups {
+fn groups(by: GroupBy, example: &str) -> TaskGroups {
     let some = |is_there: bool, text: String| is_there.then_some(text);
     let is = |others: &[GroupBy]| others.contains(&by);
-    let group = DeadGroup {
+    let group = TaskGroup {
         reason: some(is(&[GroupBy::Cause, GroupBy::Reason]), "deferrals-exhausted".repeat(10)),
         version: some(is(&[GroupBy::Cause, GroupBy::Version]), version()),
         error: some(is(&[GroupBy::Cause, GroupBy::Error]), words()),
         hour: is(&[GroupBy::Hour]).then_some(NOW),
+        value: None,
         count: u64::MAX,
         oldest_at: LONG_AGO,
         newest_at: LONG_AGO,
         example: example.to_owned(),
     };
     let groups = vec![group];
-    DeadGroups { by, groups, more_groups: 0, others: 0, matching: 1, examined: 1, next: None }
+    TaskGroups {
+        by: by.into_str().to_owned(),
+        groups,
+        more_groups: 0,
+        others: 0,
+        matching: 1,
+        examined: 1,
+        next: None,
+    }
 }
 
 fn versions() -> Vec<VersionView> {

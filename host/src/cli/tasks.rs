@@ -13,22 +13,30 @@ use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::status::tone;
 use super::table::{Cell, Column, TextTable};
-use super::text;
+use super::{dead_groups, text};
 use crate::clock;
 use crate::config::Config;
 use crate::mask::FieldMask;
-use crate::operations::{self, ListRequest, ListedTask, TaskList};
+use crate::operations::{self, GroupKind, ListRequest, ListedTask, TaskGrouping, TaskList};
+use crate::queue::FieldPlace;
 use crate::queue::listing::ListedState;
 
 /// The most columns of an error in the list.
 const ERROR_WIDTH: usize = 60;
 
 pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Result<(), CommandError> {
-    let TasksArgs { queue: name, state, filter, fields: with_fields, limit, cursor } = args;
+    let TasksArgs { queue: name, state, by, filter, fields: with_fields, limit, cursor } = args;
     let queue = open(config, &name).await?;
     // clap takes no other states.
     let state = state.parse().unwrap_or(ListedState::Queued);
     let filter = filter.filter(config)?;
+    if let Some(by) = by {
+        let place = FieldPlace::parse(&by, &filter.mask);
+        let place = place.map_err(|why| CommandError::Usage(format!("--by: {by:?}: {why}")))?;
+        let grouping = TaskGrouping::new(GroupKind::Field(place), state, cursor.as_deref())?;
+        let noun = format!("{} task", state.into_str());
+        return dead_groups::list(&queue, grouping, &filter, (&noun, limit), out).await;
+    }
     let mut request = ListRequest { state, filter, cursor, limit, with_fields };
     let mut progress = CommandProgress::begin()?;
     let first = progress.step(operations::list(&queue, &request)).await;

@@ -16,9 +16,10 @@ use super::state::Dashboard;
 use super::text::{data, data_or_none, moment, plural, version};
 use super::values::{Values, dead_path, link, queue_path, task_path};
 use crate::clock::now_ms;
-use crate::operations::{DeadGroup, DeadGroups, DeadList, GroupBy, dead_groups, dead_list};
+use crate::operations::{DeadList, GroupBy, GroupKind, TaskGroup, TaskGroups, dead_list, task_groups};
 use crate::queue::Reason;
 use crate::queue::dead::{DRAINED, FOREIGN};
+use crate::queue::listing::ListedState;
 
 /// Dead letters on a page.
 const LETTERS: usize = 25;
@@ -33,7 +34,8 @@ pub(super) async fn show(
 ) -> Result<Response, PageProblem> {
     let filter = values.filter(dashboard.api.mask())?;
     let queue = dashboard.api.queue(&name).await?;
-    let groups = dead_groups(&queue, &filter, GroupBy::Cause, None, GROUPS).await?;
+    let by = GroupKind::Property(GroupBy::Cause);
+    let groups = task_groups(&queue, ListedState::Dead, &filter, by, None, GROUPS).await?;
     let list = dead_list(&queue, &filter, values.get("cursor"), LETTERS, false).await?;
     let path = dead_path(&name);
     let main = html! {
@@ -85,10 +87,10 @@ fn filter_form(path: &str, values: &Values) -> Markup {
     }
 }
 
-fn group_table(path: &str, groups: &DeadGroups, values: &Values) -> Markup {
+fn group_table(path: &str, groups: &TaskGroups, values: &Values) -> Markup {
     let now = now_ms();
     // A group is chosen in addition to what is filtered already.
-    let narrowed = |group: &DeadGroup| {
+    let narrowed = |group: &TaskGroup| {
         let mut pairs: Vec<(&str, &str)> = values.filter_pairs();
         pairs.retain(|(name, _)| !["reason", "version", "error"].contains(name));
         let [reason, version, error] = asked(group);
@@ -130,16 +132,16 @@ fn group_table(path: &str, groups: &DeadGroups, values: &Values) -> Markup {
 }
 
 /// The reason, version and error of a group that a filter can ask for. It cannot ask for an empty one.
-fn asked(group: &DeadGroup) -> [Option<&str>; 3] {
+fn asked(group: &TaskGroup) -> [Option<&str>; 3] {
     [&group.reason, &group.version, &group.error]
         .map(|text| text.as_deref().filter(|text| !text.trim().is_empty()))
 }
 
 /// Whether the filter of a group may take dead letters of others, too.
-fn takes_more(group: &DeadGroup, all: &DeadGroups) -> bool {
+fn takes_more(group: &TaskGroup, all: &TaskGroups) -> bool {
     let own = asked(group);
     let shares =
-        |other: &&DeadGroup| own.iter().zip(asked(other)).all(|(own, other)| own.is_none() || *own == other);
+        |other: &&TaskGroup| own.iter().zip(asked(other)).all(|(own, other)| own.is_none() || *own == other);
     let is_alone = || all.others == 0 && all.next.is_none() && all.groups.iter().filter(shares).count() == 1;
     own.contains(&None) && !is_alone()
 }

@@ -1,15 +1,15 @@
-//! Dead letters in groups: which causes there are, and how many died of each.
+//! Tasks in groups: which causes of dead letters there are, or values of a field, and how many have each.
 //!
-//! In: a filter, and what the groups are told apart by. Out: groups with counts. One step looks at a bounded
-//! number of dead letters, the newest first, for a bounded time; the answer says how many these were, and has
-//! a cursor where there are more. The dashboard, the API and the commands group in the same way. Not here:
-//! lists of them (`dead`).
+//! In: a state, a filter, and what the groups are told apart by. Out: groups with counts. One step looks at a
+//! bounded number of tasks, in the order of their list, for a bounded time; the answer says how many these
+//! were, and has a cursor where there are more. The dashboard, the API and the commands group in the same
+//! way. Not here: lists of them (`dead`, `list`).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use strum::{EnumString, IntoStaticStr, VariantNames};
 use tokio::time::Instant;
 use utoipa::ToSchema;
@@ -17,21 +17,23 @@ use utoipa::ToSchema;
 use super::cause::{cause, without_numbers};
 use super::cursor;
 use super::error::OperationError;
-use super::paging;
+use super::list::{TaskWalk, position};
 use super::patience::patiently;
-use crate::queue::{DeadLetter, Queue, TaskFilter};
+use crate::mask::FieldMask;
+use crate::queue::filter::Traits;
+use crate::queue::listing::{FoundTask, ListedState};
+use crate::queue::{FieldPlace, Queue, TaskFilter};
 
-/// The most dead letters that one step looks at, and for how long.
+/// The most tasks that one step looks at, and for how long.
 const LOOKS: usize = 5_000;
 const TIME: Duration = Duration::from_secs(3);
-/// The most groups that are told apart. Dead letters of further ones are only counted.
+/// The most groups that are told apart. Tasks of further ones are only counted.
 const MOST: usize = 1_000;
 /// Causes that differ in short numbers only, and are more than these, are one: the numbers are no causes.
 const MOST_NUMBERED: usize = 8;
-/// Characters of a reason or version in a group: what other programs wrote may be large.
+/// Characters of a reason, version or value in a group: what other programs wrote may be large.
 const NAME_CHARS: usize = 200;
 const HOUR_MS: u64 = 3_600_000;
-const KIND: &str = "dead-groups";
 
 /// The property by which dead letters are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames, ToSchema)]
@@ -48,41 +50,56 @@ pub(crate) enum GroupBy {
     Hour,
 }
 
-impl Serialize for GroupBy {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(self.into_str())
-    }
+/// The property by which groups are told apart.
+#[derive(Debug)]
+pub(crate) enum GroupKind {
+    Property(GroupBy),
+    /// The value of a field, or of a place in its JSON; of several, the first one.
+    Field(FieldPlace),
 }
 
-/// The properties that the dead letters of a group share. None: the groups are not told apart by it.
+/// The properties that the tasks of a group share. None: the groups are not told apart by it, or the task has
+/// no such field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct GroupKey {
     reason: Option<String>,
     version: Option<String>,
     error: Option<String>,
     hour: Option<u64>,
+    value: Option<String>,
 }
 
 impl GroupKey {
-    fn new(by: GroupBy, letter: &DeadLetter) -> GroupKey {
-        let reason = || Some(shortened(&letter.reason));
-        let version = || Some(shortened(&letter.plugin));
-        let error = || Some(cause(&letter.error));
+    fn new(kind: &GroupKind, task: &Traits, mask: &FieldMask) -> GroupKey {
+        let reason = || Some(shortened(task.reason));
+        let version = || Some(shortened(task.plugin));
+        let error = || Some(cause(task.error));
         let none = GroupKey::default;
+        let by = match kind {
+            GroupKind::Property(by) => by,
+            GroupKind::Field(place) => {
+                let values = place.values(task.fields, mask).unwrap_or_default();
+                let first = values.first().map(|value| shortened(&String::from_utf8_lossy(value)));
+                return GroupKey { value: first, ..none() };
+            }
+        };
         match by {
             GroupBy::Cause => GroupKey { reason: reason(), version: version(), error: error(), ..none() },
             GroupBy::Error => GroupKey { error: error(), ..none() },
             GroupBy::Version => GroupKey { version: version(), ..none() },
             GroupBy::Reason => GroupKey { reason: reason(), ..none() },
-            GroupBy::Hour => GroupKey { hour: Some(letter.failed_at - letter.failed_at % HOUR_MS), ..none() },
+            GroupBy::Hour => {
+                let at = task.since_ms.unwrap_or(0);
+                GroupKey { hour: Some(at - at % HOUR_MS), ..none() }
+            }
         }
     }
 }
 
-/// Dead letters that have something in common. What they are not grouped by is null. Times are milliseconds
-/// since the Unix epoch.
+/// Tasks that have something in common. What they are not grouped by is null. Times are milliseconds since
+/// the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct DeadGroup {
+pub(crate) struct TaskGroup {
     pub reason: Option<String>,
     /// `name@digest`, or empty where no version is known.
     pub version: Option<String>,
@@ -92,83 +109,89 @@ pub(crate) struct DeadGroup {
     pub error: Option<String>,
     /// The beginning of the hour.
     pub hour: Option<u64>,
+    /// The value of the field, at most 200 characters of it; null also for tasks without the field.
+    pub value: Option<String>,
     pub count: u64,
+    /// When its tasks died; by a field: the time from which their age counts.
     pub oldest_at: u64,
     pub newest_at: u64,
-    /// The id of the task that died last.
+    /// The id of the newest task.
     pub example: String,
 }
 
-/// Groups of dead letters.
+/// Groups of tasks.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct DeadGroups {
-    /// `cause`, `error`, `version`, `reason` or `hour`.
-    #[schema(value_type = String)]
-    pub by: GroupBy,
+pub(crate) struct TaskGroups {
+    /// `cause`, `error`, `version`, `reason`, `hour`, or the field's name.
+    pub by: String,
     /// The largest first; hours: the latest first.
-    pub groups: Vec<DeadGroup>,
+    pub groups: Vec<TaskGroup>,
     /// Groups that are left out.
     pub more_groups: usize,
-    /// Dead letters of groups that are left out.
+    /// Tasks of groups that are left out.
     pub others: u64,
-    /// Dead letters that match the filter, of those that were looked at.
+    /// Tasks that match the filter, of those that were looked at.
     pub matching: u64,
-    /// How many dead letters were looked at, the newest first.
+    /// How many tasks were looked at; of dead letters, the newest first.
     pub examined: usize,
-    /// The cursor with which older ones are grouped; null when all were looked at.
+    /// The cursor with which further ones are grouped; null when all were looked at.
     pub next: Option<String>,
 }
 
 /// Groups that grow step by step.
 #[derive(Debug)]
-pub(crate) struct DeadGrouping {
-    by: GroupBy,
-    found: BTreeMap<GroupKey, DeadGroup>,
+pub(crate) struct TaskGrouping {
+    kind: GroupKind,
+    state: ListedState,
+    walk: TaskWalk,
+    found: BTreeMap<GroupKey, TaskGroup>,
     /// The groups whose errors differ in short numbers only, by what they share. None: they became one.
     numbered: BTreeMap<GroupKey, Option<Vec<GroupKey>>>,
-    /// Dead letters of more groups than are told apart.
+    /// Tasks of more groups than are told apart.
     ungrouped: u64,
     matching: u64,
     pub examined: usize,
-    /// The entry behind which the next step begins.
-    after: Option<String>,
-    is_over: bool,
 }
 
-impl DeadGrouping {
-    pub(crate) fn new(by: GroupBy, cursor: Option<&str>) -> Result<DeadGrouping, OperationError> {
-        let after = cursor.map(|cursor| cursor::read_entry(KIND, cursor)).transpose()?;
+impl TaskGrouping {
+    pub(crate) fn new(
+        kind: GroupKind,
+        state: ListedState,
+        cursor: Option<&str>,
+    ) -> Result<TaskGrouping, OperationError> {
+        if state == ListedState::Ended {
+            return Err(OperationError::Invalid("state: the fields of ended tasks are not known".to_owned()));
+        }
+        let after = cursor.map(|cursor| position(state, cursor)).transpose()?;
+        let walk = TaskWalk::new(state, after, usize::MAX);
         let (found, numbered) = (BTreeMap::new(), BTreeMap::new());
         let (ungrouped, matching, examined) = (0, 0, 0);
-        Ok(DeadGrouping { by, found, numbered, ungrouped, matching, examined, after, is_over: false })
+        Ok(TaskGrouping { kind, state, walk, found, numbered, ungrouped, matching, examined })
     }
 
-    /// Looks at 5,000 further dead letters, or for 3 seconds. Gives whether there are more.
+    /// Looks at 5,000 further tasks, or for 3 seconds. Gives whether there are more.
     pub(crate) async fn step(&mut self, queue: &Queue, filter: &TaskFilter) -> Result<bool, OperationError> {
         let now_ms = patiently(|| queue.now_ms()).await?;
-        let (mut looks, mut count, end) = (0, paging::FIRST, Instant::now() + TIME);
-        while !self.is_over && looks < LOOKS && Instant::now() < end {
-            let page = patiently(|| queue.newest_dead(self.after.as_deref(), count)).await?;
-            looks += page.len();
-            for letter in page.iter().filter(|letter| filter.takes(&letter.traits(), now_ms)) {
-                self.add(letter);
+        let (looks, end) = (self.examined + LOOKS, Instant::now() + TIME);
+        while self.examined < looks
+            && Instant::now() < end
+            && let Some(page) = self.walk.page(queue).await?
+        {
+            self.examined += page.examined;
+            for task in page.tasks.iter().map(FoundTask::traits).filter(|task| filter.takes(task, now_ms)) {
+                self.add(&task, &filter.mask);
             }
-            self.is_over = page.len() < count;
-            self.after = page.last().map(|last| last.entry.clone()).or_else(|| self.after.take());
-            let bytes: usize = page.iter().map(DeadLetter::bytes).sum();
-            count = paging::next(count, bytes);
         }
-        self.examined += looks;
-        Ok(!self.is_over)
+        Ok(self.walk.position().is_some())
     }
 
-    fn add(&mut self, letter: &DeadLetter) {
+    fn add(&mut self, task: &Traits, mask: &FieldMask) {
         self.matching += 1;
-        let key = self.folded(GroupKey::new(self.by, letter));
-        let (at, example) = (letter.failed_at, letter.id.clone());
-        let GroupKey { reason, version, error, hour } = key.clone();
-        let group =
-            DeadGroup { reason, version, error, hour, count: 1, oldest_at: at, newest_at: at, example };
+        let key = self.folded(GroupKey::new(&self.kind, task, mask));
+        let (at, example) = (task.since_ms.unwrap_or(0), task.id.to_owned());
+        let GroupKey { reason, version, error, hour, value } = key.clone();
+        let (count, oldest_at, newest_at) = (1, at, at);
+        let group = TaskGroup { reason, version, error, hour, value, count, oldest_at, newest_at, example };
         if self.found.len() < MOST || self.found.contains_key(&key) {
             self.put(key, group);
         } else {
@@ -176,7 +199,7 @@ impl DeadGrouping {
         }
     }
 
-    fn put(&mut self, key: GroupKey, new: DeadGroup) {
+    fn put(&mut self, key: GroupKey, new: TaskGroup) {
         let Some(group) = self.found.get_mut(&key) else {
             self.found.insert(key, new);
             return;
@@ -207,7 +230,7 @@ impl DeadGrouping {
             Some(_) => {
                 for before in numbered.take().into_iter().flatten() {
                     if let Some(group) = self.found.remove(&before) {
-                        self.put(shared.clone(), DeadGroup { error: shared.error.clone(), ..group });
+                        self.put(shared.clone(), TaskGroup { error: shared.error.clone(), ..group });
                     }
                 }
                 shared
@@ -217,29 +240,34 @@ impl DeadGrouping {
     }
 
     /// The first `limit` groups.
-    pub(crate) fn finish(self, limit: usize) -> DeadGroups {
-        let DeadGrouping { by, found, numbered: _, ungrouped, matching, examined, after, is_over } = self;
-        let mut groups: Vec<DeadGroup> = found.into_values().collect();
-        groups.sort_by_key(|group| match by {
-            GroupBy::Hour => Reverse((group.newest_at, group.count)),
+    pub(crate) fn finish(self, limit: usize) -> TaskGroups {
+        let TaskGrouping { kind, state, walk, found, numbered: _, ungrouped, matching, examined } = self;
+        let mut groups: Vec<TaskGroup> = found.into_values().collect();
+        groups.sort_by_key(|group| match kind {
+            GroupKind::Property(GroupBy::Hour) => Reverse((group.newest_at, group.count)),
             _ => Reverse((group.count, group.newest_at)),
         });
         let left_out = groups.split_off(limit.min(groups.len()));
         let others = ungrouped + left_out.iter().map(|group| group.count).sum::<u64>();
-        let next = after.filter(|_| !is_over).map(|entry| cursor::write(KIND, &[&entry]));
-        DeadGroups { by, groups, more_groups: left_out.len(), others, matching, examined, next }
+        let next = walk.position().map(|position| cursor::write(state.into_str(), &[position]));
+        let by = match kind {
+            GroupKind::Property(by) => by.into_str().to_owned(),
+            GroupKind::Field(place) => place.name,
+        };
+        TaskGroups { by, groups, more_groups: left_out.len(), others, matching, examined, next }
     }
 }
 
-/// Groups 5,000 dead letters that match, the newest ones or those behind the cursor.
-pub(crate) async fn dead_groups(
+/// Groups the first 5,000 tasks of this state, or those behind the cursor.
+pub(crate) async fn task_groups(
     queue: &Queue,
+    state: ListedState,
     filter: &TaskFilter,
-    by: GroupBy,
+    kind: GroupKind,
     cursor: Option<&str>,
     limit: usize,
-) -> Result<DeadGroups, OperationError> {
-    let mut grouping = DeadGrouping::new(by, cursor)?;
+) -> Result<TaskGroups, OperationError> {
+    let mut grouping = TaskGrouping::new(kind, state, cursor)?;
     grouping.step(queue, filter).await?;
     Ok(grouping.finish(limit))
 }
@@ -251,6 +279,7 @@ fn shortened(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::DeadLetter;
     use crate::queue::codec::{StreamEntry, raw};
 
     fn letter(number: usize, error: &str, hours: u64) -> DeadLetter {
@@ -264,10 +293,40 @@ mod tests {
         DeadLetter::read(StreamEntry { id: format!("{number}-0"), fields, deliveries: 1 })
     }
 
-    fn grouped(by: GroupBy, letters: &[DeadLetter], limit: usize) -> DeadGroups {
-        let mut grouping = DeadGrouping::new(by, None).expect("no cursor");
-        letters.iter().for_each(|letter| grouping.add(letter));
+    fn grouped_as(kind: GroupKind, letters: &[DeadLetter], limit: usize) -> TaskGroups {
+        let mut grouping = TaskGrouping::new(kind, ListedState::Dead, None).expect("no cursor");
+        letters.iter().for_each(|letter| grouping.add(&letter.traits(), &FieldMask::default()));
         grouping.finish(limit)
+    }
+
+    fn grouped(by: GroupBy, letters: &[DeadLetter], limit: usize) -> TaskGroups {
+        grouped_as(GroupKind::Property(by), letters, limit)
+    }
+
+    #[test]
+    fn values_of_a_field_are_counted() {
+        let letter = |n: usize, fields: &[(&str, &str)]| {
+            let own = fields.iter().map(|(name, value)| raw(name, value));
+            let fields = own.chain([raw("tq-id", &n), raw("tq-reason", "rejected")]).collect();
+            DeadLetter::read(StreamEntry { id: format!("{n}-0"), fields, deliveries: 1 })
+        };
+        let json = "{\"user\": {\"id\": 7}}";
+        let letters = [
+            letter(1, &[("tenant", "acme"), ("data", json)]),
+            letter(2, &[("tenant", "beta"), ("tenant", "acme"), ("data", json)]),
+            letter(3, &[("tenant", "beta"), ("data", "no JSON")]),
+            letter(4, &[]),
+        ];
+        let values = |name: &str, limit| {
+            let place = FieldPlace::parse(name, &FieldMask::default()).expect(name);
+            let groups = grouped_as(GroupKind::Field(place), &letters, limit);
+            assert_eq!((groups.by.as_str(), groups.matching), (name, 4));
+            let values = groups.groups.into_iter().map(|group| (group.value, group.count));
+            (values.collect::<Vec<_>>(), groups.more_groups, groups.others)
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(values("tenant", 1), (vec![(some("beta"), 2)], 2, 2));
+        assert_eq!(values("data/user/id", 9), (vec![(None, 2), (some("7"), 2)], 0, 0));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) use enqueue::{check_delay, enqueue, full};
 pub(crate) use error::OperationError;
 pub(crate) use fields::fields_of_json;
 pub(crate) use find::{find_queue, rules};
-pub(crate) use groups::{DeadGroup, DeadGrouping, DeadGroups, GroupBy, dead_groups};
+pub(crate) use groups::{GroupBy, GroupKind, TaskGroup, TaskGrouping, TaskGroups, task_groups};
 pub(crate) use json::{FieldView, result_json};
 pub(crate) use letters::{
     FileLine, ImportedLetter, drained_lines, export, file_name, letter_lines, read_line,

@@ -1,5 +1,5 @@
-//! Conditions on fields (`where`): the command line, the API and the pages take the same words, and select
-//! the same tasks.
+//! The fields of tasks, as operators use them: the command line, the API and the pages take the same
+//! conditions (`where`), and select, count and show the same tasks.
 //!
 //! Not here: what each condition means (`queue::condition` in the crate).
 
@@ -299,6 +299,49 @@ fn tasks_are_counted_by_a_field() {
     ] {
         let ran = run(args);
         assert!(ran.code != 0 && ran.stderr.contains(why), "{ran:?}");
+    }
+    host.stop();
+}
+
+#[test]
+fn lists_have_the_columns_that_a_queue_names() {
+    let mut bench = Bench::new("");
+    let redis = bench.redis.port;
+    bench.configure(&format!(
+        "[queues.work]\nplugin = \"missing\"\nshow = [\"tenant\", \"data/user/id\", \"email\"]\n\
+         [redis]\nurl = \"redis://127.0.0.1:{redis}\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\nmask = [\"email\"]\n"
+    ));
+    let data = json!({ "user": { "id": 7 } }).to_string();
+    let fields = [("tenant", "acme"), ("data", &*data), ("email", "ada@lovelace")];
+    bench.xadd("work", &fields);
+    bench.xadd("work", &[("other", "x")]);
+    bench.xadd("tq:{work}:dead", &[&fields[..], &[("tq-id", "1"), ("tq-reason", "rejected")]].concat());
+    let host = bench.host();
+    let rows = |args: &[&str]| -> Vec<Vec<String>> {
+        let table = bench.tqhost(args).ok().stdout;
+        table.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    let tasks = rows(&["tasks", "work"]);
+    assert_eq!(tasks[0][2..5], ["tenant", "data/user/id", "email"], "{tasks:?}");
+    assert_eq!(tasks[1][2..5], ["acme", "7", "[masked]"], "{tasks:?}");
+    assert_eq!(tasks[2][2..5], ["–", "–", "–"], "{tasks:?}");
+    let dead = rows(&["dead", "list", "work"]);
+    assert_eq!(
+        (&dead[0][2..4], &dead[1][2..5]),
+        (&["tenant", "data/user/id"].map(String::from)[..], &["acme", "7", "[masked]"].map(String::from)[..]),
+        "{dead:?}"
+    );
+    let browser = Browser::new(&host);
+    for path in ["/queues/work", "/queues/work?state=dead", "/queues/work/dead"] {
+        let page = browser.page(path);
+        for part in ["<th scope=\"col\">tenant</th>", "<th scope=\"col\">data/user/id</th>"] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        for value in ["acme", "7", "[masked]"] {
+            assert!(page.contains(&format!("<td><bdi class=\"data\">{value}</bdi></td>")), "{value}: {page}");
+        }
+        assert!(!page.contains("ada@"), "{page}");
     }
     host.stop();
 }

@@ -11,6 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{TimeMs, of_query};
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::config::FieldPlace;
 use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
 use crate::mask::FieldMask;
@@ -20,7 +21,7 @@ use crate::operations::{GroupBy, GroupKind, MOST_IDS};
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::listing::ListedState;
 use crate::queue::minutes::MAX_MINUTES;
-use crate::queue::{FieldCondition, FieldPlace, Reason, TaskFilter};
+use crate::queue::{FieldCondition, Reason, TaskFilter};
 
 /// Tasks in a list, where the client does not say, and at most.
 const LIMIT: (usize, usize) = (50, 500);
@@ -327,7 +328,7 @@ impl CountsQuery {
     }
 
     pub(super) fn by(&self, mask: &FieldMask) -> Result<GroupKind, ApiProblem> {
-        let place = FieldPlace::parse(&self.by, mask);
+        let place = FieldPlace::asked(&self.by, mask);
         place.map(GroupKind::Field).map_err(|why| invalid(format!("by: {:?}: {why}", self.by)))
     }
 

@@ -16,8 +16,9 @@ use super::field_lines::{self, MOST_BYTES};
 use super::filters::check_choice;
 use super::output::{Out, Paint, Tone, sheet};
 use super::progress::{CommandProgress, StepEnd, interrupted};
-use super::table::{Cell, Column, TextTable};
+use super::table::{Cell, Column, TextTable, shown};
 use super::task_file::ExportedTask;
+use super::tasks::titles;
 use super::{import, redrive, text, value};
 use crate::clock;
 use crate::config::Config;
@@ -127,7 +128,7 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
     }
     if !list.dead.is_empty() {
         let fields = list.dead.iter().map(|letter| letter.fields.as_deref().unwrap_or_default());
-        let table = table(&list.dead, clock::now_ms(), out.paint);
+        let table = table(&list.dead, &titles(&queue.rules), clock::now_ms(), out.paint);
         out.line(field_lines::below_rows(&table, fields, out.paint));
     }
     if let Some(cut) = cut {
@@ -184,25 +185,21 @@ async fn count(
     Ok((count, false))
 }
 
-pub(super) fn table(letters: &[DeadView], now_ms: u64, paint: Paint) -> String {
-    let mut table = TextTable::new(
-        &[
-            Column::id("ID"),
-            Column::text("REASON"),
-            Column::figure("ATTEMPTS"),
-            Column::figure("DIED"),
-            Column::text("ERROR"),
-        ],
-        &["ATTEMPTS", "DIED"],
-    );
+/// `titles` are those of the columns that the queue adds.
+pub(super) fn table(letters: &[DeadView], titles: &[String], now_ms: u64, paint: Paint) -> String {
+    let mut columns = vec![Column::id("ID"), Column::text("REASON")];
+    columns.extend(titles.iter().map(|title| Column::text(title)));
+    columns.extend([Column::figure("ATTEMPTS"), Column::figure("DIED"), Column::text("ERROR")]);
+    let mut table = TextTable::new(&columns, &["ATTEMPTS", "DIED"]);
     for letter in letters {
-        table.row([
-            text::escape(&letter.id).into(),
-            Cell::tone(text::escape(&letter.reason), Tone::Warning),
+        let first =
+            [text::escape(&letter.id).into(), Cell::tone(text::escape(&letter.reason), Tone::Warning)];
+        let last = [
             letter.attempts.into(),
             text::died(letter.failed_at, now_ms).into(),
             text::cut(&text::escape(&letter.error), ERROR_WIDTH).into(),
-        ]);
+        ];
+        table.row(first.into_iter().chain(shown(&letter.columns)).chain(last));
     }
     table.render(paint)
 }

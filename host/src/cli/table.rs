@@ -37,29 +37,29 @@ enum Content {
 
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Column {
-    title: &'static str,
+pub(super) struct Column<'t> {
+    title: &'t str,
     content: Content,
 }
 
-impl Column {
-    pub(super) const fn text(title: &'static str) -> Column {
+impl<'t> Column<'t> {
+    pub(super) const fn text(title: &'t str) -> Column<'t> {
         Column { title, content: Content::Text }
     }
 
-    pub(super) const fn name(title: &'static str) -> Column {
+    pub(super) const fn name(title: &'t str) -> Column<'t> {
         Column { title, content: Content::Name }
     }
 
-    pub(super) const fn id(title: &'static str) -> Column {
+    pub(super) const fn id(title: &'t str) -> Column<'t> {
         Column { title, content: Content::Id }
     }
 
-    pub(super) const fn fixed(title: &'static str) -> Column {
+    pub(super) const fn fixed(title: &'t str) -> Column<'t> {
         Column { title, content: Content::Fixed }
     }
 
-    pub(super) const fn figure(title: &'static str) -> Column {
+    pub(super) const fn figure(title: &'t str) -> Column<'t> {
         Column { title, content: Content::Figure }
     }
 }
@@ -83,19 +83,24 @@ impl<T: ToString> From<T> for Cell {
     }
 }
 
+/// Cells of what a queue shows of a task, one for each of its columns.
+pub(super) fn shown(columns: &[Option<String>]) -> impl Iterator<Item = Cell> {
+    columns.iter().map(|text| text.as_deref().map_or_else(|| text::NONE.to_owned(), text::escape).into())
+}
+
 /// Rows below titles, with aligned columns.
 #[derive(Debug)]
-pub(super) struct TextTable {
-    columns: Vec<Column>,
+pub(super) struct TextTable<'t> {
+    columns: Vec<Column<'t>>,
     /// The titles of the columns that may be left out, the first one first.
     spare: &'static [&'static str],
     rows: Vec<Vec<Cell>>,
 }
 
-impl TextTable {
+impl<'t> TextTable<'t> {
     /// `spare` are the titles of columns that may be left out where the table does not fit, in this order.
     /// Titles that the table does not have count for nothing.
-    pub(super) fn new(columns: &[Column], spare: &'static [&'static str]) -> TextTable {
+    pub(super) fn new(columns: &[Column<'t>], spare: &'static [&'static str]) -> TextTable<'t> {
         TextTable { columns: columns.to_vec(), spare, rows: Vec::new() }
     }
 
@@ -204,7 +209,7 @@ mod tests {
 
     const PLAIN: Paint = Paint { colour: false, width: None };
 
-    fn table() -> TextTable {
+    fn table() -> TextTable<'static> {
         let columns = [Column::name("QUEUE"), Column::figure("DEAD"), Column::text("STATE")];
         let mut table = TextTable::new(&columns, &[]);
         table.row(["日本".into(), 7.into(), Cell::tone("ready", Tone::Good)]);

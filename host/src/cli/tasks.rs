@@ -12,13 +12,13 @@ use super::field_lines::{self, MOST_BYTES};
 use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::status::tone;
-use super::table::{Cell, Column, TextTable};
+use super::table::{Cell, Column, TextTable, shown};
 use super::{dead_groups, text};
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, FieldPlace, QueueRules};
 use crate::mask::FieldMask;
 use crate::operations::{self, GroupKind, ListRequest, ListedTask, TaskGrouping, TaskList};
-use crate::queue::FieldPlace;
+use crate::queue::Queue;
 use crate::queue::listing::ListedState;
 
 /// The most columns of an error in the list.
@@ -31,7 +31,7 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
     let state = state.parse().unwrap_or(ListedState::Queued);
     let filter = filter.filter(config)?;
     if let Some(by) = by {
-        let place = FieldPlace::parse(&by, &filter.mask);
+        let place = FieldPlace::asked(&by, &filter.mask);
         let place = place.map_err(|why| CommandError::Usage(format!("--by: {by:?}: {why}")))?;
         let grouping = TaskGrouping::new(GroupKind::Field(place), state, cursor.as_deref())?;
         let noun = format!("{} task", state.into_str());
@@ -63,8 +63,13 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
         format!("{} found, {} looked at", text::plural(list.tasks.len() as u64, "task"), list.examined);
     let cut = progress.cut(is_whole, &found, list.next.as_deref());
     let list = list.masked(&FieldMask::new(&config.admin.mask));
-    show(&list, &request, limit, &name, cut.is_some(), out);
+    show(&list, &request, limit, &queue, cut.is_some(), out);
     cut.map_or(Ok(()), Err)
+}
+
+/// The titles of the columns that a queue adds to its lists.
+pub(super) fn titles(rules: &QueueRules) -> Vec<String> {
+    rules.show.iter().map(|place| text::escape(&place.name)).collect()
 }
 
 /// How many bytes the fields in the list have.
@@ -73,7 +78,8 @@ fn field_bytes(list: &TaskList) -> usize {
 }
 
 /// Shows the list. One that was interrupted says nothing of tasks that it did not look at.
-fn show(list: &TaskList, request: &ListRequest, limit: usize, name: &str, is_cut: bool, out: &mut Out) {
+fn show(list: &TaskList, request: &ListRequest, limit: usize, queue: &Queue, is_cut: bool, out: &mut Out) {
+    let name = &queue.rules.name;
     if out.json {
         out.json(list);
         return;
@@ -88,7 +94,7 @@ fn show(list: &TaskList, request: &ListRequest, limit: usize, name: &str, is_cut
         return;
     }
     let fields = list.tasks.iter().map(|task| task.fields.as_deref().unwrap_or_default());
-    let table = table(&list.tasks, clock::now_ms(), out.paint);
+    let table = table(&list.tasks, &titles(&queue.rules), clock::now_ms(), out.paint);
     out.line(field_lines::below_rows(&table, fields, out.paint));
     if let Some(next) = list.next.as_ref().filter(|_| !is_cut) {
         // A list that ends because its fields are large ends there with every limit.
@@ -98,31 +104,30 @@ fn show(list: &TaskList, request: &ListRequest, limit: usize, name: &str, is_cut
     }
 }
 
-pub(super) fn table(tasks: &[ListedTask], now_ms: u64, paint: Paint) -> String {
-    let mut table = TextTable::new(
-        &[
-            Column::id("ID"),
-            Column::fixed("STATUS"),
-            Column::figure("ATTEMPT"),
-            Column::figure("WHEN"),
-            Column::name("HOST"),
-            Column::text("ERROR"),
-        ],
-        &["ATTEMPT", "HOST", "WHEN"],
-    );
+/// `titles` are those of the columns that the queue adds.
+pub(super) fn table(tasks: &[ListedTask], titles: &[String], now_ms: u64, paint: Paint) -> String {
+    let mut columns = vec![Column::id("ID"), Column::fixed("STATUS")];
+    columns.extend(titles.iter().map(|title| Column::text(title)));
+    columns.extend([
+        Column::figure("ATTEMPT"),
+        Column::figure("WHEN"),
+        Column::name("HOST"),
+        Column::text("ERROR"),
+    ]);
+    let mut table = TextTable::new(&columns, &["ATTEMPT", "HOST", "WHEN"]);
     for task in tasks {
         let due = task.due_at.filter(|due| *due > now_ms);
         let due = due.map(|due| format!("in {}", text::age(Duration::from_millis(due - now_ms))));
         let when = task.finished_at.or(task.started_at).or(task.enqueued_at);
         let ago = || when.map(|ms| text::ago(ms, now_ms));
-        table.row([
-            text::escape(&task.id).into(),
-            Cell::tone(task.status.into_str(), tone(task.status)),
+        let first = [text::escape(&task.id).into(), Cell::tone(task.status.into_str(), tone(task.status))];
+        let last = [
             task.attempt.into(),
             due.or_else(ago).unwrap_or_else(|| text::NONE.to_owned()).into(),
             task.consumer.as_deref().map_or_else(|| text::NONE.to_owned(), text::escape).into(),
             text::cut(&text::escape(task.error.as_deref().unwrap_or_default()), ERROR_WIDTH).into(),
-        ]);
+        ];
+        table.row(first.into_iter().chain(shown(&task.columns)).chain(last));
     }
     table.render(paint)
 }

@@ -56,7 +56,7 @@ pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
 pub(crate) use model::{
     HoldRules, Http, Items, OnEnd, RedisLogin, RedisServer, SentinelWatch, TargetQueue, Telemetry,
 };
-pub(crate) use place::{Pointer, ValueAt};
+pub(crate) use place::{FieldPlace, Pointer, ValueAt};
 pub(crate) use records::RecordGrants;
 pub(crate) use secret::Secret;
 pub(crate) use store::{BlobSettings, BlobStore, Bucket};

@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 
 use super::allowed::AllowedHost;
-use super::place::ValueAt;
+use super::place::{FieldPlace, ValueAt};
 use super::records::RecordGrants;
 use super::secret::Secret;
 use super::store::BlobSettings;
@@ -182,13 +182,15 @@ pub struct QueueRules {
     pub events: u32,
     /// How many failed attempts of each task are kept. 0: none.
     pub failed_attempts: u32,
+    /// The fields that lists of its tasks show as columns.
+    pub show: Vec<FieldPlace>,
 }
 
 impl QueueRules {
     /// A short text that is the same in hosts that treat the tasks alike. What each host may choose for
     /// itself does not count.
     pub(crate) fn mark(&self) -> String {
-        let shared = QueueRules { concurrency: 1, priority: 1, ..self.clone() };
+        let shared = QueueRules { concurrency: 1, priority: 1, show: Vec::new(), ..self.clone() };
         let digest = Sha256::digest(format!("{shared:?}"));
         digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
     }

@@ -1,6 +1,10 @@
 //! A place in a task: a field, or a value in the JSON that a field holds.
 //!
-//! Not here: how the configuration names a place (`value`), the value of a task at a place (`queue::value`).
+//! Not here: how the configuration names a place (`value`), the value of a task at a place (`queue::value`,
+//! `queue::condition`).
+
+use crate::field::HOST_FIELDS;
+use crate::mask::FieldMask;
 
 /// The deepest place in a JSON value.
 const MAX_DEPTH: usize = 32;
@@ -37,6 +41,41 @@ impl Pointer {
         tokens.iter().map(unescaped).collect::<Option<_>>().map(Pointer).ok_or_else(|| {
             "is not a JSON pointer: in a name, ~ is written ~0, and / is written ~1".to_owned()
         })
+    }
+}
+
+/// A place as an operator writes it: the name of a field, or with slashes a place in the JSON of a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldPlace {
+    pub name: String,
+    /// The field and the place in it, of a name with slashes.
+    pub in_json: Option<(String, Pointer)>,
+}
+
+impl FieldPlace {
+    pub(crate) fn parse(name: &str) -> Result<FieldPlace, String> {
+        let (field, pointer) = match name.find('/') {
+            Some(at) => (&name[..at], Some(&name[at..])),
+            None => (name, None),
+        };
+        if field.is_empty() {
+            return Err("it names no field".to_owned());
+        }
+        if field.starts_with(HOST_FIELDS) {
+            return Err(format!("{field} is a field of the host: write one of the producer"));
+        }
+        let pointer = pointer.map(Pointer::parse).transpose();
+        let pointer = pointer.map_err(|why| format!("what follows {field} {why}"))?;
+        let in_json = pointer.map(|pointer| (field.to_owned(), pointer));
+        Ok(FieldPlace { name: name.to_owned(), in_json })
+    }
+
+    /// The name in it whose values are hidden, if there is one.
+    pub(crate) fn hidden_by(&self, mask: &FieldMask) -> Option<&str> {
+        let in_json =
+            self.in_json.iter().flat_map(|(field, Pointer(tokens))| [field].into_iter().chain(tokens));
+        let mut names = [&self.name].into_iter().chain(in_json).map(String::as_str);
+        names.find(|name| mask.hides(name))
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::model::{Backoff, Batch, HoldRules, Idempotency, List, OnEnd, QueueRules, Rate};
 use super::names::{check_key_or_default, check_name, check_stream};
-use super::place::ValueAt;
+use super::place::{FieldPlace, ValueAt};
 use super::reader::{Item, Keys, Table};
 use super::schedule;
 use super::targets::Sends;
@@ -47,6 +47,7 @@ pub(super) const KEYS: Keys = Keys {
         "on_end",
         "events",
         "failed_attempts",
+        "show",
         "dead_letter",
         "list",
         "schedule",
@@ -82,6 +83,7 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "on_end",
         "events",
         "failed_attempts",
+        "show",
     ],
     elsewhere: &[
         ("order", "makes no sense as a default: write it in each [queues.NAME] that needs it"),
@@ -140,6 +142,7 @@ struct Rules {
     sends: Sends,
     events: u32,
     failed_attempts: u32,
+    show: Vec<FieldPlace>,
 }
 
 impl Default for Rules {
@@ -167,6 +170,7 @@ impl Default for Rules {
             sends: Sends::default(),
             events: 0,
             failed_attempts: 10,
+            show: Vec::new(),
         }
     }
 }
@@ -244,6 +248,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules, names: &[&str]) -> Opti
         dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key_or_default)),
         events: rules.events,
         failed_attempts: rules.failed_attempts,
+        show: rules.show,
         // The other queues are not known yet.
         enqueue_to: Vec::new(),
         flow_partners: Vec::new(),
@@ -295,6 +300,7 @@ fn read_rules(table: &Table, base: &Rules, names: &[&str]) -> Rules {
         },
         events: integer("events", EVENTS).unwrap_or(base.events),
         failed_attempts: integer("failed_attempts", FAILED_ATTEMPTS).unwrap_or(base.failed_attempts),
+        show: table.get("show").map_or_else(|| base.show.clone(), |item| value::read_shown(&item)),
     }
 }
 
@@ -416,6 +422,7 @@ mod tests {
             on_end: OnEnd::default(),
             events: 0,
             failed_attempts: 10,
+            show: vec![],
         };
         assert_eq!(queue, expected);
     }

@@ -4,9 +4,12 @@
 //! `queue::value` reads.
 
 use super::names::check_key;
-use super::place::{Pointer, ValueAt};
+use super::place::{FieldPlace, Pointer, ValueAt};
 use super::reader::{Item, Keys};
 use crate::field::HOST_FIELDS;
+
+/// The most columns that a queue adds to its lists.
+const MAX_SHOWN: usize = 6;
 
 pub(super) const ID_KEYS: Keys = Keys { known: &["field", "json"], elsewhere: &[] };
 
@@ -40,6 +43,20 @@ pub(super) fn read_pointer(item: &Item) -> Option<Pointer> {
     Pointer::parse(&text).ok()
 }
 
+/// The fields that lists show.
+pub(super) fn read_shown(item: &Item) -> Vec<FieldPlace> {
+    let items = item.list().unwrap_or_default();
+    if items.len() > MAX_SHOWN {
+        item.problem(format!("has {} names: write {MAX_SHOWN} at most", items.len()));
+    }
+    let place = |item: &Item| {
+        let parsed = |name: &str| FieldPlace::parse(name).map_err(|why| format!("cannot be shown: {why}"));
+        let name = item.checked(|name| check_key(name).and_then(|()| parsed(name).map(drop)))?;
+        FieldPlace::parse(&name).ok()
+    };
+    items.iter().filter_map(place).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::{parse, problem};
@@ -56,6 +73,25 @@ mod tests {
         assert_eq!(id("{ field = \"data\", json = \"/resume/id\" }"), at("data", Some("/resume/id")));
         let defaults = parse("[defaults]\nid = { field = \"x\" }\n[queues.a]").expect("valid");
         assert_eq!(defaults.queues[0].id, at("x", None));
+    }
+
+    #[test]
+    fn a_queue_names_the_columns_of_its_lists() {
+        let show =
+            |text: &str| parse(&format!("[queues.a]\nshow = {text}")).expect(text).queues.remove(0).show;
+        let names: Vec<String> =
+            show("[\"tenant\", \"data/user/id\"]").into_iter().map(|it| it.name).collect();
+        assert_eq!((names, show("[]")), (vec!["tenant".to_owned(), "data/user/id".to_owned()], vec![]));
+        for (text, why) in [
+            ("\"tenant\"", "queues.a.show: is a string, but must be"),
+            ("[1]", "queues.a.show[0]: is an integer, but must be a string"),
+            ("[\"a\", \"\"]", "queues.a.show[1]: \"\" is empty: write a name"),
+            ("[\"tq-id\"]", "queues.a.show[0]: \"tq-id\" cannot be shown: tq-id is a field"),
+            ("[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\"]", "queues.a.show: has 7 names: write 6 at most"),
+        ] {
+            let problem = problem(&format!("[queues.a]\nshow = {text}"));
+            assert!(problem.contains(why), "{text}: {problem}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 
 use super::act::export_link;
-use super::layout::{done, page, table};
+use super::layout::{done, page, shown, table};
 use super::problem::PageProblem;
 use super::queue::next;
 use super::session::Visitor;
@@ -16,6 +16,7 @@ use super::state::Dashboard;
 use super::text::{data, data_or_none, moment, plural, version};
 use super::values::{Values, dead_path, link, queue_path, task_path};
 use crate::clock::now_ms;
+use crate::config::QueueRules;
 use crate::operations::{DeadList, GroupBy, GroupKind, TaskGroup, TaskGroups, dead_list, task_groups};
 use crate::queue::Reason;
 use crate::queue::dead::{DRAINED, FOREIGN};
@@ -54,7 +55,7 @@ pub(super) async fn show(
         }
         section aria-labelledby="list" {
             h2 id="list" { "The newest ones" }
-            (letters(&name, &list))
+            (letters(&queue.rules, &list))
             (next(&path, list.next.as_deref(), list.examined, &values, "", "list"))
         }
     };
@@ -164,13 +165,18 @@ fn actions(visitor: &Visitor, path: &str, values: &Values) -> Markup {
     }
 }
 
-fn letters(queue: &str, list: &DeadList) -> Markup {
+fn letters(rules: &QueueRules, list: &DeadList) -> Markup {
+    let queue = &rules.name;
+    let mut columns = vec!["Id", "Reason"];
+    columns.extend(rules.show.iter().map(|place| place.name.as_str()));
+    columns.extend(["#Attempts", "Died", "Version", "Error"]);
     let now = now_ms();
     let rows = html! {
         @for letter in &list.dead {
             tr {
                 th scope="row" { a href=(task_path(queue, &letter.id)) { (data(&letter.id)) } }
                 td { (data(&letter.reason)) }
+                (shown(&letter.columns))
                 td.number { (letter.attempts) }
                 td { (moment(Some(letter.failed_at), now)) }
                 td { (version(Some(&letter.plugin))) }
@@ -182,7 +188,7 @@ fn letters(queue: &str, list: &DeadList) -> Markup {
         @if list.dead.is_empty() {
             p.quiet { "None among the " (list.examined) " that were looked at." }
         } @else {
-            (table("Dead letters", &["Id", "Reason", "#Attempts", "Died", "Version", "Error"], &rows))
+            (table("Dead letters", &columns, &rows))
         }
     }
 }

@@ -98,6 +98,11 @@ fn heading(column: &str) -> Markup {
     }
 }
 
+/// The cells of what a queue shows of a task, one for each of its columns.
+pub(super) fn shown(columns: &[Option<String>]) -> Markup {
+    html! { @for text in columns { td { (data_or_none(text.as_deref())) } } }
+}
+
 /// Some of the tasks that a form would change.
 pub(super) fn samples(queue: &str, sample: &[TaskSample]) -> Markup {
     let rows = html! {

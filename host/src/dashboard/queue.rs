@@ -10,7 +10,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
-use super::layout::{alarm_list, button, done, form_token, page, state, table};
+use super::layout::{alarm_list, button, done, form_token, page, shown, state, table};
 use super::problem::PageProblem;
 use super::queue_history;
 use super::session::Visitor;
@@ -21,6 +21,7 @@ use crate::admin::audit::AuditNote;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::chain::chain;
 use crate::clock::now_ms;
+use crate::config::QueueRules;
 use crate::config::units::parse_duration;
 use crate::operations::alarms::alarms;
 use crate::operations::history::{HistoryView, Lately, OVERVIEW, history};
@@ -103,7 +104,7 @@ pub(super) async fn show(
             (tabs(&path, listed))
             (filter(&path, &values, listed))
             @match &tasks {
-                Ok(tasks) => (task_list(&name, tasks, listed, &values)),
+                Ok(tasks) => (task_list(&queue.rules, tasks, listed, &values)),
                 Err(why) => p.quiet { (why) },
             }
         }
@@ -177,7 +178,8 @@ fn filter(path: &str, values: &Values, listed: ListedState) -> Markup {
     }
 }
 
-fn task_list(queue: &str, list: &TaskList, listed: ListedState, values: &Values) -> Markup {
+fn task_list(rules: &QueueRules, list: &TaskList, listed: ListedState, values: &Values) -> Markup {
+    let queue = &rules.name;
     let now = now_ms();
     let when = match listed {
         ListedState::Queued | ListedState::Held => "Enqueued",
@@ -196,6 +198,7 @@ fn task_list(queue: &str, list: &TaskList, listed: ListedState, values: &Values)
             tr {
                 th scope="row" { a href=(task_path(queue, &task.id)) { (data(&task.id)) } }
                 td { (state(task.status.into_str())) }
+                (shown(&task.columns))
                 td.number { (task.attempt) }
                 td { (moment(at(task), now)) }
                 td { (data_or_none(task.consumer.as_deref())) }
@@ -207,7 +210,9 @@ fn task_list(queue: &str, list: &TaskList, listed: ListedState, values: &Values)
             }
         }
     };
-    let columns = ["Id", "Status", "#Attempt", when, "Host", "Version", "Error or note"];
+    let mut columns = vec!["Id", "Status"];
+    columns.extend(rules.show.iter().map(|place| place.name.as_str()));
+    columns.extend(["#Attempt", when, "Host", "Version", "Error or note"]);
     html! {
         @if list.tasks.is_empty() {
             p.quiet { "None among the " (list.examined) " that were looked at." }

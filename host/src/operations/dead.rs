@@ -15,7 +15,7 @@ use super::json::FieldView;
 use super::list::FIELD_BYTES;
 use super::paging;
 use super::patience::patiently;
-use super::sample::TaskSample;
+use super::sample::{TaskSample, columns};
 use crate::mask::FieldMask;
 use crate::queue::redrive::{DeadWalk, NamedWalk, Redrive, Redrove, StepBudget};
 use crate::queue::{DeadLetter, Queue, TaskFilter};
@@ -47,6 +47,9 @@ pub(crate) struct DeadView {
     /// Only where it was asked for: fields may be large.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fields: Option<Vec<FieldView>>,
+    /// The values of the fields that the queue's `show` names, for tables.
+    #[serde(skip)]
+    pub columns: Vec<Option<String>>,
 }
 
 impl DeadView {
@@ -63,6 +66,7 @@ impl DeadView {
             consumer: letter.consumer.clone(),
             plugin: letter.plugin.clone(),
             fields: with_fields.then(|| FieldView::all(&letter.fields)),
+            columns: Vec::new(),
         }
     }
 }
@@ -107,7 +111,8 @@ pub(crate) async fn dead_list(
             list.examined += 1;
             if filter.takes(&letter.traits(), now_ms) {
                 field_bytes += if with_fields { letter.bytes() } else { 0 };
-                list.dead.push(DeadView::new(letter, with_fields));
+                let columns = columns(queue, &letter.fields, &filter.mask);
+                list.dead.push(DeadView { columns, ..DeadView::new(letter, with_fields) });
                 if list.dead.len() >= limit || field_bytes >= FIELD_BYTES {
                     list.next = write(&letter.entry);
                     return Ok(list);

@@ -19,10 +19,11 @@ use super::cursor;
 use super::error::OperationError;
 use super::list::{TaskWalk, position};
 use super::patience::patiently;
+use crate::config::FieldPlace;
 use crate::mask::FieldMask;
 use crate::queue::filter::Traits;
 use crate::queue::listing::{FoundTask, ListedState};
-use crate::queue::{FieldPlace, Queue, TaskFilter};
+use crate::queue::{Queue, TaskFilter};
 
 /// The most tasks that one step looks at, and for how long.
 const LOOKS: usize = 5_000;
@@ -318,7 +319,7 @@ mod tests {
             letter(4, &[]),
         ];
         let values = |name: &str, limit| {
-            let place = FieldPlace::parse(name, &FieldMask::default()).expect(name);
+            let place = FieldPlace::parse(name).expect(name);
             let groups = grouped_as(GroupKind::Field(place), &letters, limit);
             assert_eq!((groups.by.as_str(), groups.matching), (name, 4));
             let values = groups.groups.into_iter().map(|group| (group.value, group.count));

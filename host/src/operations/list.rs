@@ -17,6 +17,7 @@ use super::error::OperationError;
 use super::json::FieldView;
 use super::paging;
 use super::patience::patiently;
+use super::sample::columns;
 use crate::mask::FieldMask;
 use crate::queue::events::EventPlace;
 use crate::queue::listing::{FoundTask, ListedPage, ListedState};
@@ -78,6 +79,9 @@ pub(crate) struct ListedTask {
     pub idle_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fields: Option<Vec<FieldView>>,
+    /// The values of the fields that the queue's `show` names, for tables.
+    #[serde(skip)]
+    pub columns: Vec<Option<String>>,
 }
 
 impl TaskList {
@@ -88,7 +92,8 @@ impl TaskList {
 }
 
 impl ListedTask {
-    fn new(task: FoundTask, with_fields: bool) -> ListedTask {
+    fn new(queue: &Queue, task: FoundTask, with_fields: bool, mask: &FieldMask) -> ListedTask {
+        let columns = columns(queue, &task.fields, mask);
         let FoundTask { entry, status, reason, idle_ms, fields, .. } = task;
         ListedTask {
             id: status.id,
@@ -107,6 +112,7 @@ impl ListedTask {
             due_at: status.due_at,
             idle_ms,
             fields: with_fields.then(|| FieldView::all(&fields)),
+            columns,
         }
     }
 }
@@ -131,7 +137,8 @@ pub(crate) async fn list(queue: &Queue, request: &ListRequest) -> Result<TaskLis
             }
             let position = task.position.clone();
             bytes += if request.with_fields { task.bytes() } else { 0 };
-            list.tasks.push(ListedTask::new(task, request.with_fields));
+            let task = ListedTask::new(queue, task, request.with_fields, &request.filter.mask);
+            list.tasks.push(task);
             if list.tasks.len() >= request.limit || bytes >= FIELD_BYTES {
                 list.next = Some(cursor::write(kind, &[&position]));
                 return Ok(list);

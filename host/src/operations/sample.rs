@@ -1,7 +1,8 @@
-//! A few of the tasks that an operation would act on, for whoever is asked whether it should.
+//! The beginning of what tasks hold: a few of those that an operation would act on, for whoever is asked, and
+//! the columns of lists.
 //!
-//! In: tasks that match a filter. Out: the beginning of what they hold, without what is hidden. Not here:
-//! the operations, which count at the same time (`cancel`, `dead`).
+//! In: tasks that match a filter. Out: text, without what is hidden. Not here: the operations, which count at
+//! the same time (`cancel`, `dead`), and the lists (`list`, `dead`).
 
 use std::borrow::Cow;
 
@@ -11,6 +12,7 @@ use utoipa::ToSchema;
 use super::error::OperationError;
 use super::json::FieldView;
 use super::patience::patiently;
+use crate::config::FieldPlace;
 use crate::mask::{FieldMask, MASKED};
 use crate::queue::codec::RawFields;
 use crate::queue::listing::FoundTask;
@@ -55,6 +57,15 @@ impl TaskSample {
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         self.fields.iter().map(move |field| format!("{}={}", text(&field.name), text(&field.value)))
     }
+}
+
+/// The values of the fields that the queue's `show` names. None: the task does not have it.
+pub(super) fn columns(queue: &Queue, fields: &RawFields, mask: &FieldMask) -> Vec<Option<String>> {
+    let shown = |place: &FieldPlace| match place.values(fields, mask) {
+        Some(values) => values.first().map(|value| cut(&String::from_utf8_lossy(value))),
+        None => Some(MASKED.to_owned()),
+    };
+    queue.rules.show.iter().map(shown).collect()
 }
 
 fn cut(text: &str) -> String {

@@ -8,9 +8,9 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, RawFields};
+use super::codec::RawFields;
 use super::value::json_at;
-use crate::config::Pointer;
+use crate::config::{FieldPlace, Pointer};
 use crate::mask::{FieldMask, MASKED};
 
 /// The most conditions of a filter, and the most bytes of one.
@@ -19,35 +19,16 @@ const MAX_BYTES: usize = 1 << 10;
 /// The characters of a condition that is too long in the message about it.
 const TOLD: usize = 40;
 
-/// A name as an operator writes it: that of a field, or with slashes a place in the JSON of a field.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FieldPlace {
-    pub name: String,
-    /// The field and the place in it, of a name with slashes.
-    in_json: Option<(String, Pointer)>,
-}
-
 impl FieldPlace {
-    /// Reads a name, and refuses one whose values are hidden.
-    pub(crate) fn parse(name: &str, mask: &FieldMask) -> Result<FieldPlace, String> {
-        let (field, pointer) = match name.find('/') {
-            Some(at) => (&name[..at], Some(&name[at..])),
-            None => (name, None),
-        };
-        if field.is_empty() {
-            return Err("it names no field".to_owned());
+    /// The place of which a filter is about. One whose values are hidden is refused.
+    pub(crate) fn asked(name: &str, mask: &FieldMask) -> Result<FieldPlace, String> {
+        let place = FieldPlace::parse(name)?;
+        match place.hidden_by(mask) {
+            Some(hidden) => {
+                Err(format!("{hidden} is hidden by mask in [admin], and a filter would tell its values"))
+            }
+            None => Ok(place),
         }
-        if codec::is_of_host(field) {
-            return Err(format!("{field} is a field of the host: a filter looks at those of the producer"));
-        }
-        let pointer = pointer.map(Pointer::parse).transpose();
-        let pointer = pointer.map_err(|why| format!("what follows {field} {why}"))?;
-        let tokens = pointer.iter().flat_map(|Pointer(tokens)| tokens).map(String::as_str);
-        if let Some(hidden) = [name, field].into_iter().chain(tokens).find(|part| mask.hides(part)) {
-            return Err(format!("{hidden} is hidden by mask in [admin], and a filter would tell its values"));
-        }
-        let in_json = pointer.map(|pointer| (field.to_owned(), pointer));
-        Ok(FieldPlace { name: name.to_owned(), in_json })
     }
 
     /// The values here, as they are shown: fields may share a name. None: one of them is hidden.
@@ -107,7 +88,7 @@ impl FieldCondition {
             format!("{text:?} is no condition: write tenant=acme, tenant!=acme or tenant=acme*")
         })?;
         let (name, is_not) = name.strip_suffix('!').map_or((name, false), |name| (name, true));
-        let place = FieldPlace::parse(name, mask).map_err(|why| format!("{text:?}: {why}"))?;
+        let place = FieldPlace::asked(name, mask).map_err(|why| format!("{text:?}: {why}"))?;
         let (value, is_prefix) = match (value.strip_suffix("\\*"), value.strip_suffix('*')) {
             (Some(begin), _) => (format!("{begin}*"), false),
             (None, Some(begin)) => (begin.to_owned(), true),

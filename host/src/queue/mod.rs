@@ -69,7 +69,7 @@ pub(crate) use alias::Meant;
 pub(crate) use census::Census;
 pub use claim::{Begun, HeartbeatReport, Lease, Start};
 pub use codec::StreamEntry;
-pub(crate) use condition::{FieldCondition, FieldPlace};
+pub(crate) use condition::FieldCondition;
 pub(crate) use dead::DeadLetter;
 pub use effects::NoEffects;
 pub(crate) use effects::QueueEffects;

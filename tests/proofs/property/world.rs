@@ -122,6 +122,7 @@ impl World {
             on_end: Default::default(),
             events: 0,
             failed_attempts: 10,
+            show: vec![],
         };
         let consumers =
             (0..CONSUMERS).map(|n| Consumer { name: format!("c{n}"), held: Vec::new() }).collect();

@@ -92,7 +92,8 @@ impl ManyTasks<'_> {
         }
         let counted = self.counted.clone().map(|(begin, count)| (begin, Some(count)));
         let order = JobOrder { only: self.only, counted, ..JobOrder::new(self.deed, self.filter.clone()) };
-        let BulkJob { done, skipped, children, examined, .. } = carry_out(config, self.queue, order).await?;
+        let BulkJob { done, skipped, children, examined, .. } =
+            Box::pin(carry_out(config, self.queue, order)).await?;
         Ok(BulkCancelled { succeeded: done, skipped, children, examined, next: None, sample: None })
     }
 

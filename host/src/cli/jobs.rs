@@ -157,7 +157,7 @@ pub(super) async fn carry_out(
 ) -> Result<BulkJob, CommandError> {
     let mut progress = CommandProgress::begin()?;
     let order = JobOrder { who: operator(), ..order };
-    let mut job = match progress.step(jobs::start(&queue.link, queue, order)).await {
+    let mut job = match progress.step(Box::pin(jobs::start(&queue.link, queue, order))).await {
         StepEnd::Done(job) => job?,
         StepEnd::Cut => return Err(interrupted("the job may have begun: `tqhost jobs` tells")),
     };
@@ -180,7 +180,7 @@ pub(super) async fn carry_out(
             progress.unless_interrupted(tokio::time::sleep(wait)).await;
         }
         if progress.is_interrupted() {
-            return Err(match progress.step(jobs::release(&queue.link, &job.id, &me)).await {
+            return Err(match progress.step(Box::pin(jobs::release(&queue.link, &job.id, &me))).await {
                 StepEnd::Done(Ok(job)) if job.state.is_over() => return over(job),
                 StepEnd::Done(Ok(job)) => interrupted(&goes_on(&job, false)),
                 _ => interrupted(&goes_on(&job, true)),

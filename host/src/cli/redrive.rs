@@ -250,7 +250,8 @@ async fn run(
         DeadChoice::All(filter) => {
             let counted = counted.as_ref().map(|(walk, count)| (write_walk(walk), Some(*count)));
             let order = JobOrder { rate, counted, ..JobOrder::new(deed, TaskFilter::clone(filter)) };
-            let BulkJob { done, skipped, without_flow, .. } = carry_out(config, queue, order).await?;
+            let BulkJob { done, skipped, without_flow, .. } =
+                Box::pin(carry_out(config, queue, order)).await?;
             Ok(Redriven { succeeded: done, skipped, without_flow })
         }
     }

@@ -299,8 +299,7 @@ pub(crate) async fn sample(
 pub(crate) async fn list(link: &Link) -> Result<Vec<BulkJob>, OperationError> {
     let found = patiently(|| orders::list(link)).await?.jobs;
     // One that another version of tqhost wrote in another form is left out.
-    let mut all: Vec<BulkJob> =
-        found.iter().filter_map(|(_, text)| serde_json::from_str(text).ok()).collect();
+    let mut all: Vec<BulkJob> = found.values().filter_map(|text| serde_json::from_str(text).ok()).collect();
     all.sort_by(|a, b| (b.started_at, &b.id).cmp(&(a.started_at, &a.id)));
     Ok(all)
 }

@@ -1,24 +1,28 @@
 //! Carries out jobs on this host: work on all tasks of a queue that match.
 //!
 //! In: a bell, which rings when a job was begun here, or when the orders that hosts read every few seconds
-//! have one that is under way. Out: steps of the jobs on this host's queues, one after the other, until none
-//! is under way. Not here: what a step does, and which process takes it (`operations::jobs`).
+//! have one that is under way. Out: steps of the jobs on this host's queues, each in a loop of its own, so
+//! that a queue whose node is away holds up no other. Not here: what a step does, and which process takes it
+//! (`operations::jobs`).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::mask::FieldMask;
+use crate::operations::find_queue;
 use crate::operations::jobs::{self, BulkJob, JobState, JobTurn};
-use crate::operations::{OperationError, find_queue};
 use crate::queue::Link;
 use crate::reload::ConfigReloads;
 
-/// The longest time between two rounds while jobs are under way, and the time after an error.
-const ROUND: Duration = Duration::from_secs(1);
+/// The time before a step is repeated.
 const AFTER_ERROR: Duration = Duration::from_secs(3);
+/// How long the last steps have when the host stops.
+const LAST_STEPS: Duration = Duration::from_secs(3);
 
 /// Wakes the loop. Clones ring the same one.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +35,7 @@ impl JobBell {
 }
 
 /// The loop.
+#[derive(Clone)]
 pub(crate) struct JobLoop {
     pub link: Link,
     pub reloads: ConfigReloads,
@@ -42,69 +47,69 @@ pub(crate) struct JobLoop {
 
 impl JobLoop {
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let rounds = async {
-            loop {
-                self.bell.0.notified().await;
-                while let Some(wait) = self.round().await {
-                    tokio::time::sleep(wait).await;
+        // The jobs that this host carries out, or waits for.
+        let (mut ids, mut loops) = (HashSet::new(), JoinSet::new());
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.bell.0.notified() => {
+                    for job in self.running().await {
+                        if ids.insert(job.id.clone()) {
+                            loops.spawn(self.clone().carry_out(job, stop.clone()));
+                        }
+                    }
                 }
+                Some(ended) = loops.join_next() => match ended {
+                    Ok(id) => _ = ids.remove(&id),
+                    // One has panicked, and nobody knows which. Two loops for a job harm nobody.
+                    Err(_) => ids.clear(),
+                },
             }
-        };
-        if stop.run_until_cancelled(rounds).await.is_none() {
-            self.hand_over().await;
         }
+        // A step is not broken off between a task and its flow.
+        let over = async { while loops.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LAST_STEPS, over).await;
     }
 
-    /// Takes a turn of each job. Returns when the next round is due; none: no job is under way.
-    async fn round(&self) -> Option<Duration> {
-        let own = match self.own().await {
-            Ok(own) => own,
+    async fn running(&self) -> Vec<BulkJob> {
+        match jobs::list(&self.link).await {
+            Ok(all) => all.into_iter().filter(|job| job.state == JobState::Running).collect(),
             Err(error) => {
                 tracing::debug!(%error, "could not list jobs");
-                return Some(AFTER_ERROR);
+                Vec::new()
             }
-        };
-        let (mut next, queues) = (None, self.reloads.queues());
-        for job in own {
-            let Ok(queue) = find_queue(&queues, &job.queue, &self.link) else { continue };
-            let turn = jobs::turn(&queues, &queue, &self.mask, &job.id, &self.host);
-            let wait = match Box::pin(turn).await {
-                Ok(JobTurn::Goes(_, wait) | JobTurn::Waits(_, wait)) => Some(wait),
-                Ok(JobTurn::Over(job)) => {
+        }
+    }
+
+    /// Takes turns of a job until it is over, or another process has it. The bell rings again for that one.
+    async fn carry_out(self, BulkJob { id, queue: name, .. }: BulkJob, stop: CancellationToken) -> String {
+        loop {
+            let queues = self.reloads.queues();
+            let Ok(queue) = find_queue(&queues, &name, &self.link) else { return id };
+            let turn = Box::pin(jobs::turn(&queues, &queue, &self.mask, &id, &self.host));
+            let wait = match turn.await {
+                Ok(JobTurn::Goes(_, wait)) => wait,
+                Ok(JobTurn::Waits(..)) => return id,
+                Ok(JobTurn::Failed(job, _)) if !job.state.is_over() => AFTER_ERROR,
+                Ok(JobTurn::Over(job) | JobTurn::Failed(job, _)) => {
                     tell(&job);
-                    None
+                    return id;
                 }
-                Ok(JobTurn::Failed(job, _)) if job.state.is_over() => {
-                    tell(&job);
-                    None
-                }
-                Ok(JobTurn::Failed(..)) => Some(AFTER_ERROR),
+                Err(error) if error.may_pass() => AFTER_ERROR,
                 Err(error) => {
-                    tracing::debug!(job = job.id, %error, "cannot take a turn of a job");
-                    Some(AFTER_ERROR)
+                    tracing::debug!(job = id, %error, "cannot take a turn of a job");
+                    return id;
                 }
             };
-            next = [next, wait].into_iter().flatten().min();
-        }
-        next.map(|wait: Duration| wait.min(ROUND))
-    }
-
-    /// The jobs that run, or that this host has.
-    async fn own(&self) -> Result<Vec<BulkJob>, OperationError> {
-        let mut all = jobs::list(&self.link).await?;
-        all.retain(|job| job.state == JobState::Running || job.host == *self.host);
-        Ok(all)
-    }
-
-    /// Lets other hosts go on at once with the jobs that this one had.
-    async fn hand_over(&self) {
-        for job in self.own().await.unwrap_or_default() {
-            if job.host == *self.host
-                && let Err(error) = jobs::release(&self.link, &job.id, &self.host).await
-            {
-                tracing::debug!(job = job.id, %error, "could not hand over a job");
+            if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                break;
             }
         }
+        // Another host goes on at once.
+        if let Err(error) = Box::pin(jobs::release(&self.link, &id, &self.host)).await {
+            tracing::debug!(job = id, %error, "could not hand over a job");
+        }
+        id
     }
 }
 

@@ -9,6 +9,7 @@ use super::{ask, good, post, problem};
 use crate::support::bench::tqhost;
 use crate::support::dead_letters::add_dead;
 use crate::support::http::send;
+use crate::support::proxy::Proxy;
 use crate::support::{Bench, Host, eventually};
 
 const JOBS: &str = "/v1/queues/work/jobs";
@@ -97,6 +98,32 @@ fn a_job_is_paused_and_stopped_from_everywhere() {
 }
 
 #[test]
+fn a_job_that_is_paused_in_its_last_step_does_not_begin_anew() {
+    const QUEUES: &str = "[queues.work]\nplugin = \"missing\"\n";
+    let mut bench = Bench::new(QUEUES);
+    add_dead(&mut bench, 0..3);
+    let way = Proxy::start(bench.redis.port);
+    bench.configure_for(QUEUES, way.port);
+    let host = bench.host();
+    way.delay(300..301);
+    let id = start(&host, &json!({ "do": "purge" }));
+    // The reply to its last step is under way, and does not arrive before the job is paused.
+    eventually("all are deleted", || (bench.redis::<u64>("XLEN", "tq:{work}:dead") == 0).then_some(()));
+    way.part();
+    bench.configure_for(QUEUES, bench.redis.port);
+    assert_eq!(bench.tqhost(&["jobs", "pause", &id, "--json"]).ok().json()["state"], "paused");
+    way.heal();
+    eventually("its step is written", || Some(job(&host, &id)).filter(|job| job["host"] == ""));
+    // These die after it.
+    add_dead(&mut bench, 3..5);
+    let resumed = post(&host, &format!("/v1/jobs/{id}/resume"), &json!({}));
+    let over = until_done(&host, &id);
+    assert_eq!((&over["state"], &over["done"]), (&json!("done"), &json!(3)), "{resumed:?}");
+    assert_eq!(bench.redis::<u64>("XLEN", "tq:{work}:dead"), 2);
+    host.stop();
+}
+
+#[test]
 fn two_operators_who_begin_the_same_job_do_each_task_once() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
     add_dead(&mut bench, 0..3000);
@@ -135,11 +162,16 @@ fn a_count_begins_a_job_on_what_was_counted() {
     let over = until_done(&host, &id);
     assert_eq!((&over["done"], &over["skipped"]), (&json!(10), &json!(0)), "{over}");
     assert_eq!(bench.redis::<u64>("XLEN", "work"), 12);
+    // Ages count to the beginning of the job, so that it takes none that grow old meanwhile.
+    let aged = start(&host, &json!({ "do": "drain", "older_than": "1h" }));
+    let aged = until_done(&host, &aged);
+    assert_eq!((&aged["done"], &aged["filter"]["as_of_ms"]), (&json!(0), &aged["started_at"]), "{aged}");
     // A wrong place, a reason that is too long, a state where it has no meaning.
     for (body, told) in [
         (json!({ "do": "drain", "begin": "nonsense" }), "cursor"),
         (json!({ "do": "drain", "why": "w".repeat(201) }), "why"),
         (json!({ "do": "purge", "state": "queued" }), "state"),
+        (json!({ "do": "purge", "dry_run": true, "cursor": counted["begin"] }), "begin"),
         (json!({ "do": "drain", "rate": "5/s" }), "rate"),
         (json!({ "do": "drain", "text": "t".repeat(9000) }), "8192 bytes"),
     ] {
@@ -160,8 +192,8 @@ fn hosts_keep_few_jobs() {
         assert_eq!(until_done(&host, &id)["state"], "done");
     }
     assert_eq!(all(), 20);
-    // None of these ends.
-    add_dead(&mut bench, 0..3);
+    // None of these ends: each brings one back at first.
+    add_dead(&mut bench, 0..60);
     let slow = json!({ "do": "requeue", "rate": "1/h" });
     let under_way: Vec<String> = (0..20).map(|_| start(&host, &slow)).collect();
     let why = problem(&post(&host, JOBS, &slow), 422, "invalid");

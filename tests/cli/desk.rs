@@ -243,9 +243,11 @@ fn an_interrupted_requeue_goes_on_on_a_host() {
     let jobs = ask(&bench, &["jobs"]);
     let id = jobs[0]["id"].as_str().expect("an id");
     assert_eq!((&jobs[0]["done"], &jobs[0]["state"]), (&json!(back), &json!("running")), "{jobs}");
-    let told = format!("interrupted: {back} dead letters requeued, and hosts go on with it as job {id}: ");
+    let told =
+        format!("interrupted: {back} dead letters requeued, and hosts with this queue go on with it as ");
     let error: Value = serde_json::from_str(&ran.stderr).expect("one error as JSON");
-    assert!(error["error"].as_str().is_some_and(|why| why.starts_with(&told)), "{back}: {ran:?}");
+    let why = error["error"].as_str().expect("a text");
+    assert!(why.starts_with(&told) && why.contains(id), "{back}: {ran:?}");
     assert_eq!((ran.code, dead(&mut bench)), (1, 100 - back));
     // Nobody carries it out until there is a host.
     let host = bench.host();

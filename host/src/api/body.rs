@@ -99,6 +99,7 @@ macro_rules! with_filter {
                     to_ms: self.to.map(|TimeMs(ms)| ms),
                     older_than: age("older_than", self.older_than.as_deref())?,
                     newer_than: age("newer_than", self.newer_than.as_deref())?,
+                    as_of_ms: None,
                 })
             }
         }

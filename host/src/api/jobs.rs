@@ -8,7 +8,7 @@ use axum::{Extension, Json};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::body::JobBody;
+use super::body::{JobBody, invalid};
 use super::extract::{JsonBody, PathOf};
 use super::plugins::operator;
 use super::state::Api;
@@ -46,6 +46,9 @@ pub(super) async fn start_job(
     JsonBody(body): JsonBody<JobBody>,
 ) -> Result<Response, ApiProblem> {
     let (filter, only, rate) = (body.filter(api.mask())?, body.state()?, body.rate()?);
+    if body.cursor.is_some() && (body.begin.is_none() || !body.dry_run) {
+        return Err(invalid("cursor: it goes with dry_run and with begin, as the count before gave them"));
+    }
     let queue = api.queue(&name).await?;
     let note = AuditNote { dry_run: body.dry_run, ..AuditNote::queue(&name).with_filter(&body) };
     let order = JobOrder {

@@ -77,6 +77,7 @@ impl TaskFilterArgs {
             to_ms: to,
             older_than,
             newer_than,
+            as_of_ms: None,
         })
     }
 }

@@ -130,7 +130,8 @@ fn detail(job: &BulkJob, paint: Paint) -> String {
     lines.extend(job.left().map(|left| ("left", text::age(left))));
     lines.extend(job.rate.as_deref().map(|rate| ("no faster than", text::escape(rate))));
     lines.extend((!job.why.is_empty()).then(|| ("why", text::escape(&job.why))));
-    lines.extend((!job.host.is_empty()).then(|| ("carried out by", text::escape(&job.host))));
+    let host = if job.host.is_empty() { "nobody now".to_owned() } else { text::escape(&job.host) };
+    lines.extend((!job.state.is_over()).then_some(("carried out by", host)));
     lines.extend(job.error.as_deref().map(|error| ("error", text::escape(error))));
     sheet(paint, &lines)
 }
@@ -215,8 +216,8 @@ fn figure(job: &BulkJob, in_doubt: bool) -> String {
 fn goes_on(job: &BulkJob, in_doubt: bool) -> String {
     let id = &job.id;
     format!(
-        "{}, and hosts go on with it as job {id}: `tqhost jobs {id}` tells how far it is, and `tqhost jobs \
-         stop {id}` stops it",
+        "{}, and hosts with this queue go on with it as job {id}: `tqhost jobs {id}` tells how far it is, \
+         and `tqhost jobs stop {id}` stops it",
         figure(job, in_doubt)
     )
 }

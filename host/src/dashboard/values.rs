@@ -79,6 +79,7 @@ impl Values {
             to_ms: None,
             older_than: age("older_than")?,
             newer_than: age("newer_than")?,
+            as_of_ms: None,
         })
     }
 

@@ -52,11 +52,11 @@ pub(crate) enum OperationError {
 }
 
 impl OperationError {
-    /// Whether Redis did not answer, so that it may help to try again.
-    pub(crate) fn is_connection(&self) -> bool {
+    /// Redis is away, starts, changes its roles or is full, so the same may succeed later.
+    pub(crate) fn may_pass(&self) -> bool {
         match self {
-            OperationError::Redis(error) => error.is_connection(),
-            OperationError::Interrupted(error) => error.cause.is_connection(),
+            OperationError::Redis(error) => error.may_pass(),
+            OperationError::Interrupted(error) => error.cause.may_pass(),
             _ => false,
         }
     }

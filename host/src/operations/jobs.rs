@@ -52,7 +52,7 @@ const LEASE: Duration = Duration::from_secs(10);
 /// counted.
 const STEP: Duration = Duration::from_millis(300);
 const STEP_LOOKS: u64 = 2_000;
-/// The time between two looks at a job that another process carries out.
+/// The time between two looks at a job that another process carries out, or that waits for its rate.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The work of a job.
@@ -92,6 +92,8 @@ impl JobState {
 
 /// A job. The names are stable. Times are milliseconds since the Unix epoch, by Redis's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+// A host of another version must not do more than was ordered because it does not know a word.
+#[serde(deny_unknown_fields)]
 #[schema(as = Job)]
 pub(crate) struct BulkJob {
     pub id: String,
@@ -190,7 +192,7 @@ pub(crate) enum JobTurn {
     /// Another process has it, or it is paused: look again after this time.
     Waits(BulkJob, Duration),
     Over(BulkJob),
-    /// The step failed: the job, too, or it has to be repeated where Redis is away.
+    /// The step failed: the job, too, or the step is to be repeated.
     Failed(BulkJob, OperationError),
 }
 
@@ -212,8 +214,8 @@ impl BulkJob {
     pub(crate) fn part(&self) -> Option<f64> {
         match self.matched.filter(|matched| *matched > 0) {
             _ if self.state == JobState::Done => Some(1.0),
-            Some(matched) => Some((self.done.saturating_add(self.skipped) as f64 / matched as f64).min(1.0)),
-            None if self.places > 0 => Some((self.examined as f64 / self.places as f64).min(1.0)),
+            Some(matched) => Some((self.done.saturating_add(self.skipped) as f64 / matched as f64).min(0.99)),
+            None if self.places > 0 => Some((self.examined as f64 / self.places as f64).min(0.99)),
             None => None,
         }
     }
@@ -335,9 +337,14 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
         None => (begin(queue, deed, only.as_ref()).await?, None),
     };
     let census = patiently(|| queue.census()).await?;
+    // The random end: its beginning is the time.
+    let id = Uuid::now_v7().simple().to_string().split_off(20);
+    let started_at = patiently(|| jobs::find(link, &id)).await?.now_ms;
+    // Tasks grow older while the job runs.
+    let has_age = filter.older_than.is_some() || filter.newer_than.is_some();
+    let filter = TaskFilter { as_of_ms: has_age.then_some(started_at), ..filter };
     let mut job = BulkJob {
-        // The random end: its beginning is the time.
-        id: Uuid::now_v7().simple().to_string().split_off(20),
+        id,
         queue: queue.rules.name.clone(),
         deed,
         state: JobState::Running,
@@ -346,7 +353,7 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
         rate,
         who,
         why,
-        started_at: 0,
+        started_at,
         ended_at: None,
         places: 0,
         examined: 0,
@@ -358,7 +365,7 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
         took_ms: 0,
         error: None,
         host: String::new(),
-        seen_at: 0,
+        seen_at: started_at,
         next: Some(next),
     };
     job.places = match deed {
@@ -375,8 +382,6 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
             })
             .sum(),
     };
-    job.started_at = patiently(|| jobs::find(link, &job.id)).await?.now_ms;
-    job.seen_at = job.started_at;
     let text = job.text();
     if text.len() > MAX_BYTES {
         return Err(OperationError::Invalid(format!("the filters have more than {MAX_BYTES} bytes")));
@@ -414,6 +419,9 @@ fn read(id: &str, text: &str) -> Result<BulkJob, OperationError> {
 /// Pauses a job, lets it go on, or stops it.
 pub(crate) async fn change(link: &Link, id: &str, state: JobState) -> Result<BulkJob, OperationError> {
     let change = |mut job: BulkJob, now_ms: u64| {
+        if job.state == state {
+            return Ok(None);
+        }
         if job.state.is_over() {
             let (state, done): (&str, _) = (job.state.into(), job.done);
             let why = format!("job {} is {state} already, with {done} done", job.id);
@@ -491,9 +499,9 @@ pub(crate) async fn turn(
     }
     let mut step = JobStep { next: job.next.clone(), ..JobStep::default() };
     let ended = step.take(&job, queues, queue, mask).await;
-    // While Redis is away, the step has to be repeated.
+    // Where the error may pass, the step is to be repeated.
     let error = ended.as_ref().err().map(|error| chain(error).chars().take(MAX_ERROR).collect::<String>());
-    let is_failed = ended.as_ref().is_err_and(|error| !error.is_connection());
+    let is_failed = ended.as_ref().is_err_and(|error| !error.may_pass());
     let note = |mut job: BulkJob, now_ms: u64| {
         if job.host != me {
             return Ok(None);
@@ -506,7 +514,7 @@ pub(crate) async fn turn(
         job.children += step.children;
         job.without_flow += step.without_flow;
         (job.next, job.error) = (step.next.clone(), error.clone());
-        if job.state == JobState::Running && (job.next.is_none() || is_failed) {
+        if !job.state.is_over() && (job.next.is_none() || is_failed) {
             job.state = if is_failed { JobState::Failed } else { JobState::Done };
             job.ended_at = Some(now_ms);
         }
@@ -519,7 +527,7 @@ pub(crate) async fn turn(
     Ok(match (ended, job.state) {
         (Err(error), _) => JobTurn::Failed(job, error),
         (Ok(()), state) if state.is_over() => JobTurn::Over(job),
-        (Ok(()), JobState::Running) => JobTurn::Goes(job, step.wait),
+        (Ok(()), JobState::Running) => JobTurn::Goes(job, step.wait.min(LOOK)),
         (Ok(()), _) => JobTurn::Waits(job, LOOK),
     })
 }
@@ -546,11 +554,13 @@ impl JobStep {
         queue: &Queue,
         mask: &FieldMask,
     ) -> Result<(), OperationError> {
+        // Without a place the operation would begin anew.
+        let Some(next) = job.next.as_deref() else { return Ok(()) };
         let filter = TaskFilter { mask: mask.clone(), ..job.filter.clone() };
         let what = match job.deed {
             Deed::Cancel | Deed::Drain => {
                 let (states, only_waiting) = (job.states(), job.deed == Deed::Drain);
-                let (cursor, filter) = (job.next.as_deref(), &filter);
+                let (cursor, filter) = (Some(next), &filter);
                 let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run: false, time: STEP };
                 let mut sum = BulkCancelled::default();
                 let ended = Box::pin(cancel_all(queues, queue, &bulk, &mut sum)).await;
@@ -562,7 +572,7 @@ impl JobStep {
             Deed::Requeue => Redrive::Requeue(job.rate.as_deref().and_then(|rate| parse_rate(rate).ok())),
             Deed::Purge => Redrive::Purge,
         };
-        let walk = job.next.as_deref().map(read_walk).transpose()?;
+        let walk = Some(read_walk(next)?);
         let budget = StepBudget { entries: STEP_LOOKS, until: Instant::now() + STEP };
         match queue.redrive_step(&filter, what, walk, budget).await {
             Ok(step) => {

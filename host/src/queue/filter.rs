@@ -28,7 +28,7 @@ pub(crate) fn occurs(wanted: &str, text: &str) -> bool {
 
 /// A filter for tasks of one state. An empty one takes all. What is not known of a task matches no filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct TaskFilter {
     /// The value of `tq-reason` of a dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,6 +66,9 @@ pub struct TaskFilter {
     /// Less than this old, by Redis's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newer_than: Option<Duration>,
+    /// The time to which ages count (ms since the Unix epoch, by Redis's clock). None: now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub as_of_ms: Option<u64>,
 }
 
 /// The properties of a task that filters look at. Empty text: not known.
@@ -91,6 +94,7 @@ impl TaskFilter {
     }
 
     pub(crate) fn takes(&self, task: &Traits, now_ms: u64) -> bool {
+        let now_ms = self.as_of_ms.unwrap_or(now_ms);
         let is_aged = |is: &dyn Fn(Duration) -> bool| {
             task.since_ms.is_some_and(|since| is(Duration::from_millis(now_ms.saturating_sub(since))))
         };

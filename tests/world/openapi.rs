@@ -30,6 +30,10 @@ warnings = false
 queues.values = ["work", "mail", "rows", "full"]
 ids.values = ["run", "wait-1", "wait-2", "later", "sent", "id-1", "id-2", "nobody"]
 plugins.values = ["fetches", "echo"]
+jobs.values = JOBS
+[[operations]]
+include-path-regex = "^/v1/jobs/"
+parameters = { "path.id" = { dictionary = "jobs", probability = 0.9 } }
 [[operations]]
 include-path-regex = "/events$"
 request-timeout = 1.0
@@ -86,11 +90,25 @@ fn enqueue_later(address: &str) {
     }
 }
 
+/// Begins some jobs, and pauses them.
+fn jobs(bench: &Bench, address: &str) -> Vec<String> {
+    let headers = [("authorization", "Bearer s3cret"), ("content-type", "application/json")];
+    let body = "{\"do\": \"requeue\", \"rate\": \"1/h\"}";
+    let begun = || {
+        let answer = http::send(address, "POST", "/v1/queues/work/jobs", &headers, Some(body));
+        assert_eq!(answer.status, 202, "{answer:?}");
+        let id = answer.json()["id"].as_str().expect("an id").to_owned();
+        bench.tqhost(&["jobs", "pause", &id]).ok();
+        id
+    };
+    (0..5).map(|_| begun()).collect()
+}
+
 /// Sends requests to the operations of these methods, and gives the report.
-fn asked(program: &Path, bench: &Bench, host: &Host, methods: [&str; 2]) -> Value {
+fn asked(program: &Path, bench: &Bench, host: &Host, jobs: &[String], methods: [&str; 2]) -> Value {
     let folder = bench.dir.path();
     let (config, report) = (folder.join("schemathesis.toml"), folder.join("report.json"));
-    std::fs::write(&config, CONFIG).expect("write");
+    std::fs::write(&config, CONFIG.replace("JOBS", &format!("{jobs:?}"))).expect("write");
     let mut command = Command::new(program);
     command.arg("--config-file").arg(config).arg("run");
     command.arg(format!("http://{}/v1/openapi.json", host.admin()));
@@ -110,6 +128,7 @@ fn asked(program: &Path, bench: &Bench, host: &Host, methods: [&str; 2]) -> Valu
 fn every_answer_is_one_that_the_document_describes() {
     let (program, held) = (schemathesis(), Held::new());
     let (bench, host) = host(&held);
+    let jobs = jobs(&bench, host.admin());
     // The changes come last: the lists have tasks in each state before. Some leave no delayed task, so there
     // are new ones again and again.
     let (address, is_over) = (host.admin().to_owned(), Arc::new(AtomicBool::new(false)));
@@ -120,8 +139,8 @@ fn every_answer_is_one_that_the_document_describes() {
             std::thread::sleep(Duration::from_millis(100));
         }
     });
-    let reports =
-        ["--include-method", "--exclude-method"].map(|which| asked(&program, &bench, &host, [which, "GET"]));
+    let reports = ["--include-method", "--exclude-method"]
+        .map(|which| asked(&program, &bench, &host, &jobs, [which, "GET"]));
     is_over.store(true, Ordering::Relaxed);
     more.join().expect("all were taken");
     let count = |path: &str| -> u64 {
@@ -145,7 +164,7 @@ fn every_answer_is_one_that_the_document_describes() {
     eprintln!("schemathesis asked {tested} operations with {cases} requests: no answer was wrong");
     // It names the version that runs, which cannot be made up; `host` has made such a request.
     assert_eq!(never, ["POST /v1/plugins/{plugin}/rollback"], "these were never accepted");
-    assert_eq!((tested, count("/operations/total") / 2, cases > 1_000), (24, 24, true), "{cases}");
+    assert_eq!((tested, count("/operations/total") / 2, cases > 1_000), (31, 31, true), "{cases}");
     assert_eq!(count("/test_cases/unique_failures") + count("/operations/errored"), 0);
     held.end();
     host.stop();

@@ -91,6 +91,8 @@ fn a_job_is_paused_and_stopped_from_everywhere() {
     assert!(stopped["done"] == back && back < 400, "{stopped}: {back}");
     let why = problem(&post(&hosts[1], &format!("/v1/jobs/{id}/resume"), &json!({})), 409, "not-running");
     assert!(why.contains("stopped already"), "{why}");
+    let again = good(&ask(&hosts[1], "DELETE", &format!("/v1/jobs/{id}")), 200);
+    assert_eq!((&again["state"], &again["ended_at"]), (&json!("stopped"), &stopped["ended_at"]));
     let list = good(&ask(&hosts[0], "GET", "/v1/jobs"), 200);
     assert_eq!((&list["jobs"][0]["id"], &list["jobs"][0]["who"]), (&json!(id), &json!("the API (anybody)")));
     assert_eq!(command(&[])[0]["id"], json!(id));

@@ -419,7 +419,8 @@ fn read(id: &str, text: &str) -> Result<BulkJob, OperationError> {
 /// Pauses a job, lets it go on, or stops it.
 pub(crate) async fn change(link: &Link, id: &str, state: JobState) -> Result<BulkJob, OperationError> {
     let change = |mut job: BulkJob, now_ms: u64| {
-        if job.state == state {
+        // A request may be repeated, and the job may have ended on its own.
+        if job.state == state || state == JobState::Stopped && job.state.is_over() {
             return Ok(None);
         }
         if job.state.is_over() {

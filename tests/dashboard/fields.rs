@@ -204,7 +204,7 @@ fn a_condition_that_cannot_be_read_or_is_about_a_hidden_field_is_refused() {
 }
 
 #[test]
-fn whoever_is_asked_sees_some_of_the_tasks_without_what_is_hidden() {
+fn each_question_shows_some_of_the_tasks_without_hidden_values() {
     let mut bench = Bench::new("");
     let redis = bench.redis.port;
     bench.configure(&format!(

@@ -245,7 +245,7 @@ with_filter! {
         /// Count only, and begin no job.
         #[serde(default, skip_serializing_if = "is_false")]
         pub dry_run: bool,
-        /// `next` of the count before, with the same filters: with `dry_run`, it goes on from there.
+        /// `next` of the count before, with the same filters and `dry_run`: the count goes on from there.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub cursor: Option<String>,
         /// `begin` of a count, with the same filters: the job is on the tasks that were there then, and on

@@ -20,9 +20,9 @@ use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::refused::{RefusedTask, TaskResults, each};
 use super::text;
 use crate::config::Config;
-use crate::operations::jobs::{BulkJob, Deed, JobOrder};
+use crate::operations::jobs::{self, BulkJob, Deed, JobOrder};
 use crate::operations::{
-    self, BulkCancel, BulkCancelled, CANCELLABLE, CancelPreview, Cancelled, MOST_IDS, OperationError,
+    self, BulkCancel, BulkCancelled, CancelPreview, Cancelled, MOST_IDS, OperationError,
 };
 use crate::queue::listing::ListedState;
 use crate::queue::{Queue, Status, TaskFilter};
@@ -48,9 +48,8 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Res
         };
     }
     let state: Option<ListedState> = state.as_deref().and_then(|state| state.parse().ok());
-    let states = state.as_ref().map_or(&CANCELLABLE[..], std::slice::from_ref);
     let mut many =
-        ManyTasks { queue: &queue, states, filter: &filter, deed: Deed::Cancel, only: state, counted: None };
+        ManyTasks { queue: &queue, filter: &filter, deed: Deed::Cancel, only: state, counted: None };
     if !dry_run && !yes {
         let question = format!("Cancel {} of {name}?", text::plural(many.count().await?, "task"));
         confirm(&question, "--yes", "nothing was cancelled").await?;
@@ -66,19 +65,22 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Res
 /// Tasks that are cancelled together.
 pub(super) struct ManyTasks<'m> {
     pub queue: &'m Queue,
-    pub states: &'m [ListedState],
     pub filter: &'m TaskFilter,
     pub deed: Deed,
     pub only: Option<ListedState>,
-    /// The place of those that were counted, and how many they are. None: all that are there.
+    /// The cursor of the tasks that were counted, and their number. None: the tasks that are there.
     pub counted: Option<(String, u64)>,
 }
 
 impl ManyTasks<'_> {
-    /// Counts them, and shows some, before somebody is asked. From then on they are those that were there,
-    /// and none that are added later.
+    pub(super) fn states(&self) -> &[ListedState] {
+        jobs::states(self.deed, self.only.as_ref())
+    }
+
+    /// Counts the tasks, and shows some, before somebody is asked. Tasks that are added after the count are
+    /// left alone.
     pub(super) async fn count(&mut self) -> Result<u64, CommandError> {
-        let begin = operations::cancel_walk(self.queue, self.states).await?;
+        let begin = jobs::begin(self.queue, self.deed, self.only.as_ref()).await?;
         let counted = self.look(Some(begin.clone())).await?;
         show_sample(&counted.sample.unwrap_or_default());
         self.counted = Some((begin, counted.succeeded));
@@ -99,7 +101,7 @@ impl ManyTasks<'_> {
 
     /// Counts them in steps.
     async fn look(&self, begin: Option<String>) -> Result<BulkCancelled, CommandError> {
-        let ManyTasks { queue, states, filter, .. } = *self;
+        let (queue, filter, states) = (self.queue, self.filter, self.states());
         let mut progress = CommandProgress::begin()?;
         let mut sum = BulkCancelled { next: begin, ..BulkCancelled::default() };
         loop {

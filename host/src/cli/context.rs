@@ -104,7 +104,7 @@ struct FailedQueue<'c> {
     why: String,
 }
 
-/// Does something with one queue after the other. If it fails for one of several, it goes on with the others,
+/// Calls `act` for one queue after the other. If a call fails for one of several queues, the others follow,
 /// and the exit code is 1. `what` tells people what it does, and `cut` what Ctrl-C left.
 pub(super) async fn each_queue<V: Serialize>(
     config: &Config,

@@ -185,7 +185,7 @@ async fn count(
     Ok((count, false))
 }
 
-/// `titles` are those of the columns that the queue adds.
+/// `titles` has the titles of the columns that the queue adds.
 pub(super) fn table(letters: &[DeadView], titles: &[String], now_ms: u64, paint: Paint) -> String {
     let mut columns = vec![Column::id("ID"), Column::text("REASON")];
     columns.extend(titles.iter().map(|title| Column::text(title)));

@@ -1,7 +1,7 @@
 //! `tqhost dead list --by` and `tasks --by`: dead letters, or tasks of a state, counted in groups.
 //!
-//! In: a queue, a filter, what the groups are told apart by. Out: a table, or the groups as JSON. A command
-//! looks at 100,000 tasks, and says where it goes on. Not here: the groups themselves
+//! In: a queue, a filter, the property that makes the groups. Out: a table, or the groups as JSON. One
+//! command looks at 100,000 tasks, and says where it goes on. Not here: the groups themselves
 //! (`operations::groups`).
 
 use jiff::tz::TimeZone;

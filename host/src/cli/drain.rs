@@ -20,7 +20,7 @@ use super::text;
 use crate::config::Config;
 use crate::operations::jobs::Deed;
 use crate::operations::{
-    BulkCancelled, CancelWalk, DRAINABLE, OperationError, cancel_waiting, drained_lines, patiently,
+    BulkCancelled, CancelWalk, OperationError, cancel_waiting, drained_lines, patiently,
 };
 
 /// Why some tasks are skipped.
@@ -41,8 +41,8 @@ pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> Resu
     out.dry_run = dry_run;
     let filter = filter.filter(config)?;
     let queue = open(config, &name).await?;
-    let (states, filter) = (&DRAINABLE[..], &filter);
-    let mut many = ManyTasks { queue: &queue, states, filter, deed: Deed::Drain, only: None, counted: None };
+    let filter = &filter;
+    let mut many = ManyTasks { queue: &queue, filter, deed: Deed::Drain, only: None, counted: None };
     if !dry_run && !yes {
         let which = if filter.is_empty() { "that wait in" } else { "that wait and match in" };
         let count = text::plural(many.count().await?, "task");
@@ -89,7 +89,7 @@ async fn keep_and_cancel(
     sum: &mut BulkCancelled,
     progress: &mut CommandProgress,
 ) -> Result<(), CommandError> {
-    let ManyTasks { queue, filter, states, .. } = *many;
+    let (queue, filter, states) = (many.queue, many.filter, many.states());
     let mut walk = CancelWalk::new(states, many.counted.as_ref().map(|(begin, _)| begin.as_str()))?;
     loop {
         let read = async {

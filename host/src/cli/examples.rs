@@ -10,7 +10,7 @@ use super::args::Cli;
 /// The most examples of one command.
 const MOST: usize = 3;
 
-/// All examples. A command shows the first of those that begin with it.
+/// All examples. The help of a command shows the first examples that begin with the command.
 const EXAMPLES: &[&str] = &[
     "tqhost run --log-format json",
     "tqhost enqueue resume-analyze resumeId=118 content=@cv.txt",

@@ -104,7 +104,7 @@ pub(super) fn table(all: &[BulkJob], now_ms: u64, paint: Paint) -> String {
             Cell::tone(state, tone(job.state)),
             job.done.into(),
             job.skipped.into(),
-            job.part().map_or_else(|| text::NONE.to_owned(), percent).into(),
+            job.percent().unwrap_or_else(|| text::NONE.to_owned()).into(),
             job.left().map_or_else(|| text::NONE.to_owned(), text::age).into(),
             text::ago(job.started_at, now_ms).into(),
             text::escape(&job.who).into(),
@@ -125,7 +125,7 @@ fn detail(job: &BulkJob, paint: Paint) -> String {
         ("looked at", format!("{} of {}", job.examined, job.places.max(job.examined))),
         ("who", text::escape(&job.who)),
     ];
-    lines.extend(job.part().map(|part| ("part", percent(part))));
+    lines.extend(job.percent().map(|part| ("part", part)));
     lines.extend(job.per_second().map(|rate| ("speed", format!("{rate:.0}/s"))));
     lines.extend(job.left().map(|left| ("left", text::age(left))));
     lines.extend(job.rate.as_deref().map(|rate| ("no faster than", text::escape(rate))));
@@ -143,10 +143,6 @@ fn tone(state: JobState) -> Tone {
         JobState::Done => Tone::Good,
         JobState::Failed => Tone::Bad,
     }
-}
-
-fn percent(part: f64) -> String {
-    format!("{:.0} %", (part * 100.0).floor())
 }
 
 /// Begins a job and carries it out until it is over, which it may be by another process. After Ctrl-C, hosts
@@ -204,12 +200,8 @@ fn over(job: BulkJob) -> Result<BulkJob, CommandError> {
 
 /// How much of a job is done.
 fn figure(job: &BulkJob, in_doubt: bool) -> String {
-    let (noun, done) = match job.deed {
-        Deed::Cancel | Deed::Drain => ("task", "cancelled"),
-        Deed::Requeue => ("dead letter", "requeued"),
-        Deed::Purge => ("dead letter", "deleted"),
-    };
-    format!("{}{} {done}", if in_doubt { "at least " } else { "" }, text::plural(job.done, noun))
+    let least = if in_doubt { "at least " } else { "" };
+    format!("{least}{} {}", text::plural(job.done, job.deed.noun()), job.deed.done())
 }
 
 /// Says that a job goes on without the command.
@@ -245,7 +237,7 @@ fn bar(job: &BulkJob) -> String {
         "[{}{}] {} {}, {} looked at",
         "#".repeat(full),
         ".".repeat(BAR - full),
-        percent(part),
+        job.percent().unwrap_or_default(),
         figure(job, false),
         job.examined
     );

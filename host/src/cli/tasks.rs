@@ -104,7 +104,7 @@ fn show(list: &TaskList, request: &ListRequest, limit: usize, queue: &Queue, is_
     }
 }
 
-/// `titles` are those of the columns that the queue adds.
+/// `titles` has the titles of the columns that the queue adds.
 pub(super) fn table(tasks: &[ListedTask], titles: &[String], now_ms: u64, paint: Paint) -> String {
     let mut columns = vec![Column::id("ID"), Column::fixed("STATUS")];
     columns.extend(titles.iter().map(|title| Column::text(title)));

@@ -16,7 +16,7 @@ use super::problem::PageProblem;
 use super::queue::invalid;
 use super::session::Visitor;
 use super::state::Dashboard;
-use super::text::data;
+use super::text::{data, plural};
 use super::values::{Values, dead_path, link, queue_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
@@ -74,10 +74,7 @@ async fn ask(
     let counted = values.get("begin").map(|begin| (begin.to_owned(), None));
     let order = JobOrder { counted, ..JobOrder::new(deed, filter) };
     let census = queue.census().await?;
-    let all = match deed {
-        Deed::Requeue | Deed::Purge => census.dead,
-        _ => census.queued + census.delayed + census.held_tasks,
-    };
+    let all = jobs::places(&census, deed, None);
     // All that wait can be cancelled, and every dead letter can be purged.
     let is_known = order.filter.is_empty() && deed != Deed::Requeue;
     let count = if is_known {
@@ -91,7 +88,7 @@ async fn ask(
         JobCount { matched, examined, ..part }
     };
     let question = Question { deed, name, values, rate, count, all, is_known };
-    let (what, verb) = (noun(deed, 2), verb(deed));
+    let (what, verb) = (format!("{}s", deed.noun()), verb(deed));
     let main = html! {
         p.trail { (question.origin()) }
         h1 { (verb) " " (what) }
@@ -110,16 +107,6 @@ async fn ask(
         p { a href=(question.back()) { "Back, without a change" } }
     };
     Ok(page(visitor, &format!("{verb} {what} of {name}"), &main))
-}
-
-/// `1 dead letter`, `2 tasks`.
-fn noun(deed: Deed, count: u64) -> &'static str {
-    match (deed, count) {
-        (Deed::Requeue | Deed::Purge, 1) => "dead letter",
-        (Deed::Requeue | Deed::Purge, _) => "dead letters",
-        (_, 1) => "task",
-        _ => "tasks",
-    }
 }
 
 impl Question<'_> {
@@ -150,7 +137,7 @@ impl Question<'_> {
         html! {
             p.count {
                 @if has_more { "At least " }
-                strong { (matched) " " (noun(self.deed, *matched)) }
+                strong { (plural(*matched, self.deed.noun())) }
                 @if self.is_of_dead() {
                     " of queue " (data(self.name))
                     @if is_filtered || has_more { " match." }
@@ -198,7 +185,7 @@ impl Question<'_> {
         let JobCount { matched, next, begin, .. } = &self.count;
         let many = match next {
             Some(_) => "all that match".to_owned(),
-            None => format!("{matched} {}", noun(self.deed, *matched)),
+            None => plural(*matched, self.deed.noun()),
         };
         let rate = self.rate.map(|rate| format!(", {} every {}", rate.count, show_duration(rate.per)));
         let verb = if self.deed == Deed::Drain { "Cancel" } else { verb(self.deed) };

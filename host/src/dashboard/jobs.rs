@@ -11,7 +11,7 @@ use super::layout::{button, page, table};
 use super::problem::PageProblem;
 use super::session::Visitor;
 use super::state::Dashboard;
-use super::text::{NONE, age, data, moment};
+use super::text::{NONE, age, data, moment, plural};
 use super::values::{part, queue_path};
 use crate::admin::audit::AuditNote;
 use crate::clock::{ms, now_ms};
@@ -42,7 +42,7 @@ pub(super) async fn list(
                 th scope="row" { a href=(job_path(&job.id)) { (verb(job.deed)) " " (job.id) } }
                 td { a href=(queue_path(&job.queue)) { (data(&job.queue)) } }
                 td { (state(job)) }
-                td.number { (percent(job)) }
+                td.number { (job.percent().as_deref().unwrap_or(NONE)) }
                 td.number { (job.done) }
                 td.number { (job.skipped) }
                 td { (moment(Some(job.started_at), now)) }
@@ -95,18 +95,14 @@ pub(super) async fn show(
 
 /// A sentence of its results.
 fn progress(job: &BulkJob) -> Markup {
-    let (one, many, done) = match job.deed {
-        Deed::Cancel | Deed::Drain => ("task", "tasks", "cancelled"),
-        Deed::Requeue => ("dead letter", "dead letters", "requeued"),
-        Deed::Purge => ("dead letter", "dead letters", "deleted"),
-    };
     let why = match job.deed {
         Deed::Cancel | Deed::Drain => "they had ended or begun",
         Deed::Requeue | Deed::Purge => "they are not dead any more, or can never run",
     };
     html! {
         p.done role="status" {
-            (job.done) " " @if job.done == 1 { (one) " is " } @else { (many) " are " } (done)
+            (plural(job.done, job.deed.noun()))
+            @if job.done == 1 { " is " } @else { " are " } (job.deed.done())
             @if job.skipped > 0 { ", " (job.skipped) " skipped: " (why) }
             @match job.state {
                 JobState::Done => ", and none is left that was counted.",
@@ -131,7 +127,7 @@ fn facts(job: &BulkJob) -> Markup {
     html! {
         dl.facts {
             dt { "State" } dd { (state(job)) }
-            dt { "Part" } dd { (percent(job)) }
+            dt { "Part" } dd { (job.percent().as_deref().unwrap_or(NONE)) }
             dt { "Looked at" } dd { (job.examined) " of " (job.places.max(job.examined)) }
             @if let Some(rate) = job.per_second() { dt { "Speed" } dd { (format!("{rate:.0}/s")) } }
             @if let Some(left) = job.left() { dt { "Left" } dd { (age(ms(left))) } }
@@ -150,23 +146,8 @@ fn state(job: &BulkJob) -> Markup {
     super::layout::state(state)
 }
 
-fn percent(job: &BulkJob) -> String {
-    job.part().map_or_else(|| NONE.to_owned(), |part| format!("{:.0} %", (part * 100.0).floor()))
-}
-
-pub(super) async fn pause(state: State<Dashboard>, id: Path<String>) -> Result<Response, PageProblem> {
-    change(state, id, JobState::Paused).await
-}
-
-pub(super) async fn resume(state: State<Dashboard>, id: Path<String>) -> Result<Response, PageProblem> {
-    change(state, id, JobState::Running).await
-}
-
-pub(super) async fn stop(state: State<Dashboard>, id: Path<String>) -> Result<Response, PageProblem> {
-    change(state, id, JobState::Stopped).await
-}
-
-async fn change(
+/// Pauses a job, lets it go on, or stops it, and leads back to its page.
+pub(super) async fn change(
     State(dashboard): State<Dashboard>,
     Path(id): Path<String>,
     to: JobState,

@@ -49,6 +49,7 @@ use axum::routing::{get, post};
 use axum::{Router, middleware};
 
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::operations::jobs::JobState;
 use problem::PageProblem;
 pub(crate) use state::Dashboard;
 
@@ -76,9 +77,9 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}/dead/purge", post(act::purge))
         .route("/jobs", get(jobs::list))
         .route("/jobs/{id}", get(jobs::show))
-        .route("/jobs/{id}/pause", post(jobs::pause))
-        .route("/jobs/{id}/resume", post(jobs::resume))
-        .route("/jobs/{id}/stop", post(jobs::stop))
+        .route("/jobs/{id}/pause", post(|api, id| jobs::change(api, id, JobState::Paused)))
+        .route("/jobs/{id}/resume", post(|api, id| jobs::change(api, id, JobState::Running)))
+        .route("/jobs/{id}/stop", post(|api, id| jobs::change(api, id, JobState::Stopped)))
         .route("/login", get(login::show).post(login::login))
         .route("/logout", post(login::logout))
         .route("/dashboard.css", get(async || asset("text/css", include_str!("dashboard.css"))))

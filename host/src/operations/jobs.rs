@@ -25,6 +25,7 @@ use super::cancel::{
     cancel_sample, cancel_walk,
 };
 use super::dead::{DeadPart, read_walk, redrive_part, redrive_walk, write_walk};
+pub(crate) use super::deed::Deed;
 use super::error::OperationError;
 use super::patience::patiently;
 use super::sample::{TaskSample, newest_dead};
@@ -36,7 +37,7 @@ use crate::queue::jobs::{self, JobText};
 use crate::queue::listing::ListedState;
 use crate::queue::orders;
 use crate::queue::redrive::{Counted, Redrive, StepBudget};
-use crate::queue::{Link, Queue, TaskFilter};
+use crate::queue::{Census, Link, Queue, TaskFilter};
 
 /// The most jobs that are under way, and the most ended ones that are kept: hosts read all of them every few
 /// seconds.
@@ -54,21 +55,6 @@ const STEP: Duration = Duration::from_millis(300);
 const STEP_LOOKS: u64 = 2_000;
 /// The time between two looks at a job that another process carries out, or that waits for its rate.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// The work of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[strum(serialize_all = "lowercase")]
-pub(crate) enum Deed {
-    /// Tasks that wait or run.
-    Cancel,
-    /// Tasks that wait.
-    Drain,
-    /// Dead letters come back.
-    Requeue,
-    /// Dead letters are deleted.
-    Purge,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -105,7 +91,7 @@ pub(crate) struct BulkJob {
     #[schema(value_type = Object)]
     pub filter: TaskFilter,
     /// The only state of tasks that are cancelled.
-    #[serde(default, rename = "only", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only: Option<ListedState>,
     /// No faster than this, like `50/s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,6 +206,11 @@ impl BulkJob {
         }
     }
 
+    /// The part in words. None: not known.
+    pub(crate) fn percent(&self) -> Option<String> {
+        self.part().map(|part| format!("{:.0} %", (part * 100.0).floor()))
+    }
+
     /// Tasks per second; None: it has hardly begun.
     pub(crate) fn per_second(&self) -> Option<f64> {
         (self.took_ms >= 500)
@@ -234,11 +225,27 @@ impl BulkJob {
     }
 }
 
-fn states(deed: Deed, only: Option<&ListedState>) -> &[ListedState] {
+/// The states from which tasks are cancelled, in their order.
+pub(crate) fn states(deed: Deed, only: Option<&ListedState>) -> &[ListedState] {
     match (deed, only) {
         (Deed::Drain, _) => &DRAINABLE,
         (_, Some(only)) => std::slice::from_ref(only),
         (_, None) => &CANCELLABLE,
+    }
+}
+
+/// How many places a job looks at.
+pub(crate) fn places(census: &Census, deed: Deed, only: Option<&ListedState>) -> u64 {
+    let in_state = |state: &ListedState| match state {
+        ListedState::Queued => census.queued,
+        ListedState::Running => census.running,
+        ListedState::Delayed => census.delayed,
+        ListedState::Held => census.held_tasks,
+        ListedState::Dead | ListedState::Ended => 0,
+    };
+    match deed {
+        Deed::Requeue | Deed::Purge => census.dead,
+        Deed::Cancel | Deed::Drain => states(deed, only).iter().map(in_state).sum(),
     }
 }
 
@@ -343,19 +350,19 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
     // Tasks grow older while the job runs.
     let has_age = filter.older_than.is_some() || filter.newer_than.is_some();
     let filter = TaskFilter { as_of_ms: has_age.then_some(started_at), ..filter };
-    let mut job = BulkJob {
+    let job = BulkJob {
         id,
         queue: queue.rules.name.clone(),
         deed,
         state: JobState::Running,
         filter,
+        places: places(&census, deed, only.as_ref()),
         only,
         rate,
         who,
         why,
         started_at,
         ended_at: None,
-        places: 0,
         examined: 0,
         matched,
         done: 0,
@@ -367,20 +374,6 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
         host: String::new(),
         seen_at: started_at,
         next: Some(next),
-    };
-    job.places = match deed {
-        Deed::Requeue | Deed::Purge => census.dead,
-        Deed::Cancel | Deed::Drain => job
-            .states()
-            .iter()
-            .map(|state| match state {
-                ListedState::Queued => census.queued,
-                ListedState::Running => census.running,
-                ListedState::Delayed => census.delayed,
-                ListedState::Held => census.held_tasks,
-                ListedState::Dead | ListedState::Ended => 0,
-            })
-            .sum(),
     };
     let text = job.text();
     if text.len() > MAX_BYTES {

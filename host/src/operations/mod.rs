@@ -13,6 +13,7 @@ mod cancel;
 mod cause;
 mod cursor;
 mod dead;
+mod deed;
 mod enqueue;
 mod error;
 mod fields;
@@ -36,7 +37,7 @@ pub(crate) mod tree;
 
 pub(crate) use cancel::{
     BulkCancel, BulkCancelled, CANCELLABLE, CancelPreview, CancelWalk, Cancelled, DRAINABLE, MOST_IDS,
-    STEP_TIME, cancel, cancel_all, cancel_ids, cancel_part, cancel_preview, cancel_waiting, cancel_walk,
+    STEP_TIME, cancel, cancel_all, cancel_ids, cancel_part, cancel_preview, cancel_waiting,
 };
 pub(crate) use dead::{
     DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part, write_walk,

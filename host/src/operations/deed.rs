@@ -1,0 +1,40 @@
+//! The kinds of work that a job does, and the words for them.
+//!
+//! Not here: the jobs (`jobs`).
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The work of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub(crate) enum Deed {
+    /// Tasks that wait or run.
+    Cancel,
+    /// Tasks that wait.
+    Drain,
+    /// Dead letters come back.
+    Requeue,
+    /// Dead letters are deleted.
+    Purge,
+}
+
+impl Deed {
+    /// The name of one thing that it is done to.
+    pub(crate) fn noun(self) -> &'static str {
+        match self {
+            Deed::Cancel | Deed::Drain => "task",
+            Deed::Requeue | Deed::Purge => "dead letter",
+        }
+    }
+
+    /// The word for what it has done.
+    pub(crate) fn done(self) -> &'static str {
+        match self {
+            Deed::Cancel | Deed::Drain => "cancelled",
+            Deed::Requeue => "requeued",
+            Deed::Purge => "deleted",
+        }
+    }
+}

@@ -15,6 +15,14 @@ pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// A moment in words: the time of day in UTC, with the date where it is not near.
+pub(crate) fn show_moment(ms: u64, now_ms: u64) -> String {
+    let is_far = now_ms.abs_diff(ms) > 20 * 3_600_000;
+    let format = if is_far { "%Y-%m-%d %H:%M UTC" } else { "%H:%M UTC" };
+    let moment = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    moment.map(|moment| moment.strftime(format).to_string()).unwrap_or_default()
+}
+
 /// A time as a filter has it: milliseconds since the Unix epoch, or RFC 3339.
 pub(crate) fn parse_ms(text: &str) -> Option<u64> {
     let of_time = |time: jiff::Timestamp| time.as_millisecond().try_into().ok();

@@ -85,7 +85,7 @@ impl Sources {
         })?;
         let help = "1 while the queue is paused.";
         out.write("queue_paused", help, |(_, queue)| {
-            [([], ConstGauge::new(i64::from(queue.census().paused)))]
+            [([], ConstGauge::new(i64::from(queue.census().pause.is_some())))]
         })?;
         let help = "1 while the queue waits because something outside is down.";
         out.write("queue_held", help, |(_, queue)| [([], queue.held.clone())])?;

@@ -83,6 +83,7 @@ fn every_path_that_changes_something_refuses_without_the_token() {
         ("POST", "/v1/queues/{queue}/dead/purge"),
         ("GET", "/v1/queues/{queue}/events"),
         ("POST", "/v1/queues/{queue}/jobs"),
+        ("GET", "/v1/changes"),
         ("GET", "/v1/jobs"),
         ("GET", "/v1/jobs/{id}"),
         ("DELETE", "/v1/jobs/{id}"),

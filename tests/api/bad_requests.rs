@@ -99,7 +99,7 @@ fn a_list_is_no_body_whatever_is_in_it() {
         .filter(|(_, item)| takes_body(item))
         .map(|(path, _)| path.replace("{queue}", "work").replace("{plugin}", "missing"))
         .collect();
-    assert_eq!(paths.len(), 8, "{paths:?}");
+    assert_eq!(paths.len(), 10, "{paths:?}");
     let lists = [
         "[]",
         "[null, true]",

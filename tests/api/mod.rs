@@ -6,6 +6,7 @@ mod access;
 mod alias;
 mod bad_requests;
 mod cancel_walk;
+mod changes;
 mod dead;
 mod events;
 mod jobs;

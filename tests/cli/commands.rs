@@ -284,6 +284,7 @@ fn queues_count_what_is_where() {
         "dead",
         "oldest_ms",
         "paused",
+        "pause",
         "held",
         "rate",
         "schedule",

@@ -276,6 +276,7 @@ fn commands(delayed: &str, waiting: &str, running: &str, file: &str) -> Vec<(Str
         "reload effects",
         "drain waits --dry-run",
         "jobs",
+        "changes",
     ];
     let version = files::digest(&files::guest("echo"));
     let works = works.map(|line| line.replace("VERSION", &version)).into_iter().chain([

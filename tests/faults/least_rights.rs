@@ -221,6 +221,7 @@ fn api_requests(long: &str, echo: &str) -> Vec<(&'static str, &'static str, Vec<
         "/v1/queues/{queue}/dead/groups",
         "/v1/queues/{queue}/dead/export",
         "/v1/queues/{queue}/events",
+        "/v1/changes",
         "/v1/jobs",
         "/v1/jobs/{id}",
         "/v1/plugins",

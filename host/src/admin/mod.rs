@@ -168,7 +168,14 @@ pub(crate) fn is_page(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     matches!(
         first,
-        "" | "queues" | "jobs" | "plugins" | "login" | "logout" | "dashboard.css" | "dashboard.js"
+        "" | "queues"
+            | "jobs"
+            | "changes"
+            | "plugins"
+            | "login"
+            | "logout"
+            | "dashboard.css"
+            | "dashboard.js"
     )
 }
 

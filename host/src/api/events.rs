@@ -26,7 +26,7 @@ use super::state::Api;
 use crate::admin::problem::ApiProblem;
 use crate::clock::now_ms;
 use crate::mask::FieldMask;
-use crate::operations::{OperationError, TaskView, unknown_task};
+use crate::operations::{OperationError, TaskView, changes, unknown_task};
 use crate::plugins::Change;
 use crate::queue::codec::entry_time_ms;
 use crate::queue::events::{EventPlace, EventsAfter, TaskEvent};
@@ -58,7 +58,7 @@ const QUEUES_AT_ONCE: usize = 32;
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "it describes what `Event` writes")]
 struct StreamedEvent {
-    /// `task`, `plugin` or `gap`
+    /// `task`, `plugin`, `change` or `gap`
     event: String,
     /// For `Last-Event-ID`.
     id: Option<String>,
@@ -167,7 +167,7 @@ pub(super) async fn queue_events(
     Ok(events(&api, permit, QueueTail { queue, after, is_told, ready: first, pause: Duration::ZERO }))
 }
 
-/// The events of all queues that keep some, and of the plugins of this host
+/// The events of all queues that keep some, of the plugins of this host, and the changes of operators
 ///
 /// The id of an event is a time behind which a client can go on: its own, or an earlier one, as long as a
 /// queue was not read as far. After `Last-Event-ID` the stream repeats the second before it. `gap` names the
@@ -199,6 +199,7 @@ pub(super) async fn host_events(State(api): State<Api>, headers: HeaderMap) -> R
         read_to,
         places: HashMap::new(),
         plugins_since: since.unwrap_or_else(now_ms),
+        change: format!("{read_to}-0"),
         ready: VecDeque::new(),
         pause: Duration::ZERO,
     };
@@ -337,6 +338,8 @@ struct HostTail {
     /// The place of the last event of each queue.
     places: HashMap<String, EventPlace>,
     plugins_since: u64,
+    /// The last entry of the log of changes that was told.
+    change: String,
     ready: VecDeque<Event>,
     pause: Duration,
 }
@@ -407,6 +410,10 @@ impl HostTail {
                 };
                 found.push(event(*at_ms, "plugin", serde_json::to_string(&view).unwrap_or_default()));
             }
+        }
+        for (entry, change) in changes::after(&self.api.0.link, &self.change).await.unwrap_or_default() {
+            found.push(event(change.at, "change", serde_json::to_string(&change).unwrap_or_default()));
+            self.change = entry;
         }
         found.sort_by_key(|(at, _)| *at);
         self.ready.extend(found.into_iter().map(|(_, event)| event));

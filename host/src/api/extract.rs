@@ -7,6 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use axum::Json;
+use axum::body::HttpBody as _;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
@@ -37,6 +38,21 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
             Ok(Json(ObjectOf(body))) => Ok(JsonBody(body)),
             Err(rejection) => Err(bad_body(&rejection)),
         }
+    }
+}
+
+/// A body that is a JSON object, or nothing.
+pub(super) struct OptionalBody<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalBody<T> {
+    type Rejection = ApiProblem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiProblem> {
+        // Clients that send no body often name a type all the same.
+        if request.body().size_hint().exact() == Some(0) {
+            return Ok(OptionalBody(T::default()));
+        }
+        JsonBody::from_request(request, state).await.map(|JsonBody(body)| OptionalBody(body))
     }
 }
 

@@ -105,8 +105,9 @@ pub(super) async fn get_job(
 pub(super) async fn stop_job(
     State(api): State<Api>,
     PathOf(id): PathOf<String>,
+    Extension(caller): Extension<Caller>,
 ) -> Result<Response, ApiProblem> {
-    change(&api, &id, JobState::Stopped).await
+    change(&api, &id, caller, JobState::Stopped).await
 }
 
 /// Pauses a job
@@ -119,8 +120,9 @@ pub(super) async fn stop_job(
 pub(super) async fn pause_job(
     State(api): State<Api>,
     PathOf(id): PathOf<String>,
+    Extension(caller): Extension<Caller>,
 ) -> Result<Response, ApiProblem> {
-    change(&api, &id, JobState::Paused).await
+    change(&api, &id, caller, JobState::Paused).await
 }
 
 /// Lets a paused job go on
@@ -133,12 +135,13 @@ pub(super) async fn pause_job(
 pub(super) async fn resume_job(
     State(api): State<Api>,
     PathOf(id): PathOf<String>,
+    Extension(caller): Extension<Caller>,
 ) -> Result<Response, ApiProblem> {
-    change(&api, &id, JobState::Running).await
+    change(&api, &id, caller, JobState::Running).await
 }
 
-async fn change(api: &Api, id: &str, state: JobState) -> Result<Response, ApiProblem> {
-    let changed = jobs::change(api.link().await?, id, state).await;
+async fn change(api: &Api, id: &str, caller: Caller, state: JobState) -> Result<Response, ApiProblem> {
+    let changed = jobs::change(api.link().await?, id, state, &operator(caller)).await;
     Ok(match changed {
         Ok(job) => {
             api.parts().jobs.ring();

@@ -11,6 +11,7 @@
 //! (`guard`). docs/api.md describes the API for its users.
 
 mod body;
+mod changes;
 mod dead;
 mod events;
 mod extract;
@@ -67,6 +68,7 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(dead::export_dead))
         .routes(routes!(dead::requeue_dead))
         .routes(routes!(dead::purge_dead))
+        .routes(routes!(changes::list_changes))
         .routes(routes!(jobs::start_job))
         .routes(routes!(jobs::list_jobs))
         .routes(routes!(jobs::get_job, jobs::stop_job))

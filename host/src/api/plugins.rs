@@ -52,8 +52,10 @@ pub(super) async fn list_plugins(State(api): State<Api>) -> Result<Json<PluginLi
 pub(super) async fn reload_plugin(
     State(api): State<Api>,
     PathOf(name): PathOf<String>,
+    Extension(caller): Extension<Caller>,
 ) -> Result<Response, ApiProblem> {
-    order(&api, &name, async |link| reload(link, &name).await).await
+    let by = operator(caller);
+    order(&api, &name, async |link| reload(link, &name, &by).await).await
 }
 
 /// Which version is to be withdrawn, and why.

@@ -1,20 +1,23 @@
 //! Endpoints: queues and their history, pause and resume.
 
-use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
-use serde::Serialize;
+use axum::{Extension, Json};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::body::HistoryQuery;
-use super::extract::{PathOf, QueryOf};
+use super::body::{HistoryQuery, invalid};
+use super::extract::{OptionalBody, PathOf, QueryOf};
+use super::plugins::operator;
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
+use crate::admin::tokens::Caller;
 use crate::clock::now_ms;
+use crate::config::units::parse_duration;
 use crate::operations::history::{HistoryView, history};
-use crate::operations::{self, QueueView};
-use crate::queue::hosts;
+use crate::operations::{self, OperationError, Pausing, QueueView, pause, resume};
+use crate::queue::{Queue, hosts};
 
 /// All queues of the configuration.
 #[derive(Serialize, ToSchema)]
@@ -37,6 +40,29 @@ pub(super) struct PausedView {
     paused: bool,
     /// False: it was so before.
     changed: bool,
+}
+
+/// The reason of a pause, and its time.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(examples(json!({ "why": "the database moves", "for": "30m" })))]
+pub(super) struct PauseBody {
+    /// The reason, which everybody is shown: at most 200 characters.
+    #[schema(max_length = 200)]
+    why: String,
+    /// The pause ends by itself after this time. A pause that stands gets the new time and reason.
+    #[serde(rename = "for")]
+    time: Option<String>,
+}
+
+/// The reason why a queue goes on.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(examples(json!({})))]
+pub(super) struct ResumeBody {
+    /// The reason, for the log of changes: at most 200 characters.
+    #[schema(max_length = 200)]
+    why: String,
 }
 
 /// All queues, with how many tasks are in each place
@@ -88,13 +114,19 @@ pub(super) async fn queue_history(
     post,
     path = "/v1/queues/{queue}/pause",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    request_body(content = Option<PauseBody>),
     responses((status = 200, body = PausedView))
 )]
 pub(super) async fn pause_queue(
     State(api): State<Api>,
     PathOf(name): PathOf<String>,
+    Extension(caller): Extension<Caller>,
+    OptionalBody(body): OptionalBody<PauseBody>,
 ) -> Result<Response, ApiProblem> {
-    set_paused(&api, name, true).await
+    let time = body.time.as_deref().map(parse_duration).transpose();
+    let time = time.map_err(|why| invalid(format!("for: {why}")))?;
+    let order = Pausing { who: operator(caller), why: body.why, time };
+    set_paused(&api, name, true, async |queue| pause(queue, &order).await).await
 }
 
 /// Lets all hosts claim tasks of a paused or held queue again
@@ -102,17 +134,26 @@ pub(super) async fn pause_queue(
     post,
     path = "/v1/queues/{queue}/resume",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    request_body(content = Option<ResumeBody>),
     responses((status = 200, body = PausedView))
 )]
 pub(super) async fn resume_queue(
     State(api): State<Api>,
     PathOf(name): PathOf<String>,
+    Extension(caller): Extension<Caller>,
+    OptionalBody(body): OptionalBody<ResumeBody>,
 ) -> Result<Response, ApiProblem> {
-    set_paused(&api, name, false).await
+    let who = operator(caller);
+    set_paused(&api, name, false, async |queue| resume(queue, &who, &body.why).await).await
 }
 
-async fn set_paused(api: &Api, name: String, paused: bool) -> Result<Response, ApiProblem> {
+async fn set_paused(
+    api: &Api,
+    name: String,
+    paused: bool,
+    act: impl AsyncFnOnce(&Queue) -> Result<bool, OperationError>,
+) -> Result<Response, ApiProblem> {
     let queue = api.queue(&name).await?;
-    let changed = if paused { queue.pause().await } else { queue.resume().await }?;
+    let changed = act(&queue).await?;
     Ok(AuditNote::queue(&name).on(Json(PausedView { queue: name, paused, changed })))
 }

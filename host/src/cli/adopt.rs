@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::args::AdoptArgs;
 use super::context::open;
+use super::control::operator;
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd, interrupted};
@@ -15,6 +16,7 @@ use super::text;
 use crate::config::Config;
 use crate::doctor::adopt::{self, AdoptItem, AdoptKind, AdoptOrders, AdoptReport};
 use crate::doctor::give_back::{self, GiveBackOrders};
+use crate::operations::changes::{self, ChangeKind, ChangeView};
 use crate::operations::patiently;
 use crate::queue::hosts;
 
@@ -71,6 +73,11 @@ pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> Resu
         StepEnd::Cut => return Err(interrupted("nothing was changed")),
     };
     let rules = &queue.rules;
+    if report.acted {
+        let detail = if gives { "given back" } else { "taken over" };
+        let change = ChangeView::new(ChangeKind::Adopt, &operator()).queue(&rules.name).detail(detail);
+        changes::note(&queue.link, change).await;
+    }
     let ok = !report.is_blocked() && !report.lacks_beginning;
     match out.json {
         true => {

@@ -11,7 +11,8 @@ use clap::builder::{PossibleValuesParser, Styles, styling::AnsiColor};
 use clap::{Args, Parser, Subcommand};
 use strum::VariantNames as _;
 
-use super::control::{LiftArgs, PauseArgs, ReloadArgs, RollbackArgs};
+use super::changes::ChangesArgs;
+use super::control::{LiftArgs, PauseArgs, ReloadArgs, ResumeArgs, RollbackArgs};
 use super::doctor::DoctorArgs;
 use super::filters::{DeadFilterArgs, TaskFilterArgs};
 use super::jobs::JobsArgs;
@@ -76,7 +77,7 @@ pub(super) enum Command {
     /// Let all hosts stop claiming tasks of queues; what runs goes on
     Pause(PauseArgs),
     /// Let all hosts claim tasks of queues again that are paused or on hold
-    Resume(PauseArgs),
+    Resume(ResumeArgs),
     /// Show how much is in the queues, how old it is and who works on it
     Queues(QueuesArgs),
     /// Check that every task of a queue is in exactly one place, and that nothing is stuck or orphaned;
@@ -91,6 +92,8 @@ pub(super) enum Command {
     /// Show, pause and stop the work on all tasks that match (cancel, drain, dead requeue, dead purge). Hosts
     /// go on with it when the command that began it ends
     Jobs(JobsArgs),
+    /// Show who changed something, when and why: pauses, jobs, rollbacks and the like, the newest first
+    Changes(ChangesArgs),
     /// Show the plugins of the running hosts: versions, states, figures
     Plugins {
         /// Show this plugin only, with the history of its versions

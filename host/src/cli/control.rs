@@ -6,6 +6,8 @@
 //! nothing, either.
 //! Not here: how Redis and the hosts carry it out (`queue`, `worker`, `plugins`).
 
+use std::time::Duration;
+
 use anyhow::anyhow;
 use clap::Args;
 use serde::Serialize;
@@ -18,13 +20,26 @@ use super::output::Out;
 use super::progress::{CommandProgress, StepEnd};
 use super::text::plural;
 use crate::config::Config;
-use crate::operations::{self, OrderView, ReloadView, patiently};
+use crate::config::units::parse_duration;
+use crate::operations::{self, OrderView, Pausing, ReloadView, patiently};
 use crate::queue::{Queue, wait};
 
 #[derive(Debug, Args)]
 pub(super) struct PauseArgs {
+    /// The pause ends by itself after this time. A pause that stands gets the new time and reason
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    time: Option<Duration>,
+    #[command(flatten)]
+    common: ResumeArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ResumeArgs {
     #[command(flatten)]
     queues: NamedQueues,
+    /// The reason, which `queues`, the pages and `changes` show
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    why: String,
     #[command(flatten)]
     look: LookArgs,
 }
@@ -70,19 +85,30 @@ struct LookArgs {
     dry_run: bool,
 }
 
-/// Pauses the queues, or resumes them.
-pub(super) async fn pause(
+pub(super) async fn pause(config: &Config, args: PauseArgs, out: &mut Out) -> Result<(), CommandError> {
+    let PauseArgs { time, common } = args;
+    let order = Pausing { who: operator(), why: common.why.clone(), time };
+    set_paused(config, &common, Some(order), out).await
+}
+
+pub(super) async fn resume(config: &Config, args: ResumeArgs, out: &mut Out) -> Result<(), CommandError> {
+    set_paused(config, &args, None, out).await
+}
+
+/// Pauses the queues, or without an order resumes them.
+async fn set_paused(
     config: &Config,
-    PauseArgs { queues, look: LookArgs { dry_run } }: PauseArgs,
-    paused: bool,
+    ResumeArgs { queues, why, look: LookArgs { dry_run } }: &ResumeArgs,
+    order: Option<Pausing>,
     out: &mut Out,
 ) -> Result<(), CommandError> {
+    let (dry_run, paused) = (*dry_run, order.is_some());
     out.dry_run = dry_run;
     let act = async |queue: &Queue| {
-        let changed = match (dry_run, paused) {
+        let changed = match (dry_run, &order) {
             (true, _) => is_stopped(queue, !paused).await? != paused,
-            (false, true) => patiently(|| queue.pause()).await?,
-            (false, false) => patiently(|| queue.resume()).await?,
+            (false, Some(order)) => operations::pause(queue, order).await?,
+            (false, None) => operations::resume(queue, &operator(), why).await?,
         };
         let name = queue.rules.name.clone();
         let text = sentence(&name, paused, changed, dry_run);
@@ -93,7 +119,7 @@ pub(super) async fn pause(
         })
     };
     let words = if paused { ("pausing", "not all are paused") } else { ("resuming", "not all go on") };
-    each_queue(config, &queues, words, act, out).await
+    each_queue(config, queues, words, act, out).await
 }
 
 /// The result of a pause or a resume, as JSON. The names are stable.
@@ -225,7 +251,7 @@ pub(super) async fn reload(config: &Config, args: ReloadArgs, out: &mut Out) -> 
     let link = connect(config).await?;
     let view = match dry_run {
         true => operations::reload_preview(&link, &plugin).await?,
-        false => operations::reload(&link, &plugin).await?,
+        false => operations::reload(&link, &plugin, &operator()).await?,
     };
     match out.json {
         true => out.json(&view),

@@ -15,11 +15,13 @@ use serde::Serialize;
 
 use super::args::DeadImportArgs;
 use super::context::{open, rules};
+use super::control::operator;
 use super::exit::CommandError;
 use super::output::{Out, note};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
+use crate::operations::changes::{self, ChangeKind, ChangeView};
 use crate::operations::{FileLine, ImportedLetter, patiently, read_line};
 use crate::queue::Queue;
 use crate::queue::import::Imported;
@@ -115,6 +117,11 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
     add(&queue, &mut batch, &mut counts, &mut progress).await?;
     drop(progress);
     others.tell(&name);
+    if counts.succeeded > 0 {
+        let detail = text::plural(counts.succeeded, "dead letter");
+        let change = ChangeView::new(ChangeKind::Import, &operator()).queue(&name).detail(&detail);
+        changes::note(&queue.link, change).await;
+    }
     if out.json {
         out.json(&counts);
         return Ok(());

@@ -62,7 +62,7 @@ pub(super) async fn run(config: &Config, args: JobsArgs, out: &mut Out) -> Resul
         None => None,
     };
     let job = match (change, args.id) {
-        (Some((id, state)), _) => jobs::change(&link, &id, state).await?,
+        (Some((id, state)), _) => jobs::change(&link, &id, state, &operator()).await?,
         (None, Some(id)) => jobs::find(&link, &id).await?,
         (None, None) => {
             let all = jobs::list(&link).await?;

@@ -13,6 +13,7 @@ mod examples;
 mod acl;
 mod adopt;
 mod cancel;
+mod changes;
 mod check;
 mod complete;
 mod control;
@@ -213,12 +214,13 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result
             Command::Cancel(args) => cancel::run(&config, args, &mut out).await,
             Command::Retry(args) => retry::run(&config, args, &mut out).await,
             Command::Drain(args) => drain::run(&config, args, &mut out).await,
-            Command::Pause(args) => control::pause(&config, args, true, &mut out).await,
-            Command::Resume(args) => control::pause(&config, args, false, &mut out).await,
+            Command::Pause(args) => control::pause(&config, args, &mut out).await,
+            Command::Resume(args) => control::resume(&config, args, &mut out).await,
             Command::Queues(args) => queues::run(&config, args, &mut out).await,
             Command::Doctor(args) => doctor::run(&config, args, &mut out).await,
             Command::Adopt(args) => adopt::run(&config, args, &mut out).await,
             Command::Dead(command) => dead::run(&config, command, &mut out).await,
+            Command::Changes(args) => changes::run(&config, args, &mut out).await,
             Command::Jobs(args) => jobs::run(&config, args, &mut out).await,
             Command::Rollback(args) => control::roll_back(&config, args, &mut out).await,
             Command::Lift(args) => control::lift(&config, args, &mut out).await,

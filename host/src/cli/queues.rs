@@ -242,9 +242,10 @@ pub(super) fn table(views: &[QueueView], paint: Paint) -> String {
 }
 
 fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
-    let (words, tone) = match &view.held {
-        Some(hold) if !view.paused => (told(hold), Tone::Warning),
-        _ => state(if view.paused { "paused" } else { &view.state }, &view.plugin),
+    let (words, tone) = match (&view.pause, &view.held) {
+        (Some(pause), _) => (format!("paused {}", text::escape(&pause.told(clock::now_ms()))), Tone::Warning),
+        (None, Some(hold)) => (told(hold), Tone::Warning),
+        (None, None) => state(&view.state, &view.plugin),
     };
     let mut lines = vec![
         ("queue", view.queue.clone()),
@@ -359,7 +360,7 @@ mod tests {
             delayed: 1,
             held_tasks: 2,
             dead: 3,
-            paused: false,
+            pause: None,
             held: None,
             oldest: Some(Duration::from_secs(192)),
             consumers,

@@ -9,9 +9,10 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::output::Paint;
 use super::plugins::{FileView, render_files, render_history, render_versions};
-use super::{dead, dead_groups, doctor, history, jobs, plugins, queues, status, tasks};
+use super::{changes, dead, dead_groups, doctor, history, jobs, plugins, queues, status, tasks};
 use crate::config::Config;
 use crate::doctor::DoctorReport;
+use crate::operations::changes::{ChangeKind, ChangeView};
 use crate::operations::history::{HistoryView, MinuteView, Percentiles, SpanView, VersionView};
 use crate::operations::jobs::BulkJob;
 use crate::operations::{DeadView, GroupBy, ListedTask, QueueView, TaskGroup, TaskGroups, plugin_rows};
@@ -102,7 +103,7 @@ fn census() -> Census {
         delayed: u64::MAX,
         held_tasks: u64::MAX,
         dead: u64::MAX,
-        paused: false,
+        pause: None,
         held: None,
         oldest: Some(Duration::from_millis(u64::MAX)),
         consumers: vec![Consumer { name: hosts()[0].id.clone(), pending: u64::MAX, idle_ms: u64::MAX }],
@@ -242,6 +243,11 @@ fn job() -> BulkJob {
     serde_json::from_value(job).expect("a job")
 }
 
+fn change() -> ChangeView {
+    let change = ChangeView::new(ChangeKind::JobStarted, &name()).queue(&name()).detail(&words());
+    ChangeView { at: NOW - 1000, ..change.why(&words()) }
+}
+
 fn tables(paint: Paint) -> Vec<(&'static str, String)> {
     let config = format!("[queues.{}]\n", name());
     let config = Config::parse(&config, Path::new("/srv/tqhost.toml"), &|_| None).expect("a configuration");
@@ -268,6 +274,7 @@ fn tables(paint: Paint) -> Vec<(&'static str, String)> {
     ];
     let view = QueueView::new(&config.queues[0], &census, &hosts, NOW);
     tables.push(("queues QUEUE: hosts", queues::hosts_table(&view, paint)));
+    tables.push(("changes", changes::table(&[change()], NOW, paint)));
     tables.push(("jobs", jobs::table(&[job()], NOW, paint)));
     tables.push(("queues QUEUE: consumers", queues::consumers_table(&view.consumers, paint)));
     for by in [GroupBy::Cause, GroupBy::Error, GroupBy::Version, GroupBy::Reason, GroupBy::Hour] {

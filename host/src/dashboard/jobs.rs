@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
 use super::layout::{button, page, table};
+use super::plugins::operator;
 use super::problem::PageProblem;
 use super::session::Visitor;
 use super::state::Dashboard;
@@ -149,10 +150,11 @@ fn state(job: &BulkJob) -> Markup {
 /// Pauses a job, lets it go on, or stops it, and leads back to its page.
 pub(super) async fn change(
     State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
     Path(id): Path<String>,
     to: JobState,
 ) -> Result<Response, PageProblem> {
-    let changed = jobs::change(dashboard.api.link().await?, &id, to).await;
+    let changed = jobs::change(dashboard.api.link().await?, &id, to, &operator(&visitor)).await;
     Ok(match changed {
         Ok(job) => {
             dashboard.api.parts().jobs.ring();

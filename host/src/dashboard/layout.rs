@@ -41,6 +41,7 @@ pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Ma
                         a href="/" { "Overview" }
                         a href="/plugins" { "Plugins" }
                         a href="/jobs" { "Jobs" }
+                        a href="/changes" { "Changes" }
                     }
                     @if let Some(visitor) = visitor { (who(visitor)) }
                 }

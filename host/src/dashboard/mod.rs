@@ -22,6 +22,7 @@
 //! Not here: what is shown and done (`operations`), the API for programs (`api`).
 
 mod act;
+mod changes;
 mod chart;
 mod dead;
 mod export;
@@ -75,11 +76,12 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}/dead/export", get(export::export))
         .route("/queues/{queue}/dead/requeue", post(act::requeue))
         .route("/queues/{queue}/dead/purge", post(act::purge))
+        .route("/changes", get(changes::show))
         .route("/jobs", get(jobs::list))
         .route("/jobs/{id}", get(jobs::show))
-        .route("/jobs/{id}/pause", post(|api, id| jobs::change(api, id, JobState::Paused)))
-        .route("/jobs/{id}/resume", post(|api, id| jobs::change(api, id, JobState::Running)))
-        .route("/jobs/{id}/stop", post(|api, id| jobs::change(api, id, JobState::Stopped)))
+        .route("/jobs/{id}/pause", post(|api, who, id| jobs::change(api, who, id, JobState::Paused)))
+        .route("/jobs/{id}/resume", post(|api, who, id| jobs::change(api, who, id, JobState::Running)))
+        .route("/jobs/{id}/stop", post(|api, who, id| jobs::change(api, who, id, JobState::Stopped)))
         .route("/login", get(login::show).post(login::login))
         .route("/logout", post(login::logout))
         .route("/dashboard.css", get(async || asset("text/css", include_str!("dashboard.css"))))

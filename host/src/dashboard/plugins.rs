@@ -290,9 +290,11 @@ fn history(PluginView { host, plugin }: &PluginView) -> Markup {
 
 pub(super) async fn reload(
     State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
     Path(name): Path<String>,
 ) -> Result<Response, PageProblem> {
-    operations::reload(dashboard.api.link().await?, &name).await.map_err(ApiProblem::from)?;
+    let by = operator(&visitor);
+    operations::reload(dashboard.api.link().await?, &name, &by).await.map_err(ApiProblem::from)?;
     let note = AuditNote { plugin: Some(name), ..AuditNote::default() };
     Ok(note.on(Redirect::to("/plugins?done=reloading")))
 }

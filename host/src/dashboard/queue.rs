@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
 use super::layout::{alarm_list, button, done, form_token, page, shown, state, table};
+use super::plugins::operator;
 use super::problem::PageProblem;
 use super::queue_history;
 use super::session::Visitor;
@@ -25,7 +26,7 @@ use crate::config::QueueRules;
 use crate::config::units::parse_duration;
 use crate::operations::alarms::alarms;
 use crate::operations::history::{HistoryView, Lately, OVERVIEW, history};
-use crate::operations::{self, ListRequest, ListedTask, OperationError, QueueView, TaskList};
+use crate::operations::{self, ListRequest, ListedTask, OperationError, Pausing, QueueView, TaskList};
 use crate::queue::listing::ListedState;
 use crate::queue::{Enqueued, NewTask, hosts};
 use crate::task::Field;
@@ -87,11 +88,12 @@ pub(super) async fn show(
         section aria-labelledby="figures" data-live="figures" {
             h2 id="figures" { "Now" }
             (figures(&view))
+            @if let Some(pause) = &view.pause { p.note { "Paused " (data(&pause.told(now_ms()))) "." } }
             (alarm_list(&alarms, "No alarm about this queue."))
         }
         @if visitor.may_change() {
             div.actions data-live="actions" {
-                @if !view.paused { (button(&visitor, &format!("{path}/pause"), "Pause")) }
+                @if !view.paused { (pause_form(&visitor, &path)) }
                 @if view.paused || view.held.is_some() {
                     (button(&visitor, &format!("{path}/resume"), "Resume"))
                 }
@@ -332,19 +334,38 @@ fn enqueue_form(visitor: &Visitor, path: &str) -> Markup {
     }
 }
 
+/// A button that pauses the queue, beside its reason and time.
+fn pause_form(visitor: &Visitor, path: &str) -> Markup {
+    html! {
+        form.inline method="post" action={ (path) "/pause" } {
+            (form_token(visitor))
+            label { "Why " input name="why" maxlength="200"; }
+            label { "For " input name="for" placeholder="30m" size="5"; }
+            button { "Pause" }
+        }
+    }
+}
+
 pub(super) async fn pause(
     State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
     Path(name): Path<String>,
+    values: Values,
 ) -> Result<Response, PageProblem> {
-    dashboard.api.queue(&name).await?.pause().await?;
+    let time = values.get("for").map(|text| parse_duration(text.trim())).transpose();
+    let time = time.map_err(|why| invalid(format!("for: {why}")))?;
+    let why = values.get("why").unwrap_or_default().trim().to_owned();
+    let order = Pausing { who: operator(&visitor), why, time };
+    operations::pause(&dashboard.api.queue(&name).await?, &order).await?;
     Ok(AuditNote::queue(&name).on(Redirect::to(&format!("{}?done=paused", queue_path(&name)))))
 }
 
 pub(super) async fn resume(
     State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
     Path(name): Path<String>,
 ) -> Result<Response, PageProblem> {
-    dashboard.api.queue(&name).await?.resume().await?;
+    operations::resume(&dashboard.api.queue(&name).await?, &operator(&visitor), "").await?;
     Ok(AuditNote::queue(&name).on(Redirect::to(&format!("{}?done=resumed", queue_path(&name)))))
 }
 

@@ -383,7 +383,7 @@ impl Examination<'_> {
             );
             self.report.warnings.push(Warning { kind: "waiting-for-host", what });
         }
-        if census.paused && waiting > 0 {
+        if census.pause.is_some() && waiting > 0 {
             let what = format!("the queue is paused; {waiting} tasks wait");
             self.report.warnings.push(Warning { kind: "paused", what });
         }
@@ -403,7 +403,7 @@ impl Examination<'_> {
         }
         let mut still = Vec::new();
         let claim_patience = (rules.lease * 3).max(GRACE + rules.lease);
-        if !census.paused && census.held.is_none() && states.contains(&"reading") {
+        if census.pause.is_none() && census.held.is_none() && states.contains(&"reading") {
             let abandoned = match self.queue.first_abandoned("-", claim_patience).await {
                 Err(error) if error.is_no_group() => None,
                 abandoned => abandoned?,

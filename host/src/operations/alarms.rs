@@ -374,6 +374,7 @@ mod tests {
             plugin: "send".into(),
             state: "reading".into(),
             paused: false,
+            pause: None,
             held: None,
             queued: 3,
             running: 1,

@@ -24,6 +24,7 @@ use super::cancel::{
     BulkCancel, BulkCancelled, CANCELLABLE, CancelWalk, DRAINABLE, STEP_TIME, cancel_all, cancel_part,
     cancel_sample, cancel_walk,
 };
+use super::changes::{self, ChangeKind, ChangeView, check_why};
 use super::dead::{DeadPart, read_walk, redrive_part, redrive_walk, write_walk};
 pub(crate) use super::deed::Deed;
 use super::error::OperationError;
@@ -44,8 +45,7 @@ use crate::queue::{Census, Link, Queue, TaskFilter};
 const MOST: usize = 20;
 /// The longest text of a job, in bytes.
 const MAX_BYTES: usize = 8 << 10;
-/// The longest reason, and the longest error, in characters.
-const MAX_WHY: usize = 200;
+/// The longest error, in characters.
 const MAX_ERROR: usize = 500;
 /// A process that has not written for this long has lost the job.
 const LEASE: Duration = Duration::from_secs(10);
@@ -321,9 +321,7 @@ pub(crate) fn is_under_way<'t>(mut texts: impl Iterator<Item = &'t String>) -> b
 /// Begins a job. The caller carries it out, or rings for this host.
 pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result<BulkJob, OperationError> {
     let JobOrder { deed, filter, only, rate, who, why, counted } = order;
-    if why.chars().count() > MAX_WHY {
-        return Err(OperationError::Invalid(format!("why: it has more than {MAX_WHY} characters")));
-    }
+    check_why(&why)?;
     if let Some(Err(error)) = rate.as_deref().map(parse_rate) {
         return Err(OperationError::Invalid(format!("rate: {error}")));
     }
@@ -380,6 +378,8 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
         return Err(OperationError::Invalid(format!("the filters have more than {MAX_BYTES} bytes")));
     }
     patiently(|| jobs::replace(link, &job.id, "", &text)).await?;
+    let change = ChangeView::new(ChangeKind::JobStarted, &job.who).job(deed, &job.id);
+    changes::note(link, change.queue(&job.queue).why(&job.why)).await;
     Ok(job)
 }
 
@@ -409,8 +409,13 @@ fn read(id: &str, text: &str) -> Result<BulkJob, OperationError> {
     serde_json::from_str(text).map_err(unknown)
 }
 
-/// Pauses a job, lets it go on, or stops it.
-pub(crate) async fn change(link: &Link, id: &str, state: JobState) -> Result<BulkJob, OperationError> {
+/// Pauses a job, lets it go on, or stops it. `who` is the operator.
+pub(crate) async fn change(
+    link: &Link,
+    id: &str,
+    state: JobState,
+    who: &str,
+) -> Result<BulkJob, OperationError> {
     let change = |mut job: BulkJob, now_ms: u64| {
         // A request may be repeated, and the job may have ended on its own.
         if job.state == state || state == JobState::Stopped && job.state.is_over() {
@@ -425,25 +430,35 @@ pub(crate) async fn change(link: &Link, id: &str, state: JobState) -> Result<Bul
         (job.state, job.ended_at) = (state, state.is_over().then_some(now_ms));
         Ok(Some(job))
     };
-    edit(link, id, change).await
+    let (job, is_new) = edit(link, id, change).await?;
+    if is_new {
+        let kind = match state {
+            JobState::Running => ChangeKind::JobResumed,
+            JobState::Paused => ChangeKind::JobPaused,
+            _ => ChangeKind::JobStopped,
+        };
+        let change = ChangeView::new(kind, who).job(job.deed, &job.id);
+        changes::note(link, change.queue(&job.queue)).await;
+    }
+    Ok(job)
 }
 
 /// Changes a job as it is now: `change` gets it and the time, and returns what it is to become. None: as it
-/// is. Returns the job after that.
+/// is. Returns the job after that, and whether it was changed.
 async fn edit(
     link: &Link,
     id: &str,
     change: impl Fn(BulkJob, u64) -> Result<Option<BulkJob>, OperationError>,
-) -> Result<BulkJob, OperationError> {
+) -> Result<(BulkJob, bool), OperationError> {
     let mut seen = patiently(|| jobs::find(link, id)).await?;
     loop {
         let JobText { now_ms, text } = seen;
         let job = read(id, &text)?;
-        let Some(changed) = change(job.clone(), now_ms)? else { return Ok(job) };
+        let Some(changed) = change(job.clone(), now_ms)? else { return Ok((job, false)) };
         let after = changed.text();
         seen = patiently(|| jobs::replace(link, id, &text, &after)).await?;
         if seen.text == after {
-            return Ok(changed);
+            return Ok((changed, true));
         }
     }
 }
@@ -455,7 +470,7 @@ pub(crate) async fn release(link: &Link, id: &str, me: &str) -> Result<BulkJob, 
         job.host.clear();
         Ok(is_mine.then_some(job))
     };
-    edit(link, id, release).await
+    Ok(edit(link, id, release).await?.0)
 }
 
 /// Takes the next turn of a job on this queue: a step, if no other process has it. `me` is the name of this
@@ -484,7 +499,7 @@ pub(crate) async fn turn(
         (job.host, job.seen_at) = (me.to_owned(), now_ms);
         Ok(Some(job))
     };
-    let job = edit(link, id, take).await?;
+    let (job, _) = edit(link, id, take).await?;
     if job.state.is_over() {
         return Ok(JobTurn::Over(job));
     }
@@ -517,7 +532,7 @@ pub(crate) async fn turn(
         }
         Ok(Some(job))
     };
-    let job = edit(link, id, note).await?;
+    let (job, _) = edit(link, id, note).await?;
     Ok(match (ended, job.state) {
         (Err(error), _) => JobTurn::Failed(job, error),
         (Ok(()), state) if state.is_over() => JobTurn::Over(job),

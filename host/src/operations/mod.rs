@@ -11,6 +11,8 @@
 pub(crate) mod alarms;
 mod cancel;
 mod cause;
+pub(crate) mod changes;
+mod control;
 mod cursor;
 mod dead;
 mod deed;
@@ -39,6 +41,7 @@ pub(crate) use cancel::{
     BulkCancel, BulkCancelled, CANCELLABLE, CancelPreview, CancelWalk, Cancelled, DRAINABLE, MOST_IDS,
     STEP_TIME, cancel, cancel_all, cancel_ids, cancel_part, cancel_preview, cancel_waiting,
 };
+pub(crate) use control::{Pausing, pause, resume};
 pub(crate) use dead::{
     DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part, write_walk,
 };

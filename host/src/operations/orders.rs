@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::changes::{self, ChangeKind, ChangeView, MAX_WHY};
 use super::error::OperationError;
 use super::plugins::{PluginView, plugin_rows};
 use crate::clock::now_ms;
@@ -21,8 +22,6 @@ use crate::queue::Link;
 use crate::queue::hosts;
 use crate::queue::orders::{self, MAX_ORDERS, MAX_WITHDRAWN, Orders, VersionOrder, Withdrawn};
 
-/// The longest reason, in characters: hosts show it, and announce it.
-const MAX_WHY: usize = 200;
 /// The longest name of an operator, in characters.
 const MAX_BY: usize = 80;
 /// The shortest beginning of a version that may stand for it.
@@ -192,9 +191,10 @@ pub(crate) async fn lift_preview(
 }
 
 /// Lets all hosts look at the plugin's file, and try again what failed.
-pub(crate) async fn reload(link: &Link, plugin: &str) -> Result<ReloadView, OperationError> {
+pub(crate) async fn reload(link: &Link, plugin: &str, by: &str) -> Result<ReloadView, OperationError> {
     let view = reload_preview(link, plugin).await?;
     orders::give_reload(link, plugin, view.at).await?;
+    changes::note(link, ChangeView::new(ChangeKind::Reload, by).plugin(plugin)).await;
     Ok(view)
 }
 
@@ -283,7 +283,16 @@ fn check_room<T>(given: &BTreeMap<String, T>, plugin: &str) -> Result<(), Operat
 }
 
 async fn give(link: &Link, view: OrderView) -> Result<OrderView, OperationError> {
+    let VersionOrder { version, withdrawn, why, by, .. } = &view.order;
     orders::give(link, &view.plugin, &view.order).await?;
+    let kind = if *withdrawn { ChangeKind::Rollback } else { ChangeKind::Lift };
+    let starts: Vec<&str> = view.back_to.iter().flatten().map(|version| short(version)).collect();
+    let starts = if starts.is_empty() { String::new() } else { format!(", {} starts", starts.join(" or ")) };
+    let detail = match withdrawn {
+        true => format!("{} stops{starts}", short(version)),
+        false => format!("{} may run", short(version)),
+    };
+    changes::note(link, ChangeView::new(kind, by).plugin(&view.plugin).detail(&detail).why(why)).await;
     Ok(view)
 }
 

@@ -13,6 +13,7 @@ use crate::config::{QueueRules, Schedule};
 use crate::queue::census::Consumer;
 use crate::queue::hold::QueueHold;
 use crate::queue::hosts::{HostInfo, HostQueue, STOPPING};
+use crate::queue::pause::QueuePause;
 use crate::queue::{Census, Link, Queue, QueueError};
 
 /// The states of a queue on a host, the worst first. A host that stops says nothing about the queue in
@@ -61,6 +62,8 @@ pub(crate) struct QueueView {
     pub state: String,
     /// Whether it was paused, in all hosts.
     pub paused: bool,
+    /// The pause, with its operator and reason.
+    pub pause: Option<QueuePause>,
     /// Why it waits, while something outside is down.
     pub held: Option<QueueHold>,
     pub queued: u64,
@@ -142,7 +145,8 @@ impl QueueView {
                 .iter()
                 .min_by_key(badness)
                 .map_or(NO_HOST.to_owned(), |view| view.queue.state.clone()),
-            paused: census.paused,
+            paused: census.pause.is_some(),
+            pause: census.pause.clone(),
             held: census.held.clone(),
             queued: census.queued,
             running: census.running,

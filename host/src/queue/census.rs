@@ -11,6 +11,7 @@ use super::codec;
 use super::error::QueueError;
 use super::handle::Queue;
 use super::hold::{self, QueueHold};
+use super::pause::QueuePause;
 use super::reply::{self, Shaped, UnexpectedShape};
 
 /// The number of tasks in each place of a queue.
@@ -25,7 +26,7 @@ pub struct Census {
     /// Waiting for the turn of their track.
     pub held_tasks: u64,
     pub dead: u64,
-    pub paused: bool,
+    pub pause: Option<QueuePause>,
     /// While something outside is down.
     pub held: Option<QueueHold>,
     /// Age of the first undelivered entry.
@@ -56,7 +57,7 @@ impl Queue {
             redis::cmd("XLEN").arg(&keys.stream).to_owned(),
             redis::cmd("ZCARD").arg(&keys.delayed).to_owned(),
             redis::cmd("XLEN").arg(&keys.dead).to_owned(),
-            redis::cmd("EXISTS").arg(&keys.paused).to_owned(),
+            redis::cmd("GET").arg(&keys.paused).to_owned(),
             redis::cmd("XINFO").arg("GROUPS").arg(&keys.stream).to_owned(),
             self.ask_consumers(),
             redis::cmd("HGET").arg(&keys.history).arg(&self.rules.group).to_owned(),
@@ -103,7 +104,7 @@ impl Queue {
             delayed: self.shaped(WHAT, reply::count(&delayed?))?.saturating_sub(held_tasks),
             held_tasks,
             dead: self.shaped(WHAT, reply::count(&dead?))?,
-            paused: self.shaped(WHAT, reply::count(&paused?))? > 0,
+            pause: QueuePause::read(&paused?),
             held,
             oldest: first.first().map(age),
             consumers,

@@ -18,6 +18,7 @@ use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply;
 use super::script::{self, ScriptCall};
+use crate::clock::show_moment;
 use crate::config::HoldRules;
 use crate::config::units::show_duration;
 use crate::task::Task;
@@ -40,11 +41,7 @@ pub struct QueueHold {
 impl QueueHold {
     /// Says in words since when, and why. `now_ms` is by this machine's clock.
     pub(crate) fn told(&self, now_ms: u64) -> String {
-        let is_old = now_ms.saturating_sub(self.since_ms) > 20 * 3_600_000;
-        let format = if is_old { "%Y-%m-%d %H:%M UTC" } else { "%H:%M UTC" };
-        let since =
-            i64::try_from(self.since_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-        let since = since.map(|since| since.strftime(format).to_string()).unwrap_or_default();
+        let since = show_moment(self.since_ms, now_ms);
         let left = Duration::from_secs(self.until_ms.saturating_sub(now_ms).div_ceil(1000));
         let next = if left.is_zero() { "now".to_owned() } else { format!("in {}", show_duration(left)) };
         format!("since {since}, next try {next}, last cause: {}", self.cause)

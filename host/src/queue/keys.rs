@@ -13,7 +13,7 @@
 //! | `tq:{S}:tracks` | zset | the tasks of all tracks that have their turn or are held, by name | claim, cancel, return, and all that end tasks |
 //! | `tq:{S}:rate` | string | the time up to which places are taken (µs); expires | rate |
 //! | `tq:{S}:hold` | string | failures in a row for a cause outside, or the hold, as JSON; expires | hold, resume |
-//! | `tq:{S}:paused` | string | when the queue was paused (ms); exists during the pause | pause, resume |
+//! | `tq:{S}:paused` | string | who paused the queue, when, why, and until when, as JSON; exists during the pause | pause, resume |
 //! | `tq:{S}:history` | hash | group → its last entry when a host first used it (0-0: a host made the group) | group |
 //! | `tq:{S}:minutes:<hour>` | hash | what became of tasks in each minute of an hour, and how full the queue was; expires | tally, recorder |
 //! | `tq:{S}:adopted` | hash | another group of S → when an operator confirmed that its entries may be deleted (ms) | adopt |
@@ -34,6 +34,7 @@
 //! | `tq:hosts:duties` | hash | duty → the host that has it | duties, release |
 //! | `tq:hosts:leases:{tq:hosts:duties}` | zset | host id by the time when its lease of duties ends (ms) | duties, leave |
 //! | `tq:hosts:orders` | hash | plugin → the last order about one of its versions, as JSON; `plugin/version` → the order that withdrew it; `plugin/good` → its last good versions, as JSON; `plugin/reload` → when it was to be reloaded (ms); `/job/id` → a job, as JSON | orders, job |
+//! | `tq:hosts:changes` | stream | what operators have changed, as JSON; the last 500 | changes |
 //! | `tq:hosts:version:<digest>` | string | the file of a good version of a plugin | versions |
 //! | `tq:hosts:told` | stream | one entry for each signal to hosts to look; about the last hundred | tell |
 //!
@@ -51,6 +52,9 @@ pub(crate) const DUTY_HOSTS: &str = "tq:hosts:leases:{tq:hosts:duties}";
 
 /// The orders of operators about plugins.
 pub(crate) const ORDERS: &str = "tq:hosts:orders";
+
+/// The log of changes.
+pub(crate) const CHANGES: &str = "tq:hosts:changes";
 
 /// The file of a good version of a plugin.
 pub(crate) fn version(digest: &str) -> String {

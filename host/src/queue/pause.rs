@@ -1,36 +1,68 @@
-//! Pauses a queue in all hosts, and resumes it. Resuming also ends a hold. Hosts get a signal to look, and
-//! look every second anyway.
+//! The pause of a queue as it stands in Redis: the key exists during the pause, and its text says who paused
+//! the queue and why. Hosts look only at whether it exists. Redis itself ends a pause with a time.
 //!
-//! Not here: how hosts look (`wait`), and what a pause holds up (`worker`).
+//! Not here: beginning and ending it (`control`).
 
-use super::error::QueueError;
-use super::handle::Queue;
-use super::{hold, reply, wait};
+use redis::Value;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-impl Queue {
-    /// Stops all hosts from claiming tasks, within about two seconds. Running tasks go on. False when the
-    /// queue was paused before.
-    pub async fn pause(&self) -> Result<bool, QueueError> {
-        let now = self.now_ms().await?;
-        let set = redis::cmd("SET").arg(&self.keys.paused).arg(now).arg("NX").to_owned();
-        let is_new = self.link.write("pause", &set).await? != redis::Value::Nil;
-        wait::request_look(&self.link).await;
-        Ok(is_new)
+use crate::clock::show_moment;
+
+/// The pause of a queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueuePause {
+    /// When it began, in milliseconds since the Unix epoch. 0: not known.
+    #[serde(default)]
+    pub since_ms: u64,
+    /// When it ends by itself; null: never.
+    #[serde(default)]
+    pub until_ms: Option<u64>,
+    /// The operator. Empty: not known.
+    #[serde(default)]
+    pub by: String,
+    /// The operator's reason.
+    #[serde(default)]
+    pub why: String,
+}
+
+impl QueuePause {
+    /// Says in words since when, by whom and why. `now_ms` is by this machine's clock.
+    pub(crate) fn told(&self, now_ms: u64) -> String {
+        let QueuePause { since_ms, until_ms, by, why } = self;
+        let mut parts = Vec::new();
+        parts.extend((*since_ms > 0).then(|| format!("since {}", show_moment(*since_ms, now_ms))));
+        parts.extend(until_ms.map(|until| format!("until {}", show_moment(until, now_ms))));
+        parts.extend((!by.is_empty()).then(|| format!("by {by}")));
+        parts.extend((!why.is_empty()).then(|| format!("because: {why}")));
+        parts.join(", ")
     }
 
-    /// False when it was neither paused nor held.
-    pub async fn resume(&self) -> Result<bool, QueueError> {
-        const WHAT: &str = "resume";
-        let reply = self.link.command(WHAT, redis::cmd("DEL").arg(&self.keys.paused)).await?;
-        let was_paused = self.shaped(WHAT, reply::count(&reply))? > 0;
-        let was_held = match &self.rules.hold {
-            None => false,
-            Some(rules) => {
-                let value = self.link.command(WHAT, redis::cmd("GETDEL").arg(&self.keys.hold)).await?;
-                hold::found(&value, rules).hold.is_some()
-            }
+    /// Reads the value of the key. Older versions wrote only the time.
+    pub(super) fn read(value: &Value) -> Option<QueuePause> {
+        let text = match value {
+            Value::Nil => return None,
+            Value::BulkString(bytes) => String::from_utf8_lossy(bytes),
+            Value::SimpleString(text) => text.into(),
+            _ => return Some(QueuePause::default()),
         };
-        wait::request_look(&self.link).await;
-        Ok(was_paused || was_held)
+        let since = || QueuePause { since_ms: text.parse().unwrap_or_default(), ..QueuePause::default() };
+        Some(serde_json::from_str(&text).unwrap_or_else(|_| since()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_of_any_version_is_a_pause() {
+        let read = |text: &str| QueuePause::read(&Value::BulkString(text.as_bytes().to_vec()));
+        assert_eq!(QueuePause::read(&Value::Nil), None);
+        assert_eq!(read("1700000000000").map(|pause| pause.since_ms), Some(1_700_000_000_000));
+        assert_eq!(read("\u{fffd}"), Some(QueuePause::default()));
+        let whole = QueuePause { since_ms: 1, until_ms: Some(2), by: "ada".into(), why: "move".into() };
+        assert_eq!(read(&serde_json::to_string(&whole).expect("JSON")), Some(whole));
+        assert_eq!(read("{\"later\": 1}"), Some(QueuePause::default()));
     }
 }

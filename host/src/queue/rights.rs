@@ -209,7 +209,8 @@ pub(super) fn samples(rules: &QueueRules, keys: &QueueKeys) -> Vec<String> {
 }
 
 fn host_keys(queues: &[QueueRules]) -> BTreeSet<String> {
-    let mut all: BTreeSet<String> = of_all_hosts().iter().map(|key| format!("~{key}")).collect();
+    let own = of_all_hosts().into_iter().chain([keys::CHANGES.to_owned()]);
+    let mut all: BTreeSet<String> = own.map(|key| format!("~{key}")).collect();
     for rules in queues {
         let keys = keys_of(rules);
         all.extend(named(rules, &keys).map(|key| format!("~{key}")));
@@ -246,7 +247,8 @@ fn enqueuer_keys(queues: &[QueueRules]) -> BTreeSet<String> {
 }
 
 fn reader_keys(queues: &[QueueRules]) -> BTreeSet<String> {
-    let mut all = BTreeSet::from([format!("%R~{}", keys::HOSTS), format!("%R~{}", keys::hosts())]);
+    let own = [keys::HOSTS.to_owned(), keys::hosts(), keys::CHANGES.to_owned()];
+    let mut all = BTreeSet::from(own.map(|key| format!("%R~{key}")));
     for rules in queues {
         let keys = keys_of(rules);
         all.extend([&keys.stream, &keys.dead].map(|key| format!("%R~{}", keys::literal(key))));

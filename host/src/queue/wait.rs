@@ -18,10 +18,12 @@ use super::handle::{Queue, millis};
 use super::hold::{self, HoldFound};
 use super::keys;
 use super::link::Link;
+use super::pause::QueuePause;
 use super::reply::{self, Shaped, UnexpectedShape};
 use super::tracking;
 pub(crate) use super::tracking::{StreamPosition, Waited};
 use crate::chain::chain;
+use crate::clock::now_ms;
 
 /// The entries that the stream of signals keeps. A host that missed more looks anyway.
 const SIGNALS: usize = 100;
@@ -120,7 +122,7 @@ async fn stops_of(link: &Link, queues: &[&Queue]) -> Result<Vec<Stops>, QueueErr
     get.arg(queues.iter().flat_map(|queue| queue.stop_keys()).collect::<Vec<_>>());
     let found = shaped(link, STOPS, reply::array(link.command(STOPS, &get).await?))?;
     let mut found = found.into_iter();
-    let stops = queues.iter().map(|queue| queue.stops(&mut found));
+    let stops = queues.iter().map(|queue| queue.stops(&mut found, 0));
     stops.collect::<Option<_>>().ok_or_else(|| QueueError::unexpected(STOPS, link.address()))
 }
 
@@ -134,7 +136,7 @@ async fn stops_in_cluster(
     let stops = queues.iter().map(|queue| {
         let own: Vec<_> = replies.by_ref().take(queue.stop_keys().count()).collect();
         let mut own = own.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter();
-        queue.stops(&mut own).ok_or_else(|| QueueError::unexpected(STOPS, link.address()))
+        queue.stops(&mut own, now_ms()).ok_or_else(|| QueueError::unexpected(STOPS, link.address()))
     });
     Ok(stops.collect())
 }
@@ -145,9 +147,11 @@ impl Queue {
         [Some(&self.keys.paused), self.rules.hold.map(|_| &self.keys.hold)].into_iter().flatten()
     }
 
-    /// Reads the values of these keys.
-    fn stops(&self, values: &mut impl Iterator<Item = Value>) -> Option<Stops> {
-        let is_paused = values.next()? != Value::Nil;
+    /// Reads the values of these keys. `now_ms` is by this machine's clock: a reply that is remembered may
+    /// be older than the end of the pause, and the server need not tell of it soon.
+    fn stops(&self, values: &mut impl Iterator<Item = Value>, now_ms: u64) -> Option<Stops> {
+        let pause = QueuePause::read(&values.next()?);
+        let is_paused = pause.is_some_and(|pause| pause.until_ms.is_none_or(|until| until > now_ms));
         let held = match self.rules.hold {
             Some(rules) => hold::found(&values.next()?, &rules),
             None => HoldFound::default(),

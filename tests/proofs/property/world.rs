@@ -332,7 +332,7 @@ impl World {
                 }
             }
             Op::Pause => prop_assert_eq!(
-                self.queue.pause().await.map_err(failed)?,
+                self.queue.pause("", "", None).await.map_err(failed)?,
                 !std::mem::replace(&mut self.reference.paused, true)
             ),
             Op::Resume => prop_assert_eq!(

@@ -1,0 +1,65 @@
+//! `tqhost changes`: who changed something, when and why.
+//!
+//! In: a queue or a plugin, if only its changes are wanted. Out: a table, the newest first, or an array as
+//! JSON. Not here: what is noted (`operations::changes`).
+
+use clap::{Args, value_parser};
+
+use super::context::connect;
+use super::exit::CommandError;
+use super::output::{Out, Paint};
+use super::table::{Column, TextTable};
+use super::text;
+use crate::clock::now_ms;
+use crate::config::Config;
+use crate::operations::changes::{self, ChangeView};
+use crate::queue::changes::MOST_CHANGES;
+
+#[derive(Debug, Args)]
+pub(super) struct ChangesArgs {
+    /// Only changes of this queue
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<String>,
+    /// Only changes of this plugin
+    #[arg(long, value_name = "PLUGIN", conflicts_with = "queue")]
+    plugin: Option<String>,
+    /// The most changes
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u16).range(1..=500))]
+    limit: u16,
+}
+
+pub(super) async fn run(config: &Config, args: ChangesArgs, out: &mut Out) -> Result<(), CommandError> {
+    let ChangesArgs { queue, plugin, limit } = args;
+    let link = connect(config).await?;
+    let all = changes::list(&link, queue.as_deref(), plugin.as_deref(), limit.into()).await?;
+    match (out.json, all.is_empty()) {
+        (true, _) => out.json(&all),
+        (false, true) => out.line(format!("None of the last {MOST_CHANGES} changes is of this kind.")),
+        (false, false) => out.line(table(&all, now_ms(), out.paint)),
+    }
+    Ok(())
+}
+
+pub(super) fn table(all: &[ChangeView], now_ms: u64, paint: Paint) -> String {
+    let columns = [
+        Column::figure("WHEN"),
+        Column::name("WHO"),
+        Column::fixed("CHANGE"),
+        Column::name("OF"),
+        Column::name("DETAIL"),
+        Column::name("WHY"),
+    ];
+    let mut table = TextTable::new(&columns, &["DETAIL", "OF", "WHO", "WHY"]);
+    for change in all {
+        let or_none = |text: &str| if text.is_empty() { text::NONE.to_owned() } else { text::escape(text) };
+        table.row([
+            text::ago(change.at, now_ms).into(),
+            or_none(&change.who).into(),
+            text::escape(&change.what).into(),
+            or_none(change.subject().unwrap_or_default()).into(),
+            or_none(&change.detail).into(),
+            or_none(&change.why).into(),
+        ]);
+    }
+    table.render(paint)
+}

@@ -1,0 +1,50 @@
+//! Pauses a queue in all hosts, and resumes it. Resuming also ends a hold. Hosts get a signal to look, and
+//! look every second anyway.
+//!
+//! Not here: the text of a pause (`pause`), how hosts look (`wait`), and what a pause holds up (`worker`).
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::error::QueueError;
+use super::handle::{Queue, millis};
+use super::pause::QueuePause;
+use super::{hold, reply, wait};
+
+impl Queue {
+    /// Stops all hosts from claiming tasks, within about two seconds. Running tasks go on. Without a reason
+    /// and a time, a pause that stands is left as it is. False when the queue was paused before.
+    pub async fn pause(&self, by: &str, why: &str, time: Option<Duration>) -> Result<bool, QueueError> {
+        let since_ms = self.now_ms().await?;
+        let until_ms = time.map(|time| since_ms + millis(time).max(1));
+        let pause = QueuePause { since_ms, until_ms, by: by.to_owned(), why: why.to_owned() };
+        let mut set = redis::cmd("SET");
+        set.arg(&self.keys.paused).arg(serde_json::to_string(&pause).unwrap_or_default());
+        let is_kept = why.is_empty() && time.is_none();
+        if let Some(until) = until_ms {
+            set.arg("PXAT").arg(until);
+        }
+        set.arg(if is_kept { "NX" } else { "GET" });
+        let reply = self.link.write("pause", &set).await?;
+        wait::request_look(&self.link).await;
+        // NX returns nothing where it stood, and GET where it did not.
+        Ok((reply == Value::Nil) != is_kept)
+    }
+
+    /// False when it was neither paused nor held.
+    pub async fn resume(&self) -> Result<bool, QueueError> {
+        const WHAT: &str = "resume";
+        let reply = self.link.command(WHAT, redis::cmd("DEL").arg(&self.keys.paused)).await?;
+        let was_paused = self.shaped(WHAT, reply::count(&reply))? > 0;
+        let was_held = match &self.rules.hold {
+            None => false,
+            Some(rules) => {
+                let value = self.link.command(WHAT, redis::cmd("GETDEL").arg(&self.keys.hold)).await?;
+                hold::found(&value, rules).hold.is_some()
+            }
+        };
+        wait::request_look(&self.link).await;
+        Ok(was_paused || was_held)
+    }
+}

@@ -84,6 +84,9 @@ fn the_other_queues_are_shown() {
     let other = list["queues"][0]["queue"].as_str().expect("a queue");
     let one = host.get(&format!("/v1/queues/{other}"));
     assert_eq!(one.status, 200, "{}", one.body);
+    // Commands find the others, too.
+    let seen = bench.tqhost(&["queues", "--json"]).json();
+    assert_eq!(seen.as_array().map(Vec::len), Some(2), "{seen}");
     hosts.iter().for_each(|host| host.signal(Signal::SIGKILL));
 }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use super::error::QueueError;
@@ -126,23 +127,33 @@ pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<(String,
     }
 }
 
-/// Connects, and checks the version and the mode. A server that refuses writes can be used, too. Returns
-/// its version, or an empty text if the server does not tell it.
+/// Connects, and checks the version and the mode. A server that refuses writes can be used, too, and a
+/// cluster of which some nodes do not answer. Returns the version, or an empty text if the server does not
+/// tell it.
 pub(crate) async fn check(link: &Link) -> Result<String, Unusable> {
     let nodes = link.at_each_node().await.map_err(|error| unusable(link, error))?;
-    let mut versions = Vec::new();
-    for node in nodes {
-        node.ping_for("connect").await?;
-        // This user may not be allowed INFO; the host can work without it.
-        let info = node.command("ask for the version", redis::cmd("INFO").arg("server")).await;
-        let info = info.ok().and_then(|info| reply::text(info).ok()).unwrap_or_default();
-        let address = if link.is_cluster() { node.address() } else { link.address() };
-        let version = judge(&info, address, link.is_cluster())?;
-        if !versions.contains(&version) {
-            versions.push(version);
+    let (mut versions, mut away) = (Vec::new(), None);
+    for checked in join_all(nodes.iter().map(|node| check_node(link, node))).await {
+        match checked {
+            Ok(version) if versions.contains(&version) => {}
+            Ok(version) => versions.push(version),
+            Err(Unusable::Redis(error)) if link.is_cluster() && error.is_connection() => away = Some(error),
+            Err(unusable) => return Err(unusable),
         }
     }
-    Ok(versions.join(", "))
+    match away {
+        Some(error) if versions.is_empty() => Err(error.into()),
+        _ => Ok(versions.join(", ")),
+    }
+}
+
+async fn check_node(link: &Link, node: &Link) -> Result<String, Unusable> {
+    node.ping_for("connect").await?;
+    // This user may not be allowed INFO; the host can work without it.
+    let info = node.command("ask for the version", redis::cmd("INFO").arg("server")).await;
+    let info = info.ok().and_then(|info| reply::text(info).ok()).unwrap_or_default();
+    let address = if link.is_cluster() { node.address() } else { link.address() };
+    judge(&info, address, link.is_cluster())
 }
 
 fn unusable(link: &Link, error: QueueError) -> Unusable {

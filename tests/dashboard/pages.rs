@@ -379,3 +379,34 @@ fn the_actions_of_a_task_change_with_its_state() {
     assert!(part.contains(">Requeue<") && !page.contains(">Cancel<"), "{page}");
     host.stop();
 }
+
+#[test]
+fn the_search_finds_queues_and_tasks_of_all_queues() {
+    let queues = "[queues.mail]\nplugin = \"missing\"\n[queues.mail-fast]\nplugin = \"missing\"\n\
+                  [queues.orders]\nplugin = \"echo\"\nid = { field = \"order\" }\n";
+    let mut bench = Bench::new(queues);
+    bench.install("echo", "echo");
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let search = |text: &str| browser.get(&format!("/search?q={text}"));
+    let (same, id) = ("1-0", bench.xadd("orders", &[("order", "A7"), ("n", "1")]));
+    bench.until("orders", &id, "COMPLETED");
+    // The only match is shown at once.
+    for text in [&id, "A7"] {
+        assert_eq!(led_to(&search(text)), format!("/queues/orders/tasks/{id}"), "{text}");
+    }
+    assert_eq!(led_to(&search("fast")), "/queues/mail-fast");
+    // Several are a list.
+    for stream in ["mail", "mail-fast"] {
+        bench.redis::<String>("XADD", (stream, same, "n", "1"));
+    }
+    let page = search(same).body;
+    assert!(
+        page.contains("/queues/mail/tasks/1%2D0") && page.contains("/queues/mail%2Dfast/tasks/"),
+        "{page}"
+    );
+    let page = search("mail").body;
+    assert!(page.contains("Queue <a href=\"/queues/mail\">") && page.contains("mail%2Dfast"), "{page}");
+    assert!(search("%3Cb%3E").body.contains("&lt;b&gt;"), "a text is no markup");
+    host.stop();
+}

@@ -163,20 +163,24 @@ async fn scrape(State(state): State<AdminState>, headers: HeaderMap) -> Result<R
     Ok(([(CONTENT_TYPE, OPENMETRICS)], body).into_response())
 }
 
+/// The first parts of the paths of the dashboard.
+const PAGES: [&str; 10] = [
+    "",
+    "queues",
+    "jobs",
+    "changes",
+    "search",
+    "plugins",
+    "login",
+    "logout",
+    "dashboard.css",
+    "dashboard.js",
+];
+
 /// Whether a path belongs to the dashboard.
 pub(crate) fn is_page(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    matches!(
-        first,
-        "" | "queues"
-            | "jobs"
-            | "changes"
-            | "plugins"
-            | "login"
-            | "logout"
-            | "dashboard.css"
-            | "dashboard.js"
-    )
+    PAGES.contains(&first)
 }
 
 /// Everything else: the API or the dashboard, if it is meant and there.

@@ -6,6 +6,15 @@
   const place = document.getElementById("live");
   const parts = () => [...document.querySelectorAll("[data-live]")];
 
+  // The key / leads to the search, where nobody is typing.
+  document.addEventListener("keydown", (event) => {
+    const isTyping = event.target.closest("input, textarea, select");
+    const box = document.querySelector("header .search input");
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || isTyping || !box) return;
+    event.preventDefault();
+    box.focus();
+  });
+
   // A count that has found nothing yet goes on by itself.
   const more = document.querySelector("form[data-continue]");
   if (more) {

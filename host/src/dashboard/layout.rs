@@ -43,7 +43,13 @@ pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Ma
                         a href="/jobs" { "Jobs" }
                         a href="/changes" { "Changes" }
                     }
-                    @if let Some(visitor) = visitor { (who(visitor)) }
+                    @if let Some(visitor) = visitor {
+                        form.search method="get" action="/search" role="search" aria-label="All queues" {
+                            input type="search" name="q" required placeholder="Queue, id or alias ( / )"
+                                aria-label="Queue, id or alias of a task" aria-keyshortcuts="/";
+                        }
+                        (who(visitor))
+                    }
                 }
                 main id="main" tabindex="-1" { (main) }
             }

@@ -37,6 +37,7 @@ mod plugins;
 mod problem;
 mod queue;
 mod queue_history;
+mod search;
 mod session;
 mod state;
 mod task;
@@ -77,6 +78,7 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}/dead/requeue", post(act::requeue))
         .route("/queues/{queue}/dead/purge", post(act::purge))
         .route("/changes", get(changes::show))
+        .route("/search", get(search::show))
         .route("/jobs", get(jobs::list))
         .route("/jobs/{id}", get(jobs::show))
         .route("/jobs/{id}/pause", post(|api, who, id| jobs::change(api, who, id, JobState::Paused)))

@@ -1,8 +1,14 @@
-//! Finds the queue that was named.
+//! Finds the queue that was named, and the tasks of all queues that a name means.
+
+use futures_util::{StreamExt, stream};
 
 use super::error::OperationError;
+use super::patience::patiently;
 use crate::config::{QueueRules, edits};
 use crate::queue::{Link, Queue};
+
+/// Queues that are asked at once.
+const AT_ONCE: usize = 64;
 
 /// The rules of the queue `name`.
 pub(crate) fn rules<'c>(queues: &'c [QueueRules], name: &str) -> Result<&'c QueueRules, OperationError> {
@@ -15,6 +21,19 @@ pub(crate) fn rules<'c>(queues: &'c [QueueRules], name: &str) -> Result<&'c Queu
 /// The queue `name`, on this connection.
 pub(crate) fn find_queue(queues: &[QueueRules], name: &str, link: &Link) -> Result<Queue, OperationError> {
     Ok(Queue::new(rules(queues, name)?.clone(), link.clone()))
+}
+
+/// The tasks that `name` means, an id or an alias: at most one of each queue, with the queue's name. Redis is
+/// asked three commands or so for each queue, so a task of which there is no status is found only by the id
+/// of its entry. Queues that cannot be asked are left out.
+pub(crate) async fn find_everywhere(queues: &[QueueRules], link: &Link, name: &str) -> Vec<(String, String)> {
+    let ask = |rules: QueueRules| async move {
+        let queue = Queue::new(rules, link.clone());
+        let found = patiently(|| queue.find_noted(name)).await.ok().flatten();
+        found.map(|id| (queue.rules.name.clone(), id))
+    };
+    let all = stream::iter(queues.to_vec()).map(ask).buffered(AT_ONCE);
+    all.filter_map(std::future::ready).collect().await
 }
 
 fn unknown_queue(name: &str, names: &[&str]) -> String {

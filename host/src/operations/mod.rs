@@ -48,7 +48,7 @@ pub(crate) use dead::{
 pub(crate) use enqueue::{check_delay, enqueue, full};
 pub(crate) use error::OperationError;
 pub(crate) use fields::fields_of_json;
-pub(crate) use find::{find_queue, rules};
+pub(crate) use find::{find_everywhere, find_queue, rules};
 pub(crate) use groups::{GroupBy, GroupKind, TaskGroup, TaskGrouping, TaskGroups, task_groups};
 pub(crate) use json::{FieldView, result_json};
 pub(crate) use letters::{

@@ -213,6 +213,23 @@ impl Queue {
         Ok(self.dead_named(name).await?.map(|letter| letter.id))
     }
 
+    /// The id of the task that `name` means, as far as a status, an entry or a noted alias tells. It reads no
+    /// fields, so it is quick where [`Queue::find`] would search.
+    pub(crate) async fn find_noted(&self, name: &str) -> Result<Option<String>, QueueError> {
+        if self.status_of(name).await?.is_some() || self.is_entry(name).await? {
+            return Ok(Some(name.to_owned()));
+        }
+        if self.rules.id.is_none() {
+            return Ok(None);
+        }
+        for id in self.noted_with(&self.alias_key(name)).await?.unwrap_or_default() {
+            if self.status_of(&id).await?.is_some() {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether `name` is the alias of a task with these fields.
     pub(super) fn is_alias(&self, name: &str, fields: &RawFields) -> bool {
         self.alias_of(fields).is_some_and(|alias| alias == self.alias_key(name))
@@ -243,14 +260,7 @@ impl Queue {
     /// The ids of the tasks with this alias, the newest first; and which of them no host has been given yet.
     async fn with_alias(&self, name: &str) -> Result<(Vec<String>, Option<String>), QueueError> {
         let alias = self.alias_key(name);
-        let mut range = redis::cmd("ZREVRANGE");
-        range.arg(&alias).arg(0).arg(-1);
-        let ids = match self.link.command(LOOK, &range).await {
-            // The next task with this alias replaces the key.
-            Err(error) if error.is_wrong_type() => return Ok((Vec::new(), None)),
-            ids => reply::array(ids?).and_then(|ids| ids.into_iter().map(reply::text).collect()),
-        };
-        let mut ids: Vec<String> = self.shaped(LOOK, ids)?;
+        let Some(mut ids) = self.noted_with(&alias).await? else { return Ok((Vec::new(), None)) };
         let undelivered = self.undelivered(&alias).await?;
         let undelivered_id = undelivered.as_ref().map(codec::id_of);
         if let (Some(entry), Some(id)) = (undelivered, undelivered_id.clone())
@@ -263,6 +273,18 @@ impl Queue {
             ids.insert(ids.len().min(usize::try_from(newer).unwrap_or(usize::MAX)), id);
         }
         Ok((ids, undelivered_id))
+    }
+
+    /// The ids that are noted under this alias, the newest first. None: the key holds something else, which
+    /// the next task with this alias replaces.
+    async fn noted_with(&self, alias: &[u8]) -> Result<Option<Vec<String>>, QueueError> {
+        let mut range = redis::cmd("ZREVRANGE");
+        range.arg(alias).arg(0).arg(-1);
+        let ids = match self.link.command(LOOK, &range).await {
+            Err(error) if error.is_wrong_type() => return Ok(None),
+            ids => reply::array(ids?).and_then(|ids| ids.into_iter().map(reply::text).collect()),
+        };
+        self.shaped(LOOK, ids).map(Some)
     }
 
     /// The newest entry with this alias that no host has been given yet.

@@ -94,6 +94,11 @@ fn comments_begin_with_sentences() {
 }
 
 #[test]
+fn every_link_of_a_page_is_below_the_base_path() {
+    check(page_links);
+}
+
+#[test]
 fn every_guest_is_described_and_used() {
     check(guests);
 }
@@ -133,7 +138,9 @@ fn the_licences_of_all_dependencies_are_allowed() {
 #[test]
 fn every_rule_can_fail() {
     let wide = "x".repeat(MAX_COLUMNS + 1);
-    let wrong: [(Rule, &str, &str); 43] = [
+    let wrong: [(Rule, &str, &str); 45] = [
+        (page_links, "host/src/dashboard/x.rs", "a href=\"/x\" {}\n"),
+        (page_links, "host/src/dashboard/x.rs", "Redirect::to(\"/x\")\n"),
         (headers, "host/src/x.rs", "use std::fs;\n"),
         (headers, "host/src/queue/scripts/x.lua", "local a = 1\n"),
         (key_prefixes, "host/src/queue/x.rs", "let key = format!(\"tq:{{{stream}}}:dead\");\n"),
@@ -506,6 +513,17 @@ fn links(files: &Files) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Pages make their links with `base_path::at`: a path that stands alone leads out of the base path.
+fn page_links(files: &Files) -> Vec<String> {
+    let pages = files.iter().filter(|(path, _)| path.starts_with("host/src/dashboard/"));
+    let pages = pages.filter(|(path, _)| path.ends_with(".rs") && !path.ends_with("/mod.rs"));
+    let lines =
+        pages.flat_map(|(path, text)| lines(path, text.split("#[cfg(test)]").next().unwrap_or_default()));
+    let starts = ["href=\"/", "src=\"/", "action=\"/", "={ \"/", "to(\"/"];
+    let bad = lines.filter(|(_, line)| starts.iter().any(|start| line.contains(start)));
+    bad.map(|(place, _)| format!("{place} has a link that base_path::at has not made")).collect()
 }
 
 fn joined(from: &str, to: &str) -> String {

@@ -306,6 +306,7 @@ struct Served {
 
 /// Serves the admin address.
 async fn serve_admin(config: &Config, health: &Health, servants: &Loops) -> anyhow::Result<Served> {
+    admin::base_path::set(&config.admin.base_path);
     let listener = admin::bind(config.admin.listen).await?;
     let address = listener.local_addr().context("cannot read the admin address")?;
     let served = Served {
@@ -351,7 +352,7 @@ async fn start_plugins(
         backtraces: false,
     };
     let blobs = Blobs::open(&config.blobs)?;
-    let shelf = Shelf::new(redis.link(), blobs.clone(), config.admin.token.as_ref());
+    let shelf = Shelf::new(redis.link(), blobs.clone(), &config.admin);
     let sandbox = Sandbox::within(opts, memory(config), blobs)?;
     let (dir, cache_dir) = (config.plugins_dir.clone(), config.data_dir.join("cache"));
     let source = Source { sandbox, dir, cache_dir, orders, shelf };

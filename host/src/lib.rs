@@ -30,6 +30,7 @@ mod plugins;
 mod queue;
 mod reload;
 mod sandbox;
+mod secrets;
 mod shutdown;
 mod supervisor;
 mod task;

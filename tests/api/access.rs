@@ -1,6 +1,6 @@
 //! Access: tokens, foreign pages, request ids, and that no path is left open.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{ask, good, post_with, problem};
+use crate::support::files::digest;
 use crate::support::http::{Response, send};
 use crate::support::{Bench, Host};
 
@@ -152,6 +153,121 @@ fn every_path_that_changes_something_refuses_without_the_token() {
     };
     assert_eq!((of("nobody", 401), of("read_token", 403)), (changes * 3, changes));
     assert_eq!((of("token", 403), of("token", 200)), (changes, 1));
+}
+
+/// The role of each change, as the page for operators has them.
+pub(crate) fn roles_of_the_page() -> BTreeMap<String, &'static str> {
+    let page = include_str!("../../docs/operations.md");
+    let mut roles = BTreeMap::new();
+    for role in ["read", "operate", "admin"] {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{role}` | ")));
+        let row = row.unwrap_or_else(|| panic!("docs/operations.md has no row of the role {role}"));
+        for request in row.split('`').filter(|word| word.contains(" /")) {
+            assert_eq!(roles.insert(request.to_owned(), role), None, "{request} is there twice");
+        }
+    }
+    roles
+}
+
+/// A host with a token of each role: its name and text.
+pub(crate) const NAMED: [(&str, &str, &str); 3] = [
+    ("eye", "read", "may-only-look-at-it"),
+    ("ci", "operate", "may-work-on-queues"),
+    ("boss", "admin", "may-do-everything"),
+];
+
+/// A bench with a queue `work`, these lines in `[admin]`, and the tokens of [`NAMED`].
+pub(crate) fn named(lines: &str) -> Bench {
+    let bench = Bench::new("");
+    configure_named(&bench, lines);
+    bench
+}
+
+pub(crate) fn configure_named(bench: &Bench, lines: &str) {
+    let url = bench.redis.url();
+    let tokens = NAMED.map(|(name, role, token)| {
+        let hash = digest(token.as_bytes());
+        format!("[admin.tokens.{name}]\nrole = \"{role}\"\nhash = \"sha256:{hash}\"\n")
+    });
+    bench.configure(&format!(
+        "[queues.work]\nplugin = \"missing\"\nevents = 10\n[redis]\nurl = \"{url}\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\n{lines}\n{}",
+        tokens.concat()
+    ));
+}
+
+#[test]
+fn each_role_may_do_what_the_page_says_and_nothing_else() {
+    let mut bench = named("");
+    let host = bench.host();
+    let auth = |token: &str| format!("Bearer {token}");
+    let asked = |token: &str, method: &str, path: &str, body: Option<&str>| {
+        let auth = auth(token);
+        let headers = [("content-type", "application/json"), ("authorization", auth.as_str())];
+        send(host.admin(), method, path, &headers, body)
+    };
+    let [(eye, _, look), (ci, _, operate), (boss, _, administer)] = NAMED;
+    let document = good(&asked(look, "GET", "/v1/openapi.json", None), 200);
+    let page = roles_of_the_page();
+    let id = bench.xadd("work", &[("a", "1")]);
+    let mut changes = 0;
+    for (method, path) in operations(&document) {
+        let role = document["paths"][&path][method.to_lowercase()]["x-role"].as_str().expect("a role");
+        let request = format!("{method} {path}");
+        let on_page = page.get(&request).copied().unwrap_or(if method == "GET" { "read" } else { "none" });
+        assert_eq!(role, on_page, "{request}: give it a role in admin/roles.rs and in docs/operations.md");
+        let path = path.replace("{queue}", "work").replace("{id}", &id).replace("{plugin}", "missing");
+        if method == "GET" {
+            continue;
+        }
+        changes += 1;
+        let told = problem(&asked(look, &method, &path, Some("{}")), 403, "read-only");
+        assert_eq!(told, format!("{eye} has the role read, and {request} needs the role {role}"));
+        let answer = asked(operate, &method, &path, Some("{}"));
+        match role {
+            "operate" => assert!(![401, 403].contains(&answer.status), "{request}: {answer:?}"),
+            _ => {
+                let told = problem(&answer, 403, "needs-role");
+                assert_eq!(told, format!("{ci} has the role operate, and {request} needs the role admin"));
+            }
+        }
+        let answer = asked(administer, &method, &path, Some("{}"));
+        assert!(![401, 403].contains(&answer.status), "{request}: {answer:?}");
+    }
+    assert!(changes > 10, "{changes}");
+    // The role of a job is in its body.
+    let purge = Some("{\"do\": \"purge\"}");
+    let told = problem(&asked(operate, "POST", "/v1/queues/work/jobs", purge), 403, "needs-role");
+    assert_eq!(told, "ci has the role operate, and this job needs the role admin");
+    let job = good(&asked(administer, "POST", "/v1/queues/work/jobs", purge), 202);
+    assert_eq!(job["who"], boss);
+    let resume = format!("/v1/jobs/{}/resume", job["id"].as_str().expect("an id"));
+    problem(&asked(operate, "POST", &resume, None), 403, "needs-role");
+    let drain = Some("{\"do\": \"drain\"}");
+    assert_eq!(good(&asked(operate, "POST", "/v1/queues/work/jobs", drain), 202)["who"], ci);
+    for wrong in [&digest(look.as_bytes()), &format!("sha256:{}", digest(look.as_bytes())), ""] {
+        problem(&asked(wrong, "GET", "/v1/queues", None), 401, "unauthorized");
+    }
+    let log = host.stop_for_log().raw();
+    for (name, _, token) in NAMED {
+        assert!(!log.contains(token) && !log.contains(&digest(token.as_bytes())[..12]), "{name} in the log");
+        assert!(log.contains(&format!("\"who\":\"{name}\"")), "{name} is in the audit");
+    }
+    let told = bench.tqhost(&["check"]);
+    let told = format!("{}{}", told.stdout, told.stderr);
+    assert!(!told.contains(&digest(look.as_bytes())[..12]), "{told}");
+}
+
+#[test]
+fn a_new_token_fits_its_hash() {
+    let bench = Bench::new("");
+    let made = bench.tqhost(&["token", "--json"]).ok().json();
+    let token = made["token"].as_str().expect("a token");
+    assert_eq!(made["hash"], format!("sha256:{}", digest(token.as_bytes())));
+    let shown = bench.tqhost(&["token"]).ok().stdout;
+    let words: Vec<&str> = shown.split_whitespace().collect();
+    let [_, token, _, hash] = words[..] else { panic!("{shown}") };
+    assert_eq!((token.len(), hash), (64, format!("sha256:{}", digest(token.as_bytes())).as_str()));
 }
 
 #[test]

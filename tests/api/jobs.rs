@@ -94,7 +94,7 @@ fn a_job_is_paused_and_stopped_from_everywhere() {
     let again = good(&ask(&hosts[1], "DELETE", &format!("/v1/jobs/{id}")), 200);
     assert_eq!((&again["state"], &again["ended_at"]), (&json!("stopped"), &stopped["ended_at"]));
     let list = good(&ask(&hosts[0], "GET", "/v1/jobs"), 200);
-    assert_eq!((&list["jobs"][0]["id"], &list["jobs"][0]["who"]), (&json!(id), &json!("the API (anybody)")));
+    assert_eq!((&list["jobs"][0]["id"], &list["jobs"][0]["who"]), (&json!(id), &json!("anybody")));
     assert_eq!(command(&[])[0]["id"], json!(id));
     Host::stop_all(hosts);
 }

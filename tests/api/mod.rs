@@ -2,7 +2,7 @@
 //!
 //! Not here: the endpoints that need no API (`admin` in the crate, `cli::commands`).
 
-mod access;
+pub(crate) mod access;
 mod alias;
 mod bad_requests;
 mod cancel_walk;

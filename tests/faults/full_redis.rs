@@ -293,7 +293,7 @@ fn commands(delayed: &str, waiting: &str, running: &str, file: &str) -> Vec<(Str
 }
 
 /// Commands that need no Redis, and `run`, which is the host of this test.
-const WITHOUT_REDIS: [&str; 5] = ["run", "new", "try", "completions", "man"];
+const WITHOUT_REDIS: [&str; 6] = ["run", "new", "try", "token", "completions", "man"];
 
 /// The names of all commands, as the help lists them.
 fn all_commands(bench: &Bench, of: &[&str]) -> BTreeSet<String> {

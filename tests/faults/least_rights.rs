@@ -416,6 +416,7 @@ const ACTS: &[(&str, &str, bool)] = &[
     ("reader", "EVAL x 0", false),
     ("reader", "GET team:1", false),
     ("reader", "GET tq:hosts:orders", false),
+    ("reader", "GET tq:hosts:sessions", false),
     ("reader", "CONFIG GET requirepass", false),
     ("host", "HSET team:1 a b", true),
     ("host", "XADD someone:else * a b", false),

@@ -8,6 +8,8 @@
 //!     /, /queues/…  the dashboard, once the host has made it; 503 before
 //!     else          404
 //!
+//! All of this is also below `base_path`, where a proxy in front shows it.
+//!
 //! Without tokens, all but `/livez` answer only requests to a loopback name (`request`), so that no page of a
 //! browser reads them by a trick. Errors are `application/problem+json`. In: a bound listener, the
 //! [`AdminState`], a token that stops the server. Out: answers over HTTP.
@@ -16,11 +18,13 @@
 //! connections (`listener`).
 
 pub(crate) mod audit;
+pub(crate) mod base_path;
 pub(crate) mod health;
 mod listener;
 pub(crate) mod problem;
 mod refused;
 pub(crate) mod request;
+pub(crate) mod roles;
 pub(crate) mod tokens;
 
 use std::future::IntoFuture;
@@ -49,7 +53,7 @@ pub(crate) use listener::bind;
 use problem::{ApiProblem, ProblemCode};
 pub(crate) use refused::RefusedTokens;
 use request::{REQUEST_ID, is_change, known_host, request_id};
-use tokens::Tokens;
+use tokens::{Caller, Tokens};
 
 /// How long the answers that have begun may take after `stop`.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
@@ -80,7 +84,7 @@ pub(crate) async fn serve(listener: TcpListener, state: AdminState, stop: Cancel
 }
 
 async fn serve_limited(listener: listener::Limited, state: AdminState, stop: CancellationToken) {
-    let service = routes(state).into_make_service_with_connect_info::<ClientPlace>();
+    let service = below_base(routes(state)).into_make_service_with_connect_info::<ClientPlace>();
     let server = axum::serve(listener, service).with_graceful_shutdown(stop.clone().cancelled_owned());
     tokio::select! {
         _ = server.into_future() => {}
@@ -101,14 +105,29 @@ fn routes(state: AdminState) -> Router {
         .with_state(state)
 }
 
+/// Answers below the base path, too. A path without it is that of a proxy that takes it away, or of a probe.
+fn below_base(routes: Router) -> Router {
+    Router::new().fallback(move |mut request: Request| {
+        base_path::strip(base_path::get(), request.uri_mut());
+        // A router is always ready, and has no error.
+        routes.clone().call(request)
+    })
+}
+
+/// The user whom a trusted proxy names, or what is wrong with the name: for the dashboard.
+#[derive(Debug, Clone)]
+pub(crate) struct ProxiedUser(pub Result<Option<Caller>, ApiProblem>);
+
 /// Stands in front of every request.
 async fn front(
     State(state): State<AdminState>,
     ConnectInfo(place): ConnectInfo<ClientPlace>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let answering = place.answers(!request.body().is_end_stream());
+    let user = state.tokens.proxied(place.peer(), request.headers());
+    request.extensions_mut().insert(ProxiedUser(user));
     let is_login = request.method() == Method::POST && request.uri().path() == "/login";
     let headers = request.headers();
     let is_wrong = headers.contains_key(AUTHORIZATION) && state.tokens.caller(headers).is_none();
@@ -189,17 +208,30 @@ async fn others(State(state): State<AdminState>, request: Request) -> Response {
     let router = match path {
         _ if path.starts_with("/v1/") => &state.api,
         _ if is_page(path) => &state.pages,
-        _ => {
-            let detail = "there are GET /livez, GET /readyz, GET /metrics, the API below /v1/, and the \
-                          dashboard at /";
-            return ApiProblem::new(ProblemCode::NotFound, detail).into_response();
-        }
+        _ => return nothing_here(),
     };
     match router.get() {
         // A router is always ready, and has no error.
         Some(router) => router.clone().call(request).await.into_response(),
         None => starting(&state, &request),
     }
+}
+
+fn nothing_here() -> Response {
+    let at = base_path::at;
+    let base = match base_path::get() {
+        "" => "base_path of [admin] is not set: set it where a proxy shows the host below a path".to_owned(),
+        base => format!("base_path of [admin] is {base}"),
+    };
+    let detail = format!(
+        "there are GET {}, GET {}, GET {}, the API below {}, and the dashboard at {}; {base}",
+        at("/livez"),
+        at("/readyz"),
+        at("/metrics"),
+        at("/v1/"),
+        at("/")
+    );
+    ApiProblem::new(ProblemCode::NotFound, detail).into_response()
 }
 
 /// Answers instead of the API and the dashboard before the host has made them, as they answer every request:
@@ -209,8 +241,8 @@ fn starting(state: &AdminState, request: &Request) -> Response {
     let mut response = ApiProblem::new(ProblemCode::Starting, detail).into_response();
     let (method, id) = (request.method(), request_id(request.headers()));
     if is_change(method) {
-        let who = state.tokens.caller(request.headers()).map_or("nobody", |caller| caller.name);
-        audit::write(who, method, request.uri().path(), &id, &response);
+        let who = state.tokens.caller(request.headers()).unwrap_or_else(Caller::nobody).name;
+        audit::write(&who, method, request.uri().path(), &id, &response);
     }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID.clone(), id);

@@ -17,6 +17,8 @@ use utoipa::ToSchema;
 pub(crate) enum ProblemCode {
     Unauthorized,
     ReadOnly,
+    /// The caller may change something, but not this.
+    NeedsRole,
     ForeignHost,
     ForeignOrigin,
     /// The answer would show what is hidden.
@@ -53,7 +55,9 @@ impl ProblemCode {
         use ProblemCode as Code;
         match self {
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
-            Code::ReadOnly | Code::ForeignHost | Code::ForeignOrigin | Code::Masked => StatusCode::FORBIDDEN,
+            Code::ReadOnly | Code::NeedsRole | Code::ForeignHost | Code::ForeignOrigin | Code::Masked => {
+                StatusCode::FORBIDDEN
+            }
             Code::NotFound | Code::UnknownQueue | Code::UnknownTask | Code::UnknownPlugin => {
                 StatusCode::NOT_FOUND
             }

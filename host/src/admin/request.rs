@@ -15,6 +15,8 @@ use super::tokens::Tokens;
 
 /// The longest id of a request that is taken from the client.
 const MAX_REQUEST_ID: usize = 128;
+/// The most characters of a header in a message.
+const MAX_SHOWN: usize = 200;
 
 pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -55,14 +57,18 @@ fn is_loopback_name(host: &str, listen: SocketAddr) -> bool {
         || address.is_some_and(|address| address.is_loopback() || address == listen.ip())
 }
 
-/// Whether no browser sent the request for a page of another origin. A proxy in front keeps the `Host` that
+/// Refuses a change that a browser sent for a page of another origin. A proxy in front keeps the `Host` that
 /// the browser sent, but may write it with its port, also where that is the usual one of the origin's scheme.
-pub(crate) fn is_own_origin(headers: &HeaderMap) -> bool {
+pub(crate) fn own_origin(headers: &HeaderMap) -> Result<(), ApiProblem> {
+    let foreign = |why: String| {
+        let what = "the request comes from the page of another origin, which may not change anything";
+        Err(ApiProblem::new(ProblemCode::ForeignOrigin, format!("{what}: {why}")))
+    };
     let site = headers.get(&FETCH_SITE).map(HeaderValue::as_bytes);
     if !matches!(site, None | Some(b"same-origin" | b"none")) {
-        return false;
+        return foreign(format!("Sec-Fetch-Site is {}", shown(headers.get(&FETCH_SITE))));
     }
-    let Some(origin) = headers.get(ORIGIN) else { return true };
+    let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
     let same = || {
         let (scheme, authority) = origin.to_str().ok()?.split_once("://")?;
         let usual = match scheme.to_ascii_lowercase().as_str() {
@@ -72,7 +78,21 @@ pub(crate) fn is_own_origin(headers: &HeaderMap) -> bool {
         };
         Some(address_of(authority, usual)? == address_of(host(headers)?, usual)?)
     };
-    same().unwrap_or(false)
+    if same().unwrap_or(false) {
+        return Ok(());
+    }
+    foreign(format!(
+        "Host is {}, Origin is {}. Where the page is one of this host, let the proxy keep the Host header \
+         (nginx: proxy_set_header Host $http_host)",
+        shown(headers.get(HOST)),
+        shown(Some(origin))
+    ))
+}
+
+/// A header as a message has it.
+fn shown(value: Option<&HeaderValue>) -> String {
+    let text = value.map(|value| String::from_utf8_lossy(value.as_bytes()));
+    text.map_or("missing".to_owned(), |text| text.chars().take(MAX_SHOWN).collect())
 }
 
 /// The name in small letters, and the port.
@@ -124,7 +144,7 @@ mod tests {
             let mut headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static("localhost:7700"))]);
             origin.map(|origin| headers.insert(ORIGIN, origin.parse().unwrap()));
             site.map(|site| headers.insert(&FETCH_SITE, site.parse().unwrap()));
-            assert_eq!(is_own_origin(&headers), expected, "{origin:?} {site:?}");
+            assert_eq!(own_origin(&headers).is_ok(), expected, "{origin:?} {site:?}");
         }
     }
 
@@ -148,7 +168,10 @@ mod tests {
         ];
         for (origin, host, expected) in table {
             let headers = [(HOST, host.parse().unwrap()), (ORIGIN, origin.parse().unwrap())];
-            assert_eq!(is_own_origin(&HeaderMap::from_iter(headers)), expected, "{origin} {host}");
+            let told = own_origin(&HeaderMap::from_iter(headers)).map_err(|problem| problem.detail);
+            assert_eq!(told.is_ok(), expected, "{origin} {host}");
+            let named = format!("Host is {host}, Origin is {origin}.");
+            assert!(told.is_ok() || told.is_err_and(|told| told.contains(&named)), "{named}");
         }
     }
 }

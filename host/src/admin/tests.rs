@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::listener::{ClientWaits, Limited};
 use super::tokens::Tokens;
+use super::tokens::tests::admin;
 use super::{AdminState, FetchState, Health, RefusedTokens, bind, serve_limited};
-use crate::config::Secret;
 
 struct Server {
     addr: SocketAddr,
@@ -38,7 +38,7 @@ impl Server {
         let state = AdminState {
             metrics: metrics.clone(),
             health: health.clone(),
-            tokens: Tokens { token: token.map(Secret::new), read_token: None },
+            tokens: Tokens::of(&admin(token, None, &[])),
             refused: refused.clone(),
             listen: addr,
             api: Arc::default(),

@@ -1,53 +1,163 @@
-//! Tells callers apart by the bearer tokens of `[admin]`.
+//! Tells callers apart: by the bearer tokens of `[admin]`, or by the name that a trusted proxy tells.
 //!
-//! In: the headers of a request. Out: the [`Caller`], or none where the token is missing or wrong. Not here:
-//! what a caller may do (`api::guard`).
+//! In: the headers of a request, and the address that it came from. Out: the [`Caller`], or none where the
+//! token is missing or wrong. Only digests of tokens are kept, and all of them are compared in constant time.
+//!
+//! Not here: what a caller may do (`roles`), sessions of browsers (`dashboard`).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::config::{self, Secret};
+use super::problem::{ApiProblem, ProblemCode};
+use crate::config::model::Admin;
+use crate::config::{AccessRole, TrustedProxy};
+use crate::secrets::{Bytes32, from_hex};
 
-/// The tokens that are set.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Tokens {
-    pub token: Option<Secret>,
-    pub read_token: Option<Secret>,
+/// The longest name of a user that a proxy tells.
+const MAX_USER: usize = 128;
+/// Names that stand for no user and no token.
+const NOT_USERS: [&str; 2] = [ANYBODY, NOBODY];
+const ANYBODY: &str = "anybody";
+const NOBODY: &str = "nobody";
+
+/// The tokens that are set, and the proxy that is trusted. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Tokens(Arc<Credentials>);
+
+#[derive(Default)]
+struct Credentials {
+    tokens: Vec<Credential>,
+    proxy: Option<TrustedProxy>,
+    /// The log has told of a name that somebody else than the proxy sent.
+    told: AtomicBool,
+}
+
+/// A token.
+pub(crate) struct Credential {
+    pub caller: Caller,
+    pub digest: Bytes32,
 }
 
 /// Somebody who may ask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Caller {
-    /// The name of the token, for the audit: never its text.
-    pub name: &'static str,
-    pub may_change: bool,
+    /// The name of the token, never its text; or of the user.
+    pub name: Arc<str>,
+    pub role: AccessRole,
+}
+
+impl Caller {
+    pub(crate) fn new(name: &str, role: AccessRole) -> Caller {
+        Caller { name: name.into(), role }
+    }
+
+    /// Everybody who reaches the address, where there are no tokens.
+    pub(crate) fn anybody() -> Caller {
+        Caller::new(ANYBODY, AccessRole::Admin)
+    }
+
+    /// Somebody who has not proved anything.
+    pub(crate) fn nobody() -> Caller {
+        Caller::new(NOBODY, AccessRole::Read)
+    }
+
+    /// Whether it is somebody with a name of their own.
+    pub(crate) fn is_known(&self) -> bool {
+        !NOT_USERS.contains(&&*self.name)
+    }
+
+    pub(crate) fn may(&self, needed: AccessRole) -> bool {
+        self.role >= needed
+    }
 }
 
 impl Tokens {
-    pub(crate) fn of(admin: &config::model::Admin) -> Tokens {
-        Tokens { token: admin.token.clone(), read_token: admin.read_token.clone() }
+    pub(crate) fn of(admin: &Admin) -> Tokens {
+        let in_clear =
+            [("token", &admin.token, AccessRole::Admin), ("read_token", &admin.read_token, AccessRole::Read)];
+        let in_clear = in_clear.into_iter().filter_map(|(name, token, role)| {
+            let digest = Sha256::digest(token.as_ref()?.expose()).into();
+            Some(Credential { caller: Caller::new(name, role), digest })
+        });
+        let hashed = admin.tokens.iter().filter_map(|token| {
+            let digest = from_hex(token.hash.expose())?;
+            Some(Credential { caller: Caller::new(&token.name, token.role), digest })
+        });
+        let (tokens, proxy) = (in_clear.chain(hashed).collect(), admin.proxy.clone());
+        Tokens(Arc::new(Credentials { tokens, proxy, told: AtomicBool::new(false) }))
     }
 
     /// Whether requests need a token.
     pub(crate) fn are_set(&self) -> bool {
-        self.token.is_some() || self.read_token.is_some()
+        !self.0.tokens.is_empty()
     }
 
     /// The sender of a request with these headers. Without tokens it is anybody who reaches the address.
     pub(crate) fn caller(&self, headers: &HeaderMap) -> Option<Caller> {
         if !self.are_set() {
-            return Some(Caller { name: "anybody", may_change: true });
+            return Some(Caller::anybody());
         }
-        let given = bearer(headers)?;
-        // Both are compared, whatever the first one says.
-        let (token, read_token) = (is(given, self.token.as_ref()), is(given, self.read_token.as_ref()));
-        match (token, read_token) {
-            (true, _) => Some(Caller { name: "token", may_change: true }),
-            (false, true) => Some(Caller { name: "read_token", may_change: false }),
-            (false, false) => None,
+        self.caller_with(bearer(headers)?)
+    }
+
+    /// The caller that has this token.
+    pub(crate) fn caller_with(&self, given: &[u8]) -> Option<Caller> {
+        let given = Sha256::digest(given);
+        let mut found = None;
+        // All are compared, whatever the first ones say.
+        for Credential { caller, digest } in &self.0.tokens {
+            if bool::from(given.as_slice().ct_eq(digest)) {
+                found = Some(caller);
+            }
         }
+        found.cloned()
+    }
+
+    /// The token of this name.
+    pub(crate) fn named(&self, name: &str) -> Option<&Credential> {
+        self.0.tokens.iter().find(|known| &*known.caller.name == name)
+    }
+
+    /// The user whom the proxy names. None: there is no proxy, or it names nobody.
+    pub(crate) fn proxied(&self, peer: IpAddr, headers: &HeaderMap) -> Result<Option<Caller>, ApiProblem> {
+        let Some(proxy) = &self.0.proxy else { return Ok(None) };
+        let mut told = headers.get_all(&proxy.header).iter();
+        let Some(name) = told.next() else { return Ok(None) };
+        let header = &proxy.header;
+        if !proxy.trusts(peer) {
+            if !self.0.told.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    %peer,
+                    %header,
+                    "a header with the name of a user is ignored, as it does not come from trusted_proxies \
+                     of [admin] (told once)"
+                );
+            }
+            return Ok(None);
+        }
+        // A comma would join two names.
+        let is_sane = |name: &&str| {
+            let is_plain = |byte: u8| byte.is_ascii_graphic() && !b",;\"<>".contains(&byte);
+            (1..=MAX_USER).contains(&name.len()) && name.bytes().all(is_plain)
+        };
+        let bad = |detail: String| Err(ApiProblem::new(ProblemCode::BadRequest, detail));
+        let Some(name) = name.to_str().ok().filter(is_sane).filter(|_| told.next().is_none()) else {
+            return bad(format!(
+                "{header} must be there once, with one name of 1 to {MAX_USER} visible ASCII characters and \
+                 no comma: let the proxy set it"
+            ));
+        };
+        // Else the audit would not tell who it was.
+        if self.named(name).is_some() || NOT_USERS.contains(&name) {
+            return bad(format!("{header} is {name}, which is the name of somebody else here"));
+        }
+        Ok(Some(Caller::new(name, proxy.role)))
     }
 }
 
@@ -56,45 +166,91 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
 }
 
-/// Compares the digests of the two in constant time: the time tells neither where they differ nor how long
-/// the token is.
-fn is(given: &[u8], expected: Option<&Secret>) -> bool {
-    let Some(expected) = expected else { return false };
-    let (given, expected) = (Sha256::digest(given), Sha256::digest(expected.expose()));
-    given.as_slice().ct_eq(expected.as_slice()).into()
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::config::Secret;
+    use crate::config::model::NamedToken;
+    use crate::secrets::hex;
+
+    /// `[admin]` with these tokens, and one with a name and a hash for each further one.
+    pub(in super::super) fn admin(token: Option<&str>, read: Option<&str>, named: &[&str]) -> Admin {
+        let named = named.iter().map(|token| NamedToken {
+            name: format!("of-{token}"),
+            role: AccessRole::Operate,
+            hash: Secret::new(hex(&Sha256::digest(token))),
+        });
+        Admin {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            token: token.map(Secret::new),
+            read_token: read.map(Secret::new),
+            tokens: named.collect(),
+            proxy: None,
+            base_path: String::new(),
+            mask: Vec::new(),
+            histograms: None,
+        }
+    }
 
     #[test]
     fn a_caller_is_known_by_the_token() {
-        let set = |token: Option<&str>, read: Option<&str>| Tokens {
-            token: token.map(Secret::new),
-            read_token: read.map(Secret::new),
-        };
+        use AccessRole::{Admin, Operate, Read};
+        let set = |token, read, named| Tokens::of(&admin(token, read, named));
         let table = [
-            (set(None, None), None, Some(("anybody", true))),
-            (set(None, None), Some("Bearer x"), Some(("anybody", true))),
-            (set(Some("a"), None), None, None),
-            (set(Some("a"), None), Some("a"), None),
-            (set(Some("a"), None), Some("Basic a"), None),
-            (set(Some("a"), None), Some("Bearer b"), None),
-            (set(Some("a"), None), Some("Bearer "), None),
-            (set(Some("a"), None), Some("Bearer aa"), None),
-            (set(Some("a"), None), Some("bearer a"), Some(("token", true))),
-            (set(Some("a"), Some("b")), Some("Bearer a"), Some(("token", true))),
-            (set(Some("a"), Some("b")), Some("Bearer b"), Some(("read_token", false))),
-            (set(Some("a"), Some("b")), Some("Bearer c"), None),
+            (set(None, None, &[]), None, Some(("anybody", Admin))),
+            (set(None, None, &[]), Some("Bearer x"), Some(("anybody", Admin))),
+            (set(Some("a"), None, &[]), None, None),
+            (set(Some("a"), None, &[]), Some("a"), None),
+            (set(Some("a"), None, &[]), Some("Basic a"), None),
+            (set(Some("a"), None, &[]), Some("Bearer b"), None),
+            (set(Some("a"), None, &[]), Some("Bearer "), None),
+            (set(Some("a"), None, &[]), Some("Bearer aa"), None),
+            (set(Some("a"), None, &[]), Some("bearer a"), Some(("token", Admin))),
+            (set(Some("a"), Some("b"), &[]), Some("Bearer a"), Some(("token", Admin))),
+            (set(Some("a"), Some("b"), &[]), Some("Bearer b"), Some(("read_token", Read))),
+            (set(Some("a"), Some("b"), &[]), Some("Bearer c"), None),
+            (set(Some("a"), None, &["c", "d"]), Some("Bearer d"), Some(("of-d", Operate))),
+            (set(None, None, &["c"]), Some("Bearer c"), Some(("of-c", Operate))),
+            (set(None, None, &["c"]), None, None),
         ];
         for (tokens, header, expected) in table {
             let mut headers = HeaderMap::new();
             if let Some(header) = header {
                 headers.insert(AUTHORIZATION, header.parse().unwrap());
             }
-            let caller = tokens.caller(&headers).map(|caller| (caller.name, caller.may_change));
-            assert_eq!(caller, expected, "{tokens:?} {header:?}");
+            let caller = tokens.caller(&headers);
+            let found = caller.as_ref().map(|caller| (&*caller.name, caller.role));
+            assert_eq!(found, expected, "{header:?}");
+        }
+        // The hash itself is no token.
+        let tokens = set(None, None, &["c"]);
+        assert_eq!(tokens.caller_with(hex(&Sha256::digest("c")).as_bytes()), None);
+        assert_eq!(tokens.caller_with(&Sha256::digest("c")), None);
+    }
+
+    #[test]
+    fn a_name_counts_only_from_the_proxy_and_only_if_it_is_one() {
+        let (header, role) = ("x-user".parse().unwrap(), AccessRole::Operate);
+        let proxy = TrustedProxy { header, role, from: vec!["10.0.0.0/8".parse().unwrap()] };
+        let tokens = Tokens::of(&Admin { proxy: Some(proxy), ..admin(Some("a"), None, &[]) });
+        let name = |peer: &str, lines: &[&str]| {
+            let lines = lines.iter().map(|line| ("x-user".parse().unwrap(), line.parse().unwrap()));
+            let found = tokens.proxied(peer.parse().unwrap(), &lines.collect());
+            found.map(|caller| caller.map(|caller| (caller.name.to_string(), caller.role)))
+        };
+        let alice = Some(("alice@example.com".to_owned(), AccessRole::Operate));
+        assert_eq!(name("10.1.2.3", &["alice@example.com"]).unwrap(), alice);
+        assert_eq!(name("::ffff:10.1.2.3", &["alice@example.com"]).unwrap(), alice);
+        assert_eq!(name("10.1.2.3", &[]).unwrap(), None);
+        assert_eq!(name("11.1.2.3", &["alice"]).unwrap(), None);
+        assert_eq!(name("127.0.0.1", &["alice", ""]).unwrap(), None);
+        for taken in ["token", "nobody", "anybody"] {
+            let problem = name("10.1.2.3", &[taken]).unwrap_err();
+            assert!(problem.detail.contains("the name of somebody else"), "{taken}");
+        }
+        for bad in [&[""][..], &["a b"], &["a,b"], &["a;b"], &["<b>"], &["a", "b"], &[&"x".repeat(129)]] {
+            let problem = name("10.1.2.3", bad).unwrap_err();
+            assert!(problem.code == ProblemCode::BadRequest && problem.detail.contains("x-user"), "{bad:?}");
         }
     }
 }

@@ -8,22 +8,25 @@
 //! itself (the `Host` that it was sent to). A listener without a token also refuses requests to any `Host`
 //! but a loopback name, reads included: a page whose name leads to 127.0.0.1 would have its own origin.
 //!
-//! Not here: comparing tokens (`admin::tokens`), names and origins (`admin::request`), the line of the audit
-//! (`admin::audit`).
+//! Not here: comparing tokens (`admin::tokens`), which role a request needs (`admin::roles`), names and
+//! origins (`admin::request`), the line of the audit (`admin::audit`).
 
 use std::time::Duration;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::HeaderValue;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::problems::naming;
 use super::state::Api;
-use crate::admin::audit;
 use crate::admin::problem::{ApiProblem, ProblemCode};
-use crate::admin::request::{REQUEST_ID, is_change, is_own_origin, known_host, request_id};
+use crate::admin::request::{REQUEST_ID, is_change, known_host, own_origin, request_id};
 use crate::admin::tokens::Caller;
+use crate::admin::{audit, roles};
+use crate::config::AccessRole;
+use crate::operations::jobs::{self, Deed};
+use crate::queue::Link;
 
 /// How long an answer may take. A step of an operation ends by itself after 10 seconds.
 pub(crate) const TIME: Duration = Duration::from_secs(25);
@@ -37,7 +40,7 @@ pub(super) async fn guard(State(api): State<Api>, request: Request, next: Next) 
             ApiProblem::new(ProblemCode::Internal, format!("the request failed: {error}")).into_response()
         })
     } else {
-        match admit(&api, request.method(), request.headers()) {
+        match admit(&api, &request) {
             Ok(_) => limited(&api, request, next).await,
             Err((_, problem)) => problem.into_response(),
         }
@@ -50,15 +53,15 @@ pub(super) async fn guard(State(api): State<Api>, request: Request, next: Next) 
 
 async fn change(api: Api, mut request: Request, next: Next, request_id: String) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let (who, response) = match admit(&api, &method, request.headers()) {
+    let (who, response) = match admit(&api, &request) {
         Ok(caller) => {
             // Orders keep who gave them.
-            request.extensions_mut().insert(caller);
-            (caller.name, limited(&api, request, next).await)
+            request.extensions_mut().insert(caller.clone());
+            (caller, limited(&api, request, next).await)
         }
         Err((who, problem)) => (who, problem.into_response()),
     };
-    audit::write(who, &method, &path, &request_id, &response);
+    audit::write(&who.name, &method, &path, &request_id, &response);
     response
 }
 
@@ -80,25 +83,34 @@ pub(crate) fn timed_out() -> ApiProblem {
     ApiProblem::new(ProblemCode::TimedOut, detail)
 }
 
-/// Gives the caller, if the request may go on; else the name of the caller that was refused, and why.
-fn admit(api: &Api, method: &Method, headers: &HeaderMap) -> Result<Caller, (&'static str, ApiProblem)> {
-    let tokens = &api.0.tokens;
-    let refused = |who, code, detail: &str| Err((who, ApiProblem::new(code, detail)));
-    known_host(tokens, headers, api.0.listen).map_err(|problem| ("nobody", problem))?;
+/// Gives the caller, if the request may go on; else the caller that was refused, and why.
+fn admit(api: &Api, request: &Request) -> Result<Caller, (Caller, ApiProblem)> {
+    let (tokens, method, headers) = (&api.0.tokens, request.method(), request.headers());
+    known_host(tokens, headers, api.0.listen).map_err(|problem| (Caller::nobody(), problem))?;
     let Some(caller) = tokens.caller(headers) else {
         let detail = "this API asks for a token of [admin]: Authorization: Bearer …";
-        return refused("nobody", ProblemCode::Unauthorized, detail);
+        return Err((Caller::nobody(), ApiProblem::new(ProblemCode::Unauthorized, detail)));
     };
-    if !is_change(method) {
-        return Ok(caller);
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let what = format!("{method} {}", route.unwrap_or_default());
+    let checked = roles::check(&caller, roles::needed(method, route), &what);
+    let checked = if is_change(method) { checked.and_then(|()| own_origin(headers)) } else { checked };
+    match checked {
+        Ok(()) => Ok(caller),
+        Err(problem) => Err((caller, problem)),
     }
-    if !caller.may_change {
-        let detail = "read_token is for reading only: use token of [admin] to change something";
-        return refused(caller.name, ProblemCode::ReadOnly, detail);
+}
+
+/// The role that a job needs to begin or to go on: what deletes for good is for admins.
+pub(crate) fn role_of(deed: Deed) -> AccessRole {
+    match deed {
+        Deed::Cancel | Deed::Drain | Deed::Requeue => AccessRole::Operate,
+        Deed::Purge => AccessRole::Admin,
     }
-    if !is_own_origin(headers) {
-        let detail = "the request comes from the page of another origin, which may not change anything";
-        return refused(caller.name, ProblemCode::ForeignOrigin, detail);
-    }
-    Ok(caller)
+}
+
+/// Refuses to let a job go on that the caller may not begin.
+pub(crate) async fn check_resume(link: &Link, caller: &Caller, id: &str) -> Result<(), ApiProblem> {
+    let job = jobs::find(link, id).await?;
+    roles::check(caller, role_of(job.deed), "this job")
 }

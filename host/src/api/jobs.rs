@@ -10,10 +10,13 @@ use utoipa::ToSchema;
 
 use super::body::{JobBody, invalid};
 use super::extract::{JsonBody, PathOf};
+use super::guard::{check_resume, role_of};
 use super::plugins::operator;
 use super::state::Api;
 use crate::admin::audit::AuditNote;
+use crate::admin::base_path::at;
 use crate::admin::problem::ApiProblem;
+use crate::admin::roles;
 use crate::admin::tokens::Caller;
 use crate::operations::jobs::{self, BulkJob, JobCount, JobOrder, JobState};
 
@@ -45,6 +48,7 @@ pub(super) async fn start_job(
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody<JobBody>,
 ) -> Result<Response, ApiProblem> {
+    roles::check(&caller, role_of(body.deed), "this job")?;
     let (filter, only, rate) = (body.filter(api.mask())?, body.state()?, body.rate()?);
     if body.cursor.is_some() && (body.begin.is_none() || !body.dry_run) {
         return Err(invalid("cursor: it goes with dry_run and with begin, as the count before gave them"));
@@ -67,7 +71,7 @@ pub(super) async fn start_job(
     Ok(match started {
         Ok(job) => {
             api.parts().jobs.ring();
-            let location = format!("/v1/jobs/{}", job.id);
+            let location = at(&format!("/v1/jobs/{}", job.id));
             note.on((StatusCode::ACCEPTED, [(LOCATION, location)], Json(job.shown())))
         }
         Err(error) => note.on(ApiProblem::from(error).into_response()),
@@ -137,6 +141,7 @@ pub(super) async fn resume_job(
     PathOf(id): PathOf<String>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Response, ApiProblem> {
+    check_resume(api.link().await?, &caller, &id).await?;
     change(&api, &id, caller, JobState::Running).await
 }
 

@@ -34,6 +34,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemBody, ProblemCode};
 pub(crate) use body::reasons;
 pub(crate) use problems::naming;
@@ -88,6 +89,9 @@ pub(crate) fn router(api: Api) -> Router {
     }
     if !api.0.tokens.are_set() {
         document.security = None;
+    }
+    for server in document.servers.iter_mut().flatten() {
+        server.url = at("/");
     }
     problems::document(&mut document);
     let document = Arc::new(document);

@@ -123,9 +123,9 @@ pub(super) async fn lift_plugin(
     order(&api, &name, async |link| lift(link, &name, body.version.as_deref(), &by).await).await
 }
 
-/// The operator as an order keeps it.
+/// The operator as orders, jobs and changes have it.
 pub(super) fn operator(caller: Caller) -> String {
-    format!("the API ({})", caller.name)
+    caller.name.to_string()
 }
 
 async fn order<V: Serialize>(

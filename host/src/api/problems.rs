@@ -4,11 +4,15 @@
 
 use std::future::Future;
 
+use axum::http::Method;
 use percent_encoding::percent_decode_str;
+use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
 
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::request::is_change;
+use crate::admin::roles::needed;
 use crate::chain::chain;
 use crate::operations::OperationError;
 use crate::queue::{QueueError, RedriveError};
@@ -101,13 +105,17 @@ fn is_in_the_way(problem: &ApiProblem, succeeded: u64) -> bool {
     succeeded == 0 && problem.code == ProblemCode::QueueUnfit
 }
 
-/// Adds to every operation the problems that any of them can have.
+/// Adds to every operation the role that it needs, and the problems that any of them can have.
 pub(super) fn document(document: &mut OpenApi) {
-    for item in document.paths.paths.values_mut() {
-        let read = [&mut item.get];
-        read.into_iter().flatten().for_each(|operation| add(operation, false));
-        let change = [&mut item.post, &mut item.delete];
-        change.into_iter().flatten().for_each(|operation| add(operation, true));
+    for (path, item) in &mut document.paths.paths {
+        let (get, post, delete) = (&mut item.get, &mut item.post, &mut item.delete);
+        for (method, operation) in [(Method::GET, get), (Method::POST, post), (Method::DELETE, delete)] {
+            if let Some(operation) = operation {
+                let role = needed(&method, Some(path)).into_str();
+                operation.extensions = Some(ExtensionsBuilder::new().add("x-role", role).build());
+                add(operation, is_change(&method));
+            }
+        }
     }
 }
 
@@ -115,7 +123,7 @@ fn add(operation: &mut Operation, changes: bool) {
     let mut kinds = vec![
         ("400", "the request cannot be read"),
         ("401", "the token is missing or wrong"),
-        ("403", "the token is for reading only, or the request comes from a foreign page"),
+        ("403", "the token has a smaller role than x-role, or the request comes from a foreign page"),
         ("404", "there is no such path, queue, task or plugin"),
         ("409", "the queue or task does not allow it"),
         ("422", "a value in the request is wrong"),

@@ -19,6 +19,7 @@ use super::extract::{JsonBody, PathOf, QueryOf};
 use super::many::change_many;
 use super::state::Api;
 use crate::admin::audit::AuditNote;
+use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::units::parse_duration;
 use crate::operations::{
@@ -180,7 +181,7 @@ pub(super) async fn enqueue_task(
             let id = task.id().to_owned();
             trace.accepted(&name, &id);
             let part = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-            let location = format!("/v1/queues/{}/tasks/{}", part(&name), part(&id));
+            let location = at(&format!("/v1/queues/{}/tasks/{}", part(&name), part(&id)));
             let note = note(&id);
             let view = Json(EnqueuedView { id, duplicate: false });
             Ok(note.on((StatusCode::ACCEPTED, [(LOCATION, location)], view)))

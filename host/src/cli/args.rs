@@ -110,6 +110,8 @@ pub(super) enum Command {
     New(NewArgs),
     /// Run a handler on one task, in the sandbox that a host runs it in, without Redis
     Try(TryArgs),
+    /// Print a new token for [admin], and its hash for the configuration
+    Token,
     /// Print a script with which a shell completes commands, options, and the names of queues, plugins and
     /// tasks
     Completions {

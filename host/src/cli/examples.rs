@@ -65,6 +65,7 @@ const EXAMPLES: &[&str] = &[
     "tqhost try word-count.wasm task.json",
     "tqhost try word-count.wasm --field content=text --watch",
     "tqhost try plugins/resume-analyze.wasm --dead resume-analyze 1795242534558-0",
+    "tqhost token",
     "tqhost completions bash",
     "tqhost man dead purge",
 ];

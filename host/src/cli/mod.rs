@@ -33,6 +33,7 @@ mod retry;
 mod run;
 mod status;
 mod tasks;
+mod token;
 mod trial;
 mod trial_log;
 
@@ -128,6 +129,11 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result
             let done = new::run(&args, &mut out);
             return finish(done, out);
         }
+        Some(Command::Token) => {
+            let mut out = Out::new(json);
+            token::run(&mut out);
+            return finish(Ok(()), out);
+        }
         Some(Command::Completions { shell }) => {
             let mut out = Out::new(json);
             let done = shell::completions(shell, &mut out);
@@ -202,6 +208,7 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result
             Command::Run(_)
             | Command::New(_)
             | Command::Try(_)
+            | Command::Token
             | Command::Completions { .. }
             | Command::Complete { .. }
             | Command::Man(_)

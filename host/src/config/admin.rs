@@ -1,17 +1,33 @@
 //! `[admin]`: the address of the HTTP API, the tokens that it asks for, and the fields that it hides.
 //!
 //! In: the table. Out: an [`Admin`]. Without the table, the server listens on a loopback address only.
+//!
+//! Not here: tokens with names, the proxy in front (`access`).
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use super::access;
 use super::model::{Admin, HistogramForm};
 use super::reader::{Item, Keys, Table};
 use super::secret::Secret;
 use super::source::secret_of_run;
 use super::units::show_text;
 
-pub(super) const KEYS: Keys =
-    Keys { known: &["listen", "token", "read_token", "mask", "histograms"], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys {
+    known: &[
+        "listen",
+        "token",
+        "read_token",
+        "tokens",
+        "trusted_user_header",
+        "trusted_user_role",
+        "trusted_proxies",
+        "base_path",
+        "mask",
+        "histograms",
+    ],
+    elsewhere: &[],
+};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
 
@@ -28,6 +44,9 @@ pub(super) fn read(item: Option<Item>) -> Admin {
             listen: DEFAULT_LISTEN,
             token: None,
             read_token: None,
+            tokens: Vec::new(),
+            proxy: None,
+            base_path: String::new(),
             mask: Vec::new(),
             histograms: None,
         },
@@ -37,9 +56,10 @@ pub(super) fn read(item: Option<Item>) -> Admin {
 fn read_table(table: &Table) -> Admin {
     let (listen_item, token_item) = (table.get("listen"), table.get("token"));
     let listen = listen_item.as_ref().and_then(read_listen).unwrap_or(DEFAULT_LISTEN);
+    let has_token = token_item.is_some() || table.get("tokens").is_some();
     if let Some(item) = &listen_item
         && !listen.ip().is_loopback()
-        && token_item.is_none()
+        && !has_token
     {
         let why = format!(
             "is required, because {listen} can be reached from other machines: \
@@ -51,7 +71,7 @@ fn read_table(table: &Table) -> Admin {
     let read_item = table.get("read_token");
     let read_token = read_item.as_ref().and_then(|item| token_of(item, listen));
     if let Some(item) = &read_item {
-        if token_item.is_none() {
+        if !has_token {
             item.problem("needs token beside it: with read_token alone nobody could change anything");
         } else if let (Some(token), Some(read_token)) = (&token, &read_token)
             && token.is_read()
@@ -61,9 +81,12 @@ fn read_table(table: &Table) -> Admin {
             item.problem("is the same as token: write another one, which is for reading only");
         }
     }
+    let known = [("token", token.as_ref()), ("read_token", read_token.as_ref())];
+    let tokens = access::tokens(table, known);
+    let (proxy, base_path) = (access::proxy(table, has_token), access::base_path(table));
     let histograms = table.get("histograms").and_then(|item| read_histograms(&item));
     let mask = table.get("mask").and_then(|item| read_mask(&item)).unwrap_or_default();
-    Admin { listen, token, read_token, mask, histograms }
+    Admin { listen, token, read_token, tokens, proxy, base_path, mask, histograms }
 }
 
 /// The names of fields. Each problem is told at its name.

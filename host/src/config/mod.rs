@@ -10,6 +10,7 @@
 //!
 //! Not here: watching the file, and exit codes.
 
+mod access;
 mod addresses;
 mod admin;
 pub(crate) mod allowed;
@@ -52,6 +53,7 @@ pub(crate) mod units;
 mod value;
 
 pub(crate) use allowed::AllowedHost;
+pub(crate) use model::{AccessRole, TrustedProxy};
 pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
 pub(crate) use model::{
     HoldRules, Http, Items, OnEnd, RedisLogin, RedisServer, SentinelWatch, TargetQueue, Telemetry,
@@ -170,6 +172,7 @@ config = { api_key = { env = "MISSING" } }
             ("## `[redis]`", &redis_url::KEYS),
             ("### `sentinel`", &redis_url::SENTINEL_KEYS),
             ("## `[admin]`", &admin::KEYS),
+            ("### Tokens with names", &access::TOKEN_KEYS),
             ("## `[blobs]`", &blobs::KEYS),
             ("## `[telemetry]`", &telemetry::KEYS),
             ("## `[defaults]`", &queue::DEFAULTS_KEYS),

@@ -3,12 +3,15 @@
 //! Not here: reading and checking the file (`general` and the files beside it).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::HeaderName;
+use ipnet::IpNet;
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
+use strum::{EnumString, IntoStaticStr};
 
 use super::allowed::AllowedHost;
 use super::place::{FieldPlace, ValueAt};
@@ -110,14 +113,57 @@ pub struct TlsIdentity {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admin {
     pub listen: SocketAddr,
-    /// Always set when `listen` is not a loopback address.
+    /// It has the role admin. When `listen` is not a loopback address, this or one of `tokens` is set.
     pub token: Option<Secret>,
-    /// The token with which everything can be read and nothing changed. Only set beside `token`.
+    /// The token with which everything can be read and nothing changed. Only set beside another one.
     pub read_token: Option<Secret>,
+    pub tokens: Vec<NamedToken>,
+    /// The proxy that logs users in. Only set beside a token.
+    pub proxy: Option<TrustedProxy>,
+    /// The path below which a proxy shows the host: empty, or `/…` without a slash at its end.
+    pub base_path: String,
     /// Fields, and keys in JSON, whose values the API and the dashboard hide: in small letters.
     pub mask: Vec<String>,
     /// None: by the number of queues.
     pub histograms: Option<HistogramForm>,
+}
+
+/// A role: each may do what those before it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
+pub enum AccessRole {
+    /// See everything that is not masked.
+    Read,
+    /// Change tasks and queues.
+    Operate,
+    /// Change versions of plugins, and delete for good.
+    Admin,
+}
+
+/// A token that the configuration has as its hash.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedToken {
+    pub name: String,
+    pub role: AccessRole,
+    /// SHA-256 of the token, in hexadecimal.
+    pub hash: Secret,
+}
+
+/// A proxy that logs users in, and tells their names in a header.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrustedProxy {
+    pub header: HeaderName,
+    /// The role of its users.
+    pub role: AccessRole,
+    /// The addresses of which the header counts.
+    pub from: Vec<IpNet>,
+}
+
+impl TrustedProxy {
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        self.from.iter().any(|block| block.contains(&peer))
+    }
 }
 
 /// The histograms that `/metrics` shows.

@@ -20,6 +20,7 @@ use super::text::{data, plural};
 use super::values::{Values, dead_path, link, queue_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
+use crate::api::guard::role_of;
 use crate::config::model::Rate;
 use crate::config::units::{parse_rate, show_duration};
 use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
@@ -96,8 +97,8 @@ async fn ask(
         @if deed == Deed::Drain { (filter_form(name, values)) } @else { (filter_words(values)) }
         (samples(name, &question.count.sample))
         (question.warnings(dashboard))
-        @if !visitor.may_change() {
-            p { "This session may only read." }
+        @if !visitor.caller.may(role_of(deed)) {
+            p { "This needs the role " (role_of(deed).into_str()) "." }
         } @else if question.count.matched == 0 && question.count.next.is_none() {
             p { "There is nothing to do." }
         } @else if question.count.matched > 0 {

@@ -13,6 +13,7 @@ use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, data, data_or_none, moment};
 use super::values::{Values, link, queue_path};
+use crate::admin::base_path::at;
 use crate::clock::now_ms;
 use crate::operations::changes::{self, ChangeView};
 
@@ -33,7 +34,7 @@ pub(super) async fn show(
         }
         p.note {
             "Operators made these changes, by command, by the API and by these pages. The last 500 are kept."
-            @if queue.or(plugin).is_some() { " " a href="/changes" { "All changes" } }
+            @if queue.or(plugin).is_some() { " " a href=(at("/changes")) { "All changes" } }
         }
         div data-live="changes" { (change_table(&found)) }
     };
@@ -68,7 +69,7 @@ fn subject(change: &ChangeView) -> Markup {
     html! {
         @match (&change.queue, &change.plugin) {
             (Some(queue), _) => a href=(queue_path(queue)) { (data(queue)) },
-            (None, Some(plugin)) => a href=(link("/changes", &[("plugin", plugin)])) { (data(plugin)) },
+            (None, Some(plugin)) => a href=(link(&at("/changes"), &[("plugin", plugin)])) { (data(plugin)) },
             (None, None) => (NONE),
         }
     }

@@ -157,7 +157,7 @@ fn actions(visitor: &Visitor, path: &str, values: &Values) -> Markup {
                 p.note id="rate-note" { "Empty: as fast as it goes." }
                 div.actions {
                     button name="what" value="requeue" { "Requeue…" }
-                    button name="what" value="purge" { "Purge…" }
+                    @if visitor.may_administer() { button name="what" value="purge" { "Purge…" } }
                 }
                 p.note { "The next page counts them, and asks." }
             }

@@ -1,31 +1,33 @@
 //! Stands in front of every page: who looks, from where, and whether a form is one of ours.
 //!
 //! In: a request. Out: the answer of the page with the headers that keep browsers safe, beside those of
-//! `admin`; the way to the login; or a problem. A change needs all of these: a session that may change
-//! something (or no token at all), an `Origin` or `Sec-Fetch-Site` of this listener itself, and the token of
-//! the form. It goes on when its client has gone, and has a line in the audit.
+//! `admin`; the way to the login; or a problem. A change needs all of these: a session or a user of a trusted
+//! proxy (or no token at all), the role that the change needs, an `Origin` or `Sec-Fetch-Site` of this
+//! listener itself, and the token of the form. It goes on when its client has gone, and has a line in the
+//! audit.
 //!
-//! Not here: the same for programs (`api::guard`), the rules about `Host` and `Origin` (`admin::request`).
+//! Not here: the same for programs (`api::guard`), the rules about `Host` and `Origin` (`admin::request`),
+//! who needs which role (`admin::roles`), how a session is known (`session`).
 
 use std::time::Duration;
 
 use axum::body::to_bytes;
-use axum::extract::{Request, State};
-use axum::http::header::{self, COOKIE, ORIGIN};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{self, ORIGIN};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
-use url::form_urlencoded;
 
 use super::live;
 use super::problem::PageProblem;
-use super::session::{FORM_TOKEN, Visitor};
+use super::session::{FORM_TOKEN, SessionKey, Visitor};
 use super::state::Dashboard;
-use super::values::Values;
+use super::values::{Values, link};
+use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
-use crate::admin::request::{FETCH_SITE, REQUEST_ID, is_change, is_own_origin, request_id};
+use crate::admin::request::{FETCH_SITE, REQUEST_ID, is_change, own_origin, request_id};
 use crate::admin::tokens::Caller;
-use crate::admin::{self, audit};
+use crate::admin::{self, ProxiedUser, audit, roles};
 use crate::api::guard::{TIME, timed_out};
 use crate::api::naming;
 
@@ -59,7 +61,7 @@ pub(super) async fn guard(State(dashboard): State<Dashboard>, request: Request, 
             PageProblem(ApiProblem::new(ProblemCode::Internal, why)).into_response()
         })
     } else if live::is_asked(request.headers()) && !OPEN.contains(&request.uri().path()) {
-        watch(&dashboard, &request, next)
+        watch(&dashboard, request, next).await
     } else {
         read(&dashboard, request, next).await
     };
@@ -79,25 +81,27 @@ async fn read(dashboard: &Dashboard, mut request: Request, next: Next) -> Respon
         return problem.into_response();
     }
     let path = request.uri().path();
-    let visitor = match visitor(dashboard, request.headers()) {
-        Some(visitor) => visitor,
-        None if OPEN.contains(&path) => stranger(dashboard),
-        None => return Redirect::to(&login_path(&request)).into_response(),
+    let visitor = match visitor(dashboard, request.headers(), request.extensions(), false).await {
+        Ok(PageCaller::Visitor(visitor)) => visitor,
+        Ok(PageCaller::Stranger(key)) if OPEN.contains(&path) => stranger(&key),
+        Ok(PageCaller::Stranger(_)) => return Redirect::to(&login_path(&request)).into_response(),
+        Err(problem) => return problem.into_response(),
     };
     request.extensions_mut().insert(visitor);
     limited(dashboard, request, next).await
 }
 
 /// Answers with the stream of a page. Only somebody who may look at pages gets one of the places.
-fn watch(dashboard: &Dashboard, request: &Request, next: Next) -> Response {
+async fn watch(dashboard: &Dashboard, request: Request, next: Next) -> Response {
     if let Err(problem) = known_host(dashboard, request.headers()) {
         return problem.into_response();
     }
-    if visitor(dashboard, request.headers()).is_none() {
+    let found = visitor(dashboard, request.headers(), request.extensions(), false).await;
+    if !matches!(found, Ok(PageCaller::Visitor(_))) {
         return live::over();
     }
     let looks = dashboard.clone();
-    live::stream(dashboard, request, move |request| {
+    live::stream(dashboard, &request, move |request| {
         let (dashboard, next) = (looks.clone(), next.clone());
         async move { read(&dashboard, request, next).await }
     })
@@ -106,53 +110,66 @@ fn watch(dashboard: &Dashboard, request: &Request, next: Next) -> Response {
 async fn change(dashboard: Dashboard, request: Request, next: Next, request_id: String) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let (who, response) = match admit(&dashboard, request).await {
-        Ok((visitor, request)) => (visitor.caller.name, limited(&dashboard, request, next).await),
+        Ok((visitor, request)) => (visitor.caller, limited(&dashboard, request, next).await),
         Err((who, problem)) => (who, problem.into_response()),
     };
     // A login tells who it was.
-    let who = response.extensions().get::<Caller>().map_or(who, |caller| caller.name);
-    audit::write(who, &method, &path, &request_id, &response);
+    let who = response.extensions().get::<Caller>().cloned().unwrap_or(who);
+    audit::write(&who.name, &method, &path, &request_id, &response);
     response
 }
 
-/// Lets a change through, with its form read.
+/// Lets a change through, with its form read; or gives the caller that is refused, and why.
 async fn admit(
     dashboard: &Dashboard,
     mut request: Request,
-) -> Result<(Visitor, Request), (&'static str, PageProblem)> {
-    let refused = |who, code, detail: &str| Err((who, PageProblem(ApiProblem::new(code, detail))));
-    let (path, headers) = (request.uri().path().to_owned(), request.headers());
-    known_host(dashboard, headers).map_err(|problem| ("nobody", problem))?;
-    let visitor = match visitor(dashboard, headers) {
-        Some(visitor) => visitor,
-        None if path == "/login" => stranger(dashboard),
-        None => return refused("nobody", ProblemCode::Unauthorized, "log in first, at /login"),
+) -> Result<(Visitor, Request), (Caller, PageProblem)> {
+    let by_nobody = |problem| (Caller::nobody(), problem);
+    known_host(dashboard, request.headers()).map_err(by_nobody)?;
+    let found = visitor(dashboard, request.headers(), request.extensions(), true).await;
+    let visitor = match found.map_err(by_nobody)? {
+        PageCaller::Visitor(visitor) => visitor,
+        PageCaller::Stranger(key) if request.uri().path() == "/login" => stranger(&key),
+        PageCaller::Stranger(_) => {
+            let detail = format!("log in first, at {}", at("/login"));
+            return Err(by_nobody(ApiProblem::new(ProblemCode::Unauthorized, detail).into()));
+        }
     };
-    let who = visitor.caller.name;
-    if !visitor.may_change() && !["/login", "/logout"].contains(&path.as_str()) {
-        let detail = "read_token is for reading only: log in with token of [admin] to change something";
-        return refused(who, ProblemCode::ReadOnly, detail);
+    match form_of(&visitor, &mut request).await {
+        Ok(values) => {
+            request.extensions_mut().insert(visitor.clone());
+            request.extensions_mut().insert(values);
+            Ok((visitor, request))
+        }
+        Err(problem) => Err((visitor.caller, problem.into())),
     }
-    let is_told = headers.contains_key(ORIGIN) || headers.contains_key(&FETCH_SITE);
-    if !is_told || !is_own_origin(headers) {
-        let detail = "the request does not come from a page of this address, so it may not change anything";
-        return refused(who, ProblemCode::ForeignOrigin, detail);
+}
+
+/// Checks what a visitor may change, and from where; and reads the form.
+async fn form_of(visitor: &Visitor, request: &mut Request) -> Result<Values, ApiProblem> {
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let what = format!("{} {}", request.method(), route.unwrap_or_default());
+    roles::check(&visitor.caller, roles::needed(request.method(), route), &what)?;
+    let headers = request.headers();
+    if !headers.contains_key(ORIGIN) && !headers.contains_key(&FETCH_SITE) {
+        let detail = "the request has neither Origin nor Sec-Fetch-Site, so it does not come from a page of \
+                      this address: let the proxy keep them";
+        return Err(ApiProblem::new(ProblemCode::ForeignOrigin, detail));
     }
+    own_origin(headers)?;
     let body = std::mem::take(request.body_mut());
     // Also a stranger may send a form, and must not keep a connection by sending it slowly.
     let Ok(Ok(body)) = tokio::time::timeout(FORM_TIME, to_bytes(body, MAX_FORM)).await else {
         let (size, time) = (MAX_FORM >> 10, FORM_TIME.as_secs());
         let detail = format!("the form is larger than {size} KiB, or did not come whole within {time} s");
-        return refused(who, ProblemCode::TooLarge, &detail);
+        return Err(ApiProblem::new(ProblemCode::TooLarge, detail));
     };
     let values = Values::read(&body);
     if !values.get(FORM_TOKEN).is_some_and(|given| visitor.is_form_token(given)) {
         let detail = "the form is not one of this session: load its page again, and send it from there";
-        return refused(who, ProblemCode::ForeignOrigin, detail);
+        return Err(ApiProblem::new(ProblemCode::ForeignOrigin, detail));
     }
-    request.extensions_mut().insert(visitor.clone());
-    request.extensions_mut().insert(values);
-    Ok((visitor, request))
+    Ok(values)
 }
 
 /// Answers, unless too many others are being answered, or it takes too long.
@@ -177,37 +194,38 @@ fn known_host(dashboard: &Dashboard, headers: &HeaderMap) -> Result<(), PageProb
     Ok(admin::request::known_host(&parts.tokens, headers, parts.listen)?)
 }
 
-fn visitor(dashboard: &Dashboard, headers: &HeaderMap) -> Option<Visitor> {
-    let tokens = &dashboard.api.parts().tokens;
+/// The sender of a request for a page.
+enum PageCaller {
+    Visitor(Visitor),
+    /// Somebody who has not logged in.
+    Stranger(SessionKey),
+}
+
+async fn visitor(
+    dashboard: &Dashboard,
+    headers: &HeaderMap,
+    extensions: &Extensions,
+    changes: bool,
+) -> Result<PageCaller, PageProblem> {
+    let parts = dashboard.api.parts();
+    let (tokens, key) = (&parts.tokens, dashboard.sessions.key(&parts.link).await);
     if !tokens.are_set() {
         // Without tokens, everybody who reaches the address is a caller.
-        return tokens.caller(headers).map(|caller| dashboard.sessions.visitor_without(caller));
+        return Ok(PageCaller::Visitor(key.visitor_without(Caller::anybody())));
     }
-    dashboard.sessions.visitor(session_of(dashboard, headers)?)
+    let proxied = extensions.get::<ProxiedUser>();
+    let proxied = proxied.map_or(Ok(None), |user| user.0.clone())?;
+    // A token may have a higher role than the proxy's users, so a login goes first.
+    let found = key.visitor(&parts.link, tokens, headers, changes).await?;
+    let found = found.or_else(|| proxied.map(|user| key.visitor_without(user)));
+    Ok(found.map_or_else(|| PageCaller::Stranger(key), PageCaller::Visitor))
 }
 
-/// Somebody who has not logged in.
-fn stranger(dashboard: &Dashboard) -> Visitor {
-    let caller = Caller { name: "nobody", may_change: false };
-    dashboard.sessions.visitor_without(caller)
-}
-
-/// The name of the cookie. Browsers do not tell ports apart, and two hosts may run on one machine.
-pub(super) fn cookie_name(dashboard: &Dashboard) -> String {
-    format!("tqhost-{}", dashboard.api.parts().listen.port())
-}
-
-/// The value of the session's cookie.
-pub(super) fn session_of<'h>(dashboard: &Dashboard, headers: &'h HeaderMap) -> Option<&'h str> {
-    let name = cookie_name(dashboard);
-    let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
-    lines
-        .flat_map(|line| line.split(';'))
-        .find_map(|pair| pair.trim().strip_prefix(name.as_str())?.strip_prefix('='))
+fn stranger(key: &SessionKey) -> Visitor {
+    key.visitor_without(Caller::nobody())
 }
 
 fn login_path(request: &Request) -> String {
     let page = request.uri().path_and_query().map_or("/", |page| page.as_str());
-    let query: String = form_urlencoded::Serializer::new(String::new()).append_pair("next", page).finish();
-    format!("/login?{query}")
+    link(&at("/login"), &[("next", page)])
 }

@@ -15,11 +15,13 @@ use super::state::Dashboard;
 use super::text::{NONE, age, data, moment, plural};
 use super::values::{part, queue_path};
 use crate::admin::audit::AuditNote;
+use crate::admin::base_path::at;
+use crate::api::guard::{check_resume, role_of};
 use crate::clock::{ms, now_ms};
 use crate::operations::jobs::{self, BulkJob, Deed, JobState};
 
 pub(super) fn job_path(id: &str) -> String {
-    format!("/jobs/{}", part(id))
+    at(&format!("/jobs/{}", part(id)))
 }
 
 /// The work in a word, as a label.
@@ -78,14 +80,16 @@ pub(super) async fn show(
     let path = job_path(&job.id);
     let title = format!("{} of {}", verb(job.deed), job.queue);
     let main = html! {
-        p.trail { a href="/jobs" { "Jobs" } }
+        p.trail { a href=(at("/jobs")) { "Jobs" } }
         h1 { (verb(job.deed)) " of " (data(&job.queue)) }
         div data-live="job" {
             (progress(&job))
             (facts(&job))
             div.actions {
                 @if job.state == JobState::Running { (button(&visitor, &format!("{path}/pause"), "Pause")) }
-                @if job.state == JobState::Paused { (button(&visitor, &format!("{path}/resume"), "Resume")) }
+                @if job.state == JobState::Paused && visitor.caller.may(role_of(job.deed)) {
+                    (button(&visitor, &format!("{path}/resume"), "Resume"))
+                }
                 @if !job.state.is_over() { (button(&visitor, &format!("{path}/stop"), "Stop")) }
             }
         }
@@ -154,6 +158,9 @@ pub(super) async fn change(
     Path(id): Path<String>,
     to: JobState,
 ) -> Result<Response, PageProblem> {
+    if to == JobState::Running {
+        check_resume(dashboard.api.link().await?, &visitor.caller, &id).await?;
+    }
     let changed = jobs::change(dashboard.api.link().await?, &id, to, &operator(&visitor)).await;
     Ok(match changed {
         Ok(job) => {

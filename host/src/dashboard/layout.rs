@@ -8,6 +8,7 @@ use maud::{DOCTYPE, Markup, html};
 use super::session::{FORM_TOKEN, Visitor};
 use super::text::{data, data_or_none};
 use super::values::{Values, dead_path, queue_path, task_path};
+use crate::admin::base_path::at;
 use crate::operations::TaskSample;
 use crate::operations::alarms::{Alarm, AlarmSubject};
 use crate::operations::state_words;
@@ -30,21 +31,22 @@ pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Ma
                 meta name="color-scheme" content="light dark";
                 title { (title) " – tqhost" }
                 link rel="icon" href="data:,";
-                link rel="stylesheet" href="/dashboard.css";
-                script src="/dashboard.js" defer {}
+                link rel="stylesheet" href=(at("/dashboard.css"));
+                script src=(at("/dashboard.js")) defer {}
             }
             body {
                 a.skip href="#main" { "Skip to the content" }
                 header {
                     nav aria-label="Main" {
                         span.name { "tqhost" }
-                        a href="/" { "Overview" }
-                        a href="/plugins" { "Plugins" }
-                        a href="/jobs" { "Jobs" }
-                        a href="/changes" { "Changes" }
+                        a href=(at("/")) { "Overview" }
+                        a href=(at("/plugins")) { "Plugins" }
+                        a href=(at("/jobs")) { "Jobs" }
+                        a href=(at("/changes")) { "Changes" }
                     }
                     @if let Some(visitor) = visitor {
-                        form.search method="get" action="/search" role="search" aria-label="All queues" {
+                        form.search method="get" action=(at("/search")) role="search"
+                            aria-label="All queues" {
                             input type="search" name="q" required placeholder="Queue, id or alias ( / )"
                                 aria-label="Queue, id or alias of a task" aria-keyshortcuts="/";
                         }
@@ -62,9 +64,16 @@ fn who(visitor: &Visitor) -> Markup {
         div.who {
             // The script puts its switch here.
             span id="live" {}
-            @if visitor.has_session {
-                @if !visitor.may_change() { span.note { "reading only" } }
-                form method="post" action="/logout" { (form_token(visitor)) button { "Log out" } }
+            @let is_known = visitor.caller.is_known();
+            @if is_known {
+                span.note {
+                    (data(&visitor.caller.name))
+                    @if !visitor.may_change() { ", reading only" }
+                }
+            }
+            @if is_known && visitor.session.is_none() { a href=(at("/login")) { "Log in with a token" } }
+            @if visitor.session.is_some() {
+                form method="post" action=(at("/logout")) { (form_token(visitor)) button { "Log out" } }
             }
         }
     }
@@ -162,7 +171,7 @@ fn subject(about: &AlarmSubject) -> Markup {
         @match about {
             AlarmSubject::Queue(name) => a href=(queue_path(name)) { "queue " (data(name)) },
             AlarmSubject::Dead(name) => a href=(dead_path(name)) { "dead letters of " (data(name)) },
-            AlarmSubject::Plugin(name) => a href="/plugins" { "plugin " (data(name)) },
+            AlarmSubject::Plugin(name) => a href=(at("/plugins")) { "plugin " (data(name)) },
             AlarmSubject::Hosts => "hosts",
             AlarmSubject::Redis => "Redis",
         }

@@ -4,17 +4,17 @@
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::header::{AUTHORIZATION, SET_COOKIE};
+use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 
-use super::guard::{cookie_name, session_of};
 use super::layout::{done, form_token, page};
 use super::problem::PageProblem;
-use super::session::{LIFE, Visitor};
+use super::session::{LIFE, Visitor, end};
 use super::state::Dashboard;
 use super::values::Values;
+use crate::admin::base_path::{self, at};
 use crate::admin::problem::ProblemCode;
 
 pub(super) async fn show(visitor: Extension<Visitor>, values: Values) -> Response {
@@ -29,13 +29,13 @@ fn form(visitor: &Visitor, values: &Values, error: Option<&str>) -> Response {
             h1 { "Log in" }
             (done(values))
             @if let Some(error) = error { p.error id="wrong" role="alert" { (error) } }
-            form.stacked method="post" action="/login" {
+            form.stacked method="post" action=(at("/login")) {
                 (form_token(visitor))
                 input type="hidden" name="next" value=(values.get("next").unwrap_or("/"));
                 label for="token" { "Token" }
                 input id="token" name="token" type="password" required autocomplete="current-password"
                     aria-describedby=[error.map(|_| "wrong")];
-                p.note { "The value of token or read_token of [admin] in the configuration of this host." }
+                p.note { "One of the tokens of [admin] in the configuration of this host." }
                 button { "Log in" }
             }
         },
@@ -48,30 +48,34 @@ pub(super) async fn login(
     headers: HeaderMap,
     values: Values,
 ) -> Result<Response, PageProblem> {
-    let bearer = HeaderValue::from_str(&format!("Bearer {}", values.get("token").unwrap_or_default()));
-    let given: HeaderMap = bearer.ok().map(|bearer| (AUTHORIZATION, bearer)).into_iter().collect();
-    let Some(caller) = dashboard.api.parts().tokens.caller(&given) else {
+    let parts = dashboard.api.parts();
+    let caller = parts.tokens.caller_with(values.get("token").unwrap_or_default().as_bytes());
+    let key = dashboard.sessions.key(&parts.link).await;
+    let begun = caller.and_then(|caller| Some((key.begin(&parts.tokens, &caller)?, caller)));
+    let Some((cookie, caller)) = begun else {
         let mut response = form(&visitor, &values, Some("No token of [admin] is like this one."));
         *response.status_mut() = StatusCode::UNAUTHORIZED;
         response.extensions_mut().insert(ProblemCode::Unauthorized);
         return Ok(response);
     };
-    let secret = dashboard.sessions.begin(caller);
     let to = values.get("next").filter(|page| is_own_page(page)).unwrap_or("/");
-    let mut response = with_cookie(&dashboard, &headers, &secret, LIFE.as_secs(), Redirect::to(to));
+    let cookie = format!("{}={cookie}; Max-Age={}", key.cookie_name(), LIFE.as_secs());
+    let mut response = with_cookie(&cookie, &headers, Redirect::to(&at(to)));
     // The audit learns from here who it was.
     response.extensions_mut().insert(caller);
     Ok(response)
 }
 
+/// Ends the session on all hosts; while Redis is away, it does not.
 pub(super) async fn logout(
     State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
     headers: HeaderMap,
 ) -> Result<Response, PageProblem> {
-    if let Some(secret) = session_of(&dashboard, &headers) {
-        dashboard.sessions.end(secret);
-    }
-    Ok(with_cookie(&dashboard, &headers, "", 0, Redirect::to("/login?done=logged-out")))
+    let link = &dashboard.api.parts().link;
+    end(link, &visitor).await?;
+    let cookie = format!("{}=; Max-Age=0", dashboard.sessions.key(link).await.cookie_name());
+    Ok(with_cookie(&cookie, &headers, Redirect::to(&at("/login?done=logged-out"))))
 }
 
 /// Whether a redirect to it stays at this address: `//name` and `/\name` would lead to another one.
@@ -80,20 +84,15 @@ fn is_own_page(page: &str) -> bool {
     is_plain && page.starts_with('/') && !page.starts_with("//")
 }
 
-fn with_cookie(
-    dashboard: &Dashboard,
-    headers: &HeaderMap,
-    value: &str,
-    seconds: u64,
-    to: Redirect,
-) -> Response {
+fn with_cookie(cookie: &str, headers: &HeaderMap, to: Redirect) -> Response {
     let mut response = to.into_response();
     let is_encrypted = headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https");
     let secure = if is_encrypted { "; Secure" } else { "" };
-    let cookie = format!(
-        "{}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}",
-        cookie_name(dashboard)
-    );
+    let path = match base_path::get() {
+        "" => "/",
+        base => base,
+    };
+    let cookie = format!("{cookie}; Path={path}; HttpOnly; SameSite=Strict{secure}");
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         response.headers_mut().insert(SET_COOKIE, cookie);
     }

@@ -14,8 +14,9 @@ use super::queue_history;
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, data, data_or_none, moment, plural, size};
-use super::values::{Values, part};
+use super::values::{Values, plugin_path};
 use crate::admin::audit::AuditNote;
+use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::chain::chain;
 use crate::clock::now_ms;
@@ -64,7 +65,7 @@ pub(super) async fn show(
             h2 id="outcomes" { "Outcomes of the last hour" }
             (outcomes_table(outcomes.map_err(|error| chain(&error)), &rows))
         }
-        @if visitor.may_change() && !rows.is_empty() { (orders(&visitor, &rows)) }
+        @if visitor.may_administer() && !rows.is_empty() { (orders(&visitor, &rows)) }
         section aria-labelledby="history" data-live="history" {
             h2 id="history" { "What happened to them" }
             @for row in &rows { (history(row)) }
@@ -131,7 +132,7 @@ fn orders(visitor: &Visitor, rows: &[PluginView]) -> Markup {
                  file changes."
             }
             @for (name, versions) in running {
-                @let path = format!("/plugins/{}", part(name));
+                @let path = plugin_path(name);
                 h3 { (data(name)) }
                 @for (version, hosts) in versions {
                     form.actions method="get" action={ (path) "/rollback" } {
@@ -170,7 +171,7 @@ pub(super) async fn confirm_rollback(
     let starts: Vec<&str> = starts.map(|version| digits(version)).collect();
     let starts = if starts.is_empty() { "the version before it".to_owned() } else { starts.join(" or ") };
     let main = html! {
-        p.trail { a href="/plugins" { "Plugins" } }
+        p.trail { a href=(at("/plugins")) { "Plugins" } }
         h1 { "Roll back " (data(&name)) }
         @if back > 0 {
             p.count {
@@ -187,17 +188,17 @@ pub(super) async fn confirm_rollback(
             dt { "Stops" } dd { code { (stops) } }
             dt { "Why" } dd { (data(why)) }
         }
-        @if visitor.may_change() {
-            form method="post" action={ "/plugins/" (part(&name)) "/rollback" } {
+        @if visitor.may_administer() {
+            form method="post" action={ (plugin_path(&name)) "/rollback" } {
                 (form_token(&visitor))
                 input type="hidden" name="version" value=(stops);
                 input type="hidden" name="why" value=(why);
                 button.danger { "Roll back " (digits(stops)) }
             }
         } @else {
-            p { "This session may only read." }
+            p { "This needs the role admin." }
         }
-        p { a href="/plugins" { "Back, without a change" } }
+        p { a href=(at("/plugins")) { "Back, without a change" } }
     };
     Ok(page(&visitor, &format!("Roll back {name}"), &main))
 }
@@ -219,7 +220,7 @@ pub(super) async fn roll_back(
         .await
         .map_err(ApiProblem::from)?;
     let note = AuditNote { plugin: Some(name), ..AuditNote::default() };
-    Ok(note.on(Redirect::to("/plugins?done=withdrawn")))
+    Ok(note.on(Redirect::to(&at("/plugins?done=withdrawn"))))
 }
 
 pub(super) async fn lift_quarantine(
@@ -231,12 +232,12 @@ pub(super) async fn lift_quarantine(
     let link = dashboard.api.link().await?;
     lift(link, &name, values.get("version"), &operator(&visitor)).await.map_err(ApiProblem::from)?;
     let note = AuditNote { plugin: Some(name), ..AuditNote::default() };
-    Ok(note.on(Redirect::to("/plugins?done=lifted")))
+    Ok(note.on(Redirect::to(&at("/plugins?done=lifted"))))
 }
 
-/// The operator as an order keeps it.
+/// The operator as orders, jobs and changes have it.
 pub(super) fn operator(visitor: &Visitor) -> String {
-    format!("the dashboard ({})", visitor.caller.name)
+    visitor.caller.name.to_string()
 }
 
 fn digits(version: &str) -> &str {
@@ -296,5 +297,5 @@ pub(super) async fn reload(
     let by = operator(&visitor);
     operations::reload(dashboard.api.link().await?, &name, &by).await.map_err(ApiProblem::from)?;
     let note = AuditNote { plugin: Some(name), ..AuditNote::default() };
-    Ok(note.on(Redirect::to("/plugins?done=reloading")))
+    Ok(note.on(Redirect::to(&at("/plugins?done=reloading"))))
 }

@@ -8,6 +8,7 @@ use axum::response::{Html, IntoResponse, Response};
 use maud::html;
 
 use super::layout;
+use crate::admin::base_path::at;
 use crate::admin::problem::ApiProblem;
 use crate::operations::OperationError;
 use crate::queue::QueueError;
@@ -41,7 +42,7 @@ impl IntoResponse for PageProblem {
         let main = html! {
             h1 { (title) }
             p role="alert" { (detail) }
-            p { a href="/" { "To the overview" } }
+            p { a href=(at("/")) { "To the overview" } }
         };
         let page = Html(layout::frame(None, title, &main).into_string());
         let mut response: Response = (code.status(), page).into_response();

@@ -19,6 +19,7 @@ use super::state::Dashboard;
 use super::text::{NONE, age, age_or_none, data, data_or_none, moment, version};
 use super::values::{Values, dead_path, link, queue_path, task_path};
 use crate::admin::audit::AuditNote;
+use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::chain::chain;
 use crate::clock::now_ms;
@@ -143,7 +144,7 @@ fn figures(view: &QueueView) -> Markup {
         }
         p.note {
             "Stream " (data(&view.stream)) ", group " (data(&view.group)) ", plugin "
-            a href="/plugins" { (data(&view.plugin)) } "."
+            a href=(at("/plugins")) { (data(&view.plugin)) } "."
             @if let Some(node) = &view.node { " Its node of the cluster is " (data(node)) "." }
             @if let Some(schedule) = &view.schedule {
                 " Schedule " (data(&schedule.cron.join("; "))) " (" (data(&schedule.timezone)) "), next: "

@@ -1,27 +1,43 @@
 //! Sessions of browsers: who has logged in with a token, until when, and the token of their forms.
 //!
-//! In: the caller that a token proved. Out: the value of a cookie, and later the session that it stands for.
-//! Sessions are kept in the memory of this process, by the digest of the cookie's value, so they end with the
-//! process, and a logout ends one for good.
+//! In: the caller that a token proved. Out: the value of a cookie, and later, on any host of the same Redis
+//! and the same tokens, the visitor that it stands for.
 //!
-//! Not here: cookies and forms (`guard`, `login`), comparing tokens (`admin::tokens`).
+//!     cookie = name of the token . end (ms) . id . mark
+//!     mark   = HMAC under: the key that hosts share in Redis, and the digest of the token
+//!
+//! So nobody can make a cookie with the configuration or with Redis alone, and a token that is replaced ends
+//! its sessions. A logout notes the id in Redis, for all hosts. While Redis is away, pages believe the mark
+//! alone, and changes are refused. The key of a host that has never seen Redis's one is its own.
+//!
+//! Not here: which requests need a session (`guard`), the form for a token (`login`), the key and the ended
+//! sessions in Redis (`queue::sessions`).
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use sha2::{Digest, Sha256};
+use axum::http::HeaderMap;
+use axum::http::header::COOKIE;
 use subtle::ConstantTimeEq;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 
-use crate::admin::tokens::Caller;
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::tokens::{Caller, Credential, Tokens};
+use crate::chain::chain;
+use crate::clock::{ms, now_ms};
+use crate::config::AccessRole;
+use crate::queue::{Link, QueueError, sessions};
+use crate::secrets::{Bytes32, from_hex, hex, hmac, random};
 
 /// A session ends after this time.
 pub(super) const LIFE: Duration = Duration::from_secs(12 * 3600);
-/// The most sessions of each token. When there are more, the oldest one of this token ends: logins with one
-/// token end no session of another.
-const MAX_SESSIONS: usize = 500;
 /// The field of a form with its token.
 pub(super) const FORM_TOKEN: &str = "form-token";
+/// How often a host asks for the shared key while pages are looked at: Redis may have lost it.
+const AGAIN: Duration = Duration::from_secs(2);
+/// How long Redis may take to tell of a session.
+const REDIS_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Somebody who looks at pages.
 #[derive(Debug, Clone)]
@@ -29,13 +45,24 @@ pub(super) struct Visitor {
     pub caller: Caller,
     /// Each form carries it. A page of another origin cannot know it.
     pub form_token: Arc<str>,
-    /// Whether there is a session that can be ended.
-    pub has_session: bool,
+    /// The session, if there is one that can be ended.
+    pub session: Option<SessionId>,
+}
+
+/// A session that a cookie stands for.
+#[derive(Debug, Clone)]
+pub(super) struct SessionId {
+    id: String,
+    ends_ms: u64,
 }
 
 impl Visitor {
     pub(super) fn may_change(&self) -> bool {
-        self.caller.may_change
+        self.caller.may(AccessRole::Operate)
+    }
+
+    pub(super) fn may_administer(&self) -> bool {
+        self.caller.may(AccessRole::Admin)
     }
 
     pub(super) fn is_form_token(&self, given: &str) -> bool {
@@ -43,93 +70,195 @@ impl Visitor {
     }
 }
 
-struct Session {
-    caller: Caller,
-    form_token: Arc<str>,
-    ends: Instant,
-}
+/// The key of this host for sessions.
+pub(super) struct Sessions(Mutex<SharedKey>);
 
-pub(super) struct Sessions {
-    open: Mutex<HashMap<[u8; 32], Session>>,
-    /// The token of the forms of those who have no session.
-    form_token: Arc<str>,
+struct SharedKey {
+    key: Bytes32,
+    asked: Option<Instant>,
 }
 
 impl Sessions {
     pub(super) fn new() -> Sessions {
-        Sessions { open: Mutex::default(), form_token: random().into() }
+        Sessions(Mutex::new(SharedKey { key: random(), asked: None }))
     }
 
-    /// Begins a session. Gives the value of its cookie.
-    pub(super) fn begin(&self, caller: Caller) -> String {
-        let (secret, now) = (random(), Instant::now());
-        let session = Session { caller, form_token: random().into(), ends: now + LIFE };
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|_, session| session.ends > now);
-        let of_token = || open.iter().filter(|(_, session)| session.caller.name == caller.name);
-        if of_token().count() >= MAX_SESSIONS {
-            let oldest = of_token().min_by_key(|(_, session)| session.ends).map(|(key, _)| *key);
-            oldest.map(|key| open.remove(&key));
+    /// The key as it is now: that of all hosts, if Redis has told it.
+    pub(super) async fn key(&self, link: &Link) -> SessionKey {
+        // Others wait: what they would sign with the key from before would be worth nothing.
+        let mut shared = self.0.lock().await;
+        if shared.asked.is_none_or(|asked| asked.elapsed() >= AGAIN) {
+            match timeout(REDIS_ANSWERS, sessions::key(link, &hex(&shared.key))).await {
+                Ok(Ok(told)) => shared.key = from_hex(&told).unwrap_or(shared.key),
+                Ok(Err(error)) => tracing::debug!(%error, "the key of sessions is not known"),
+                Err(_) => {}
+            }
+            shared.asked = Some(Instant::now());
         }
-        open.insert(key(&secret), session);
-        secret
+        SessionKey(shared.key)
     }
+}
 
-    /// The visitor with this cookie.
-    pub(super) fn visitor(&self, secret: &str) -> Option<Visitor> {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let session = open.get(&key(secret)).filter(|session| session.ends > Instant::now())?;
-        let Session { caller, form_token, .. } = session;
-        Some(Visitor { caller: *caller, form_token: Arc::clone(form_token), has_session: true })
+/// Signs sessions, and finds out whether they are signed.
+pub(super) struct SessionKey(Bytes32);
+
+impl SessionKey {
+    /// The name of the cookie. Hosts of another Redis have another one: browsers do not tell ports apart.
+    pub(super) fn cookie_name(&self) -> String {
+        format!("tqhost-{}", &hex(&hmac(&self.0, b"cookie"))[..8])
     }
 
     /// A visitor without a session.
     pub(super) fn visitor_without(&self, caller: Caller) -> Visitor {
-        Visitor { caller, form_token: Arc::clone(&self.form_token), has_session: false }
+        let form_token = hex(&hmac(&self.0, format!("form\0{}", caller.name).as_bytes())).into();
+        Visitor { caller, form_token, session: None }
     }
 
-    pub(super) fn end(&self, secret: &str) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&key(secret));
+    /// The value of the cookie of a new session.
+    pub(super) fn begin(&self, tokens: &Tokens, caller: &Caller) -> Option<String> {
+        let of = tokens.named(&caller.name)?;
+        let id = &hex(&random())[..32];
+        let text = format!("{}.{}.{id}", caller.name, now_ms() + ms(LIFE));
+        Some(format!("{text}.{}", hex(&hmac(&self.of(of), text.as_bytes()))))
+    }
+
+    /// The visitor with this cookie, if it is signed, and its time is not over.
+    fn signed(&self, tokens: &Tokens, cookie: &str) -> Option<Visitor> {
+        let (text, mark) = cookie.rsplit_once('.')?;
+        let mut parts = text.rsplitn(3, '.');
+        let (id, ends_ms, name) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
+        let of = tokens.named(name)?;
+        let key = self.of(of);
+        if !bool::from(hmac(&key, text.as_bytes()).ct_eq(&from_hex(mark)?)) || ends_ms <= now_ms() {
+            return None;
+        }
+        let form_token = hex(&hmac(&key, format!("form\0{id}").as_bytes())).into();
+        let session = Some(SessionId { id: id.to_owned(), ends_ms });
+        Some(Visitor { caller: of.caller.clone(), form_token, session })
+    }
+
+    /// The visitor whose cookie is in these headers, unless a logout has ended the session.
+    pub(super) async fn visitor(
+        &self,
+        link: &Link,
+        tokens: &Tokens,
+        headers: &HeaderMap,
+        is_change: bool,
+    ) -> Result<Option<Visitor>, ApiProblem> {
+        let name = self.cookie_name();
+        let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
+        let mut cookies = lines
+            .flat_map(|line| line.split(';'))
+            .filter_map(|pair| pair.trim().strip_prefix(name.as_str())?.strip_prefix('='));
+        let visitor = cookies.next().and_then(|cookie| self.signed(tokens, cookie));
+        let Some(Visitor { caller, session: Some(session), .. }) = &visitor else { return Ok(None) };
+        let asked = sessions::has_ended(link, &caller.name, &session.id);
+        let why = match timeout(REDIS_ANSWERS, asked).await {
+            Ok(Ok(true)) => return Ok(None),
+            Ok(Ok(false)) => return Ok(visitor),
+            Ok(Err(error)) => chain(&error),
+            Err(_) => "it does not answer".to_owned(),
+        };
+        if is_change {
+            let what = "Redis does not tell whether this session was ended, so it may only read";
+            return Err(ApiProblem::new(ProblemCode::RedisUnavailable, format!("{what}: {why}")));
+        }
+        Ok(visitor)
+    }
+
+    /// The key for the sessions of one token.
+    fn of(&self, token: &Credential) -> Bytes32 {
+        hmac(&self.0, &[b"session\0", &token.digest[..]].concat())
     }
 }
 
-fn key(secret: &str) -> [u8; 32] {
-    Sha256::digest(secret).into()
-}
-
-/// 256 random bits in hexadecimal.
-fn random() -> String {
-    let mut bytes = [0; 32];
-    let filled = rustls::crypto::ring::default_provider().secure_random.fill(&mut bytes);
-    // Without random bytes every session could be guessed.
-    assert!(filled.is_ok(), "the operating system gives no random bytes");
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Ends the session of a visitor on all hosts.
+pub(super) async fn end(link: &Link, visitor: &Visitor) -> Result<(), QueueError> {
+    let Some(SessionId { id, ends_ms }) = &visitor.session else { return Ok(()) };
+    sessions::end(link, &visitor.caller.name, id, *ends_ms, LIFE).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Secret;
+    use crate::config::model::{Admin, NamedToken};
+
+    fn tokens(token: &str, named: &[(&str, AccessRole, u8)]) -> Tokens {
+        let named = named.iter().map(|(name, role, byte)| NamedToken {
+            name: (*name).to_owned(),
+            role: *role,
+            hash: Secret::new(hex(&[*byte; 32])),
+        });
+        Tokens::of(&Admin {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            token: Some(Secret::new(token)),
+            read_token: None,
+            tokens: named.collect(),
+            proxy: None,
+            base_path: String::new(),
+            mask: Vec::new(),
+            histograms: None,
+        })
+    }
+
+    fn found(key: &SessionKey, tokens: &Tokens, cookie: &str) -> Option<Visitor> {
+        key.signed(tokens, cookie)
+    }
 
     #[test]
-    fn a_session_lasts_until_its_end_and_there_are_not_too_many() {
-        let (sessions, caller) = (Sessions::new(), Caller { name: "token", may_change: true });
-        let first = sessions.begin(caller);
-        let visitor = sessions.visitor(&first).expect("a session");
-        assert!(visitor.has_session && visitor.may_change() && visitor.is_form_token(&visitor.form_token));
-        assert!(!visitor.is_form_token("") && !visitor.is_form_token(&sessions.form_token));
-        assert!(sessions.visitor("").is_none() && sessions.visitor(&first[1..]).is_none());
-        let second = sessions.begin(caller);
-        assert_ne!(first, second);
-        sessions.end(&second);
-        assert!(sessions.visitor(&second).is_none() && sessions.visitor(&first).is_some());
-        for _ in 0..=MAX_SESSIONS {
-            sessions.begin(Caller { name: "read_token", may_change: false });
+    fn a_session_is_signed_by_the_shared_key_and_its_token() {
+        use AccessRole::{Admin, Operate, Read};
+        let (key, other) = (SessionKey(random()), SessionKey(random()));
+        assert_ne!(key.cookie_name(), other.cookie_name());
+        let all = tokens("a", &[("j.doe", Operate, 1), ("eye", Read, 2)]);
+        let cookie = key.begin(&all, &Caller::new("j.doe", Operate)).unwrap();
+        let visitor = found(&key, &all, &cookie).unwrap();
+        assert!(&*visitor.caller.name == "j.doe" && visitor.may_change() && !visitor.may_administer());
+        assert!(visitor.is_form_token(&visitor.form_token) && !visitor.is_form_token(""));
+        let again = key.begin(&all, &Caller::new("j.doe", Operate)).unwrap();
+        let again = found(&key, &all, &again).unwrap();
+        assert!(!again.is_form_token(&visitor.form_token), "each session has its own");
+        // The key or the token is another one, or is there no more.
+        assert!(found(&other, &all, &cookie).is_none());
+        assert!(found(&key, &tokens("a", &[("j.doe", Operate, 3)]), &cookie).is_none());
+        assert!(found(&key, &tokens("b", &[]), &cookie).is_none());
+        // The role is the one of now.
+        let promoted = found(&key, &tokens("a", &[("j.doe", Admin, 1)]), &cookie).unwrap();
+        assert!(promoted.may_administer());
+        // Every part counts.
+        let mut parts: Vec<&str> = cookie.rsplitn(4, '.').collect();
+        parts.reverse();
+        let [name, ends, id, mark] = parts[..] else { panic!("{cookie}") };
+        let later = (ends.parse::<u64>().unwrap() + 1).to_string();
+        let zeros = "0".repeat(64);
+        for forged in [
+            ["eye", ends, id, mark],
+            ["token", ends, id, mark],
+            [name, &later, id, mark],
+            [name, ends, &id[1..], mark],
+            [name, ends, id, &zeros],
+            [name, ends, id, ""],
+            [name, "", id, mark],
+        ] {
+            assert!(found(&key, &all, &forged.join(".")).is_none(), "{forged:?}");
         }
-        assert!(sessions.visitor(&first).is_some(), "logins with another token end none");
-        for _ in 0..MAX_SESSIONS {
-            sessions.begin(caller);
+        for forged in ["", ".", "...", "j.doe", &cookie[..cookie.len() - 1], &format!("{cookie}0")] {
+            assert!(found(&key, &all, forged).is_none(), "{forged}");
         }
-        assert!(sessions.visitor(&first).is_none(), "the oldest one has ended");
-        assert_eq!(sessions.open.lock().unwrap().len(), 2 * MAX_SESSIONS);
+        // Its time is over, although it is signed.
+        let of = all.named("j.doe").unwrap();
+        let over = format!("j.doe.{}.{id}", now_ms());
+        let over = format!("{over}.{}", hex(&hmac(&key.of(of), over.as_bytes())));
+        assert!(found(&key, &all, &over).is_none());
+    }
+
+    #[test]
+    fn visitors_without_a_session_share_their_form_token_on_all_hosts_by_name() {
+        let bytes = random();
+        let of = |key: Bytes32, name| SessionKey(key).visitor_without(Caller::new(name, AccessRole::Read));
+        assert_eq!(of(bytes, "nobody").form_token, of(bytes, "nobody").form_token);
+        assert_ne!(of(bytes, "nobody").form_token, of(bytes, "alice").form_token);
+        assert_ne!(of(bytes, "nobody").form_token, of(random(), "nobody").form_token);
     }
 }

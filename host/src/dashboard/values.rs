@@ -12,6 +12,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 use url::form_urlencoded;
 
+use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::units::parse_duration;
 use crate::mask::FieldMask;
@@ -117,7 +118,7 @@ impl Values {
     }
 }
 
-/// A path with a query. Pairs without a value are left out.
+/// A path, as a browser sees it, with a query. Pairs without a value are left out.
 pub(super) fn link(path: &str, pairs: &[(&str, &str)]) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(pairs.iter().filter(|(_, value)| !value.is_empty()));
@@ -127,13 +128,18 @@ pub(super) fn link(path: &str, pairs: &[(&str, &str)]) -> String {
     }
 }
 
+/// The path of a plugin.
+pub(super) fn plugin_path(plugin: &str) -> String {
+    at(&format!("/plugins/{}", part(plugin)))
+}
+
 /// A part of a path.
 pub(super) fn part(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 pub(super) fn queue_path(queue: &str) -> String {
-    format!("/queues/{}", part(queue))
+    at(&format!("/queues/{}", part(queue)))
 }
 
 pub(super) fn task_path(queue: &str, id: &str) -> String {

@@ -44,7 +44,7 @@ pub(crate) struct ChangeView {
     /// Its time, in milliseconds since the Unix epoch, by Redis's clock.
     #[serde(skip_deserializing)]
     pub at: u64,
-    /// The operator: a user of a machine, or a way in with the name of its token.
+    /// The operator: a user of a machine, the name of a token, or a user of the proxy.
     pub who: String,
     /// `pause`, `resume`, `job-started`, `rollback` and the like.
     pub what: String,

@@ -5,9 +5,9 @@
 //! Redis. Only files are kept, never compiled code, which a host runs without a look at it.
 //!
 //! **Trust.** Bytes count only if their SHA-256 is the one in the plugin's list, and the list is in Redis. So
-//! an entry of the list has a mark: an HMAC under the token of `[admin]`, which hosts have in common and
-//! producers do not. Without a token, whoever may write `tq:hosts:orders` decides what hosts go back to.
-//! docs/decisions/0026-good-versions.md says why.
+//! an entry of the list has a mark: an HMAC under the token of `[admin]` (or the hashes of the tokens with
+//! the role admin), which hosts have in common and producers do not. Without a token, whoever may write
+//! `tq:hosts:orders` decides what hosts go back to. docs/decisions/0026-good-versions.md says why.
 //!
 //! Not here: which version is to be kept, and when (`keeper`); when a host goes back (`life`); the lists and
 //! bytes in Redis (`queue`).
@@ -22,9 +22,11 @@ use super::life::short;
 use crate::blobs::Blobs;
 use crate::blobs::name::BlobName;
 use crate::clock::now_ms;
-use crate::config::Secret;
+use crate::config::AccessRole;
+use crate::config::model::Admin;
 use crate::queue::orders::{self, GoodVersion, KeptAt, Orders};
 use crate::queue::{Link, hosts, versions};
+use crate::secrets::{self, Bytes32};
 
 /// Versions of a plugin that are kept.
 const KEPT: usize = 4;
@@ -44,12 +46,17 @@ struct Parts {
     /// A connection of its own: files are large.
     link: Link,
     blobs: Blobs,
-    key: [u8; 32],
+    key: Bytes32,
 }
 
 impl Shelf {
-    pub(crate) fn new(link: Link, blobs: Blobs, token: Option<&Secret>) -> Shelf {
-        let token = token.map(Secret::expose).unwrap_or_default();
+    pub(crate) fn new(link: Link, blobs: Blobs, admin: &Admin) -> Shelf {
+        let of_admins = admin.tokens.iter().filter(|token| token.role == AccessRole::Admin);
+        let mut of_admins: Vec<&str> = of_admins.map(|token| token.hash.expose()).collect();
+        // Their order in the file does not matter.
+        of_admins.sort_unstable();
+        let token =
+            admin.token.as_ref().map_or_else(|| of_admins.concat(), |token| token.expose().to_owned());
         let key = Sha256::digest(format!("tqhost good versions\0{token}")).into();
         Shelf(Some(Arc::new(Parts { link, blobs, key })))
     }
@@ -207,7 +214,7 @@ impl Parts {
     }
 
     fn mark(&self, plugin: &str, digest: &str, bytes: u64) -> String {
-        hmac(&self.key, format!("{plugin}\0{digest}\0{bytes}").as_bytes())
+        secrets::hex(&secrets::hmac(&self.key, format!("{plugin}\0{digest}\0{bytes}").as_bytes()))
     }
 }
 
@@ -220,29 +227,4 @@ fn taken(all: &Orders, place: KeptAt) -> u64 {
 
 fn blob(digest: &str) -> Result<BlobName, String> {
     BlobName::new(format!("{digest}.wasm"))
-}
-
-/// HMAC-SHA256 (RFC 2104) in hexadecimal. The key is shorter than a block.
-fn hmac(key: &[u8; 32], text: &[u8]) -> String {
-    let padded = |with: u8| {
-        let mut block = [with; 64];
-        block.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
-        block
-    };
-    let inner = Sha256::new().chain_update(padded(0x36)).chain_update(text).finalize();
-    format!("{:x}", Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mark_is_an_hmac() {
-        // RFC 4231, test case 2, with its key filled up by zeros.
-        let mut key = [0; 32];
-        key[..4].copy_from_slice(b"Jefe");
-        let mark = hmac(&key, b"what do ya want for nothing?");
-        assert_eq!(mark, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
-    }
 }

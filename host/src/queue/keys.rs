@@ -36,6 +36,8 @@
 //! | `tq:hosts:orders` | hash | plugin → the last order about one of its versions, as JSON; `plugin/version` → the order that withdrew it; `plugin/good` → its last good versions, as JSON; `plugin/reload` → when it was to be reloaded (ms); `/job/id` → a job, as JSON | orders, job |
 //! | `tq:hosts:changes` | stream | what operators have changed, as JSON; the last 500 | changes |
 //! | `tq:hosts:version:<digest>` | string | the file of a good version of a plugin | versions |
+//! | `tq:hosts:sessions` | string | the key under which all hosts sign sessions of browsers (hexadecimal) | sessions |
+//! | `tq:hosts:sessions:<token>` | zset | the sessions of a token that a logout ended, by when they would have ended (ms); expires | sessions |
 //! | `tq:hosts:told` | stream | one entry for each signal to hosts to look; about the last hundred | tell |
 //!
 //! All keys of a queue share S's hash slot, so that its scripts may touch them together on a cluster.
@@ -59,6 +61,14 @@ pub(crate) const CHANGES: &str = "tq:hosts:changes";
 /// The file of a good version of a plugin.
 pub(crate) fn version(digest: &str) -> String {
     format!("tq:hosts:version:{digest}")
+}
+
+/// The key under which hosts sign sessions of browsers.
+pub(crate) const SESSIONS: &str = "tq:hosts:sessions";
+
+/// The sessions of the token of this name that were ended.
+pub(crate) fn ended_sessions(token: &str) -> String {
+    format!("{SESSIONS}:{token}")
 }
 
 /// Wakes the hosts that wait for new entries.

@@ -56,6 +56,7 @@ mod search;
 mod sentinels;
 pub(crate) mod server;
 mod servers;
+pub(crate) mod sessions;
 pub(crate) mod settle;
 mod size;
 pub(crate) mod stand;

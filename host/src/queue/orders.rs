@@ -80,7 +80,7 @@ pub(crate) struct VersionOrder {
     pub why: String,
     /// Milliseconds since the Unix epoch, by the clock of who gave the order.
     pub at: u64,
-    /// The operator: a user of a machine, or a way in with the name of its token. Empty: not known.
+    /// The operator: a user of a machine, the name of a token, or a user of the proxy. Empty: not known.
     #[serde(default)]
     pub by: String,
 }

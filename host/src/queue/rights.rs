@@ -209,7 +209,11 @@ pub(super) fn samples(rules: &QueueRules, keys: &QueueKeys) -> Vec<String> {
 }
 
 fn host_keys(queues: &[QueueRules]) -> BTreeSet<String> {
-    let own = of_all_hosts().into_iter().chain([keys::CHANGES.to_owned()]);
+    let own = of_all_hosts().into_iter().chain([
+        keys::CHANGES.to_owned(),
+        keys::SESSIONS.to_owned(),
+        keys::ended_sessions("*"),
+    ]);
     let mut all: BTreeSet<String> = own.map(|key| format!("~{key}")).collect();
     for rules in queues {
         let keys = keys_of(rules);

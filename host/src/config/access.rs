@@ -1,0 +1,294 @@
+//! Access to the admin address beside `token` and `read_token` of `[admin]`: tokens with names and roles, and
+//! users whom a proxy has logged in; and the path below which the proxy shows the host.
+//!
+//! In: the table `[admin]`, and the two tokens that were read. Out: [`NamedToken`]s, a [`TrustedProxy`], a
+//! path. A named token is in the configuration as its SHA-256 only. A slow hash, as for passwords, would add
+//! nothing: tokens are long random texts, which nobody finds by trying, and every request has one.
+//!
+//! Not here: `token` and `read_token` (`admin`), which request needs which role (`admin::roles` of the host).
+
+use http::HeaderName;
+use http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
+use ipnet::IpNet;
+use sha2::{Digest as _, Sha256};
+
+use super::addresses;
+use super::model::{AccessRole, NamedToken, TrustedProxy};
+use super::names::check_name;
+use super::reader::{Item, Keys, Table};
+use super::secret::Secret;
+use super::source::secret_of_run;
+use super::units::show_text;
+
+pub(super) const TOKEN_KEYS: Keys =
+    Keys { known: &["role", "hash"], elsewhere: &[("token", "is not kept here: write its hash")] };
+
+const MAX_TOKENS: usize = 100;
+const MAX_PROXIES: usize = 100;
+const MAX_BASE_PATH: usize = 100;
+/// Names that the audit has for others.
+const TAKEN: [&str; 4] = ["token", "read_token", "anybody", "nobody"];
+const WAY_OUT: &str = "`tqhost token` prints a token and its hash";
+/// The first parts of the host's own paths: below one of them, a path could mean two things.
+const OWN_PATHS: [&str; 11] =
+    ["livez", "readyz", "metrics", "v1", "queues", "jobs", "plugins", "changes", "search", "login", "logout"];
+
+/// The named tokens. `known` are the tokens in clear, each with its key.
+pub(super) fn tokens(table: &Table, known: [(&str, Option<&Secret>); 2]) -> Vec<NamedToken> {
+    let Some(item) = table.get("tokens") else { return Vec::new() };
+    let named = item.named();
+    if named.len() > MAX_TOKENS {
+        item.problem(format!("has {} tokens: write {MAX_TOKENS} at most", named.len()));
+        return Vec::new();
+    }
+    let in_clear = known.into_iter().filter_map(|(name, token)| {
+        let token = token.filter(|token| token.is_read())?;
+        Some((name.to_owned(), format!("{:x}", Sha256::digest(token.expose()))))
+    });
+    let mut hashes: Vec<(String, String)> = in_clear.collect();
+    let mut tokens = Vec::new();
+    for (name, item) in named {
+        let Some(token) = read_token(name, &item) else { continue };
+        let of_same = hashes.iter().find(|(_, hash)| token.hash.is_read() && hash == token.hash.expose());
+        if let Some((other, _)) = of_same {
+            item.at("hash").problem(format!("is that of {other}, too: each token needs one of its own"));
+            continue;
+        }
+        hashes.push((name.to_owned(), token.hash.expose().to_owned()));
+        tokens.push(token);
+    }
+    let has_admin = tokens.iter().any(|token| token.role == AccessRole::Admin);
+    if !has_admin && table.get("token").is_none() {
+        item.problem("has no token with role = \"admin\": nobody could roll back a plugin over HTTP");
+    }
+    tokens
+}
+
+fn read_token(name: &str, item: &Item) -> Option<NamedToken> {
+    let checked = check_name(name);
+    let checked = match TAKEN.contains(&name) {
+        true => Err("is the name of somebody else in the audit: write another one".to_owned()),
+        false => checked,
+    };
+    if let Err(why) = checked {
+        item.problem(format!("{} {why}", show_text(name)));
+        return None;
+    }
+    let table = item.table(&TOKEN_KEYS)?;
+    let Some(role) = table.get("role") else {
+        item.at("role").problem("is required: write \"read\", \"operate\" or \"admin\"");
+        return None;
+    };
+    let Some(hash) = table.get("hash") else {
+        item.at("hash").problem(format!("is required: {WAY_OUT}"));
+        return None;
+    };
+    let (role, hash) = (read_role(&role), read_hash(&hash));
+    Some(NamedToken { name: name.to_owned(), role: role?, hash: hash? })
+}
+
+fn read_role(item: &Item) -> Option<AccessRole> {
+    let text = item.string()?;
+    let wrong = |_| {
+        let why = format!("is {}: write \"read\", \"operate\" or \"admin\"", show_text(text));
+        item.problem(why);
+    };
+    text.parse().map_err(wrong).ok()
+}
+
+/// The hash without its first word. The text is never shown: it may be a token in the wrong place.
+fn read_hash(item: &Item) -> Option<Secret> {
+    let hash = secret_of_run(item)?;
+    if !hash.is_read() {
+        return Some(hash);
+    }
+    let digits = hash.expose().strip_prefix("sha256:").map(str::to_ascii_lowercase);
+    let is_hash = |digits: &String| digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    let Some(digits) = digits.filter(is_hash) else {
+        item.problem(format!("is not sha256: and 64 hexadecimal digits: {WAY_OUT}"));
+        return None;
+    };
+    if digits == format!("{:x}", Sha256::digest("")) {
+        item.problem(format!("is the hash of an empty text: {WAY_OUT}"));
+        return None;
+    }
+    Some(Secret::new(digits))
+}
+
+/// The proxy that logs users in, if there is one.
+pub(super) fn proxy(table: &Table, has_token: bool) -> Option<TrustedProxy> {
+    let from = table.get("trusted_proxies").map(|item| proxies(&item));
+    let role = table.get("trusted_user_role").map(|item| (read_role(&item), item));
+    let Some(item) = table.get("trusted_user_header") else {
+        for key in ["trusted_proxies", "trusted_user_role"] {
+            if let Some(item) = table.get(key) {
+                item.problem("needs trusted_user_header beside it, which has the user's name");
+            }
+        }
+        return None;
+    };
+    if !has_token {
+        item.problem("needs token beside it: programs and Prometheus have no proxy to log them in");
+    }
+    let text = item.string()?;
+    let Ok(header) = HeaderName::try_from(text) else {
+        item.problem(format!("{} is not the name of a header", show_text(text)));
+        return None;
+    };
+    if [HOST, ORIGIN, COOKIE, AUTHORIZATION].contains(&header) {
+        item.problem("is a header that browsers send: write one that only the proxy sets");
+        return None;
+    }
+    let loopback = || ["127.0.0.0/8", "::1/128"].iter().filter_map(|block| block.parse().ok()).collect();
+    let role = role.map_or(Some(AccessRole::Read), |(role, _)| role)?;
+    Some(TrustedProxy { header, role, from: from.unwrap_or_else(loopback) })
+}
+
+fn proxies(item: &Item) -> Vec<IpNet> {
+    let blocks = addresses::read(item);
+    if blocks.len() > MAX_PROXIES {
+        item.problem(format!("has {} addresses: write {MAX_PROXIES} at most", blocks.len()));
+    }
+    if blocks.iter().any(|block| block.prefix_len() == 0) {
+        item.problem(
+            "has a block of all addresses, from which anybody could name himself: write the proxy's",
+        );
+    }
+    blocks
+}
+
+/// The path below which a proxy shows the host: empty, or `/…` without a slash at its end.
+pub(super) fn base_path(table: &Table) -> String {
+    let path = table.get("base_path").and_then(|item| item.checked(check_base_path));
+    path.unwrap_or_default()
+}
+
+fn check_base_path(path: &str) -> Result<(), String> {
+    const FORM: &str = "write a path like \"/tqhost\"";
+    let Some(parts) = path.strip_prefix('/').filter(|rest| !rest.is_empty() && !rest.ends_with('/')) else {
+        return Err(format!("does not begin with a slash, or ends with one: {FORM}"));
+    };
+    let is_plain = |part: &str| {
+        let is_known = |b: u8| b.is_ascii_alphanumeric() || b"-_.~".contains(&b);
+        !["", ".", ".."].contains(&part) && part.bytes().all(is_known)
+    };
+    if path.len() > MAX_BASE_PATH || !parts.split('/').all(is_plain) {
+        return Err(format!(
+            "has more than {MAX_BASE_PATH} characters, or others than letters, digits, dashes, dots, \
+             underscores and single slashes: {FORM}"
+        ));
+    }
+    let first = parts.split('/').next().unwrap_or_default();
+    if OWN_PATHS.contains(&first) {
+        return Err(format!("begins with /{first}, as a path of the host itself does: {FORM}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, parse_as_command, problem};
+    use super::*;
+
+    const ADMIN: &str = "[queues.a]\n[admin]\n";
+    const HASH: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789ABCDEF";
+
+    #[test]
+    fn good_tokens() {
+        let other = HASH.replace("0123", "3210");
+        let text = format!(
+            "{ADMIN}listen = \"0.0.0.0:80\"\n[admin.tokens.ci]\nrole = \"operate\"\nhash = \"{HASH}\"\n\
+             [admin.tokens.\"j.doe\"]\nrole = \"admin\"\nhash = \"{other}\"\n"
+        );
+        let admin = parse(&text).expect("valid").admin;
+        let found: Vec<_> = admin.tokens.iter().map(|token| (token.name.as_str(), token.role)).collect();
+        assert_eq!(found, [("ci", AccessRole::Operate), ("j.doe", AccessRole::Admin)]);
+        assert_eq!(format!("sha256:{}", admin.tokens[0].hash.expose()), HASH.to_ascii_lowercase());
+        assert!(!format!("{admin:?}").contains("0123456789"), "{admin:?}");
+        // A command does not need the hash.
+        let text = text.replacen(&format!("\"{HASH}\""), "{ env = \"MISSING\" }", 1);
+        assert!(!parse_as_command(&text).expect("valid").admin.tokens[0].hash.is_read());
+        assert!(problem(&text).contains("admin.tokens.ci.hash: the environment variable"));
+    }
+
+    #[test]
+    fn bad_tokens() {
+        let clear = format!("sha256:{:x}", Sha256::digest("0123456789abcdef"));
+        let empty = format!("sha256:{:x}", Sha256::digest(""));
+        let good = format!("role = \"admin\"\nhash = \"{HASH}\"");
+        for (text, why) in [
+            ("[admin.tokens.ci]\nrole = \"admin\"", "admin.tokens.ci.hash: is required: `tqhost token`"),
+            (&*format!("[admin.tokens.ci]\nhash = \"{HASH}\""), "admin.tokens.ci.role: is required"),
+            (
+                &*format!("[admin.tokens.ci]\nrole = \"root\"\nhash = \"{HASH}\""),
+                "is \"root\": write \"read\"",
+            ),
+            ("[admin.tokens.ci]\nrole = \"admin\"\nhash = \"hunter2\"", "is not sha256: and 64"),
+            ("[admin.tokens.ci]\nrole = \"admin\"\nhash = \"sha256:hunter2\"", "is not sha256: and 64"),
+            (&*format!("[admin.tokens.ci]\nrole = \"admin\"\nhash = \"{empty}\""), "hash of an empty text"),
+            (&*format!("[admin.tokens.ci]\n{good}\ntoken = \"hunter2\""), "is not kept here: write its hash"),
+            (&*format!("[admin.tokens.token]\n{good}"), "\"token\" is the name of somebody else"),
+            (&*format!("[admin.tokens.\"a b\"]\n{good}"), "\"a b\" may have only letters"),
+            (
+                &*format!("[admin.tokens.ci]\n{good}\n[admin.tokens.cd]\n{good}"),
+                "cd.hash: is that of ci, too",
+            ),
+            (
+                &*format!(
+                    "token = \"0123456789abcdef\"\n[admin.tokens.ci]\nrole = \"read\"\nhash = \"{clear}\""
+                ),
+                "admin.tokens.ci.hash: is that of token, too",
+            ),
+            (
+                &*format!("[admin.tokens.ci]\nrole = \"operate\"\nhash = \"{HASH}\""),
+                "admin.tokens: has no token with role = \"admin\"",
+            ),
+            ("tokens = []", "admin.tokens: is an array, but must be a table"),
+        ] {
+            let problem = problem(&format!("{ADMIN}{text}"));
+            assert!(problem.contains(why) && !problem.contains("hunter2"), "{text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn proxies_and_paths() {
+        let parsed = |text: &str| parse(&format!("{ADMIN}{text}")).expect(text).admin;
+        let token = "token = \"x\"\ntrusted_user_header = \"X-Forwarded-User\"\n";
+        let proxy = parsed(token).proxy.expect("a proxy");
+        assert_eq!((proxy.header.as_str(), proxy.role), ("x-forwarded-user", AccessRole::Read));
+        let is_trusted = |proxy: &TrustedProxy, from: &str| proxy.trusts(from.parse().expect(from));
+        assert!(is_trusted(&proxy, "127.0.0.1") && is_trusted(&proxy, "::1"));
+        assert!(is_trusted(&proxy, "::ffff:127.0.0.1") && !is_trusted(&proxy, "10.0.0.1"));
+        let more = format!("{token}trusted_proxies = [\"10.1.0.0/16\"]\ntrusted_user_role = \"operate\"");
+        let proxy = parsed(&more).proxy.expect("a proxy");
+        assert!(is_trusted(&proxy, "10.1.2.3") && !is_trusted(&proxy, "127.0.0.1"));
+        assert_eq!(proxy.role, AccessRole::Operate);
+        assert_eq!(parsed("").base_path, "");
+        for path in ["/tqhost", "/a/b-c/d.e"] {
+            assert_eq!(parsed(&format!("base_path = \"{path}\"")).base_path, path);
+        }
+        for (text, why) in [
+            ("trusted_user_header = \"X-User\"", "trusted_user_header: needs token beside it"),
+            ("token = \"x\"\ntrusted_user_header = \"X User\"", "\"X User\" is not the name of a header"),
+            ("token = \"x\"\ntrusted_user_header = \"Cookie\"", "is a header that browsers send"),
+            ("trusted_user_role = \"read\"", "trusted_user_role: needs trusted_user_header beside it"),
+            ("trusted_proxies = [\"10.0.0.1\"]", "trusted_proxies: needs trusted_user_header beside it"),
+            (&*format!("{token}trusted_proxies = [\"0.0.0.0/0\"]"), "has a block of all addresses"),
+            (
+                &*format!("{token}trusted_proxies = [\"proxy\"]"),
+                "trusted_proxies[0]: \"proxy\" is not an address",
+            ),
+            (&*format!("{token}trusted_user_role = \"all\""), "is \"all\": write \"read\""),
+            ("base_path = \"tqhost\"", "\"tqhost\" does not begin with a slash"),
+            ("base_path = \"/\"", "or ends with one"),
+            ("base_path = \"/tqhost/\"", "or ends with one"),
+            ("base_path = \"//evil.example\"", "single slashes"),
+            ("base_path = \"/a/../b\"", "single slashes"),
+            ("base_path = \"/a b\"", "single slashes"),
+            ("base_path = \"/v1/tqhost\"", "begins with /v1, as a path of the host itself does"),
+        ] {
+            let problem = problem(&format!("{ADMIN}{text}"));
+            assert!(problem.contains(why), "{text}: {problem}");
+        }
+    }
+}

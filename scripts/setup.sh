@@ -40,11 +40,14 @@ case ${1-} in --tests | --world)
     ;;
 esac
 
-# 4. A JDK for the example in Java, Node.js for the browser, and the program that checks units of systemd.
+# 4. A JDK for the example in Java, Node.js for the browser, the program that checks units of systemd, and a
+#    proxy with a client.
 if [ "${1-}" = --world ]; then
     command -v javac >/dev/null || missing+=(default-jdk-headless)
     command -v npm >/dev/null || missing+=(nodejs npm)
     command -v systemd-analyze >/dev/null || missing+=(systemd)
+    command -v nginx >/dev/null || missing+=(nginx-light)
+    command -v curl >/dev/null || missing+=(curl)
 fi
 
 if [ -n "${missing+some}" ]; then

@@ -9,6 +9,7 @@ mod browser;
 mod deploy;
 mod java;
 mod openapi;
+mod proxy;
 mod s3_server;
 mod search;
 #[allow(dead_code, unused_imports, reason = "the end-to-end tests use the rest")]

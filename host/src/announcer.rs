@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::Health;
+use crate::builds::short;
 use crate::clock::{ms, now_ms};
 use crate::jobs::JobBell;
 use crate::operations::jobs::is_under_way;
@@ -174,7 +175,7 @@ impl Announcer {
 
 /// The version that runs tasks, as queues count it.
 fn label(plugin: &PluginStatus) -> Option<String> {
-    Some(format!("{}@{}", plugin.name, plugin.digest.as_deref()?.get(..12)?))
+    Some(format!("{}@{}", plugin.name, short(plugin.digest.as_deref()?)))
 }
 
 impl AttemptWindow {
@@ -248,6 +249,7 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
         back_to: plugin.back_to,
         is_new: has_replaced && age_ms.is_some_and(|age| age < ms(NEW)),
         history: plugin.history.into_iter().map(host_change).collect(),
+        builds: plugin.builds,
     }
 }
 

@@ -10,6 +10,7 @@ mod announcer;
 mod api;
 mod app;
 mod blobs;
+mod builds;
 mod chain;
 mod cli;
 mod clock;

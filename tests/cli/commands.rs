@@ -564,6 +564,11 @@ fn plugins_show_versions_and_figures() {
                 "back_to",
                 "is_new",
                 "history",
+                "label",
+                "commit",
+                "built_at",
+                "author",
+                "builds",
             ],
         );
         assert_eq!(

@@ -203,8 +203,8 @@ fn the_tour_of_the_readme_runs_as_it_stands() {
             done.push(status);
         } else if line.contains(&task) && !task.is_empty() && !line.contains("requeue") {
             assert!(ran.stdout.contains(&task), "{line}: {ran:?}");
-        } else if line.starts_with("cp new.wasm") {
-            files::loaded(host.as_ref().expect("the host runs"), &new);
+        } else if line.starts_with("tqhost deploy") {
+            assert!(ran.stdout.contains("version v2 (") && ran.stdout.contains("taken"), "{ran:?}");
         }
     }
     assert_eq!(done, ["COMPLETED", "FAILED"], "a resume, and one without text");

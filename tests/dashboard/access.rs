@@ -10,7 +10,7 @@ use crate::support::http::{self, Events, Response};
 use crate::support::{Bench, Host, eventually};
 
 /// The pages, and for each change its path.
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 8] = [
     "/",
     "/queues/work",
     "/queues/work/drain",
@@ -18,6 +18,7 @@ const PAGES: [&str; 7] = [
     "/queues/work/dead",
     "/queues/work/dead/confirm?what=purge",
     "/plugins",
+    "/plugins/missing",
 ];
 
 /// The routes of all changes, as the router has them.

@@ -70,7 +70,8 @@ fn markup_shows_as_text_wherever_it_stands() {
         "name": MARKUP, "state": MARKUP, "version": MARKUP, "error": MARKUP, "loaded_at": 1, "compile_ms": 1,
         "from_cache": false, "bytes": 1, "attempts": 1, "failures": 0, "peak_memory": 0, "reloads": 0,
         "failed_reloads": 0,
-        "history": [{ "at": 1, "what": MARKUP, "version": MARKUP, "took_ms": 1, "reason": MARKUP }]
+        "history": [{ "at": 1, "what": MARKUP, "version": MARKUP, "took_ms": 1, "reason": MARKUP }],
+        "builds": { MARKUP: { "label": MARKUP, "commit": MARKUP, "author": MARKUP } }
     });
     let queue = json!({
         "name": "work", "state": MARKUP, "running": 0, "completed": 0, "retried": 0, "dead": 0, "rate": 0.0
@@ -94,7 +95,8 @@ fn markup_shows_as_text_wherever_it_stands() {
     let encoded =
         percent_encoding::utf8_percent_encode(MARKUP, percent_encoding::NON_ALPHANUMERIC).to_string();
     is_text(&browser, "/", 2);
-    is_text(&browser, "/plugins", 9);
+    is_text(&browser, "/plugins", 3);
+    is_text(&browser, &format!("/plugins/{encoded}"), 9);
     is_text(&browser, "/queues/work", 7);
     is_text(&browser, "/queues/work?state=running", 4);
     is_text(&browser, "/queues/work?state=dead", 3);
@@ -138,7 +140,7 @@ fn the_reason_of_an_order_shows_as_text() {
     let version = digest(&guest("echo"));
     bench.tqhost(&["rollback", "echo", "--version", &version, "--why", MARKUP]).ok();
     let (browser, why) = (Browser::new(&host), format!("withdrawn: {ESCAPED}"));
-    for path in ["/plugins", "/", "/queues/work"] {
+    for path in ["/plugins/echo", "/", "/queues/work"] {
         eventually("the host has obeyed", || browser.page(path).contains(&why).then_some(()));
         is_text(&browser, path, 1);
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Browser, encoded, form, form_token, hidden, job_over, led_to, text};
+use super::{Browser, form, form_token, hidden, job_over, led_to, text};
 use crate::support::files::{digest, guest, loaded, put};
 use crate::support::http::send;
 use crate::support::{Bench, Held, Host, eventually};
@@ -145,32 +145,45 @@ fn pause_resume_and_reload_by_forms() {
     let host = bench.host();
     let browser = Browser::new(&host);
     let plugins = eventually("the plugin has failed", || {
-        let page = browser.page("/plugins");
-        (text(&page).contains("failed") && page.contains("Reload echo")).then_some(page)
+        let page = browser.page("/plugins/echo");
+        (text(&page).contains("failed") && page.contains("Look at its file now")).then_some(page)
     });
-    assert!(text(&browser.page("/")).contains("plugin echo: It is failed on"), "an alarm");
+    let overview = browser.page("/");
+    assert!(text(&overview).contains("plugin echo: It is failed on"), "an alarm");
+    assert!(overview.contains("<a href=\"/plugins/echo\">plugin "), "it leads to the plugin: {overview}");
+    assert_eq!(browser.get("/plugins/nothing").status, 404);
     bench.install("echo", "echo");
     let reloading = led_to(&browser.press(&plugins, "/plugins/echo/reload", &[]));
-    assert_eq!(reloading, "/plugins?done=reloading");
+    assert_eq!(reloading, "/plugins/echo?done=reloading");
     assert!(text(&browser.page(&reloading)).contains("All hosts look at the file of the plugin"));
     let is_shown = |what: &str| {
-        eventually(what, || text(&browser.page("/plugins")).contains(what).then_some(()));
+        eventually(what, || {
+            let page = browser.page("/plugins/echo");
+            text(&page).contains(what).then_some(page)
+        })
     };
-    is_shown("active");
-    let plugins = browser.page("/plugins");
-    let (version, why) = (digest(&guest("echo")), encoded(&[("why", "<b>wrong</b> totals")]));
-    assert!(hidden(&form(&plugins, "/plugins/echo/rollback")).contains(&("version".into(), version.clone())));
-    let confirm = browser.page(&format!("/plugins/echo/rollback?version={version}&{why}"));
+    let plugin = is_shown("Roll back…");
+    let version = digest(&guest("echo"));
+    let named = [("version".to_owned(), version.clone())];
+    assert_eq!(hidden(&form(&plugin, "/plugins/echo/rollback")), named);
+    let confirm = browser.page(&format!("/plugins/echo/rollback?version={version}"));
     let asks = format!("{} stops on 1 host with no version to go back to", &version[..12]);
     assert!(text(&confirm).contains(&asks), "{}", text(&confirm));
-    let withdrawn = browser.press(&confirm, "/plugins/echo/rollback", &[]);
-    assert_eq!(led_to(&withdrawn), "/plugins?done=withdrawn");
+    assert_eq!(browser.press(&confirm, "/plugins/echo/rollback", &[]).status, 422, "without a reason");
+    let why = [("why", "<b>wrong</b> totals")];
+    let withdrawn = browser.press(&confirm, "/plugins/echo/rollback", &why);
+    assert_eq!(led_to(&withdrawn), "/plugins/echo?done=withdrawn");
     is_shown("withdrawn: <b>wrong</b> totals; there is no other version");
-    let again = browser.press(&confirm, "/plugins/echo/rollback", &[]);
+    assert!(text(&browser.page("/plugins")).contains("quarantined"), "a row for the plugin");
+    let again = browser.press(&confirm, "/plugins/echo/rollback", &why);
     let told = text(&again.body);
     assert!(again.status == 409 && told.contains("ago by anybody"), "{again:?}");
-    assert_eq!(led_to(&browser.press(&plugins, "/plugins/echo/lift", &[])), "/plugins?done=lifted");
-    is_shown("active");
+    let plugin = is_shown("Lift…");
+    assert_eq!(hidden(&form(&plugin, "/plugins/echo/lift")), named);
+    let confirm = browser.page(&format!("/plugins/echo/lift?version={version}"));
+    assert!(text(&confirm).contains(&format!("{} may run again on 1 host.", &version[..12])), "{confirm}");
+    assert_eq!(led_to(&browser.press(&confirm, "/plugins/echo/lift", &[])), "/plugins/echo?done=lifted");
+    is_shown("active on 1 host");
     let page = browser.page("/queues/work");
     let paused = led_to(&browser.press(&page, "/queues/work/pause", &[]));
     let page = browser.page(&paused);

@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tqhost::testing::queue::script::{self, Script, ScriptKind};
 
+use crate::support::bench::guest_path;
 use crate::support::web::Service;
 use crate::support::{Bench, Host, Ran, RedisServer, Web, eventually, files};
 
@@ -284,6 +285,7 @@ fn commands(delayed: &str, waiting: &str, running: &str, file: &str) -> Vec<(Str
         format!("retry waits {delayed}"),
         format!("cancel waits {waiting}"),
         format!("cancel track {running}"),
+        format!("deploy {}", guest_path("echo").display()),
     ]);
     let refused = ["enqueue waits n=1".to_owned(), "enqueue waits n=1 --delay 1s".to_owned()];
     let refused =

@@ -10,6 +10,8 @@ use tqhost::testing::config::Config;
 use tqhost::testing::queue::{Queue, Redis};
 
 use crate::dashboard::{Browser, form_token};
+use crate::support::bench::guest_path;
+use crate::support::files::{digest, guest};
 use crate::support::http::{self, Events};
 use crate::support::{Bench, Held, Host, Places, eventually};
 
@@ -180,6 +182,7 @@ fn every_part_works_with_the_least_rights() {
         roles.run("host", &["cancel", "work", &waits]).ok();
         roles.run("host", &["resume", "work"]).ok();
         roles.run("host", &["reload", "echo"]).ok();
+        roles.run("host", &["deploy", guest_path("echo").to_str().expect("a path")]).ok();
         until(&format!("tq:{{work}}:task:{waits}"), "CANCELLED");
         // A host dies with a task, and another one takes it over.
         let url = held.task()[0].1.to_owned();
@@ -296,7 +299,10 @@ fn the_api_and_the_dashboard_need_no_more_than_the_rights_of_a_host() {
     // The dashboard comes first, because the requests to the API leave nothing to act upon.
     let browser = Browser::new(&host);
     browser.page("/");
-    browser.page("/plugins");
+    for page in ["", "/echo", "/echo/rollback?version=", "/echo/lift?version="] {
+        let version = if page.ends_with('=') { digest(&guest("echo")) } else { String::new() };
+        browser.page(&format!("/plugins{page}{version}"));
+    }
     for queue in queues {
         let states = ["queued", "running", "delayed", "held", "dead", "ended"];
         for state in states {

@@ -2,6 +2,7 @@
 //!
 //! Not here: what a handler does in a task (`handlers`).
 
+mod builds;
 mod compiling;
 mod files;
 mod good_versions;

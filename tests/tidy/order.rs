@@ -22,6 +22,7 @@ const ORDER: [&str; 33] = [
     "mask",
     "effects",
     "task",
+    "builds",
     "logging",
     "shutdown",
     "supervisor",

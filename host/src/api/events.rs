@@ -84,6 +84,8 @@ struct PluginEventView<'e> {
     plugin: &'e str,
     what: &'static str,
     version: Option<&'e str>,
+    /// The name that people gave the version.
+    label: Option<&'e str>,
     reason: Option<&'e str>,
     /// When it happened, by the host's clock.
     at: u64,
@@ -405,6 +407,7 @@ impl HostTail {
                     plugin: &plugin.name,
                     what: what.into_str(),
                     version: digest.as_deref(),
+                    label: digest.as_ref().and_then(|digest| plugin.builds.of(digest)?.label.as_deref()),
                     reason: reason.as_deref(),
                     at: *at_ms,
                 };

@@ -34,7 +34,7 @@ pub(super) struct PluginList {
 pub(super) async fn list_plugins(State(api): State<Api>) -> Result<Json<PluginList>, ApiProblem> {
     let link = api.link().await?;
     let hosts = hosts::list(link).await?;
-    let versions = history::versions(&api.queues(), link).await?;
+    let versions = history::versions(&api.queues(), link, &hosts).await?;
     Ok(Json(PluginList { hosts: hosts.len(), plugins: plugin_rows(&hosts), versions }))
 }
 

@@ -16,7 +16,7 @@ use crate::admin::tokens::Caller;
 use crate::clock::now_ms;
 use crate::config::units::parse_duration;
 use crate::operations::history::{HistoryView, history};
-use crate::operations::{self, OperationError, Pausing, QueueView, pause, resume};
+use crate::operations::{self, OperationError, Pausing, QueueView, known_builds, pause, resume};
 use crate::queue::{Queue, hosts};
 
 /// All queues of the configuration.
@@ -106,7 +106,8 @@ pub(super) async fn queue_history(
 ) -> Result<Json<HistoryView>, ApiProblem> {
     let minutes = query.minutes()?;
     let queue = api.queue(&name).await?;
-    Ok(Json(HistoryView::of(&name, &history(&queue, minutes).await?)))
+    let builds = known_builds(&hosts::list_known(&queue.link).await?);
+    Ok(Json(HistoryView::of(&name, &history(&queue, minutes).await?, &builds)))
 }
 
 /// Lets all hosts stop claiming tasks of a queue; what runs goes on

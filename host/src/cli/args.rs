@@ -13,6 +13,7 @@ use strum::VariantNames as _;
 
 use super::changes::ChangesArgs;
 use super::control::{LiftArgs, PauseArgs, ReloadArgs, ResumeArgs, RollbackArgs};
+use super::deploy::DeployArgs;
 use super::doctor::DoctorArgs;
 use super::filters::{DeadFilterArgs, TaskFilterArgs};
 use super::jobs::JobsArgs;
@@ -100,6 +101,8 @@ pub(super) enum Command {
         #[arg(value_name = "PLUGIN")]
         plugin: Option<String>,
     },
+    /// Put a version of a plugin in place, and wait until every host has taken or refused it
+    Deploy(DeployArgs),
     /// Withdraw a version of a plugin: all hosts go back to the good version before it
     Rollback(RollbackArgs),
     /// Let a version of a plugin run again that was withdrawn, or that hosts have rolled back

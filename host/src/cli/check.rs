@@ -8,14 +8,16 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use anyhow::Context;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::exit::CommandError;
-use super::files::{self, PluginFile, short};
+use super::files::{self, PluginFile};
 use super::output::{Out, Paint, Tone, sheet};
 use super::{schedule, text};
 use crate::app;
 use crate::blobs::Blobs;
+use crate::builds::BuildNote;
 use crate::chain::chain;
 use crate::clock;
 use crate::config::units::show_duration;
@@ -54,6 +56,10 @@ struct CheckedPlugin {
     file: String,
     bytes: Option<u64>,
     version: Option<String>,
+    #[serde(flatten)]
+    build: BuildNote,
+    /// Why the build is not known, although the file tells one.
+    build_error: Option<String>,
     queues: Vec<String>,
     exports: Vec<String>,
     imports: Vec<String>,
@@ -361,6 +367,8 @@ fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> CheckedPlugin {
         file: path.display().to_string(),
         bytes: None,
         version: None,
+        build: BuildNote::default(),
+        build_error: None,
         queues,
         exports: Vec::new(),
         imports: Vec::new(),
@@ -381,6 +389,7 @@ fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> CheckedPlugin {
                 .and_then(|()| sandbox.compile(&content.bytes))
                 .and_then(|code| sandbox.load(&code, &grants));
             view.version = Some(content.digest);
+            (view.build, view.build_error) = (content.build, content.build_error);
             loaded.err().map(|error| chain(&error))
         }
     };
@@ -434,7 +443,8 @@ fn render_plugin(plugin: &CheckedPlugin, paint: Paint) -> String {
     let mut lines = vec![("state", state), ("file", plugin.file.clone())];
     if let (Some(bytes), Some(version)) = (plugin.bytes, &plugin.version) {
         lines.push(("size", text::size(bytes)));
-        lines.push(("version", short(version).to_owned()));
+        lines.push(("version", text::escape(&plugin.build.words(version))));
+        lines.push(("build", build_words(plugin)));
     }
     lines.push(("exports", by_package(&plugin.exports)));
     lines.push(("imports", by_package(&plugin.imports)));
@@ -448,6 +458,16 @@ fn render_plugin(plugin: &CheckedPlugin, paint: Paint) -> String {
     }
     lines.retain(|(_, value)| !value.is_empty());
     format!("{}\n{}", paint.tone(Tone::Title, &format!("plugin {}", plugin.plugin)), sheet(paint, &lines))
+}
+
+/// The build without its label, in words.
+fn build_words(plugin: &CheckedPlugin) -> String {
+    let BuildNote { commit, built_at, author, .. } = &plugin.build;
+    let commit = commit.as_ref().map(|commit| format!("commit {commit}"));
+    let at = built_at.map(|ms| text::local(ms, &TimeZone::UTC, "%Y-%m-%d %H:%M:%S UTC"));
+    let author = author.as_ref().map(|author| format!("by {author}"));
+    let known = [commit, at, author, plugin.build_error.clone()].into_iter().flatten();
+    text::escape(&known.collect::<Vec<_>>().join(", "))
 }
 
 /// Interfaces of one package on one line: `wasi:io@0.2.6  poll, error, streams`.

@@ -160,6 +160,11 @@ pub(super) async fn each_queue<V: Serialize>(
     if are_well && results.failed.is_empty() { Ok(()) } else { Err(CommandError::Reported) }
 }
 
+/// Whether the private Redis of a host does not run: no host runs, and nothing can be asked.
+pub(super) fn is_embedded_down(config: &Config) -> bool {
+    matches!(config.redis, config::RedisServer::Embedded) && !embedded::socket_path(&config.data_dir).exists()
+}
+
 /// Connects to the Redis of the configuration, and checks that it can be used.
 pub(super) async fn connect(config: &Config) -> Result<Link, CommandError> {
     let link = app::open_redis(config)?.link();

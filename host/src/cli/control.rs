@@ -15,10 +15,9 @@ use serde::Serialize;
 use super::confirm::confirm;
 use super::context::{NamedQueues, QueueEnd, connect, each_queue};
 use super::exit::CommandError;
-use super::files::short;
 use super::output::Out;
 use super::progress::{CommandProgress, StepEnd};
-use super::text::plural;
+use super::text::{self, plural};
 use crate::config::Config;
 use crate::config::units::parse_duration;
 use crate::operations::{self, OrderView, Pausing, ReloadView, patiently};
@@ -163,13 +162,13 @@ pub(super) async fn roll_back(
     let link = connect(config).await?;
     let view = match version {
         Some(seen) if !dry_run => operations::withdraw(&link, &plugin, &seen, &why, &operator()).await?,
-        version => operations::withdraw_preview(&link, &plugin, version.as_deref(), &why).await?,
+        version => operations::withdraw_preview(&link, &plugin, version.as_deref(), Some(&why)).await?,
     };
     let (view, dry_run) = match (dry_run, &view.order.by) {
         // The question names the version that is withdrawn, also if another operator is quicker.
         (false, by) if by.is_empty() => {
             let (seen, words) = (view.order.version.clone(), withdrawn(&view, true));
-            let question = format!("version {} of {plugin} {words}. Roll it back?", short(&seen));
+            let question = format!("version {} of {plugin} {words}. Roll it back?", shown(&view, &seen));
             confirm(&question, &format!("--version {seen}"), "nothing was rolled back").await?;
             let by = operator();
             let given = operations::withdraw(&link, &plugin, &seen, &why, &by);
@@ -196,13 +195,18 @@ pub(super) fn operator() -> String {
     format!("{}@{}", user.unwrap_or_else(|| uid.to_string()), host.unwrap_or_else(|| "a host".to_owned()))
 }
 
+/// A version that an order names, as people are shown it.
+fn shown(view: &OrderView, version: &str) -> String {
+    text::escape(&view.builds.words(version))
+}
+
 /// Tells what becomes of the hosts that run the version.
 fn withdrawn(view: &OrderView, dry_run: bool) -> String {
     let (back, waiting) = (view.hosts_back.unwrap_or_default(), view.hosts_waiting.unwrap_or_default());
     let mut parts = Vec::new();
     if back > 0 {
-        let (hosts, stops) = (plural(back as u64, "host"), short(&view.order.version));
-        let starts: Vec<&str> = view.back_to.iter().flatten().map(|version| short(version)).collect();
+        let (hosts, stops) = (plural(back as u64, "host"), shown(view, &view.order.version));
+        let starts: Vec<String> = view.back_to.iter().flatten().map(|version| shown(view, version)).collect();
         // Hosts of an older tqhost do not tell.
         let starts = if starts.is_empty() { "the version before it".to_owned() } else { starts.join(" or ") };
         let when = if dry_run { "" } else { " within seconds" };
@@ -242,7 +246,7 @@ fn ordered(view: &OrderView, what: &str, out: &mut Out) {
     if out.json {
         return out.json(view);
     }
-    out.line(format!("version {} of {} {what}", short(&view.order.version), view.plugin));
+    out.line(format!("version {} of {} {what}", shown(view, &view.order.version), view.plugin));
 }
 
 pub(super) async fn reload(config: &Config, args: ReloadArgs, out: &mut Out) -> Result<(), CommandError> {
@@ -271,7 +275,10 @@ fn reloaded(ReloadView { plugin, hosts, .. }: &ReloadView, dry_run: bool) -> Str
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::builds::{BuildNote, Builds};
     use crate::queue::orders::VersionOrder;
 
     #[test]
@@ -282,7 +289,19 @@ mod tests {
             let (hosts_back, hosts_waiting) = (Some(back), Some(waiting));
             let back_to = Some(["cd".to_owned()].into());
             let plugin = "p".to_owned();
-            withdrawn(&OrderView { plugin, order, hosts: 9, hosts_back, hosts_waiting, back_to }, dry_run)
+            let mut builds = Builds::default();
+            builds.add("cd", BuildNote { label: Some("v1.3".to_owned()), ..BuildNote::default() });
+            let view = OrderView {
+                plugin,
+                order,
+                hosts: 9,
+                hosts_back,
+                hosts_waiting,
+                back_to,
+                running: BTreeSet::new(),
+                builds,
+            };
+            withdrawn(&view, dry_run)
         };
         assert_eq!(of(1, 0, false), "is withdrawn: ab stops, cd starts on 1 host within seconds");
         let waits = "would be withdrawn: 1 host has nothing to go back to: its queues would wait";

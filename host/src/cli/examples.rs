@@ -58,6 +58,8 @@ const EXAMPLES: &[&str] = &[
     "tqhost jobs stop 7c1e93d04ab2",
     "tqhost plugins",
     "tqhost plugins resume-analyze",
+    "tqhost deploy build/resume-analyze.wasm --label v1.4",
+    "tqhost deploy handler.wasm --plugin resume-analyze --label v1.4 --wait 5m",
     "tqhost rollback resume-analyze --why 'it writes wrong totals' --dry-run",
     "tqhost lift resume-analyze",
     "tqhost reload resume-analyze",

@@ -11,7 +11,10 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use super::text;
+use crate::builds::BuildNote;
 use crate::config::Config;
+use crate::plugins;
 
 /// Files larger than this are not read: no host takes them.
 const MAX_FILE: u64 = 64 << 20;
@@ -33,6 +36,16 @@ pub(super) struct FileContent {
     pub bytes: Vec<u8>,
     /// SHA-256 in hexadecimal: the plugin's version.
     pub digest: String,
+    pub build: BuildNote,
+    /// Why the file's build is not known, although it tells one.
+    pub build_error: Option<String>,
+}
+
+impl FileContent {
+    /// The version as people are shown it.
+    pub(super) fn version(&self) -> String {
+        text::escape(&self.build.words(&self.digest))
+    }
 }
 
 /// Every plugin that the configuration names. Plugins of queues come first.
@@ -71,12 +84,11 @@ fn content(path: &Path) -> io::Result<FileContent> {
     for byte in Sha256::digest(&bytes) {
         let _ = write!(digest, "{byte:02x}");
     }
-    Ok(FileContent { bytes, digest })
-}
-
-/// The first 12 digits of a digest, for display.
-pub(super) fn short(digest: &str) -> &str {
-    digest.get(..12).unwrap_or(digest)
+    let (build, build_error) = match plugins::build_of(path, &bytes, &digest) {
+        Ok(build) => (build, None),
+        Err(why) => (BuildNote::default(), Some(why)),
+    };
+    Ok(FileContent { bytes, digest, build, build_error })
 }
 
 #[cfg(test)]
@@ -106,7 +118,7 @@ pub(super) mod tests {
         let file = read(&config, "p");
         assert_eq!(file.queues, ["a", "c"]);
         let content = file.content.expect("a file").expect("readable");
-        assert_eq!((content.bytes.as_slice(), short(&content.digest)), (b"abc".as_slice(), "ba7816bf8f01"));
+        assert_eq!((content.bytes.as_slice(), &*content.version()), (b"abc".as_slice(), "ba7816bf8f01"));
         assert!(read(&config, "b").content.is_none());
     }
 }

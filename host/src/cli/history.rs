@@ -14,11 +14,13 @@ use super::table::{Cell, Column, TextTable};
 use super::text;
 use crate::config::Config;
 use crate::operations::history::{HistoryView, OVERVIEW, SpanView, history};
-use crate::operations::patiently;
+use crate::operations::{known_builds, patiently};
+use crate::queue::hosts;
 
 pub(super) async fn run(config: &Config, name: &str, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, name).await?;
-    let view = HistoryView::of(name, &patiently(|| history(&queue, OVERVIEW)).await?);
+    let builds = known_builds(&patiently(|| hosts::list_known(&queue.link)).await?);
+    let view = HistoryView::of(name, &patiently(|| history(&queue, OVERVIEW)).await?, &builds);
     if out.json {
         out.json(&view);
     } else if view.minutes.iter().any(|minute| has_counts(&minute.counted)) {

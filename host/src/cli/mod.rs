@@ -19,6 +19,7 @@ mod complete;
 mod control;
 mod dead;
 mod dead_groups;
+mod deploy;
 mod doctor;
 mod drain;
 mod enqueue;
@@ -229,6 +230,7 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result
             Command::Dead(command) => dead::run(&config, command, &mut out).await,
             Command::Changes(args) => changes::run(&config, args, &mut out).await,
             Command::Jobs(args) => jobs::run(&config, args, &mut out).await,
+            Command::Deploy(args) => deploy::run(&config, args, &mut out).await,
             Command::Rollback(args) => control::roll_back(&config, args, &mut out).await,
             Command::Lift(args) => control::lift(&config, args, &mut out).await,
             Command::Reload(args) => control::reload(&config, args, &mut out).await,

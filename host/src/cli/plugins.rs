@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::context::connect;
+use super::context::{connect, is_embedded_down};
 use super::exit::CommandError;
-use super::files::{self, short};
+use super::files;
 use super::output::{Out, Paint, Tone};
 use super::table::{Cell, Column, TextTable};
 use super::text;
+use crate::builds::BuildNote;
 use crate::clock;
-use crate::config::{self, Config};
-use crate::embedded;
+use crate::config::Config;
 use crate::operations::history::{self, VersionView};
 use crate::operations::{PluginView, plugin_rows};
 use crate::queue::hosts;
@@ -39,20 +39,21 @@ pub(super) struct FileView {
     pub file: String,
     pub bytes: Option<u64>,
     pub version: Option<String>,
+    #[serde(flatten)]
+    pub build: BuildNote,
     pub error: Option<String>,
 }
 
 pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
     let names: Vec<String> =
         files::plugin_names(config).into_iter().filter(|name| only.is_none_or(|only| only == name)).collect();
-    // The embedded Redis runs only while its host runs.
-    let is_down = matches!(config.redis, config::RedisServer::Embedded)
-        && !embedded::socket_path(&config.data_dir).exists();
-    let (hosts, versions) = if is_down {
+    let (hosts, versions) = if is_embedded_down(config) {
         (Vec::new(), Vec::new())
     } else {
         let link = connect(config).await?;
-        (hosts::list(&link).await?, history::versions(&config.queues, &link).await?)
+        let hosts = hosts::list(&link).await?;
+        let versions = history::versions(&config.queues, &link, &hosts).await?;
+        (hosts, versions)
     };
     let mut plugins = plugin_rows(&hosts);
     plugins.retain(|row| only.is_none_or(|only| row.plugin.name == only));
@@ -95,6 +96,7 @@ fn file(config: &Config, name: &str) -> FileView {
         file: file.path.display().to_string(),
         bytes: None,
         version: None,
+        build: BuildNote::default(),
         error: None,
     };
     match file.content {
@@ -102,6 +104,7 @@ fn file(config: &Config, name: &str) -> FileView {
         Some(Err(error)) => view.error = Some(error.to_string()),
         Some(Ok(content)) => {
             (view.bytes, view.version) = (Some(content.bytes.len() as u64), Some(content.digest));
+            view.build = content.build;
         }
     }
     view
@@ -127,13 +130,14 @@ pub(super) fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     );
     let none = || text::NONE.to_owned();
     let mut errors = Vec::new();
-    for PluginView { host, plugin } in rows {
+    for PluginView { host, build, plugin } in rows {
         let tone = match plugin.state.as_str() {
             "active" => Tone::Good,
             "missing" => Tone::Warning,
             _ => Tone::Bad,
         };
-        let mut version = plugin.version.as_deref().map_or_else(none, |version| text::escape(short(version)));
+        let mut version =
+            plugin.version.as_deref().map_or_else(none, |version| text::escape(&build.words(version)));
         if plugin.on_probation {
             version.push_str(" (on probation)");
         }
@@ -187,7 +191,7 @@ pub(super) fn render_versions(versions: &[VersionView], paint: Paint) -> String 
     );
     for of in versions {
         table.row([
-            text::escape(&of.version).into(),
+            text::escape(&of.words()).into(),
             of.attempts.into(),
             of.completed.into(),
             of.retried.into(),
@@ -215,10 +219,11 @@ pub(super) fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> 
     let none = || text::NONE.to_owned();
     let mut changes: Vec<_> = rows
         .iter()
-        .flat_map(|row| row.plugin.history.iter().rev().map(move |change| (row.host.as_str(), change)))
+        .flat_map(|row| row.plugin.history.iter().rev().map(move |change| (row, change)))
         .collect();
     changes.sort_by_key(|(_, change)| std::cmp::Reverse(change.at));
-    for (host, change) in changes {
+    for (PluginView { host, plugin, .. }, change) in changes {
+        let version = |version: &String| text::escape(&plugin.builds.words(version));
         let tone = match change.what.as_str() {
             "failed" | "self-check-failed" | "rolled-back" | "quarantined" => Tone::Bad,
             "removed" => Tone::Warning,
@@ -228,7 +233,7 @@ pub(super) fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> 
             text::ago(change.at, now_ms).into(),
             text::escape(host).into(),
             Cell::tone(text::escape(&change.what), tone),
-            change.version.as_deref().map_or_else(none, |version| text::escape(short(version))).into(),
+            change.version.as_ref().map_or_else(none, version).into(),
             change.took_ms.map_or_else(none, |ms| text::took(Duration::from_millis(ms))).into(),
             change.reason.as_deref().map_or_else(none, text::escape).into(),
         ]);
@@ -243,7 +248,7 @@ pub(super) fn render_files(files: &[FileView], paint: Paint) -> String {
     );
     for file in files {
         let version = match (&file.version, &file.error) {
-            (Some(version), _) => Cell::from(short(version)),
+            (Some(version), _) => Cell::from(text::escape(&file.build.words(version))),
             (None, error) => Cell::tone(error.as_deref().unwrap_or(text::NONE), Tone::Warning),
         };
         let size = file.bytes.map_or_else(|| text::NONE.to_owned(), text::size);
@@ -255,6 +260,7 @@ pub(super) fn render_files(files: &[FileView], paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::builds::Builds;
     use crate::queue::hosts::{HostChange, HostInfo, HostPlugin};
 
     const PLAIN: Paint = Paint { colour: false, width: None };
@@ -268,6 +274,14 @@ mod tests {
             took_ms: Some(1234),
             reason: reason.map(str::to_owned),
         }
+    }
+
+    /// The label of the version that is active.
+    fn builds() -> Builds {
+        let mut builds = Builds::default();
+        let (label, commit) = (Some("v1.4".to_owned()), Some("5e1f0c2".to_owned()));
+        builds.add("3f1c0aa2b7d4e5f60718", BuildNote { label, commit, ..BuildNote::default() });
+        builds
     }
 
     fn host() -> HostInfo {
@@ -294,6 +308,7 @@ mod tests {
             back_to: None,
             is_new: false,
             history: vec![change("loaded", None), change("rolled-back", Some("it spoiled\n6 tasks"))],
+            builds: builds(),
         };
         let error = Some("it exports no\nhandler".to_owned());
         let failed = HostPlugin {
@@ -334,6 +349,7 @@ mod tests {
     fn version() -> VersionView {
         VersionView {
             version: "resume-analyze@3f1c0aa2b7d4".into(),
+            label: Some("v1.4".into()),
             attempts: 120,
             completed: 80,
             retried: 10,
@@ -351,8 +367,8 @@ mod tests {
     #[test]
     fn outcomes_of_a_version() {
         insta::assert_snapshot!(render_versions(&[version()], PLAIN), @r"
-        VERSION                      ATTEMPTS  COMPLETED  RETRIED  REJECTED  FAILED  OTHERS
-        resume-analyze@3f1c0aa2b7d4       120         80       10        20       7       3
+        VERSION                             ATTEMPTS  COMPLETED  RETRIED  REJECTED  FAILED  OTHERS
+        resume-analyze v1.4 (3f1c0aa2b7d4)       120         80       10        20       7       3
         ");
     }
 

@@ -7,15 +7,19 @@ use jiff::tz::TimeZone;
 use serde_json::json;
 use unicode_width::UnicodeWidthStr as _;
 
+use super::deploy::render_verdicts;
 use super::output::Paint;
 use super::plugins::{FileView, render_files, render_history, render_versions};
 use super::{changes, dead, dead_groups, doctor, history, jobs, plugins, queues, status, tasks};
+use crate::builds::{BuildNote, Builds};
 use crate::config::Config;
 use crate::doctor::DoctorReport;
 use crate::operations::changes::{ChangeKind, ChangeView};
 use crate::operations::history::{HistoryView, MinuteView, Percentiles, SpanView, VersionView};
 use crate::operations::jobs::BulkJob;
-use crate::operations::{DeadView, GroupBy, ListedTask, QueueView, TaskGroup, TaskGroups, plugin_rows};
+use crate::operations::{
+    DeadView, GroupBy, HostVerdict, ListedTask, QueueView, Taken, TaskGroup, TaskGroups, plugin_rows,
+};
 use crate::queue::attempts::FailedAttempt;
 use crate::queue::census::Consumer;
 use crate::queue::hosts::{HostChange, HostInfo, HostPlugin, HostQueue};
@@ -37,6 +41,20 @@ fn version() -> String {
 
 fn words() -> String {
     "an error that says very much, even with 日本語 in it ".repeat(12)
+}
+
+/// The longest label.
+fn builds() -> Builds {
+    let mut builds = Builds::default();
+    let build = BuildNote { label: Some("label".repeat(12)), ..BuildNote::default() };
+    builds.add("3f1c0aa2b7d4e5f60718", build);
+    builds
+}
+
+/// The verdict of a host about a version that was deployed.
+fn verdict() -> HostVerdict {
+    let (state, on_probation) = (Taken::Active, true);
+    HostVerdict { host: hosts()[0].id.clone(), state, on_probation, why: Some(words()) }
 }
 
 fn hosts() -> Vec<HostInfo> {
@@ -83,6 +101,7 @@ fn hosts() -> Vec<HostInfo> {
         back_to: None,
         is_new: false,
         history: vec![change],
+        builds: builds(),
     };
     let host = HostInfo {
         id: format!("{}-4194304-bc8134e199e3", name()),
@@ -180,6 +199,7 @@ fn groups(by: GroupBy, example: &str) -> TaskGroups {
 fn versions() -> Vec<VersionView> {
     vec![VersionView {
         version: version(),
+        label: Some("label".repeat(12)),
         attempts: u64::MAX,
         completed: u64::MAX,
         retried: u64::MAX,
@@ -228,6 +248,7 @@ fn files() -> Vec<FileView> {
         file: format!("/srv/{}/{}.wasm", "a-long-folder/".repeat(20), name()),
         bytes: Some(u64::MAX),
         version: version.map(str::to_owned),
+        build: builds().of("3f1c0aa2b7d4").cloned().unwrap_or_default(),
         error,
     };
     vec![file(Some("3f1c0aa2b7d4e5f60718"), None), file(None, Some(words()))]
@@ -264,6 +285,7 @@ fn tables(paint: Paint) -> Vec<(&'static str, String)> {
         ("plugins: outcomes", render_versions(&versions(), paint)),
         ("plugins: changes", render_history(&rows, NOW, paint)),
         ("plugins: files", render_files(&files(), paint)),
+        ("deploy", render_verdicts(&[verdict()], paint)),
         ("doctor", doctor::places(&name(), &report, paint)),
         ("status", status::failed(&attempts(), &zone, paint)),
         ("tasks", tasks::table(&[task(ID)], &[], NOW, paint)),

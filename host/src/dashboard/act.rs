@@ -11,7 +11,7 @@ use maud::{Markup, html};
 
 use super::jobs::{job_path, verb};
 use super::layout::{form_token, page, samples};
-use super::plugins::operator;
+use super::orders::operator;
 use super::problem::PageProblem;
 use super::queue::invalid;
 use super::session::Visitor;

@@ -12,7 +12,7 @@ use super::problem::PageProblem;
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, data, data_or_none, moment};
-use super::values::{Values, link, queue_path};
+use super::values::{Values, plugin_path, queue_path};
 use crate::admin::base_path::at;
 use crate::clock::now_ms;
 use crate::operations::changes::{self, ChangeView};
@@ -69,7 +69,7 @@ fn subject(change: &ChangeView) -> Markup {
     html! {
         @match (&change.queue, &change.plugin) {
             (Some(queue), _) => a href=(queue_path(queue)) { (data(queue)) },
-            (None, Some(plugin)) => a href=(link(&at("/changes"), &[("plugin", plugin)])) { (data(plugin)) },
+            (None, Some(plugin)) => a href=(plugin_path(plugin)) { (data(plugin)) },
             (None, None) => (NONE),
         }
     }

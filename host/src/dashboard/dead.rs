@@ -15,12 +15,15 @@ use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{data, data_or_none, moment, plural, version};
 use super::values::{Values, dead_path, link, queue_path, task_path};
+use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::config::QueueRules;
-use crate::operations::{DeadList, GroupBy, GroupKind, TaskGroup, TaskGroups, dead_list, task_groups};
-use crate::queue::Reason;
+use crate::operations::{
+    DeadList, GroupBy, GroupKind, TaskGroup, TaskGroups, dead_list, known_builds, task_groups,
+};
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::listing::ListedState;
+use crate::queue::{Reason, hosts};
 
 /// Dead letters on a page.
 const LETTERS: usize = 25;
@@ -38,6 +41,8 @@ pub(super) async fn show(
     let by = GroupKind::Property(GroupBy::Cause);
     let groups = task_groups(&queue, ListedState::Dead, &filter, by, None, GROUPS).await?;
     let list = dead_list(&queue, &filter, values.get("cursor"), LETTERS, false).await?;
+    // Labels are those of the hosts that answer.
+    let builds = known_builds(&hosts::list_known(&queue.link).await.unwrap_or_default());
     let path = dead_path(&name);
     let main = html! {
         p.trail { a href=(queue_path(&name)) { "Queue " (data(&name)) } }
@@ -46,7 +51,7 @@ pub(super) async fn show(
         (filter_form(&path, &values))
         section aria-labelledby="groups" {
             h2 id="groups" { "Causes" }
-            (group_table(&path, &groups, &values))
+            (group_table(&path, &groups, &values, &builds))
         }
         section aria-labelledby="act" {
             h2 id="act" { @if filter.is_empty() { "Act on all of them" } @else { "Act on those that match" } }
@@ -55,7 +60,7 @@ pub(super) async fn show(
         }
         section aria-labelledby="list" {
             h2 id="list" { "The newest ones" }
-            (letters(&queue.rules, &list))
+            (letters(&queue.rules, &list, &builds))
             (next(&path, list.next.as_deref(), list.examined, &values, "", "list"))
         }
     };
@@ -88,7 +93,7 @@ fn filter_form(path: &str, values: &Values) -> Markup {
     }
 }
 
-fn group_table(path: &str, groups: &TaskGroups, values: &Values) -> Markup {
+fn group_table(path: &str, groups: &TaskGroups, values: &Values, builds: &Builds) -> Markup {
     let now = now_ms();
     // A group is chosen in addition to what is filtered already.
     let narrowed = |group: &TaskGroup| {
@@ -110,7 +115,7 @@ fn group_table(path: &str, groups: &TaskGroups, values: &Values) -> Markup {
                     @if takes_more(group, groups) { (error) } @else { a href=(narrowed(group)) { (error) } }
                 }
                 td { (data_or_none(group.reason.as_deref())) }
-                td { (version(group.version.as_deref())) }
+                td { (version(group.version.as_deref(), builds)) }
                 td.number { (group.count) }
                 td { (moment(Some(group.oldest_at), now)) }
                 td { (moment(Some(group.newest_at), now)) }
@@ -165,7 +170,7 @@ fn actions(visitor: &Visitor, path: &str, values: &Values) -> Markup {
     }
 }
 
-fn letters(rules: &QueueRules, list: &DeadList) -> Markup {
+fn letters(rules: &QueueRules, list: &DeadList, builds: &Builds) -> Markup {
     let queue = &rules.name;
     let mut columns = vec!["Id", "Reason"];
     columns.extend(rules.show.iter().map(|place| place.name.as_str()));
@@ -179,7 +184,7 @@ fn letters(rules: &QueueRules, list: &DeadList) -> Markup {
                 (shown(&letter.columns))
                 td.number { (letter.attempts) }
                 td { (moment(Some(letter.failed_at), now)) }
-                td { (version(Some(&letter.plugin))) }
+                td { (version(Some(&letter.plugin), builds)) }
                 td { (data_or_none(Some(&letter.error))) }
             }
         }

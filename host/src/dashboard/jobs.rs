@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
 use super::layout::{button, page, table};
-use super::plugins::operator;
+use super::orders::operator;
 use super::problem::PageProblem;
 use super::session::Visitor;
 use super::state::Dashboard;

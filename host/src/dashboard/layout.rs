@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::session::{FORM_TOKEN, Visitor};
 use super::text::{data, data_or_none};
-use super::values::{Values, dead_path, queue_path, task_path};
+use super::values::{Values, dead_path, plugin_path, queue_path, task_path};
 use crate::admin::base_path::at;
 use crate::operations::TaskSample;
 use crate::operations::alarms::{Alarm, AlarmSubject};
@@ -140,7 +140,8 @@ pub(super) fn state(text: &str) -> Markup {
     let kind = match text {
         "reading" | "waiting-for-permit" | "waiting-for-turn" | "active" | "running" | "done"
         | "COMPLETED" => "good",
-        "stalled" | "no-host" | "missing" | "failed" | "quarantined" | "FAILED" => "bad",
+        "stalled" | "no-host" | "missing" | "failed" | "quarantined" | "withdrawn" | "rolled-back"
+        | "self-check-failed" | "FAILED" => "bad",
         "paused" | "stopped" | "held" | "waiting-for-plugin" | "stopping" | "CANCELLED" => "odd",
         _ => "plain",
     };
@@ -171,7 +172,7 @@ fn subject(about: &AlarmSubject) -> Markup {
         @match about {
             AlarmSubject::Queue(name) => a href=(queue_path(name)) { "queue " (data(name)) },
             AlarmSubject::Dead(name) => a href=(dead_path(name)) { "dead letters of " (data(name)) },
-            AlarmSubject::Plugin(name) => a href=(at("/plugins")) { "plugin " (data(name)) },
+            AlarmSubject::Plugin(name) => a href=(plugin_path(name)) { "plugin " (data(name)) },
             AlarmSubject::Hosts => "hosts",
             AlarmSubject::Redis => "Redis",
         }

@@ -15,7 +15,9 @@
 //!     GET  /queues/{q}/dead/export          JSON lines
 //!     GET  /jobs                            work on all tasks that match
 //!     GET  /jobs/{id}                       how far a job is
-//!     GET  /plugins                         versions and states on each host
+//!     GET  /plugins                         states, versions and failures of all plugins
+//!     GET  /plugins/{p}                     a plugin: its versions, hosts, grants and changes
+//!     GET  /plugins/{p}/rollback, …/lift    which version stops, and which one starts
 //!     GET  /login  POST /login, /logout     a session for a token
 //!     POST …                                the changes: see `router`
 //!
@@ -32,7 +34,9 @@ mod jobs;
 mod layout;
 mod live;
 mod login;
+mod orders;
 mod overview;
+mod plugin;
 mod plugins;
 mod problem;
 mod queue;
@@ -60,9 +64,10 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
     Router::new()
         .route("/", get(overview::show))
         .route("/plugins", get(plugins::show))
-        .route("/plugins/{plugin}/reload", post(plugins::reload))
-        .route("/plugins/{plugin}/rollback", get(plugins::confirm_rollback).post(plugins::roll_back))
-        .route("/plugins/{plugin}/lift", post(plugins::lift_quarantine))
+        .route("/plugins/{plugin}", get(plugin::show))
+        .route("/plugins/{plugin}/reload", post(orders::reload))
+        .route("/plugins/{plugin}/rollback", get(orders::confirm_rollback).post(orders::roll_back))
+        .route("/plugins/{plugin}/lift", get(orders::confirm_lift).post(orders::lift_quarantine))
         .route("/queues/{queue}", get(queue::show))
         .route("/queues/{queue}/pause", post(queue::pause))
         .route("/queues/{queue}/resume", post(queue::resume))

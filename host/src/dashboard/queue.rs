@@ -11,23 +11,25 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
 use super::layout::{alarm_list, button, done, form_token, page, shown, state, table};
-use super::plugins::operator;
+use super::orders::operator;
 use super::problem::PageProblem;
 use super::queue_history;
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, age, age_or_none, data, data_or_none, moment, version};
-use super::values::{Values, dead_path, link, queue_path, task_path};
+use super::values::{Values, dead_path, link, plugin_path, queue_path, task_path};
 use crate::admin::audit::AuditNote;
-use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::builds::Builds;
 use crate::chain::chain;
 use crate::clock::now_ms;
 use crate::config::QueueRules;
 use crate::config::units::parse_duration;
 use crate::operations::alarms::alarms;
 use crate::operations::history::{HistoryView, Lately, OVERVIEW, history};
-use crate::operations::{self, ListRequest, ListedTask, OperationError, Pausing, QueueView, TaskList};
+use crate::operations::{
+    self, ListRequest, ListedTask, OperationError, Pausing, QueueView, TaskList, known_builds,
+};
 use crate::queue::listing::ListedState;
 use crate::queue::{Enqueued, NewTask, hosts};
 use crate::task::Field;
@@ -69,7 +71,8 @@ pub(super) async fn show(
         history => history.map_err(|error| chain(&error)),
     };
     let lately = history.iter().map(|history| (name.clone(), Lately::of(history))).collect();
-    let history = history.map(|history| HistoryView::of(&name, &history));
+    let builds = known_builds(&hosts);
+    let history = history.map(|history| HistoryView::of(&name, &history, &builds));
     let about = std::slice::from_ref(&view);
     let alarms: Vec<_> = alarms(about, &hosts, &[], &lately, &[])
         .into_iter()
@@ -107,7 +110,7 @@ pub(super) async fn show(
             (tabs(&path, listed))
             (filter(&path, &values, listed))
             @match &tasks {
-                Ok(tasks) => (task_list(&queue.rules, tasks, listed, &values)),
+                Ok(tasks) => (task_list(&queue.rules, tasks, listed, &values, &builds)),
                 Err(why) => p.quiet { (why) },
             }
         }
@@ -144,7 +147,7 @@ fn figures(view: &QueueView) -> Markup {
         }
         p.note {
             "Stream " (data(&view.stream)) ", group " (data(&view.group)) ", plugin "
-            a href=(at("/plugins")) { (data(&view.plugin)) } "."
+            a href=(plugin_path(&view.plugin)) { (data(&view.plugin)) } "."
             @if let Some(node) = &view.node { " Its node of the cluster is " (data(node)) "." }
             @if let Some(schedule) = &view.schedule {
                 " Schedule " (data(&schedule.cron.join("; "))) " (" (data(&schedule.timezone)) "), next: "
@@ -181,7 +184,13 @@ fn filter(path: &str, values: &Values, listed: ListedState) -> Markup {
     }
 }
 
-fn task_list(rules: &QueueRules, list: &TaskList, listed: ListedState, values: &Values) -> Markup {
+fn task_list(
+    rules: &QueueRules,
+    list: &TaskList,
+    listed: ListedState,
+    values: &Values,
+    builds: &Builds,
+) -> Markup {
     let queue = &rules.name;
     let now = now_ms();
     let when = match listed {
@@ -205,7 +214,7 @@ fn task_list(rules: &QueueRules, list: &TaskList, listed: ListedState, values: &
                 td.number { (task.attempt) }
                 td { (moment(at(task), now)) }
                 td { (data_or_none(task.consumer.as_deref())) }
-                td { (version(task.plugin.as_deref())) }
+                td { (version(task.plugin.as_deref(), builds)) }
                 td {
                     @if let Some(progress) = task.progress { (progress) " % " }
                     (data_or_none(task.error.as_deref().or(task.note.as_deref())))

@@ -89,7 +89,7 @@ pub(super) fn percentiles(times: Option<&Percentiles>) -> String {
 }
 
 /// A time in milliseconds with few digits.
-fn about(ms: f64) -> String {
+pub(super) fn about(ms: f64) -> String {
     if ms < 10.0 { format!("{ms:.1}ms") } else { age(ms.round() as u64) }
 }
 
@@ -149,7 +149,7 @@ fn times(history: &HistoryView) -> Markup {
 /// The cells of a version, in the order of [`COLUMNS`].
 pub(super) fn version_cells(version: &VersionView) -> Markup {
     html! {
-        th scope="row" { (data(&version.version)) }
+        th scope="row" { (data(&version.words())) }
         td.number { (version.attempts) }
         td.number { (version.completed) }
         td.number { (version.retried) }

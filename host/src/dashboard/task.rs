@@ -18,8 +18,10 @@ use super::timeline;
 use super::values::{Values, queue_path, task_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::builds::Builds;
 use crate::clock::now_ms;
-use crate::operations::{self, FieldView, OperationError, TaskView, redrive_ids};
+use crate::operations::{self, FieldView, OperationError, TaskView, known_builds, redrive_ids};
+use crate::queue::hosts;
 use crate::queue::listing::{FoundTask, ListedState};
 use crate::queue::redrive::Redrive;
 use crate::queue::{Queue, Status};
@@ -48,6 +50,8 @@ pub(super) async fn show(
     if let Some(found) = &mut found {
         FieldView::mask(&mut found.fields, mask);
     }
+    // Labels are those of the hosts that answer.
+    let builds = known_builds(&hosts::list_known(&queue.link).await.unwrap_or_default());
     let path = task_path(&name, &task.id);
     let main = html! {
         p.trail { a href=(queue_path(&name)) { "Queue " (data(&name)) } }
@@ -55,7 +59,7 @@ pub(super) async fn show(
         (done(&values))
         section aria-labelledby="state" data-live="state" {
             h2 id="state" { "State" }
-            (facts(&task, found.as_ref()))
+            (facts(&task, found.as_ref(), &builds))
             @if let Some(error) = task.error.as_deref().filter(|error| !error.is_empty()) {
                 h3 { "Latest error" }
                 (block(error, "Latest error"))
@@ -80,7 +84,7 @@ pub(super) async fn show(
                 }
             }
         }
-        (timeline::section(&task, &queue.rules))
+        (timeline::section(&task, &queue.rules, &builds))
         (flow::section(&task))
         section aria-labelledby="fields" {
             h2 id="fields" { "Fields" }
@@ -90,7 +94,7 @@ pub(super) async fn show(
     Ok(page(&visitor, &format!("Task {id}"), &main))
 }
 
-fn facts(task: &TaskView, found: Option<&LocatedTask>) -> Markup {
+fn facts(task: &TaskView, found: Option<&LocatedTask>, builds: &Builds) -> Markup {
     let now = now_ms();
     html! {
         dl.facts {
@@ -107,7 +111,7 @@ fn facts(task: &TaskView, found: Option<&LocatedTask>) -> Markup {
             } @else {
                 dt { "Attempt" } dd { (task.attempt) }
             }
-            dt { "Version that ran last" } dd { (version(task.plugin.as_deref())) }
+            dt { "Version that ran last" } dd { (version(task.plugin.as_deref(), builds)) }
             dt { "Host" } dd { (data_or_none(task.consumer.as_deref())) }
             dt { "Enqueued" } dd { (moment(task.enqueued_at, now)) }
             dt { "Began" } dd { (moment(task.started_at, now)) }

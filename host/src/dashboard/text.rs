@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use maud::{Markup, html};
 use serde_json::Value;
 
+use crate::builds::{Builds, words_of};
 pub(super) use crate::config::units::plural;
 use crate::config::units::show_duration;
 
@@ -102,15 +103,10 @@ pub(super) fn moment(ms: Option<u64>, now_ms: u64) -> Markup {
     }
 }
 
-/// A version in short: `name@` and the first digits.
-pub(super) fn version(text: Option<&str>) -> Markup {
+/// A version with its plugin: its label, where hosts know it, and the first digits.
+pub(super) fn version(text: Option<&str>, builds: &Builds) -> Markup {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return html! { (NONE) } };
-    match text.rsplit_once('@') {
-        Some((name, digest)) if digest.len() > 12 && digest.is_ascii() => {
-            html! { bdi.data title=(text) { (name) "@" (&digest[..12]) } }
-        }
-        _ => data(text),
-    }
+    html! { span title=(text) { (data(&words_of(text, builds.label(text)))) } }
 }
 
 /// Bytes in MiB or KiB.

@@ -6,6 +6,7 @@ use maud::{Markup, html};
 
 use super::layout::state;
 use super::text::{age, block, data_or_none, moment, version};
+use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::config::QueueRules;
 use crate::operations::{AttemptView, TaskView};
@@ -14,7 +15,7 @@ use crate::queue::Status;
 /// Characters of an error that stand in the line of its attempt; a longer one has a block of its own.
 const IN_LINE: usize = 200;
 
-pub(super) fn section(task: &TaskView, rules: &QueueRules) -> Markup {
+pub(super) fn section(task: &TaskView, rules: &QueueRules, builds: &Builds) -> Markup {
     let now = now_ms();
     let attempts = task.attempts.as_deref().unwrap_or_default();
     let first = attempts.first().map(|first| first.attempt);
@@ -26,8 +27,8 @@ pub(super) fn section(task: &TaskView, rules: &QueueRules) -> Markup {
                 @if first.is_some_and(|first| first > 1) {
                     li.quiet { "Attempts before this one are not kept." }
                 }
-                @for failed in attempts { (attempt(failed, now)) }
-                (present(task, now))
+                @for failed in attempts { (attempt(failed, now, builds)) }
+                (present(task, now, builds))
             }
             @if !rules.keeps_failed_attempts() {
                 p.note { "The queue keeps no failed attempts." }
@@ -41,7 +42,7 @@ pub(super) fn section(task: &TaskView, rules: &QueueRules) -> Markup {
     }
 }
 
-fn attempt(failed: &AttemptView, now: u64) -> Markup {
+fn attempt(failed: &AttemptView, now: u64, builds: &Builds) -> Markup {
     let AttemptView { attempt, outcome, error, log, .. } = failed;
     let is_long = error.chars().count() > IN_LINE || error.contains('\n');
     html! {
@@ -49,7 +50,10 @@ fn attempt(failed: &AttemptView, now: u64) -> Markup {
             strong { "Attempt " (attempt) } " "
             span.state.bad { (outcome) } " "
             (moment(Some(failed.started_at), now)) ", ran for " (age(failed.duration_ms))
-            div { "Version " (version(Some(&failed.plugin))) " on " (data_or_none(Some(&failed.consumer))) }
+            div {
+                "Version " (version(Some(&failed.plugin), builds))
+                " on " (data_or_none(Some(&failed.consumer)))
+            }
             @if is_long {
                 (block(error, &format!("Error of attempt {attempt}")))
             } @else {
@@ -68,7 +72,7 @@ fn attempt(failed: &AttemptView, now: u64) -> Markup {
 }
 
 /// The present state of the task, or its end.
-fn present(task: &TaskView, now: u64) -> Markup {
+fn present(task: &TaskView, now: u64, builds: &Builds) -> Markup {
     let ran = task.started_at.zip(task.finished_at);
     html! {
         li {
@@ -80,7 +84,7 @@ fn present(task: &TaskView, now: u64) -> Markup {
                 Status::Processing => {
                     strong { "Attempt " (task.attempt) " runs" } " since " (moment(task.started_at, now))
                     div {
-                        "Version " (version(task.plugin.as_deref()))
+                        "Version " (version(task.plugin.as_deref(), builds))
                         " on " (data_or_none(task.consumer.as_deref()))
                     }
                 }
@@ -88,7 +92,7 @@ fn present(task: &TaskView, now: u64) -> Markup {
                     strong { "Ended" } " " (state(task.status.into_str())) " " (moment(task.finished_at, now))
                     @if task.status == Status::Completed {
                         div {
-                            "Attempt " (task.attempt) ", version " (version(task.plugin.as_deref()))
+                            "Attempt " (task.attempt) ", version " (version(task.plugin.as_deref(), builds))
                             " on " (data_or_none(task.consumer.as_deref()))
                             @if let Some((began, ended)) = ran {
                                 ", ran for " (age(ended.saturating_sub(began)))

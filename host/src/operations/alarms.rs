@@ -260,6 +260,8 @@ struct JudgedVersion {
     failures: u64,
     /// The attempts and failures on the versions before it, in the last minutes in which they ran.
     before: (u64, u64),
+    /// The version as people are shown it.
+    words: String,
 }
 
 /// Accuses a version that took the place of another one lately, if its attempts fail and those before did
@@ -274,6 +276,7 @@ fn about_versions(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
                 let own = |known: &&HostVersion| known.is_of(&plugin.name, version);
                 let Some(serving) = queue.versions.iter().find(own) else { continue };
                 let sum = judged.entry((&plugin.name, version, &queue.name)).or_default();
+                sum.words = plugin.builds.words(version);
                 sum.attempts = sum.attempts.saturating_add(serving.attempts);
                 sum.failures = sum.failures.saturating_add(serving.failures);
                 if let Some(before) = queue.versions.iter().rfind(|known| !own(known)) {
@@ -283,7 +286,7 @@ fn about_versions(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
             }
         }
     }
-    for ((plugin, version, queue), JudgedVersion { attempts, failures, before }) in judged {
+    for ((plugin, _, queue), JudgedVersion { attempts, failures, before, words }) in judged {
         let part = |(attempts, failures): (u64, u64)| failures as f64 / attempts.max(1) as f64;
         let fails = attempts >= JUDGED_ATTEMPTS && part((attempts, failures)) >= FAILED_VERSION;
         let all_fail = attempts >= JUDGED_ALL_FAILED && failures == attempts;
@@ -292,13 +295,12 @@ fn about_versions(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
         if !(fails || all_fail) || !is_worse {
             continue;
         }
-        let version = version.get(..12).unwrap_or(version);
         let before = match before {
             (0, _) => String::new(),
             (attempts, failures) => format!("; before it came, {failures} of {attempts} did"),
         };
         let what = format!(
-            "{failures} of {attempts} attempts on its version {version} failed in queue {queue} in the last \
+            "{failures} of {attempts} attempts on its version {words} failed in queue {queue} in the last \
              {LATELY} minutes{before}."
         );
         let way_out = "See the errors of its tasks; put another version in place, or roll it back.";

@@ -35,6 +35,7 @@ pub(crate) enum ChangeKind {
     Rollback,
     Lift,
     Reload,
+    Deploy,
 }
 
 /// A change that somebody has made. The names are stable.

@@ -11,7 +11,10 @@ use serde::Serialize;
 use strum::VariantArray as _;
 use utoipa::ToSchema;
 
+use super::plugins::known_builds;
+use crate::builds::{Builds, words_of};
 use crate::config::QueueRules;
+use crate::queue::hosts::HostInfo;
 use crate::queue::minutes::{self, Depth, MINUTE_MS, QueueHistory, Tally, TimeBuckets, VersionTally};
 use crate::queue::{Link, Queue, QueueError, Reason};
 use crate::task::{AttemptEnd, SettledAs};
@@ -82,6 +85,8 @@ pub(crate) struct Percentiles {
 pub(crate) struct VersionView {
     /// `NAME@` and the first digits of the file's SHA-256.
     pub version: String,
+    /// The name that people gave it, where a running host knows it.
+    pub label: Option<String>,
     pub attempts: u64,
     pub completed: u64,
     pub retried: u64,
@@ -171,10 +176,16 @@ fn rounded(value: f64) -> f64 {
 }
 
 impl VersionView {
-    fn of(version: String, tally: &VersionTally) -> VersionView {
+    /// The version as people are shown it.
+    pub(crate) fn words(&self) -> String {
+        words_of(&self.version, self.label.as_deref())
+    }
+
+    fn of(version: String, tally: &VersionTally, builds: &Builds) -> VersionView {
         let count = |end: AttemptEnd| tally.ends[end as usize];
         let attempts: u64 = tally.ends.iter().sum();
         VersionView {
+            label: builds.label(&version).map(str::to_owned),
             version,
             attempts,
             completed: count(AttemptEnd::Completed),
@@ -192,7 +203,8 @@ impl VersionView {
 }
 
 impl HistoryView {
-    pub(crate) fn of(queue: &str, history: &QueueHistory) -> HistoryView {
+    /// `builds` has the labels that hosts know.
+    pub(crate) fn of(queue: &str, history: &QueueHistory, builds: &Builds) -> HistoryView {
         let all = history.minutes.len();
         let total = history.last(all);
         let minute = |minute: &minutes::Minute| MinuteView {
@@ -207,7 +219,7 @@ impl HistoryView {
             versions: total
                 .versions
                 .into_iter()
-                .map(|(version, tally)| VersionView::of(version, &tally))
+                .map(|(version, tally)| VersionView::of(version, &tally, builds))
                 .collect(),
         }
     }
@@ -232,14 +244,19 @@ pub(crate) async fn history(queue: &Queue, count: u64) -> Result<QueueHistory, Q
 }
 
 /// The ends of attempts by version in the last [`OVERVIEW`] minutes, in all hosts and all of these queues. A
-/// queue whose history cannot be read is left out.
-pub(crate) async fn versions(chosen: &[QueueRules], link: &Link) -> Result<Vec<VersionView>, QueueError> {
+/// queue whose history cannot be read is left out. Labels are those that these hosts know.
+pub(crate) async fn versions(
+    chosen: &[QueueRules],
+    link: &Link,
+    hosts: &[HostInfo],
+) -> Result<Vec<VersionView>, QueueError> {
     let queues: Vec<Queue> = chosen.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
     let mut sum = Tally::default();
     for history in minutes::histories(link, &queues, OVERVIEW, true).await?.into_iter().flatten() {
         history.minutes.iter().for_each(|minute| sum.add(&minute.tally));
     }
-    Ok(sum.versions.into_iter().map(|(version, tally)| VersionView::of(version, &tally)).collect())
+    let builds = known_builds(hosts);
+    Ok(sum.versions.into_iter().map(|(version, tally)| VersionView::of(version, &tally, &builds)).collect())
 }
 
 /// The last [`OVERVIEW`] minutes of each of these queues, by name. A queue whose history cannot be read is
@@ -275,7 +292,7 @@ mod tests {
             &[],
             &[(SettledAs::Completed, 30), (SettledAs::Retried, 6), (SettledAs::Rejected, 4)],
         ]);
-        let view = HistoryView::of("mail", &history);
+        let view = HistoryView::of("mail", &history, &Builds::default());
         assert_eq!((view.total.completed, view.total.failed, view.total.dead), (90, 10, 4));
         assert_eq!((view.total.per_second, view.total.error_rate), (0.5, Some(0.1)));
         assert_eq!(
@@ -314,7 +331,7 @@ mod tests {
         let mut tally = VersionTally { ran_us: 3_000_000, ..VersionTally::default() };
         tally.ends[AttemptEnd::Completed as usize] = 3;
         tally.ends[AttemptEnd::TimedOut as usize] = 1;
-        let view = VersionView::of("a@1".into(), &tally);
+        let view = VersionView::of("a@1".into(), &tally, &Builds::default());
         assert_eq!((view.attempts, view.completed, view.timed_out, view.mean_ms), (4, 3, 1, 750.0));
     }
 }

@@ -16,6 +16,7 @@ mod control;
 mod cursor;
 mod dead;
 mod deed;
+mod deploy;
 mod enqueue;
 mod error;
 mod fields;
@@ -45,6 +46,7 @@ pub(crate) use control::{Pausing, pause, resume};
 pub(crate) use dead::{
     DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part, write_walk,
 };
+pub(crate) use deploy::{DeployWatch, HostVerdict, Taken, check_deployable};
 pub(crate) use enqueue::{check_delay, enqueue, full};
 pub(crate) use error::OperationError;
 pub(crate) use fields::fields_of_json;
@@ -60,7 +62,7 @@ pub(crate) use orders::{
 };
 pub(crate) use overview::{Overview, overview};
 pub(crate) use patience::patiently;
-pub(crate) use plugins::{PluginView, plugin_rows};
+pub(crate) use plugins::{PluginView, known_builds, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, counted, queue_views, state_words};
 pub(crate) use retry::{Retried, retry, retry_preview};
 pub(crate) use sample::TaskSample;

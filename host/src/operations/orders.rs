@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 use super::changes::{self, ChangeKind, ChangeView, MAX_WHY};
 use super::error::OperationError;
 use super::plugins::{PluginView, plugin_rows};
+use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::config::units::show_duration;
 use crate::queue::Link;
@@ -45,6 +46,12 @@ pub(crate) struct OrderView {
     /// SHA-256 of the versions that start in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub back_to: Option<BTreeSet<String>>,
+    /// SHA-256 of the versions that run now.
+    #[serde(skip)]
+    pub running: BTreeSet<String>,
+    /// The builds of these versions, by their SHA-256, as far as hosts know them.
+    #[serde(skip_serializing_if = "Builds::is_empty")]
+    pub builds: Builds,
 }
 
 /// An order to look at a plugin's file.
@@ -66,21 +73,21 @@ pub(crate) async fn withdraw(
     why: &str,
     by: &str,
 ) -> Result<OrderView, OperationError> {
-    let view = withdraw_preview(link, plugin, Some(seen), why).await?;
+    let view = withdraw_preview(link, plugin, Some(seen), Some(why)).await?;
     let order = VersionOrder { by: by.chars().take(MAX_BY).collect(), ..view.order };
     give(link, OrderView { order, ..view }).await
 }
 
 /// Tells which version would be withdrawn: None is the one that all hosts run. It is refused when the order
-/// would be.
+/// would be; the reason may come later.
 pub(crate) async fn withdraw_preview(
     link: &Link,
     plugin: &str,
     version: Option<&str>,
-    why: &str,
+    why: Option<&str>,
 ) -> Result<OrderView, OperationError> {
-    let why = why.trim();
-    if why.is_empty() || why.chars().count() > MAX_WHY {
+    let why = why.map(str::trim);
+    if why.is_some_and(|why| why.is_empty() || why.chars().count() > MAX_WHY) {
         let text = format!("why: a reason of 1 to {MAX_WHY} characters is needed; hosts show it");
         return Err(OperationError::Invalid(text));
     }
@@ -103,8 +110,9 @@ pub(crate) async fn withdraw_preview(
     }
     let (back, waiting) = count(&rows, &version);
     let of_version = rows.iter().filter(|row| row.plugin.version.as_deref() == Some(&version));
-    let back_to = of_version.filter_map(|row| row.plugin.back_to.clone()).collect();
-    let (why, by) = (why.to_owned(), String::new());
+    let back_to: BTreeSet<String> = of_version.filter_map(|row| row.plugin.back_to.clone()).collect();
+    let builds = builds_of(&rows, |known| known == version || back_to.contains(known));
+    let (why, by) = (why.unwrap_or_default().to_owned(), String::new());
     let order = VersionOrder { version, withdrawn: true, why, at: now_ms(), by };
     Ok(OrderView {
         plugin: plugin.to_owned(),
@@ -113,6 +121,8 @@ pub(crate) async fn withdraw_preview(
         hosts_back: Some(back),
         hosts_waiting: Some(waiting),
         back_to: Some(back_to),
+        running: running(&rows),
+        builds,
     })
 }
 
@@ -124,35 +134,44 @@ fn still_runs(
     withdrawn: &Withdrawn,
     now_ms: u64,
 ) -> Result<(), OperationError> {
-    let running: BTreeSet<&str> = rows.iter().filter_map(|row| row.plugin.version.as_deref()).collect();
-    let others: Vec<&str> = running
+    let running = running(rows);
+    let builds = builds_of(rows, |_| true);
+    let others: Vec<String> = running
         .iter()
-        .filter(|other| **other != version && !withdrawn.contains_key(**other))
-        .map(|other| short(other))
+        .filter(|other| **other != version && !withdrawn.contains_key(*other))
+        .map(|other| builds.words(other))
         .collect();
     let others = match others.as_slice() {
         [] => "no host runs another one".to_owned(),
         others => format!("hosts run {}", others.join(" and ")),
     };
-    let version_short = short(version);
+    let shown = builds.words(version);
     if let Some(VersionOrder { at, by, why, .. }) = withdrawn.get(version) {
         let ago = show_duration(Duration::from_secs(now_ms.saturating_sub(*at) / 1000));
         let by = if by.is_empty() { "another operator" } else { by };
         let text = format!(
-            "version {version_short} of {plugin} was already rolled back {ago} ago by {by} ({why}): {others}"
+            "version {shown} of {plugin} was already rolled back {ago} ago by {by} ({why}): {others}"
         );
         return Err(OperationError::NotRunning(text));
     }
     if running.contains(version) {
         return Ok(());
     }
-    let text = format!("version {version_short} of {plugin} runs on no host any more: {others}");
+    let text = format!("version {shown} of {plugin} runs on no host any more: {others}");
     Err(OperationError::NotRunning(text))
 }
 
-/// A version as people are shown it.
-fn short(version: &str) -> &str {
-    version.get(..12).unwrap_or(version)
+/// The versions that run now.
+fn running(rows: &[PluginView]) -> BTreeSet<String> {
+    rows.iter().filter_map(|row| row.plugin.version.clone()).collect()
+}
+
+/// The builds of the versions that are named, as far as a host knows them.
+fn builds_of(rows: &[PluginView], is_named: impl Fn(&str) -> bool) -> Builds {
+    let mut builds = Builds::default();
+    rows.iter().for_each(|row| builds.add_unknown(&row.plugin.builds));
+    builds.retain(is_named);
+    builds
 }
 
 /// Lets a version run again that was withdrawn, or rolled back by the hosts. None: the one that is in
@@ -184,10 +203,13 @@ pub(crate) async fn lift_preview(
     let known = banned.chain(withdrawn.map(String::as_str));
     let version = meant(plugin, version, known, &rows, "no version of it is in quarantine")?;
     check_room(&last, plugin)?;
+    let running = running(&rows);
+    let builds = builds_of(&rows, |known| known == version || running.contains(known));
     let (why, by) = (String::new(), String::new());
     let order = VersionOrder { version, withdrawn: false, why, at: now_ms(), by };
     let (plugin, hosts) = (plugin.to_owned(), rows.len());
-    Ok(OrderView { plugin, order, hosts, hosts_back: None, hosts_waiting: None, back_to: None })
+    let (hosts_back, hosts_waiting, back_to) = (None, None, None);
+    Ok(OrderView { plugin, order, hosts, hosts_back, hosts_waiting, back_to, running, builds })
 }
 
 /// Lets all hosts look at the plugin's file, and try again what failed.
@@ -286,11 +308,13 @@ async fn give(link: &Link, view: OrderView) -> Result<OrderView, OperationError>
     let VersionOrder { version, withdrawn, why, by, .. } = &view.order;
     orders::give(link, &view.plugin, &view.order).await?;
     let kind = if *withdrawn { ChangeKind::Rollback } else { ChangeKind::Lift };
-    let starts: Vec<&str> = view.back_to.iter().flatten().map(|version| short(version)).collect();
+    let words = view.builds.words(version);
+    let starts: Vec<String> =
+        view.back_to.iter().flatten().map(|version| view.builds.words(version)).collect();
     let starts = if starts.is_empty() { String::new() } else { format!(", {} starts", starts.join(" or ")) };
     let detail = match withdrawn {
-        true => format!("{} stops{starts}", short(version)),
-        false => format!("{} may run", short(version)),
+        true => format!("{words} stops{starts}"),
+        false => format!("{words} may run"),
     };
     changes::note(link, ChangeView::new(kind, by).plugin(&view.plugin).detail(&detail).why(why)).await;
     Ok(view)
@@ -301,6 +325,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::builds::BuildNote;
 
     /// A host that runs this version, as it announces it; `can_go_back` is left out by older ones.
     fn row(version: Option<&str>, can_go_back: Option<bool>) -> PluginView {
@@ -313,7 +338,7 @@ mod tests {
             announced["can_go_back"] = json!(can_go_back);
         }
         let plugin = serde_json::from_value(announced).expect("an announcement");
-        PluginView { host: "box".to_owned(), plugin }
+        PluginView { host: "box".to_owned(), build: BuildNote::default(), plugin }
     }
 
     #[test]

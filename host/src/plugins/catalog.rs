@@ -195,6 +195,11 @@ impl Plugins {
         self.0.scanned.is_cancelled().then(all)
     }
 
+    /// The grants of a plugin in the configuration of this host. None: no queue uses it here.
+    pub(crate) fn grants(&self, plugin: &str) -> Option<config::Plugin> {
+        self.plugins().get(plugin).map(|plugin| plugin.grants())
+    }
+
     /// All plugins by name.
     pub(crate) fn status(&self) -> Vec<PluginStatus> {
         self.entries().iter().map(|plugin| plugin.status()).collect()

@@ -83,6 +83,11 @@ impl History {
         });
     }
 
+    /// The versions that the changes name.
+    pub(super) fn digests(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|change| change.digest.as_deref())
+    }
+
     /// Oldest first.
     pub(super) fn list(&self) -> Vec<Change> {
         self.0.iter().cloned().collect()

@@ -7,6 +7,7 @@
 //! Not here: which job comes when (`life`), who may read and compile at once (`gate`), how bytes become a
 //! handler (`loader`).
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,12 +15,14 @@ use sha2::{Digest as _, Sha256};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::build_file::build_of;
 use super::catalog::Plugins;
 use super::gate::{Gate, Place};
 use super::history::What;
-use super::life::{JobEnd, JobKind, Trouble, short};
+use super::life::{JobEnd, JobKind, Trouble};
 use super::loader::{Loader, Prepared};
 use super::registry::Work;
+use crate::builds::short;
 use crate::file::{self, Found, Stamp};
 use crate::sandbox::{Allowance, LoadError};
 use crate::watch::RESCAN;
@@ -69,12 +72,21 @@ impl Workshop {
         let (path, stamp) = (work.plugin.path.clone(), work.stamp);
         let reading = async {
             work.plugin.begins();
-            blocking(move || read_whole(&path, stamp)).await
+            let read = blocking(move || {
+                let read = read_whole(&path, stamp)?;
+                Ok(read.map(|(bytes, digest)| (build_of(&path, &bytes, &digest), digest)))
+            });
+            read.await
         };
         match self.gate.read(place, reading).await {
-            Some(Ok(Some((_, digest)))) => JobEnd::Read(digest),
+            Some(Ok(Some((build, digest)))) => {
+                work.plugin.learn_build(&digest, build);
+                JobEnd::Read(digest)
+            }
             Some(Ok(None)) | None => JobEnd::Changed,
-            Some(Err(error)) => JobEnd::Failed(Trouble::lasting(format!("the file cannot be read: {error}"))),
+            Some(Err::<_, io::Error>(error)) => {
+                JobEnd::Failed(Trouble::lasting(format!("the file cannot be read: {error}")))
+            }
         }
     }
 
@@ -220,9 +232,9 @@ fn failed(error: &LoadError) -> JobEnd {
 }
 
 /// A file's content and its digest; None while somebody is at it, and when it is gone. Blocking.
-fn read_whole(path: &Path, stamp: Stamp) -> std::io::Result<Option<(Vec<u8>, String)>> {
+fn read_whole(path: &Path, stamp: Stamp) -> io::Result<Option<(Vec<u8>, String)>> {
     let bytes = match file::read(path, stamp) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         read => read?,
     };
     Ok(bytes.map(|bytes| {
@@ -232,7 +244,7 @@ fn read_whole(path: &Path, stamp: Stamp) -> std::io::Result<Option<(Vec<u8>, Str
 }
 
 /// The content and the digest of what lies there now.
-pub(super) fn read_now(path: &Path) -> std::io::Result<Option<(Vec<u8>, String)>> {
+pub(super) fn read_now(path: &Path) -> io::Result<Option<(Vec<u8>, String)>> {
     match file::look(path) {
         Found::File(stamp) if stamp.bytes() <= file::MAX_BYTES => read_whole(path, stamp),
         _ => Ok(None),

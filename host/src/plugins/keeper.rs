@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::catalog::Plugins;
 use super::jobs::{blocking, read_now};
-use super::life::short;
+use crate::builds::short;
 
 /// The time between two looks.
 const EVERY: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ pub(super) async fn run(plugins: Plugins) {
             // The file may have another content by now.
             let Some(file) = file(plugin.path.clone(), &digest).await else { continue };
             let (name, version) = (&*plugin.name, short(&digest));
-            match plugins.0.shelf.keep(name, &digest, file).await {
+            match plugins.0.shelf.keep(name, &digest, file, plugin.build(&digest)).await {
                 Ok(kept) => {
                     tracing::info!(plugin = name, digest = version, "the version is kept for all hosts");
                     plugin.is_kept(kept);

@@ -26,11 +26,12 @@ use super::probation::ProbationVerdict;
 use super::quarantine::{Good, Quarantine};
 use super::retries::Failed;
 use super::status::PluginState;
+use crate::builds::short;
 use crate::file::{self, Found, SETTLE};
 use crate::sandbox::LoadError;
 use crate::watch::RESCAN;
 
-pub(super) use event::{Digest, Effect, JobEnd, JobKind, LifeEvent, News, Trouble, short};
+pub(super) use event::{Digest, Effect, JobEnd, JobKind, LifeEvent, News, Trouble};
 pub(super) use state::{Candidate, Life, Serving};
 use state::{Guard, Noting, Shown};
 

@@ -12,6 +12,7 @@
 //! Not here: what a component may do (`sandbox`), which attempt runs on which version (`worker`: it takes the
 //! active one once and keeps it).
 
+mod build_file;
 mod cache;
 mod catalog;
 pub(crate) mod figures;
@@ -47,6 +48,7 @@ use tokio_util::task::TaskTracker;
 use crate::queue::orders::Orders;
 use crate::sandbox::Sandbox;
 
+pub(crate) use build_file::build_of;
 pub(crate) use catalog::{Plugins, UNWATCHED};
 pub(crate) use history::Change;
 pub(crate) use probation::Ruling;

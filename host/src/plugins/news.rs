@@ -7,9 +7,10 @@
 use std::time::Duration;
 
 use super::history::What;
-use super::life::{News, short};
+use super::life::News;
 use super::registry::{PluginEntry, Record};
 use super::version::Version;
+use crate::builds::short;
 use crate::clock::ms;
 
 impl Record {
@@ -46,10 +47,12 @@ impl Record {
                 let Some(Version { took, from_cache, bytes, .. }) = active else { return };
                 entry.figures.reloads.inc();
                 self.history.add(What::Loaded, Some(&digest), Some(*took), None);
+                let label = self.builds.of(&digest).and_then(|build| build.label.as_deref());
                 let digest = short(&digest);
                 tracing::info!(
                     plugin,
                     digest,
+                    label,
                     took_ms = ms(*took),
                     from_cache,
                     bytes,

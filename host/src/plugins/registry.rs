@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::figures::Figures;
 use super::history::{History, What};
-use super::life::{self, Candidate, Effect, JobEnd, JobKind, Life, LifeEvent, Serving, short};
+use super::life::{self, Candidate, Effect, JobEnd, JobKind, Life, LifeEvent, Serving};
 use super::loader::Prepared;
 use super::locked::Locked;
 use super::probation::Probation;
@@ -27,6 +27,7 @@ use super::retries::Pauses;
 use super::shelf::Shelf;
 use super::status::PluginStatus;
 use super::version::{Version, WhenJudged};
+use crate::builds::{BuildNote, Builds, short};
 use crate::clock::{ms, now_ms};
 use crate::config;
 use crate::file::Stamp;
@@ -71,6 +72,8 @@ pub(super) struct Record {
     probations: Vec<(String, Weak<Probation>)>,
     loaded_at_ms: u64,
     pub(super) history: History,
+    /// The builds of the versions that were read, as far as people are still shown them.
+    pub(super) builds: Builds,
 }
 
 /// A job that is to be done, and what it needs.
@@ -106,6 +109,7 @@ impl PluginEntry {
             probations: Vec::new(),
             loaded_at_ms: 0,
             history: History::default(),
+            builds: Builds::default(),
         };
         PluginEntry {
             name: name.into(),
@@ -193,6 +197,27 @@ impl PluginEntry {
         let is_kept = record.shared.iter().any(|version| version.digest == good.digest);
         let is_proven = record.good.as_ref().is_some_and(|good| good.probation.is_proven());
         (record.life.candidate == Candidate::Taken && is_proven && !is_kept).then(|| good.digest.clone())
+    }
+
+    /// The file has this content, and tells this about its build, or cannot tell.
+    pub(super) fn learn_build(&self, digest: &str, build: Result<BuildNote, String>) {
+        match build {
+            Err(why) => {
+                let (plugin, digest) = (&*self.name, short(digest));
+                tracing::warn!(plugin, digest, why, "the plugin's version has no label");
+            }
+            Ok(build) => {
+                let mut record = self.record();
+                let shown = record.shown();
+                record.builds.retain(|known| shown.contains(known));
+                record.builds.add(digest, build);
+            }
+        }
+    }
+
+    /// The build of a version; empty where nothing is known of it.
+    pub(super) fn build(&self, digest: &str) -> BuildNote {
+        self.record().builds.of(digest).cloned().unwrap_or_default()
     }
 
     pub(super) fn is_kept(&self, version: GoodVersion) {
@@ -389,6 +414,12 @@ impl PluginEntry {
             .map(|at| now_ms().saturating_add(ms(at.saturating_duration_since(Instant::now()))));
         let earlier = active.and_then(|version| record.earlier(&version.digest));
         let back_to = active.and_then(|_| record.life.goes_back_to(earlier.as_ref()));
+        let mut builds = record.builds.clone();
+        record.shared.iter().for_each(|version| {
+            if builds.of(&version.digest).is_none() {
+                builds.add(&version.digest, version.build.clone());
+            }
+        });
         PluginStatus {
             name: self.name.to_string(),
             state: shown.state,
@@ -404,7 +435,13 @@ impl PluginEntry {
             bytes: active.map(|version| version.bytes),
             figures: self.figures.clone(),
             history: record.history.list(),
+            builds,
         }
+    }
+
+    /// The grants that the configuration of this host has.
+    pub(super) fn grants(&self) -> config::Plugin {
+        self.record().grants.clone()
     }
 
     fn record(&self) -> LockedRecord<'_> {
@@ -427,6 +464,13 @@ impl LockedRecord<'_> {
 }
 
 impl Record {
+    /// The digests of the versions of which people are shown something.
+    fn shown(&self) -> BTreeSet<String> {
+        let lineage = self.lineage.all().map(|good| good.digest.as_str());
+        let all = self.life.in_use().chain(lineage).chain(self.history.digests());
+        all.map(str::to_owned).collect()
+    }
+
     /// The newest good version that may run in place of this one.
     fn earlier(&self, digest: &str) -> Option<Good> {
         let shared = self.shared.iter();

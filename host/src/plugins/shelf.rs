@@ -18,9 +18,9 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use super::life::short;
 use crate::blobs::Blobs;
 use crate::blobs::name::BlobName;
+use crate::builds::{BuildNote, short};
 use crate::clock::now_ms;
 use crate::config::AccessRole;
 use crate::config::model::Admin;
@@ -108,14 +108,21 @@ impl Shelf {
         plugin: &str,
         digest: &str,
         file: Vec<u8>,
+        build: BuildNote,
     ) -> Result<GoodVersion, String> {
         let Some(parts) = &self.0 else { return Err("there is no place for it".to_owned()) };
-        parts.keep(plugin, digest, file).await
+        parts.keep(plugin, digest, file, build).await
     }
 }
 
 impl Parts {
-    async fn keep(&self, plugin: &str, digest: &str, bytes: Vec<u8>) -> Result<GoodVersion, String> {
+    async fn keep(
+        &self,
+        plugin: &str,
+        digest: &str,
+        bytes: Vec<u8>,
+        build: BuildNote,
+    ) -> Result<GoodVersion, String> {
         let text = |error: crate::queue::QueueError| error.to_string();
         let mut all = orders::list(&self.link).await.map_err(text)?;
         let size = bytes.len() as u64;
@@ -132,7 +139,7 @@ impl Parts {
         if taken(&all, place) + size > most {
             return Err(format!("the versions of all plugins would have more than {most} bytes"));
         }
-        let version = self.marked(plugin, digest, size, place);
+        let version = GoodVersion { build, ..self.marked(plugin, digest, size, place) };
         if !all.good.values().flatten().any(|known| known.digest == digest && known.place == place) {
             self.put(&version, bytes).await?;
         }
@@ -206,7 +213,7 @@ impl Parts {
 
     fn marked(&self, plugin: &str, digest: &str, bytes: u64, place: KeptAt) -> GoodVersion {
         let (digest, mark) = (digest.to_owned(), self.mark(plugin, digest, bytes));
-        GoodVersion { digest, bytes, at: now_ms(), place, mark }
+        GoodVersion { digest, bytes, at: now_ms(), place, mark, build: BuildNote::default() }
     }
 
     fn is_marked(&self, plugin: &str, version: &GoodVersion) -> bool {

@@ -8,6 +8,7 @@ use strum::IntoStaticStr;
 
 use super::figures::Figures;
 use super::history::Change;
+use crate::builds::Builds;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
@@ -51,4 +52,6 @@ pub(crate) struct PluginStatus {
     pub figures: Arc<Figures>,
     /// The last changes, oldest first.
     pub history: Vec<Change>,
+    /// The builds of these versions, as far as they are known.
+    pub builds: Builds,
 }

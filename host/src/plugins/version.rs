@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::figures::{Figures, VersionFigures};
-use super::life::short;
 use super::loader::Prepared;
 use super::locked;
 use super::probation::{Probation, ProbationVerdict, Ruling};
 use super::quarantine::Good;
+use crate::builds::short;
 use crate::config;
 use crate::sandbox::{Attempt, AttemptReport, Ended, Handler};
 use crate::task::{FailureKind, Outcome};

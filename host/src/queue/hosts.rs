@@ -15,6 +15,7 @@ use super::keys;
 use super::link::Link;
 use super::reply;
 use super::script;
+use crate::builds::Builds;
 use crate::clock::ms;
 use crate::config::QueueRules;
 
@@ -145,6 +146,9 @@ pub(crate) struct HostPlugin {
     /// The latest changes of its versions, oldest first.
     #[serde(default)]
     pub history: Vec<HostChange>,
+    /// The builds of these versions, by their SHA-256, as far as the host knows them.
+    #[serde(default)]
+    pub builds: Builds,
 }
 
 /// An event in the life of a plugin version.

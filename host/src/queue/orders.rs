@@ -19,6 +19,7 @@ use super::jobs;
 use super::keys;
 use super::link::Link;
 use super::reply;
+use crate::builds::BuildNote;
 
 /// The most plugins that have an order of one kind.
 pub(crate) const MAX_ORDERS: usize = 1000;
@@ -59,6 +60,9 @@ pub(crate) struct GoodVersion {
     pub place: KeptAt,
     /// By which hosts know that one of them wrote this.
     pub mark: String,
+    /// Only shown to people: the mark does not vouch for it.
+    #[serde(default)]
+    pub build: BuildNote,
 }
 
 /// Where the file of a good version is.

@@ -14,6 +14,7 @@
 mod attempt;
 mod blob_access;
 mod budget;
+mod build_section;
 mod call;
 mod callers;
 mod check;
@@ -56,6 +57,7 @@ use crate::config;
 
 pub use attempt::Attempt;
 pub(crate) use attempt::{AttemptReport, Ended};
+pub(crate) use build_section::{build_in, with_build, without_build};
 pub(crate) use check::TIMEOUT as CHECK_TIMEOUT;
 pub(crate) use compiler::{Allowance, Cores};
 pub use compiler_process::Compiler;
@@ -70,6 +72,11 @@ pub use shared::{Sandbox, SandboxOptions};
 /// other half is for the host itself, for compilers and for other programs.
 pub(crate) fn default_memory() -> u64 {
     machine::memory().map_or(u64::MAX, |bytes| bytes / 2)
+}
+
+/// Checks the exports and imports of a plugin's file, without compiling it.
+pub(crate) fn check_names(wasm: &[u8]) -> Result<(), LoadError> {
+    compiler::contained(|| component::check(&component::from_bytes(wasm)?))
 }
 
 impl Sandbox {

@@ -107,20 +107,24 @@ try {
   await judge("task");
   await click('header a[href="/plugins"]');
   await judge("plugins");
+  await click('tbody a[href="/plugins/mail"]');
+  await judge("plugin");
   // The version that the dead letters name is withdrawn, and the one before comes back.
-  const version = await page.$eval('section[data-live="versions"] tbody code', (code) => code.title);
+  const running = 'section[data-live="versions"] tbody th span';
+  const version = await page.$eval(running, (span) => span.title);
   const [, digits] = found.split("@");
   if (!version.startsWith(digits)) throw new Error(`${version} runs, not ${digits}`);
-  await page.type("form[action='/plugins/mail/rollback'] input[name='why']", "it loses mail");
   await click("form[action='/plugins/mail/rollback'] button");
   const swap = await words();
   if (!swap.includes(`${digits} stops, `)) throw new Error(swap);
   await judge("rollback", false);
+  await page.type("#why", "it loses mail");
   await click("form[action='/plugins/mail/rollback'] button");
   // The page changes by itself.
   await page.waitForFunction(
-    (old) => document.querySelector('section[data-live="versions"] tbody code')?.title !== old,
+    (running, old) => document.querySelector(running)?.title !== old,
     { timeout: 60_000 },
+    running,
     version,
   );
   // Back to the letters of that cause.

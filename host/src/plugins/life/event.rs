@@ -13,11 +13,6 @@ use crate::plugins::quarantine::{Good, Quarantine};
 /// SHA-256 of a file, in hex.
 pub(in crate::plugins) type Digest = String;
 
-/// A digest as it is shown to people.
-pub(in crate::plugins) fn short(digest: &str) -> &str {
-    &digest[..digest.len().min(12)]
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum LifeEvent {
     /// The quarantine that an earlier start noted.

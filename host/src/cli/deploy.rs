@@ -1,0 +1,315 @@
+//! `tqhost deploy`: puts a version of a plugin in place, and waits until every host has taken or refused it.
+//!
+//! In: a handler's file. Out: the file in `plugins_dir`, with a label if one is given; the verdict of each
+//! host that runs; exit code 0 only if all of them took it. A version that every host refused is taken away
+//! again, where there was one before it.
+//!
+//! Not here: what a verdict is (`operations::deploy`), the section with the label (`sandbox::build_section`).
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use super::context::{connect, is_embedded_down};
+use super::control::operator;
+use super::exit::CommandError;
+use super::files::{self, FileContent};
+use super::output::{Out, Paint, Tone};
+use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::table::{Cell, Column, TextTable};
+use super::text::{self, plural};
+use crate::builds::BuildNote;
+use crate::config::Config;
+use crate::config::units::{parse_duration, show_duration};
+use crate::operations::changes::{self, ChangeKind, ChangeView};
+use crate::operations::{self, DeployWatch, HostVerdict, Taken, check_deployable, patiently};
+use crate::plugins;
+use crate::queue::{Link, hosts};
+use crate::sandbox::{check_names, with_build, without_build};
+
+/// The time between two looks at the announcements of hosts.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Args)]
+pub(super) struct DeployArgs {
+    /// The handler's file. It goes to the plugins_dir of this configuration, and only hosts that see it there
+    /// take it
+    file: PathBuf,
+    /// The plugin's name [default: that of the file]
+    #[arg(long, value_name = "PLUGIN")]
+    plugin: Option<String>,
+    /// The version's name for people, like v1.4. It is written into the file that is put in place, with the
+    /// time, the user, and the commit if the handler's file is in a work tree of git
+    #[arg(long, value_name = "LABEL")]
+    label: Option<String>,
+    /// Wait no longer than this until all hosts have taken it
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    wait: Duration,
+}
+
+/// The whole output as JSON. The names are stable.
+#[derive(Debug, Serialize)]
+struct DeployView {
+    plugin: String,
+    /// SHA-256 of the file that was put in place.
+    version: String,
+    #[serde(flatten)]
+    build: BuildNote,
+    file: PathBuf,
+    /// The hosts that run now and use the plugin.
+    hosts: Vec<HostVerdict>,
+    /// SHA-256 of the version before it, if its file is in place again.
+    put_back: Option<String>,
+    /// Whether all of them took it.
+    ok: bool,
+}
+
+/// A file that is to be put in place.
+struct NewFile {
+    bytes: Vec<u8>,
+    digest: String,
+    build: BuildNote,
+}
+
+pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> Result<(), CommandError> {
+    let plugin = plugin_name(config, &args)?;
+    let shown = args.file.display();
+    let read = plugins::read(&args.file).await.map_err(|error| anyhow!("{shown}: {error:#}"))?;
+    check_names(&read).map_err(|error| anyhow!("{shown}: {error}; nothing was put in place"))?;
+    let target = config.plugins_dir.join(format!("{plugin}.wasm"));
+    let before = files::read(config, &plugin).content.and_then(Result::ok);
+    let new = new_file(read, &args, &target, before.as_ref())?;
+    let link = match is_embedded_down(config) {
+        true => None,
+        false => Some(connect(config).await?),
+    };
+    let mut hosts = Vec::new();
+    if let Some(link) = &link {
+        check_deployable(link, &plugin, &new.digest, &new.build).await?;
+        hosts = hosts::list(link).await?;
+    }
+    let watch = DeployWatch::new(&hosts, &plugin, &new.digest);
+    let in_place = before.as_ref().is_some_and(|before| before.digest == new.digest);
+    if !in_place {
+        put(&target, &new.bytes)
+            .with_context(|| format!("cannot put {} in place; hosts go on as before", target.display()))?;
+        let words = new.build.words(&new.digest);
+        note(link.as_ref(), &plugin, &format!("{words} was put in place")).await;
+    }
+    let has_hosts = !watch.verdicts(&hosts).is_empty();
+    let verdicts = match &link {
+        Some(link) if has_hosts => {
+            if in_place {
+                // A content that failed before is tried again.
+                operations::reload(link, &plugin, &operator()).await?;
+            }
+            verdicts(link, &watch, args.wait).await?
+        }
+        _ => Vec::new(),
+    };
+    let ok = verdicts.is_empty() != has_hosts && verdicts.iter().all(|host| host.state == Taken::Active);
+    let back = put_back(&target, &verdicts, before.filter(|_| !in_place))?;
+    if let Some(before) = &back {
+        let words = new.build.words(&new.digest);
+        let detail = format!("no host took {words}, and {} is in place again", before.version());
+        note(link.as_ref(), &plugin, &detail).await;
+    }
+    let NewFile { digest: version, build, .. } = new;
+    let put_back = back.as_ref().map(|before| before.digest.clone());
+    let view = DeployView { plugin, version, build, file: target, hosts: verdicts, put_back, ok };
+    match out.json {
+        true => out.json(&view),
+        false => out.line(render(&view, back.as_ref(), has_hosts, args.wait, out)),
+    }
+    if ok { Ok(()) } else { Err(CommandError::Reported) }
+}
+
+/// Adds a line to the log of changes.
+async fn note(link: Option<&Link>, plugin: &str, detail: &str) {
+    if let Some(link) = link {
+        let change = ChangeView::new(ChangeKind::Deploy, &operator()).plugin(plugin).detail(detail);
+        changes::note(link, change).await;
+    }
+}
+
+/// The plugin that is meant. One that no queue runs would be taken by no host.
+fn plugin_name(config: &Config, args: &DeployArgs) -> Result<String, CommandError> {
+    let of_file = || args.file.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
+    let name = args.plugin.clone().or_else(of_file).unwrap_or_default();
+    let names = files::plugin_names(config);
+    if names.contains(&name) {
+        return Ok(name);
+    }
+    let way_out = if args.plugin.is_none() { "; --plugin names another one than the file does" } else { "" };
+    Err(CommandError::Usage(format!(
+        "the configuration has no plugin {name:?}{way_out}. It has: {}",
+        names.join(", ")
+    )))
+}
+
+/// The file with its label. One that is in place already with the same content and label stays as it is: the
+/// time alone makes no version.
+fn new_file(
+    read: Vec<u8>,
+    args: &DeployArgs,
+    target: &Path,
+    before: Option<&FileContent>,
+) -> Result<NewFile, CommandError> {
+    let file = |bytes: Vec<u8>, build| {
+        let digest = format!("{:x}", Sha256::digest(&bytes));
+        NewFile { bytes, digest, build }
+    };
+    let Some(label) = &args.label else {
+        let digest = format!("{:x}", Sha256::digest(&read));
+        // The file beside the plugin may tell of the build.
+        let build = plugins::build_of(target, &read, &digest).unwrap_or_default();
+        return Ok(file(read, build));
+    };
+    let build = BuildNote::now(label, commit(&args.file), operator());
+    if build.label.as_ref() != Some(label) {
+        let text = "--label: write 1 to 60 characters, without control characters and outer spaces";
+        return Err(CommandError::Usage(text.into()));
+    }
+    if let Some(before) = before
+        && (&before.build.label, &before.build.commit) == (&build.label, &build.commit)
+        && without_build(&before.bytes) == without_build(&read)
+    {
+        return Ok(file(before.bytes.clone(), before.build.clone()));
+    }
+    Ok(file(with_build(&read, &build), build))
+}
+
+/// The commit of the work tree of git in which the file is.
+fn commit(file: &Path) -> Option<String> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut git = Command::new("git");
+    git.arg("-C").arg(folder).args(["rev-parse", "--verify", "HEAD"]).stdin(Stdio::null());
+    let told = git.output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8(told.stdout).ok()?.trim().to_owned())
+}
+
+/// Writes the file beside its place and renames it, so that nobody sees a part of it.
+fn put(target: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = target.with_file_name(format!(".{name}.{}", uuid::Uuid::now_v7()));
+    let write = || {
+        let mut file = File::create_new(&temporary)?;
+        file.write_all(bytes)?;
+        if let Ok(before) = fs::metadata(target) {
+            file.set_permissions(before.permissions())?;
+        }
+        file.sync_all()?;
+        fs::rename(&temporary, target)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
+/// Waits until each host that runs has told its verdict.
+async fn verdicts(
+    link: &Link,
+    watch: &DeployWatch,
+    wait: Duration,
+) -> Result<Vec<HostVerdict>, CommandError> {
+    let end = Instant::now() + wait;
+    let waiting = async {
+        loop {
+            let verdicts = watch.verdicts(&patiently(|| hosts::list(link)).await?);
+            let are_told = verdicts.iter().all(|host| host.state != Taken::NoAnswer);
+            // All hosts may start anew at this moment.
+            if (are_told && !verdicts.is_empty()) || Instant::now() >= end {
+                return Ok::<_, CommandError>(verdicts);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    match CommandProgress::begin()?.unless_interrupted(Box::pin(waiting)).await {
+        StepEnd::Done(verdicts) => verdicts,
+        StepEnd::Cut => {
+            Err(interrupted("the file is in place, and `tqhost plugins` tells what hosts make of it"))
+        }
+    }
+}
+
+/// Puts the file back that was there before, if every host has refused the new one.
+fn put_back(
+    target: &Path,
+    verdicts: &[HostVerdict],
+    before: Option<FileContent>,
+) -> Result<Option<FileContent>, CommandError> {
+    let refused = |host: &HostVerdict| matches!(host.state, Taken::Failed | Taken::Quarantined);
+    let Some(before) = before.filter(|_| !verdicts.is_empty() && verdicts.iter().all(refused)) else {
+        return Ok(None);
+    };
+    put(target, &before.bytes).with_context(|| {
+        format!("every host has refused it, and {} cannot be put back as it was", target.display())
+    })?;
+    Ok(Some(before))
+}
+
+fn render(
+    view: &DeployView,
+    back: Option<&FileContent>,
+    has_hosts: bool,
+    wait: Duration,
+    out: &Out,
+) -> String {
+    let DeployView { plugin, version, build, file, hosts, ok, .. } = view;
+    let version = text::escape(&build.words(version));
+    let mut parts = vec![format!("version {version} of {plugin} was put in place: {}", file.display())];
+    if !hosts.is_empty() {
+        parts.push(render_verdicts(hosts, out.paint));
+    }
+    let count = |state: Taken| hosts.iter().filter(|host| host.state == state).count() as u64;
+    let silent = count(Taken::NoAnswer);
+    parts.push(match back {
+        _ if *ok && !has_hosts => {
+            "No host that runs uses the plugin: hosts take it when they start.".to_owned()
+        }
+        _ if *ok && hosts.len() == 1 => "The host took it.".to_owned(),
+        _ if *ok => format!("All {} hosts took it.", hosts.len()),
+        Some(before) => format!(
+            "No host took it, and the file before it is in place again: {}. Repair the new one; `tqhost try` \
+             runs it without a host. One in quarantine may run again after `tqhost lift {plugin}`.",
+            before.version()
+        ),
+        None if hosts.is_empty() => "No host runs any more: start one.".to_owned(),
+        None if silent > 0 => format!(
+            "{} did not take it within {}. A host takes files from its own plugins_dir: put the file there, \
+             too. Otherwise it may still compile: `tqhost plugins {plugin}` tells.",
+            plural(silent, "host"),
+            show_duration(wait)
+        ),
+        None => format!(
+            "{} refused it, and goes on with the version before it. Deploy another one; `tqhost plugins \
+             {plugin}` tells more.",
+            plural(count(Taken::Failed) + count(Taken::Quarantined), "host")
+        ),
+    });
+    parts.join("\n")
+}
+
+pub(super) fn render_verdicts(hosts: &[HostVerdict], paint: Paint) -> String {
+    let mut table = TextTable::new(
+        &[Column::name("HOST"), Column::fixed("VERDICT"), Column::text("WHY")],
+        &["WHY", "HOST"],
+    );
+    for HostVerdict { host, state, on_probation, why } in hosts {
+        let (word, tone) = match (state, on_probation) {
+            (Taken::Active, true) => ("taken, on probation", Tone::Good),
+            (Taken::Active, false) => ("taken", Tone::Good),
+            (Taken::Failed, _) => ("failed", Tone::Bad),
+            (Taken::Quarantined, _) => ("quarantined", Tone::Bad),
+            (Taken::NoAnswer, _) => ("no answer", Tone::Warning),
+        };
+        let why = why.as_deref().map_or_else(|| text::NONE.to_owned(), text::escape);
+        table.row([text::escape(host).into(), Cell::tone(word, tone), why.into()]);
+    }
+    table.render(paint)
+}

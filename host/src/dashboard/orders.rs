@@ -1,0 +1,175 @@
+//! The orders about a plugin: roll back a version, lift one, look at the file. The first two ask before, on a
+//! page that names the version that stops and the one that starts.
+//!
+//! A version is always the one that the page showed: nothing else is withdrawn, whatever has happened since.
+//! Not here: the page with the buttons (`plugin`), what hosts do about an order (`plugins` of the host).
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::response::{Redirect, Response};
+use maud::{Markup, html};
+
+use super::layout::{form_token, page};
+use super::problem::PageProblem;
+use super::session::Visitor;
+use super::state::Dashboard;
+use super::text::{data, plural};
+use super::values::{Values, plugin_path};
+use crate::admin::audit::AuditNote;
+use crate::admin::base_path::at;
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::operations::{self, OrderView, lift, lift_preview, withdraw, withdraw_preview};
+
+/// The version that the page showed.
+fn seen(values: &Values) -> Result<&str, ApiProblem> {
+    let missing = || ApiProblem::new(ProblemCode::Invalid, "version: begin at the page of the plugin");
+    values.get("version").ok_or_else(missing)
+}
+
+/// The operator as orders, jobs and changes have it.
+pub(super) fn operator(visitor: &Visitor) -> String {
+    visitor.caller.name.to_string()
+}
+
+pub(super) async fn confirm_rollback(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let view = withdraw_preview(dashboard.api.link().await?, &name, Some(seen(&values)?), None)
+        .await
+        .map_err(ApiProblem::from)?;
+    let [back, waiting] = [view.hosts_back, view.hosts_waiting].map(|hosts| hosts.unwrap_or_default() as u64);
+    let stops = view.builds.words(&view.order.version);
+    let starts: Vec<String> =
+        view.back_to.iter().flatten().map(|version| view.builds.words(version)).collect();
+    let starts = if starts.is_empty() { "the version before it".to_owned() } else { starts.join(" or ") };
+    let told = html! {
+        @if back > 0 {
+            p.count {
+                strong { (data(&stops)) " stops, " (data(&starts)) " starts" }
+                " on " (plural(back, "host")) "."
+            }
+        }
+        @if waiting > 0 {
+            p.error {
+                (data(&stops)) " stops on " (plural(waiting, "host"))
+                " with no version to go back to: the queues of the plugin wait there."
+            }
+        }
+        p.note {
+            "The version is withdrawn on all hosts, also on those that start later, until it is lifted. "
+            "Hosts obey within seconds; tasks that run go on."
+        }
+    };
+    let why = html! {
+        label for="why" { "Why" }
+        input id="why" name="why" required maxlength="200" aria-describedby="why-note";
+        p.note id="why-note" { "Hosts show it." }
+    };
+    Ok(confirm(&visitor, &name, "Roll back", &view, &told, &why))
+}
+
+pub(super) async fn confirm_lift(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let seen = seen(&values)?;
+    let view =
+        lift_preview(dashboard.api.link().await?, &name, Some(seen)).await.map_err(ApiProblem::from)?;
+    let lifted = view.builds.words(&view.order.version);
+    let told = html! {
+        p.count {
+            strong { (data(&lifted)) " may run again" } " on " (plural(view.hosts as u64, "host")) "."
+        }
+        p {
+            "Where the file of the plugin holds it, it starts within seconds, on probation, and "
+            @if view.running.is_empty() { "the queues of the plugin go on." } @else {
+                @for (at, version) in view.running.iter().enumerate() {
+                    @if at > 0 { " or " }
+                    (data(&view.builds.words(version)))
+                }
+                " stops."
+            }
+        }
+    };
+    Ok(confirm(&visitor, &name, "Lift", &view, &told, &html! {}))
+}
+
+/// A page that says what an order does, and asks.
+fn confirm(
+    visitor: &Visitor,
+    name: &str,
+    deed: &str,
+    view: &OrderView,
+    told: &Markup,
+    inputs: &Markup,
+) -> Response {
+    let (path, version) = (plugin_path(name), &view.order.version);
+    let (action, class) = match view.order.withdrawn {
+        true => ("rollback", Some("danger")),
+        false => ("lift", None),
+    };
+    let words = view.builds.words(version);
+    let main = html! {
+        p.trail { a href=(at("/plugins")) { "Plugins" } " / " a href=(path) { "Plugin " (data(name)) } }
+        h1 { (deed) " " (data(name)) }
+        (told)
+        dl.facts { dt { "SHA-256" } dd { code { (version) } } }
+        @if visitor.may_administer() {
+            form.stacked method="post" action={ (path) "/" (action) } {
+                (form_token(visitor))
+                input type="hidden" name="version" value=(version);
+                (inputs)
+                button class=[class] { (deed) " " (words) }
+            }
+        } @else {
+            p { "This needs the role admin." }
+        }
+        p { a href=(path) { "Back, without a change" } }
+    };
+    page(visitor, &format!("{deed} {name}"), &main)
+}
+
+pub(super) async fn roll_back(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let (seen, why) = (seen(&values)?, values.get("why").unwrap_or_default());
+    withdraw(dashboard.api.link().await?, &name, seen, why, &operator(&visitor))
+        .await
+        .map_err(ApiProblem::from)?;
+    Ok(ordered(name, "withdrawn"))
+}
+
+pub(super) async fn lift_quarantine(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let link = dashboard.api.link().await?;
+    lift(link, &name, Some(seen(&values)?), &operator(&visitor)).await.map_err(ApiProblem::from)?;
+    Ok(ordered(name, "lifted"))
+}
+
+pub(super) async fn reload(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+) -> Result<Response, PageProblem> {
+    let by = operator(&visitor);
+    operations::reload(dashboard.api.link().await?, &name, &by).await.map_err(ApiProblem::from)?;
+    Ok(ordered(name, "reloading"))
+}
+
+/// Leads back to the page of the plugin, which says what was done.
+fn ordered(name: String, done: &str) -> Response {
+    let page = format!("{}?done={done}", plugin_path(&name));
+    AuditNote { plugin: Some(name), ..AuditNote::default() }.on(Redirect::to(&page))
+}

@@ -1,0 +1,333 @@
+//! The page of a plugin: its versions with what became of their attempts, its hosts, its grants, its changes.
+//!
+//! Not here: what the buttons of a version do (`orders`), the list of plugins (`plugins`).
+
+use std::collections::BTreeMap;
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use maud::{Markup, html};
+
+use super::layout::{button, done, page, state, table};
+use super::problem::PageProblem;
+use super::queue_history::about;
+use super::session::Visitor;
+use super::state::Dashboard;
+use super::text::{NONE, age, data, data_or_none, moment, plural, size};
+use super::values::{Values, link, plugin_path, queue_path};
+use crate::admin::base_path::at;
+use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::builds::{BuildNote, Builds, short};
+use crate::chain::chain;
+use crate::clock::now_ms;
+use crate::config;
+use crate::operations::history::{self, VersionView};
+use crate::operations::{PluginView, known_builds, plugin_rows};
+use crate::queue::hosts;
+use crate::queue::hosts::HostChange;
+use crate::queue::orders::{self, VersionOrder, Withdrawn};
+
+/// Versions, groups of hosts, and changes that are shown.
+const VERSIONS: usize = 12;
+const GROUPS: usize = 12;
+const CHANGES: usize = 20;
+/// Hosts of a group that are named.
+const NAMED: usize = 3;
+
+/// A version of the plugin, as far as hosts know it.
+struct KnownVersion<'p> {
+    /// The whole digest; the first digits of it, where only attempts are known.
+    digest: &'p str,
+    /// How many hosts run it, and since when the first of them.
+    hosts: u64,
+    since: Option<u64>,
+    /// The last change that a host has told of it.
+    last: Option<&'p HostChange>,
+    /// The order that withdrew it.
+    order: Option<&'p VersionOrder>,
+    /// Its attempts of the last hour.
+    outcomes: Option<&'p VersionView>,
+}
+
+pub(super) async fn show(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let redis = dashboard.api.link().await?;
+    let hosts = hosts::list(redis).await?;
+    let grants = dashboard.api.parts().plugins.grants(&name);
+    let rows: Vec<PluginView> =
+        plugin_rows(&hosts).into_iter().filter(|row| row.plugin.name == name).collect();
+    if rows.is_empty() && grants.is_none() {
+        let detail = format!("no running host uses a plugin {name:?}");
+        return Err(ApiProblem::new(ProblemCode::UnknownPlugin, detail).into());
+    }
+    let queues = dashboard.api.queues();
+    let own: Vec<_> = queues.iter().filter(|queue| queue.plugin == name).cloned().collect();
+    let outcomes = history::versions(&own, redis, &hosts).await;
+    let withdrawn = orders::list(redis).await?.withdrawn.remove(&name).unwrap_or_default();
+    let builds = known_builds(&hosts);
+    let is_own = |version: &&VersionView| version.version.rsplit_once('@').is_some_and(|(of, _)| of == name);
+    let outcomes: Result<Vec<&VersionView>, String> =
+        outcomes.as_ref().map(|all| all.iter().filter(is_own).collect()).map_err(|error| chain(error));
+    let versions = known(&rows, &withdrawn, outcomes.as_deref().unwrap_or_default());
+    let main = html! {
+        p.trail { a href=(at("/plugins")) { "Plugins" } }
+        h1 { "Plugin " (data(&name)) }
+        (done(&values))
+        section aria-labelledby="hosts" data-live="hosts" {
+            h2 id="hosts" { "On the hosts" }
+            (hosts_table(&rows))
+        }
+        section aria-labelledby="versions" data-live="versions" {
+            h2 id="versions" { "Versions" }
+            (versions_table(&visitor, &plugin_path(&name), &versions, &builds))
+            @if let Err(why) = &outcomes { p.quiet { "The history cannot be read: " (data(why)) } }
+        }
+        section aria-labelledby="grants" {
+            h2 id="grants" { "Grants" }
+            (grants_list(grants.as_ref(), own.iter().map(|queue| queue.name.as_str())))
+        }
+        section aria-labelledby="changes" data-live="changes" {
+            h2 id="changes" { "What happened" }
+            (changes_table(&rows, &builds))
+            p { a href=(link(&at("/changes"), &[("plugin", &name)])) { "Changes of operators" } }
+        }
+        (button(&visitor, &format!("{}/reload", plugin_path(&name)), "Look at its file now"))
+    };
+    Ok(page(&visitor, &format!("Plugin {name}"), &main))
+}
+
+/// Hosts that say the same have one row.
+fn hosts_table(rows: &[PluginView]) -> Markup {
+    if rows.is_empty() {
+        return html! { p.quiet { "No host has announced this plugin in the last 15 seconds." } };
+    }
+    let mut groups: BTreeMap<_, Vec<&PluginView>> = BTreeMap::new();
+    for row in rows {
+        let plugin = &row.plugin;
+        let key =
+            (plugin.state == "active", &plugin.state, &plugin.version, plugin.on_probation, &plugin.error);
+        groups.entry(key).or_default().push(row);
+    }
+    let lines = html! {
+        @for ((_, word, version, on_probation, error), hosts) in groups.iter().take(GROUPS) {
+            tr {
+                th scope="row" {
+                    @for host in hosts.iter().take(NAMED) { (data(&host.host)) " " }
+                    @if hosts.len() > NAMED { "and " (plural((hosts.len() - NAMED) as u64, "other")) }
+                }
+                td { (state(word)) @if *on_probation { " on probation" } }
+                td {
+                    @match (version, hosts.first()) {
+                        (Some(version), Some(host)) => (data(&host.build.words(version))),
+                        _ => (NONE),
+                    }
+                }
+                td.number { (size(hosts.iter().map(|host| host.plugin.peak_memory).max().unwrap_or(0))) }
+                td { (data_or_none(error.as_deref())) }
+            }
+        }
+    };
+    html! {
+        (table("Hosts", &["Hosts", "State", "Runs", "#Peak memory", "Why"], &lines))
+        @if groups.len() > GROUPS { p.note { "Hosts differ in " (groups.len()) " ways." } }
+    }
+}
+
+/// The versions of which hosts know something: those that run first, then by the last change.
+fn known<'p>(
+    rows: &'p [PluginView],
+    withdrawn: &'p Withdrawn,
+    outcomes: &[&'p VersionView],
+) -> Vec<KnownVersion<'p>> {
+    let mut known: BTreeMap<&str, KnownVersion> = BTreeMap::new();
+    let mut add = |digest: &'p str, change: &mut dyn FnMut(&mut KnownVersion<'p>)| {
+        let empty =
+            || KnownVersion { digest, hosts: 0, since: None, last: None, order: None, outcomes: None };
+        change(known.entry(digest).or_insert_with(empty));
+    };
+    for row in rows {
+        let plugin = &row.plugin;
+        for version in plugin.version.iter() {
+            add(version, &mut |known| {
+                known.hosts += 1;
+                known.since = [known.since, plugin.loaded_at].into_iter().flatten().min();
+            });
+        }
+        plugin.back_to.iter().for_each(|version| add(version, &mut |_| {}));
+        for change in &plugin.history {
+            let Some(version) = &change.version else { continue };
+            add(version, &mut |known| {
+                if known.last.is_none_or(|last| last.at <= change.at) {
+                    known.last = Some(change);
+                }
+            });
+        }
+    }
+    withdrawn.values().for_each(|order| add(&order.version, &mut |known| known.order = Some(order)));
+    for version in outcomes {
+        let digits = version.version.rsplit_once('@').map_or("", |(_, digits)| digits);
+        let whole = known.keys().find(|digest| !digits.is_empty() && digest.starts_with(digits)).copied();
+        let empty = || KnownVersion {
+            digest: digits,
+            hosts: 0,
+            since: None,
+            last: None,
+            order: None,
+            outcomes: None,
+        };
+        known.entry(whole.unwrap_or(digits)).or_insert_with(empty).outcomes = Some(version);
+    }
+    let mut versions: Vec<KnownVersion> = known.into_values().collect();
+    let at = |version: &KnownVersion| version.since.max(version.last.map(|last| last.at));
+    versions.sort_by_key(|version| std::cmp::Reverse((version.hosts, at(version))));
+    versions
+}
+
+fn versions_table(visitor: &Visitor, path: &str, versions: &[KnownVersion<'_>], builds: &Builds) -> Markup {
+    if versions.is_empty() {
+        return html! { p.quiet { "No host knows a version of it: deploy its file." } };
+    }
+    let now = now_ms();
+    let lines = html! {
+        @for version in versions.iter().take(VERSIONS) {
+            @let unknown = BuildNote::default();
+            @let build = builds.of(version.digest).unwrap_or(&unknown);
+            tr {
+                th scope="row" { span title=(version.digest) { (data(&build.words(version.digest))) } }
+                td { (stand(version)) }
+                td { (moment(version.since.or(version.last.map(|last| last.at)), now)) }
+                (outcome_cells(version.outcomes))
+                td { (origin(build, now)) }
+                td { (action(visitor, path, version)) }
+            }
+        }
+    };
+    let columns =
+        ["Version", "State", "Since", "#Attempts", "#Failed", "#Others", "#Time each", "Built", "Action"];
+    html! {
+        (table("Versions", &columns, &lines))
+        @if versions.len() > VERSIONS {
+            p.note { "Hosts know " (versions.len() - VERSIONS) " older ones." }
+        }
+        p.note {
+            "Attempts of the last hour on all hosts, by the minute. Others were deferred, or found a service "
+            "down. A version is told apart by its digits; labels come with its file, and anybody may "
+            "write them."
+        }
+    }
+}
+
+/// The state of a version on the hosts.
+fn stand(version: &KnownVersion<'_>) -> Markup {
+    html! {
+        @if version.hosts > 0 { (state("active")) " on " (plural(version.hosts, "host")) " " }
+        @if let Some(VersionOrder { why, by, .. }) = version.order {
+            (state("withdrawn")) " by " (data_or_none(Some(by))) ": " (data(why))
+        } @else if version.hosts == 0 {
+            @match version.last.map(|last| last.what.as_str()) {
+                Some("loaded" | "confirmed" | "regranted" | "restored" | "lifted") | None => "does not run",
+                Some(what) => (state(what)),
+            }
+        }
+    }
+}
+
+fn outcome_cells(outcomes: Option<&VersionView>) -> Markup {
+    let Some(version) = outcomes else {
+        return html! { @for _ in 0..4 { td.number { (NONE) } } };
+    };
+    let others = version.deferred + version.unavailable;
+    html! {
+        td.number { (version.attempts) }
+        td.number { (version.attempts.saturating_sub(version.completed + others)) }
+        td.number { (others) }
+        td.number { (about(version.mean_ms)) }
+    }
+}
+
+/// Where a version comes from.
+fn origin(BuildNote { commit, built_at, author, .. }: &BuildNote, now: u64) -> Markup {
+    html! {
+        @if let Some(commit) = commit { span title=(commit) { (data(short(commit))) } " " }
+        @if let Some(at) = built_at { span.note { (age(now.saturating_sub(*at))) " ago" } " " }
+        @if let Some(author) = author { "by " (data(author)) }
+    }
+}
+
+/// The page that asks before a version stops or may run again.
+fn action(visitor: &Visitor, path: &str, version: &KnownVersion<'_>) -> Markup {
+    let is_refused = version.last.is_some_and(|last| ["quarantined", "rolled-back"].contains(&&*last.what));
+    let (deed, label) = match (version.order.is_some() || is_refused, version.hosts > 0) {
+        _ if !visitor.may_administer() => return html! { (NONE) },
+        (true, _) => ("lift", "Lift…"),
+        (false, true) => ("rollback", "Roll back…"),
+        (false, false) => return html! { (NONE) },
+    };
+    html! {
+        form.inline method="get" action={ (path) "/" (deed) } {
+            input type="hidden" name="version" value=(version.digest);
+            button class=[(deed == "rollback").then_some("danger")] { (label) }
+        }
+    }
+}
+
+/// The grants of this host's configuration, and the queues that run the plugin.
+fn grants_list<'q>(grants: Option<&config::Plugin>, queues: impl Iterator<Item = &'q str>) -> Markup {
+    let Some(grants) = grants else {
+        return html! { p.quiet { "No queue in the configuration of this host uses the plugin." } };
+    };
+    let list = |names: Vec<String>| match names.is_empty() {
+        true => html! { "none" },
+        false => html! { @for name in &names { (data(name)) " " } },
+    };
+    let hosts = grants.allowed_hosts.iter().map(ToString::to_string).collect();
+    let instance = grants.warm.map_or_else(
+        || "a fresh one for each task".to_owned(),
+        |warm| format!("{} kept, each for {} tasks", warm.idle, warm.max_tasks),
+    );
+    html! {
+        dl.facts {
+            dt { "Queues" }
+            dd { @for queue in queues { a href=(queue_path(queue)) { (data(queue)) } " " } }
+            dt { "Allowed hosts" } dd { (list(hosts)) }
+            dt { "Records" } dd { (list(grants.records.patterns().to_vec())) }
+            dt { "Configuration" } dd { (list(grants.config.keys().cloned().collect())) }
+            dt { "Memory" } dd { (size(grants.memory)) }
+            dt { "Output" } dd { (size(grants.max_output)) }
+            dt { "Instance" } dd { (instance) }
+        }
+        p.note { "As the configuration of this host has them. Changes of them are among those below." }
+    }
+}
+
+/// The changes of all hosts, the newest first. Hosts that tell the same have one row.
+fn changes_table(rows: &[PluginView], builds: &Builds) -> Markup {
+    let mut changes: BTreeMap<_, (u64, u64)> = BTreeMap::new();
+    for change in rows.iter().flat_map(|row| &row.plugin.history) {
+        let (newest, hosts) = changes.entry((&change.what, &change.version, &change.reason)).or_default();
+        (*newest, *hosts) = ((*newest).max(change.at), *hosts + 1);
+    }
+    let mut changes: Vec<_> = changes.into_iter().collect();
+    changes.sort_by_key(|(_, (newest, _))| std::cmp::Reverse(*newest));
+    if changes.is_empty() {
+        return html! { p.quiet { "Nothing yet." } };
+    }
+    let now = now_ms();
+    let lines = html! {
+        @for ((what, version, reason), (newest, times)) in changes.iter().take(CHANGES) {
+            tr {
+                td { (moment(Some(*newest), now)) }
+                td { (state(what)) }
+                td { @match version { Some(version) => (data(&builds.words(version))), None => (NONE) } }
+                td.number { (times) }
+                td { (data_or_none(reason.as_deref())) }
+            }
+        }
+    };
+    table("Changes", &["Last", "What", "Version", "#Times", "Why"], &lines)
+}

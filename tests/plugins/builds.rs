@@ -1,0 +1,262 @@
+//! The build of a version: its label is with it wherever people are shown one; `tqhost deploy` writes it, and
+//! tells what all hosts make of the file.
+//!
+//! Not here: what a foreign section or file may hold (the unit tests of `builds`, `build_section` and
+//! `build_file`), the life of a version (`versions`).
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::dashboard::Browser;
+use crate::support::bench::{guest_path, tqhost};
+use crate::support::files::{digest, guest, loaded, marked, put, put_at, row};
+use crate::support::{Bench, Host, Ran, eventually};
+
+const QUEUES: &str = "[queues.work]\nplugin = \"p\"\nbackoff = \"none\"\n";
+
+/// Writes a handler's file that is not in place.
+fn built(bench: &Bench, name: &str, bytes: &[u8]) -> String {
+    let path = bench.dir.path().join(name);
+    fs::write(&path, bytes).expect("write a handler");
+    path.to_str().expect("a path").to_owned()
+}
+
+fn deploy(bench: &Bench, file: &str, more: &[&str]) -> Ran {
+    bench.tqhost(&[&["deploy", file, "--plugin", "p"], more].concat())
+}
+
+/// The states of the hosts in the answer of a deploy.
+fn states(view: &Value) -> Vec<&str> {
+    view["hosts"]
+        .as_array()
+        .expect("hosts")
+        .iter()
+        .map(|host| host["state"].as_str().expect("a state"))
+        .collect()
+}
+
+/// Adds a custom section with this name and content to a component.
+fn with_section(bytes: &[u8], content: &[u8]) -> Vec<u8> {
+    let leb = |mut number: usize| {
+        let mut bytes = Vec::new();
+        while number > 0x7f {
+            bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+        bytes
+    };
+    let section = [&[14][..], b"tqhost-version", content].concat();
+    [bytes, &[0], &leb(section.len()), &section].concat()
+}
+
+/// Lets tasks run until both hosts announce that the version is good.
+fn confirmed(bench: &mut Bench, version: &str) -> Vec<Value> {
+    eventually("all hosts have found it to be good", || {
+        let id = bench.xadd("work", &[("a", "1")]);
+        bench.until("work", &id, "COMPLETED");
+        let shown = bench.tqhost(&["plugins", "p", "--json"]).ok().json();
+        let rows = shown["plugins"].as_array().expect("rows").clone();
+        let is_good = |row: &Value| row["version"] == version && row["on_probation"] == false;
+        (rows.len() == 2 && rows.iter().all(is_good)).then_some(rows)
+    })
+}
+
+#[test]
+fn a_deploy_waits_for_all_hosts_and_its_label_is_shown_with_the_version() {
+    let mut bench = Bench::new(QUEUES);
+    put(&bench, "p", &guest("echo"));
+    let hosts = [bench.host(), bench.host()];
+    hosts.iter().for_each(|host| drop(loaded(host, &guest("echo"))));
+    // The handler's file is in the work tree of this repository.
+    let echo = guest_path("echo");
+    let mut git = Command::new("git");
+    git.arg("-C").arg(echo.parent().expect("a folder")).args(["rev-parse", "HEAD"]);
+    let commit = git.output().ok().filter(|output| output.status.success());
+    let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let echo = echo.to_str().expect("a path");
+    let first = deploy(&bench, echo, &["--label", "v1.3", "--json"]).ok().json();
+    assert_eq!((&first["ok"], states(&first)), (&json!(true), vec!["active", "active"]), "{first}");
+    assert_eq!((&first["label"], &first["commit"]), (&json!("v1.3"), &json!(commit)), "{first}");
+    assert!(first["author"].as_str().is_some_and(|author| author.contains('@')), "{first}");
+    let good = first["version"].as_str().expect("a version").to_owned();
+    assert_eq!(good, digest(&fs::read(bench.plugin_path("p")).expect("the file in place")));
+    // The same content and label are the same version: only another time makes none.
+    let again = deploy(&bench, echo, &["--label", "v1.3", "--json"]).ok().json();
+    assert_eq!((&again["version"], &again["built_at"]), (&first["version"], &first["built_at"]));
+
+    confirmed(&mut bench, &good);
+    eventually("a host has kept it for the others", || {
+        let kept = hosts.iter().flat_map(|host| host.logged("the version is kept for all hosts"));
+        kept.into_iter().any(|line| line["digest"] == good[..12]).then_some(())
+    });
+
+    let file = built(&bench, "new.wasm", &marked(&guest("echo"), 4));
+    let told = deploy(&bench, &file, &["--label", "v1.4"]).ok().stdout;
+    assert!(told.ends_with("All 2 hosts took it.\n") && told.contains("version v1.4 ("), "{told}");
+    let bad = digest(&fs::read(bench.plugin_path("p")).expect("the file in place"));
+    let words = |label: &str, version: &str| format!("{label} ({})", &version[..12]);
+    let (good_words, bad_words) = (words("v1.3", &good), words("v1.4", &bad));
+    for row in &confirmed(&mut bench, &bad) {
+        assert_eq!((&row["label"], &row["built_at"].is_u64()), (&json!("v1.4"), &true), "{row}");
+        assert_eq!(row["builds"][&good]["label"], "v1.3", "{row}");
+    }
+    let by_api = hosts[0].get("/v1/plugins").json();
+    assert_eq!(by_api["plugins"][0]["label"], "v1.4", "{by_api}");
+    let table = bench.tqhost(&["plugins", "p"]).ok().stdout;
+    assert!(table.contains(&bad_words) && table.contains(&good_words), "{table}");
+    assert!(bench.tqhost(&["check"]).ok().stdout.contains(&bad_words));
+
+    // Pages, and the page that asks before a rollback.
+    let browser = Browser::new(&hosts[0]);
+    let id = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    assert!(browser.page(&format!("/queues/work/tasks/{id}")).contains(&format!("p {bad_words}")));
+    for page in ["/plugins", "/plugins/p"] {
+        assert!(browser.page(page).contains(&bad_words), "{page}");
+    }
+    let confirm = browser.page(&format!("/plugins/p/rollback?version={bad}"));
+    assert!(confirm.contains(&bad_words) && confirm.contains(&good_words), "{confirm}");
+    let dry = bench.tqhost(&["rollback", "p", "--why", "wrong totals", "--dry-run"]).ok().stdout;
+    assert!(dry.contains(&format!("{bad_words} stops, {good_words} starts on 2 hosts")), "{dry}");
+    bench.tqhost(&["rollback", "p", "--why", "wrong totals", "--version", &bad]).ok();
+    let changes = bench.tqhost(&["changes", "--plugin", "p"]).ok().stdout;
+    for part in [format!("{bad_words} was put in place"), format!("{bad_words} stops, {good_words} starts")] {
+        assert!(changes.contains(&part), "{part}: {changes}");
+    }
+    let refused = deploy(&bench, &file, &["--label", "v1.4"]);
+    let why = format!("version {bad_words} of p was rolled back");
+    assert!(refused.code == 1 && refused.stderr.contains(&why), "{refused:?}");
+    assert!(refused.stderr.contains("lift it first"), "{refused:?}");
+    // One that was kept for all hosts has its label with it.
+    Host::stop_all(hosts);
+    fs::remove_dir_all(bench.dir.path().join(".tqhost")).expect("remove what hosts know");
+    let fresh = bench.host();
+    let row =
+        eventually("the good version serves", || row(&bench, "p").filter(|row| row["version"] == *good));
+    assert_eq!((&row["label"], &row["builds"][&bad]["label"]), (&json!("v1.3"), &json!("v1.4")), "{row}");
+    fresh.stop();
+}
+
+#[test]
+fn a_version_that_no_host_takes_is_told_and_the_one_before_is_in_place_again() {
+    let queues = format!("{QUEUES}[plugins.p]\nconfig = {{ self-check = \"fail\" }}\n");
+    let bench = Bench::new(&queues);
+    let old = guest("echo");
+    put(&bench, "p", &old);
+    let hosts = [bench.host(), bench.host()];
+    hosts.iter().for_each(|host| drop(loaded(host, &old)));
+    let file = built(&bench, "new.wasm", &guest("checks-itself"));
+    let refused = deploy(&bench, &file, &["--label", "v2", "--json"]);
+    let view = refused.json();
+    assert_eq!((refused.code, states(&view)), (1, vec!["failed", "failed"]), "{view}");
+    assert_eq!(view["hosts"][1]["why"], "self-check: the self-check is told to be `fail`", "{view}");
+    assert_eq!((&view["ok"], &view["put_back"]), (&json!(false), &json!(digest(&old))));
+    let in_place = || fs::read(bench.plugin_path("p")).expect("the file in place");
+    assert_eq!(in_place(), old);
+    eventually("hosts run the one before, and nothing is wrong with it", || {
+        let shown = bench.tqhost(&["plugins", "--json"]).ok().json();
+        let rows = shown["plugins"].as_array().expect("rows").clone();
+        let is_so = |row: &Value| row["state"] == "active" && row["version"] == digest(&old).as_str();
+        (rows.len() == 2 && rows.iter().all(is_so)).then_some(())
+    });
+    let told = deploy(&bench, &file, &[]);
+    assert!(told.code == 1 && told.stdout.contains("the file before it is in place again"), "{told:?}");
+
+    // A file that no host could take is refused before anything changes.
+    let text = built(&bench, "p.wasm", b"a text");
+    let wrong = built(&bench, "wrong.wasm", &guest("wrong-world"));
+    for (args, code, why) in [
+        (vec!["deploy", &text], 1, "it is a text file; nothing was put in place"),
+        (vec!["deploy", &wrong, "--plugin", "p"], 1, "nothing was put in place"),
+        (vec!["deploy", &file], 2, "the configuration has no plugin \"new\"; --plugin names another one"),
+        (vec!["deploy", &file, "--plugin", "q"], 2, "It has: p"),
+        (vec!["deploy", &file, "--plugin", "p", "--label", " "], 2, "--label: write 1 to 60 characters"),
+        (vec!["deploy", "nothing.wasm", "--plugin", "p"], 1, "there is no such file"),
+    ] {
+        let ran = bench.tqhost(&args);
+        assert!(ran.code == code && ran.stderr.contains(why), "{args:?}: {ran:?}");
+    }
+    assert_eq!(in_place(), old);
+    Host::stop_all(hosts);
+}
+
+#[test]
+fn hosts_that_do_not_see_the_file_are_named_and_without_hosts_it_is_put_in_place() {
+    let bench = Bench::new(QUEUES);
+    fs::create_dir_all(bench.plugin_path("p").parent().expect("a folder")).expect("the folder of plugins");
+    let file = built(&bench, "new.wasm", &guest("echo"));
+    let alone = deploy(&bench, &file, &["--label", "v1"]).ok();
+    assert!(alone.stdout.contains("hosts take it when they start"), "{alone:?}");
+    let host = bench.host();
+    assert_eq!(host.log("plugin loaded")["label"], "v1");
+    // Another machine has a folder of its own.
+    let elsewhere = bench.dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a folder");
+    put_at(&elsewhere.join("p.wasm"), &guest("echo"));
+    let other: PathBuf = bench.dir.path().join("other.toml");
+    let text = fs::read_to_string(bench.config()).expect("the configuration");
+    fs::write(&other, format!("plugins_dir = \"elsewhere\"\n{text}")).expect("write a configuration");
+    let far = Host::start(&other, "info,tqhost=debug");
+    loaded(&far, &guest("echo"));
+    eventually("both are announced", || {
+        let rows = tqhost(&other, &["plugins", "--json"]).ok().json();
+        (rows["plugins"].as_array()?.len() == 2).then_some(())
+    });
+    let ran = deploy(&bench, &file, &["--label", "v2", "--wait", "4s"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    for part in ["taken", "no answer", "1 host did not take it within 4s", "its own plugins_dir"] {
+        assert!(ran.stdout.contains(part), "{part}: {ran:?}");
+    }
+    Host::stop_all([host, far]);
+}
+
+#[test]
+fn a_file_beside_the_plugin_tells_of_its_build_and_a_hostile_one_harms_nothing() {
+    let mut bench = Bench::new(QUEUES);
+    let beside = bench.plugin_path("p").with_extension("json");
+    let echo = guest("echo");
+    put(&bench, "p", &echo);
+    fs::write(
+        &beside,
+        json!({ "label": "nightly", "commit": "5e1f", "built_at": "2026-11-29T16:00:00Z" }).to_string(),
+    )
+    .expect("write a build");
+    let host = bench.host();
+    assert_eq!(loaded(&host, &echo)["label"], "nightly");
+    let shown = eventually("it is announced", || row(&bench, "p"));
+    assert_eq!(
+        (&shown["label"], &shown["commit"], &shown["built_at"], &shown["author"]),
+        (&json!("nightly"), &json!("5e1f"), &json!(1_795_968_000_000_u64), &Value::Null)
+    );
+    let checked = bench.tqhost(&["check", "--json"]).ok().json();
+    assert_eq!(checked["plugins"][0]["label"], "nightly");
+
+    let long = format!("{{\"label\":\"{}\"}}", "x".repeat(5000));
+    let twice = with_section(&with_section(&echo, b"{\"label\":\"a\"}"), b"{\"label\":\"b\"}");
+    for (hostile, why) in [
+        (with_section(&echo, long.as_bytes()), "it has more than 4096 bytes"),
+        (with_section(&echo, b"{\"label\":\"\xff\"}"), "tqhost-version is not read"),
+        (twice, "there are 2 of them"),
+    ] {
+        put(&bench, "p", &hostile);
+        assert_eq!(loaded(&host, &hostile).get("label"), None, "{why}");
+        let lines = host.logged("the plugin's version has no label");
+        assert!(lines.last().is_some_and(|line| line["why"].to_string().contains(why)), "{why}: {lines:?}");
+        let checked = bench.tqhost(&["check"]).ok().stdout;
+        assert!(checked.contains(why), "{checked}");
+        let id = bench.xadd("work", &[("a", "1")]);
+        bench.until("work", &id, "COMPLETED");
+    }
+    let sly = with_section(&echo, "{\"label\":\"v1\\u001b[2J\\u202e\\n<b>\"}".as_bytes());
+    put(&bench, "p", &sly);
+    assert_eq!(loaded(&host, &sly)["label"], "v1[2J<b>");
+    let page = eventually("it is shown", || {
+        Some(Browser::new(&host).page("/plugins/p")).filter(|page| page.contains("v1[2J"))
+    });
+    assert!(page.contains("v1[2J&lt;b&gt; (") && !page.contains("v1[2J<b>"), "{page}");
+    host.stop();
+}

@@ -96,7 +96,9 @@ pub(super) async fn show(
             (changes_table(&rows, &builds))
             p { a href=(link(&at("/changes"), &[("plugin", &name)])) { "Changes of operators" } }
         }
-        (button(&visitor, &format!("{}/reload", plugin_path(&name)), "Look at its file now"))
+        @if visitor.may_administer() {
+            (button(&visitor, &format!("{}/reload", plugin_path(&name)), "Look at its file now"))
+        }
     };
     Ok(page(&visitor, &format!("Plugin {name}"), &main))
 }

@@ -409,6 +409,32 @@ fn a_host_takes_up_its_load_step_by_step_after_a_hold() {
 }
 
 #[test]
+fn hosts_start_few_tasks_after_a_resume_and_twice_as_many_each_second() {
+    let mut outage = Outage::new("concurrency = 50\nmax_retries = 0\nhold = { after = 1, for = \"1h\" }\n");
+    let hosts = [outage.bench.host(), outage.bench.host()];
+    let first = outage.add(1);
+    outage.until_held();
+    hosts.iter().for_each(|host| drop(host.log("the queue is held")));
+    outage.web.set_service(Service::Up);
+    let ids = outage.add(150);
+    eventually("what was read before the hold is given back", || {
+        (outage.bench.places("work").pending == 0).then_some(())
+    });
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut outage.bench.db).expect("TIME");
+    let resumed = seconds * 1000 + micros / 1000;
+    outage.bench.tqhost(&["resume", "work"]).ok();
+    outage.all_uncharged(&[first, ids.clone()].concat());
+    let starts: Vec<u64> =
+        ids.iter().map(|id| outage.bench.status("work", id, "started_at").parse().expect("a time")).collect();
+    for second in 1..=5 {
+        let started = starts.iter().filter(|at| **at < resumed + second * 1000).count();
+        let most = hosts.len() << (second - 1);
+        assert!(started <= most, "{started} tasks, not {most}, started in the first {second} s");
+    }
+    Host::stop_all(hosts);
+}
+
+#[test]
 fn a_call_of_the_script_that_is_repeated_counts_once() {
     let script = &script::HOLD.source;
     let mut bench = Bench::new("[queues.work]\n");

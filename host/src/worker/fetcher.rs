@@ -54,7 +54,7 @@ const LOOK: Duration = Duration::from_secs(2);
 const ROOM: Duration = Duration::from_secs(1);
 /// How often it looks whether tasks of other hosts have ended, while as many run as may.
 const TURN: Duration = Duration::from_secs(1);
-/// How often a queue that was held until a moment ago looks whether it may run more tasks.
+/// How often a queue that was held until a moment ago looks whether more of its tasks may start.
 const RAMP: Duration = Duration::from_millis(100);
 
 pub(crate) struct Fetcher {
@@ -218,6 +218,7 @@ impl Fetcher {
                     "found tasks that were delivered in a reply that was lost"
                 );
                 note_probe(probe.as_ref(), &found.entries);
+                shared.holding.claimed(found.entries.len());
                 intake::admit(&shared, version, found.entries, Delivery::Repeated, permits).await;
                 drop(claiming);
                 return Ok(Read::Busy);
@@ -258,6 +259,7 @@ impl Fetcher {
         }
         shared.capacity.wants_more(found == count || stopped_by == ClaimStop::Enough);
         note_probe(probe.as_ref(), &entries);
+        shared.holding.claimed(found);
         intake::admit(&shared, version, entries, Delivery::First { since }, permits).await;
         if let Some(probe) = probe.filter(|_| found == 0) {
             probe.give_back().await;
@@ -488,16 +490,13 @@ impl Fetcher {
         }
     }
 
-    /// Waits while as many tasks run as may after a hold, and gives how many more may. `None`: the loop is to
-    /// stop.
+    /// Waits while as many tasks have started as may after a hold, and gives how many more may. `None`: the
+    /// loop is to stop.
     async fn after_hold(&self, stop: &CancellationToken) -> Option<usize> {
-        let shared = &self.shared;
         loop {
-            let most = shared.holding.most_after_hold(MAX_BATCH.max(shared.queue.rules.concurrency as usize));
-            // Otherwise, permits alone bound it.
-            let free = if most < MAX_BATCH { most.saturating_sub(shared.inflight.len()) } else { MAX_BATCH };
-            if free > 0 {
-                return Some(free);
+            let room = self.shared.holding.room_after_hold();
+            if room > 0 {
+                return Some(room);
             }
             self.beat(FetchState::WaitingForPermit).await;
             stop.run_until_cancelled(tokio::time::sleep(RAMP)).await?;

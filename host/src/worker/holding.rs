@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::inflight::Inflight;
 use super::metrics::QueueMetrics;
+use super::ramp::Ramp;
 use crate::chain::chain;
 use crate::clock;
 use crate::config::HoldRules;
@@ -43,8 +44,8 @@ pub(crate) struct Holding {
     held: watch::Sender<bool>,
     /// The last hold that is known.
     last: Mutex<Option<QueueHold>>,
-    /// When the last hold ended, until as many tasks as may have been let go again.
-    opened: Mutex<Option<Instant>>,
+    /// How many tasks may start after the last hold.
+    ramp: Ramp,
     /// Raised whenever this host learns something by itself.
     learned: AtomicU64,
     /// Failures in a row may be counted in Redis.
@@ -114,7 +115,7 @@ impl Holding {
             metrics,
             held: watch::Sender::new(false),
             last: Mutex::default(),
-            opened: Mutex::default(),
+            ramp: Ramp::default(),
             learned: AtomicU64::new(0),
             is_counting: AtomicBool::new(false),
             probe: Mutex::default(),
@@ -135,17 +136,14 @@ impl Holding {
         lock(&self.last).as_ref().map(|hold| format!("on hold {}", hold.told(clock::now_ms())))
     }
 
-    /// How many tasks may run in this host after a hold: one in the first second, and twice as many in each
-    /// further one. So a service that came back gets its load step by step. `most` is what the queue allows.
-    pub(crate) fn most_after_hold(&self, most: usize) -> usize {
-        let mut opened = lock(&self.opened);
-        let Some(since) = *opened else { return most };
-        let seconds = since.elapsed().as_secs().min(u64::from(u32::BITS));
-        let allowed = 1_usize << seconds;
-        if allowed >= most {
-            *opened = None;
-        }
-        allowed.min(most)
+    /// How many tasks may start now; fewer than otherwise for some seconds after a hold.
+    pub(crate) fn room_after_hold(&self) -> usize {
+        self.ramp.room()
+    }
+
+    /// Notes that tasks were claimed, which start now.
+    pub(crate) fn claimed(&self, tasks: usize) {
+        self.ramp.started(tasks);
     }
 
     /// How often this host has learned something by itself, for [`Self::note_found`].
@@ -172,6 +170,7 @@ impl Holding {
         if !self.held.send_if_modified(|held| !std::mem::replace(held, true)) {
             return;
         }
+        self.ramp.end();
         let queue = self.queue.rules.name.as_str();
         let pause = self.rules.map_or(0, |rules| rules.pause.as_secs());
         tracing::warn!(
@@ -188,7 +187,7 @@ impl Holding {
             return;
         }
         // The loops that wait for the end look at this first.
-        *lock(&self.opened) = Some(Instant::now());
+        self.ramp.begin();
         if self.held.send_if_modified(|held| std::mem::replace(held, false)) {
             self.probe().ask_at = None;
             *lock(&self.last) = None;

@@ -9,7 +9,8 @@
 //! - [`mover`] and [`scheduler`] enqueue tasks;
 //! - [`census`] reads the queue's figures.
 //!
-//! [`holding`] knows whether something outside is down, and which loop may try a task then.
+//! [`holding`] knows whether something outside is down, and which loop may try a task then; [`ramp`] bounds
+//! the starts after it.
 //!
 //! [`shared`] holds the state of these loops, [`metrics`] what they count, and [`lifecycle`] starts and stops
 //! them.
@@ -41,6 +42,7 @@ pub(crate) mod notices;
 pub(crate) mod pace;
 pub(crate) mod preparer;
 pub(crate) mod promoter;
+mod ramp;
 pub(crate) mod reclaimer;
 pub(crate) mod recorder;
 mod relay;

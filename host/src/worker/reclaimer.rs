@@ -95,7 +95,11 @@ impl Reclaimer {
         // Redis skips entries with a valid lease. Claiming past them in small steps would need permits for
         // each step.
         while let Some(first) = shared.queue.first_abandoned(&from, shared.queue.rules.lease).await? {
-            let most = if shared.holding.is_held() { 1 } else { MAX_BATCH };
+            let room = shared.holding.room_after_hold().min(MAX_BATCH);
+            let most = if shared.holding.is_held() { 1 } else { room };
+            if most == 0 {
+                return Ok(AS_USUAL);
+            }
             let acquired = stop.run_until_cancelled(shared.capacity.acquire(most)).await;
             let Some(permits) = acquired else { return Ok(AS_USUAL) };
             let Some(version) = shared.versions.borrow().clone() else {
@@ -147,6 +151,7 @@ impl Reclaimer {
             if let (Some(probe), Some(first)) = (&probe, &first) {
                 probe.runs(first);
             }
+            shared.holding.claimed(tasks);
             intake::admit(shared, &version, found.entries, intake::Delivery::Repeated, permits).await;
             drop(claiming);
             shared.queue.give_places_back(unused).await?;

@@ -68,6 +68,8 @@ fn every_path_that_changes_something_refuses_without_the_token() {
         ("GET", "/v1/queues/{queue}/history"),
         ("POST", "/v1/queues/{queue}/pause"),
         ("POST", "/v1/queues/{queue}/resume"),
+        ("PUT", "/v1/queues/{queue}/limits"),
+        ("DELETE", "/v1/queues/{queue}/limits"),
         ("POST", "/v1/queues/{queue}/drain"),
         ("GET", "/v1/queues/{queue}/tasks"),
         ("POST", "/v1/queues/{queue}/tasks"),

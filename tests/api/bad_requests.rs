@@ -94,12 +94,13 @@ fn a_list_is_no_body_whatever_is_in_it() {
     add_dead(&mut bench, 0..3);
     let document = good(&ask(&host, "GET", "/v1/openapi.json"), 200);
     let paths = document["paths"].as_object().expect("paths").iter();
-    let takes_body = |item: &Value| !item["post"]["requestBody"].is_null();
-    let paths: Vec<String> = paths
-        .filter(|(_, item)| takes_body(item))
-        .map(|(path, _)| path.replace("{queue}", "work").replace("{plugin}", "missing"))
+    let takes_body = |item: &Value, method: &str| !item[method]["requestBody"].is_null();
+    let paths: Vec<(&str, String)> = paths
+        .flat_map(|(path, item)| ["post", "put"].map(|method| (method, path, item)))
+        .filter(|(method, _, item)| takes_body(item, method))
+        .map(|(method, path, _)| (method, path.replace("{queue}", "work").replace("{plugin}", "missing")))
         .collect();
-    assert_eq!(paths.len(), 10, "{paths:?}");
+    assert_eq!(paths.len(), 11, "{paths:?}");
     let lists = [
         "[]",
         "[null, true]",
@@ -108,8 +109,9 @@ fn a_list_is_no_body_whatever_is_in_it() {
         "[null, \"why\"]",
         "[{\"all\": true}]",
     ];
-    for (path, list) in paths.iter().flat_map(|path| lists.map(|list| (path, list))) {
-        let answer = send(host.admin(), "POST", path, &[("content-type", "application/json")], Some(list));
+    for ((method, path), list) in paths.iter().flat_map(|path| lists.map(|list| (path, list))) {
+        let method = method.to_uppercase();
+        let answer = send(host.admin(), &method, path, &[("content-type", "application/json")], Some(list));
         let told = problem(&answer, 422, "invalid");
         assert!(told.contains("expected a JSON object"), "{path} {list}: {told}");
     }

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{ask, good, post, problem, texts};
+use crate::support::http::send;
 use crate::support::{Bench, eventually};
 
 #[test]
@@ -48,6 +49,45 @@ fn queues_are_shown_paused_and_resumed() {
     let why = problem(&ask(&host, "GET", "/v1/queues/wrk"), 404, "unknown-queue");
     assert!(why.contains("did you mean work?"), "{why}");
     problem(&ask(&host, "POST", "/v1/queues/wrk/pause"), 404, "unknown-queue");
+    host.stop();
+}
+
+#[test]
+fn a_queue_is_limited_for_a_time_and_the_limits_are_cleared() {
+    let bench = Bench::new("[queues.work]\nplugin = \"missing\"\nconcurrency = 4\n");
+    let host = bench.host();
+    let path = "/v1/queues/work/limits";
+    let put = |body: Value| {
+        let headers = [("content-type", "application/json")];
+        send(host.admin(), "PUT", path, &headers, Some(&body.to_string()))
+    };
+    let view = good(&put(json!({ "rate": "5/s", "concurrency": 2, "for": "1h", "why": "429" })), 200);
+    let limits = &view["limits"];
+    assert_eq!((&view["queue"], &view["changed"]), (&json!("work"), &json!(true)));
+    assert_eq!((&limits["rate"], &limits["concurrency"]), (&json!("5/s"), &json!(2)));
+    assert_eq!((&limits["per_key"], &limits["why"]), (&Value::Null, &json!("429")));
+    assert_eq!(limits["by"], "the API (anybody)");
+    let ms = |name: &str| limits[name].as_u64().expect("a time");
+    assert_eq!(ms("until_ms") - ms("since_ms"), 3_600_000);
+    let shown = good(&ask(&host, "GET", "/v1/queues/work"), 200);
+    assert_eq!(shown["limits"], *limits);
+    for (body, why) in [
+        (json!({ "why": "429" }), "nothing is limited"),
+        (json!({ "rate": "5/s" }), "why"),
+        (json!({ "rate": "5/s", "why": "" }), "a reason of 1 to 200"),
+        (json!({ "concurrency": 5, "why": "429" }), "allows 4"),
+        (json!({ "concurrency": 0, "why": "429" }), "`tqhost pause work`"),
+        (json!({ "per_key": 1, "why": "429" }), "`serial`"),
+        (json!({ "rate": "5/s", "for": "90", "why": "429" }), "for: \"90\" has no unit"),
+        (json!({ "rate": "5/s", "burst": 9, "why": "429" }), "burst"),
+    ] {
+        let told = problem(&put(body), 422, "invalid");
+        assert!(told.contains(why), "{told}");
+    }
+    let cleared = |changed| json!({ "queue": "work", "limits": null, "changed": changed });
+    assert_eq!(good(&ask(&host, "DELETE", path), 200), cleared(true));
+    assert_eq!(good(&ask(&host, "DELETE", path), 200), cleared(false));
+    assert_eq!(good(&ask(&host, "GET", "/v1/queues/work"), 200)["limits"], Value::Null);
     host.stop();
 }
 

@@ -286,6 +286,7 @@ fn queues_count_what_is_where() {
         "paused",
         "pause",
         "held",
+        "limits",
         "rate",
         "schedule",
         "hosts",

@@ -98,7 +98,7 @@ fn a_requeue_is_for_those_that_were_counted() {
     let page = browser.page(&format!("{DEAD}/confirm?what=requeue&rate=100/s&reason=rejected&error=large"));
     let shown = text(&page);
     assert!(shown.contains("10 dead letters of queue work match. 40 were looked at."), "{shown}");
-    assert!(shown.contains("Requeue 10 dead letters, 100 every 1s"), "{shown}");
+    assert!(shown.contains("Requeue 10 dead letters, 100/s"), "{shown}");
     assert_eq!((dead(&mut bench), bench.redis::<u64>("XLEN", "work")), (40, 0), "nothing is done yet");
     // These die after the count.
     add_dead(&mut bench, 40..44);
@@ -210,7 +210,7 @@ fn the_count_goes_on_until_it_has_found_those_that_match() {
         shown.contains(&format!("1 dead letter of queue work match. {} were looked at.", OLDER + 1)),
         "{shown}"
     );
-    assert!(shown.contains("Requeue 1 dead letter, 100 every 1s"), "{shown}");
+    assert!(shown.contains("Requeue 1 dead letter, 100/s"), "{shown}");
     let shown = job_over(&browser, &browser.press(&page, &format!("{DEAD}/requeue"), &[]));
     assert!(shown.contains("1 dead letter is requeued, and none is left"), "{shown}");
     assert_eq!((dead(&mut bench), bench.redis::<u64>("XLEN", "work")), (OLDER as u64 + 1, 1));

@@ -203,6 +203,37 @@ fn pause_resume_and_reload_by_forms() {
 }
 
 #[test]
+fn a_queue_is_limited_by_a_form_and_says_by_whom_and_why() {
+    let bench = Bench::new(
+        "[queues.work]\nplugin = \"missing\"\nrate_limit = \"50/s\"\n\
+         serial = { field = \"key\", limit = 3 }\n",
+    );
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let page = browser.page("/queues/work");
+    assert!(text(&page).contains("The configuration allows 50/s.") && !page.contains("/limits/clear"));
+    let why = "<b>the model</b> answers 429";
+    let filled = [("rate", " 5/s "), ("concurrency", ""), ("per_key", "1"), ("for", "1h"), ("why", why)];
+    let limited = led_to(&browser.press(&page, "/queues/work/limits", &filled));
+    let page = browser.page(&limited);
+    let told = text(&page);
+    for part in [
+        "The queue is limited in all hosts within seconds.",
+        "Limited to rate 5/s, 1 of one key at once, since ",
+        " UTC, by the dashboard (anybody), because: <b>the model</b> answers 429.",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(text(&browser.page("/")).contains("limited"));
+    let refused = browser.press(&page, "/queues/work/limits", &[("concurrency", "many"), ("why", "x")]);
+    assert!(refused.status == 422 && text(&refused.body).contains("no whole number"), "{refused:?}");
+    let cleared = led_to(&browser.press(&page, "/queues/work/limits/clear", &[]));
+    let page = browser.page(&cleared);
+    assert!(text(&page).contains("by its configuration alone again") && !text(&page).contains(why));
+    host.stop();
+}
+
+#[test]
 fn a_task_has_a_timeline_from_its_enqueueing_to_its_end() {
     let mut bench =
         Bench::new("[queues.work]\nplugin = \"remembers\"\nmax_retries = 1\nbackoff = \"none\"\n");

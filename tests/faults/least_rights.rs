@@ -172,12 +172,15 @@ fn every_part_works_with_the_least_rights() {
             &["tasks", "work", "--state", "ended"],
             &["plugins"],
             &["pause", "work", "--dry-run"],
+            &["limit", "work"],
         ] {
             let ran = roles.run("reader", args);
             assert!(!ran.stderr.contains("refused"), "{args:?}: {ran:?}");
         }
         // Pause, cancel, resume; an order about a plugin.
         roles.run("host", &["pause", "work"]).ok();
+        roles.run("host", &["limit", "work", "--concurrency", "1", "--why", "a test"]).ok();
+        roles.run("host", &["limit", "work", "--clear"]).ok();
         let waits = roles.enqueue(&["work", "n=4", "--delay", "1h"]);
         roles.run("host", &["cancel", "work", &waits]).ok();
         roles.run("host", &["resume", "work"]).ok();
@@ -236,6 +239,8 @@ fn api_requests(long: &str, echo: &str) -> Vec<(&'static str, &'static str, Vec<
         ("POST", "/v1/queues/{queue}/tasks", tasks.to_vec()),
         ("POST", "/v1/queues/{queue}/pause", vec![Value::Null]),
         ("POST", "/v1/queues/{queue}/resume", vec![Value::Null]),
+        ("PUT", "/v1/queues/{queue}/limits", vec![json!({ "concurrency": 1, "why": "a test" })]),
+        ("DELETE", "/v1/queues/{queue}/limits", vec![Value::Null]),
         ("POST", "/v1/queues/{queue}/tasks/{id}/retry", vec![Value::Null]),
         ("POST", "/v1/queues/{queue}/dead/requeue", rarely(json!({ "all": true, "rate": "100/s" }))),
         ("POST", "/v1/queues/{queue}/dead/purge", rarely(all.clone())),
@@ -321,6 +326,8 @@ fn the_api_and_the_dashboard_need_no_more_than_the_rights_of_a_host() {
         assert!(answer.status == 303 || answer.status == 200, "{path}: {answer:?}");
     };
     submit("/queues/work/pause", &[]);
+    submit("/queues/work/limits", &[("concurrency", "1"), ("why", "a test")]);
+    submit("/queues/work/limits/clear", &[]);
     submit("/queues/work/tasks", &[("fields", "n=7"), ("delay", "1h")]);
     submit("/queues/work/resume", &[]);
     submit(&format!("/queues/work/tasks/{}/retry", later[0]), &[]);

@@ -15,6 +15,7 @@ mod hold;
 mod idempotency;
 mod idle;
 mod large;
+mod limits;
 mod lists;
 mod longest_call;
 mod rates;

@@ -16,9 +16,11 @@ use super::tokens::Caller;
 use crate::config::AccessRole::{self, Admin, Operate, Read};
 
 /// Changes of the API and of pages, with the role that they need.
-const CHANGES: [(&str, AccessRole); 33] = [
+const CHANGES: [(&str, AccessRole); 37] = [
     ("POST /v1/queues/{queue}/pause", Operate),
     ("POST /v1/queues/{queue}/resume", Operate),
+    ("PUT /v1/queues/{queue}/limits", Operate),
+    ("DELETE /v1/queues/{queue}/limits", Operate),
     ("POST /v1/queues/{queue}/drain", Operate),
     ("POST /v1/queues/{queue}/tasks", Operate),
     ("POST /v1/queues/{queue}/tasks/cancel", Operate),
@@ -35,6 +37,8 @@ const CHANGES: [(&str, AccessRole); 33] = [
     ("POST /v1/plugins/{plugin}/reload", Admin),
     ("POST /queues/{queue}/pause", Operate),
     ("POST /queues/{queue}/resume", Operate),
+    ("POST /queues/{queue}/limits", Operate),
+    ("POST /queues/{queue}/limits/clear", Operate),
     ("POST /queues/{queue}/drain", Operate),
     ("POST /queues/{queue}/tasks", Operate),
     ("POST /queues/{queue}/tasks/{id}/cancel", Operate),

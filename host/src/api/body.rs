@@ -408,7 +408,7 @@ fn reason(text: Option<&str>) -> Result<Option<String>, ApiProblem> {
     }
 }
 
-fn age(key: &str, text: Option<&str>) -> Result<Option<Duration>, ApiProblem> {
+pub(super) fn age(key: &str, text: Option<&str>) -> Result<Option<Duration>, ApiProblem> {
     let age = text.map(parse_duration).transpose();
     age.map_err(|why| invalid(format!("{key}: {why}")))
 }

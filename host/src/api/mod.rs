@@ -17,6 +17,7 @@ mod events;
 mod extract;
 pub(crate) mod guard;
 mod jobs;
+mod limits;
 mod many;
 mod plugins;
 mod problems;
@@ -58,6 +59,7 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(queues::queue_history))
         .routes(routes!(queues::pause_queue))
         .routes(routes!(queues::resume_queue))
+        .routes(routes!(limits::set_limits, limits::clear_limits))
         .routes(routes!(tasks::list_tasks, tasks::enqueue_task))
         .routes(routes!(tasks::group_tasks))
         .routes(routes!(tasks::get_task, tasks::cancel_task))

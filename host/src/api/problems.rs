@@ -108,8 +108,13 @@ fn is_in_the_way(problem: &ApiProblem, succeeded: u64) -> bool {
 /// Adds to every operation the role that it needs, and the problems that any of them can have.
 pub(super) fn document(document: &mut OpenApi) {
     for (path, item) in &mut document.paths.paths {
-        let (get, post, delete) = (&mut item.get, &mut item.post, &mut item.delete);
-        for (method, operation) in [(Method::GET, get), (Method::POST, post), (Method::DELETE, delete)] {
+        let all = [
+            (Method::GET, &mut item.get),
+            (Method::POST, &mut item.post),
+            (Method::PUT, &mut item.put),
+            (Method::DELETE, &mut item.delete),
+        ];
+        for (method, operation) in all {
             if let Some(operation) = operation {
                 let role = needed(&method, Some(path)).into_str();
                 operation.extensions = Some(ExtensionsBuilder::new().add("x-role", role).build());

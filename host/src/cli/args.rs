@@ -17,13 +17,14 @@ use super::deploy::DeployArgs;
 use super::doctor::DoctorArgs;
 use super::filters::{DeadFilterArgs, TaskFilterArgs};
 use super::jobs::JobsArgs;
-use crate::config::units::{parse_duration, parse_rate};
+use super::limit::LimitArgs;
+use super::readers::{at_least_one, checked_rate, parse_context};
+use crate::config::units::parse_duration;
 use crate::doctor::adopt::Beginning;
 use crate::doctor::dead_format::parse_pair;
 use crate::logging::LogFormat;
 use crate::operations::GroupBy;
 use crate::queue::listing::ListedState;
-use crate::telemetry::TraceContext;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -79,6 +80,8 @@ pub(super) enum Command {
     Pause(PauseArgs),
     /// Let all hosts claim tasks of queues again that are paused or on hold
     Resume(ResumeArgs),
+    /// Limit a queue in all hosts while they run, clear the limits, or show them
+    Limit(LimitArgs),
     /// Show how much is in the queues, how old it is and who works on it
     Queues(QueuesArgs),
     /// Check that every task of a queue is in exactly one place, and that nothing is stuck or orphaned;
@@ -187,24 +190,6 @@ pub(super) struct EnqueueArgs {
     /// Wait no longer than this, like 5m; then exit with 1 (the tasks go on)
     #[arg(long, value_name = "DURATION", requires = "wait", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
-}
-
-/// Reads a number of things, of which there is at least one.
-fn at_least_one<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
-    let number = text.parse().ok().filter(|number| *number > 0).and_then(|number| N::try_from(number).ok());
-    number.ok_or_else(|| "write a whole number from 1".to_owned())
-}
-
-/// Checks a rate, and keeps its text.
-fn checked_rate(text: &str) -> Result<String, String> {
-    parse_rate(text).map(|_| text.to_owned())
-}
-
-/// Checks a trace context, and keeps its text.
-fn parse_context(text: &str) -> Result<String, String> {
-    let form = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    let context = TraceContext::parse(text).map(|_| text.to_owned());
-    context.ok_or_else(|| format!("not a W3C trace context: write it like {form}"))
 }
 
 #[derive(Debug, Args)]

@@ -134,7 +134,7 @@ async fn is_stopped(queue: &Queue, by_hold: bool) -> Result<bool, CommandError> 
     let (queues, mut found) = ([queue], false);
     for stops in patiently(|| wait::stops(&queue.link, &queues)).await? {
         let stops = stops?;
-        found |= stops.is_paused || (by_hold && stops.held.hold.is_some());
+        found |= stops.pause.is_some() || (by_hold && stops.held.hold.is_some());
     }
     Ok(found)
 }

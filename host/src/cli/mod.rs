@@ -26,6 +26,7 @@ mod enqueue;
 mod history;
 mod import;
 mod jobs;
+mod limit;
 mod new;
 mod plugins;
 mod queues;
@@ -48,6 +49,7 @@ mod input;
 mod kept;
 mod output;
 mod progress;
+mod readers;
 mod refused;
 mod schedule;
 mod shell;
@@ -224,6 +226,7 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result
             Command::Drain(args) => drain::run(&config, args, &mut out).await,
             Command::Pause(args) => control::pause(&config, args, &mut out).await,
             Command::Resume(args) => control::resume(&config, args, &mut out).await,
+            Command::Limit(args) => limit::run(&config, args, &mut out).await,
             Command::Queues(args) => queues::run(&config, args, &mut out).await,
             Command::Doctor(args) => doctor::run(&config, args, &mut out).await,
             Command::Adopt(args) => adopt::run(&config, args, &mut out).await,

@@ -39,10 +39,11 @@ fn state_cell(view: &QueueView) -> Cell {
     }
     let (text, tone) = state(&view.state, &view.plugin);
     let in_it = view.hosts.iter().filter(|on| on.queue.state == view.state).count();
-    if in_it == view.hosts.len() {
-        Cell::tone(text, tone)
-    } else {
-        Cell::tone(format!("{text} ({in_it} of {} hosts)", view.hosts.len()), tone)
+    let all = view.hosts.len();
+    let text = if in_it == all { text } else { format!("{text} ({in_it} of {all} hosts)") };
+    match view.limits {
+        Some(_) => Cell::tone(format!("{text}, limited"), Tone::Warning),
+        None => Cell::tone(text, tone),
     }
 }
 
@@ -261,6 +262,8 @@ fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
         ("oldest", oldest(view)),
         ("rate", format!("{:.1}/s", view.rate)),
     ];
+    let limits = view.limits.as_ref().map(|limits| text::escape(&limits.told(clock::now_ms())));
+    lines.extend(limits.map(|limits| ("limits", limits)));
     lines.extend(view.outgoing.map(|tasks| ("outgoing", tasks.to_string())));
     lines.extend(view.node.clone().map(|node| ("node", node)));
     lines.extend(schedule.map(|schedule| ("schedule", schedule)));
@@ -362,6 +365,7 @@ mod tests {
             dead: 3,
             pause: None,
             held: None,
+            limits: None,
             oldest: Some(Duration::from_secs(192)),
             consumers,
             node: None,

@@ -124,6 +124,7 @@ fn census() -> Census {
         dead: u64::MAX,
         pause: None,
         held: None,
+        limits: None,
         oldest: Some(Duration::from_millis(u64::MAX)),
         consumers: vec![Consumer { name: hosts()[0].id.clone(), pending: u64::MAX, idle_ms: u64::MAX }],
         node: None,

@@ -104,6 +104,16 @@ pub(crate) fn parse_rate(text: &str) -> Result<Rate, String> {
     Ok(Rate { count, per })
 }
 
+/// Writes a rate, as in `100/s`.
+pub(crate) fn show_rate(Rate { count, per }: Rate) -> String {
+    let unit = match per.as_secs() {
+        ..60 => "s",
+        60..3600 => "m",
+        _ => "h",
+    };
+    format!("{count}/{unit}")
+}
+
 /// `1 task`, `2 tasks`.
 pub(crate) fn plural(count: u64, one: &str) -> String {
     format!("{count} {one}{}", if count == 1 { "" } else { "s" })
@@ -153,6 +163,10 @@ mod tests {
         assert_eq!(
             [parse_rate("100/s"), parse_rate("1/m"), parse_rate("1000000/h")],
             [rate(100, 1), rate(1, 60), rate(1_000_000, 3600)]
+        );
+        assert_eq!(
+            ["100/s", "1/m", "7/h"].map(|text| parse_rate(text).map(show_rate)),
+            ["100/s", "1/m", "7/h"].map(|text| Ok(text.to_owned()))
         );
         for bad in ["", "100", "0/s", "+1/s", "1.5/s", "1000001/s", "10/d", "/s", "10/"] {
             let why = parse_rate(bad).expect_err(bad);

@@ -12,8 +12,7 @@ use maud::{Markup, html};
 use super::jobs::{job_path, verb};
 use super::layout::{form_token, page, samples};
 use super::orders::operator;
-use super::problem::PageProblem;
-use super::queue::invalid;
+use super::problem::{PageProblem, invalid};
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{data, plural};
@@ -22,7 +21,7 @@ use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
 use crate::api::guard::role_of;
 use crate::config::model::Rate;
-use crate::config::units::{parse_rate, show_duration};
+use crate::config::units::{parse_rate, show_rate};
 use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
 
 /// Counts the dead letters that match, and asks.
@@ -188,7 +187,7 @@ impl Question<'_> {
             Some(_) => "all that match".to_owned(),
             None => plural(*matched, self.deed.noun()),
         };
-        let rate = self.rate.map(|rate| format!(", {} every {}", rate.count, show_duration(rate.per)));
+        let rate = self.rate.map(|rate| format!(", {}", show_rate(rate)));
         let verb = if self.deed == Deed::Drain { "Cancel" } else { verb(self.deed) };
         let action = match self.deed {
             Deed::Requeue => format!("{}/requeue", dead_path(self.name)),

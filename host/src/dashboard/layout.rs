@@ -186,6 +186,8 @@ pub(super) fn done(values: &Values) -> Markup {
     let text = match values.get("done") {
         Some("paused") => "The queue is paused in all hosts.",
         Some("resumed") => "The queue is resumed in all hosts.",
+        Some("limited") => "The queue is limited in all hosts within seconds.",
+        Some("unlimited") => "The queue is limited by its configuration alone again.",
         Some("enqueued") => "The task is in the queue.",
         Some("duplicate") => "There was a task with this key before: this one.",
         Some("cancelled") => "The task is cancelled.",

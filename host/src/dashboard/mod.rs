@@ -32,6 +32,7 @@ mod flow;
 mod guard;
 mod jobs;
 mod layout;
+mod limits;
 mod live;
 mod login;
 mod orders;
@@ -71,6 +72,8 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}", get(queue::show))
         .route("/queues/{queue}/pause", post(queue::pause))
         .route("/queues/{queue}/resume", post(queue::resume))
+        .route("/queues/{queue}/limits", post(limits::limit))
+        .route("/queues/{queue}/limits/clear", post(limits::clear))
         .route("/queues/{queue}/drain", get(act::confirm_drain).post(act::drain))
         .route("/queues/{queue}/tasks", post(queue::enqueue))
         .route("/queues/{queue}/tasks/{id}", get(task::show))

@@ -73,7 +73,7 @@ fn row(at: usize, queue: &QueueView, history: Option<&QueueHistory>, lately: Opt
     html! {
         tr {
             th scope="row" { a href=(queue_path(&queue.queue)) { (data(&queue.queue)) } }
-            td { (state(&queue.state)) }
+            td { (state(&queue.state)) @if queue.limits.is_some() { " limited" } }
             td { (last_hour(at, &queue.queue, history)) }
             td.number { (queue.queued) }
             td.number { (queue.running) }

@@ -9,13 +9,18 @@ use maud::html;
 
 use super::layout;
 use crate::admin::base_path::at;
-use crate::admin::problem::ApiProblem;
+use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::operations::OperationError;
 use crate::queue::QueueError;
 
 /// A request that is not carried out.
 #[derive(Debug)]
 pub(super) struct PageProblem(pub ApiProblem);
+
+/// The problem of values that cannot be used.
+pub(super) fn invalid(detail: impl Into<String>) -> ApiProblem {
+    ApiProblem::new(ProblemCode::Invalid, detail)
+}
 
 impl From<ApiProblem> for PageProblem {
     fn from(problem: ApiProblem) -> PageProblem {

@@ -1,6 +1,6 @@
 //! A queue: figures, tasks by state, hosts and consumers; pause, resume and a form for a task.
 //!
-//! Not here: dead letters (`dead`), one task (`task`).
+//! Not here: dead letters (`dead`), one task (`task`), limits (`limits`).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use maud::{Markup, html};
 
 use super::layout::{alarm_list, button, done, form_token, page, shown, state, table};
 use super::orders::operator;
-use super::problem::PageProblem;
-use super::queue_history;
+use super::problem::{PageProblem, invalid};
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, age, age_or_none, data, data_or_none, moment, version};
 use super::values::{Values, dead_path, link, plugin_path, queue_path, task_path};
+use super::{limits, queue_history};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::builds::Builds;
@@ -93,6 +93,9 @@ pub(super) async fn show(
             h2 id="figures" { "Now" }
             (figures(&view))
             @if let Some(pause) = &view.pause { p.note { "Paused " (data(&pause.told(now_ms()))) "." } }
+            @if let Some(limits) = &view.limits {
+                p.note { "Limited to " (data(&limits.told(now_ms()))) "." }
+            }
             (alarm_list(&alarms, "No alarm about this queue."))
         }
         @if visitor.may_change() {
@@ -114,7 +117,10 @@ pub(super) async fn show(
                 Err(why) => p.quiet { (why) },
             }
         }
-        @if visitor.may_change() { (enqueue_form(&visitor, &path)) }
+        @if visitor.may_change() {
+            (limits::form(&visitor, &queue.rules, view.limits.as_ref()))
+            (enqueue_form(&visitor, &path))
+        }
         section aria-labelledby="hosts" data-live="hosts" {
             h2 id="hosts" { "Hosts and consumers" }
             (hosts_table(&view, &announced))
@@ -419,8 +425,4 @@ fn fields(lines: &str) -> Result<Vec<Field>, ApiProblem> {
         fields.push(Field { name: name.trim().to_owned(), value: value.as_bytes().to_vec() });
     }
     Ok(fields)
-}
-
-pub(super) fn invalid(detail: impl Into<String>) -> ApiProblem {
-    ApiProblem::new(ProblemCode::Invalid, detail)
 }

@@ -100,7 +100,7 @@ impl Queue {
         if !found.wrong.iter().any(|(key, ..)| needed.contains(&key)) {
             found.stand = self.stand().await?;
             for stops in wait::stops(&self.link, &[self]).await? {
-                found.paused |= stops?.is_paused;
+                found.paused |= stops?.pause.is_some();
             }
             self.look_at_stream(from, &mut found).await?;
         }

@@ -378,6 +378,7 @@ mod tests {
             paused: false,
             pause: None,
             held: None,
+            limits: None,
             queued: 3,
             running: 1,
             delayed: 0,

@@ -26,6 +26,8 @@ const MAX_TEXT: usize = 300;
 pub(crate) enum ChangeKind {
     Pause,
     Resume,
+    Limit,
+    LimitCleared,
     JobStarted,
     JobPaused,
     JobResumed,

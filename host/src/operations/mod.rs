@@ -26,6 +26,7 @@ pub(crate) mod history;
 pub(crate) mod jobs;
 mod json;
 mod letters;
+mod limits;
 mod list;
 mod orders;
 mod overview;
@@ -56,6 +57,7 @@ pub(crate) use json::{FieldView, result_json};
 pub(crate) use letters::{
     FileLine, ImportedLetter, drained_lines, export, file_name, letter_lines, read_line,
 };
+pub(crate) use limits::{LimitView, clear_limits, limit, limits};
 pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
 pub(crate) use orders::{
     OrderView, ReloadView, lift, lift_preview, reload, reload_preview, withdraw, withdraw_preview,

@@ -24,7 +24,7 @@ use crate::queue::hosts;
 use crate::queue::orders::{self, MAX_ORDERS, MAX_WITHDRAWN, Orders, VersionOrder, Withdrawn};
 
 /// The longest name of an operator, in characters.
-const MAX_BY: usize = 80;
+pub(super) const MAX_BY: usize = 80;
 /// The shortest beginning of a version that may stand for it.
 const MIN_PREFIX: usize = 8;
 const DIGEST: usize = 64;
@@ -78,6 +78,16 @@ pub(crate) async fn withdraw(
     give(link, OrderView { order, ..view }).await
 }
 
+/// The reason of an order.
+pub(super) fn reason(why: &str) -> Result<&str, OperationError> {
+    let why = why.trim();
+    if why.is_empty() || why.chars().count() > MAX_WHY {
+        let text = format!("why: a reason of 1 to {MAX_WHY} characters is needed; hosts show it");
+        return Err(OperationError::Invalid(text));
+    }
+    Ok(why)
+}
+
 /// Tells which version would be withdrawn: None is the one that all hosts run. It is refused when the order
 /// would be; the reason may come later.
 pub(crate) async fn withdraw_preview(
@@ -86,11 +96,7 @@ pub(crate) async fn withdraw_preview(
     version: Option<&str>,
     why: Option<&str>,
 ) -> Result<OrderView, OperationError> {
-    let why = why.map(str::trim);
-    if why.is_some_and(|why| why.is_empty() || why.chars().count() > MAX_WHY) {
-        let text = format!("why: a reason of 1 to {MAX_WHY} characters is needed; hosts show it");
-        return Err(OperationError::Invalid(text));
-    }
+    let why = why.map(reason).transpose()?;
     let rows = rows(link, plugin).await?;
     let orders = orders::list(link).await?;
     let withdrawn = orders.withdrawn.get(plugin).cloned().unwrap_or_default();

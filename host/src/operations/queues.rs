@@ -13,6 +13,7 @@ use crate::config::{QueueRules, Schedule};
 use crate::queue::census::Consumer;
 use crate::queue::hold::QueueHold;
 use crate::queue::hosts::{HostInfo, HostQueue, STOPPING};
+use crate::queue::limits::QueueLimits;
 use crate::queue::pause::QueuePause;
 use crate::queue::{Census, Link, Queue, QueueError};
 
@@ -66,6 +67,8 @@ pub(crate) struct QueueView {
     pub pause: Option<QueuePause>,
     /// Why it waits, while something outside is down.
     pub held: Option<QueueHold>,
+    /// The limits that an operator has set. Null: the configuration alone holds.
+    pub limits: Option<QueueLimits>,
     pub queued: u64,
     pub running: u64,
     pub delayed: u64,
@@ -148,6 +151,7 @@ impl QueueView {
             paused: census.pause.is_some(),
             pause: census.pause.clone(),
             held: census.held.clone(),
+            limits: census.limits.clone(),
             queued: census.queued,
             running: census.running,
             delayed: census.delayed,

@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::codec;
 use super::error::QueueError;
 use super::handle::Queue;
-use super::hold::{self, QueueHold};
+use super::hold::QueueHold;
+use super::limits::QueueLimits;
 use super::pause::QueuePause;
 use super::reply::{self, Shaped, UnexpectedShape};
 
@@ -29,6 +30,8 @@ pub struct Census {
     pub pause: Option<QueuePause>,
     /// While something outside is down.
     pub held: Option<QueueHold>,
+    /// While an operator limits it.
+    pub limits: Option<QueueLimits>,
     /// Age of the first undelivered entry.
     pub oldest: Option<Duration>,
     pub consumers: Vec<Consumer>,
@@ -57,12 +60,11 @@ impl Queue {
             redis::cmd("XLEN").arg(&keys.stream).to_owned(),
             redis::cmd("ZCARD").arg(&keys.delayed).to_owned(),
             redis::cmd("XLEN").arg(&keys.dead).to_owned(),
-            redis::cmd("GET").arg(&keys.paused).to_owned(),
+            redis::cmd("MGET").arg(self.stop_keys().collect::<Vec<_>>()).to_owned(),
             redis::cmd("XINFO").arg("GROUPS").arg(&keys.stream).to_owned(),
             self.ask_consumers(),
             redis::cmd("HGET").arg(&keys.history).arg(&self.rules.group).to_owned(),
         ];
-        asked.extend(self.rules.hold.map(|_| redis::cmd("GET").arg(&keys.hold).to_owned()));
         asked.extend(self.ask_held());
         asked.extend(self.link.is_cluster().then(|| redis::cmd("XLEN").arg(&keys.out).to_owned()));
         let mut replies = self.link.pipeline(WHAT, &asked).await?;
@@ -74,11 +76,7 @@ impl Queue {
             Some(tasks) => self.shaped(WHAT, reply::count(&tasks?))?,
             None => 0,
         };
-        let held = match self.rules.hold.zip(replies.pop_if(|_| self.rules.hold.is_some())) {
-            Some((rules, value)) => hold::found(&value?, &rules).hold,
-            None => None,
-        };
-        let [time, length, delayed, dead, paused, groups, consumers, noted] =
+        let [time, length, delayed, dead, stops, groups, consumers, noted] =
             self.shaped(WHAT, replies.try_into().map_err(|_| UnexpectedShape))?;
         let now_ms = self.shaped(WHAT, reply::time_ms(time?))?;
         let length = self.shaped(WHAT, reply::count(&length?))?;
@@ -92,6 +90,8 @@ impl Queue {
             Err(error) if error.is_no_group() => Vec::new(),
             Err(error) => return Err(error),
         };
+        let mut stops = self.shaped(WHAT, reply::array(stops?))?.into_iter();
+        let stops = self.shaped(WHAT, self.stops(&mut stops, now_ms).ok_or(UnexpectedShape))?;
         let noted = self.shaped(WHAT, noted.map_or(Ok(None), reply::optional))?;
         let GroupCount { pending: running, last_delivered, lag } = group.unwrap_or_default();
         let first = self.range(&keys.stream, &format!("({last_delivered}"), "+", 1).await?;
@@ -104,8 +104,9 @@ impl Queue {
             delayed: self.shaped(WHAT, reply::count(&delayed?))?.saturating_sub(held_tasks),
             held_tasks,
             dead: self.shaped(WHAT, reply::count(&dead?))?,
-            pause: QueuePause::read(&paused?),
-            held,
+            pause: stops.pause,
+            held: stops.held.hold,
+            limits: stops.limits,
             oldest: first.first().map(age),
             consumers,
             node: self.link.node(),

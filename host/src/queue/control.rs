@@ -1,7 +1,8 @@
-//! Pauses a queue in all hosts, and resumes it. Resuming also ends a hold. Hosts get a signal to look, and
-//! look every second anyway.
+//! Pauses a queue in all hosts, and resumes it; limits it, and clears the limits. Resuming also ends a hold.
+//! Hosts get a signal to look, and look every second anyway.
 //!
-//! Not here: the text of a pause (`pause`), how hosts look (`wait`), and what a pause holds up (`worker`).
+//! Not here: the text of a pause (`pause`) and of limits (`limits`), how hosts look (`wait`), and what they
+//! hold up (`worker`).
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use redis::Value;
 
 use super::error::QueueError;
 use super::handle::{Queue, millis};
+use super::limits::QueueLimits;
 use super::pause::QueuePause;
 use super::{hold, reply, wait};
 
@@ -46,5 +48,34 @@ impl Queue {
         };
         wait::request_look(&self.link).await;
         Ok(was_paused || was_held)
+    }
+
+    /// Sets the limits in place of those before, in all hosts within about two seconds. They hold for this
+    /// time, or until they are cleared. Returns them with their times.
+    pub(crate) async fn limit(
+        &self,
+        limits: QueueLimits,
+        time: Option<Duration>,
+    ) -> Result<QueueLimits, QueueError> {
+        let since_ms = self.now_ms().await?;
+        let until_ms = time.map(|time| since_ms + millis(time).max(1));
+        let limits = QueueLimits { since_ms, until_ms, ..limits };
+        let mut set = redis::cmd("SET");
+        set.arg(&self.keys.limits).arg(serde_json::to_string(&limits).unwrap_or_default());
+        if let Some(until) = until_ms {
+            set.arg("PXAT").arg(until);
+        }
+        self.link.write("limit", &set).await?;
+        wait::request_look(&self.link).await;
+        Ok(limits)
+    }
+
+    /// False when there were none.
+    pub(crate) async fn clear_limits(&self) -> Result<bool, QueueError> {
+        const WHAT: &str = "clear limits";
+        let reply = self.link.command(WHAT, redis::cmd("DEL").arg(&self.keys.limits)).await?;
+        let had_some = self.shaped(WHAT, reply::count(&reply))? > 0;
+        wait::request_look(&self.link).await;
+        Ok(had_some)
     }
 }

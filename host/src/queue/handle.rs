@@ -108,8 +108,10 @@ fn told(rules: &config::QueueRules, keys: &QueueKeys) -> Told {
     let mut kept = if is_told { rules.events.to_string() } else { String::new() };
     if rules.turns.are_limited() {
         let limit = rules.turns.tracks.as_ref().map_or_else(String::new, |tracks| tracks.limit.to_string());
-        told.keys
-            .extend([&keys.owners, &keys.tracks, &keys.delayed, &keys.parked].map(|key| key.clone().into()));
+        told.keys.extend(
+            [&keys.owners, &keys.tracks, &keys.delayed, &keys.parked, &keys.limits]
+                .map(|key| key.clone().into()),
+        );
         told.args.extend([limit.into(), keys.task("").into()]);
         kept.insert(0, '+');
     }

@@ -13,6 +13,7 @@
 //! | `tq:{S}:tracks` | zset | the tasks of all tracks that have their turn or are held, by name | claim, cancel, return, and all that end tasks |
 //! | `tq:{S}:rate` | string | the time up to which places are taken (µs); expires | rate |
 //! | `tq:{S}:hold` | string | failures in a row for a cause outside, or the hold, as JSON; expires | hold, resume |
+//! | `tq:{S}:limits` | string | the limits that an operator has set, and until when, as JSON; expires at their end | limit |
 //! | `tq:{S}:paused` | string | who paused the queue, when, why, and until when, as JSON; exists during the pause | pause, resume |
 //! | `tq:{S}:history` | hash | group → its last entry when a host first used it (0-0: a host made the group) | group |
 //! | `tq:{S}:minutes:<hour>` | hash | what became of tasks in each minute of an hour, and how full the queue was; expires | tally, recorder |
@@ -88,6 +89,7 @@ pub(crate) struct QueueKeys {
     pub dead: String,
     pub paused: String,
     pub hold: String,
+    pub limits: String,
     pub rate: String,
     pub schedule: String,
     pub history: String,
@@ -151,6 +153,7 @@ impl QueueKeys {
             dead: dead_letter.map_or_else(|| format!("{base}:dead"), str::to_owned),
             paused: format!("{base}:paused"),
             hold: format!("{base}:hold"),
+            limits: format!("{base}:limits"),
             rate: format!("{base}:rate"),
             schedule: format!("{base}:schedule"),
             history: format!("{base}:history"),
@@ -220,6 +223,7 @@ impl QueueKeys {
             &self.parked,
             &self.paused,
             &self.hold,
+            &self.limits,
             &self.rate,
             &self.schedule,
             &self.history,
@@ -255,6 +259,7 @@ impl QueueKeys {
         let named = [
             &self.paused,
             &self.hold,
+            &self.limits,
             &self.rate,
             &self.schedule,
             &self.history,

@@ -34,6 +34,7 @@ pub(crate) mod jobs;
 pub(crate) mod keys;
 mod layout;
 mod library;
+pub(crate) mod limits;
 pub(crate) mod link;
 pub(crate) mod list;
 pub(crate) mod listing;

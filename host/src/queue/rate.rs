@@ -1,8 +1,11 @@
 //! The rate limit of a queue, which all hosts share. A host takes places before a read, and gives back those
 //! that it did not use.
 //!
-//! In: how many places are wanted. Out: how many were taken, or how long to wait. Not here: when to do it
-//! (`worker::fetcher`).
+//! In: the rate that holds now, and how many places are wanted. Out: how many were taken, or how long to
+//! wait. Redis keeps one time, so hosts may learn of another rate one after the other. A faster rate does not
+//! wait for places that were taken at a slower one, which look as if the clock had been put back.
+//!
+//! Not here: when to take places (`worker::fetcher`), which rate holds (`worker::limits`).
 
 use std::time::Duration;
 
@@ -24,20 +27,25 @@ pub enum Places {
     Wait(Duration),
 }
 
+/// The seconds from one place to the next.
+pub(super) fn step(rate: &Rate) -> f64 {
+    rate.per.as_secs_f64() / f64::from(rate.count)
+}
+
 impl Queue {
-    /// Takes up to `want` places for new tasks. Without a limit, gives all of them without a call to Redis.
-    pub async fn take_places(&self, want: usize) -> Result<Places, QueueError> {
-        self.take(want, 0).await
+    /// Takes up to `want` places for new tasks. Without a rate, gives all of them without a call to Redis.
+    pub async fn take_places(&self, rate: Option<Rate>, want: usize) -> Result<Places, QueueError> {
+        self.take(rate, want, 0).await
     }
 
     /// Takes up to `want` places for tasks that are taken over. They may take one place more early than new
     /// tasks, so each place is offered to them before a new task can have it.
-    pub async fn take_places_again(&self, want: usize) -> Result<Places, QueueError> {
-        self.take(want, 1).await
+    pub async fn take_places_again(&self, rate: Option<Rate>, want: usize) -> Result<Places, QueueError> {
+        self.take(rate, want, 1).await
     }
 
-    async fn take(&self, want: usize, early: u32) -> Result<Places, QueueError> {
-        let Some(rate) = self.rules.rate_limit else { return Ok(Places::Taken(want)) };
+    async fn take(&self, rate: Option<Rate>, want: usize, early: u32) -> Result<Places, QueueError> {
+        let Some(rate) = rate else { return Ok(Places::Taken(want)) };
         let want = i64::try_from(want).unwrap_or(i64::MAX);
         let [taken, wait_ms] = self.places(rate, want, early).await?;
         Ok(if taken > 0 {
@@ -47,9 +55,9 @@ impl Queue {
         })
     }
 
-    /// Gives back places that were not used.
-    pub async fn give_places_back(&self, unused: usize) -> Result<(), QueueError> {
-        match self.rules.rate_limit {
+    /// Gives back places that were not used. `rate` is the one at which they were taken.
+    pub async fn give_places_back(&self, rate: Option<Rate>, unused: usize) -> Result<(), QueueError> {
+        match rate {
             Some(rate) if unused > 0 => {
                 self.places(rate, -i64::try_from(unused).unwrap_or(i64::MAX), 0).await.map(drop)
             }
@@ -60,7 +68,7 @@ impl Queue {
     /// `early` places more than usual may be taken early. One is too few for the script to believe that the
     /// clock was put back.
     async fn places(&self, rate: Rate, want: i64, early: u32) -> Result<[u64; 2], QueueError> {
-        let step = rate.per.as_secs_f64() / f64::from(rate.count);
+        let step = step(&rate);
         let ahead = (AHEAD.as_secs_f64() / step).floor().max(1.0) + f64::from(early);
         let call = self.call(&script::RATE).arg("step", step * 1e6);
         let call = call.arg("ahead", ahead).arg("want", want);

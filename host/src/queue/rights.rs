@@ -241,8 +241,10 @@ fn enqueuer_keys(queues: &[QueueRules]) -> BTreeSet<String> {
         let ended = rules.on_end.targets().filter(|_| !is_relayed).map(|target| &target.stream);
         let ended = ended.chain(is_relayed.then_some(&keys.out)).map(|key| keys::literal(key));
         let events = (rules.events > 0).then(|| keys::literal(&keys.events));
-        let turns =
-            rules.turns.are_limited().then(|| [&keys.owners, &keys.tracks].map(|key| keys::literal(key)));
+        let turns = rules
+            .turns
+            .are_limited()
+            .then(|| [&keys.owners, &keys.tracks, &keys.limits].map(|key| keys::literal(key)));
         let whole = [&keys.stream, &keys.delayed, &keys.parked].map(|key| keys::literal(key));
         let needed = whole.into_iter().chain(keys.of_enqueuers()).chain(ended).chain(events);
         all.extend(needed.chain(turns.into_iter().flatten()).map(|key| format!("~{key}")));

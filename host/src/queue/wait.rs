@@ -17,6 +17,7 @@ use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::hold::{self, HoldFound};
 use super::keys;
+use super::limits::{self, QueueLimits};
 use super::link::Link;
 use super::pause::QueuePause;
 use super::reply::{self, Shaped, UnexpectedShape};
@@ -84,15 +85,16 @@ pub(crate) async fn wait_for_any(
 /// The purpose of the calls of [`stops`], for errors.
 const STOPS: &str = "look for pauses";
 
-/// Why the hosts may not claim tasks of a queue.
+/// Why the hosts may not claim tasks of a queue, or not as many as its configuration allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stops {
-    pub is_paused: bool,
+    pub pause: Option<QueuePause>,
     pub held: HoldFound,
+    pub limits: Option<QueueLimits>,
 }
 
-/// Finds the queues that are paused or held. A queue whose keys Redis refuses has its own error, and costs a
-/// few more commands; so has one whose node of a cluster does not answer.
+/// Finds the queues that are paused, held or limited. A queue whose keys Redis refuses has its own error, and
+/// costs a few more commands; so has one whose node of a cluster does not answer.
 pub(crate) async fn stops(
     link: &Link,
     queues: &[&Queue],
@@ -142,21 +144,23 @@ async fn stops_in_cluster(
 }
 
 impl Queue {
-    /// The keys that tell whether the queue is paused or held.
-    fn stop_keys(&self) -> impl Iterator<Item = &String> {
-        [Some(&self.keys.paused), self.rules.hold.map(|_| &self.keys.hold)].into_iter().flatten()
+    /// The keys that tell whether the queue is paused, held or limited.
+    pub(super) fn stop_keys(&self) -> impl Iterator<Item = &String> {
+        let keys = &self.keys;
+        [Some(&keys.paused), self.rules.hold.map(|_| &keys.hold), Some(&keys.limits)].into_iter().flatten()
     }
 
-    /// Reads the values of these keys. `now_ms` is by this machine's clock: a reply that is remembered may
-    /// be older than the end of the pause, and the server need not tell of it soon.
-    fn stops(&self, values: &mut impl Iterator<Item = Value>, now_ms: u64) -> Option<Stops> {
-        let pause = QueuePause::read(&values.next()?);
-        let is_paused = pause.is_some_and(|pause| pause.until_ms.is_none_or(|until| until > now_ms));
+    /// Reads the values of these keys. `now_ms` is by this machine's clock, or Redis's: a reply that is
+    /// remembered may be older than the end of a pause or of limits, and the server need not tell of it soon.
+    pub(super) fn stops(&self, values: &mut impl Iterator<Item = Value>, now_ms: u64) -> Option<Stops> {
+        let lasts = |until: Option<u64>| until.is_none_or(|until| until > now_ms);
+        let pause = QueuePause::read(&values.next()?).filter(|pause| lasts(pause.until_ms));
         let held = match self.rules.hold {
             Some(rules) => hold::found(&values.next()?, &rules),
             None => HoldFound::default(),
         };
-        Some(Stops { is_paused, held })
+        let limits = limits::found(&values.next()?).filter(|limits| lasts(limits.until_ms));
+        Some(Stops { pause, held, limits })
     }
 }
 

@@ -30,6 +30,7 @@ use super::storm::DELETED;
 use super::waiter::{Seat, Waiter, Wake};
 use crate::admin::{FetchPulse, FetchState};
 use crate::chain::chain;
+use crate::config::model::Rate;
 use crate::plugins::Version;
 use crate::queue::rate::Places;
 use crate::queue::turns::ClaimStop;
@@ -79,8 +80,8 @@ pub(crate) struct Fetcher {
     sizes: Sizes,
     /// When the targets of the queue's tasks last had room.
     had_room: Option<Instant>,
-    /// Places in the rate that were taken for a read that failed. It may have delivered tasks unseen.
-    booked: usize,
+    /// Places that were taken at a rate for a read that failed. It may have delivered tasks unseen.
+    booked: (Option<Rate>, usize),
 }
 
 /// The size in bytes of the largest recent entry; None before the first one.
@@ -135,7 +136,7 @@ impl Fetcher {
             sizes: Sizes::default(),
             quiet: 0,
             had_room: None,
-            booked: 0,
+            booked: (None, 0),
         }
     }
 
@@ -206,10 +207,11 @@ impl Fetcher {
                 shared.queue.recover(link, &shared.consumer, &shared.inflight.entries(), count).await?;
             shared.unseen.store(found.more, Ordering::Release);
             shared.end_lost(&found.lost).await;
-            self.booked -= found.entries.len().min(self.booked);
+            let (rate, booked) = &mut self.booked;
+            *booked -= found.entries.len().min(*booked);
             if !found.more {
-                shared.queue.give_places_back(self.booked).await?;
-                self.booked = 0;
+                shared.queue.give_places_back(*rate, *booked).await?;
+                *booked = 0;
             }
             if !found.entries.is_empty() {
                 tracing::info!(
@@ -224,7 +226,8 @@ impl Fetcher {
                 return Ok(Read::Busy);
             }
         }
-        let places = match shared.queue.take_places(count).await? {
+        let rate = shared.limits.rate();
+        let places = match shared.queue.take_places(rate, count).await? {
             Places::Taken(places) => places,
             Places::Wait(wait) => {
                 permits.unused();
@@ -241,7 +244,7 @@ impl Fetcher {
         let since = Instant::now();
         let mut stopped_by = ClaimStop::Empty;
         // After an error, the search for unseen tasks gives the places back that none of them has.
-        self.booked = places;
+        self.booked = (rate, places);
         let entries = if shared.queue.rules.turns.are_limited() {
             let claimed = shared.queue.claim(link, &shared.consumer, places).await?;
             stopped_by = claimed.stopped_by;
@@ -250,7 +253,7 @@ impl Fetcher {
         } else {
             self.read(link, places, block).await?
         };
-        self.booked = 0;
+        self.booked = (None, 0);
         self.pulse.beat(if probe.is_some() { FetchState::Held } else { FetchState::Reading });
         let (unused, found) = (places - entries.len().min(places), entries.len());
         self.sizes.saw(&entries);
@@ -264,7 +267,7 @@ impl Fetcher {
         if let Some(probe) = probe.filter(|_| found == 0) {
             probe.give_back().await;
         }
-        shared.queue.give_places_back(unused).await?;
+        shared.queue.give_places_back(rate, unused).await?;
         match stopped_by {
             ClaimStop::Limit => return Ok(Read::AtLimit),
             ClaimStop::Older => {

@@ -15,6 +15,7 @@ use super::holding::Holding;
 use super::idle::IdleState;
 use super::inflight::Inflight;
 use super::job::Room;
+use super::limits::KnownLimits;
 use super::lookout::Lookout;
 use super::metrics::QueueMetrics;
 use super::notices::Notices;
@@ -93,6 +94,7 @@ impl Worker {
             name: queue.rules.name.as_str().into(),
             inflight,
             holding,
+            limits: KnownLimits::new(queue.rules.clone(), capacity.clone()),
             open_batch: std::sync::Mutex::default(),
             capacity,
             unsettled: std::sync::Mutex::default(),

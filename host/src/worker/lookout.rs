@@ -1,5 +1,5 @@
-//! Looks for changes that no entry announces, for all queues of this host: pauses, holds, duties, and delayed
-//! tasks of others.
+//! Looks for changes that no entry announces, for all queues of this host: pauses, holds, limits, duties, and
+//! delayed tasks of others.
 //!
 //! A look is a few commands for any number of queues. There is one each second, and one at once when hosts
 //! are asked to look (`queue::wait::request_look`). Its findings go to each queue's
@@ -151,8 +151,13 @@ async fn look_for_stops(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), 
             for ((queue, stops), learned) in queues.iter().zip(stops).zip(learned) {
                 match stops {
                     Ok(stops) => {
+                        queue.limits.note(stops.limits);
                         queue.holding.note_found(&stops.held, learned);
-                        queue.idle.note_pause(if stops.is_paused { Pause::Paused } else { Pause::Unpaused });
+                        queue.idle.note_pause(if stops.pause.is_some() {
+                            Pause::Paused
+                        } else {
+                            Pause::Unpaused
+                        });
                     }
                     // Its node of a cluster is away, so nothing of it can be claimed anyway.
                     Err(error) if error.is_connection() => {}

@@ -10,7 +10,7 @@
 //! - [`census`] reads the queue's figures.
 //!
 //! [`holding`] knows whether something outside is down, and which loop may try a task then; [`ramp`] bounds
-//! the starts after it.
+//! the starts after it. [`limits`] knows what operators limit.
 //!
 //! [`shared`] holds the state of these loops, [`metrics`] what they count, and [`lifecycle`] starts and stops
 //! them.
@@ -35,6 +35,7 @@ pub(crate) mod intake;
 pub(crate) mod janitor;
 pub(crate) mod job;
 pub(crate) mod lifecycle;
+mod limits;
 pub(crate) mod lookout;
 pub(crate) mod metrics;
 pub(crate) mod mover;

@@ -121,7 +121,8 @@ impl Reclaimer {
                 }
             };
             // A task that is taken over starts again, and counts for the queue's rate limit.
-            let places = match shared.queue.take_places_again(permits.count()).await? {
+            let rate = shared.limits.rate();
+            let places = match shared.queue.take_places_again(rate, permits.count()).await? {
                 Places::Taken(places) => places,
                 Places::Wait(wait) => {
                     permits.unused();
@@ -154,7 +155,7 @@ impl Reclaimer {
             shared.holding.claimed(tasks);
             intake::admit(shared, &version, found.entries, intake::Delivery::Repeated, permits).await;
             drop(claiming);
-            shared.queue.give_places_back(unused).await?;
+            shared.queue.give_places_back(rate, unused).await?;
             if let Some(probe) = probe {
                 if first.is_none() {
                     probe.give_back().await;

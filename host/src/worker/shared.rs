@@ -15,6 +15,7 @@ use super::holding::Holding;
 use super::idle::IdleState;
 use super::inflight::{Hold, Inflight};
 use super::job::{Job, Room};
+use super::limits::KnownLimits;
 use super::metrics::QueueMetrics;
 use super::notices::{NoticeKind, Notices, first_few};
 use super::settle::Decision;
@@ -71,6 +72,8 @@ pub(crate) struct SharedQueue {
     pub idle: IdleState,
     /// Whether something outside is down.
     pub holding: Arc<Holding>,
+    /// The limits that an operator has set.
+    pub limits: KnownLimits,
     /// Notified when tasks begin that have no status in Redis yet.
     pub begun: Notify,
     /// A claim failed, so Redis may have delivered entries that this host never received.

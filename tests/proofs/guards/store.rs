@@ -156,7 +156,7 @@ impl Store {
         keys.extend(owned(&[TOLD, TOLD, TOLD, queue]));
         let mut last = owned(&["", "0", queue, PARTNERS]);
         if self.has_turns {
-            keys.extend(["owners", "tracks", "delayed", "parked"].map(|what| key(queue, what)));
+            keys.extend(["owners", "tracks", "delayed", "parked", "limits"].map(|what| key(queue, what)));
             last = owned(&["", "1", &key(queue, "task:"), "+0", queue, PARTNERS]);
         }
         let all = [owned(&[GROUP, self.retention, HOUR_MS]), args, last].concat();

@@ -475,10 +475,13 @@ impl World {
     /// Takes places for starts, gives back the unused ones, and checks the rate.
     async fn start(&mut self, wanted: usize, used: usize) -> Step {
         let from = self.now_us()?;
-        match self.queue.take_places(wanted).await.map_err(failed)? {
+        match self.queue.take_places(self.queue.rules.rate_limit, wanted).await.map_err(failed)? {
             Starts::Taken(taken) => {
                 let used = used.min(taken);
-                self.queue.give_places_back(taken - used).await.map_err(failed)?;
+                self.queue
+                    .give_places_back(self.queue.rules.rate_limit, taken - used)
+                    .await
+                    .map_err(failed)?;
                 let to = self.now_us()?;
                 self.starts.push((from, to, used as u64));
                 let step = 1_000_000 / u64::from(RATE);

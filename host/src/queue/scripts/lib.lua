@@ -65,9 +65,18 @@ local function begin_call()
   told, turns, unjoined, before_tqhost = {}, {}, nil, nil
 end
 
+-- How many tasks of one track may run, where an operator may have set a lower limit for a time. A value that
+-- cannot be read limits nothing.
+local function lowered(limit, limits)
+  local text = redis.pcall('GET', limits)
+  local is_read, set = pcall(cjson.decode, type(text) == 'string' and text or '{}')
+  local most = is_read and type(set) == 'table' and tonumber(set.per_key)
+  return most and most >= 1 and math.min(limit, math.floor(most)) or limit
+end
+
 -- Takes what a script that may end tasks gets behind its own keys and arguments:
 -- KEYS  the streams that are told of completed, dead and cancelled tasks, and the events (this stream: none)
---       · in a queue with such limits: owners, tracks, delayed, parked
+--       · in a queue with such limits: owners, tracks, delayed, parked, and the limits of an operator
 -- ARGV  the names of the fields that are told, as the names of a JSON object (empty: all) · how many tasks of
 --       one track may run (empty: no tracks) · the prefix of the keys of statuses · how many events are kept
 --       (empty: nobody is told, and neither the names nor the first keys are given), with a plus in front in
@@ -85,6 +94,8 @@ local function take_told()
     turns.are_limited = true
     turns.statuses = table.remove(ARGV)
     turns.limit = tonumber(table.remove(ARGV))
+    local limits = table.remove(KEYS)
+    if turns.limit and turns.limit > 1 then turns.limit = lowered(turns.limit, limits) end
     for _, what in ipairs({ 'parked', 'delayed', 'tracks', 'owners' }) do turns[what] = table.remove(KEYS) end
   end
   if told.kept == '' then return end

@@ -1,0 +1,61 @@
+//! Knows the limits that an operator has set for one queue.
+//!
+//! In: what the lookout finds in Redis. Out: the rate that holds, a lower bound of the queue's permits, and a
+//! line in the log when the limits change. Not here: tasks of one key at once, which the scripts look up by
+//! themselves (`queue/scripts/lib.lua`).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::capacity::QueueCapacity;
+use crate::config::QueueRules;
+use crate::config::model::Rate;
+use crate::queue::limits::QueueLimits;
+
+#[derive(Debug)]
+pub(crate) struct KnownLimits {
+    rules: Arc<QueueRules>,
+    capacity: Arc<QueueCapacity>,
+    /// The limits as they were found last.
+    found: Mutex<Option<QueueLimits>>,
+}
+
+impl KnownLimits {
+    pub(crate) fn new(rules: Arc<QueueRules>, capacity: Arc<QueueCapacity>) -> KnownLimits {
+        KnownLimits { rules, capacity, found: Mutex::default() }
+    }
+
+    /// Notes the limits that a look has found.
+    pub(crate) fn note(&self, found: Option<QueueLimits>) {
+        // An older worker of the queue, with the same permits, may have noted others.
+        self.capacity.lower(found.as_ref().and_then(|limits| limits.concurrency));
+        let mut known = self.found();
+        if *known == found {
+            return;
+        }
+        let queue = self.rules.name.as_str();
+        match &found {
+            Some(limits) => {
+                let QueueLimits { by, why, .. } = limits;
+                tracing::info!(
+                    queue,
+                    limits = limits.words(),
+                    by,
+                    why,
+                    "the queue is limited by an operator"
+                );
+            }
+            None => tracing::info!(queue, "the queue is limited by its configuration alone again"),
+        }
+        *known = found;
+    }
+
+    /// How many tasks may start in all hosts together.
+    pub(crate) fn rate(&self) -> Option<Rate> {
+        let configured = self.rules.rate_limit;
+        self.found().as_ref().map_or(configured, |limits| limits.lowered_rate(configured))
+    }
+
+    fn found(&self) -> MutexGuard<'_, Option<QueueLimits>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

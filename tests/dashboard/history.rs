@@ -1,5 +1,5 @@
-//! The last hour on the overview and on the page of a queue: small charts, rates, alarms, outcomes by
-//! version.
+//! The history on the overview and on the page of a queue: charts with values, marks and links, rates,
+//! alarms, outcomes by version.
 
 use serde_json::json;
 
@@ -63,5 +63,77 @@ fn the_pages_show_what_ended_and_warn_of_failures() {
     assert!(cells[2..5] == ["20", "15", "0"] && cells[5].ends_with('s'), "{row}");
     let idle = browser.page("/queues/idle");
     assert!(text(&idle).contains("Nothing has ended in the last hour."), "{idle}");
+    host.stop();
+}
+
+/// The steps of the first chart: their titles, and the links of those that have one.
+fn steps(page: &str) -> Vec<(String, Option<String>)> {
+    let chart = page.split("<svg class=\"steps\"").nth(1).and_then(|rest| rest.split("</svg>").next());
+    let chart = chart.expect("a chart");
+    let mut before = chart;
+    let mut steps = Vec::new();
+    while let Some((head, rest)) = before.split_once("<title>") {
+        let link = head.rsplit_once("<a href=\"").filter(|_| !head.ends_with("<g>"));
+        let link = link.and_then(|(_, link)| Some(super::unescaped(link.split('"').next()?)));
+        steps.push((rest.split("</title>").next().unwrap_or_default().to_owned(), link));
+        before = rest;
+    }
+    steps
+}
+
+#[test]
+fn each_step_of_a_chart_tells_its_values_and_leads_to_its_tasks() {
+    let mut bench =
+        Bench::new("[defaults]\nplugin = \"as-told\"\n[queues.told]\nevents = 1000\n[queues.silent]\n");
+    bench.install("as-told", "as-told");
+    let first = bench.host();
+    for queue in ["told", "silent"] {
+        for end in ["ok", "reject", "ok"] {
+            let data = json!({ "n": "a", "ms": 0, "retries": 0, "end": end }).to_string();
+            bench.xadd(queue, &[("data", &data)]);
+        }
+        bench.until_drained(queue);
+    }
+    first.stop();
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    for (queue, listed) in [("told", ["COMPLETED", "FAILED"]), ("silent", ["rejected", "as-told@"])] {
+        for (range, least) in [("1h", 59), ("24h", 144), ("7d", 168)] {
+            let page = browser.page(&format!("/queues/{queue}?range={range}"));
+            let steps = steps(&page);
+            assert!(steps.len() >= least, "{range}: {}", steps.len());
+            let mut found = steps.iter().filter(|(title, _)| title.contains(": 2 completed, 1 failed"));
+            // The tasks may have ended in two minutes.
+            let Some((title, link)) = found.next_back() else { continue };
+            let link = link.as_deref().unwrap_or_else(|| panic!("a link of {title}"));
+            assert!(link.contains("from=") && link.contains("to="), "{link}");
+            let tasks = text(&browser.page(link.split('#').next().unwrap_or_default()));
+            assert!(listed.iter().all(|word| tasks.contains(word)), "{link}: {tasks}");
+            // A step in which nothing ended has no link, and its time has no tasks.
+            assert!(
+                steps.iter().any(|(title, link)| title.contains(": 0 completed, 0 failed") && link.is_none())
+            );
+            let earlier = link.replacen("from=", "from=2001-01-01T00:00:00Z&none=", 1);
+            let earlier = earlier.replacen("to=", "to=2001-01-01T00:00:01Z&none=", 1);
+            let none = text(&browser.page(earlier.split('#').next().unwrap_or_default()));
+            assert!(none.contains("None among the "), "{none}");
+        }
+    }
+    bench.tqhost(&["pause", "told", "--why", "the model is down"]).ok();
+    let page = browser.page("/queues/told?range=24h");
+    let shown = text(&page);
+    for part in [
+        "The last 24 hours",
+        "These charts as a table",
+        "2 completed and 1 failed",
+        "Marks",
+        " loaded",
+        "(the model is down)",
+    ] {
+        assert!(shown.contains(part) || page.contains(part), "{part} in {shown}");
+    }
+    assert!(page.contains("<path class=\"mark\" d=\"M"), "{page}");
+    assert_eq!(browser.get("/queues/told?range=2h").status, 422);
+    assert_eq!(browser.get("/queues/told?state=ended&from=yesterday").status, 422);
     host.stop();
 }

@@ -94,3 +94,29 @@ fn a_full_target_is_looked_at_before_the_work_is_done() {
     eventually("all ran", || (bench.places("next").length == 0).then_some(()));
     host.stop();
 }
+
+#[test]
+fn a_completed_task_names_the_first_tasks_that_its_handler_enqueued() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let next = |n: usize| {
+        let fields = json!({ "do": [["fence"]], "n": n.to_string() });
+        json!(["enqueue", { "queue": "next", "fields": fields }])
+    };
+    let calls: Vec<_> = (0..23).map(next).collect();
+    let id = told(&mut bench, "work", &json!(calls));
+    let seen = results(&mut bench, "work", &id);
+    let view = bench.tqhost(&["status", "work", &id, "--json"]).ok().json();
+    assert_eq!(view["enqueued"], 23, "{view}");
+    let named: Vec<_> = (0..20).map(|n| json!({ "queue": "next", "id": seen[n] })).collect();
+    assert_eq!(view["enqueued_tasks"], json!(named), "{view}");
+    let sheet = bench.tqhost(&["status", "work", &id]).ok().stdout;
+    let first = seen[0].as_str().expect("an id");
+    assert!(sheet.contains(&format!("next {first}\n")) && sheet.contains("and 3 more"), "{sheet}");
+    let page = crate::dashboard::Browser::new(&host).page(&format!("/queues/work/tasks/{id}"));
+    assert!(
+        page.contains("/queues/next/tasks/") && page.contains("They are 23, of which the first 20 are kept."),
+        "{page}"
+    );
+    host.stop();
+}

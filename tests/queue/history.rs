@@ -110,9 +110,9 @@ fn figures_add_up_to_what_ran_and_survive_a_restart_of_all_hosts() {
     );
     let idle = history(&host, "idle");
     assert_eq!((&idle["total"]["completed"], &idle["versions"]), (&json!(0), &json!([])));
-    // Nothing stays for ever, and each hour has few fields.
+    // Nothing stays for ever, and each hash has few fields. There are three of them, or twice as many.
     let keys: Vec<String> = bench.redis("KEYS", "tq:{work}:minutes:*");
-    assert!((1..=2).contains(&keys.len()), "{keys:?}");
+    assert!((3..=6).contains(&keys.len()), "{keys:?}");
     for key in keys {
         let (fields, expires): (u64, i64) = (bench.redis("HLEN", &key), bench.redis("PTTL", &key));
         assert!(fields < 20 && expires > 3_600_000, "{key}: {fields} fields, {expires} ms");
@@ -214,5 +214,105 @@ fn a_call_whose_reply_was_lost_counts_once() {
     let host = bench.host_with_env(clock.env());
     host.log("tqhost is running");
     assert_eq!(completed(&host), 10);
+    host.stop();
+}
+
+/// The history in a range, over HTTP, which is also what the command prints.
+#[track_caller]
+fn in_range(bench: &Bench, host: &Host, range: &str) -> Value {
+    let answer = host.get(&format!("/v1/queues/work/history?range={range}"));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let view = answer.json();
+    let told = bench.tqhost(&["queues", "work", "--history", "--range", range, "--json"]).ok().json();
+    assert_eq!(told["step_ms"], view["step_ms"], "{told}");
+    view
+}
+
+#[test]
+fn a_day_and_a_week_outlive_the_minutes_also_those_that_an_older_host_wrote() {
+    let (mut bench, clock) = bench_with_clock();
+    let mut shift = 0;
+    // A host without longer steps has counted some tasks two hours ago.
+    let old = seconds(&mut bench) / 60 - 120;
+    let key = format!("tq:{{work}}:minutes:{}", old / 60);
+    let values = [
+        "{\"completed\":100,\"w5\":100,\"r7\":100}",
+        "{\"as-told@0123456789ab\":{\"completed\":100,\"us\":5000}}",
+    ];
+    for (part, value) in ["figures", "versions"].iter().zip(values) {
+        bench.redis::<u64>("HSET", (&key, format!("{part}:{}", old % 60), value));
+    }
+    bench.redis::<u64>("EXPIRE", (&key, 4 * 3600));
+    let host = bench.host_with_env(clock.env());
+    host.log("tqhost is running");
+    add(&mut bench, 12, "ok", 0);
+    add(&mut bench, 2, "reject", 0);
+    bench.until_drained("work");
+    host.until_ended_as("work", "rejected", 2);
+    host.until_metric("tqhost_queue_tasks{queue=\"work\",state=\"dead\"}", 2);
+    end_minutes_until(&mut bench, (&clock, &mut shift), "it is folded", || {
+        (completed(&host) == 112).then_some(())
+    });
+    eventually("the hours are folded", || {
+        let keys: Vec<String> = bench.redis("KEYS", "tq:{work}:minutes:1[0h]*");
+        (keys.len() >= 2).then_some(())
+    });
+    for (range, step_ms, steps) in [("1h", 60_000, 60), ("24h", 600_000, 144), ("7d", 3_600_000, 168)] {
+        let view = in_range(&bench, &host, range);
+        let minutes = view["minutes"].as_array().expect("steps");
+        assert!([steps, steps + 1].contains(&minutes.len()) && view["step_ms"] == step_ms, "{range}: {view}");
+        let times: Vec<u64> = minutes.iter().filter_map(|step| step["from_ms"].as_u64()).collect();
+        assert!(times.iter().all(|time| time.is_multiple_of(step_ms)), "{range}: {times:?}");
+        assert!(times.windows(2).all(|pair| pair[1] == pair[0] + step_ms), "{range}: {times:?}");
+        let expected = if range == "1h" { 12 } else { 112 };
+        let sum: u64 = minutes.iter().filter_map(|step| step["completed"].as_u64()).sum();
+        assert_eq!((sum, &view["total"]["completed"]), (expected, &json!(expected)), "{range}: {view}");
+    }
+    // A host that stops folds the minutes since the last time.
+    add(&mut bench, 5, "ok", 0);
+    bench.until_drained("work");
+    host.until_ended_as("work", "completed", 17);
+    host.stop();
+
+    // Hours later the minutes are gone, then the day, then the week.
+    let ages = [(5, [0, 117, 117]), (27, [0, 0, 117]), (8 * 24, [0, 0, 0])];
+    for (hours, expected) in ages {
+        shift += hours * 3600;
+        clock.shift(shift);
+        let host = bench.host_with_env(clock.env());
+        host.log("tqhost is running");
+        let counted =
+            ["1h", "24h", "7d"].map(|range| in_range(&bench, &host, range)["total"]["completed"].clone());
+        assert_eq!(counted.to_vec(), expected.map(|count| json!(count)).to_vec(), "{hours} hours later");
+        if hours == 27 {
+            let week = in_range(&bench, &host, "7d");
+            assert_eq!(week["total"]["dead"], 2, "{week}");
+            let versions: Vec<&Value> = week["versions"].as_array().expect("versions").iter().collect();
+            assert_eq!(versions.len(), 2, "{week}");
+            let depth =
+                week["minutes"].as_array().expect("steps").iter().find(|step| step["depth"]["dead"] == 2);
+            assert!(depth.is_some(), "{week}");
+        }
+        host.stop();
+    }
+    let keys: Vec<String> = bench.redis("KEYS", "tq:{work}:minutes:*");
+    assert!(keys.len() <= 5, "{keys:?}");
+}
+
+#[test]
+fn a_range_that_is_none_is_refused() {
+    let bench = Bench::new(QUEUES);
+    let host = bench.host();
+    for (query, why) in [
+        ("range=2h", "range: \"2h\" is none of 1h, 24h, 7d"),
+        ("range=24h&minutes=5", "minutes and range exclude each other"),
+    ] {
+        let answer = host.get(&format!("/v1/queues/work/history?{query}"));
+        assert!(
+            answer.status == 422 && answer.body.contains(&why.replace('"', "\\\"")),
+            "{query}: {answer:?}"
+        );
+    }
+    assert_eq!(bench.tqhost(&["queues", "work", "--range", "24h"]).code, 2);
     host.stop();
 }

@@ -14,6 +14,7 @@ mod history;
 mod hold;
 mod idempotency;
 mod idle;
+mod keep_fields;
 mod large;
 mod limits;
 mod lists;

@@ -20,7 +20,7 @@ use crate::operations::jobs::Deed;
 use crate::operations::{GroupBy, GroupKind, MOST_IDS};
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::listing::ListedState;
-use crate::queue::minutes::MAX_MINUTES;
+use crate::queue::minutes::{HistoryRange, MAX_MINUTES};
 use crate::queue::{FieldCondition, Reason, TaskFilter};
 
 /// Tasks in a list, where the client does not say, and at most.
@@ -194,6 +194,10 @@ pub(super) struct HistoryQuery {
     /// How many minutes: 1 to 180
     #[param(minimum = 1, maximum = 180, default = 60)]
     minutes: Option<u64>,
+    /// Instead of `minutes`: the last hour by the minute, the last day in steps of ten minutes, or the last
+    /// seven days in steps of an hour
+    #[param(inline, value_type = Option<HistoryRange>)]
+    range: Option<String>,
 }
 
 with_filter! {
@@ -414,6 +418,16 @@ pub(super) fn age(key: &str, text: Option<&str>) -> Result<Option<Duration>, Api
 }
 
 impl HistoryQuery {
+    /// None: the last `minutes`.
+    pub(super) fn range(&self) -> Result<Option<HistoryRange>, ApiProblem> {
+        let Some(text) = self.range.as_deref() else { return Ok(None) };
+        if self.minutes.is_some() {
+            return Err(invalid("minutes and range exclude each other"));
+        }
+        let names = <HistoryRange as strum::VariantNames>::VARIANTS.join(", ");
+        text.parse().map(Some).map_err(|_| invalid(format!("range: {text:?} is none of {names}")))
+    }
+
     pub(super) fn minutes(&self) -> Result<u64, ApiProblem> {
         let minutes = self.minutes.unwrap_or(OVERVIEW);
         if (1..=MAX_MINUTES).contains(&minutes) {

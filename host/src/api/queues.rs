@@ -15,7 +15,7 @@ use crate::admin::problem::ApiProblem;
 use crate::admin::tokens::Caller;
 use crate::clock::now_ms;
 use crate::config::units::parse_duration;
-use crate::operations::history::{HistoryView, history};
+use crate::operations::history::{HistoryView, history, in_range};
 use crate::operations::{self, OperationError, Pausing, QueueView, known_builds, pause, resume};
 use crate::queue::{Queue, hosts};
 
@@ -92,7 +92,7 @@ pub(super) async fn get_queue(
     Ok(Json(QueueView::new(&queue.rules, &census, &hosts, now_ms())))
 }
 
-/// The last minutes of a queue: what became of its tasks, in all hosts together
+/// The last minutes, day or week of a queue: what became of its tasks, in all hosts together
 #[utoipa::path(
     get,
     path = "/v1/queues/{queue}/history",
@@ -104,10 +104,14 @@ pub(super) async fn queue_history(
     PathOf(name): PathOf<String>,
     QueryOf(query): QueryOf<HistoryQuery>,
 ) -> Result<Json<HistoryView>, ApiProblem> {
-    let minutes = query.minutes()?;
+    let (range, minutes) = (query.range()?, query.minutes()?);
     let queue = api.queue(&name).await?;
+    let history = match range {
+        Some(range) => in_range(&queue, range).await?,
+        None => history(&queue, minutes).await?,
+    };
     let builds = known_builds(&hosts::list_known(&queue.link).await?);
-    Ok(Json(HistoryView::of(&name, &history(&queue, minutes).await?, &builds)))
+    Ok(Json(HistoryView::of(&name, &history, &builds)))
 }
 
 /// Lets all hosts stop claiming tasks of a queue; what runs goes on

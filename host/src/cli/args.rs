@@ -18,6 +18,7 @@ use super::doctor::DoctorArgs;
 use super::filters::{DeadFilterArgs, TaskFilterArgs};
 use super::jobs::JobsArgs;
 use super::limit::LimitArgs;
+use super::queues::QueuesArgs;
 use super::readers::{at_least_one, checked_rate, parse_context};
 use crate::config::units::parse_duration;
 use crate::doctor::adopt::Beginning;
@@ -314,21 +315,6 @@ pub(super) struct StatusArgs {
     /// The task's id, as enqueue printed it; or the name that the queue's `id` gives to it
     pub id: String,
     /// Print a line for every change until the task has ended
-    #[arg(long)]
-    pub watch: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct QueuesArgs {
-    /// Show this queue only, with its consumers and hosts
-    pub queue: Option<String>,
-    /// Show only queues with this text in their name, stream, plugin or state
-    #[arg(long = "match", value_name = "TEXT", conflicts_with = "queue")]
-    pub text: Option<String>,
-    /// Show what became of the queue's tasks in each minute of the last hour, in all hosts together
-    #[arg(long, requires = "queue", conflicts_with_all = ["text", "watch"])]
-    pub history: bool,
-    /// Show them again every two seconds, until Ctrl-C
     #[arg(long)]
     pub watch: bool,
 }

@@ -37,7 +37,7 @@ const EXAMPLES: &[&str] = &[
     "tqhost limit resume-analyze --rate 5/s --for 1h --why 'the model answers 429'",
     "tqhost limit resume-analyze",
     "tqhost limit resume-analyze --clear",
-    "tqhost queues resume-analyze --history",
+    "tqhost queues resume-analyze --history --range 24h",
     "tqhost queues --match paused --watch",
     "tqhost doctor --all",
     "tqhost doctor resume-analyze --fix",

@@ -1,11 +1,14 @@
-//! `tqhost queues QUEUE --history`: what became of a queue's tasks in each minute of the last hour.
+//! `tqhost queues QUEUE --history`: what became of a queue's tasks in each minute of the last hour, or in
+//! longer steps of a day or a week.
 //!
-//! In: a queue's name. Out: a table with a row for each minute, or the answer of the HTTP API as JSON. Not
-//! here: the counts and percentiles (`operations::history`).
+//! In: a queue's name, a range. Out: a table with a row for each step, or the answer of the HTTP API as JSON.
+//! Not here: the counts and percentiles (`operations::history`).
 
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use jiff::tz::TimeZone;
+use strum::VariantNames as _;
 
 use super::context::open;
 use super::exit::CommandError;
@@ -13,29 +16,40 @@ use super::output::{Out, Paint, Tone};
 use super::table::{Cell, Column, TextTable};
 use super::text;
 use crate::config::Config;
-use crate::operations::history::{HistoryView, OVERVIEW, SpanView, history};
+use crate::operations::history::{HistoryView, SpanView, in_range};
 use crate::operations::{known_builds, patiently};
 use crate::queue::hosts;
+use crate::queue::minutes::{HistoryRange, MINUTE_MS};
 
-pub(super) async fn run(config: &Config, name: &str, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(
+    config: &Config,
+    name: &str,
+    range: HistoryRange,
+    out: &mut Out,
+) -> Result<(), CommandError> {
     let queue = open(config, name).await?;
     let builds = known_builds(&patiently(|| hosts::list_known(&queue.link)).await?);
-    let view = HistoryView::of(name, &patiently(|| history(&queue, OVERVIEW)).await?, &builds);
+    let view = HistoryView::of(name, &patiently(|| in_range(&queue, range)).await?, &builds);
     if out.json {
         out.json(&view);
     } else if view.minutes.iter().any(|minute| has_counts(&minute.counted)) {
         out.line(table(&view, &TimeZone::system(), out.paint));
     } else {
-        out.line(format!("Nothing happened to tasks of {name} in the last hour."));
+        out.line(format!("Nothing happened to tasks of {name} in {}.", range.words()));
     }
     Ok(())
+}
+
+/// The names of ranges, for the arguments.
+pub(super) fn ranges() -> PossibleValuesParser {
+    PossibleValuesParser::new(HistoryRange::VARIANTS)
 }
 
 fn has_counts(counted: &SpanView) -> bool {
     !counted.outcomes.is_empty() || counted.waiting.is_some() || counted.running.is_some()
 }
 
-/// The minutes from the first one in which something was counted, and all of them together.
+/// The steps from the first one in which something was counted, and all of them together.
 pub(super) fn table(view: &HistoryView, zone: &TimeZone, paint: Paint) -> String {
     let mut table = TextTable::new(
         &[
@@ -52,8 +66,9 @@ pub(super) fn table(view: &HistoryView, zone: &TimeZone, paint: Paint) -> String
         ],
         &["WAIT P50", "RUN P50", "WAIT P99", "RUN P99", "WAIT P95", "RUN P95", "ERRORS", "FAILED"],
     );
-    for minute in view.minutes.iter().skip_while(|minute| !has_counts(&minute.counted)) {
-        table.row(row(text::local(minute.from_ms, zone, "%H:%M"), &minute.counted));
+    let form = if view.step_ms > MINUTE_MS { "%m-%d %H:%M" } else { "%H:%M" };
+    for step in view.minutes.iter().skip_while(|step| !has_counts(&step.counted)) {
+        table.row(row(text::local(step.from_ms, zone, form), &step.counted));
     }
     table.row(row("total".to_owned(), &view.total));
     table.render(paint)
@@ -90,7 +105,7 @@ fn short_time(ms: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operations::history::{MinuteView, Percentiles};
+    use crate::operations::history::{Percentiles, StepView};
 
     #[test]
     fn a_row_has_counts_errors_and_times() {
@@ -103,11 +118,20 @@ mod tests {
             waiting: times(0.42),
             ..SpanView::default()
         };
-        let minute = |number: u64, counted| MinuteView { from_ms: number * 60_000, counted, depth: None };
+        let minute = |number: u64, counted| StepView { from_ms: number * 60_000, counted, depth: None };
         let minutes =
             vec![minute(0, SpanView::default()), minute(1, busy.clone()), minute(2, SpanView::default())];
-        let view = HistoryView { queue: "work".into(), total: busy, minutes, versions: Vec::new() };
-        let table = table(&view, &TimeZone::UTC, Paint::default());
+        let view = |step_ms, minutes| HistoryView {
+            queue: "work".into(),
+            step_ms,
+            total: busy.clone(),
+            minutes,
+            versions: Vec::new(),
+        };
+        let table = |view| table(&view, &TimeZone::UTC, Paint::default());
+        let day = table(view(600_000, vec![minute(10, busy.clone())]));
+        assert!(day.contains("\n01-01 00:10 "), "{day}");
+        let table = table(view(60_000, minutes));
         let rows: Vec<String> =
             table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
+use clap::Args;
 
-use super::args::QueuesArgs;
 use super::context::{connect, rules};
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone, sheet};
@@ -63,10 +63,28 @@ fn state(state: &str, plugin: &str) -> (String, Tone) {
     (text::escape(state_words(state)), tone)
 }
 
+#[derive(Debug, Args)]
+pub(super) struct QueuesArgs {
+    /// Show this queue only, with its consumers and hosts
+    pub queue: Option<String>,
+    /// Show only queues with this text in their name, stream, plugin or state
+    #[arg(long = "match", value_name = "TEXT", conflicts_with = "queue")]
+    pub text: Option<String>,
+    /// Show what became of the queue's tasks in each minute of the last hour, in all hosts together
+    #[arg(long, requires = "queue", conflicts_with_all = ["text", "watch"])]
+    pub history: bool,
+    /// The time of the history, in steps of a minute, ten minutes or an hour
+    #[arg(long, requires = "history", default_value = "1h", value_parser = history::ranges())]
+    pub range: String,
+    /// Show them again every two seconds, until Ctrl-C
+    #[arg(long)]
+    pub watch: bool,
+}
+
 pub(super) async fn run(config: &Config, args: QueuesArgs, out: &mut Out) -> Result<(), CommandError> {
-    let QueuesArgs { queue, text, history, watch } = args;
+    let QueuesArgs { queue, text, history, range, watch } = args;
     if let Some(name) = queue.as_deref().filter(|_| history) {
-        return history::run(config, name, out).await;
+        return history::run(config, name, range.parse().unwrap_or_default(), out).await;
     }
     let chosen: Vec<config::QueueRules> = match &queue {
         Some(name) => vec![rules(config, name)?.clone()],

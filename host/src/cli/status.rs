@@ -20,9 +20,11 @@ use super::{text, value, wait};
 use crate::clock;
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
+use crate::mask::{FieldMask, MASKED};
 use crate::operations::tree::{Family, TreeTask, family};
 use crate::operations::{TaskView, patiently, unknown_task};
 use crate::queue::attempts::FailedAttempt;
+use crate::queue::kept::{KeptFields, MOST_KEPT};
 use crate::queue::{FlowProgress, Meant, Queue, Status, TaskName, TaskStatus};
 
 /// Columns of the bar that shows progress.
@@ -38,8 +40,9 @@ pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Res
     if !args.watch {
         return once(config, &queue, &args.id, &id, out).await;
     }
+    let mask = FieldMask::new(&config.admin.mask);
     let mut progress = CommandProgress::begin()?;
-    match progress.unless_interrupted(watch(&queue, &args.id, &id, out)).await {
+    match progress.unless_interrupted(watch(&queue, (&args.id, &id), &mask, out)).await {
         StepEnd::Done(end) => end,
         // The user has seen enough.
         StepEnd::Cut => Ok(()),
@@ -58,13 +61,18 @@ async fn once(
         return Err(anyhow!(unknown_task(&queue.rules, name)).into());
     };
     let family = family(&config.queues, queue, &task).await?;
+    let mask = FieldMask::new(&config.admin.mask);
     let attempts = patiently(|| queue.failed_attempts(id)).await?;
     if out.json {
-        out.json(&TaskView::new(&queue.rules.name, &task).with(&family).with_attempts(attempts));
+        let view = TaskView::new(&queue.rules.name, &task).with_masked_fields(&mask);
+        out.json(&view.with(&family).with_attempts(attempts));
         return Ok(());
     }
     let zone = TimeZone::system();
     out.line(render(&queue.rules, &task, &family, clock::now_ms(), &zone, out.paint));
+    if let Some(lines) = kept_fields(&task, &mask) {
+        out.line(format!("\n{lines}"));
+    }
     if !attempts.is_empty() {
         out.line(format!("\n{}", failed(&attempts, &zone, out.paint)));
     }
@@ -72,7 +80,12 @@ async fn once(
 }
 
 /// Shows every change of the task until its end.
-async fn watch(queue: &Queue, name: &str, id: &str, out: &mut Out) -> Result<(), CommandError> {
+async fn watch(
+    queue: &Queue,
+    (name, id): (&str, &str),
+    mask: &FieldMask,
+    out: &mut Out,
+) -> Result<(), CommandError> {
     let zone = TimeZone::system();
     let mut pause = wait::PAUSE.0;
     let mut last: Option<TaskStatus> = None;
@@ -89,7 +102,7 @@ async fn watch(queue: &Queue, name: &str, id: &str, out: &mut Out) -> Result<(),
             pause = wait::longer(pause);
         } else {
             match out.json {
-                true => out.json(&TaskView::new(&queue.rules.name, &task)),
+                true => out.json(&TaskView::new(&queue.rules.name, &task).with_masked_fields(mask)),
                 false => out.line(change(&task, clock::now_ms(), &zone, out.paint)),
             }
             pause = wait::PAUSE.0;
@@ -142,6 +155,14 @@ fn render(
         lines.push(("children", children(flow, &family.below.children, paint)));
     }
     lines.extend(family.below.flows.iter().map(|then| ("flow", flow(then, paint))));
+    let (all, named) = &task.sent;
+    for (at, TaskName { queue, id }) in named.iter().enumerate() {
+        let label = if at == 0 { "outbox" } else { "" };
+        lines.push((label, format!("{queue} {}", text::escape(id))));
+    }
+    if *all > named.len() as u64 {
+        lines.push(("", format!("and {} more", all - named.len() as u64)));
+    }
     if let Some(TaskName { queue, id }) = &family.child_of {
         lines.push(("child of", format!("{queue} {}", text::escape(id))));
     }
@@ -170,6 +191,24 @@ fn render(
         lines.push(("result", value::shown(result)));
     }
     sheet(paint, &lines)
+}
+
+/// The fields that a completed task keeps, without what is hidden.
+fn kept_fields(task: &TaskStatus, mask: &FieldMask) -> Option<String> {
+    let fields = match task.fields.as_ref()? {
+        KeptFields::Kept(fields) => fields,
+        KeptFields::TooLarge(bytes) => {
+            return Some(format!("its fields are not kept: they have {bytes} bytes, more than {MOST_KEPT}"));
+        }
+    };
+    let line = |(name, value): &(Vec<u8>, Vec<u8>)| {
+        let value = match mask.shown_bytes(name, value) {
+            Some(value) => value::shown(&value),
+            None => MASKED.to_owned(),
+        };
+        format!("{}={value}", text::escape(&String::from_utf8_lossy(name)))
+    };
+    Some(["its fields".to_owned()].into_iter().chain(fields.iter().map(line)).collect::<Vec<_>>().join("\n"))
 }
 
 /// The attempts that failed, and the log of the last one.
@@ -315,6 +354,8 @@ pub(super) mod tests {
             flow: None,
             child_of: None,
             flows: Vec::new(),
+            sent: (0, Vec::new()),
+            fields: None,
             id: "0190b8e4".into(),
             status: Status::Processing,
             attempt: 2,

@@ -15,7 +15,7 @@ use crate::builds::{BuildNote, Builds};
 use crate::config::Config;
 use crate::doctor::DoctorReport;
 use crate::operations::changes::{ChangeKind, ChangeView};
-use crate::operations::history::{HistoryView, MinuteView, Percentiles, SpanView, VersionView};
+use crate::operations::history::{HistoryView, Percentiles, SpanView, StepView, VersionView};
 use crate::operations::jobs::BulkJob;
 use crate::operations::{
     DeadView, GroupBy, HostVerdict, ListedTask, QueueView, Taken, TaskGroup, TaskGroups, plugin_rows,
@@ -226,8 +226,14 @@ fn minutes() -> HistoryView {
         running: times(),
         ..SpanView::default()
     };
-    let minute = MinuteView { from_ms: NOW, counted: counted.clone(), depth: None };
-    HistoryView { queue: name(), total: counted, minutes: vec![minute], versions: Vec::new() }
+    let minute = StepView { from_ms: NOW, counted: counted.clone(), depth: None };
+    HistoryView {
+        queue: name(),
+        step_ms: 600_000,
+        total: counted,
+        minutes: vec![minute],
+        versions: Vec::new(),
+    }
 }
 
 fn attempts() -> Vec<FailedAttempt> {

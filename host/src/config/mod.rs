@@ -43,6 +43,7 @@ pub(crate) mod secret;
 mod slots;
 mod source;
 pub(crate) mod store;
+mod streams;
 mod targets;
 mod telemetry;
 #[cfg(test)]

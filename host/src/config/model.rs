@@ -230,9 +230,16 @@ pub struct QueueRules {
     pub failed_attempts: u32,
     /// The fields that lists of its tasks show as columns.
     pub show: Vec<FieldPlace>,
+    /// Whether a task that has completed keeps its fields for as long as its status is kept.
+    pub keep_fields: bool,
 }
 
 impl QueueRules {
+    /// Whether completed tasks keep their fields: they do so in their statuses.
+    pub(crate) fn keeps_fields(&self) -> bool {
+        self.keep_fields && !self.retention.is_zero()
+    }
+
     /// A short text that is the same in hosts that treat the tasks alike. What each host may choose for
     /// itself does not count.
     pub(crate) fn mark(&self) -> String {

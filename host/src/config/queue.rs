@@ -6,18 +6,17 @@
 //! Not here: the keys of a backoff (`backoff`), of `idempotency` and `id` (`idempotency`, `value`), of a list
 //! (`list`), of a schedule (`schedule`).
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::model::{Backoff, Batch, HoldRules, Idempotency, List, OnEnd, QueueRules, Rate};
+use super::model::{Backoff, Batch, HoldRules, Idempotency, OnEnd, QueueRules, Rate};
 use super::names::{check_key_or_default, check_name, check_stream};
 use super::place::{FieldPlace, ValueAt};
 use super::reader::{Item, Keys, Table};
 use super::schedule;
 use super::targets::Sends;
 use super::units::parse_rate;
-use super::{backoff, hold, idempotency, list, targets, turns, value};
+use super::{backoff, hold, idempotency, list, streams, targets, turns, value};
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -48,6 +47,7 @@ pub(super) const KEYS: Keys = Keys {
         "events",
         "failed_attempts",
         "show",
+        "keep_fields",
         "dead_letter",
         "list",
         "schedule",
@@ -84,6 +84,7 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "events",
         "failed_attempts",
         "show",
+        "keep_fields",
     ],
     elsewhere: &[
         ("order", "makes no sense as a default: write it in each [queues.NAME] that needs it"),
@@ -143,6 +144,7 @@ struct Rules {
     events: u32,
     failed_attempts: u32,
     show: Vec<FieldPlace>,
+    keep_fields: bool,
 }
 
 impl Default for Rules {
@@ -171,6 +173,7 @@ impl Default for Rules {
             events: 0,
             failed_attempts: 10,
             show: Vec::new(),
+            keep_fields: false,
         }
     }
 }
@@ -198,7 +201,7 @@ pub(super) fn read(root: &Table) -> Vec<QueueRules> {
             sends.push(targets);
         }
     }
-    check_streams(&read);
+    streams::check_streams(&read);
     targets::find(&mut read, sends);
     read.into_iter().map(|(queue, _)| queue).collect()
 }
@@ -249,6 +252,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules, names: &[&str]) -> Opti
         events: rules.events,
         failed_attempts: rules.failed_attempts,
         show: rules.show,
+        keep_fields: rules.keep_fields,
         // The other queues are not known yet.
         enqueue_to: Vec::new(),
         flow_partners: Vec::new(),
@@ -301,6 +305,7 @@ fn read_rules(table: &Table, base: &Rules, names: &[&str]) -> Rules {
         events: integer("events", EVENTS).unwrap_or(base.events),
         failed_attempts: integer("failed_attempts", FAILED_ATTEMPTS).unwrap_or(base.failed_attempts),
         show: table.get("show").map_or_else(|| base.show.clone(), |item| value::read_shown(&item)),
+        keep_fields: table.get("keep_fields").and_then(|item| item.boolean()).unwrap_or(base.keep_fields),
     }
 }
 
@@ -310,76 +315,6 @@ fn read_batch(item: &Item, base: Batch) -> Batch {
     Batch {
         max_tasks: table.get("max_tasks").and_then(|item| item.integer(BATCH)).or(base.max_tasks),
         max_wait: table.get("max_wait").and_then(|item| item.duration(MAX_WAIT)).unwrap_or(base.max_wait),
-    }
-}
-
-/// Two queues with one stream would take each other's tasks; dead letters in a stream would be run again.
-fn check_streams(queues: &[(QueueRules, Item)]) {
-    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
-    for (queue, item) in queues {
-        if let Some(owner) = owners.insert(&queue.stream, &queue.name) {
-            let why = format!(
-                "{:?} is the stream of the queue {owner:?} too: give every queue its own",
-                queue.stream
-            );
-            item.at("stream").problem(why);
-        }
-    }
-    for (queue, item) in queues {
-        let Some(dead_letter) = &queue.dead_letter else { continue };
-        if let Some(owner) = owners.get(dead_letter.as_str()) {
-            let why = format!(
-                "{dead_letter:?} is the stream of the queue {owner:?}: \
-                 dead letters need a stream that is no queue's"
-            );
-            item.at("dead_letter").problem(why);
-        }
-    }
-    for (queue, item) in queues {
-        // Keys of a stream with a hash tag begin with its whole name, so a scan would mix the keys of both.
-        let inside = |other: &&&str| {
-            let rest = queue.stream.strip_prefix(**other).filter(|_| other.contains('{'));
-            rest.is_some_and(|rest| {
-                [":task", ":key", ":alias", ":attempts"]
-                    .iter()
-                    .any(|part| rest == *part || rest.starts_with(&format!("{part}:")))
-            })
-        };
-        if let Some(other) = owners.keys().find(inside) {
-            let why = format!(
-                "{:?} looks like a key that belongs to the stream {other:?}: choose another name",
-                queue.stream
-            );
-            item.at("stream").problem(why);
-        }
-    }
-    let mut dead: BTreeMap<&str, &str> = BTreeMap::new();
-    for (queue, item) in queues {
-        let Some(dead_letter) = &queue.dead_letter else { continue };
-        if let Some(owner) = dead.insert(dead_letter, &queue.name) {
-            let why = format!(
-                "{dead_letter:?} holds the dead letters of the queue {owner:?} too: \
-                 requeueing would mix them up"
-            );
-            item.at("dead_letter").problem(why);
-        }
-    }
-    check_lists(queues, owners);
-}
-
-/// A list must not be a stream, and feeds one queue.
-fn check_lists<'q>(queues: &'q [(QueueRules, Item)], mut owners: BTreeMap<&'q str, &'q str>) {
-    for (queue, _) in queues {
-        owners.extend(queue.dead_letter.as_deref().map(|key| (key, queue.name.as_str())));
-    }
-    for (queue, item) in queues {
-        let Some(List { key: list, .. }) = &queue.list else { continue };
-        if let Some(owner) = owners.insert(list, &queue.name) {
-            let why = format!(
-                "{list:?} is a key of the queue {owner:?} already: give every queue a list of its own"
-            );
-            item.at("list").problem(why);
-        }
     }
 }
 
@@ -423,6 +358,7 @@ mod tests {
             events: 0,
             failed_attempts: 10,
             show: vec![],
+            keep_fields: false,
         };
         assert_eq!(queue, expected);
     }
@@ -535,42 +471,13 @@ mod tests {
             ("on_end = {}", "queues.a.on_end: names no queue: write `queue`, or one of"),
             ("on_end = { queue = \"b\", fields = [\"end.id\"] }", "\"end.id\" is not a field of a producer"),
             ("on_end = { queue = \"b\", fields = \"x\" }", "is a string, but must be a list"),
+            ("keep_fields = \"yes\"", "queues.a.keep_fields: is a string, but must be true or false"),
             ("events = -1", "-1 is out of bounds: write 0 to 1000000"),
             ("schedule = \"x\"", "queues.a.schedule: must be a table"),
         ];
         for (line, why) in table {
             let problem = problem(&format!("[queues.a]\n{line}\n[queues.b]"));
             assert!(problem.contains(why) && problem.contains("1 problem\n"), "{line}: {problem}");
-        }
-    }
-
-    #[test]
-    fn keys_that_clash_are_told_at_their_lines() {
-        let table = [
-            (
-                "[queues.a]\nstream = \"s\"\n[queues.b]\nlease = \"5s\"\nstream = \"s\"",
-                "line 5: queues.b.stream: \"s\" is the stream of the queue \"a\" too",
-            ),
-            (
-                "[queues.a]\nlease = \"5s\"\ndead_letter = \"a\"",
-                "line 3: queues.a.dead_letter: \"a\" is the stream of the queue \"a\"",
-            ),
-            (
-                "[queues.a]\ndead_letter = \"d\"\n[queues.b]\nlease = \"5s\"\ndead_letter = \"d\"",
-                "line 5: queues.b.dead_letter: \"d\" holds the dead letters of the queue \"a\" too",
-            ),
-            (
-                "[queues.a]\nlease = \"5s\"\nlist = \"a\"",
-                "line 3: queues.a.list: \"a\" is a key of the queue \"a\" already",
-            ),
-            (
-                "[queues.a]\nstream = \"x{t}\"\n[queues.b]\nlease = \"5s\"\nstream = \"x{t}:task\"",
-                "line 5: queues.b.stream: \"x{t}:task\" looks like a key",
-            ),
-        ];
-        for (text, why) in table {
-            let problem = problem(text);
-            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{text}: {problem}");
         }
     }
 

@@ -184,6 +184,10 @@ impl<'a> Item<'a> {
         inside.or_else(|| self.out_of_bounds(integer, bounds.start(), bounds.end()))
     }
 
+    pub(super) fn boolean(&self) -> Option<bool> {
+        self.value.as_bool().or_else(|| self.wrong_type("true or false"))
+    }
+
     pub(super) fn number(&self, bounds: RangeInclusive<f64>) -> Option<f64> {
         let text = match self.value {
             DeValue::Float(float) => float.as_str(),

@@ -14,6 +14,45 @@
     event.preventDefault();
     box.focus();
   });
+  // Each chart tells the values of the step under the pointer, or of the one that the arrow keys have
+  // reached.
+  const stepsOf = (plot) => [...plot.querySelectorAll(".steps > *")];
+  const tell = (plot, step) => {
+    plot.querySelector(".steps > .at")?.classList.remove("at");
+    step?.classList.add("at");
+    const text = step?.querySelector("title").textContent || "";
+    plot.closest(".chart").querySelector(".readout").textContent = text;
+  };
+  const dressCharts = () => {
+    for (const plot of document.querySelectorAll(".plot")) {
+      plot.tabIndex = 0;
+      plot.setAttribute("role", "group");
+      plot.setAttribute("aria-label", plot.dataset.chart + ": arrow keys read it, Enter opens the tasks");
+    }
+  };
+  document.addEventListener("pointerover", (event) => {
+    const plot = event.target.closest?.(".plot");
+    if (plot) tell(plot, event.target.closest(".steps > *"));
+  });
+  document.addEventListener("focusin", (event) => {
+    if (event.target.matches?.(".plot")) tell(event.target, stepsOf(event.target).at(-1));
+  });
+  document.addEventListener("keydown", (event) => {
+    const plot = event.target;
+    if (!plot.matches?.(".plot")) return;
+    const steps = stepsOf(plot);
+    const at = steps.findIndex((step) => step.classList.contains("at"));
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: steps.length - 1 }[event.key];
+    if (to !== undefined) {
+      event.preventDefault();
+      tell(plot, steps[Math.max(0, Math.min(steps.length - 1, to))]);
+    } else if (event.key === "Enter" && steps[at]?.href) {
+      location.assign(steps[at].getAttribute("href"));
+    }
+  });
+  // The parts as the host sent them last: what this script adds to a chart is no change.
+  const sent = new Map(parts().map((part) => [part.dataset.live, part.cloneNode(true)]));
+  dressCharts();
 
   // A count that has found nothing yet goes on by itself.
   const more = document.querySelector("form[data-continue]");
@@ -50,12 +89,14 @@
     const page = new DOMParser().parseFromString(text, "text/html");
     for (const part of parts()) {
       const fresh = page.querySelector('[data-live="' + part.dataset.live + '"]');
-      if (!fresh || isInUse(part) || fresh.isEqualNode(part)) continue;
+      if (!fresh || isInUse(part) || sent.get(part.dataset.live)?.isEqualNode(fresh)) continue;
+      sent.set(part.dataset.live, fresh);
       const scrolled = [...part.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
       part.replaceWith(document.importNode(fresh, true));
       const now = document.querySelector('[data-live="' + fresh.dataset.live + '"]');
       now.querySelectorAll(".scroll").forEach((box, at) => { box.scrollLeft = scrolled[at] || 0; });
     }
+    dressCharts();
     show("live, " + new Date().toLocaleTimeString());
   };
 

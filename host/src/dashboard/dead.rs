@@ -82,6 +82,7 @@ fn filter_form(path: &str, values: &Values) -> Markup {
                 }
             }
             (values.condition_inputs())
+            (values.time_inputs())
             label { "Text in id, error or field " input name="text" value=(value("text")); }
             label { "Text in the error (… for any) " input name="error" value=(value("error")); }
             label { "Version " input name="version" value=(value("version")); }

@@ -1,13 +1,13 @@
-//! The relatives of a task, as a list in lists.
+//! The relatives of a task, as a list in lists, and the tasks that it enqueued.
 //!
 //! Not here: which relatives are worth showing (`operations::tree`).
 
 use maud::{Markup, html};
 
 use super::layout::state;
-use super::text::data;
+use super::text::{data, grouped};
 use super::values::task_path;
-use crate::operations::{BranchView, TaskView};
+use crate::operations::{BranchView, RelatedTask, TaskView};
 
 /// The flow of a task; nothing for a task without relatives.
 pub(super) fn section(task: &TaskView) -> Markup {
@@ -32,6 +32,26 @@ pub(super) fn section(task: &TaskView) -> Markup {
             @if !flows.is_empty() {
                 p { "It started these flows:" }
                 (branches(flows))
+            }
+        }
+    }
+}
+
+/// The tasks that the handler enqueued when the task completed; nothing if there are none.
+pub(super) fn enqueued(task: &TaskView) -> Markup {
+    let (all, named) = (task.enqueued, &task.enqueued_tasks);
+    html! {
+        @if all > 0 {
+            section aria-labelledby="enqueued" data-live="enqueued" {
+                h2 id="enqueued" { "What it enqueued" }
+                ul.tree {
+                    @for RelatedTask { queue, id } in named {
+                        li { a href=(task_path(queue, id)) { (data(id)) } " in " (data(queue)) }
+                    }
+                }
+                @if all > named.len() as u64 {
+                    p.note { "They are " (grouped(all)) ", of which the first " (named.len()) " are kept." }
+                }
             }
         }
     }

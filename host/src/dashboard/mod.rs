@@ -27,6 +27,7 @@ mod act;
 mod changes;
 mod chart;
 mod dead;
+mod enqueue;
 mod export;
 mod flow;
 mod guard;
@@ -75,7 +76,7 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}/limits", post(limits::limit))
         .route("/queues/{queue}/limits/clear", post(limits::clear))
         .route("/queues/{queue}/drain", get(act::confirm_drain).post(act::drain))
-        .route("/queues/{queue}/tasks", post(queue::enqueue))
+        .route("/queues/{queue}/tasks", post(enqueue::enqueue))
         .route("/queues/{queue}/tasks/{id}", get(task::show))
         .route("/queues/{queue}/tasks/{id}/cancel", post(task::cancel))
         .route("/queues/{queue}/tasks/{id}/retry", post(task::retry))

@@ -93,7 +93,7 @@ fn row(at: usize, queue: &QueueView, history: Option<&QueueHistory>, lately: Opt
 }
 
 fn last_hour(at: usize, queue: &str, history: Option<&QueueHistory>) -> Markup {
-    let minutes = history.map(|history| history.minutes.as_slice()).unwrap_or_default();
+    let minutes = history.map(|history| history.steps.as_slice()).unwrap_or_default();
     let bars: Vec<Bar> =
         minutes.iter().map(|minute| (completed(&minute.tally), failed(&minute.tally))).collect();
     if bars.iter().all(|bar| *bar == (0, 0)) {

@@ -11,7 +11,7 @@ use maud::{Markup, html};
 
 use super::layout::{button, done, page, state, table};
 use super::problem::PageProblem;
-use super::queue_history::about;
+use super::queue_history::about_ms;
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, age, data, data_or_none, moment, plural, size};
@@ -248,7 +248,7 @@ fn outcome_cells(outcomes: Option<&VersionView>) -> Markup {
         td.number { (version.attempts) }
         td.number { (version.attempts.saturating_sub(version.completed + others)) }
         td.number { (others) }
-        td.number { (about(version.mean_ms)) }
+        td.number { (about_ms(version.mean_ms)) }
     }
 }
 

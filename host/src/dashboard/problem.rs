@@ -17,7 +17,7 @@ use crate::queue::QueueError;
 #[derive(Debug)]
 pub(super) struct PageProblem(pub ApiProblem);
 
-/// The problem of values that cannot be used.
+/// A value of a form or an address is wrong.
 pub(super) fn invalid(detail: impl Into<String>) -> ApiProblem {
     ApiProblem::new(ProblemCode::Invalid, detail)
 }

@@ -1,23 +1,24 @@
-//! A queue: figures, tasks by state, hosts and consumers; pause, resume and a form for a task.
+//! A queue: figures, tasks by state, hosts and consumers; pause and resume.
 //!
-//! Not here: dead letters (`dead`), one task (`task`), limits (`limits`).
+//! Not here: its history (`queue_history`), limits (`limits`), dead letters (`dead`), one task (`task`), a
+//! new one (`enqueue`).
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{Redirect, Response};
 use maud::{Markup, html};
 
 use super::layout::{alarm_list, button, done, form_token, page, shown, state, table};
 use super::orders::operator;
 use super::problem::{PageProblem, invalid};
+use super::queue_history::{self, ShownHistory};
 use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, age, age_or_none, data, data_or_none, moment, version};
 use super::values::{Values, dead_path, link, plugin_path, queue_path, task_path};
-use super::{limits, queue_history};
+use super::{enqueue, limits};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::builds::Builds;
@@ -26,13 +27,15 @@ use crate::clock::now_ms;
 use crate::config::QueueRules;
 use crate::config::units::parse_duration;
 use crate::operations::alarms::alarms;
-use crate::operations::history::{HistoryView, Lately, OVERVIEW, history};
+use crate::operations::history::{HistoryView, Lately, OVERVIEW, history, in_range};
+use crate::operations::marks::{self, HistoryMark};
 use crate::operations::{
     self, ListRequest, ListedTask, OperationError, Pausing, QueueView, TaskList, known_builds,
 };
+use crate::queue::Queue;
+use crate::queue::hosts::{self, HostInfo};
 use crate::queue::listing::ListedState;
-use crate::queue::{Enqueued, NewTask, hosts};
-use crate::task::Field;
+use crate::queue::minutes::HistoryRange;
 
 /// Tasks on a page.
 const TASKS: usize = 25;
@@ -71,8 +74,14 @@ pub(super) async fn show(
         history => history.map_err(|error| chain(&error)),
     };
     let lately = history.iter().map(|history| (name.clone(), Lately::of(history))).collect();
+    let range = chosen_range(&values)?;
+    let history = match (range, history) {
+        (HistoryRange::Hour, history) => history,
+        (range, _) => in_range(&queue, range).await.map_err(|error| chain(&error)),
+    };
     let builds = known_builds(&hosts);
     let history = history.map(|history| HistoryView::of(&name, &history, &builds));
+    let marks = marks(&queue, &hosts, &history).await;
     let about = std::slice::from_ref(&view);
     let alarms: Vec<_> = alarms(about, &hosts, &[], &lately, &[])
         .into_iter()
@@ -107,7 +116,9 @@ pub(super) async fn show(
                 a href=(link(&format!("{path}/drain"), &values.filter_pairs())) { "Drain…" }
             }
         }
-        (queue_history::section(&history))
+        (queue_history::section(&ShownHistory {
+            rules: &queue.rules, path: &path, range, history: &history, marks: &marks,
+        }))
         section aria-labelledby="tasks" data-live="tasks" {
             h2 id="tasks" { "Tasks" }
             (tabs(&path, listed))
@@ -119,7 +130,7 @@ pub(super) async fn show(
         }
         @if visitor.may_change() {
             (limits::form(&visitor, &queue.rules, view.limits.as_ref()))
-            (enqueue_form(&visitor, &path))
+            (enqueue::section(&visitor, &path))
         }
         section aria-labelledby="hosts" data-live="hosts" {
             h2 id="hosts" { "Hosts and consumers" }
@@ -134,6 +145,19 @@ fn chosen_state(values: &Values) -> Result<ListedState, ApiProblem> {
     let Some(text) = values.get("state") else { return Ok(ListedState::Queued) };
     let wrong = |_| ApiProblem::new(ProblemCode::Invalid, format!("state: there is no state {text:?}"));
     text.parse().map_err(wrong)
+}
+
+fn chosen_range(values: &Values) -> Result<HistoryRange, ApiProblem> {
+    let Some(text) = values.get("range") else { return Ok(HistoryRange::default()) };
+    text.parse().map_err(|_| invalid(format!("range: there is no range {text:?}")))
+}
+
+/// The events in the time of a history, as marks.
+async fn marks(queue: &Queue, hosts: &[HostInfo], history: &Result<HistoryView, String>) -> Vec<HistoryMark> {
+    match history.as_ref().ok().and_then(|history| history.minutes.first()) {
+        Some(first) => marks::marks(queue, hosts, first.from_ms).await,
+        None => Vec::new(),
+    }
 }
 
 fn figures(view: &QueueView) -> Markup {
@@ -181,6 +205,7 @@ fn filter(path: &str, values: &Values, listed: ListedState) -> Markup {
         form.filter method="get" action=(path) role="search" aria-label="Filter of tasks" {
             input type="hidden" name="state" value=(listed.into_str());
             (values.condition_inputs())
+            (values.time_inputs())
             label { "Text in id, error or field "
                 input name="text" value=(values.get("text").unwrap_or_default()); }
             label { "Text in the error "
@@ -329,27 +354,6 @@ fn consumers(view: &QueueView) -> Markup {
     }
 }
 
-fn enqueue_form(visitor: &Visitor, path: &str) -> Markup {
-    html! {
-        section aria-labelledby="enqueue" {
-            h2 id="enqueue" { "Enqueue a task" }
-            form.stacked method="post" action={ (path) "/tasks" } {
-                (form_token(visitor))
-                label for="fields" { "Fields" }
-                textarea id="fields" name="fields" rows="4" required aria-describedby="fields-note" {}
-                p.note id="fields-note" { "One for each line, as name=value." }
-                label for="delay" { "Delay" }
-                input id="delay" name="delay" placeholder="10s" aria-describedby="delay-note";
-                p.note id="delay-note" { "Empty: at once." }
-                label for="key" { "Idempotency key" }
-                input id="key" name="key" aria-describedby="key-note";
-                p.note id="key-note" { "Empty: none. A task with the key of another one does not run." }
-                button { "Enqueue" }
-            }
-        }
-    }
-}
-
 /// A button that pauses the queue, beside its reason and time.
 fn pause_form(visitor: &Visitor, path: &str) -> Markup {
     html! {
@@ -383,46 +387,4 @@ pub(super) async fn resume(
 ) -> Result<Response, PageProblem> {
     operations::resume(&dashboard.api.queue(&name).await?, &operator(&visitor), "").await?;
     Ok(AuditNote::queue(&name).on(Redirect::to(&format!("{}?done=resumed", queue_path(&name)))))
-}
-
-pub(super) async fn enqueue(
-    State(dashboard): State<Dashboard>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
-    let delay = values.get("delay").map(|text| parse_duration(text.trim())).transpose();
-    let delay = delay.map_err(|why| invalid(format!("delay: {why}")))?.unwrap_or(Duration::ZERO);
-    let fields = fields(values.get("fields").unwrap_or_default())?;
-    let wrong = |error: crate::queue::produce::NotATask| invalid(error.to_string());
-    let mut task = NewTask::new(fields, delay).map_err(wrong)?;
-    if let Some(key) = values.get("key") {
-        task = task.with_key(key.to_owned()).map_err(wrong)?;
-    }
-    let trace = dashboard.api.parts().traces.enqueueing(task.traceparent());
-    let task = task.with_traceparent(trace.traceparent.clone());
-    let queue = dashboard.api.queue(&name).await?;
-    operations::check_delay(&queue.rules, delay)?;
-    let (id, word) = match operations::enqueue(&queue, &task).await? {
-        Enqueued::Accepted => {
-            trace.accepted(&name, task.id());
-            (task.id().to_owned(), "enqueued")
-        }
-        Enqueued::Duplicate(first) => (first, "duplicate"),
-        Enqueued::Full => {
-            let problem = ApiProblem::new(ProblemCode::QueueFull, operations::full(&queue.rules));
-            return Ok(AuditNote::queue(&name).on(PageProblem(problem).into_response()));
-        }
-    };
-    let note = AuditNote::task(&name, &id);
-    Ok(note.on(Redirect::to(&format!("{}?done={word}", task_path(&name, &id)))))
-}
-
-fn fields(lines: &str) -> Result<Vec<Field>, ApiProblem> {
-    let mut fields = Vec::new();
-    for (at, line) in lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = || invalid(format!("fields: line {} is not name=value", at + 1));
-        let (name, value) = line.split_once('=').ok_or_else(wrong)?;
-        fields.push(Field { name: name.trim().to_owned(), value: value.as_bytes().to_vec() });
-    }
-    Ok(fields)
 }

@@ -1,14 +1,20 @@
-//! The last hour of a queue: figures, charts, outcomes by version.
+//! The last hour, day or week of a queue: figures, charts with marks, the same as a table, outcomes by
+//! version.
 //!
 //! Not here: how charts are drawn (`chart`), the rest of the queue's page (`queue`).
 
 use maud::{Markup, html};
+use strum::VariantNames as _;
 
-use super::chart::{Bar, Chart, ChartLine, bar_chart, line_chart};
+use super::chart::{Bar, Chart, ChartLine, StepWords, TimeAxis, bar_chart, count_end, line_chart, time_end};
 use super::layout::table;
-use super::text::{NONE, age, data, plural};
-use crate::operations::history::{HistoryView, MinuteView, Percentiles, SpanView, VersionView};
-use crate::queue::minutes::{Depth, MINUTE_MS};
+use super::text::{NONE, age, data, grouped, plural, timestamp};
+use super::values::{dead_path, link};
+use crate::config::QueueRules;
+use crate::operations::history::{HistoryView, Percentiles, SpanView, StepView, VersionView};
+use crate::operations::marks::HistoryMark;
+use crate::queue::minutes::HistoryRange;
+use crate::queue::tally::Depth;
 
 /// The columns of outcomes by version.
 pub(super) const COLUMNS: [&str; 11] = [
@@ -25,30 +31,69 @@ pub(super) const COLUMNS: [&str; 11] = [
     "#Time each",
 ];
 
+/// The columns of the table of steps.
+const STEP_COLUMNS: [&str; 9] = [
+    "From (UTC)",
+    "#Completed",
+    "#Failed",
+    "#Waiting",
+    "#Running",
+    "#Delayed",
+    "#Dead",
+    "#Waited, p95",
+    "#Ran, p95",
+];
+
+/// The history that a page shows.
+pub(super) struct ShownHistory<'h> {
+    pub rules: &'h QueueRules,
+    /// The address of the queue's page.
+    pub path: &'h str,
+    pub range: HistoryRange,
+    pub history: &'h Result<HistoryView, String>,
+    /// The events of that time, the oldest first.
+    pub marks: &'h [HistoryMark],
+}
+
 /// The section of the queue's page.
-pub(super) fn section(history: &Result<HistoryView, String>) -> Markup {
+pub(super) fn section(shown: &ShownHistory) -> Markup {
+    let words = shown.range.words();
     html! {
         section aria-labelledby="history" data-live="history" {
-            h2 id="history" { "The last hour" }
-            @match history {
-                Ok(history) => (shown(history)),
+            h2 id="history" { (words[..1].to_uppercase()) (&words[1..]) }
+            nav.tabs aria-label="Time of the history" {
+                @for name in HistoryRange::VARIANTS {
+                    @let current = (name.parse() == Ok(shown.range)).then_some("page");
+                    a href={ (shown.path) "?range=" (name) "#history" } aria-current=[current] { (name) }
+                }
+            }
+            @match shown.history {
+                Ok(history) => (content(shown, history)),
                 Err(why) => p.quiet { "The history cannot be read: " (data(why)) },
             }
         }
     }
 }
 
-fn shown(history: &HistoryView) -> Markup {
+fn content(shown: &ShownHistory, history: &HistoryView) -> Markup {
     let total = &history.total;
     let has_ended = total.completed + total.failed > 0;
-    let has_depth = history.minutes.iter().any(|minute| minute.depth.is_some());
+    let has_depth = history.minutes.iter().any(|step| step.depth.is_some());
+    let drawn = Drawn::new(shown, history);
     html! {
-        @if has_ended { (figures(total)) } @else { p.quiet { "Nothing has ended in the last hour." } }
+        @if has_ended { (figures(total)) } @else {
+            p.quiet { "Nothing has ended in " (shown.range.words()) "." }
+        }
         @if has_ended || has_depth {
             div.charts {
-                @if has_ended { (throughput(history)) }
-                @if has_depth { (depth(history)) }
-                @if total.waiting.is_some() || total.running.is_some() { (times(history)) }
+                @if has_ended { (drawn.throughput()) }
+                @if has_depth { (drawn.depth()) }
+                @if total.waiting.is_some() || total.running.is_some() { (drawn.times()) }
+            }
+            (drawn.mark_list())
+            details {
+                summary { "These charts as a table" }
+                (table("Steps of the charts", &STEP_COLUMNS, &drawn.rows()))
             }
         }
         @if !history.versions.is_empty() {
@@ -56,15 +101,204 @@ fn shown(history: &HistoryView) -> Markup {
                 @for version in &history.versions { tr { (version_cells(version)) } }
             }))
         }
-        p.note { "All hosts together, by the minute. A minute is there when it is over." }
+        p.note { (note(shown.range)) }
     }
+}
+
+fn note(range: HistoryRange) -> &'static str {
+    match range {
+        HistoryRange::Hour => "All hosts together, by the minute. A minute is there when it is over.",
+        HistoryRange::Day => "All hosts together, in steps of ten minutes. The last one goes on.",
+        HistoryRange::Week => "All hosts together, in steps of an hour. The last one goes on.",
+    }
+}
+
+/// The charts of a history, which share their axis of time.
+struct Drawn<'h> {
+    shown: &'h ShownHistory<'h>,
+    history: &'h HistoryView,
+    axis: TimeAxis,
+}
+
+impl<'h> Drawn<'h> {
+    fn new(shown: &'h ShownHistory, history: &'h HistoryView) -> Drawn<'h> {
+        let axis = TimeAxis {
+            from_ms: history.minutes.first().map_or(0, |first| first.from_ms),
+            step_ms: history.step_ms,
+            steps: history.minutes.len(),
+        };
+        Drawn { shown, history, axis }
+    }
+
+    fn chart<'c>(&'c self, id: &'c str, title: &'c str, description: String) -> Chart<'c> {
+        Chart { id, title, description, axis: &self.axis, marks: self.shown.marks }
+    }
+
+    /// The text of each step: its time, its values, and the marks in it.
+    fn words(&self, links: bool, values: impl Fn(&StepView) -> String) -> Vec<StepWords> {
+        let words = |step: &StepView| {
+            let mut text = format!("{}: {}", self.axis.label(step.from_ms), values(step));
+            let end_ms = step.from_ms + self.history.step_ms;
+            for mark in self.shown.marks.iter().filter(|mark| (step.from_ms..end_ms).contains(&mark.at_ms)) {
+                text += "; ";
+                text += &mark.text;
+            }
+            StepWords { text, link: if links { self.tasks(step) } else { None } }
+        };
+        self.history.minutes.iter().map(words).collect()
+    }
+
+    /// Where the tasks are listed that ended in a step: among those that ended, if the queue keeps events,
+    /// else among the dead letters. None: nothing is listed of it.
+    fn tasks(&self, step: &StepView) -> Option<String> {
+        let (from, to) = (step.from_ms, step.from_ms + self.history.step_ms - 1);
+        let (from, to) = (timestamp(from), timestamp(to));
+        let time = [("from", from.as_str()), ("to", to.as_str())];
+        if self.shown.rules.events > 0 {
+            let pairs = [("state", "ended"), time[0], time[1]];
+            let has_ended = step.counted.completed + step.counted.dead > 0;
+            return has_ended.then(|| format!("{}#tasks", link(self.shown.path, &pairs)));
+        }
+        (step.counted.dead > 0).then(|| link(&dead_path(&self.shown.rules.name), &time))
+    }
+
+    fn throughput(&self) -> Markup {
+        let steps = &self.history.minutes;
+        let bars: Vec<Bar> = steps.iter().map(|step| (step.counted.completed, step.counted.failed)).collect();
+        let most = bars.iter().map(|(completed, failed)| completed + failed).max().unwrap_or(0);
+        let SpanView { completed, failed, .. } = self.history.total;
+        let step = match self.shown.range {
+            HistoryRange::Hour => "minute",
+            HistoryRange::Day => "step of ten minutes",
+            HistoryRange::Week => "hour",
+        };
+        let (completed, failed, most) = (grouped(completed), grouped(failed), grouped(most));
+        let about = format!("{completed} completed and {failed} failed; at most {most} in a {step}.");
+        let words = self.words(true, |step| {
+            let (completed, failed) = (grouped(step.counted.completed), grouped(step.counted.failed));
+            format!("{completed} completed, {failed} failed")
+        });
+        let title = format!("Ended in each {step}");
+        bar_chart(&self.chart("throughput", &title, about), &bars, &words)
+    }
+
+    fn depth(&self) -> Markup {
+        let line = |name, of: fn(Depth) -> u64| ChartLine {
+            name,
+            values: self
+                .history
+                .minutes
+                .iter()
+                .map(|step| step.depth.map(|depth| of(depth) as f64))
+                .collect(),
+        };
+        let lines = [
+            line("waiting", |depth| depth.queued + depth.held),
+            line("running", |depth| depth.running),
+            line("delayed", |depth| depth.delayed),
+            line("dead", |depth| depth.dead),
+        ];
+        let last = self.history.minutes.iter().rev().find_map(|step| step.depth);
+        let about = last.map_or_else(String::new, |depth| format!("At the end {}.", depth_words(depth)));
+        let words =
+            self.words(false, |step| step.depth.map_or_else(|| "nobody looked".to_owned(), depth_words));
+        let show = |count: f64| grouped(count.round() as u64);
+        line_chart(&self.chart("depth", "Tasks in each place", about), &lines, &words, count_end, show)
+    }
+
+    fn times(&self) -> Markup {
+        let line = |name, of: fn(&StepView) -> &Option<Percentiles>| ChartLine {
+            name,
+            values: self
+                .history
+                .minutes
+                .iter()
+                .map(|step| of(step).as_ref().map(|times| times.p95_ms))
+                .collect(),
+        };
+        let lines =
+            [line("waiting", |step| &step.counted.waiting), line("running", |step| &step.counted.running)];
+        let SpanView { waiting, running, .. } = &self.history.total;
+        let about = format!(
+            "95 of 100 tasks waited for at most {} and ran for at most {}, over the whole time.",
+            p95(waiting),
+            p95(running)
+        );
+        let words = self.words(false, |step| {
+            format!("waited {}, ran {}", p95(&step.counted.waiting), p95(&step.counted.running))
+        });
+        let chart = self.chart("times", "p95 of waiting and running", about);
+        let show = |ms: f64| if ms > 0.0 { about_ms(ms) } else { "0".to_owned() };
+        line_chart(&chart, &lines, &words, time_end, show)
+    }
+
+    /// The marks in words. A time that is told as an age would change the page every second.
+    fn mark_list(&self) -> Markup {
+        html! {
+            @if !self.shown.marks.is_empty() {
+                ol.marks aria-label="Marks in the charts, the newest first" {
+                    @for mark in self.shown.marks.iter().rev() {
+                        li {
+                            time datetime=(timestamp(mark.at_ms)) { (self.axis.label(mark.at_ms)) " UTC" }
+                            " " (data(&mark.text))
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A row for each step of which something is known, the newest first.
+    fn rows(&self) -> Markup {
+        let is_known = |step: &&StepView| {
+            let has_tasks = step.depth.is_some_and(|depth| !depth.is_zero());
+            has_tasks || !step.counted.outcomes.is_empty()
+        };
+        html! {
+            @for step in self.history.minutes.iter().rev().filter(is_known) {
+                @let label = self.axis.label(step.from_ms);
+                tr {
+                    th scope="row" {
+                        @match self.tasks(step) {
+                            Some(tasks) => a href=(tasks) { (label) },
+                            None => (label),
+                        }
+                    }
+                    td.number { (grouped(step.counted.completed)) }
+                    td.number { (grouped(step.counted.failed)) }
+                    @for count in depth_counts(step.depth) { td.number { (count) } }
+                    td.number { (p95(&step.counted.waiting)) }
+                    td.number { (p95(&step.counted.running)) }
+                }
+            }
+        }
+    }
+}
+
+fn depth_words(depth: Depth) -> String {
+    let [waiting, running, delayed, dead] = depth_counts(Some(depth));
+    format!("{waiting} waiting, {running} running, {delayed} delayed, {dead} dead")
+}
+
+fn depth_counts(depth: Option<Depth>) -> [String; 4] {
+    let count = |of: fn(Depth) -> u64| depth.map_or_else(|| NONE.to_owned(), |depth| grouped(of(depth)));
+    [
+        count(|depth| depth.queued + depth.held),
+        count(|depth| depth.running),
+        count(|depth| depth.delayed),
+        count(|depth| depth.dead),
+    ]
+}
+
+fn p95(times: &Option<Percentiles>) -> String {
+    times.as_ref().map_or_else(|| NONE.to_owned(), |times| about_ms(times.p95_ms))
 }
 
 fn figures(total: &SpanView) -> Markup {
     html! {
         dl.figures.wide {
-            div { dt { "Completed" } dd { (total.completed) } }
-            div { dt { "Failed" } dd { (total.failed) " (" (percent(total.error_rate)) ")" } }
+            div { dt { "Completed" } dd { (grouped(total.completed)) } }
+            div { dt { "Failed" } dd { (grouped(total.failed)) " (" (percent(total.error_rate)) ")" } }
             div { dt { "Waited p50 · p95 · p99" } dd { (percentiles(total.waiting.as_ref())) } }
             div { dt { "Ran p50 · p95 · p99" } dd { (percentiles(total.running.as_ref())) } }
         }
@@ -84,82 +318,29 @@ pub(super) fn percent(part: Option<f64>) -> String {
 pub(super) fn percentiles(times: Option<&Percentiles>) -> String {
     times.map_or_else(
         || NONE.to_owned(),
-        |times| [times.p50_ms, times.p95_ms, times.p99_ms].map(about).join(" · "),
+        |times| [times.p50_ms, times.p95_ms, times.p99_ms].map(about_ms).join(" · "),
     )
 }
 
 /// A time in milliseconds with few digits.
-pub(super) fn about(ms: f64) -> String {
+pub(super) fn about_ms(ms: f64) -> String {
     if ms < 10.0 { format!("{ms:.1}ms") } else { age(ms.round() as u64) }
-}
-
-fn chart<'c>(history: &HistoryView, id: &'c str, title: &'c str, description: String) -> Chart<'c> {
-    let minutes = &history.minutes;
-    let from_ms = minutes.first().map_or(0, |minute| minute.from_ms);
-    let to_ms = minutes.last().map_or(0, |minute| minute.from_ms + MINUTE_MS);
-    Chart { id, title, description, span: (from_ms, to_ms) }
-}
-
-fn throughput(history: &HistoryView) -> Markup {
-    let bars: Vec<Bar> =
-        history.minutes.iter().map(|minute| (minute.counted.completed, minute.counted.failed)).collect();
-    let most = bars.iter().map(|(completed, failed)| completed + failed).max().unwrap_or(0);
-    let SpanView { completed, failed, .. } = history.total;
-    let words = format!("{completed} completed and {failed} failed; at most {most} in a minute.");
-    bar_chart(&chart(history, "throughput", "Ended in each minute", words), &bars)
-}
-
-fn depth(history: &HistoryView) -> Markup {
-    let line = |name, of: fn(Depth) -> u64| ChartLine {
-        name,
-        values: history.minutes.iter().map(|minute| minute.depth.map(|depth| of(depth) as f64)).collect(),
-    };
-    let lines = [
-        line("waiting", |depth| depth.queued + depth.held),
-        line("running", |depth| depth.running),
-        line("delayed", |depth| depth.delayed),
-        line("dead", |depth| depth.dead),
-    ];
-    let last = history.minutes.iter().rev().find_map(|minute| minute.depth);
-    let words = last.map_or_else(String::new, |Depth { queued, running, delayed, held, dead, .. }| {
-        format!("At the end {} waiting, {running} running, {delayed} delayed, {dead} dead.", queued + held)
-    });
-    let count = |most: f64| format!("{most:.0}");
-    line_chart(&chart(history, "depth", "Tasks in each place", words), &lines, count)
-}
-
-fn times(history: &HistoryView) -> Markup {
-    let line = |name, of: fn(&MinuteView) -> &Option<Percentiles>| ChartLine {
-        name,
-        values: history.minutes.iter().map(|one| of(one).as_ref().map(|times| times.p95_ms)).collect(),
-    };
-    let lines = [
-        line("waiting", |minute| &minute.counted.waiting),
-        line("running", |minute| &minute.counted.running),
-    ];
-    let total = |times: &Option<Percentiles>| times.as_ref().map_or(NONE.to_owned(), |one| about(one.p95_ms));
-    let words = format!(
-        "95 of 100 tasks waited for at most {} and ran for at most {}, over the whole time.",
-        total(&history.total.waiting),
-        total(&history.total.running)
-    );
-    line_chart(&chart(history, "times", "p95 of waiting and running", words), &lines, about)
 }
 
 /// The cells of a version, in the order of [`COLUMNS`].
 pub(super) fn version_cells(version: &VersionView) -> Markup {
     html! {
         th scope="row" { (data(&version.words())) }
-        td.number { (version.attempts) }
-        td.number { (version.completed) }
-        td.number { (version.retried) }
-        td.number { (version.rejected) }
-        td.number { (version.deferred) }
-        td.number { (version.unavailable) }
-        td.number { (version.trapped) }
-        td.number { (version.timed_out) }
-        td.number { (version.out_of_memory + version.failed) }
-        td.number { (about(version.mean_ms)) }
+        td.number { (grouped(version.attempts)) }
+        td.number { (grouped(version.completed)) }
+        td.number { (grouped(version.retried)) }
+        td.number { (grouped(version.rejected)) }
+        td.number { (grouped(version.deferred)) }
+        td.number { (grouped(version.unavailable)) }
+        td.number { (grouped(version.trapped)) }
+        td.number { (grouped(version.timed_out)) }
+        td.number { (grouped(version.out_of_memory + version.failed)) }
+        td.number { (about_ms(version.mean_ms)) }
     }
 }
 
@@ -168,5 +349,10 @@ pub(super) fn sparkline_words(queue: &str, bars: &[Bar]) -> String {
     let (completed, failed) = bars.iter().fold((0, 0), |sum, bar| (sum.0 + bar.0, sum.1 + bar.1));
     let most = bars.iter().map(|bar| bar.0 + bar.1).max().unwrap_or(0);
     let minutes = plural(bars.len() as u64, "minute");
-    format!("{queue}, the last {minutes}: {completed} completed, {failed} failed, at most {most} in a minute")
+    format!(
+        "{queue}, the last {minutes}: {} completed, {} failed, at most {} in a minute",
+        grouped(completed),
+        grouped(failed),
+        grouped(most)
+    )
 }

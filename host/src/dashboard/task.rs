@@ -1,30 +1,36 @@
-//! A task: its state, timeline, fields, result and error, its relatives; cancel and requeue.
+//! A task: its state and why it waits, timeline, fields, result and error, its relatives, what it enqueued;
+//! cancel and requeue.
 //!
-//! Fields are looked up where the task is. Nothing keeps the fields of a task that has completed or was
-//! cancelled.
+//! Fields are looked up where the task is. Those of a task that has completed are there if its queue keeps
+//! them, and nothing keeps those of one that was cancelled.
+
+use std::borrow::Cow;
 
 use axum::Extension;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
-use super::flow;
 use super::layout::{button, done, page, state};
 use super::problem::PageProblem;
 use super::session::Visitor;
 use super::state::Dashboard;
-use super::text::{self, block, data, data_or_none, moment, version};
+use super::text::{self, block, data, data_or_none, moment, size, version};
 use super::timeline;
 use super::values::{Values, queue_path, task_path};
+use super::{enqueue, flow};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::builds::Builds;
 use crate::clock::now_ms;
-use crate::operations::{self, FieldView, OperationError, TaskView, known_builds, redrive_ids};
-use crate::queue::hosts;
-use crate::queue::listing::{FoundTask, ListedState};
+use crate::mask::FieldMask;
+use crate::operations::{
+    self, FieldView, OperationError, QueueView, TaskView, known_builds, redrive_ids, waits,
+};
+use crate::queue::kept::MOST_KEPT;
+use crate::queue::listing::ListedState;
 use crate::queue::redrive::Redrive;
-use crate::queue::{Queue, Status};
+use crate::queue::{Queue, Status, hosts};
 
 /// The most fields that are shown.
 const FIELDS: usize = 50;
@@ -34,7 +40,11 @@ struct LocatedTask {
     state: ListedState,
     reason: Option<String>,
     attempts: u32,
+    /// As they are, for a copy.
     fields: Vec<FieldView>,
+    alias: Option<Vec<u8>>,
+    /// Why it waits.
+    waits: Vec<String>,
 }
 
 pub(super) async fn show(
@@ -45,11 +55,13 @@ pub(super) async fn show(
 ) -> Result<Response, PageProblem> {
     let queue = dashboard.api.queue(&name).await?;
     let mask = dashboard.api.mask();
-    let task = operations::task_view(&dashboard.api.queues(), &queue, &id).await?.masked(mask);
-    let mut found = find(&queue, &task).await?;
-    if let Some(found) = &mut found {
-        FieldView::mask(&mut found.fields, mask);
-    }
+    let mut task = operations::task_view(&dashboard.api.queues(), &queue, &id).await?;
+    let found = find(&queue, &mut task, mask).await?;
+    let task = task.masked(mask);
+    let found = found.as_ref();
+    // The address may have the alias of a task whose fields are gone.
+    let alias = found.and_then(|found| found.alias.as_ref().map(|alias| String::from_utf8_lossy(alias)));
+    let alias = alias.or((task.id != id).then_some(Cow::Borrowed(id.as_str())));
     // Labels are those of the hosts that answer.
     let builds = known_builds(&hosts::list_known(&queue.link).await.unwrap_or_default());
     let path = task_path(&name, &task.id);
@@ -59,7 +71,10 @@ pub(super) async fn show(
         (done(&values))
         section aria-labelledby="state" data-live="state" {
             h2 id="state" { "State" }
-            (facts(&task, found.as_ref(), &builds))
+            @for why in found.map(|found| found.waits.as_slice()).unwrap_or_default() {
+                p.waits { (data(why)) }
+            }
+            (facts(&task, found, alias.as_deref(), &builds))
             @if let Some(error) = task.error.as_deref().filter(|error| !error.is_empty()) {
                 h3 { "Latest error" }
                 (block(error, "Latest error"))
@@ -76,7 +91,7 @@ pub(super) async fn show(
                     Status::Completed | Status::Cancelled => {}
                     Status::Failed => (button(&visitor, &format!("{path}/requeue"), "Requeue")),
                     _ => {
-                        @if found.as_ref().is_some_and(|found| found.state == ListedState::Delayed) {
+                        @if found.is_some_and(|found| found.state == ListedState::Delayed) {
                             (button(&visitor, &format!("{path}/retry"), "Run now"))
                         }
                         (button(&visitor, &format!("{path}/cancel"), "Cancel"))
@@ -86,24 +101,31 @@ pub(super) async fn show(
         }
         (timeline::section(&task, &queue.rules, &builds))
         (flow::section(&task))
+        (flow::enqueued(&task))
         section aria-labelledby="fields" {
             h2 id="fields" { "Fields" }
-            (fields(&task, found.as_ref()))
+            (fields(&task, found, mask))
+        }
+        @if let Some(found) = found.filter(|_| visitor.may_change()) {
+            (enqueue::copy_section(&visitor, &queue.rules, &found.fields, mask))
         }
     };
     Ok(page(&visitor, &format!("Task {id}"), &main))
 }
 
-fn facts(task: &TaskView, found: Option<&LocatedTask>, builds: &Builds) -> Markup {
+fn facts(task: &TaskView, found: Option<&LocatedTask>, alias: Option<&str>, builds: &Builds) -> Markup {
     let now = now_ms();
     html! {
         dl.facts {
             dt { "Status" }
             dd {
                 (state(task.status.into_str()))
-                @if let Some(found) = found { " (" (found.state.into_str()) ")" }
+                @if let Some(found) = found.filter(|_| !task.status.is_end()) {
+                    " (" (found.state.into_str()) ")"
+                }
                 @if let Some(progress) = task.progress { " " (progress) " %" }
             }
+            @if let Some(alias) = alias { dt { "Alias" } dd { (data(alias)) } }
             @if let Some(note) = &task.note { dt { "Note" } dd { (data(note)) } }
             @if let Some(found) = found {
                 @if let Some(reason) = &found.reason { dt { "Dead because" } dd { (data(reason)) } }
@@ -129,22 +151,33 @@ fn facts(task: &TaskView, found: Option<&LocatedTask>, builds: &Builds) -> Marku
     }
 }
 
-fn fields(task: &TaskView, found: Option<&LocatedTask>) -> Markup {
+fn fields(task: &TaskView, found: Option<&LocatedTask>, mask: &FieldMask) -> Markup {
     let Some(found) = found else {
-        let why = if task.status.is_end() {
-            "The task has ended, and nothing keeps its fields."
-        } else {
-            "It was not found among the first tasks of its queue."
+        let why = match (task.status, task.fields_bytes) {
+            (_, Some(bytes)) => format!(
+                "They have {}, and at most {} are kept of a task that has completed.",
+                size(bytes),
+                size(MOST_KEPT as u64)
+            ),
+            (Status::Completed, _) => {
+                "The task has completed, and nothing keeps its fields. New tasks of the \
+                                       queue keep them with keep_fields = true in its configuration."
+                    .to_owned()
+            }
+            (status, _) if status.is_end() => "The task has ended, and nothing keeps its fields.".to_owned(),
+            _ => "It was not found among the first tasks of its queue.".to_owned(),
         };
         return html! { p.quiet { (why) } };
     };
+    let mut shown: Vec<FieldView> = found.fields.iter().take(FIELDS).cloned().collect();
+    FieldView::mask(&mut shown, mask);
     let name = |field: &FieldView| match field.name.as_str() {
         Some(name) => name.to_owned(),
         None => field.name.to_string(),
     };
     html! {
         dl.fields {
-            @for field in found.fields.iter().take(FIELDS) {
+            @for field in &shown {
                 @let name = name(field);
                 dt { (data(&name)) }
                 dd { (text::value(&field.value, &name)) }
@@ -154,29 +187,60 @@ fn fields(task: &TaskView, found: Option<&LocatedTask>) -> Markup {
     }
 }
 
-/// Looks for the task where tasks of its status are.
-async fn find(queue: &Queue, task: &TaskView) -> Result<Option<LocatedTask>, OperationError> {
+/// Looks for the task where tasks of its status are. The fields that a completed one keeps are taken from it.
+async fn find(
+    queue: &Queue,
+    task: &mut TaskView,
+    mask: &FieldMask,
+) -> Result<Option<LocatedTask>, OperationError> {
     match task.status {
-        Status::Pending | Status::Processing => {}
-        Status::Failed => return dead(queue, &task.id).await,
-        Status::Completed | Status::Cancelled => return Ok(None),
+        Status::Pending | Status::Processing => living(queue, task, mask).await,
+        Status::Failed => {
+            let Some(letter) = queue.dead_named(&task.id).await? else { return Ok(None) };
+            Ok(Some(LocatedTask {
+                state: ListedState::Dead,
+                alias: queue.alias_in(&letter.fields, mask),
+                fields: FieldView::all(&letter.fields),
+                attempts: letter.attempts,
+                reason: Some(letter.reason),
+                waits: Vec::new(),
+            }))
+        }
+        Status::Completed => {
+            let Some(fields) = task.fields.take() else { return Ok(None) };
+            Ok(Some(LocatedTask {
+                state: ListedState::Ended,
+                alias: queue.alias_in(&FieldView::raw(&fields), mask),
+                fields,
+                attempts: task.attempt,
+                reason: None,
+                waits: Vec::new(),
+            }))
+        }
+        Status::Cancelled => Ok(None),
     }
-    let located = |(state, found): (ListedState, FoundTask)| LocatedTask {
-        state,
-        reason: found.reason,
-        attempts: found.status.attempt,
-        fields: FieldView::all(&found.fields),
-    };
-    Ok(queue.located(&task.id).await?.map(located))
 }
 
-async fn dead(queue: &Queue, id: &str) -> Result<Option<LocatedTask>, OperationError> {
-    let letter = queue.dead_named(id).await?;
-    Ok(letter.map(|letter| LocatedTask {
-        state: ListedState::Dead,
-        fields: FieldView::all(&letter.fields),
-        attempts: letter.attempts,
-        reason: Some(letter.reason),
+async fn living(
+    queue: &Queue,
+    task: &TaskView,
+    mask: &FieldMask,
+) -> Result<Option<LocatedTask>, OperationError> {
+    let Some((state, found)) = queue.located(&task.id).await? else { return Ok(None) };
+    let waits = if state == ListedState::Running {
+        Vec::new()
+    } else {
+        let (now, hosts) = (now_ms(), hosts::list_known(&queue.link).await?);
+        let view = QueueView::new(&queue.rules, &queue.census().await?, &hosts, now);
+        waits::reasons(&view, &queue.rules, (state, &found), now)
+    };
+    Ok(Some(LocatedTask {
+        state,
+        alias: queue.alias_in(&found.fields, mask),
+        fields: FieldView::all(&found.fields),
+        attempts: found.status.attempt,
+        reason: found.reason,
+        waits,
     }))
 }
 

@@ -109,6 +109,25 @@ pub(super) fn version(text: Option<&str>, builds: &Builds) -> Markup {
     html! { span title=(text) { (data(&words_of(text, builds.label(text)))) } }
 }
 
+/// A count with separators between thousands.
+pub(super) fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+/// A moment for a filter, to the millisecond.
+pub(super) fn timestamp(ms: u64) -> String {
+    let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    time.map_or_else(String::new, |time| time.to_string())
+}
+
 /// Bytes in MiB or KiB.
 pub(super) fn size(bytes: u64) -> String {
     if bytes >= 1 << 20 {
@@ -135,6 +154,15 @@ mod tests {
         assert!(long.contains("aria-label=\"n&quot;&lt;\""), "{long}");
         let bytes = value(&serde_json::json!({ "base64": "AP8=" }), "n").into_string();
         assert!(bytes.contains("Binary, 2 bytes") && bytes.contains("00 ff"), "{bytes}");
+    }
+
+    #[test]
+    fn thousands_are_apart() {
+        let table = [(0, "0"), (999, "999"), (49_058, "49,058"), (1_000_000, "1,000,000")];
+        for (count, expected) in table {
+            assert_eq!(grouped(count), expected);
+        }
+        assert_eq!(timestamp(1_764_435_300_999), "2025-11-29T16:55:00.999Z");
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(super) fn section(task: &TaskView, rules: &QueueRules, builds: &Builds) -> M
     html! {
         section aria-labelledby="timeline" data-live="timeline" {
             h2 id="timeline" { "Timeline" }
+            (parts(&TimeParts::of(task, now)))
             ol.timeline {
                 li { strong { "Enqueued" } " " (moment(task.enqueued_at, now)) }
                 @if first.is_some_and(|first| first > 1) {
@@ -37,6 +38,59 @@ pub(super) fn section(task: &TaskView, rules: &QueueRules, builds: &Builds) -> M
                     "The last " (rules.failed_attempts) " attempts that failed are kept, with the end of \
                      their log. Deferrals are not, and neither are attempts that ended with their host."
                 }
+            }
+        }
+    }
+}
+
+/// How long each part of a task's life took so far, in ms. None: not known.
+#[derive(Debug, PartialEq)]
+struct TimeParts {
+    /// Before its first attempt.
+    waited: Option<u64>,
+    /// All attempts together.
+    ran: Option<u64>,
+    /// Between attempts: delayed, and waiting again.
+    between: Option<u64>,
+    whole: Option<u64>,
+}
+
+impl TimeParts {
+    fn of(task: &TaskView, now: u64) -> TimeParts {
+        let failed = task.attempts.as_deref().unwrap_or_default();
+        // Attempts before the first one that is kept took some time, too.
+        let are_known = failed.first().map_or(task.attempt <= 1, |first| first.attempt == 1);
+        let began = failed.first().map_or(task.started_at, |first| Some(first.started_at));
+        let end = if task.status.is_end() { task.finished_at } else { Some(now) };
+        let last = match task.status {
+            Status::Completed => task.started_at.zip(task.finished_at),
+            Status::Processing => task.started_at.map(|began| (began, now)),
+            _ => None,
+        };
+        let last = last.map(|(began, ended)| ended.saturating_sub(began));
+        let all: u64 = failed.iter().map(|failed| failed.duration_ms).sum::<u64>() + last.unwrap_or(0);
+        let has_run = !failed.is_empty() || last.is_some();
+        let since = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
+        let whole = since(task.enqueued_at, end);
+        let waited = if has_run { since(task.enqueued_at, began).filter(|_| are_known) } else { whole };
+        let ran = Some(all).filter(|_| has_run && are_known);
+        let between = waited.zip(ran).zip(whole);
+        let between = between.map(|((waited, ran), whole)| whole.saturating_sub(waited + ran));
+        TimeParts { waited, ran, between: between.filter(|_| task.attempt > 1), whole }
+    }
+}
+
+fn parts(parts: &TimeParts) -> Markup {
+    let shown = [
+        ("Waited at first", parts.waited),
+        ("Ran", parts.ran),
+        ("Delayed, between attempts", parts.between),
+        ("Since it was enqueued", parts.whole),
+    ];
+    html! {
+        dl.figures {
+            @for (name, ms) in shown {
+                @if let Some(ms) = ms { div { dt { (name) } dd { (age(ms)) } } }
             }
         }
     }
@@ -101,6 +155,79 @@ fn present(task: &TaskView, now: u64, builds: &Builds) -> Markup {
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::TaskStatus;
+    use crate::queue::attempts::FailedAttempt;
+
+    fn failed(attempt: u32, started_at: u64, finished_at: u64) -> FailedAttempt {
+        FailedAttempt {
+            attempt,
+            started_at,
+            finished_at,
+            outcome: "retry".into(),
+            error: String::new(),
+            plugin: String::new(),
+            consumer: String::new(),
+            log: String::new(),
+        }
+    }
+
+    fn parts_of(status: Status, times: [Option<u64>; 3], attempts: Vec<FailedAttempt>) -> [Option<u64>; 4] {
+        let [enqueued_at, started_at, finished_at] = times;
+        let attempt = attempts.last().map_or(1, |last| last.attempt + u32::from(status != Status::Failed));
+        let task =
+            TaskStatus { attempt, enqueued_at, started_at, finished_at, ..TaskStatus::new("7", status) };
+        let view = TaskView::new("work", &task).with_attempts(attempts);
+        let TimeParts { waited, ran, between, whole } = TimeParts::of(&view, 10_000);
+        [waited, ran, between, whole]
+    }
+
+    #[test]
+    fn the_parts_of_a_life_add_up() {
+        let two = || vec![failed(1, 1_100, 1_300), failed(2, 4_000, 4_500)];
+        let table = [
+            (
+                Status::Completed,
+                [Some(1_000), Some(1_020), Some(1_500)],
+                vec![],
+                [Some(20), Some(480), None, Some(500)],
+            ),
+            (
+                Status::Completed,
+                [Some(1_000), Some(8_000), Some(9_000)],
+                two(),
+                [Some(100), Some(1_700), Some(6_200), Some(8_000)],
+            ),
+            (
+                Status::Failed,
+                [Some(1_000), Some(4_000), Some(4_500)],
+                two(),
+                [Some(100), Some(700), Some(2_700), Some(3_500)],
+            ),
+            // It waits since then, or runs.
+            (Status::Pending, [Some(1_000), None, None], vec![], [Some(9_000), None, None, Some(9_000)]),
+            (
+                Status::Processing,
+                [Some(1_000), Some(2_000), None],
+                vec![],
+                [Some(1_000), Some(8_000), None, Some(9_000)],
+            ),
+            // The first attempts are not kept.
+            (
+                Status::Completed,
+                [Some(1_000), Some(8_000), Some(9_000)],
+                vec![failed(5, 6_000, 7_000)],
+                [None, None, None, Some(8_000)],
+            ),
+        ];
+        for (status, times, attempts, expected) in table {
+            assert_eq!(parts_of(status, times, attempts), expected, "{status:?} {times:?}");
         }
     }
 }

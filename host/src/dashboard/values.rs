@@ -14,15 +14,28 @@ use url::form_urlencoded;
 
 use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::clock::parse_ms;
 use crate::config::units::parse_duration;
 use crate::mask::FieldMask;
 use crate::queue::{FieldCondition, TaskFilter};
 
 /// The names of a filter.
-pub(super) const FILTER: [&str; 9] =
-    ["reason", CONDITIONS, "text", "error", "version", "host", "id", "newer_than", "older_than"];
+pub(super) const FILTER: [&str; 11] = [
+    "reason",
+    CONDITIONS,
+    "text",
+    "error",
+    "version",
+    "host",
+    "id",
+    "from",
+    "to",
+    "newer_than",
+    "older_than",
+];
 /// The name that a filter may have several times.
 const CONDITIONS: &str = "where";
+const NO_TIME: &str = "it is no time like 2026-11-25T03:00:00Z";
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Values(Vec<(String, String)>);
@@ -64,6 +77,10 @@ impl Values {
             let age = self.get(name).map(|text| parse_duration(text.trim())).transpose();
             age.map_err(|why| ApiProblem::new(ProblemCode::Invalid, format!("{name}: {why}")))
         };
+        let time = |name: &str| {
+            let why = || ApiProblem::new(ProblemCode::Invalid, format!("{name}: {NO_TIME}"));
+            self.get(name).map(|text| parse_ms(text.trim()).ok_or_else(why)).transpose()
+        };
         let conditions: Vec<&str> = self.all(CONDITIONS).collect();
         let conditions = FieldCondition::all(&conditions, mask);
         let unread = |why| ApiProblem::new(ProblemCode::Invalid, format!("{CONDITIONS}: {why}"));
@@ -76,8 +93,8 @@ impl Values {
             version: text("version"),
             host: text("host"),
             id: text("id"),
-            from_ms: None,
-            to_ms: None,
+            from_ms: time("from")?,
+            to_ms: time("to")?,
             older_than: age("older_than")?,
             newer_than: age("newer_than")?,
             as_of_ms: None,
@@ -106,6 +123,17 @@ impl Values {
         html! {
             @for condition in self.all(CONDITIONS).chain([""]) {
                 label { "Field is " input name=(CONDITIONS) placeholder="tenant=acme" value=(condition); }
+            }
+        }
+    }
+
+    /// The inputs of a form for the times of a filter that has some: a chart leads to such a list.
+    pub(super) fn time_inputs(&self) -> Markup {
+        html! {
+            @if self.get("from").or(self.get("to")).is_some() {
+                @for (label, name) in [("From ", "from"), ("To ", "to")] {
+                    label { (label) input name=(name) value=(self.get(name).unwrap_or_default()); }
+                }
             }
         }
     }

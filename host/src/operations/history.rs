@@ -1,6 +1,8 @@
-//! The history of queues: throughput, errors and times of the last minutes, from what all hosts have counted.
+//! The history of queues: throughput, errors and times of the last hour, day or week, from what all hosts
+//! have counted.
 //!
-//! In: minutes of a queue from Redis. Out: views with stable names, and what alarms ask of the last minutes.
+//! In: steps of a queue's history from Redis. Out: views with stable names, and what alarms ask of the last
+//! minutes.
 //!
 //! Not here: counting (`worker::recorder`), the form in Redis (`queue::minutes`), charts
 //! (`dashboard::chart`).
@@ -15,7 +17,8 @@ use super::plugins::known_builds;
 use crate::builds::{Builds, words_of};
 use crate::config::QueueRules;
 use crate::queue::hosts::HostInfo;
-use crate::queue::minutes::{self, Depth, MINUTE_MS, QueueHistory, Tally, TimeBuckets, VersionTally};
+use crate::queue::minutes::{self, HistoryRange, HistoryStep, MINUTE_MS, QueueHistory};
+use crate::queue::tally::{Depth, Tally, TimeBuckets, VersionTally};
 use crate::queue::{Link, Queue, QueueError, Reason};
 use crate::task::{AttemptEnd, SettledAs};
 
@@ -26,15 +29,17 @@ pub(crate) const LATELY: usize = 10;
 /// A queue with a backlog should finish something within so many minutes.
 pub(crate) const SILENT: usize = 5;
 
-/// The last minutes of a queue, in all hosts. The names are stable.
+/// The last minutes of a queue, in all hosts; or the last day or week in longer steps. The names are stable.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HistoryView {
     pub queue: String,
+    /// How long each of `minutes` is: 60,000; 600,000 for a day; 3,600,000 for a week.
+    pub step_ms: u64,
     /// All minutes together.
     pub total: SpanView,
     /// The oldest first, without gaps. A minute is there once it is over; hosts that stopped may have counted
-    /// something in a later one.
-    pub minutes: Vec<MinuteView>,
+    /// something in a later one. The last one of the longer steps still goes on.
+    pub minutes: Vec<StepView>,
     /// The ends of attempts, by version of the handler.
     pub versions: Vec<VersionView>,
 }
@@ -60,9 +65,9 @@ pub(crate) struct SpanView {
     pub running: Option<Percentiles>,
 }
 
-/// One minute. The names are stable.
+/// A minute, or a longer step. The names are stable.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct MinuteView {
+pub(crate) struct StepView {
     /// Its beginning: milliseconds since the Unix epoch, by Redis's clock.
     pub from_ms: u64,
     #[serde(flatten)]
@@ -146,7 +151,7 @@ fn dead(tally: &Tally) -> u64 {
 }
 
 impl SpanView {
-    fn of(tally: &Tally, minutes: usize) -> SpanView {
+    fn of(tally: &Tally, minutes: u64) -> SpanView {
         let (completed, failed) = (completed(tally), failed(tally));
         let all = completed + failed;
         let counts = SettledAs::VARIANTS.iter().map(|outcome| (outcome.into_str(), tally.of(*outcome)));
@@ -205,17 +210,17 @@ impl VersionView {
 impl HistoryView {
     /// `builds` has the labels that hosts know.
     pub(crate) fn of(queue: &str, history: &QueueHistory, builds: &Builds) -> HistoryView {
-        let all = history.minutes.len();
-        let total = history.last(all);
-        let minute = |minute: &minutes::Minute| MinuteView {
-            from_ms: minute.number * MINUTE_MS,
-            counted: SpanView::of(&minute.tally, 1),
-            depth: minute.depth,
+        let total = history.last(history.steps.len());
+        let step = |step: &HistoryStep| StepView {
+            from_ms: step.minute * MINUTE_MS,
+            counted: SpanView::of(&step.tally, step.minutes),
+            depth: step.depth,
         };
         HistoryView {
             queue: queue.to_owned(),
-            total: SpanView::of(&total, all),
-            minutes: history.minutes.iter().map(minute).collect(),
+            step_ms: history.steps.iter().map(|step| step.minutes).max().unwrap_or(1) * MINUTE_MS,
+            total: SpanView::of(&total, history.minutes()),
+            minutes: history.steps.iter().map(step).collect(),
             versions: total
                 .versions
                 .into_iter()
@@ -230,7 +235,7 @@ impl Lately {
         let lately = history.last(LATELY);
         let last = history.last(SILENT);
         Lately {
-            counted: SpanView::of(&lately, LATELY),
+            counted: SpanView::of(&lately, LATELY as u64),
             finished: completed(&last) + dead(&last) + last.of(SettledAs::Cancelled),
         }
     }
@@ -243,6 +248,11 @@ pub(crate) async fn history(queue: &Queue, count: u64) -> Result<QueueHistory, Q
     histories.next().unwrap_or_else(|| Ok(QueueHistory::default()))
 }
 
+/// The history of a queue in this range.
+pub(crate) async fn in_range(queue: &Queue, range: HistoryRange) -> Result<QueueHistory, QueueError> {
+    minutes::in_range(queue, range).await
+}
+
 /// The ends of attempts by version in the last [`OVERVIEW`] minutes, in all hosts and all of these queues. A
 /// queue whose history cannot be read is left out. Labels are those that these hosts know.
 pub(crate) async fn versions(
@@ -253,7 +263,7 @@ pub(crate) async fn versions(
     let queues: Vec<Queue> = chosen.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
     let mut sum = Tally::default();
     for history in minutes::histories(link, &queues, OVERVIEW, true).await?.into_iter().flatten() {
-        history.minutes.iter().for_each(|minute| sum.add(&minute.tally));
+        history.steps.iter().for_each(|step| sum.add(&step.tally));
     }
     let builds = known_builds(hosts);
     Ok(sum.versions.into_iter().map(|(version, tally)| VersionView::of(version, &tally, &builds)).collect())
@@ -274,15 +284,13 @@ pub(crate) async fn histories(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::minutes::Minute;
-
     fn history(minutes: &[&[(SettledAs, u64)]]) -> QueueHistory {
-        let minute = |(number, counts): (u64, &&[(SettledAs, u64)])| {
-            let mut minute = Minute { number, ..Minute::default() };
-            counts.iter().for_each(|(outcome, count)| minute.tally.settled[*outcome as usize] = *count);
-            minute
+        let step = |(minute, counts): (u64, &&[(SettledAs, u64)])| {
+            let mut step = HistoryStep { minute, minutes: 1, ..HistoryStep::default() };
+            counts.iter().for_each(|(outcome, count)| step.tally.settled[*outcome as usize] = *count);
+            step
         };
-        QueueHistory { minutes: (100..).zip(minutes).map(minute).collect() }
+        QueueHistory { steps: (100..).zip(minutes).map(step).collect() }
     }
 
     #[test]
@@ -294,7 +302,7 @@ mod tests {
         ]);
         let view = HistoryView::of("mail", &history, &Builds::default());
         assert_eq!((view.total.completed, view.total.failed, view.total.dead), (90, 10, 4));
-        assert_eq!((view.total.per_second, view.total.error_rate), (0.5, Some(0.1)));
+        assert_eq!((view.step_ms, view.total.per_second, view.total.error_rate), (60_000, 0.5, Some(0.1)));
         assert_eq!(
             view.minutes.iter().map(|minute| minute.from_ms).collect::<Vec<_>>(),
             [6_000_000, 6_060_000, 6_120_000]

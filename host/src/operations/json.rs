@@ -27,6 +27,12 @@ impl FieldView {
         fields.iter().map(view).collect()
     }
 
+    /// The fields as they stand in Redis.
+    pub(crate) fn raw(fields: &[FieldView]) -> RawFields {
+        let bytes = |value| bytes_of(value).unwrap_or_default();
+        fields.iter().map(|field| (bytes(&field.name), bytes(&field.value))).collect()
+    }
+
     /// Hides the values that the mask names.
     pub(crate) fn mask<'f>(fields: impl IntoIterator<Item = &'f mut FieldView>, mask: &FieldMask) {
         fields.into_iter().for_each(|field| mask.field(&field.name, &mut field.value));

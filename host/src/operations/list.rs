@@ -125,6 +125,10 @@ pub(crate) async fn list(queue: &Queue, request: &ListRequest) -> Result<TaskLis
     }
     let kind: &str = state.into_str();
     let begin = request.cursor.as_deref().map(|cursor| position(state, cursor)).transpose()?;
+    // Events are in the order of time: those up to a moment begin there, and end where earlier ones begin.
+    let is_timed = state == ListedState::Ended;
+    let latest = request.filter.to_ms.filter(|_| is_timed && begin.is_none());
+    let begin = begin.or(latest.map(|to_ms| EventPlace::before_ms(to_ms.saturating_add(1)).to_string()));
     let mut walk = TaskWalk::new(state, begin, request.limit);
     let now_ms = patiently(|| queue.now_ms()).await?;
     let mut list = TaskList { tasks: Vec::new(), examined: 0, next: None };
@@ -132,6 +136,9 @@ pub(crate) async fn list(queue: &Queue, request: &ListRequest) -> Result<TaskLis
     while let Some(page) = walk.page(queue).await? {
         list.examined += page.examined;
         for task in page.tasks {
+            if is_timed && request.filter.from_ms.is_some_and(|from| task.at_ms < Some(from)) {
+                return Ok(list);
+            }
             if !request.filter.takes(&task.traits(), now_ms) {
                 continue;
             }

@@ -28,6 +28,7 @@ mod json;
 mod letters;
 mod limits;
 mod list;
+pub(crate) mod marks;
 mod orders;
 mod overview;
 mod paging;
@@ -38,6 +39,7 @@ mod retry;
 mod sample;
 mod task;
 pub(crate) mod tree;
+pub(crate) mod waits;
 
 pub(crate) use cancel::{
     BulkCancel, BulkCancelled, CANCELLABLE, CancelPreview, CancelWalk, Cancelled, DRAINABLE, MOST_IDS,
@@ -68,4 +70,4 @@ pub(crate) use plugins::{PluginView, known_builds, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, counted, queue_views, state_words};
 pub(crate) use retry::{Retried, retry, retry_preview};
 pub(crate) use sample::TaskSample;
-pub(crate) use task::{AttemptView, BranchView, TaskView, task_view, unknown_task};
+pub(crate) use task::{AttemptView, BranchView, RelatedTask, TaskView, task_view, unknown_task};

@@ -9,13 +9,14 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::error::OperationError;
-use super::json;
+use super::json::{self, FieldView};
 use super::patience::patiently;
 use super::tree::{Family, TreeTask, family};
 use crate::config::QueueRules;
 use crate::config::units::show_duration;
 use crate::mask::FieldMask;
 use crate::queue::attempts::FailedAttempt;
+use crate::queue::kept::KeptFields;
 use crate::queue::{Meant, Queue, SEARCH_BOUNDS, Status, TaskName, TaskStatus};
 
 /// A task. The names are stable; an unknown value is null. Times are milliseconds since the Unix epoch.
@@ -48,11 +49,18 @@ pub(crate) struct TaskView {
     pub children_completed: Option<u64>,
     /// The first children that have not completed or started a flow that goes on, if they are enqueued.
     pub open_children: Option<Vec<BranchView>>,
-    pub child_of: Option<JoiningTask>,
+    pub child_of: Option<RelatedTask>,
     /// The last attempts that failed, the first one first, as many as the queue keeps. Null in a stream.
     pub attempts: Option<Vec<AttemptView>>,
     /// The tasks that join the flows which it started.
     pub flows: Option<Vec<BranchView>>,
+    /// How many tasks its handler enqueued, beside those of flows, and the first 20 of them.
+    pub enqueued: u64,
+    pub enqueued_tasks: Vec<RelatedTask>,
+    /// The fields of a task that has completed, if its queue keeps them (`keep_fields`).
+    pub fields: Option<Vec<FieldView>>,
+    /// How large these fields are, if they are too large to be kept.
+    pub fields_bytes: Option<u64>,
 }
 
 /// An attempt that failed. Times are milliseconds since the Unix epoch, by Redis's clock.
@@ -91,11 +99,17 @@ impl AttemptView {
     }
 }
 
-/// A task that joins a flow.
+/// Another task: one that joins a flow, or that was enqueued by this one.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct JoiningTask {
+pub(crate) struct RelatedTask {
     pub queue: String,
     pub id: String,
+}
+
+impl RelatedTask {
+    fn of(TaskName { queue, id }: &TaskName) -> RelatedTask {
+        RelatedTask { queue: queue.clone(), id: id.clone() }
+    }
 }
 
 /// A task below another one in the tree.
@@ -159,6 +173,16 @@ impl TaskView {
             child_of: None,
             attempts: None,
             flows: None,
+            enqueued: task.sent.0,
+            enqueued_tasks: task.sent.1.iter().map(RelatedTask::of).collect(),
+            fields: match &task.fields {
+                Some(KeptFields::Kept(fields)) => Some(FieldView::all(fields)),
+                _ => None,
+            },
+            fields_bytes: match task.fields {
+                Some(KeptFields::TooLarge(bytes)) => Some(bytes),
+                _ => None,
+            },
         }
     }
 
@@ -166,6 +190,11 @@ impl TaskView {
         if let Some(result) = &mut self.result {
             mask.value(result);
         }
+        self.with_masked_fields(mask)
+    }
+
+    pub(crate) fn with_masked_fields(mut self, mask: &FieldMask) -> TaskView {
+        FieldView::mask(self.fields.iter_mut().flatten(), mask);
         self
     }
 
@@ -174,11 +203,9 @@ impl TaskView {
     }
 
     pub(crate) fn with(self, family: &Family) -> TaskView {
-        let joining =
-            |TaskName { queue, id }: &TaskName| JoiningTask { queue: queue.clone(), id: id.clone() };
         TaskView {
             open_children: self.children.map(|_| BranchView::all(&family.below.children)),
-            child_of: family.child_of.as_ref().map(joining),
+            child_of: family.child_of.as_ref().map(RelatedTask::of),
             flows: Some(BranchView::all(&family.below.flows)),
             ..self
         }

@@ -17,6 +17,8 @@
 //! | `tq:{S}:paused` | string | who paused the queue, when, why, and until when, as JSON; exists during the pause | pause, resume |
 //! | `tq:{S}:history` | hash | group → its last entry when a host first used it (0-0: a host made the group) | group |
 //! | `tq:{S}:minutes:<hour>` | hash | what became of tasks in each minute of an hour, and how full the queue was; expires | tally, recorder |
+//! | `tq:{S}:minutes:10m:<number>` | hash | the same in steps of ten minutes, of six hours; expires | recorder |
+//! | `tq:{S}:minutes:1h:<day>` | hash | the same in steps of an hour, of a day; expires | recorder |
 //! | `tq:{S}:adopted` | hash | another group of S → when an operator confirmed that its entries may be deleted (ms) | adopt |
 //! | `tq:{S}:dead-list` | list | items of a list at the place of the dead letters, while they become dead letters | convert |
 //! | `tq:{S}:events` | stream | the last moves and ends of tasks, if the queue keeps events | settle and all that end tasks |
@@ -194,6 +196,16 @@ impl QueueKeys {
     /// The minutes of an hour, which is counted from the Unix epoch.
     pub(crate) fn minutes(&self, hour: u64) -> String {
         format!("{}{hour}", self.minutes_prefix)
+    }
+
+    /// The history of six hours in steps of ten minutes. They are counted from the Unix epoch.
+    pub(crate) fn ten_minutes(&self, six_hours: u64) -> String {
+        format!("{}10m:{six_hours}", self.minutes_prefix)
+    }
+
+    /// The history of a day in steps of an hour. The day is counted from the Unix epoch.
+    pub(crate) fn hours(&self, day: u64) -> String {
+        format!("{}1h:{day}", self.minutes_prefix)
     }
 
     /// The flow that ends in the task `id` of this queue.

@@ -1,304 +1,143 @@
-//! The history of a queue: what became of its tasks in each minute, and how full it was at the end of it.
+//! The history of a queue: what became of its tasks in each minute, and how full it was at the end of it; for
+//! a day in steps of ten minutes, and for a week in steps of an hour.
 //!
-//! In: the [`Tally`] of one host, and a [`Depth`]. Out: a [`QueueHistory`], with what all hosts counted. Each
-//! hour of a queue has one hash, with three fields for each minute; docs/decisions/0021-history.md says why.
+//! In: the [`Tally`] of one host, and a [`Depth`]. Out: a [`QueueHistory`], with what all hosts counted.
 //!
-//! Not here: counting and the minutes' ends (`worker::recorder`), what is shown (`operations::history`).
+//!     tallies ─▶ minutes, a hash for each hour ── folded every ten minutes ─▶ longer steps
+//!
+//! Each hash has three fields for each step; docs/decisions/0021-history.md says why. Folding reads whole
+//! hours and writes the same again, so it may be done twice, and by several hosts.
+//!
+//! Not here: counting and the minutes' ends (`worker::recorder`), the form of the counts (`tally`), what is
+//! shown (`operations::history`).
 
-use std::array;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::iter;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-use strum::{EnumCount as _, VariantArray as _};
+use serde::Deserialize;
+use strum::{EnumString, VariantNames};
+use utoipa::ToSchema;
 
-use super::census::Census;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply;
 use super::script::{self, ScriptCall};
-use crate::task::{AttemptEnd, SettledAs};
+use super::tally::{Depth, MAX_VERSIONS, Tally};
 
 pub(crate) const MINUTE_MS: u64 = 60_000;
-/// The minutes of one hash.
 const HOUR: u64 = 60;
-/// A hash expires so long after the last write. It covers [`MAX_MINUTES`] at any time.
-const KEPT: Duration = Duration::from_secs(4 * 3600);
-/// The most minutes that are read at once.
+/// The most minutes that are read at once. They are there at any time, since their hashes are kept for
+/// longer.
 pub(crate) const MAX_MINUTES: u64 = 180;
-/// The versions that are counted in one minute.
-pub(crate) const MAX_VERSIONS: usize = 8;
+/// The minutes between two times at which a host folds the history of a queue.
+const FOLDED_EVERY: u64 = 10;
 /// The hosts whose last call is kept in one hash.
 const MAX_MARKS: u64 = 1000;
 /// A minute is over for a reader so long after its end: hosts write it about a second later.
 const LATE_MS: u64 = 3000;
+const WHAT: &str = "read the history";
 
-/// Upper bounds, in seconds, of the buckets for running and for waiting times. Each includes its bound. One
-/// more bucket takes what is longer.
-pub(crate) const BOUNDS: [f64; 22] = [
-    0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
-    600.0, 1800.0, 3600.0, 21_600.0, 86_400.0,
-];
-
-/// How many times fell into each bucket.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct TimeBuckets(pub [u64; BOUNDS.len() + 1]);
-
-/// The counts of one host between two moments; or those of all hosts in some minutes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    /// Attempts settled, in the order of [`SettledAs::VARIANTS`].
-    pub settled: [u64; SettledAs::COUNT],
-    /// How long tasks waited for their first attempt or their next one.
-    pub waited: TimeBuckets,
-    /// How long attempts ran.
-    pub ran: TimeBuckets,
-    /// By `name@digest`, with the first digits.
-    pub versions: BTreeMap<String, VersionTally>,
+/// A range of the history that ends now, by the name that people and programs use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, EnumString, VariantNames, Deserialize, ToSchema)]
+pub(crate) enum HistoryRange {
+    /// The last hour, by the minute.
+    #[default]
+    #[strum(serialize = "1h")]
+    #[serde(rename = "1h")]
+    Hour,
+    /// The last 24 hours, in steps of ten minutes.
+    #[strum(serialize = "24h")]
+    #[serde(rename = "24h")]
+    Day,
+    /// The last seven days, in steps of an hour.
+    #[strum(serialize = "7d")]
+    #[serde(rename = "7d")]
+    Week,
 }
 
-/// The ends of attempts on one version of a plugin.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct VersionTally {
-    /// In the order of [`AttemptEnd::VARIANTS`].
-    pub ends: [u64; AttemptEnd::COUNT],
-    /// How long they ran, all together, in microseconds.
-    pub ran_us: u64,
-}
-
-impl VersionTally {
-    pub(crate) fn add(&mut self, other: &VersionTally) {
-        let ends = self.ends.iter_mut().zip(other.ends);
-        ends.for_each(|(to, from)| *to = to.saturating_add(from));
-        self.ran_us = self.ran_us.saturating_add(other.ran_us);
-    }
-
-    /// The counts since `before`; all of them, if they have begun anew since then.
-    fn since(&self, before: &VersionTally) -> VersionTally {
-        let is_new = self.ends.iter().zip(before.ends).any(|(now, before)| *now < before);
-        if is_new {
-            return self.clone();
-        }
-        VersionTally {
-            ends: array::from_fn(|at| self.ends[at] - before.ends[at]),
-            ran_us: self.ran_us.saturating_sub(before.ran_us),
+impl HistoryRange {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            HistoryRange::Hour => "the last hour",
+            HistoryRange::Day => "the last 24 hours",
+            HistoryRange::Week => "the last 7 days",
         }
     }
 }
 
-/// How many tasks were in each place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub(crate) struct Depth {
-    pub queued: u64,
-    pub running: u64,
-    pub delayed: u64,
-    /// Waiting for the turn of their key.
-    pub held: u64,
-    pub dead: u64,
-    /// How long the first queued task had been in the stream.
-    pub oldest_ms: Option<u64>,
+/// How long the steps of a history are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grain {
+    Minute,
+    TenMinutes,
+    Hour,
 }
 
-/// One minute of a queue.
+/// The grains of longer steps.
+const FOLDED: [Grain; 2] = [Grain::TenMinutes, Grain::Hour];
+
+impl Grain {
+    /// The minutes of a step.
+    const fn minutes(self) -> u64 {
+        match self {
+            Grain::Minute => 1,
+            Grain::TenMinutes => 10,
+            Grain::Hour => HOUR,
+        }
+    }
+
+    /// The steps of one hash: those of an hour, of six hours, or of a day.
+    const fn in_hash(self) -> u64 {
+        match self {
+            Grain::Minute => 60,
+            Grain::TenMinutes => 36,
+            Grain::Hour => 24,
+        }
+    }
+
+    /// A hash expires so long after its last write.
+    const fn kept(self) -> Duration {
+        let hours = match self {
+            Grain::Minute => 4,
+            Grain::TenMinutes => 25,
+            Grain::Hour => 7 * 24 + 2,
+        };
+        Duration::from_secs(hours * 3600)
+    }
+
+    /// The key of the hash with this step.
+    fn key(self, queue: &Queue, step: u64) -> String {
+        let hash = step / self.in_hash();
+        match self {
+            Grain::Minute => queue.keys.minutes(hash),
+            Grain::TenMinutes => queue.keys.ten_minutes(hash),
+            Grain::Hour => queue.keys.hours(hash),
+        }
+    }
+}
+
+/// A minute of a queue, or some that follow each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Minute {
-    /// Minutes since the Unix epoch, by Redis's clock.
-    pub number: u64,
+pub(crate) struct HistoryStep {
+    /// The first minute, since the Unix epoch, by Redis's clock.
+    pub minute: u64,
+    /// How many minutes there are. The last step has fewer, if it still goes on.
+    pub minutes: u64,
     pub tally: Tally,
-    /// As a host saw the queue last, up to the end of the minute. None: no host has told.
+    /// As a host saw the queue last, up to the end of the step. None: no host has told.
     pub depth: Option<Depth>,
 }
 
-/// The last minutes of a queue, oldest first, without gaps. The last one may still go on, if a host that
-/// stopped has counted something in it.
+/// The last steps of a queue, oldest first, without gaps. The last one may still go on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct QueueHistory {
-    pub minutes: Vec<Minute>,
+    pub steps: Vec<HistoryStep>,
 }
 
-impl TimeBuckets {
-    /// Which bucket takes this time.
-    pub(crate) fn bucket(seconds: f64) -> usize {
-        BOUNDS.partition_point(|bound| *bound < seconds)
-    }
-
-    pub(crate) fn count(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    /// The time, in seconds, that this part of them does not exceed, as far as the buckets tell: inside of
-    /// a bucket they count as spread evenly. What is longer than all bounds counts as the last bound.
-    pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
-        let rank = part * self.count() as f64;
-        let mut before = 0.0;
-        for (at, count) in self.0.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let count = *count as f64;
-            if before + count >= rank {
-                let lower = at.checked_sub(1).map_or(0.0, |at| BOUNDS[at]);
-                let upper = BOUNDS.get(at).copied().unwrap_or(lower);
-                return Some(lower + (upper - lower) * ((rank - before) / count).clamp(0.0, 1.0));
-            }
-            before += count;
-        }
-        None
-    }
-}
-
-impl Tally {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.settled.iter().all(|count| *count == 0)
-            && self.waited.count() == 0
-            && self.ran.count() == 0
-            && self.versions.is_empty()
-    }
-
-    pub(crate) fn of(&self, outcome: SettledAs) -> u64 {
-        self.settled[outcome as usize]
-    }
-
-    pub(crate) fn add(&mut self, other: &Tally) {
-        let add = |to: &mut [u64], from: &[u64]| {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = to.saturating_add(*from));
-        };
-        add(&mut self.settled, &other.settled);
-        add(&mut self.waited.0, &other.waited.0);
-        add(&mut self.ran.0, &other.ran.0);
-        for (version, tally) in &other.versions {
-            self.versions.entry(version.clone()).or_default().add(tally);
-        }
-    }
-
-    /// The counts since `before`. Versions without an attempt since then are left out.
-    pub(crate) fn since(&self, before: &Tally) -> Tally {
-        let mut new = self.clone();
-        let subtract = |to: &mut [u64], from: &[u64]| {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = to.saturating_sub(*from));
-        };
-        subtract(&mut new.settled, &before.settled);
-        subtract(&mut new.waited.0, &before.waited.0);
-        subtract(&mut new.ran.0, &before.ran.0);
-        new.versions.retain(|version, tally| {
-            if let Some(before) = before.versions.get(version) {
-                *tally = tally.since(before);
-            }
-            tally.ends.iter().any(|count| *count > 0)
-        });
-        new
-    }
-
-    /// The figures as a JSON object without zeros: outcomes by name, `w` and `r` with the number of a bucket.
-    fn figures(&self) -> String {
-        let outcomes = SettledAs::VARIANTS.iter().map(|outcome| outcome.into_str().to_owned());
-        let named = outcomes.zip(self.settled);
-        let buckets = |letter: char, times: &TimeBuckets| {
-            let name = move |(at, count)| (format!("{letter}{at}"), count);
-            times.0.into_iter().enumerate().map(name).collect::<Vec<_>>()
-        };
-        let all = named.chain(buckets('w', &self.waited)).chain(buckets('r', &self.ran));
-        json_of(all)
-    }
-
-    fn versions_json(&self) -> String {
-        let version = |(name, tally): (&String, &VersionTally)| {
-            let ends = AttemptEnd::VARIANTS.iter().map(|end| end.into_str().to_owned()).zip(tally.ends);
-            let figures = json_of(ends.chain(iter::once(("us".to_owned(), tally.ran_us))));
-            format!("{}:{figures}", serde_json::Value::from(name.as_str()))
-        };
-        format!("{{{}}}", self.versions.iter().map(version).collect::<Vec<_>>().join(","))
-    }
-
-    /// Names that this version of tqhost does not know are left out.
-    fn read_figures(&mut self, json: &[u8]) {
-        let CountPairs(figures) = serde_json::from_slice(json).unwrap_or_default();
-        for (name, count) in figures {
-            let place = match name.split_at_checked(1) {
-                Some(("w", bucket)) => bucket.parse().ok().and_then(|at: usize| self.waited.0.get_mut(at)),
-                Some(("r", bucket)) if bucket.parse::<usize>().is_ok() => {
-                    bucket.parse().ok().and_then(|at: usize| self.ran.0.get_mut(at))
-                }
-                _ => SettledAs::VARIANTS
-                    .iter()
-                    .find(|outcome| outcome.into_str() == name)
-                    .map(|outcome| &mut self.settled[*outcome as usize]),
-            };
-            if let Some(place) = place {
-                *place = count as u64;
-            }
-        }
-    }
-
-    fn read_versions(&mut self, json: &[u8]) {
-        let versions: BTreeMap<String, BTreeMap<String, f64>> =
-            serde_json::from_slice(json).unwrap_or_default();
-        for (version, figures) in versions {
-            let count = |name: &str| figures.get(name).map_or(0, |count| *count as u64);
-            let mut tally = VersionTally { ran_us: count("us"), ..VersionTally::default() };
-            for end in AttemptEnd::VARIANTS {
-                tally.ends[*end as usize] = count(end.into_str());
-            }
-            self.versions.insert(version, tally);
-        }
-    }
-}
-
-/// The members of a JSON object, in their order. Many of them are read for one page.
-#[derive(Default)]
-struct CountPairs(Vec<(String, f64)>);
-
-impl<'de> Deserialize<'de> for CountPairs {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<CountPairs, D::Error> {
-        struct PairsReader;
-        impl<'de> Visitor<'de> for PairsReader {
-            type Value = CountPairs;
-
-            fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
-                to.write_str("an object of counts")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<CountPairs, M::Error> {
-                let mut pairs = Vec::with_capacity(16);
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(CountPairs(pairs))
-            }
-        }
-        from.deserialize_map(PairsReader)
-    }
-}
-
-/// A JSON object of those that are not 0.
-fn json_of(figures: impl Iterator<Item = (String, u64)>) -> String {
-    let figures: BTreeMap<String, u64> = figures.filter(|(_, count)| *count > 0).collect();
-    serde_json::to_string(&figures).unwrap_or_default()
-}
-
-impl Depth {
-    pub(crate) fn is_zero(&self) -> bool {
-        self.queued + self.running + self.delayed + self.held + self.dead == 0
-    }
-}
-
-impl From<&Census> for Depth {
-    fn from(census: &Census) -> Depth {
-        Depth {
-            queued: census.queued,
-            running: census.running,
-            delayed: census.delayed,
-            held: census.held_tasks,
-            dead: census.dead,
-            oldest_ms: census.oldest.map(millis),
-        }
-    }
-}
-
-/// The kinds of fields of a minute.
+/// The kinds of fields of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Figures,
@@ -306,14 +145,16 @@ enum Part {
     Depth,
 }
 
+const PARTS: [Part; 3] = [Part::Figures, Part::Versions, Part::Depth];
+
 impl Part {
-    fn field(self, minute: u64) -> String {
+    fn field(self, grain: Grain, step: u64) -> String {
         let name = match self {
             Part::Figures => "figures",
             Part::Versions => "versions",
             Part::Depth => "depth",
         };
-        format!("{name}:{}", minute % HOUR)
+        format!("{name}:{}", step % grain.in_hash())
     }
 }
 
@@ -323,24 +164,32 @@ impl Queue {
     pub(crate) fn tally_call(&self, minute: u64, tally: &Tally, host: &str, number: u64) -> ScriptCall {
         ScriptCall::new(&script::TALLY)
             .key("minutes", self.keys.minutes(minute / HOUR))
-            .arg("figures_field", Part::Figures.field(minute))
+            .arg("figures_field", Part::Figures.field(Grain::Minute, minute))
             .arg("figures", tally.figures())
-            .arg("versions_field", Part::Versions.field(minute))
+            .arg("versions_field", Part::Versions.field(Grain::Minute, minute))
             .arg("versions", tally.versions_json())
             .arg("host", host)
             .arg("number", number)
-            .arg("lives", millis(KEPT))
+            .arg("lives", millis(Grain::Minute.kept()))
             .arg("most_versions", MAX_VERSIONS)
             .arg("most_marks", MAX_MARKS)
     }
 
     /// Calls that note how full the queue was at the end of a minute.
-    pub(crate) fn note_depth(&self, minute: u64, depth: &Depth) -> [ScriptCall; 2] {
-        let key = self.keys.minutes(minute / HOUR);
+    pub(crate) fn note_depth(&self, minute: u64, depth: &Depth) -> Vec<ScriptCall> {
         let json = serde_json::to_string(depth).unwrap_or_default();
-        [
-            script::write(redis::cmd("HSET").arg(&key).arg(Part::Depth.field(minute)).arg(json)),
-            script::write(redis::cmd("PEXPIRE").arg(&key).arg(millis(KEPT))),
+        self.write_fields(Grain::Minute, minute, &[Part::Depth.field(Grain::Minute, minute), json])
+    }
+
+    /// Calls that write fields, each with its value, into the hash with this step.
+    fn write_fields(&self, grain: Grain, step: u64, fields: &[String]) -> Vec<ScriptCall> {
+        let key = grain.key(self, step);
+        if fields.is_empty() {
+            return Vec::new();
+        }
+        vec![
+            script::write(redis::cmd("HSET").arg(&key).arg(fields)),
+            script::write(redis::cmd("PEXPIRE").arg(&key).arg(millis(grain.kept()))),
         ]
     }
 
@@ -349,11 +198,67 @@ impl Queue {
         let hours = (minute / HOUR).saturating_sub(MAX_MINUTES / HOUR)..=minute / HOUR;
         redis::cmd("EXISTS").arg(hours.map(|hour| self.keys.minutes(hour)).collect::<Vec<_>>()).to_owned()
     }
+
+    /// A command that reads an hour, for [`Queue::folded`].
+    pub(crate) fn ask_hour(&self, hour: u64) -> Cmd {
+        ask(self, Grain::Minute, hour, &fields_of_hour(hour))
+    }
+
+    /// Calls that write the longer steps of an hour, as far as the last minute that is over. `reply` tells
+    /// its minutes. Steps in which nothing was counted, and that no host saw, are left out.
+    pub(crate) fn folded(&self, hour: u64, last: u64, reply: Value) -> Result<Vec<ScriptCall>, QueueError> {
+        let found = paired(&fields_of_hour(hour), reply).ok_or_else(|| unreadable(&self.link))?;
+        let end = (hour + 1) * HOUR;
+        let minutes = steps_of(Grain::Minute, &(hour * HOUR..end.min(last + 1)), found);
+        let mut calls = Vec::new();
+        for grain in FOLDED {
+            let mut fields = Vec::new();
+            for mut step in fold(&minutes, grain) {
+                let number = step.minute / grain.minutes();
+                if !step.tally.is_empty() {
+                    step.tally.bound_versions();
+                    fields.extend([Part::Figures.field(grain, number), step.tally.figures()]);
+                    fields.extend([Part::Versions.field(grain, number), step.tally.versions_json()]);
+                }
+                if let Some(depth) = step.depth {
+                    let json = serde_json::to_string(&depth).unwrap_or_default();
+                    fields.extend([Part::Depth.field(grain, number), json]);
+                }
+            }
+            calls.extend(self.write_fields(grain, hour * HOUR / grain.minutes(), &fields));
+        }
+        Ok(calls)
+    }
 }
 
 /// Whether two minutes are in one hash.
 pub(crate) fn share_hour(one: u64, other: u64) -> bool {
     one / HOUR == other / HOUR
+}
+
+/// The hours to fold at the end of a minute, where all was folded at the end of the minute `before`. None:
+/// not yet, unless the host stops. Other hosts may have written some minutes late.
+pub(crate) fn hours_to_fold(before: Option<u64>, minute: u64, stops: bool) -> Option<RangeInclusive<u64>> {
+    let part = |minute: u64| (minute + 1) / FOLDED_EVERY;
+    if !stops && before.is_some_and(|before| part(before) == part(minute)) {
+        return None;
+    }
+    let since = before.map_or(0, |before| before.saturating_sub(FOLDED_EVERY));
+    Some(since.max(minute.saturating_sub(MAX_MINUTES)) / HOUR..=minute / HOUR)
+}
+
+/// The steps of one hour or less together: a longer step begins where its minutes do.
+fn fold(minutes: &[HistoryStep], grain: Grain) -> Vec<HistoryStep> {
+    let longer = |minutes: &[HistoryStep]| {
+        let mut sum = HistoryStep { minutes: minutes.len() as u64, ..HistoryStep::default() };
+        sum.minute = minutes.first().map_or(0, |first| first.minute / grain.minutes() * grain.minutes());
+        minutes.iter().for_each(|minute| sum.tally.add(&minute.tally));
+        sum.depth = minutes.iter().rev().find_map(|minute| minute.depth);
+        sum
+    };
+    let are_together =
+        |one: &HistoryStep, next: &HistoryStep| one.minute / grain.minutes() == next.minute / grain.minutes();
+    minutes.chunk_by(are_together).map(longer).collect()
 }
 
 /// The last minutes of each of these queues, in their order: `count` of them, at most [`MAX_MINUTES`]. Takes
@@ -364,95 +269,172 @@ pub(crate) async fn histories(
     count: u64,
     everything: bool,
 ) -> Result<Vec<Result<QueueHistory, QueueError>>, QueueError> {
-    const WHAT: &str = "read the history";
     let now_ms = link.now_ms().await?;
     let count = count.clamp(1, MAX_MINUTES);
-    let over = now_ms.saturating_sub(LATE_MS) / MINUTE_MS;
+    let over = first_open(now_ms);
     let span = over.saturating_sub(count)..now_ms / MINUTE_MS + 1;
-    let asked = asked(&span, everything);
+    let asked = asked(Grain::Minute, &span, everything);
     let commands: Vec<Cmd> = queues
         .iter()
-        .flat_map(|queue| asked.iter().map(|(hour, fields)| ask(queue, *hour, fields)))
+        .flat_map(|queue| asked.iter().map(|(hour, fields)| ask(queue, Grain::Minute, *hour, fields)))
         .collect();
     let mut replies = link.pipeline(WHAT, &commands).await?.into_iter();
     let mut histories = Vec::with_capacity(queues.len());
     for _ in queues {
-        let mut found = Vec::new();
-        let replies: Vec<_> = replies.by_ref().take(asked.len()).collect();
-        let read = asked.iter().zip(replies).try_for_each(|((_, fields), reply)| {
-            let values = reply::array(reply?).map_err(|_| QueueError::unexpected(WHAT, link.address()))?;
-            found.extend(fields.iter().copied().zip(values));
-            Ok(())
-        });
-        histories.push(read.map(|()| QueueHistory::of(&span, over, count, found)));
+        let found = found(link, &asked, replies.by_ref().take(asked.len()).collect());
+        histories.push(found.map(|found| QueueHistory::of(&span, over, count, found)));
     }
     Ok(histories)
 }
 
-type AskedField = (Part, u64);
-
-/// The fields that are asked of each hour's hash. A depth is asked for from the beginning of the first hour
-/// on, since it is only written when it changes, and once an hour.
-fn asked(span: &Range<u64>, everything: bool) -> Vec<(u64, Vec<AskedField>)> {
-    let mut hours: BTreeMap<u64, Vec<AskedField>> = BTreeMap::new();
-    let begin = if everything { span.start / HOUR * HOUR } else { span.start };
-    for minute in begin..span.end {
-        let fields = hours.entry(minute / HOUR).or_default();
-        if everything {
-            fields.push((Part::Depth, minute));
+/// The history of a queue in this range. What is older than some hours comes from the folded steps.
+pub(crate) async fn in_range(queue: &Queue, range: HistoryRange) -> Result<QueueHistory, QueueError> {
+    let (grain, count) = match range {
+        HistoryRange::Hour => {
+            let mut hour = histories(&queue.link, std::slice::from_ref(queue), HOUR, true).await?;
+            return hour.pop().unwrap_or_else(|| Ok(QueueHistory::default()));
         }
-        if span.contains(&minute) {
-            fields.push((Part::Figures, minute));
+        HistoryRange::Day => (Grain::TenMinutes, 144),
+        HistoryRange::Week => (Grain::Hour, 168),
+    };
+    let now_ms = queue.link.now_ms().await?;
+    let (recent, folded) = spans(now_ms, grain, count);
+    let (new, old) = (asked(Grain::Minute, &recent, true), asked(grain, &folded, true));
+    let commands: Vec<Cmd> = new
+        .iter()
+        .map(|(hash, fields)| ask(queue, Grain::Minute, *hash, fields))
+        .chain(old.iter().map(|(hash, fields)| ask(queue, grain, *hash, fields)))
+        .collect();
+    let mut replies = queue.link.pipeline(WHAT, &commands).await?;
+    let old_replies = replies.split_off(new.len());
+    let mut steps = steps_of(grain, &folded, found(&queue.link, &old, old_replies)?);
+    let minutes =
+        QueueHistory::of(&recent, first_open(now_ms), recent.end, found(&queue.link, &new, replies)?);
+    steps.extend(fold(&minutes.steps, grain));
+    Ok(QueueHistory { steps })
+}
+
+/// The first minute that is not over for a reader.
+fn first_open(now_ms: u64) -> u64 {
+    now_ms.saturating_sub(LATE_MS) / MINUTE_MS
+}
+
+/// The spans that are read for `count` longer steps up to now: the minutes of the last hours, and the steps
+/// before them.
+fn spans(now_ms: u64, grain: Grain, count: u64) -> (Range<u64>, Range<u64>) {
+    let open = first_open(now_ms);
+    let recent = (open / HOUR + 1).saturating_sub(MAX_MINUTES / HOUR) * HOUR;
+    let folded_end = recent / grain.minutes();
+    let first = open.div_ceil(grain.minutes()).saturating_sub(count);
+    (recent..now_ms / MINUTE_MS + 1, first.min(folded_end)..folded_end)
+}
+
+type AskedField = (Part, u64);
+/// A hash, and the fields that are asked of it.
+type AskedHash = (u64, Vec<AskedField>);
+
+fn fields_of_hour(hour: u64) -> Vec<AskedField> {
+    (hour * HOUR..(hour + 1) * HOUR).flat_map(|minute| PARTS.map(|part| (part, minute))).collect()
+}
+
+/// The fields that are asked of each hash. The depth of a minute is asked for from the beginning of the first
+/// hour on, since it is only written when it changes, and once an hour.
+fn asked(grain: Grain, span: &Range<u64>, everything: bool) -> Vec<AskedHash> {
+    let mut hashes: BTreeMap<u64, Vec<AskedField>> = BTreeMap::new();
+    let from_begin = everything && grain == Grain::Minute;
+    let begin = if from_begin { span.start / HOUR * HOUR } else { span.start };
+    for step in begin..span.end {
+        let fields = hashes.entry(step / grain.in_hash()).or_default();
+        if everything {
+            fields.push((Part::Depth, step));
+        }
+        if span.contains(&step) {
+            fields.push((Part::Figures, step));
             if everything {
-                fields.push((Part::Versions, minute));
+                fields.push((Part::Versions, step));
             }
         }
     }
-    hours.into_iter().collect()
+    hashes.into_iter().collect()
 }
 
-fn ask(queue: &Queue, hour: u64, fields: &[AskedField]) -> Cmd {
+fn ask(queue: &Queue, grain: Grain, hash: u64, fields: &[AskedField]) -> Cmd {
     let mut ask = redis::cmd("HMGET");
-    ask.arg(queue.keys.minutes(hour));
-    for (part, minute) in fields {
-        ask.arg(part.field(*minute));
+    ask.arg(grain.key(queue, hash * grain.in_hash()));
+    for (part, step) in fields {
+        ask.arg(part.field(grain, *step));
     }
     ask
 }
 
-impl QueueHistory {
-    /// `over` is the first minute that goes on. `found` is in the order of the minutes.
-    fn of(span: &Range<u64>, over: u64, count: u64, found: Vec<(AskedField, Value)>) -> QueueHistory {
-        let mut minutes: Vec<Minute> =
-            span.clone().map(|number| Minute { number, ..Minute::default() }).collect();
-        let mut depths = BTreeMap::new();
-        for ((part, number), value) in found {
-            let Ok(json) = reply::bytes(value) else { continue };
-            let minute = number.checked_sub(span.start).and_then(|at| minutes.get_mut(at as usize));
-            match (part, minute) {
-                (Part::Depth, _) => {
-                    // Another form is left out, which another version may have written.
-                    depths.extend(serde_json::from_slice::<Depth>(&json).ok().map(|depth| (number, depth)));
-                }
-                (Part::Figures, Some(minute)) => minute.tally.read_figures(&json),
-                (Part::Versions, Some(minute)) => minute.tally.read_versions(&json),
-                (_, None) => {}
+/// The fields that were asked for, in their order.
+fn found(
+    link: &Link,
+    asked: &[AskedHash],
+    replies: Vec<Result<Value, QueueError>>,
+) -> Result<Vec<(AskedField, Value)>, QueueError> {
+    let mut found = Vec::new();
+    for ((_, fields), reply) in asked.iter().zip(replies) {
+        found.extend(paired(fields, reply?).ok_or_else(|| unreadable(link))?);
+    }
+    Ok(found)
+}
+
+fn paired(fields: &[AskedField], reply: Value) -> Option<Vec<(AskedField, Value)>> {
+    Some(fields.iter().copied().zip(reply::array(reply).ok()?).collect())
+}
+
+fn unreadable(link: &Link) -> QueueError {
+    QueueError::unexpected(WHAT, link.address())
+}
+
+/// The steps of a span, with what was found of them. The depth of a minute holds until the next one is found.
+fn steps_of(grain: Grain, span: &Range<u64>, found: Vec<(AskedField, Value)>) -> Vec<HistoryStep> {
+    let length = grain.minutes();
+    let step = |number| HistoryStep { minute: number * length, minutes: length, ..HistoryStep::default() };
+    let mut steps: Vec<HistoryStep> = span.clone().map(step).collect();
+    let mut depths = BTreeMap::new();
+    for ((part, number), value) in found {
+        let Ok(json) = reply::bytes(value) else { continue };
+        let step = number.checked_sub(span.start).and_then(|at| steps.get_mut(at as usize));
+        match (part, step) {
+            (Part::Depth, _) => {
+                // Another form is left out, which another version may have written.
+                depths.extend(serde_json::from_slice::<Depth>(&json).ok().map(|depth| (number, depth)));
             }
+            (Part::Figures, Some(step)) => step.tally.read_figures(&json),
+            (Part::Versions, Some(step)) => step.tally.read_versions(&json),
+            (_, None) => {}
         }
-        for minute in &mut minutes {
-            minute.depth = depths.range(..=minute.number).next_back().map(|(_, depth)| *depth);
-        }
-        while minutes.pop_if(|last| last.number >= over && last.tally.is_empty()).is_some() {}
-        let more = minutes.len().saturating_sub(count as usize);
-        minutes.drain(..more);
-        QueueHistory { minutes }
+    }
+    for (number, step) in span.clone().zip(&mut steps) {
+        let first = if grain == Grain::Minute { 0 } else { number };
+        step.depth = depths.range(first..=number).next_back().map(|(_, depth)| *depth);
+    }
+    steps
+}
+
+impl QueueHistory {
+    /// The last `count` minutes of a span. `over` is the first minute that goes on: it is there if something
+    /// was counted in it. `found` is in the order of the minutes.
+    fn of(span: &Range<u64>, over: u64, count: u64, found: Vec<(AskedField, Value)>) -> QueueHistory {
+        let mut steps = steps_of(Grain::Minute, span, found);
+        while steps.pop_if(|last| last.minute >= over && last.tally.is_empty()).is_some() {}
+        let more = steps.len().saturating_sub(count as usize);
+        steps.drain(..more);
+        QueueHistory { steps }
     }
 
-    /// The counts of the last `count` minutes.
+    /// The counts of the last `count` steps.
     pub(crate) fn last(&self, count: usize) -> Tally {
         let mut sum = Tally::default();
-        self.minutes.iter().rev().take(count).for_each(|minute| sum.add(&minute.tally));
+        self.steps.iter().rev().take(count).for_each(|step| sum.add(&step.tally));
         sum
+    }
+
+    /// The minutes that all steps have together.
+    pub(crate) fn minutes(&self) -> u64 {
+        self.steps.iter().map(|step| step.minutes).sum()
     }
 }
 
@@ -461,76 +443,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn times(seconds: &[f64]) -> TimeBuckets {
-        let mut times = TimeBuckets::default();
-        seconds.iter().for_each(|time| times.0[TimeBuckets::bucket(*time)] += 1);
-        times
-    }
-
-    #[test]
-    fn a_bucket_includes_its_bound() {
-        for (at, bound) in BOUNDS.iter().enumerate() {
-            assert_eq!((TimeBuckets::bucket(*bound), TimeBuckets::bucket(bound * 1.001)), (at, at + 1));
-        }
-        assert_eq!((TimeBuckets::bucket(0.0), TimeBuckets::bucket(1e9)), (0, BOUNDS.len()));
-    }
-
-    #[test]
-    fn quantiles_are_spread_within_a_bucket() {
-        assert_eq!(TimeBuckets::default().quantile(0.5), None);
-        // Four between 25 and 50 ms.
-        let four = times(&[0.03, 0.03, 0.04, 0.05]);
-        let quantile = |part| four.quantile(part).map(|time| (time * 1e6).round());
-        assert_eq!(
-            [quantile(0.0), quantile(0.5), quantile(1.0)],
-            [Some(25_000.0), Some(37_500.0), Some(50_000.0)]
-        );
-        // A time that is longer than a day counts as a day.
-        assert_eq!(times(&[1e6]).quantile(0.99), Some(86_400.0));
-    }
+    use crate::task::SettledAs;
 
     proptest! {
         #[test]
-        fn a_quantile_is_in_the_bucket_of_the_true_one(
-            seconds in prop::collection::vec(0.0001..100_000.0_f64, 1..200), part in 0.01..1.0_f64,
-        ) {
-            let found = times(&seconds).quantile(part).expect("a quantile");
-            let mut sorted = seconds;
-            sorted.sort_by(f64::total_cmp);
-            let rank = ((part * sorted.len() as f64).ceil() as usize).clamp(1, sorted.len());
-            let at = TimeBuckets::bucket(sorted[rank - 1]);
-            let lower = at.checked_sub(1).map_or(0.0, |at| BOUNDS[at]);
-            let upper = BOUNDS.get(at).copied().unwrap_or(lower);
-            prop_assert!((lower..=upper).contains(&found), "{found} is not within {lower} and {upper}");
-        }
-
-        #[test]
-        fn what_is_written_is_read(
-            settled in prop::array::uniform16(0..1_000_000_000_u64), waited in 0..BOUNDS.len() + 1,
-            ran in 0..BOUNDS.len() + 1, ends in prop::array::uniform9(0..1000_u64), ran_us in 0..1000_u64,
-        ) {
-            let mut tally = Tally { settled, ..Tally::default() };
-            tally.waited.0[waited] = 7;
-            tally.ran.0[ran] = 8;
-            tally.versions.insert("a\"b@0123456789ab".into(), VersionTally { ends, ran_us });
-            let mut read = Tally::default();
-            read.read_figures(tally.figures().as_bytes());
-            read.read_versions(tally.versions_json().as_bytes());
-            prop_assert_eq!(&read, &tally);
-            // The differences of two counts add up to the second one.
-            let mut later = tally.clone();
-            later.add(&tally);
-            let mut new = tally.clone();
-            new.versions.retain(|_, version| version.ends != [0; AttemptEnd::COUNT]);
-            prop_assert_eq!(later.since(&tally), new);
-            prop_assert!(later.since(&later).is_empty());
-        }
-
-        #[test]
         fn every_minute_is_asked_once_whatever_the_hour(start in 1000..2000_u64, count in 1..=MAX_MINUTES) {
             let span = start..start + count;
-            let asked = asked(&span, true);
+            let asked = asked(Grain::Minute, &span, true);
             prop_assert!(asked.len() as u64 <= count / HOUR + 2);
             for (hour, fields) in &asked {
                 prop_assert!(fields.iter().all(|(_, minute)| minute / HOUR == *hour));
@@ -544,38 +463,16 @@ mod tests {
         }
     }
 
-    #[test]
-    fn unknown_names_are_left_out() {
-        let mut tally = Tally::default();
-        tally.read_figures(br#"{"completed":2,"retried":1e+2,"w3":4,"w99":5,"r":1,"rx":2,"levitated":9}"#);
-        assert_eq!((tally.of(SettledAs::Completed), tally.of(SettledAs::Retried)), (2, 100));
-        assert_eq!((tally.waited.0[3], tally.waited.count(), tally.ran.count()), (4, 4, 0));
-        tally.read_figures(b"no JSON");
-        tally.read_versions(b"[]");
-    }
-
     fn text(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())
-    }
-
-    #[test]
-    fn a_version_whose_counts_began_anew_is_counted_whole() {
-        let version = |completed, ran_us| {
-            let mut tally = VersionTally { ran_us, ..VersionTally::default() };
-            tally.ends[AttemptEnd::Completed as usize] = completed;
-            Tally { versions: BTreeMap::from([("a@1".to_owned(), tally)]), ..Tally::default() }
-        };
-        assert_eq!(version(7, 70).since(&version(5, 50)), version(2, 20));
-        assert_eq!(version(3, 30).since(&version(5, 50)), version(3, 30));
-        assert!(version(5, 50).since(&version(5, 50)).versions.is_empty());
     }
 
     #[test]
     fn a_minute_that_goes_on_is_shown_only_if_something_was_counted_in_it() {
         let found = |minute| vec![((Part::Figures, minute), text(r#"{"completed":1}"#))];
         let numbers = |history: QueueHistory| {
-            let counted = |minute: &Minute| (minute.number, minute.tally.of(SettledAs::Completed));
-            history.minutes.iter().map(counted).collect::<Vec<_>>()
+            let counted = |step: &HistoryStep| (step.minute, step.tally.of(SettledAs::Completed));
+            history.steps.iter().map(counted).collect::<Vec<_>>()
         };
         // Minutes 118 and 119 are over, 120 goes on.
         assert_eq!(numbers(QueueHistory::of(&(118..121), 120, 2, found(119))), [(118, 0), (119, 1)]);
@@ -591,9 +488,66 @@ mod tests {
         // The first one is of a minute before the span.
         let found = vec![depth(60, 5), ((Part::Depth, 61), text("{}")), depth(119, 6), depth(120, 7)];
         let history = QueueHistory::of(&(117..121), 121, 4, found);
-        let dead: Vec<_> =
-            history.minutes.iter().map(|minute| minute.depth.map(|depth| depth.dead)).collect();
+        let dead: Vec<_> = history.steps.iter().map(|step| step.depth.map(|depth| depth.dead)).collect();
         assert_eq!(dead, [Some(5), Some(5), Some(6), Some(7)]);
-        assert_eq!(QueueHistory::of(&(10..11), 11, 1, vec![]).minutes[0].depth, None);
+        assert_eq!(QueueHistory::of(&(10..11), 11, 1, vec![]).steps[0].depth, None);
+        // A longer step has its own depth or none.
+        let steps = steps_of(Grain::Hour, &(1..4), vec![depth(2, 7)]);
+        assert_eq!(
+            steps.iter().map(|step| step.depth.map(|depth| depth.dead)).collect::<Vec<_>>(),
+            [None, Some(7), None]
+        );
+    }
+
+    fn minute(minute: u64, completed: u64) -> HistoryStep {
+        let mut step = HistoryStep { minute, minutes: 1, ..HistoryStep::default() };
+        step.tally.settled[SettledAs::Completed as usize] = completed;
+        step
+    }
+
+    #[test]
+    fn longer_steps_begin_at_their_clock_and_the_last_one_may_go_on() {
+        let minutes: Vec<HistoryStep> = (65..83).map(|at| minute(at, at)).collect();
+        let shown = |step: &HistoryStep| (step.minute, step.minutes, step.tally.of(SettledAs::Completed));
+        let tens: Vec<_> = fold(&minutes, Grain::TenMinutes).iter().map(shown).collect();
+        assert_eq!(tens, [(60, 5, (65..70).sum()), (70, 10, (70..80).sum()), (80, 3, (80..83).sum())]);
+        let hours: Vec<_> = fold(&minutes, Grain::Hour).iter().map(shown).collect();
+        assert_eq!(hours, [(60, 18, (65..83).sum())]);
+    }
+
+    proptest! {
+        #[test]
+        fn minutes_and_longer_steps_meet_without_a_gap(now_ms in 1_700_000_000_000..1_700_700_000_000_u64) {
+            for (grain, count) in [(Grain::TenMinutes, 144), (Grain::Hour, 168)] {
+                let (recent, folded) = spans(now_ms, grain, count);
+                prop_assert_eq!(folded.end * grain.minutes(), recent.start);
+                prop_assert!(recent.end - recent.start <= MAX_MINUTES + 1);
+                // All of them together are as many steps as were asked for, or one more that goes on.
+                let more = (recent.end - recent.start).div_ceil(grain.minutes());
+                let steps = folded.end - folded.start + more;
+                prop_assert!(steps == count || steps == count + 1, "{}", steps);
+                prop_assert!(asked(grain, &folded, true).len() as u64 <= count / grain.in_hash() + 1);
+            }
+        }
+
+        #[test]
+        fn every_hour_is_folded_after_its_end_whatever_minutes_are_missed(
+            start in 10_000..20_000_u64, gaps in prop::collection::vec(1..30_u64, 1..40),
+        ) {
+            let (mut before, mut minute) = (None, start);
+            for gap in gaps {
+                minute += gap;
+                if let Some(hours) = hours_to_fold(before, minute, false) {
+                    prop_assert_eq!(*hours.end(), minute / HOUR);
+                    // It begins with all that has changed since the last time.
+                    let changed = before.unwrap_or(minute - MAX_MINUTES);
+                    prop_assert!(*hours.start() <= changed / HOUR);
+                    prop_assert!(hours.count() <= 4);
+                    before = Some(minute);
+                } else {
+                    prop_assert!(before.is_some_and(|before| minute - before < FOLDED_EVERY));
+                }
+            }
+        }
     }
 }

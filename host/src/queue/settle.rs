@@ -9,20 +9,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use strum::{IntoStaticStr, VariantArray, VariantNames};
 
 use super::attempts::AttemptRecord;
 use super::codec::{self, RawFields, StreamEntry};
 use super::effects::with_effect;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
+use super::kept::{self, MOST_KEPT};
+use super::reason::Reason;
 use super::reply;
 use super::script::{self, Part, ScriptCall};
 use super::server::is_large;
 use super::status::{Status, TaskName};
 use crate::effects::{Effects, FIXED_BYTES, StateChange};
 use crate::field::Field;
-use crate::task::{FailureKind, SettledAs, Task};
+use crate::task::{FailureKind, Task};
 use crate::telemetry::{TRACEPARENT, TraceContext};
 
 /// The most values that one attempt may set to be settled in the short form. One MSET takes those of a whole
@@ -45,33 +46,6 @@ pub enum Settlement {
 pub enum DelayStart {
     Now,
     Enqueueing,
-}
-
-/// Why a task is dead: the values of `tq-reason`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray, VariantNames)]
-#[strum(serialize_all = "kebab-case", const_into_str)]
-pub enum Reason {
-    Rejected,
-    RetriesExhausted,
-    DeferralsExhausted,
-    Crashed,
-    Malformed,
-    FlowFailed,
-    Expired,
-}
-
-impl From<Reason> for SettledAs {
-    fn from(reason: Reason) -> SettledAs {
-        match reason {
-            Reason::Rejected => SettledAs::Rejected,
-            Reason::RetriesExhausted => SettledAs::RetriesExhausted,
-            Reason::DeferralsExhausted => SettledAs::DeferralsExhausted,
-            Reason::Crashed => SettledAs::Crashed,
-            Reason::Malformed => SettledAs::Malformed,
-            Reason::FlowFailed => SettledAs::FlowFailed,
-            Reason::Expired => SettledAs::Expired,
-        }
-    }
 }
 
 /// The task or entry whose attempt is settled.
@@ -124,9 +98,32 @@ pub struct Ending {
     record: Option<Box<AttemptRecord>>,
     /// The bytes of the task's fields, if they are not kept here, but its script tells them to another queue.
     told_bytes: usize,
+    /// Whether its task keeps the fields when it completes, and how large they are.
+    keeps: Option<usize>,
 }
 
 impl Ending {
+    /// Like [`Ending::new`], in a queue whose completed tasks keep their fields, unless these are too large.
+    pub(crate) fn keeping(
+        subject: EndingSubject,
+        settlement: Settlement,
+        plugin: Arc<str>,
+        ran: Option<Duration>,
+        is_known: bool,
+        key: Option<Vec<u8>>,
+    ) -> Ending {
+        let bytes = match &subject {
+            EndingSubject::Task(task) => task.fields.iter().map(Field::bytes).sum(),
+            EndingSubject::Malformed(_) => 0,
+        };
+        if bytes > MOST_KEPT {
+            let ending = Ending::telling(subject, settlement, plugin, ran, is_known, key);
+            return Ending { keeps: Some(bytes), ..ending };
+        }
+        let keeps = Some(bytes);
+        Ending { subject, settlement, plugin, ran, is_known, key, record: None, told_bytes: 0, keeps }
+    }
+
     /// Like [`Ending::new`], in a queue that tells another one of completed tasks.
     pub(crate) fn telling(
         subject: EndingSubject,
@@ -158,7 +155,7 @@ impl Ending {
         {
             task.fields = Vec::new();
         }
-        Ending { subject, settlement, plugin, ran, is_known, key, record: None, told_bytes: 0 }
+        Ending { subject, settlement, plugin, ran, is_known, key, record: None, told_bytes: 0, keeps: None }
     }
 
     /// Adds the record that is kept of the attempt if it does not complete the task.
@@ -190,10 +187,11 @@ impl Ending {
         self.record.as_deref().filter(|_| is_failure)
     }
 
-    /// Whether it is the first attempt of a task that has no status, no other owner, and no key.
+    /// Whether it is the first attempt of a task that has no status, no other owner, and no key, and that
+    /// keeps no fields.
     fn is_plain(&self) -> bool {
         let is_first = matches!(&self.subject, EndingSubject::Task(task) if task.attempt == 1);
-        is_first && !self.is_known && self.key.is_none() && self.ran.is_some()
+        is_first && !self.is_known && self.key.is_none() && self.ran.is_some() && self.keeps.is_none()
     }
 
     /// Whether its effects are only values of the state, few enough to be set with those of others.
@@ -482,7 +480,7 @@ impl Queue {
         match (&ending.settlement, &ending.subject) {
             (Settlement::Complete { result, effects }, EndingSubject::Task(task)) => {
                 let end = ScriptEnd::new(Status::Completed, task.attempt, "");
-                (end, self.completed_fields(task, result.as_ref(), effects.as_deref()))
+                (end, self.completed_fields(ending, task, result.as_ref(), effects.as_deref()))
             }
             (Settlement::Park { delay, from, next_attempt, deferrals, error }, EndingSubject::Task(task)) => {
                 let from_enqueueing = *from == DelayStart::Enqueueing;
@@ -527,6 +525,7 @@ impl Queue {
     /// The fields of the status of a completed task, beside those that each task has.
     fn completed_fields(
         &self,
+        ending: &Ending,
         task: &Task,
         result: Option<&Vec<u8>>,
         effects: Option<&Effects>,
@@ -534,6 +533,12 @@ impl Queue {
         let result = result.map(|result| (b"result".to_vec(), result.clone()));
         let flows = effects.and_then(|effects| TaskName::list(effects.flows()));
         let flows = flows.map(|flows| codec::raw("flows", &flows));
+        let sent = effects.and_then(|effects| TaskName::sent(effects.tasks()));
+        let sent = sent.map(|sent| codec::raw("sent", &sent));
+        let kept = ending.keeps.map(|bytes| match bytes {
+            0..=MOST_KEPT => codec::raw("fields", &kept::write(&task.fields)),
+            bytes => codec::raw("fields_bytes", &bytes),
+        });
         // A producer may have written any text into the field.
         let joins = task.joins.as_ref().filter(|flow| **flow == self.keys.flow(&task.id).about);
         let joins = joins.map(|flow| codec::raw("joins", flow));
@@ -541,7 +546,7 @@ impl Queue {
         let is_linked = |span: &TraceContext| span.sampled && codec::is_child(task);
         let span = codec::last_span(task).filter(|span| is_told || is_linked(span));
         let span = span.map(|span| codec::raw(TRACEPARENT, &span));
-        [result, flows, joins, span].into_iter().flatten().collect()
+        [result, flows, sent, kept, joins, span].into_iter().flatten().collect()
     }
 }
 
@@ -576,15 +581,5 @@ impl AttemptForm {
 
     fn sets_values(self) -> bool {
         matches!(self, AttemptForm::Setter | AttemptForm::SetterWithResult)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_reason_of_a_malformed_entry_has_one_name() {
-        assert_eq!(Reason::Malformed.into_str(), codec::MALFORMED);
     }
 }

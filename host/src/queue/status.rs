@@ -11,9 +11,13 @@ use strum::{EnumString, IntoStaticStr};
 use super::codec;
 use super::error::QueueError;
 use super::handle::Queue;
+use super::kept::{self, KeptFields};
 use super::reply;
 use super::search::Search;
-use crate::effects::Flow;
+use crate::effects::{Flow, OutboxTask};
+
+/// The tasks of an outbox that a status names.
+const MOST_SENT: usize = 20;
 
 /// A task's status, as clients see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, Serialize)]
@@ -52,6 +56,13 @@ impl TaskName {
     pub(super) fn read(text: &str) -> Option<TaskName> {
         let (queue, id) = text.split_once(' ')?;
         Some(TaskName { queue: queue.to_owned(), id: id.to_owned() })
+    }
+
+    /// The first tasks that a handler enqueued, as a field of the status of its task: how many there are, and
+    /// a line for each. None without tasks.
+    pub(super) fn sent(tasks: &[OutboxTask]) -> Option<String> {
+        let lines = tasks.iter().take(MOST_SENT).map(|task| format!("\n{} {}", task.queue, task.id));
+        (!tasks.is_empty()).then(|| lines.fold(tasks.len().to_string(), |all, line| all + &line))
     }
 
     /// Reads what [`TaskName::list`] wrote.
@@ -108,6 +119,10 @@ pub struct TaskStatus {
     pub child_of: Option<String>,
     /// The tasks that join the flows which this task started.
     pub flows: Vec<TaskName>,
+    /// How many tasks its handler enqueued, beside those of flows, and the first ones of them.
+    pub sent: (u64, Vec<TaskName>),
+    /// Its fields, if its queue keeps those of tasks that have completed.
+    pub fields: Option<KeptFields>,
 }
 
 impl TaskStatus {
@@ -131,6 +146,8 @@ impl TaskStatus {
             flow: None,
             child_of: None,
             flows: Vec::new(),
+            sent: (0, Vec::new()),
+            fields: None,
         }
     }
 
@@ -154,6 +171,13 @@ impl TaskStatus {
                 b"duplicate_of" => task.duplicate_of = Some(text()),
                 b"unfinished" => task.unfinished = Some(text()),
                 b"result" => task.result = Some(value),
+                b"fields" => task.fields = kept::read(&value).map(KeptFields::Kept),
+                b"fields_bytes" => task.fields = text().parse().ok().map(KeptFields::TooLarge),
+                b"sent" => {
+                    let text = text();
+                    let (count, names) = text.split_once('\n').unwrap_or_default();
+                    task.sent = (count.parse().unwrap_or(0), TaskName::read_list(names));
+                }
                 b"flows" => task.flows = TaskName::read_list(&text()),
                 b"flow" => task.child_of = text().split_once(' ').map(|(_, flow)| flow.to_owned()),
                 _ => {}

@@ -22,7 +22,7 @@ use strum::{EnumCount as _, VariantArray as _};
 use crate::config::Config;
 use crate::config::model::HistogramForm;
 use crate::plugins::figures::{AttemptCounts, VersionFigures};
-use crate::queue::minutes::{BOUNDS, MAX_VERSIONS, Tally, TimeBuckets, VersionTally};
+use crate::queue::tally::{BOUNDS, MAX_VERSIONS, Tally, TimeBuckets, VersionTally};
 use crate::queue::{Census, Reason};
 use crate::task::{AttemptEnd, SettledAs};
 

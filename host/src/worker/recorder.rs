@@ -6,9 +6,13 @@
 //!
 //!     counts ─▶ difference to the minute before ─▶ a call of tally.lua ─▶ sent until it is answered
 //!
+//! Every ten minutes, and when it stops, a host folds the minutes of its queues into the longer steps of a
+//! day and a week. A host that has a queue's duties does so, which also folds what hosts of other versions
+//! counted.
+//!
 //! A minute ends by Redis's clock, which is asked for once a minute. A queue in which nothing was counted
-//! costs one command when this host takes up its duties. Not here: the form of the history, and reading it
-//! (`queue::minutes`).
+//! costs one command when this host takes up its duties, and one every ten minutes. Not here: the form of the
+//! history, reading it, and how minutes are folded (`queue::minutes`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,8 +24,9 @@ use super::metrics::QueueMetrics;
 use super::workers::QueueBoard;
 use crate::chain::chain;
 use crate::clock::now_ms;
-use crate::queue::minutes::{Depth, MINUTE_MS, Tally, share_hour};
+use crate::queue::minutes::{MINUTE_MS, hours_to_fold, share_hour};
 use crate::queue::script::ScriptCall;
+use crate::queue::tally::{Depth, Tally};
 use crate::queue::{Link, Queue, QueueError, reply};
 
 /// The time between two looks at the clock.
@@ -59,6 +64,8 @@ struct RecordedQueue {
     noted: Option<(u64, Depth)>,
     /// Whether readers see something of this queue. None: this host has not looked.
     has_history: Option<bool>,
+    /// The last minute that this host folded.
+    folded: Option<u64>,
     /// Nothing more can be counted.
     is_gone: bool,
 }
@@ -117,8 +124,61 @@ impl Recorder {
             }
         }
         self.send().await?;
+        if stops {
+            return self.fold(minute, true).await;
+        }
         self.queues.retain(|queue| queue.pending.is_some() || !queue.is_gone);
-        if stops { Ok(()) } else { self.note_depths(minute).await }
+        self.note_depths(minute).await?;
+        self.fold(minute, false).await
+    }
+
+    /// Folds the hours of queues that may have changed since the last time. When the host stops, it does so
+    /// for all queues with a history that it knows of: nobody else may be there.
+    async fn fold(&mut self, minute: u64, stops: bool) -> Result<(), QueueError> {
+        let with_duty = self.with_duty();
+        let mut hours = Vec::new();
+        for queue in &mut self.queues {
+            let is_due = if stops {
+                queue.has_history == Some(true)
+            } else {
+                with_duty.contains(queue.queue.rules.name.as_str())
+            };
+            if let Some(due) = is_due.then(|| hours_to_fold(queue.folded, minute, stops)).flatten() {
+                hours.extend(due.map(|hour| (queue.queue.clone(), hour)));
+                queue.folded = Some(minute);
+            }
+        }
+        for part in hours.chunks(MAX_CALLS) {
+            if let Err(error) = self.fold_hours(part, minute).await {
+                self.queues.iter_mut().for_each(|queue| queue.folded = None);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn fold_hours(&self, hours: &[(Queue, u64)], minute: u64) -> Result<(), QueueError> {
+        let commands: Vec<_> = hours.iter().map(|(queue, hour)| queue.ask_hour(*hour)).collect();
+        let replies = self.link.pipeline("read the history", &commands).await?;
+        let mut calls = Vec::new();
+        for ((queue, hour), reply) in hours.iter().zip(replies) {
+            match reply.and_then(|reply| queue.folded(*hour, minute, reply)) {
+                Ok(folded) => calls.extend(folded),
+                Err(error) if error.may_pass() => return Err(error),
+                // A key of another type is in the way.
+                unread => _ = told(unread.map(drop)),
+            }
+        }
+        for part in calls.chunks(2 * MAX_CALLS) {
+            let replies = self.link.scripts("write the history", part).await?;
+            replies.into_iter().for_each(|reply| _ = told(reply.map(drop)));
+        }
+        Ok(())
+    }
+
+    /// The queues whose duties this host has.
+    fn with_duty(&self) -> HashSet<Arc<str>> {
+        self.board.queues().into_iter().filter(|entry| entry.has_duty()).map(|entry| entry.name).collect()
     }
 
     /// Takes up the queues that are new, and those whose rules have changed.
@@ -141,6 +201,7 @@ impl Recorder {
                 pending: None,
                 noted: None,
                 has_history: None,
+                folded: None,
                 is_gone: false,
             });
         }
@@ -171,13 +232,7 @@ impl Recorder {
     /// Notes how full the queues are whose duties this host has, where that has changed. What a queue still
     /// holds is also noted once an hour, for those who read no further back.
     async fn note_depths(&mut self, minute: u64) -> Result<(), QueueError> {
-        let with_duty: HashSet<Arc<str>> = self
-            .board
-            .queues()
-            .into_iter()
-            .filter(|entry| entry.has_duty())
-            .map(|entry| entry.name)
-            .collect();
+        let with_duty = self.with_duty();
         let (mut counted, mut empty) = (Vec::new(), Vec::new());
         for queue in &mut self.queues {
             if !with_duty.contains(queue.queue.rules.name.as_str()) {

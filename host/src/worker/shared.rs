@@ -142,7 +142,11 @@ impl SharedQueue {
             tracing::debug!(queue, error, "the alias of a delayed task may expire before the task is due");
         }
         let is_told = self.queue.rules.on_end.completed.is_some();
-        let new = if is_told { Ending::telling } else { Ending::new };
+        let new = match self.queue.rules.keeps_fields() {
+            true => Ending::keeping,
+            false if is_told => Ending::telling,
+            false => Ending::new,
+        };
         let key = hold.key().map(<[u8]>::to_vec);
         let ending = new(subject, decision.settlement, plugin, ran, is_known, key);
         if let Some(job) = self.room.job(ending.with_record(record), decision.label, hold).await {

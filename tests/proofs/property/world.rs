@@ -123,6 +123,7 @@ impl World {
             events: 0,
             failed_attempts: 10,
             show: vec![],
+            keep_fields: false,
         };
         let consumers =
             (0..CONSUMERS).map(|n| Consumer { name: format!("c{n}"), held: Vec::new() }).collect();

@@ -158,6 +158,18 @@ try {
   await page.goto(guarded);
   await judge("login");
 
+  // The arrow keys go through the steps of a chart, and each tells its values. Longer steps are judged, too.
+  await page.goto(`${url}queues/mail`);
+  await page.focus(".plot");
+  const readout = () => page.$eval(".readout", (line) => line.textContent);
+  const last = await readout();
+  await page.keyboard.press("ArrowLeft");
+  const before = await readout();
+  const values = /^\d\d:\d\d: [\d,]+ completed, [\d,]+ failed/;
+  if (!values.test(last) || !values.test(before) || last === before) throw new Error(`${last} ${before}`);
+  await page.goto(`${url}queues/mail?range=24h`);
+  await judge("day", false);
+
   // The keyboard reaches the content first, and the switch stops the changes.
   await page.goto(url);
   await page.keyboard.press("Tab");

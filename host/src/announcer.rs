@@ -17,18 +17,25 @@ use crate::admin::Health;
 use crate::builds::short;
 use crate::clock::{ms, now_ms};
 use crate::jobs::JobBell;
+use crate::metrics;
+use crate::operations::history::{completed, failed};
 use crate::operations::jobs::is_under_way;
 use crate::plugins::figures::judged;
 use crate::plugins::{Change, PluginStatus, Plugins};
 use crate::queue::Link;
-use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue, HostVersion};
+use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue, HostVersion, LastMinute};
 use crate::queue::orders;
 use crate::reload::ConfigReloads;
+use crate::sandbox;
 use crate::task::SettledAs;
+use crate::worker::capacity::Capacity;
 use crate::worker::workers::{QueueBoard, QueueEntry};
 
 /// A rate is the mean over this many announcements, which is a minute.
 const RATE_SAMPLES: usize = 20;
+
+/// A host at rest announces nothing new, so its memory is told in steps.
+const MEMORY_STEP: u64 = 16 << 20;
 
 /// A version is judged by its attempts in this time, of which at most this number of samples is kept.
 const WINDOW: Duration = Duration::from_secs(600);
@@ -41,34 +48,33 @@ pub(crate) struct Announcer {
     id: Arc<str>,
     started_at: u64,
     link: Link,
-    plugins: Plugins,
-    health: Health,
-    board: QueueBoard,
-    reloads: ConfigReloads,
+    parts: AnnouncedParts,
     jobs: JobBell,
-    rates: HashMap<Arc<str>, CompletionRate>,
+    rates: HashMap<Arc<str>, AttemptRate>,
     windows: HashMap<(Arc<str>, Arc<str>), AttemptWindow>,
+}
+
+/// The parts of the host that it tells of.
+pub(crate) struct AnnouncedParts {
+    pub plugins: Plugins,
+    pub health: Health,
+    pub board: QueueBoard,
+    pub reloads: ConfigReloads,
+    pub capacity: Capacity,
 }
 
 /// Samples of the judged attempts of a version at the tasks of a queue, and how many of them failed.
 struct AttemptWindow(VecDeque<(Instant, (u64, u64))>);
 
-/// Samples of how many tasks had been completed at what time, oldest first.
+/// Samples of how many attempts had completed their task, and how many had failed, at what time; oldest
+/// first.
 #[derive(Default)]
-struct CompletionRate(VecDeque<(Instant, u64)>);
+struct AttemptRate(VecDeque<(Instant, LastMinute)>);
 
 impl Announcer {
-    pub(crate) fn new(
-        id: Arc<str>,
-        link: Link,
-        plugins: Plugins,
-        health: Health,
-        board: QueueBoard,
-        reloads: ConfigReloads,
-        jobs: JobBell,
-    ) -> Announcer {
+    pub(crate) fn new(id: Arc<str>, link: Link, parts: AnnouncedParts, jobs: JobBell) -> Announcer {
         let (rates, windows) = (HashMap::new(), HashMap::new());
-        Announcer { id, started_at: now_ms(), link, plugins, health, board, reloads, jobs, rates, windows }
+        Announcer { id, started_at: now_ms(), link, parts, jobs, rates, windows }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -84,7 +90,7 @@ impl Announcer {
                     if is_under_way(orders.jobs.values()) {
                         self.jobs.ring();
                     }
-                    self.plugins.order(orders);
+                    self.parts.plugins.order(orders);
                 }
                 Err(error) => tracing::debug!(%error, "could not read the orders of operators"),
             }
@@ -99,14 +105,17 @@ impl Announcer {
     }
 
     fn describe(&mut self) -> HostInfo {
-        let report = self.health.report();
-        let posted = self.board.queues();
+        let report = self.parts.health.report();
+        let posted = self.parts.board.queues();
         self.rates.retain(|name, _| posted.iter().any(|queue| queue.name == *name));
-        let statuses = self.plugins.status();
+        let statuses = self.parts.plugins.status();
         let serving: HashSet<String> = statuses.iter().filter_map(label).collect();
         let mut versions = self.versions(&posted, &serving, Instant::now());
+        let wanted: u64 = posted.iter().map(|queue| u64::from(queue.queue.rules.concurrency)).sum();
         let queues = posted.into_iter().map(|queue| {
-            let completed = queue.metrics.settlements(SettledAs::Completed).get();
+            let tally = queue.metrics.tally();
+            let counted = LastMinute { completed: completed(&tally), failed: failed(&tally) };
+            let (last_minute, rate) = self.rates.entry(queue.name.clone()).or_default().sample(counted);
             let health = report.queues.iter().find(|health| *health.queue == *queue.name);
             HostQueue {
                 name: queue.name.to_string(),
@@ -119,11 +128,12 @@ impl Announcer {
                     .to_owned(),
                 reason: health.filter(|health| !health.ok).and_then(|health| health.reason.clone()),
                 running: queue.running() as u64,
-                completed,
+                completed: counted.completed,
                 retried: queue.metrics.settlements(SettledAs::Retried).get(),
                 dead: queue.metrics.dead(),
                 versions: versions.remove(&queue.name).unwrap_or_default(),
-                rate: self.rates.entry(queue.name).or_default().sample(completed),
+                last_minute,
+                rate,
             }
         });
         HostInfo {
@@ -132,8 +142,12 @@ impl Announcer {
             pid: std::process::id(),
             started_at: self.started_at,
             queues: queues.collect(),
-            config_error: self.reloads.refusal(),
+            config_error: self.parts.reloads.refusal(),
             plugins: statuses.into_iter().map(host_plugin).collect(),
+            configured_at: self.parts.reloads.taken_at(),
+            memory: metrics::resident().map(|bytes| bytes.div_ceil(MEMORY_STEP) * MEMORY_STEP),
+            memory_most: sandbox::machine_memory(),
+            capacity: Some(self.parts.capacity.limit().map_or(wanted, |most| wanted.min(most as u64))),
         }
     }
 
@@ -203,21 +217,24 @@ impl AttemptWindow {
     }
 }
 
-impl CompletionRate {
-    /// Tasks completed per second since the oldest sample.
-    fn sample(&mut self, completed: u64) -> f64 {
+impl AttemptRate {
+    /// The attempts since the oldest sample, and the tasks completed per second since then.
+    fn sample(&mut self, counted: LastMinute) -> (LastMinute, f64) {
         let now = Instant::now();
-        // The queue was removed and added again, so its count began again at 0.
-        if self.0.back().is_some_and(|(_, before)| *before > completed) {
+        // The queue was removed and added again, so its counts began again at 0.
+        if self.0.back().is_some_and(|(_, before)| before.completed > counted.completed) {
             self.0.clear();
         }
-        self.0.push_back((now, completed));
+        self.0.push_back((now, counted));
         if self.0.len() > RATE_SAMPLES {
             self.0.pop_front();
         }
-        let Some((since, before)) = self.0.front() else { return 0.0 };
+        let Some((since, before)) = self.0.front() else { return Default::default() };
+        let completed = counted.completed.saturating_sub(before.completed);
+        let failed = counted.failed.saturating_sub(before.failed);
         let seconds = now.duration_since(*since).as_secs_f64();
-        if seconds > 0.0 { (completed - before) as f64 / seconds } else { 0.0 }
+        let rate = if seconds > 0.0 { completed as f64 / seconds } else { 0.0 };
+        (LastMinute { completed, failed }, rate)
     }
 }
 

@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 
 use crate::admin::tokens::Tokens;
 use crate::admin::{self, AdminState, Health, RefusedTokens};
-use crate::announcer::Announcer;
+use crate::announcer::{AnnouncedParts, Announcer};
 use crate::api::{self, Api, ApiLimits, ApiParts};
 use crate::blobs::Blobs;
 use crate::config::{self, Config};
@@ -175,18 +175,17 @@ impl Host {
             limits: ApiLimits::default(),
             traces: spans.traces.clone(),
         });
-        let _ = served.pages.set(dashboard::router(Dashboard::new(api.clone())));
-        let _ = served.api.set(api::router(api));
-        let announcer = Announcer::new(
-            host_id.clone(),
-            link.clone(),
-            plugins.clone(),
-            health.clone(),
-            workers.board(),
-            reloads.clone(),
-            bell,
-        );
         let alarms = AlarmBoard::default();
+        let _ = served.pages.set(dashboard::router(Dashboard::new(api.clone(), alarms.last())));
+        let _ = served.api.set(api::router(api));
+        let announced = AnnouncedParts {
+            plugins: plugins.clone(),
+            health: health.clone(),
+            board: workers.board(),
+            reloads: reloads.clone(),
+            capacity: capacity.clone(),
+        };
+        let announcer = Announcer::new(host_id.clone(), link.clone(), announced, bell);
         let sources = Sources {
             alarms: alarms.clone(),
             board: workers.board(),

@@ -33,6 +33,7 @@ use crate::worker::capacity::Capacity;
 use crate::worker::workers::QueueBoard;
 pub(crate) use alarms::AlarmBoard;
 use process::Process;
+pub(crate) use process::resident;
 
 /// The parts of the host that have figures.
 pub(crate) struct Sources {

@@ -22,6 +22,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::signal::unix::Signal;
 
 use crate::chain::chain;
+use crate::clock::now_ms;
 use crate::config::{self, BlobStore, Config, QueueRules};
 use crate::descriptors::{self, Scarcity};
 use crate::file::{self, Found, SETTLE, Stamp};
@@ -37,6 +38,7 @@ pub(crate) struct ConfigReloads {
     pub taken: Counter,
     pub refused: Counter,
     refusal: Arc<Mutex<Option<String>>>,
+    taken_at: Arc<Mutex<Option<u64>>>,
     queues: Arc<Mutex<Arc<[QueueRules]>>>,
 }
 
@@ -44,6 +46,11 @@ impl ConfigReloads {
     /// All problems of the file as it is now; `None` while the host runs by the file.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// When a change of the file was taken last, in milliseconds since the Unix epoch.
+    pub(crate) fn taken_at(&self) -> Option<u64> {
+        *self.taken_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The queues that the host runs by now.
@@ -163,6 +170,7 @@ impl Reloader<'_> {
                 let accepted = config.clone();
                 drop(tokio::task::spawn_blocking(move || accepted.keep()));
                 self.reloads.taken.inc();
+                *self.reloads.taken_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now_ms());
                 self.reloads.set_refusal(None);
                 self.take(config).await;
             }

@@ -98,9 +98,14 @@ fn a_list_is_no_body_whatever_is_in_it() {
     let paths: Vec<(&str, String)> = paths
         .flat_map(|(path, item)| ["post", "put"].map(|method| (method, path, item)))
         .filter(|(method, _, item)| takes_body(item, method))
-        .map(|(method, path, _)| (method, path.replace("{queue}", "work").replace("{plugin}", "missing")))
+        .map(|(method, path, _)| {
+            (
+                method,
+                path.replace("{queue}", "work").replace("{plugin}", "missing").replace("{id}", "paused:work"),
+            )
+        })
         .collect();
-    assert_eq!(paths.len(), 11, "{paths:?}");
+    assert_eq!(paths.len(), 12, "{paths:?}");
     let lists = [
         "[]",
         "[null, true]",

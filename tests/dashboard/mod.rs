@@ -3,12 +3,12 @@
 //! Not here: the same in a real browser (`tests/world`).
 
 mod access;
-mod alarms;
 mod copy;
 mod dead;
 mod fields;
 mod history;
 mod hostile;
+mod incidents;
 mod live;
 mod mask;
 mod pages;

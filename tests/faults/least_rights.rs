@@ -230,6 +230,8 @@ fn api_requests(long: &str, echo: &str) -> Vec<(&'static str, &'static str, Vec<
         "/v1/changes",
         "/v1/jobs",
         "/v1/jobs/{id}",
+        "/v1/incidents",
+        "/v1/hosts",
         "/v1/plugins",
         "/v1/events",
     ];
@@ -251,6 +253,7 @@ fn api_requests(long: &str, echo: &str) -> Vec<(&'static str, &'static str, Vec<
         ("POST", "/v1/jobs/{id}/pause", vec![Value::Null]),
         ("POST", "/v1/jobs/{id}/resume", vec![Value::Null]),
         ("DELETE", "/v1/jobs/{id}", vec![Value::Null]),
+        ("POST", "/v1/incidents/{id}/acknowledge", vec![json!({ "for": "1h" })]),
         ("POST", "/v1/plugins/{plugin}/reload", vec![Value::Null]),
         ("POST", "/v1/plugins/{plugin}/rollback", vec![json!({ "version": echo, "why": "a test" })]),
         ("POST", "/v1/plugins/{plugin}/lift", vec![json!({ "version": echo })]),

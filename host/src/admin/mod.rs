@@ -183,7 +183,7 @@ async fn scrape(State(state): State<AdminState>, headers: HeaderMap) -> Result<R
 }
 
 /// The first parts of the paths of the dashboard.
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 13] = [
     "",
     "queues",
     "jobs",
@@ -194,6 +194,9 @@ const PAGES: [&str; 10] = [
     "logout",
     "dashboard.css",
     "dashboard.js",
+    "hosts",
+    "incidents",
+    "favicon.svg",
 ];
 
 /// Whether a path belongs to the dashboard.

@@ -16,6 +16,7 @@ mod dead;
 mod events;
 mod extract;
 pub(crate) mod guard;
+mod incidents;
 mod jobs;
 mod limits;
 mod many;
@@ -77,6 +78,9 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(jobs::get_job, jobs::stop_job))
         .routes(routes!(jobs::pause_job))
         .routes(routes!(jobs::resume_job))
+        .routes(routes!(incidents::list_incidents))
+        .routes(routes!(incidents::acknowledge_incident))
+        .routes(routes!(incidents::list_hosts))
         .routes(routes!(plugins::list_plugins))
         .routes(routes!(plugins::reload_plugin))
         .routes(routes!(plugins::roll_back_plugin))

@@ -63,7 +63,7 @@ impl From<OperationError> for ApiProblem {
             OperationError::Invalid(_) => ProblemCode::Invalid,
             OperationError::NoEvents(_) => ProblemCode::NoEvents,
             OperationError::UnknownPlugin(_) => ProblemCode::UnknownPlugin,
-            OperationError::UnknownJob(_) => ProblemCode::NotFound,
+            OperationError::UnknownJob(_) | OperationError::UnknownIncident(_) => ProblemCode::NotFound,
             OperationError::OutOfReach(_) => ProblemCode::UnknownQueue,
         };
         ApiProblem::new(code, error.to_string())

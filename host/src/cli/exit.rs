@@ -155,6 +155,7 @@ impl From<OperationError> for CommandError {
             | OperationError::NoEvents(_)
             | OperationError::UnknownPlugin(_)
             | OperationError::UnknownJob(_)
+            | OperationError::UnknownIncident(_)
             | OperationError::CancelStopped { .. }
             | OperationError::NotRunning(_)
             | OperationError::OutOfReach(_) => CommandError::Failed(error.into()),

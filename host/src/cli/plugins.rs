@@ -329,6 +329,10 @@ mod tests {
             queues: vec![],
             plugins: vec![active, failed],
             config_error: None,
+            configured_at: None,
+            memory: None,
+            memory_most: None,
+            capacity: None,
         }
     }
 

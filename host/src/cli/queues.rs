@@ -344,7 +344,7 @@ mod tests {
     use super::super::status::tests::rules;
     use super::*;
     use crate::queue::Census;
-    use crate::queue::hosts::HostQueue;
+    use crate::queue::hosts::{HostQueue, LastMinute};
 
     const PLAIN: Paint = Paint { colour: false, width: None };
 
@@ -360,6 +360,7 @@ mod tests {
             retried: 3,
             dead: 1,
             rate: 1.25,
+            last_minute: LastMinute::default(),
             versions: Vec::new(),
         };
         HostInfo {
@@ -370,6 +371,10 @@ mod tests {
             queues: vec![queue],
             plugins: vec![],
             config_error: None,
+            configured_at: None,
+            memory: None,
+            memory_most: None,
+            capacity: None,
         }
     }
 

@@ -22,7 +22,7 @@ use crate::operations::{
 };
 use crate::queue::attempts::FailedAttempt;
 use crate::queue::census::Consumer;
-use crate::queue::hosts::{HostChange, HostInfo, HostPlugin, HostQueue};
+use crate::queue::hosts::{HostChange, HostInfo, HostPlugin, HostQueue, LastMinute};
 use crate::queue::{Census, Status};
 
 /// A long time ago, and now.
@@ -69,6 +69,7 @@ fn hosts() -> Vec<HostInfo> {
         retried: u64::MAX,
         dead: u64::MAX,
         rate: 1e12,
+        last_minute: LastMinute::default(),
         versions: Vec::new(),
     };
     let change = HostChange {
@@ -111,6 +112,10 @@ fn hosts() -> Vec<HostInfo> {
         queues: vec![queue],
         plugins: vec![plugin],
         config_error: None,
+        configured_at: None,
+        memory: None,
+        memory_most: None,
+        capacity: None,
     };
     vec![host]
 }

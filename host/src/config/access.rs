@@ -30,8 +30,21 @@ const MAX_BASE_PATH: usize = 100;
 const TAKEN: [&str; 4] = ["token", "read_token", "anybody", "nobody"];
 const WAY_OUT: &str = "`tqhost token` prints a token and its hash";
 /// The first parts of the host's own paths: below one of them, a path could mean two things.
-const OWN_PATHS: [&str; 11] =
-    ["livez", "readyz", "metrics", "v1", "queues", "jobs", "plugins", "changes", "search", "login", "logout"];
+const OWN_PATHS: [&str; 13] = [
+    "livez",
+    "readyz",
+    "metrics",
+    "v1",
+    "queues",
+    "jobs",
+    "plugins",
+    "hosts",
+    "incidents",
+    "changes",
+    "search",
+    "login",
+    "logout",
+];
 
 /// The named tokens. `known` are the tokens in clear, each with its key.
 pub(super) fn tokens(table: &Table, known: [(&str, Option<&Secret>); 2]) -> Vec<NamedToken> {

@@ -87,6 +87,7 @@
 
   const put = (text) => {
     const page = new DOMParser().parseFromString(text, "text/html");
+    document.title = page.title;
     for (const part of parts()) {
       const fresh = page.querySelector('[data-live="' + part.dataset.live + '"]');
       if (!fresh || isInUse(part) || sent.get(part.dataset.live)?.isEqualNode(fresh)) continue;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::body::to_bytes;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{self, ORIGIN};
-use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
@@ -31,12 +31,16 @@ use crate::admin::{self, ProxiedUser, audit, roles};
 use crate::api::guard::{TIME, timed_out};
 use crate::api::naming;
 
+/// The number of incidents in the title of a page is not older than this.
+const TITLE_MS: u64 = 60_000;
 /// The most bytes of a form.
 const MAX_FORM: usize = 1 << 20;
 /// How long a form may take to come.
 const FORM_TIME: Duration = Duration::from_secs(5);
 /// The paths that are open without a session.
-const OPEN: [&str; 3] = ["/login", "/dashboard.css", "/dashboard.js"];
+const OPEN: [&str; 4] = ["/login", "/dashboard.css", "/dashboard.js", "/favicon.svg"];
+/// A page that is not there at present comes back by itself after this number of seconds.
+const AGAIN: &str = "5";
 
 const HEADERS: [(HeaderName, &str); 5] = [
     (
@@ -87,8 +91,13 @@ async fn read(dashboard: &Dashboard, mut request: Request, next: Next) -> Respon
         Ok(PageCaller::Stranger(_)) => return Redirect::to(&login_path(&request)).into_response(),
         Err(problem) => return problem.into_response(),
     };
-    request.extensions_mut().insert(visitor);
-    limited(dashboard, request, next).await
+    let open = dashboard.last.open(TITLE_MS);
+    request.extensions_mut().insert(Visitor { open, ..visitor });
+    let mut response = limited(dashboard, request, next).await;
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(header::REFRESH, HeaderValue::from_static(AGAIN));
+    }
+    response
 }
 
 /// Answers with the stream of a page. Only somebody who may look at pages gets one of the places.

@@ -7,14 +7,10 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::session::{FORM_TOKEN, Visitor};
 use super::text::{data, data_or_none};
-use super::values::{Values, dead_path, plugin_path, queue_path, task_path};
+use super::values::{Values, task_path};
 use crate::admin::base_path::at;
 use crate::operations::TaskSample;
-use crate::operations::alarms::{Alarm, AlarmSubject};
 use crate::operations::state_words;
-
-/// The most alarms on a page.
-const ALARMS: usize = 30;
 
 /// A page that a visitor sees.
 pub(super) fn page(visitor: &Visitor, title: &str, main: &Markup) -> Response {
@@ -29,8 +25,13 @@ pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Ma
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (title) " – tqhost" }
-                link rel="icon" href="data:,";
+                title {
+                    @if let Some(open) = visitor.map(|visitor| visitor.open).filter(|open| *open > 0) {
+                        "(" (open) ") "
+                    }
+                    (title) " – tqhost"
+                }
+                link rel="icon" type="image/svg+xml" href=(at("/favicon.svg"));
                 link rel="stylesheet" href=(at("/dashboard.css"));
                 script src=(at("/dashboard.js")) defer {}
             }
@@ -41,6 +42,7 @@ pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Ma
                         span.name { "tqhost" }
                         a href=(at("/")) { "Overview" }
                         a href=(at("/plugins")) { "Plugins" }
+                        a href=(at("/hosts")) { "Hosts" }
                         a href=(at("/jobs")) { "Jobs" }
                         a href=(at("/changes")) { "Changes" }
                     }
@@ -148,38 +150,6 @@ pub(super) fn state(text: &str) -> Markup {
     html! { span class={ "state " (kind) } { (state_words(text)) } }
 }
 
-pub(super) fn alarm_list(alarms: &[Alarm], empty: &str) -> Markup {
-    html! {
-        @if alarms.is_empty() {
-            p.quiet { (empty) }
-        } @else {
-            ul.alarms {
-                @for alarm in alarms.iter().take(ALARMS) {
-                    li class=[alarm.is_urgent.then_some("urgent")] {
-                        strong { @if alarm.is_urgent { "Act now: " } @else { "Look: " } }
-                        (subject(&alarm.about)) " "
-                        (data(&alarm.what)) " " span.way-out { (alarm.way_out) }
-                    }
-                }
-            }
-            @if alarms.len() > ALARMS { p.note { "There are " (alarms.len() - ALARMS) " more." } }
-        }
-    }
-}
-
-fn subject(about: &AlarmSubject) -> Markup {
-    html! {
-        @match about {
-            AlarmSubject::Queue(name) => a href=(queue_path(name)) { "queue " (data(name)) },
-            AlarmSubject::Dead(name) => a href=(dead_path(name)) { "dead letters of " (data(name)) },
-            AlarmSubject::Plugin(name) => a href=(plugin_path(name)) { "plugin " (data(name)) },
-            AlarmSubject::Hosts => "hosts",
-            AlarmSubject::Redis => "Redis",
-        }
-        ":"
-    }
-}
-
 /// Tells what the change has done that led to this page. Only these words are shown, whatever the address
 /// says.
 pub(super) fn done(values: &Values) -> Markup {
@@ -199,6 +169,8 @@ pub(super) fn done(values: &Values) -> Markup {
              back to, the queues of the plugin wait."
         }
         Some("lifted") => "The version may run again: hosts that have its file take it within seconds.",
+        Some("acknowledged") => "The incident is acknowledged, on all hosts.",
+        Some("reopened") => "The incident is open again.",
         Some("logged-out") => "You are logged out.",
         _ => return html! {},
     };

@@ -6,7 +6,8 @@
 //! HTML. Every page reads and acts without JavaScript; the script only puts in place what has changed, from a
 //! stream of the same page (`live`).
 //!
-//!     GET  /                                overview, with alarms
+//!     GET  /                                overview, with incidents
+//!     GET  /hosts                           hosts that run, and those that ended without a word
 //!     GET  /queues/{q}                      a queue: figures, tasks by state, hosts
 //!     GET  /queues/{q}/drain                how many tasks a drain is for
 //!     GET  /queues/{q}/tasks/{id}           a task
@@ -31,6 +32,8 @@ mod enqueue;
 mod export;
 mod flow;
 mod guard;
+mod hosts;
+mod incidents;
 mod jobs;
 mod layout;
 mod limits;
@@ -65,6 +68,8 @@ pub(crate) use state::Dashboard;
 pub(crate) fn router(dashboard: Dashboard) -> Router {
     Router::new()
         .route("/", get(overview::show))
+        .route("/hosts", get(hosts::show))
+        .route("/incidents/{id}/acknowledge", post(incidents::acknowledge))
         .route("/plugins", get(plugins::show))
         .route("/plugins/{plugin}", get(plugin::show))
         .route("/plugins/{plugin}/reload", post(orders::reload))
@@ -97,6 +102,7 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/logout", post(login::logout))
         .route("/dashboard.css", get(async || asset("text/css", include_str!("dashboard.css"))))
         .route("/dashboard.js", get(async || asset("text/javascript", include_str!("dashboard.js"))))
+        .route("/favicon.svg", get(async || asset("image/svg+xml", include_str!("favicon.svg"))))
         .fallback(no_such_page)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn_with_state(dashboard.clone(), guard::guard))

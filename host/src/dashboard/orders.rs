@@ -65,7 +65,8 @@ pub(super) async fn confirm_rollback(
     };
     let why = html! {
         label for="why" { "Why" }
-        input id="why" name="why" required maxlength="200" aria-describedby="why-note";
+        input id="why" name="why" required maxlength="200" value=[values.get("why")]
+            aria-describedby="why-note";
         p.note id="why-note" { "Hosts show it." }
     };
     Ok(confirm(&visitor, &name, "Roll back", &view, &told, &why))

@@ -1,21 +1,30 @@
-//! The overview: alarms in words, and a line for each queue.
+//! The overview: incidents, and a line for each queue. While Redis is away: what this host saw last.
 
 use axum::Extension;
 use axum::extract::State;
+use axum::http::header::RETRY_AFTER;
 use axum::response::Response;
 use maud::{Markup, html};
 
 use super::chart::{Bar, sparkline};
-use super::layout::{alarm_list, done, page, state, table};
+use super::incidents;
+use super::layout::{done, page, state, table};
 use super::problem::PageProblem;
 use super::queue_history::{percent, percentiles, sparkline_words};
 use super::session::Visitor;
 use super::state::Dashboard;
-use super::text::{NONE, age_or_none, data, plural};
+use super::text::{NONE, age_or_none, data, moment, plural};
 use super::values::{Values, dead_path, queue_path};
+use crate::admin::base_path::at;
+use crate::admin::problem::ProblemCode;
+use crate::clock::now_ms;
 use crate::operations::history::{LATELY, Lately, completed, failed};
-use crate::operations::{Overview, QueueView, overview};
+use crate::operations::{Overview, QueueView, SeenOverview};
 use crate::queue::minutes::QueueHistory;
+
+/// After how many seconds a page without Redis may be asked for again.
+const RETRY: u32 = 2;
+const QUIET: &str = "Nothing is wrong, as far as the figures below tell.";
 
 const COLUMNS: [&str; 14] = [
     "Queue",
@@ -40,31 +49,73 @@ pub(super) async fn show(
     values: Values,
 ) -> Result<Response, PageProblem> {
     let api = &dashboard.api;
-    let Overview { hosts, queues, failed, histories, lately, alarms } =
-        overview(&api.queues(), api.link().await?).await?;
-    let rows = html! {
-        @for (at, queue) in queues.iter().enumerate() {
-            (row(at, queue, histories.get(&queue.queue), lately.get(&queue.queue)))
+    let looked = async { Ok(dashboard.last.look(&api.queues(), api.link().await?).await?) };
+    match looked.await {
+        Ok(seen) => {
+            let visitor = Visitor { open: seen.open(), ..visitor.0 };
+            let main = html! {
+                h1 { "Overview" }
+                (done(&values))
+                (incidents::section(&visitor, &seen.incidents, QUIET))
+                (queues(&seen))
+            };
+            Ok(page(&visitor, "Overview", &main))
         }
+        Err(problem) => before(&dashboard, &visitor, problem),
+    }
+}
+
+/// What this host saw last, while Redis is away.
+fn before(dashboard: &Dashboard, visitor: &Visitor, problem: PageProblem) -> Result<Response, PageProblem> {
+    let is_away = problem.0.code == ProblemCode::RedisUnavailable;
+    let Some(SeenOverview { at_ms, overview }) = dashboard.last.seen().filter(|_| is_away) else {
+        return Err(problem);
     };
     let main = html! {
         h1 { "Overview" }
-        (done(&values))
-        section aria-labelledby="alarms" data-live="alarms" {
-            h2 id="alarms" { "Alarms" }
-            (alarm_list(&alarms, "Nothing is wrong, as far as the figures below tell."))
-        }
-        section aria-labelledby="queues" data-live="queues" {
-            h2 id="queues" { "Queues" }
-            p.note {
-                (plural((queues.len() + failed.len()) as u64, "queue")) " in the configuration of this host, "
-                (plural(hosts.len() as u64, "running host")) ". Errors and times are of the last "
-                (LATELY) " minutes."
+        section.incidents aria-labelledby="incidents" data-live="incidents" {
+            h2 id="incidents" { "Redis does not answer" }
+            ul.alarms {
+                li.urgent {
+                    p role="alert" {
+                        strong { "Act now: " } "Redis: " (data(&problem.0.detail)) ". "
+                        span.way-out { "Start it, or repair the way to it. Hosts go on when it answers." }
+                    }
+                    p.note {
+                        "The queues are shown as they were at " (moment(Some(at_ms), now_ms()))
+                        ", with " (plural(overview.open() as u64, "open incident"))
+                        ". This page comes back by itself."
+                    }
+                }
             }
-            (table("Queues", &COLUMNS, &rows))
+        }
+        (queues(&overview))
+    };
+    let mut response = page(visitor, "Redis does not answer", &main);
+    *response.status_mut() = problem.0.code.status();
+    response.headers_mut().insert(RETRY_AFTER, RETRY.into());
+    response.extensions_mut().insert(problem.0.code);
+    Ok(response)
+}
+
+fn queues(seen: &Overview) -> Markup {
+    let Overview { hosts, queues, failed, histories, lately, .. } = seen;
+    let rows = html! {
+        @for (place, queue) in queues.iter().enumerate() {
+            (row(place, queue, histories.get(&queue.queue), lately.get(&queue.queue)))
         }
     };
-    Ok(page(&visitor, "Overview", &main))
+    html! {
+        section aria-labelledby="queues" data-live="queues" {
+            h2 id="queues" { "Queues" }
+            (table("Queues", &COLUMNS, &rows))
+            p.note {
+                (plural((queues.len() + failed.len()) as u64, "queue")) " in the configuration of this host, "
+                a href=(at("/hosts")) { (plural(hosts.len() as u64, "running host")) }
+                ". Errors and times are of the last " (LATELY) " minutes."
+            }
+        }
+    }
 }
 
 /// `at` is the place of the queue in the list.

@@ -43,10 +43,16 @@ impl From<QueueError> for PageProblem {
 impl IntoResponse for PageProblem {
     fn into_response(self) -> Response {
         let PageProblem(ApiProblem { code, detail }) = self;
-        let title = code.status().canonical_reason().unwrap_or("Error");
+        let title = match code {
+            ProblemCode::RedisUnavailable => "Redis does not answer",
+            code => code.status().canonical_reason().unwrap_or("Error"),
+        };
         let main = html! {
             h1 { (title) }
             p role="alert" { (detail) }
+            @if code.status() == StatusCode::SERVICE_UNAVAILABLE {
+                p.note { "A page that only shows something comes back by itself." }
+            }
             p { a href=(at("/")) { "To the overview" } }
         };
         let page = Html(layout::frame(None, title, &main).into_string());

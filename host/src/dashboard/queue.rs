@@ -10,7 +10,7 @@ use axum::extract::{Path, State};
 use axum::response::{Redirect, Response};
 use maud::{Markup, html};
 
-use super::layout::{alarm_list, button, done, form_token, page, shown, state, table};
+use super::layout::{button, done, form_token, page, shown, state, table};
 use super::orders::operator;
 use super::problem::{PageProblem, invalid};
 use super::queue_history::{self, ShownHistory};
@@ -18,7 +18,7 @@ use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, age, age_or_none, data, data_or_none, moment, version};
 use super::values::{Values, dead_path, link, plugin_path, queue_path, task_path};
-use super::{enqueue, limits};
+use super::{enqueue, incidents, limits};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::builds::Builds;
@@ -26,8 +26,8 @@ use crate::chain::chain;
 use crate::clock::now_ms;
 use crate::config::QueueRules;
 use crate::config::units::parse_duration;
-use crate::operations::alarms::alarms;
 use crate::operations::history::{HistoryView, Lately, OVERVIEW, history, in_range};
+use crate::operations::incidents::of_queue;
 use crate::operations::marks::{self, HistoryMark};
 use crate::operations::{
     self, ListRequest, ListedTask, OperationError, Pausing, QueueView, TaskList, known_builds,
@@ -73,7 +73,7 @@ pub(super) async fn show(
         Err(error) if error.is_connection() => return Err(error.into()),
         history => history.map_err(|error| chain(&error)),
     };
-    let lately = history.iter().map(|history| (name.clone(), Lately::of(history))).collect();
+    let lately = history.as_ref().ok().map(Lately::of);
     let range = chosen_range(&values)?;
     let history = match (range, history) {
         (HistoryRange::Hour, history) => history,
@@ -82,17 +82,7 @@ pub(super) async fn show(
     let builds = known_builds(&hosts);
     let history = history.map(|history| HistoryView::of(&name, &history, &builds));
     let marks = marks(&queue, &hosts, &history).await;
-    let about = std::slice::from_ref(&view);
-    let alarms: Vec<_> = alarms(about, &hosts, &[], &lately, &[])
-        .into_iter()
-        .filter(|alarm| {
-            use operations::alarms::AlarmSubject as About;
-            match &alarm.about {
-                About::Plugin(plugin) => *plugin == view.plugin,
-                About::Queue(_) | About::Dead(_) | About::Hosts | About::Redis => true,
-            }
-        })
-        .collect();
+    let found = of_queue(&queue.link, &view, &hosts, lately.as_ref()).await?;
     let announced = hosts::announced_ago(&queue.link, view.hosts.iter().map(|on| on.host.as_str())).await?;
     let path = queue_path(&name);
     let main = html! {
@@ -105,8 +95,8 @@ pub(super) async fn show(
             @if let Some(limits) = &view.limits {
                 p.note { "Limited to " (data(&limits.told(now_ms()))) "." }
             }
-            (alarm_list(&alarms, "No alarm about this queue."))
         }
+        (incidents::section(&visitor, &found, "No incident of this queue."))
         @if visitor.may_change() {
             div.actions data-live="actions" {
                 @if !view.paused { (pause_form(&visitor, &path)) }

@@ -103,6 +103,15 @@ pub(super) fn moment(ms: Option<u64>, now_ms: u64) -> Markup {
     }
 }
 
+/// A moment as a time of day, with its date if it is older than most of a day.
+pub(super) fn clock(ms: u64, now_ms: u64) -> Markup {
+    let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let Some(time) = time else { return html! { (NONE) } };
+    let is_old = now_ms.saturating_sub(ms) > 20 * 3_600_000;
+    let format = if is_old { "%Y-%m-%d %H:%M UTC" } else { "%H:%M:%S UTC" };
+    html! { time datetime=(time.to_string()) { (time.strftime(format).to_string()) } }
+}
+
 /// A version with its plugin: its label, where hosts know it, and the first digits.
 pub(super) fn version(text: Option<&str>, builds: &Builds) -> Markup {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return html! { (NONE) } };
@@ -128,9 +137,11 @@ pub(super) fn timestamp(ms: u64) -> String {
     time.map_or_else(String::new, |time| time.to_string())
 }
 
-/// Bytes in MiB or KiB.
+/// Bytes in GiB, MiB or KiB.
 pub(super) fn size(bytes: u64) -> String {
-    if bytes >= 1 << 20 {
+    if bytes >= 1 << 30 {
+        format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+    } else if bytes >= 1 << 20 {
         format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
     } else {
         format!("{} KiB", bytes.div_ceil(1 << 10))

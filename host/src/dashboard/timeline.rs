@@ -11,6 +11,7 @@ use crate::clock::now_ms;
 use crate::config::QueueRules;
 use crate::operations::{AttemptView, TaskView};
 use crate::queue::Status;
+use crate::queue::attempts::LOST;
 
 /// Characters of an error that stand in the line of its attempt; a longer one has a block of its own.
 const IN_LINE: usize = 200;
@@ -36,7 +37,7 @@ pub(super) fn section(task: &TaskView, rules: &QueueRules, builds: &Builds) -> M
             } @else {
                 p.note {
                     "The last " (rules.failed_attempts) " attempts that failed are kept, with the end of \
-                     their log. Deferrals are not, and neither are attempts that ended with their host."
+                     their log, and those that ended with their host. Deferrals are not."
                 }
             }
         }
@@ -97,6 +98,9 @@ fn parts(parts: &TimeParts) -> Markup {
 }
 
 fn attempt(failed: &AttemptView, now: u64, builds: &Builds) -> Markup {
+    if failed.outcome == LOST {
+        return lost(failed, now, builds);
+    }
     let AttemptView { attempt, outcome, error, log, .. } = failed;
     let is_long = error.chars().count() > IN_LINE || error.contains('\n');
     html! {
@@ -121,6 +125,19 @@ fn attempt(failed: &AttemptView, now: u64, builds: &Builds) -> Markup {
                     (block(log, &format!("Log of attempt {attempt}")))
                 }
             }
+        }
+    }
+}
+
+/// An attempt that ended with its host. It is not charged, so the next one has the same number.
+fn lost(attempt: &AttemptView, now: u64, builds: &Builds) -> Markup {
+    html! {
+        li {
+            strong { "Attempt " (attempt.attempt) } " " span.state.odd { "lost" }
+            " when host " (data_or_none(Some(&attempt.consumer))) " died or fell silent at "
+            (moment(Some(attempt.finished_at), now))
+            @if attempt.duration_ms > 0 { ", ran for " (age(attempt.duration_ms)) }
+            @if !attempt.plugin.is_empty() { div { "Version " (version(Some(&attempt.plugin), builds)) } }
         }
     }
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::operations::alarms::{Alarm, AlarmSubject};
-use crate::operations::overview;
+use crate::operations::LastOverview;
+use crate::operations::incidents::Incident;
 use crate::queue::Link;
 use crate::reload::ConfigReloads;
 
@@ -31,6 +31,7 @@ pub(crate) struct AlarmBoard(Arc<Board>);
 struct Board {
     counts: Mutex<Counts>,
     asked: Notify,
+    last: LastOverview,
 }
 
 impl AlarmBoard {
@@ -38,8 +39,8 @@ impl AlarmBoard {
     pub(crate) async fn run(self, reloads: ConfigReloads, link: Link, stop: CancellationToken) {
         let looking = async {
             loop {
-                let counts = match overview(&reloads.queues(), &link).await {
-                    Ok(seen) => count(&seen.alarms),
+                let counts = match self.0.last.look(&reloads.queues(), &link).await {
+                    Ok(seen) => count(&seen.incidents),
                     Err(error) => {
                         tracing::debug!(%error, "could not look for alarms");
                         Counts::from([(("redis-away", String::new(), "urgent"), 1)])
@@ -53,6 +54,11 @@ impl AlarmBoard {
         stop.run_until_cancelled(looking).await;
     }
 
+    /// What it saw last.
+    pub(crate) fn last(&self) -> LastOverview {
+        self.0.last.clone()
+    }
+
     pub(super) fn note(&self, counts: Counts) {
         *self.0.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
@@ -64,14 +70,11 @@ impl AlarmBoard {
     }
 }
 
-fn count(alarms: &[Alarm]) -> Counts {
+fn count(incidents: &[Incident]) -> Counts {
     let mut counts = Counts::new();
-    for alarm in alarms {
-        let queue = match &alarm.about {
-            AlarmSubject::Queue(name) | AlarmSubject::Dead(name) => name.clone(),
-            AlarmSubject::Plugin(_) | AlarmSubject::Hosts | AlarmSubject::Redis => String::new(),
-        };
+    for alarm in incidents.iter().flat_map(Incident::alarms) {
         let severity = if alarm.is_urgent { "urgent" } else { "look" };
+        let queue = alarm.queue.clone().unwrap_or_default();
         *counts.entry((alarm.kind, queue, severity)).or_default() += 1;
     }
     counts

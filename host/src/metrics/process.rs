@@ -53,6 +53,12 @@ impl Collector for Process {
     }
 }
 
+/// The memory of this process in RAM, in bytes.
+pub(crate) fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    field(&status, "VmRSS").map(|kib| kib as u64 * 1024)
+}
+
 fn one(out: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: &impl EncodeMetric) -> fmt::Result {
     value.encode(out.encode_descriptor(name, help, None, value.metric_type())?)
 }

@@ -38,6 +38,7 @@ pub(crate) enum ChangeKind {
     Lift,
     Reload,
     Deploy,
+    Acknowledge,
 }
 
 /// A change that somebody has made. The names are stable.

@@ -16,6 +16,8 @@ pub(crate) enum OperationError {
     UnknownPlugin(String),
     #[error("{0}")]
     UnknownJob(String),
+    #[error("{0}")]
+    UnknownIncident(String),
     /// The task has ended, so it cannot be cancelled or told to run.
     #[error("{0}")]
     HasEnded(String),

@@ -114,7 +114,16 @@ pub(crate) struct Lately {
     pub counted: SpanView,
     /// Tasks that ended in the last [`SILENT`] minutes.
     pub finished: u64,
+    /// When the minutes began in each of which more than [`FAILING`] of the attempts failed, up to now;
+    /// minutes without attempts between them count as such. Milliseconds since the Unix epoch.
+    pub failing_since_ms: Option<u64>,
+    /// When the minutes began at whose ends there were dead letters, up to now. None: there are none, or
+    /// there were some when the history begins.
+    pub dead_since_ms: Option<u64>,
 }
+
+/// A minute in which a larger part of the attempts failed is a failing one.
+const FAILING: f64 = 0.1;
 
 /// Whether a settlement in this way is a failure.
 fn fails(outcome: SettledAs) -> bool {
@@ -237,8 +246,23 @@ impl Lately {
         Lately {
             counted: SpanView::of(&lately, LATELY as u64),
             finished: completed(&last) + dead(&last) + last.of(SettledAs::Cancelled),
+            failing_since_ms: failing_since(&history.steps),
+            dead_since_ms: dead_since(&history.steps),
         }
     }
+}
+
+fn failing_since(steps: &[HistoryStep]) -> Option<u64> {
+    let part = |step: &HistoryStep| SpanView::of(&step.tally, step.minutes).error_rate;
+    let judged = steps.iter().rev().filter_map(|step| Some((step, part(step)?)));
+    let failing = judged.take_while(|(_, part)| *part > FAILING);
+    failing.last().map(|(step, _)| step.minute * MINUTE_MS)
+}
+
+fn dead_since(steps: &[HistoryStep]) -> Option<u64> {
+    let has_dead = |step: &HistoryStep| step.depth.is_some_and(|depth| depth.dead > 0);
+    let before = steps.iter().rposition(|step| !has_dead(step))?;
+    steps.get(before + 1).map(|step| step.minute * MINUTE_MS)
 }
 
 /// The last `count` minutes of a queue: at most [`minutes::MAX_MINUTES`].
@@ -327,6 +351,32 @@ mod tests {
         let lately = Lately::of(&history(&minutes));
         assert_eq!((lately.counted.completed, lately.finished), (35, 5));
         assert_eq!(Lately::of(&QueueHistory::default()), Lately::default());
+    }
+
+    #[test]
+    fn failures_and_dead_letters_began_in_a_minute() {
+        let failed = |count| vec![(SettledAs::Completed, 90), (SettledAs::Retried, count)];
+        let since = |minutes: &[Vec<(SettledAs, u64)>]| {
+            let minutes: Vec<&[_]> = minutes.iter().map(Vec::as_slice).collect();
+            Lately::of(&history(&minutes)).failing_since_ms.map(|ms| ms / MINUTE_MS)
+        };
+        // Nothing failed, or nothing is there any more that did.
+        assert_eq!(since(&[]), None);
+        assert_eq!(since(&[failed(50), failed(10)]), None);
+        // The first of those that fail; a minute without an attempt does not end them.
+        assert_eq!(since(&[failed(50), failed(0), failed(20), vec![], failed(30), vec![]]), Some(102));
+        let dead = |counts: &[u64]| {
+            let depth = |dead| Depth { queued: 0, running: 0, delayed: 0, held: 0, dead, oldest_ms: None };
+            let minute = |(number, dead): (u64, &u64)| Minute {
+                number,
+                depth: Some(depth(*dead)),
+                ..Minute::default()
+            };
+            let minutes = (100..).zip(counts).map(minute).collect();
+            Lately::of(&QueueHistory { minutes }).dead_since_ms.map(|ms| ms / MINUTE_MS)
+        };
+        assert_eq!((dead(&[]), dead(&[0, 0]), dead(&[3, 4])), (None, None, None));
+        assert_eq!((dead(&[3, 0, 4, 5]), dead(&[0, 1])), (Some(102), Some(101)));
     }
 
     #[test]

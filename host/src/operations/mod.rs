@@ -23,6 +23,7 @@ mod fields;
 mod find;
 mod groups;
 pub(crate) mod history;
+pub(crate) mod incidents;
 pub(crate) mod jobs;
 mod json;
 mod letters;
@@ -64,7 +65,7 @@ pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
 pub(crate) use orders::{
     OrderView, ReloadView, lift, lift_preview, reload, reload_preview, withdraw, withdraw_preview,
 };
-pub(crate) use overview::{Overview, overview};
+pub(crate) use overview::{LastOverview, Overview, SeenOverview, overview};
 pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, known_builds, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, counted, queue_views, state_words};

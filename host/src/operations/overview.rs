@@ -1,40 +1,111 @@
-//! All queues at once, with their last hour and every alarm: for the overview, and for scrapes.
+//! All queues at once, with their last hour and every incident: for the overview, for the API and for scrapes.
 //!
-//! Not here: what is an alarm (`alarms`).
+//! Not here: what is an incident (`incidents`, `alarms`).
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::alarms::{Alarm, about_lost, alarms};
+use super::alarms::{AlarmSources, alarms};
 use super::history::{Lately, histories};
+use super::incidents::{self, Incident, Surroundings};
 use super::queues::{QueueView, counted};
-use crate::clock::now_ms;
+use crate::clock;
 use crate::config::QueueRules;
-use crate::queue::hosts::{self, HostInfo};
+use crate::queue::hosts::{self, HostInfo, LostHost};
 use crate::queue::minutes::QueueHistory;
 use crate::queue::upkeep::dangers;
 use crate::queue::{Link, QueueError};
 
 /// All queues as they are now, and what is wrong with them.
+#[derive(Default)]
 pub(crate) struct Overview {
     pub hosts: Vec<HostInfo>,
+    /// The hosts that ended without a word within the last hour.
+    pub lost: Vec<LostHost>,
     pub queues: Vec<QueueView>,
     /// The queues that cannot be counted, each with the error.
     pub failed: Vec<(String, String)>,
     pub histories: BTreeMap<String, QueueHistory>,
     pub lately: BTreeMap<String, Lately>,
-    /// The urgent ones first.
-    pub alarms: Vec<Alarm>,
+    /// The urgent ones first, and of these the newest.
+    pub incidents: Vec<Incident>,
+}
+
+impl Overview {
+    /// How many incidents nobody has acknowledged.
+    pub(crate) fn open(&self) -> usize {
+        self.incidents.iter().filter(|incident| incident.is_open()).count()
+    }
 }
 
 pub(crate) async fn overview(chosen: &[QueueRules], link: &Link) -> Result<Overview, QueueError> {
-    let now_ms = now_ms();
+    let now_ms = link.now_ms().await?;
     let hosts = hosts::list_known(link).await?;
     let (queues, failed) = counted(chosen, link, &hosts, now_ms).await?;
     let histories = histories(chosen, link).await?;
     let lately: BTreeMap<String, Lately> =
         histories.iter().map(|(name, history)| (name.clone(), Lately::of(history))).collect();
-    let mut alarms = alarms(&queues, &hosts, &failed, &lately, &dangers(link).await);
-    about_lost(&hosts::lost(link, now_ms).await?, now_ms, &mut alarms);
-    alarms.sort_by_key(|alarm| !alarm.is_urgent);
-    Ok(Overview { hosts, queues, failed, histories, lately, alarms })
+    let lost = hosts::lost(link, now_ms).await?;
+    let dangers = dangers(link).await;
+    let sources = AlarmSources {
+        queues: &queues,
+        hosts: &hosts,
+        lost: &lost,
+        failed: &failed,
+        lately: Some(&lately),
+        dangers: &dangers,
+        now_ms,
+    };
+    let (noted, changes) = Surroundings::read(link, now_ms).await?;
+    let around = Surroundings {
+        queues: &queues,
+        hosts: &hosts,
+        lost: &lost,
+        changes: &changes,
+        notes: &noted,
+        now_ms,
+    };
+    let incidents = incidents::of(alarms(&sources), &around);
+    incidents::note(link, &incidents, &noted, now_ms).await;
+    Ok(Overview { hosts, lost, queues, failed, histories, lately, incidents })
+}
+
+/// The last overview that this host has seen, for the time when Redis is away. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct LastOverview(Arc<Mutex<Option<SeenOverview>>>);
+
+/// An overview, and when it was seen, in milliseconds since the Unix epoch by this host's clock.
+#[derive(Clone)]
+pub(crate) struct SeenOverview {
+    pub at_ms: u64,
+    pub overview: Arc<Overview>,
+}
+
+impl LastOverview {
+    /// Looks, and keeps what it sees, but for the histories, which are large.
+    pub(crate) async fn look(&self, chosen: &[QueueRules], link: &Link) -> Result<Overview, QueueError> {
+        let seen = overview(chosen, link).await?;
+        let kept = Overview {
+            hosts: seen.hosts.clone(),
+            lost: seen.lost.clone(),
+            queues: seen.queues.clone(),
+            failed: seen.failed.clone(),
+            histories: BTreeMap::new(),
+            lately: seen.lately.clone(),
+            incidents: seen.incidents.clone(),
+        };
+        let kept = SeenOverview { at_ms: clock::now_ms(), overview: Arc::new(kept) };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+        Ok(seen)
+    }
+
+    /// How many incidents were open in what it saw within this time. 0 if it saw nothing then.
+    pub(crate) fn open(&self, within_ms: u64) -> usize {
+        let is_fresh = |seen: &SeenOverview| seen.at_ms.saturating_add(within_ms) > clock::now_ms();
+        self.seen().filter(is_fresh).map_or(0, |seen| seen.overview.open())
+    }
+
+    pub(crate) fn seen(&self) -> Option<SeenOverview> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }

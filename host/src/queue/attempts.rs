@@ -4,13 +4,25 @@
 //! queue says how many each task may have (`failed_attempts`), and their key expires with the task's status;
 //! docs/decisions/0024-failed-attempts.md says why.
 //!
-//! Not here: writing them (`settle`), collecting the lines (`sandbox`).
+//! An attempt that ended with its host has a record, too, which the host writes that takes its task over.
+//!
+//! Not here: writing the others (`settle`), collecting the lines (`sandbox`).
 
-use serde::Deserialize;
+use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use super::codec::{self, StreamEntry};
 use super::error::QueueError;
-use super::handle::Queue;
+use super::handle::{Queue, millis};
 use super::reply;
+use super::script;
+
+/// The outcome of an attempt that ended with its host.
+pub(crate) const LOST: &str = "lost";
+/// The record of a lost attempt is kept for this time, or for as long as the results of the queue if that is
+/// longer: it may be the only one of its task, and no status names it then.
+const LOST_LIVES: Duration = Duration::from_secs(86_400);
 
 /// The part of a failed attempt that its settlement does not say itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +49,18 @@ pub(crate) struct FailedAttempt {
     pub log: String,
 }
 
+/// An entry that no consumer kept alive for a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AbandonedEntry {
+    pub id: String,
+    pub consumer: String,
+    /// How long ago its lease was renewed last.
+    pub idle: Duration,
+    pub deliveries: u32,
+}
+
 /// A failed attempt as settle.lua writes it. What is missing is empty.
-#[derive(Default, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct StoredAttempt {
     attempt: String,
@@ -85,5 +107,88 @@ impl Queue {
             self.shaped(WHAT, reply::pairs(reply))?.into_iter().filter_map(numbered).collect();
         found.sort_by_key(|(number, _)| *number);
         Ok(found.into_iter().map(|(_, attempt)| attempt).collect())
+    }
+
+    /// Notes the attempts that ended with their hosts, before these entries begin again: those whose takeover
+    /// counted a crash of the consumer that had them. Gives how many there were of each consumer.
+    pub(crate) async fn note_lost(
+        &self,
+        taken: &[StreamEntry],
+        before: &[AbandonedEntry],
+    ) -> Result<Vec<(String, u64)>, QueueError> {
+        const WHAT: &str = "note lost attempts";
+        let of = |entry: &StreamEntry| {
+            let owner = before.iter().find(|known| known.id == entry.id);
+            owner.filter(|owner| entry.deliveries > owner.deliveries).cloned()
+        };
+        let lost: Vec<_> = taken.iter().filter_map(|entry| Some((entry, of(entry)?))).collect();
+        let mut counts: Vec<(String, u64)> = Vec::new();
+        for (_, owner) in &lost {
+            match counts.iter_mut().find(|(known, _)| *known == owner.consumer) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((owner.consumer.clone(), 1)),
+            }
+        }
+        let most = u64::from(self.rules.failed_attempts);
+        if lost.is_empty() || most == 0 || self.rules.retention == Duration::ZERO {
+            return Ok(counts);
+        }
+        let now_ms = self.now_ms().await?;
+        let ids: Vec<String> = lost.iter().map(|(entry, _)| codec::id_of(entry)).collect();
+        let asked: Vec<redis::Cmd> = ids
+            .iter()
+            .map(|id| {
+                let fields = ["consumer", "started_at", "plugin", "attempt"];
+                redis::cmd("HMGET").arg(self.keys.task(id)).arg(&fields).to_owned()
+            })
+            .collect();
+        let known = self.link.pipeline(WHAT, &asked).await?;
+        let numbers: Vec<_> = ids
+            .iter()
+            .map(|id| script::write(redis::cmd("HINCRBY").arg(self.keys.attempts(id)).arg("last").arg(1)))
+            .collect();
+        let numbers = self.link.scripts(WHAT, &numbers).await?;
+        let mut calls = Vec::new();
+        for (((entry, owner), id), (known, number)) in
+            lost.iter().zip(&ids).zip(known.into_iter().zip(numbers))
+        {
+            let Some(number) = number.ok().and_then(|number| reply::count(&number).ok()) else { continue };
+            let attempt = lost_attempt(entry, owner, known.ok(), now_ms);
+            let json = serde_json::to_string(&attempt).unwrap_or_default();
+            let key = self.keys.attempts(id);
+            calls.push(script::write(redis::cmd("HSET").arg(&key).arg(number).arg(json)));
+            calls.push(script::write(redis::cmd("HDEL").arg(&key).arg(number.saturating_sub(most))));
+            let lives = millis(self.rules.retention.max(LOST_LIVES));
+            calls.push(script::write(redis::cmd("PEXPIRE").arg(&key).arg(lives)));
+        }
+        self.link.scripts(WHAT, &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))?;
+        Ok(counts)
+    }
+}
+
+/// The record of an attempt that ended with its host. `known` is what its status says, which may speak of an
+/// earlier attempt.
+fn lost_attempt(
+    entry: &StreamEntry,
+    owner: &AbandonedEntry,
+    known: Option<redis::Value>,
+    now_ms: u64,
+) -> StoredAttempt {
+    let known = known.and_then(|known| reply::tuple::<4>(known).ok());
+    let text = |value| reply::optional(value).ok().flatten().unwrap_or_default();
+    let [consumer, started_at, plugin, attempt] = known.map(|known| known.map(text)).unwrap_or_default();
+    let ended_at = now_ms.saturating_sub(millis(owner.idle));
+    let is_of_owner = consumer == owner.consumer;
+    let started_at = started_at.parse().ok().filter(|_| is_of_owner).unwrap_or(ended_at);
+    let attempt = if is_of_owner { attempt } else { codec::attempt_of(entry).to_string() };
+    StoredAttempt {
+        attempt,
+        finished_at: ended_at.to_string(),
+        ran: ended_at.saturating_sub(started_at).to_string(),
+        outcome: LOST.to_owned(),
+        error: String::new(),
+        plugin: if is_of_owner { plugin } else { String::new() },
+        consumer: owner.consumer.clone(),
+        log: String::new(),
     }
 }

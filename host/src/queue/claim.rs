@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::attempts::AbandonedEntry;
 use super::codec::{self, StreamEntry};
 use super::error::QueueError;
 use super::handle::{Queue, millis};
@@ -222,8 +223,13 @@ impl Queue {
         if self.is_back_for_less_than(self.rules.lease) { Duration::ZERO } else { self.rules.lease / 2 }
     }
 
-    /// The first entry, from the id `from` on, that no consumer kept alive for `idle`. Claims nothing.
-    pub async fn first_abandoned(&self, from: &str, idle: Duration) -> Result<Option<String>, QueueError> {
+    /// Up to `count` entries, from the id `from` on, that no consumer kept alive for `idle`. Claims nothing.
+    pub(crate) async fn abandoned(
+        &self,
+        from: &str,
+        idle: Duration,
+        count: usize,
+    ) -> Result<Vec<AbandonedEntry>, QueueError> {
         const WHAT: &str = "look for abandoned tasks";
         let mut pending = redis::cmd("XPENDING");
         pending
@@ -233,14 +239,24 @@ impl Queue {
             .arg(millis(idle))
             .arg(from)
             .arg("+")
-            .arg(1);
+            .arg(count);
         let reply = self.link.command(WHAT, &pending).await?;
-        let first = |reply| {
-            let Some(row) = reply::array(reply)?.into_iter().next() else { return Ok(None) };
-            let [id, _, _, _] = reply::tuple(row)?;
-            reply::text(id).map(Some)
+        let entry = |row| {
+            let [id, consumer, idle, deliveries] = reply::tuple(row)?;
+            Ok(AbandonedEntry {
+                id: reply::text(id)?,
+                consumer: reply::text(consumer)?,
+                idle: Duration::from_millis(reply::count(&idle)?),
+                deliveries: u32::try_from(reply::count(&deliveries)?).unwrap_or(u32::MAX),
+            })
         };
-        self.shaped(WHAT, first(reply))
+        let entries = |reply| reply::array(reply)?.into_iter().map(entry).collect();
+        self.shaped(WHAT, entries(reply))
+    }
+
+    /// The first entry, from the id `from` on, that no consumer kept alive for `idle`.
+    pub async fn first_abandoned(&self, from: &str, idle: Duration) -> Result<Option<String>, QueueError> {
+        Ok(self.abandoned(from, idle, 1).await?.into_iter().next().map(|first| first.id))
     }
 
     /// Up to `count` of the entries pending for `consumer` that are not `in_flight`: they were delivered in a

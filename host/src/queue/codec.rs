@@ -387,6 +387,12 @@ pub fn id_of(entry: &StreamEntry) -> String {
     named.and_then(|(_, value)| decode_id(value).ok()).unwrap_or_else(|| entry.id.clone())
 }
 
+/// The attempt that an entry is for, as far as it says.
+pub(super) fn attempt_of(entry: &StreamEntry) -> u32 {
+    let named = entry.fields.iter().rfind(|(name, _)| name == ATTEMPT.as_bytes());
+    named.and_then(|(_, value)| number::<u32>(ATTEMPT, value).ok()).unwrap_or(1).max(1)
+}
+
 /// The fields of a dead letter as those of a task on its first attempt: without attempts, deferrals, crashes
 /// and the reasons.
 pub fn revived(id: &str, fields: &RawFields) -> RawFields {

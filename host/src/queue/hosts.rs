@@ -44,6 +44,18 @@ pub(crate) struct HostInfo {
     #[serde(default)]
     pub config_error: Option<String>,
     pub plugins: Vec<HostPlugin>,
+    /// When it took a change of the configuration file last.
+    #[serde(default)]
+    pub configured_at: Option<u64>,
+    /// Its memory in RAM, in steps of 16 MiB.
+    #[serde(default)]
+    pub memory: Option<u64>,
+    /// The most memory that it may use: that of the machine, or of its control group.
+    #[serde(default)]
+    pub memory_most: Option<u64>,
+    /// The attempts that it may run at once, of all queues together.
+    #[serde(default)]
+    pub capacity: Option<u64>,
 }
 
 /// The work of one host for one queue since its start.
@@ -67,9 +79,20 @@ pub(crate) struct HostQueue {
     pub dead: u64,
     /// Tasks completed per second over the last minute.
     pub rate: f64,
+    /// What became of attempts in the last minute.
+    #[serde(default)]
+    pub last_minute: LastMinute,
     /// The attempts on the last versions of its plugin, the newest last.
     #[serde(default)]
     pub versions: Vec<HostVersion>,
+}
+
+/// Attempts of one host at the tasks of one queue, in about a minute.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq, ToSchema)]
+pub(crate) struct LastMinute {
+    pub completed: u64,
+    /// Attempts that failed, and tasks that died without one.
+    pub failed: u64,
 }
 
 /// Attempts on one version of a plugin at the tasks of one queue, in the last ten minutes in which it ran.
@@ -168,12 +191,19 @@ pub(crate) struct HostChange {
 /// Whether a consumer's name is that of a host: it ends in a process, 12 digits, and perhaps a number, but
 /// not in a UUID. `scripts/places.lua` tells them in the same way.
 pub(crate) fn is_host(consumer: &str) -> bool {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let name =
-        consumer.rsplit_once('.').filter(|(_, number)| is_number(number)).map_or(consumer, |(name, _)| name);
+    let name = host_of(consumer);
     let Some((rest, unique)) = name.rsplit_once('-') else { return false };
     let is_unique = is_hex(unique, 12) && !ends_in_uuid(name);
     is_unique && rest.rsplit_once('-').is_some_and(|(_, process)| is_number(process))
+}
+
+/// The host to which a consumer belongs: its name without the number of the worker.
+pub(crate) fn host_of(consumer: &str) -> &str {
+    consumer.rsplit_once('.').filter(|(_, number)| is_number(number)).map_or(consumer, |(name, _)| name)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn is_hex(text: &str, digits: usize) -> bool {
@@ -272,11 +302,13 @@ async fn read_all(link: &Link, may_be_hidden: bool) -> Result<Vec<HostInfo>, Que
 }
 
 /// A host that is gone, and did not stop in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct LostHost {
     pub id: String,
     /// When it announced itself last, in milliseconds since the Unix epoch, by its own clock.
     pub seen_ms: u64,
+    /// The attempts that ended with it, as far as other hosts have taken the tasks over.
+    pub lost_attempts: u64,
 }
 
 /// The hosts that have ended within the last hour without withdrawing their announcement.
@@ -287,7 +319,7 @@ pub(crate) async fn lost(link: &Link, now_ms: u64) -> Result<Vec<LostHost>, Queu
     let known = reply::pairs(link.command(WHAT, &ask).await?).map_err(shape)?;
     let read = |(id, seen): (Vec<u8>, Vec<u8>)| {
         let seen: f64 = std::str::from_utf8(&seen).ok()?.parse().ok()?;
-        Some(LostHost { id: String::from_utf8(id).ok()?, seen_ms: seen as u64 })
+        Some(LostHost { id: String::from_utf8(id).ok()?, seen_ms: seen as u64, lost_attempts: 0 })
     };
     let mut known: Vec<LostHost> = known.into_iter().filter_map(read).collect();
     let asked: Vec<_> =
@@ -300,7 +332,25 @@ pub(crate) async fn lost(link: &Link, now_ms: u64) -> Result<Vec<LostHost>, Queu
     known.retain(|_| is_gone.next().unwrap_or_default());
     // The set is tidied when a host announces something new, which may be later.
     known.retain(|host| host.seen_ms.saturating_add(ms(REMEMBERED)) > now_ms);
+    if known.is_empty() {
+        return Ok(known);
+    }
+    let asked: Vec<_> =
+        known.iter().map(|host| redis::cmd("GET").arg(keys::lost_attempts(&host.id)).to_owned()).collect();
+    for (host, count) in known.iter_mut().zip(link.pipeline(WHAT, &asked).await?) {
+        host.lost_attempts = count.ok().and_then(|count| reply::text(count).ok()?.parse().ok()).unwrap_or(0);
+    }
     Ok(known)
+}
+
+/// Counts attempts that ended with a host, which is named by its consumer.
+pub(crate) async fn count_lost(link: &Link, consumer: &str, attempts: u64) -> Result<(), QueueError> {
+    let key = keys::lost_attempts(host_of(consumer));
+    let calls = [
+        script::write(redis::cmd("INCRBY").arg(&key).arg(attempts)),
+        script::write(redis::cmd("PEXPIRE").arg(&key).arg(ms(REMEMBERED))),
+    ];
+    link.scripts("count lost attempts", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))
 }
 
 /// How long ago these hosts have announced themselves, in milliseconds. One without an announcement is left

@@ -34,6 +34,8 @@
 //! | the queue's `list` | list | items that are not tasks yet; producers LPUSH | producers, move |
 //! | `tq:hosts` | zset | host id by the time it was last seen (ms) | announce |
 //! | `tq:host:<id>` | string | the announcement of a host, as JSON; expires | announce |
+//! | `tq:host:<id>:lost` | string | how many attempts ended with a host that is gone; expires | reclaimer |
+//! | `tq:hosts:incidents` | hash | `seen <cause>` → since when there is an alarm, and when it was seen last; `ack <cause>` → who acknowledged it, until when; as JSON | overview, acknowledge |
 //! | `tq:hosts:duties` | hash | duty → the host that has it | duties, release |
 //! | `tq:hosts:leases:{tq:hosts:duties}` | zset | host id by the time when its lease of duties ends (ms) | duties, leave |
 //! | `tq:hosts:orders` | hash | plugin → the last order about one of its versions, as JSON; `plugin/version` → the order that withdrew it; `plugin/good` → its last good versions, as JSON; `plugin/reload` → when it was to be reloaded (ms); `/job/id` → a job, as JSON | orders, job |
@@ -81,6 +83,14 @@ pub(crate) const LOOK_REQUESTED: &str = "tq:hosts:told";
 pub(crate) fn host(id: &str) -> String {
     format!("tq:host:{id}")
 }
+
+/// The number of attempts that ended with the host `id`.
+pub(crate) fn lost_attempts(id: &str) -> String {
+    host(&format!("{id}:lost"))
+}
+
+/// What is known of incidents between two looks.
+pub(crate) const INCIDENTS: &str = "tq:hosts:incidents";
 
 /// The keys of one queue.
 #[derive(Debug, Clone)]

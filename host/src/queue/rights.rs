@@ -211,6 +211,7 @@ pub(super) fn samples(rules: &QueueRules, keys: &QueueKeys) -> Vec<String> {
 fn host_keys(queues: &[QueueRules]) -> BTreeSet<String> {
     let own = of_all_hosts().into_iter().chain([
         keys::CHANGES.to_owned(),
+        keys::INCIDENTS.to_owned(),
         keys::SESSIONS.to_owned(),
         keys::ended_sessions("*"),
     ]);

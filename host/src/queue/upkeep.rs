@@ -107,12 +107,16 @@ fn judge(info: &str, snapshots: Option<bool>, may_lag: bool) -> Vec<Danger> {
         found.push(Danger { kind, is_urgent, what, way_out });
     };
     let (used, most) = (number("used_memory"), number("maxmemory"));
-    // More than 9 of 10 parts.
-    if most > 0 && used > most / 10 * 9 {
+    let way_out = "Raise maxmemory, purge dead letters, or shorten retention.";
+    if most > 0 && used >= most {
+        let what = "Redis is full: it refuses new tasks. Those that it has go on to their ends.";
+        add("redis-full", true, what.to_owned(), way_out);
+    } else if most > 0 && used > most / 10 * 9 {
+        // More than 9 of 10 parts.
         let percent = used as f64 / most as f64 * 100.0;
         let what =
             format!("Redis uses {percent:.0} % of its maxmemory, and refuses new tasks when it is full.");
-        add("redis-memory", true, what, "Raise maxmemory, purge dead letters, or shorten retention.");
+        add("redis-memory", true, what, way_out);
     }
     let failed = ["aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"]
         .into_iter()
@@ -168,6 +172,7 @@ mod tests {
             ("maxmemory_policy:noeviction", "maxmemory_policy:allkeys-lru", true, false, "whole queues"),
             ("evicted_keys:0", "evicted_keys:7", true, true, "(7)"),
             ("used_memory:90", "used_memory:91", true, true, "91 %"),
+            ("used_memory:90", "used_memory:100", true, true, "Redis is full"),
             ("write_status:ok", "write_status:err", true, true, "(aof_last_write_status)"),
             ("aof_enabled:1", "aof_enabled:0", false, false, "nothing on disk"),
             ("aof_enabled:1", "aof_enabled:0", true, false, "snapshots"),

@@ -79,6 +79,11 @@ pub(crate) fn check_names(wasm: &[u8]) -> Result<(), LoadError> {
     compiler::contained(|| component::check(&component::from_bytes(wasm)?))
 }
 
+/// The most memory that this process may use, in bytes.
+pub(crate) fn machine_memory() -> Option<u64> {
+    machine::memory()
+}
+
 impl Sandbox {
     /// Validates a plugin's bytes and compiles them, on all cores. This takes seconds for large components:
     /// do not call it on a thread of the runtime, and call it for one plugin at a time.

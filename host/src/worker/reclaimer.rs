@@ -16,8 +16,9 @@ use super::idle::{Pause, Rest};
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use super::{arrivals, heartbeat, intake};
-use crate::queue::QueueError;
+use crate::queue::attempts::AbandonedEntry;
 use crate::queue::rate::Places;
+use crate::queue::{QueueError, StreamEntry, hosts};
 
 /// The bounds of the time between two looks, which is a quarter of the lease.
 const EVERY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
@@ -94,7 +95,9 @@ impl Reclaimer {
         }
         // Redis skips entries with a valid lease. Claiming past them in small steps would need permits for
         // each step.
-        while let Some(first) = shared.queue.first_abandoned(&from, shared.queue.rules.lease).await? {
+        loop {
+            let abandoned = shared.queue.abandoned(&from, shared.queue.rules.lease, MAX_BATCH).await?;
+            let Some(first) = abandoned.first().map(|first| first.id.clone()) else { break };
             let room = shared.holding.room_after_hold().min(MAX_BATCH);
             let most = if shared.holding.is_held() { 1 } else { room };
             if most == 0 {
@@ -142,6 +145,7 @@ impl Reclaimer {
             arrivals::note_held(shared, &found.held).await;
             // This host may run some of them still, whose leases it could not renew.
             let tasks = found.entries.iter().filter(|entry| !shared.inflight.contains(&entry.id)).count();
+            note_lost(shared, &found.entries, &abandoned).await;
             if tasks > 0 {
                 shared.metrics.reclaimed.inc_by(tasks as u64);
                 let queue = shared.name.as_ref();
@@ -168,5 +172,18 @@ impl Reclaimer {
             }
         }
         Ok(AS_USUAL)
+    }
+}
+
+/// Notes the attempts that ended with their hosts, for people. Nothing waits for it when it fails.
+async fn note_lost(shared: &SharedQueue, taken: &[StreamEntry], abandoned: &[AbandonedEntry]) {
+    let noted = async {
+        for (consumer, attempts) in shared.queue.note_lost(taken, abandoned).await? {
+            hosts::count_lost(&shared.queue.link, &consumer, attempts).await?;
+        }
+        Ok::<(), QueueError>(())
+    };
+    if let Err(error) = noted.await {
+        tracing::debug!(%error, queue = shared.name.as_ref(), "could not note lost attempts");
     }
 }

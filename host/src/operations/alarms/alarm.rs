@@ -1,0 +1,116 @@
+//! An alarm: what is wrong, about what, since when, and the way out. The files beside this one find them.
+//!
+//! Not here: alarms that have one cause in common (`incidents`).
+
+use std::time::Duration;
+
+use crate::config::units::{plural, show_duration};
+
+/// Names of hosts in a sentence; where there are more, their number is told.
+const NAMED: usize = 3;
+/// The digits by which people are told a version.
+const DIGITS: usize = 12;
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Alarm {
+    /// Its kind, for programs. It does not change.
+    pub kind: &'static str,
+    /// Tasks are not done because of it.
+    pub is_urgent: bool,
+    pub about: AlarmSubject,
+    /// SHA-256 of the version that it is about.
+    pub version: Option<String>,
+    /// A sentence that says what is wrong.
+    pub what: String,
+    /// A sentence that says what to do.
+    pub way_out: String,
+    /// When it began, in milliseconds since the Unix epoch. None: nothing tells.
+    pub since_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AlarmSubject {
+    Queue(String),
+    /// The dead letters of a queue.
+    Dead(String),
+    Plugin(String),
+    Hosts,
+    Redis,
+}
+
+impl AlarmSubject {
+    /// The name of its queue.
+    pub(crate) fn queue(&self) -> Option<&str> {
+        match self {
+            AlarmSubject::Queue(name) | AlarmSubject::Dead(name) => Some(name),
+            AlarmSubject::Plugin(_) | AlarmSubject::Hosts | AlarmSubject::Redis => None,
+        }
+    }
+
+    /// The name of its plugin.
+    pub(crate) fn plugin(&self) -> Option<&str> {
+        match self {
+            AlarmSubject::Plugin(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+impl Alarm {
+    pub(super) fn since(self, since_ms: Option<u64>) -> Alarm {
+        Alarm { since_ms: since_ms.filter(|since| *since > 0), ..self }
+    }
+
+    pub(super) fn of_version(self, version: &str) -> Alarm {
+        Alarm { version: Some(version.to_owned()), ..self }
+    }
+
+    /// The name of its cause, which is the same on all hosts and at every look: its kind, and what it is
+    /// about.
+    pub(crate) fn cause(&self) -> String {
+        let name = self.about.queue().or_else(|| self.about.plugin());
+        let name = name.map(|name| format!(":{name}")).unwrap_or_default();
+        let version = self.version.as_deref().map(|version| format!("@{}", digits(version)));
+        format!("{}{name}{}", self.kind, version.unwrap_or_default())
+    }
+}
+
+pub(super) fn alarm(
+    kind: &'static str,
+    is_urgent: bool,
+    about: AlarmSubject,
+    what: impl Into<String>,
+    way_out: impl Into<String>,
+) -> Alarm {
+    let (what, way_out) = (what.into(), way_out.into());
+    Alarm { kind, is_urgent, about, version: None, what, way_out, since_ms: None }
+}
+
+/// The first digits of a version.
+pub(crate) fn digits(version: &str) -> &str {
+    version.get(..DIGITS).unwrap_or(version)
+}
+
+pub(super) fn wait(count: u64) -> String {
+    format!("{} {}", plural(count, "task"), if count == 1 { "waits" } else { "wait" })
+}
+
+/// A time in whole seconds, or whole minutes if it is long.
+pub(super) fn time(ms: u64) -> String {
+    let unit = if ms < 120_000 { 1_000 } else { 60_000 };
+    show_duration(Duration::from_millis(ms / unit * unit))
+}
+
+/// Hosts by their names: one alone, or how many there are and the first ones in their order.
+pub(super) fn named(mut hosts: Vec<&str>) -> String {
+    hosts.sort_unstable();
+    match hosts.as_slice() {
+        [one] => (*one).to_owned(),
+        _ => {
+            let more = if hosts.len() > NAMED { ", …" } else { "" };
+            let names = hosts.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+            format!("{} ({names}{more})", plural(hosts.len() as u64, "host"))
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What is known of incidents between two looks: since when there is an alarm, and who acknowledged it.
+//!
+//! In: causes of alarms. Out: [`IncidentNotes`], which all hosts share. Causes are few: each is a kind of
+//! alarm about a queue, a plugin, hosts or Redis. They are written on a full Redis, too.
+//!
+//! Not here: which alarms there are, and when a note is forgotten (`operations::incidents`).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use utoipa::ToSchema;
+
+use super::error::QueueError;
+use super::keys;
+use super::link::Link;
+use super::reply;
+
+/// The beginnings of the fields.
+const SEEN: &str = "seen ";
+const ACKNOWLEDGED: &str = "ack ";
+
+/// An alarm as hosts have seen it. Times are milliseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SeenIncident {
+    pub since: u64,
+    /// When somebody last looked and found it.
+    pub seen: u64,
+}
+
+/// Somebody knows of an incident. Times are milliseconds since the Unix epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Acknowledgement {
+    pub by: String,
+    pub at: u64,
+    /// None: until the incident ends.
+    #[serde(default)]
+    pub until: Option<u64>,
+    #[serde(default)]
+    pub why: String,
+}
+
+/// The notes, by the causes of alarms.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct IncidentNotes {
+    pub seen: BTreeMap<String, SeenIncident>,
+    pub acknowledged: BTreeMap<String, Acknowledgement>,
+}
+
+/// All notes. One that another version of tqhost wrote in another form is left out.
+pub(crate) async fn list(link: &Link) -> Result<IncidentNotes, QueueError> {
+    const WHAT: &str = "list incidents";
+    let found = link.command(WHAT, redis::cmd("HGETALL").arg(keys::INCIDENTS)).await?;
+    let pairs = reply::pairs(found).map_err(|_| QueueError::unexpected(WHAT, link.address()))?;
+    let mut notes = IncidentNotes::default();
+    for (field, json) in pairs {
+        let Ok(field) = String::from_utf8(field) else { continue };
+        if let Some(cause) = field.strip_prefix(SEEN) {
+            put(&mut notes.seen, cause, &json);
+        } else if let Some(cause) = field.strip_prefix(ACKNOWLEDGED) {
+            put(&mut notes.acknowledged, cause, &json);
+        }
+    }
+    Ok(notes)
+}
+
+fn put<T: DeserializeOwned>(notes: &mut BTreeMap<String, T>, cause: &str, json: &[u8]) {
+    if let Ok(note) = serde_json::from_slice(json) {
+        notes.insert(cause.to_owned(), note);
+    }
+}
+
+/// Notes that these alarms were seen.
+pub(crate) async fn note_seen(link: &Link, seen: &[(&str, SeenIncident)]) -> Result<(), QueueError> {
+    let mut command = redis::cmd("HSET");
+    command.arg(keys::INCIDENTS);
+    for (cause, seen) in seen {
+        command.arg(format!("{SEEN}{cause}")).arg(serde_json::to_string(seen).unwrap_or_default());
+    }
+    link.write("note incidents", &command).await.map(drop)
+}
+
+/// Notes who has acknowledged it.
+pub(crate) async fn acknowledge(link: &Link, cause: &str, note: &Acknowledgement) -> Result<(), QueueError> {
+    let json = serde_json::to_string(note).unwrap_or_default();
+    let field = format!("{ACKNOWLEDGED}{cause}");
+    let command = redis::cmd("HSET").arg(keys::INCIDENTS).arg(field).arg(json).to_owned();
+    link.write("acknowledge an incident", &command).await.map(drop)
+}
+
+/// Forgets who has acknowledged these, and with `is_over` that they were seen, too.
+pub(crate) async fn forget(link: &Link, causes: &[&str], is_over: bool) -> Result<(), QueueError> {
+    let mut command = redis::cmd("HDEL");
+    command.arg(keys::INCIDENTS);
+    for cause in causes {
+        command.arg(format!("{ACKNOWLEDGED}{cause}"));
+        if is_over {
+            command.arg(format!("{SEEN}{cause}"));
+        }
+    }
+    link.command("forget incidents", &command).await.map(drop)
+}

@@ -65,7 +65,7 @@ pub(super) async fn show(
     }
 }
 
-/// What this host saw last, while Redis is away.
+/// The page of what this host saw last, while Redis is away.
 fn before(dashboard: &Dashboard, visitor: &Visitor, problem: PageProblem) -> Result<Response, PageProblem> {
     let is_away = problem.0.code == ProblemCode::RedisUnavailable;
     let Some(SeenOverview { at_ms, overview }) = dashboard.last.seen().filter(|_| is_away) else {

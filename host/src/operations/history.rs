@@ -367,13 +367,14 @@ mod tests {
         assert_eq!(since(&[failed(50), failed(0), failed(20), vec![], failed(30), vec![]]), Some(102));
         let dead = |counts: &[u64]| {
             let depth = |dead| Depth { queued: 0, running: 0, delayed: 0, held: 0, dead, oldest_ms: None };
-            let minute = |(number, dead): (u64, &u64)| Minute {
-                number,
+            let step = |(minute, dead): (u64, &u64)| HistoryStep {
+                minute,
+                minutes: 1,
+                tally: Tally::default(),
                 depth: Some(depth(*dead)),
-                ..Minute::default()
             };
-            let minutes = (100..).zip(counts).map(minute).collect();
-            Lately::of(&QueueHistory { minutes }).dead_since_ms.map(|ms| ms / MINUTE_MS)
+            let steps = (100..).zip(counts).map(step).collect();
+            Lately::of(&QueueHistory { steps }).dead_since_ms.map(|ms| ms / MINUTE_MS)
         };
         assert_eq!((dead(&[]), dead(&[0, 0]), dead(&[3, 4])), (None, None, None));
         assert_eq!((dead(&[3, 0, 4, 5]), dead(&[0, 1])), (Some(102), Some(101)));

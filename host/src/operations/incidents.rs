@@ -33,8 +33,8 @@ const MOST: usize = 500;
 const OVER_MS: u64 = 5 * 60_000;
 /// A note is renewed when it is older.
 const RENEWED_MS: u64 = 30_000;
-/// What has changed so long before an incident may be its cause. Counts are by the minute, so it may also
-/// have changed a minute after the first failures.
+/// A change within this time before an incident may be its cause. Counts are by the minute, so the change may
+/// also come up to a minute after the first failures.
 const BEFORE_MS: u64 = 15 * 60_000;
 const AFTER_MS: u64 = 60_000;
 /// The longest time for which an incident can be acknowledged.

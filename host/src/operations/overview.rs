@@ -1,4 +1,4 @@
-//! All queues at once, with their last hour and every incident: for the overview, for the API and for scrapes.
+//! All queues at once, with their last hour and every incident: for the overview, the API and scrapes.
 //!
 //! Not here: what is an incident (`incidents`, `alarms`).
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::alarms::{Alarm, AlarmSources, AlarmSubject, alarms, digits};
+use super::alarms::{Alarm, AlarmSources, AlarmSubject, alarms};
 use super::changes::{self, ChangeKind, ChangeView, check_why};
 use super::error::OperationError;
 use super::history::Lately;
@@ -272,7 +272,8 @@ fn changes(around: &Surroundings<'_>) -> Vec<ChangeBefore> {
                 "rolled-back" => "the rollback",
                 _ => continue,
             };
-            let version = change.version.as_deref().map(digits).unwrap_or_default();
+            let version = change.version.as_deref().map(|version| plugin.builds.words(version));
+            let version = version.unwrap_or_default();
             let what = format!("{did} of version {version} of plugin {}", plugin.name);
             let plugin = Some(plugin.name.clone());
             changes.push(ChangeBefore { at_ms: change.at, what, plugin, queue: None });

@@ -59,7 +59,7 @@ fn skips(bench: &Bench, args: &[&str]) -> Value {
     bench.tqhost(&[args, &["--json"]].concat()).ends_with(1).json()
 }
 
-const STATUS: [&str; 22] = [
+const STATUS: [&str; 26] = [
     "id",
     "queue",
     "status",
@@ -77,6 +77,10 @@ const STATUS: [&str; 22] = [
     "due_at",
     "duplicate_of",
     "unfinished",
+    "enqueued",
+    "enqueued_tasks",
+    "fields",
+    "fields_bytes",
     "children",
     "children_completed",
     "open_children",

@@ -701,7 +701,7 @@ fn reads_work(refuse: impl FnOnce(&mut Bench), code: &str) {
         "/queues/work/dead",
         "/queues/work/drain",
         "/plugins",
-        "/plugins/echo",
+        "/plugins/missing",
     ];
     for path in paths {
         let answer = host.get(path);

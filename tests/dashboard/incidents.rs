@@ -158,7 +158,7 @@ fn an_acknowledgement_is_seen_on_the_other_host_until_the_incident_ends() {
     let page = text(&here.page("/queues/work"));
     assert!(page.contains("1 acknowledged") && page.contains("until it ends: a deploy"), "{page}");
     assert_eq!(post(&json!({ "for": "31d" })).status, 422);
-    // What is not there cannot be acknowledged, and takes no room in Redis.
+    // An incident that is not there cannot be acknowledged, and takes no room in Redis.
     let fields: u64 = bench.redis("HLEN", "tq:hosts:incidents");
     let unknown =
         here.submit("/incidents/made-up/acknowledge", &[("form-token", &super::form_token(&here.page("/")))]);
@@ -197,8 +197,9 @@ fn a_queue_that_begins_to_fail_is_told_within_the_minute_with_what_changed_befor
     let page = browser.page("/");
     let link = page.split("href=\"").find(|rest| rest.starts_with("/plugins/p/rollback?"));
     let link = link.and_then(|rest| rest.split('"').next()).expect("a link").replace("&amp;", "&");
-    let asks = text(&browser.page(&link));
-    assert!(asks.contains(&format!("{} stops, ", &version[..12])) && asks.contains("40 of 40"), "{asks}");
+    let asks = browser.page(&link);
+    let stops = format!("{} stops, ", &version[..12]);
+    assert!(text(&asks).contains(&stops) && asks.contains("value=\"40 of 40"), "{asks}");
     host.stop();
 }
 

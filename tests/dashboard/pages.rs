@@ -220,7 +220,7 @@ fn a_queue_is_limited_by_a_form_and_says_by_whom_and_why() {
     for part in [
         "The queue is limited in all hosts within seconds.",
         "Limited to rate 5/s, 1 of one key at once, since ",
-        " UTC, by the dashboard (anybody), because: <b>the model</b> answers 429.",
+        " UTC, by anybody, because: <b>the model</b> answers 429.",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }

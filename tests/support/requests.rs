@@ -2,7 +2,7 @@
 //! pages of the dashboard, from its router. A path that is new is among them.
 //!
 //! In: names that stand for the parameters of paths. Out: paths with queries. Not here: streams of events,
-//! downloads, which are read as they are written, and the pages of a rollback and of a job.
+//! downloads, which are read as they are written, and the pages of a rollback, a lift and a job.
 
 use serde_json::Value;
 
@@ -54,9 +54,9 @@ pub fn all(document: &Value, names: Names) -> Vec<String> {
     for (path, _) in QUERIES {
         assert!(read.contains(&path), "{path} is no path any more");
     }
-    // The page that confirms a rollback names a version that runs, and that of a job one that has begun.
-    // There is neither here.
-    let without = ["/events", "/export", "/rollback", "/jobs/{id}"];
+    // The pages that confirm a rollback and a lift name a version, and that of a job names one that has
+    // begun. There is none of them here.
+    let without = ["/events", "/export", "/rollback", "/lift", "/jobs/{id}"];
     let is_whole = |path: &&str| !without.iter().any(|end| path.ends_with(end));
     read.into_iter().filter(is_whole).flat_map(|path| requests(path, names)).collect()
 }

@@ -18,7 +18,7 @@ use crate::operations::overview;
 use crate::queue::hosts::{self, HostInfo, LostHost};
 use crate::queue::incidents::Acknowledgement;
 
-/// What is wrong.
+/// The incidents.
 #[derive(Serialize, ToSchema)]
 pub(super) struct IncidentList {
     /// The urgent ones first, and of these the newest.
@@ -28,9 +28,9 @@ pub(super) struct IncidentList {
 /// All hosts.
 #[derive(Serialize, ToSchema)]
 pub(super) struct HostList {
-    /// Those that run.
+    /// The hosts that run.
     hosts: Vec<HostInfo>,
-    /// Those that have ended without stopping within the last hour.
+    /// The hosts that ended without stopping within the last hour.
     lost: Vec<LostHost>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct AcknowledgedView {
     acknowledged: Option<Acknowledgement>,
 }
 
-/// What is wrong, with one incident for each cause
+/// One incident for each cause of trouble, the urgent ones first
 #[utoipa::path(get, path = "/v1/incidents", responses((status = 200, body = IncidentList)))]
 pub(super) async fn list_incidents(State(api): State<Api>) -> Result<Json<IncidentList>, ApiProblem> {
     let seen = overview(&api.queues(), api.link().await?).await?;

@@ -54,7 +54,7 @@ impl AlarmBoard {
         stop.run_until_cancelled(looking).await;
     }
 
-    /// What it saw last.
+    /// The overview that it saw last.
     pub(crate) fn last(&self) -> LastOverview {
         self.0.last.clone()
     }

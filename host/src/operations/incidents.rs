@@ -52,11 +52,11 @@ pub(crate) struct Incident {
     /// When it began; with `is_exact` false, when it was first seen.
     pub since_ms: u64,
     pub is_exact: bool,
-    /// What has changed just before.
+    /// The change just before.
     pub before: Option<ChangeBefore>,
-    /// What would help, and can be ordered: `resume`, `roll-back`, `reload` or `requeue`.
+    /// An order that would help: `resume`, `roll-back`, `reload` or `requeue`.
     pub action: Option<&'static str>,
-    /// Who knows of it.
+    /// The operator who knows of it.
     pub acknowledged: Option<Acknowledgement>,
     /// Other alarms that end with it.
     pub more: Vec<AlarmView>,
@@ -72,9 +72,9 @@ pub(crate) struct AlarmView {
     pub plugin: Option<String>,
     /// SHA-256 of the version that it is about.
     pub version: Option<String>,
-    /// What is wrong.
+    /// The trouble in a sentence.
     pub what: String,
-    /// What to do.
+    /// The way out in a sentence.
     pub way_out: String,
     #[serde(skip)]
     pub about: AlarmSubject,
@@ -86,7 +86,7 @@ pub(crate) struct ChangeBefore {
     pub at_ms: u64,
     /// A part of a sentence, like "the load of version 3f1c of plugin mail".
     pub what: String,
-    /// What it is about. None: everything.
+    /// Its queue, plugin or host. None: everything.
     #[serde(skip)]
     plugin: Option<String>,
     #[serde(skip)]
@@ -123,12 +123,12 @@ fn action(alarm: &Alarm) -> Option<&'static str> {
     }
 }
 
-/// What is known beside the alarms.
+/// The facts beside the alarms.
 pub(crate) struct Surroundings<'s> {
     pub queues: &'s [QueueView],
     pub hosts: &'s [HostInfo],
     pub lost: &'s [LostHost],
-    /// What operators have changed lately.
+    /// The last changes of operators.
     pub changes: &'s [ChangeView],
     pub notes: &'s IncidentNotes,
     pub now_ms: u64,
@@ -258,7 +258,7 @@ fn before(
     changes.iter().filter(is_meant).max_by_key(|change| change.at_ms).cloned()
 }
 
-/// What hosts tell of changes: versions of plugins, configurations, hosts that ended without a word.
+/// The changes that hosts tell: versions of plugins, configurations, hosts that ended without a word.
 fn changes(around: &Surroundings<'_>) -> Vec<ChangeBefore> {
     let mut changes = Vec::new();
     for plugin in around.hosts.iter().flat_map(|host| &host.plugins) {
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(ids(&first), [("stalled:bill", 0), ("held:news", 0), ("paused:mail", 0)]);
         assert_eq!((first[0].since_ms, first[0].is_exact), (NOW, false));
         assert_eq!((first[1].since_ms, first[1].is_exact), (NOW - 60_000, true));
-        // What was noted before counts, unless it ended meanwhile.
+        // The note from before counts, unless it ended meanwhile.
         let noted = |since, seen| SeenIncident { since, seen };
         let notes = IncidentNotes {
             seen: [

@@ -79,7 +79,7 @@ pub(crate) struct HostQueue {
     pub dead: u64,
     /// Tasks completed per second over the last minute.
     pub rate: f64,
-    /// What became of attempts in the last minute.
+    /// The ends of attempts in the last minute.
     #[serde(default)]
     pub last_minute: LastMinute,
     /// The attempts on the last versions of its plugin, the newest last.

@@ -1,4 +1,4 @@
-//! What is known of incidents between two looks: since when there is an alarm, and who acknowledged it.
+//! The notes about incidents between two looks: since when there is an alarm, and who acknowledged it.
 //!
 //! In: causes of alarms. Out: [`IncidentNotes`], which all hosts share. Causes are few: each is a kind of
 //! alarm about a queue, a plugin, hosts or Redis. They are written on a full Redis, too.

@@ -89,7 +89,7 @@ pub(crate) fn lost_attempts(id: &str) -> String {
     host(&format!("{id}:lost"))
 }
 
-/// What is known of incidents between two looks.
+/// The notes about incidents between two looks.
 pub(crate) const INCIDENTS: &str = "tq:hosts:incidents";
 
 /// The keys of one queue.

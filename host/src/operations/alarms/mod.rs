@@ -22,7 +22,7 @@ use alarm::alarm;
 pub(crate) use alarm::{Alarm, AlarmSubject, digits};
 pub(crate) use hosts::different_versions;
 
-/// What alarms are found in.
+/// The facts in which alarms are found.
 #[derive(Default)]
 pub(crate) struct AlarmSources<'s> {
     pub queues: &'s [QueueView],

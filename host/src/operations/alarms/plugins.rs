@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::alarm::{Alarm, AlarmSubject, alarm, named};
 use crate::operations::history::{LATELY, Lately};
-use crate::operations::known_builds;
+use crate::operations::plugins::known_builds;
 use crate::queue::hosts::{HostInfo, HostPlugin, HostVersion};
 
 /// A new version of a plugin is judged by this number of attempts in a queue. This part of failures is an

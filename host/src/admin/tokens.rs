@@ -16,7 +16,7 @@ use subtle::ConstantTimeEq;
 
 use super::problem::{ApiProblem, ProblemCode};
 use crate::config::model::Admin;
-use crate::config::{AccessRole, TrustedProxy};
+use crate::config::{AccessRole, TAKEN, TrustedProxy};
 use crate::secrets::{Bytes32, from_hex};
 
 /// The longest name of a user that a proxy tells.
@@ -154,7 +154,7 @@ impl Tokens {
             ));
         };
         // Else the audit would not tell who it was.
-        if self.named(name).is_some() || NOT_USERS.contains(&name) {
+        if self.named(name).is_some() || TAKEN.contains(&name) {
             return bad(format!("{header} is {name}, which is the name of somebody else here"));
         }
         Ok(Some(Caller::new(name, proxy.role)))

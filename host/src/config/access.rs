@@ -8,7 +8,6 @@
 //! Not here: `token` and `read_token` (`admin`), which request needs which role (`admin::roles` of the host).
 
 use http::HeaderName;
-use http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
 use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
 
@@ -23,11 +22,29 @@ use super::units::show_text;
 pub(super) const TOKEN_KEYS: Keys =
     Keys { known: &["role", "hash"], elsewhere: &[("token", "is not kept here: write its hash")] };
 
+/// Headers that browsers and programs send themselves, or that proxies pass on as they came.
+const OF_CLIENTS: [&str; 15] = [
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "authorization",
+    "cache-control",
+    "connection",
+    "content-type",
+    "cookie",
+    "host",
+    "last-event-id",
+    "origin",
+    "referer",
+    "user-agent",
+    "x-forwarded-proto",
+    "x-request-id",
+];
 const MAX_TOKENS: usize = 100;
 const MAX_PROXIES: usize = 100;
 const MAX_BASE_PATH: usize = 100;
 /// Names that the audit has for others.
-const TAKEN: [&str; 4] = ["token", "read_token", "anybody", "nobody"];
+pub(crate) const TAKEN: [&str; 4] = ["token", "read_token", "anybody", "nobody"];
 const WAY_OUT: &str = "`tqhost token` prints a token and its hash";
 /// The first parts of the host's own paths: below one of them, a path could mean two things.
 const OWN_PATHS: [&str; 13] = [
@@ -101,17 +118,17 @@ fn read_token(name: &str, item: &Item) -> Option<NamedToken> {
 }
 
 fn read_role(item: &Item) -> Option<AccessRole> {
-    let text = item.string()?;
-    let wrong = |_| {
-        let why = format!("is {}: write \"read\", \"operate\" or \"admin\"", show_text(text));
-        item.problem(why);
-    };
-    text.parse().map_err(wrong).ok()
+    // The text is not shown, as for a hash.
+    let wrong = |_| item.problem("is no role: write \"read\", \"operate\" or \"admin\"");
+    item.string()?.parse().map_err(wrong).ok()
 }
 
 /// The hash without its first word. The text is never shown: it may be a token in the wrong place.
 fn read_hash(item: &Item) -> Option<Secret> {
     let hash = secret_of_run(item)?;
+    if !hash.is_kept_apart() {
+        item.is_secret();
+    }
     if !hash.is_read() {
         return Some(hash);
     }
@@ -148,7 +165,7 @@ pub(super) fn proxy(table: &Table, has_token: bool) -> Option<TrustedProxy> {
         item.problem(format!("{} is not the name of a header", show_text(text)));
         return None;
     };
-    if [HOST, ORIGIN, COOKIE, AUTHORIZATION].contains(&header) {
+    if OF_CLIENTS.contains(&header.as_str()) || header.as_str().starts_with("sec-") {
         item.problem("is a header that browsers send: write one that only the proxy sets");
         return None;
     }
@@ -161,6 +178,11 @@ fn proxies(item: &Item) -> Vec<IpNet> {
     let blocks = addresses::read(item);
     if blocks.len() > MAX_PROXIES {
         item.problem(format!("has {} addresses: write {MAX_PROXIES} at most", blocks.len()));
+    }
+    let is_mapped =
+        |block: &IpNet| matches!(block, IpNet::V6(block) if block.addr().to_ipv4_mapped().is_some());
+    if blocks.iter().any(is_mapped) {
+        item.problem("has an IPv4 address in the form of IPv6, which no client has: write it like 10.0.0.9");
     }
     if blocks.iter().any(|block| block.prefix_len() == 0) {
         item.problem(
@@ -234,7 +256,7 @@ mod tests {
             (&*format!("[admin.tokens.ci]\nhash = \"{HASH}\""), "admin.tokens.ci.role: is required"),
             (
                 &*format!("[admin.tokens.ci]\nrole = \"root\"\nhash = \"{HASH}\""),
-                "is \"root\": write \"read\"",
+                "is no role: write \"read\"",
             ),
             ("[admin.tokens.ci]\nrole = \"admin\"\nhash = \"hunter2\"", "is not sha256: and 64"),
             ("[admin.tokens.ci]\nrole = \"admin\"\nhash = \"sha256:hunter2\"", "is not sha256: and 64"),
@@ -284,6 +306,9 @@ mod tests {
             ("trusted_user_header = \"X-User\"", "trusted_user_header: needs token beside it"),
             ("token = \"x\"\ntrusted_user_header = \"X User\"", "\"X User\" is not the name of a header"),
             ("token = \"x\"\ntrusted_user_header = \"Cookie\"", "is a header that browsers send"),
+            ("token = \"x\"\ntrusted_user_header = \"x-request-id\"", "is a header that browsers send"),
+            ("token = \"x\"\ntrusted_user_header = \"Sec-Fetch-User\"", "is a header that browsers send"),
+            (&*format!("{token}trusted_proxies = [\"::ffff:10.0.0.9\"]"), "has an IPv4 address in the form"),
             ("trusted_user_role = \"read\"", "trusted_user_role: needs trusted_user_header beside it"),
             ("trusted_proxies = [\"10.0.0.1\"]", "trusted_proxies: needs trusted_user_header beside it"),
             (&*format!("{token}trusted_proxies = [\"0.0.0.0/0\"]"), "has a block of all addresses"),
@@ -291,7 +316,7 @@ mod tests {
                 &*format!("{token}trusted_proxies = [\"proxy\"]"),
                 "trusted_proxies[0]: \"proxy\" is not an address",
             ),
-            (&*format!("{token}trusted_user_role = \"all\""), "is \"all\": write \"read\""),
+            (&*format!("{token}trusted_user_role = \"all\""), "is no role: write \"read\""),
             ("base_path = \"tqhost\"", "\"tqhost\" does not begin with a slash"),
             ("base_path = \"/\"", "or ends with one"),
             ("base_path = \"/tqhost/\"", "or ends with one"),

@@ -141,6 +141,8 @@ mod tests {
         set(&folder.join("tqhost.toml"), 0o644);
         for own in [
             "[admin]\ntoken = \"t\"\n",
+            "[admin.tokens.ci]\nrole = \"admin\"\nhash = \"sha256:0123456789abcdef0123456789abcdef\
+             0123456789abcdef0123456789abcdef\"\n",
             "[redis]\nurl = \"redis://:p@h\"\n",
             "[redis]\nurl = \"redis://h\"\npassword = \"p\"\n",
         ] {

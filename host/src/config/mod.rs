@@ -53,6 +53,7 @@ mod turns;
 pub(crate) mod units;
 mod value;
 
+pub(crate) use access::TAKEN;
 pub(crate) use allowed::AllowedHost;
 pub(crate) use model::{AccessRole, TrustedProxy};
 pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};

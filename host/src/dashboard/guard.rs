@@ -39,6 +39,8 @@ const MAX_FORM: usize = 1 << 20;
 const FORM_TIME: Duration = Duration::from_secs(5);
 /// The paths that are open without a session.
 const OPEN: [&str; 4] = ["/login", "/dashboard.css", "/dashboard.js", "/favicon.svg"];
+/// The ends of the paths of pages without a part that changes by itself.
+const STILL: [&str; 6] = ["/search", "/drain", "/confirm", "/export", "/rollback", "/lift"];
 /// A page that is not there at present comes back by itself after this number of seconds.
 const AGAIN: &str = "5";
 
@@ -64,7 +66,7 @@ pub(super) async fn guard(State(dashboard): State<Dashboard>, request: Request, 
             let why = format!("the request failed: {error}");
             PageProblem(ApiProblem::new(ProblemCode::Internal, why)).into_response()
         })
-    } else if live::is_asked(request.headers()) && !OPEN.contains(&request.uri().path()) {
+    } else if live::is_asked(request.headers()) && !is_still(&request) {
         watch(&dashboard, request, next).await
     } else {
         read(&dashboard, request, next).await
@@ -77,6 +79,14 @@ pub(super) async fn guard(State(dashboard): State<Dashboard>, request: Request, 
         headers.insert(REQUEST_ID.clone(), id);
     }
     response
+}
+
+/// Whether nothing on the page changes by itself. Some of these pages read much, and are not read again and
+/// again.
+fn is_still(request: &Request) -> bool {
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let is_still = |route: &str| STILL.iter().any(|end| route.ends_with(end));
+    OPEN.contains(&request.uri().path()) || route.is_none_or(is_still)
 }
 
 /// Answers a request that changes nothing.

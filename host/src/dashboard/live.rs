@@ -19,12 +19,15 @@ use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response, Sse};
 use futures_util::stream;
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
 use super::problem::PageProblem;
 use super::state::Dashboard;
 
 /// The time between two looks.
 const LOOK: Duration = Duration::from_secs(3);
+/// The longest stream. The browser asks again by itself, and is let in anew.
+const LONGEST: Duration = Duration::from_secs(600);
 /// The most bytes of a page.
 const MAX_PAGE: usize = 8 << 20;
 
@@ -49,7 +52,8 @@ where
     let mut headers = request.headers().clone();
     headers.insert(ACCEPT, HeaderValue::from_static("text/html"));
     let (uri, extensions) = (request.uri().clone(), request.extensions().clone());
-    let page = LivePage { look, uri, headers, extensions, last: None, is_over: false };
+    let ends = Instant::now() + LONGEST;
+    let page = LivePage { look, uri, headers, extensions, ends, last: None, is_over: false };
     dashboard.api.streamed(place, stream::unfold(page, async |mut page| Some((page.next().await?, page))))
 }
 
@@ -69,6 +73,7 @@ struct LivePage<L> {
     headers: HeaderMap,
     /// The names in the path, which the router has found.
     extensions: Extensions,
+    ends: Instant,
     /// The digest of what was sent last.
     last: Option<[u8; 32]>,
     is_over: bool,
@@ -77,10 +82,10 @@ struct LivePage<L> {
 impl<L: FnMut(Request) -> F, F: Future<Output = Response>> LivePage<L> {
     /// The next event; none at the end.
     async fn next(&mut self) -> Option<Event> {
-        if self.is_over {
-            return None;
-        }
         loop {
+            if self.is_over || Instant::now() >= self.ends {
+                return None;
+            }
             if self.last.is_some() {
                 tokio::time::sleep(LOOK).await;
             }

@@ -86,7 +86,10 @@ fn is_own_page(page: &str) -> bool {
 
 fn with_cookie(cookie: &str, headers: &HeaderMap, to: Redirect) -> Response {
     let mut response = to.into_response();
-    let is_encrypted = headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https");
+    // Several proxies in a row make a list: the first one is that of the browser.
+    let proto = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok());
+    let proto = proto.and_then(|list| list.split(',').next());
+    let is_encrypted = proto.is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"));
     let secure = if is_encrypted { "; Secure" } else { "" };
     let path = match base_path::get() {
         "" => "/",

@@ -90,7 +90,8 @@ impl Sessions {
         // Others wait: what they would sign with the key from before would be worth nothing.
         let mut shared = self.0.lock().await;
         if shared.asked.is_none_or(|asked| asked.elapsed() >= AGAIN) {
-            match timeout(REDIS_ANSWERS, sessions::key(link, &hex(&shared.key))).await {
+            // Not the key from before: with it, the sessions that Redis knew to be over would be open again.
+            match timeout(REDIS_ANSWERS, sessions::key(link, &hex(&random()))).await {
                 Ok(Ok(told)) => shared.key = from_hex(&told).unwrap_or(shared.key),
                 Ok(Err(error)) => tracing::debug!(%error, "the key of sessions is not known"),
                 Err(_) => {}

@@ -52,6 +52,9 @@ pub(crate) async fn limit(
     let by = limits.by.chars().take(MAX_BY).collect();
     let limits = QueueLimits { why: reason(&limits.why)?.to_owned(), by, ..limits };
     check(&queue.rules, &limits, lasting).map_err(OperationError::Invalid)?;
+    // The text may have any number of zeros before the number.
+    let rate = limits.rate.as_deref().and_then(|rate| parse_rate(rate).ok()).map(show_rate);
+    let limits = QueueLimits { rate, ..limits };
     let limits = patiently(|| queue.limit(limits.clone(), lasting)).await?;
     let time = lasting.map(|time| format!(" for {}", show_duration(time))).unwrap_or_default();
     let change = ChangeView::new(ChangeKind::Limit, &limits.by).queue(&queue.rules.name).why(&limits.why);

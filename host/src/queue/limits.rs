@@ -75,6 +75,12 @@ pub(super) fn found(value: &Value) -> Option<QueueLimits> {
         Value::SimpleString(text) => serde_json::from_str(text).ok(),
         _ => None,
     };
+    // Nobody can set none at once: that would be a pause.
+    let limits = limits.map(|limits| QueueLimits {
+        concurrency: limits.concurrency.filter(|most| *most > 0),
+        per_key: limits.per_key.filter(|most| *most > 0),
+        ..limits
+    });
     limits.filter(|limits| !limits.are_none())
 }
 
@@ -92,7 +98,8 @@ mod tests {
     #[test]
     fn a_value_that_cannot_be_read_limits_nothing_and_unknown_names_are_left_alone() {
         let found = |text: &str| found(&Value::BulkString(text.as_bytes().to_vec()));
-        for text in ["", "{", "[]", "7", "1795242534558", r#"{"concurrency":"x"}"#, r#"{"why":"x"}"#] {
+        let none = r#"{"concurrency":0,"per_key":0}"#;
+        for text in ["", "{", "[]", "7", "1795242534558", r#"{"concurrency":"x"}"#, r#"{"why":"x"}"#, none] {
             assert_eq!(found(text), None, "{text}");
         }
         let limits = found(r#"{"concurrency":3,"rate":"fast","burst":9}"#).expect("limits");

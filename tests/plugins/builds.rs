@@ -142,6 +142,41 @@ fn a_deploy_waits_for_all_hosts_and_its_label_is_shown_with_the_version() {
 }
 
 #[test]
+fn a_handler_that_was_rolled_back_is_refused_under_any_label_until_it_is_lifted() {
+    let bench = Bench::new(QUEUES);
+    put(&bench, "p", &guest("echo"));
+    let host = bench.host();
+    loaded(&host, &guest("echo"));
+    let file = built(&bench, "new.wasm", &marked(&guest("echo"), 4));
+    let taken = deploy(&bench, &file, &["--label", "v1.4", "--json"]).ok().json();
+    assert_eq!(states(&taken), ["active"], "{taken}");
+    let bad = taken["version"].as_str().expect("a version").to_owned();
+    bench.tqhost(&["rollback", "p", "--why", "wrong totals", "--version", &bad]).ok();
+    let why = format!("version v1.4 ({}) of p was rolled back", &bad[..12]);
+    let is_refused = |more: &[&str]| {
+        let ran = deploy(&bench, &file, more);
+        let is_told = ran.stderr.contains(&why) && ran.stderr.contains(&format!("--version {bad}"));
+        assert!(ran.code == 1 && is_told, "{more:?}: {ran:?}");
+    };
+    is_refused(&["--label", "v1.4"]);
+    is_refused(&["--label", "v1.5"]);
+    is_refused(&[]);
+    // No host tells of the version any more, and its file is gone.
+    host.stop();
+    put(&bench, "p", &guest("echo"));
+    is_refused(&["--label", "v1.4"]);
+    is_refused(&["--label", "v1.6"]);
+    // Another handler may have the label.
+    let mended = built(&bench, "mended.wasm", &marked(&guest("echo"), 5));
+    deploy(&bench, &mended, &["--label", "v1.4"]).ok();
+    let host = bench.host();
+    eventually("it is announced", || row(&bench, "p").filter(|row| row["state"] == "active"));
+    bench.tqhost(&["lift", "p", "--version", &bad]).ok();
+    deploy(&bench, &file, &["--label", "v1.6"]).ok();
+    host.stop();
+}
+
+#[test]
 fn a_version_that_no_host_takes_is_told_and_the_one_before_is_in_place_again() {
     let queues = format!("{QUEUES}[plugins.p]\nconfig = {{ self-check = \"fail\" }}\n");
     let bench = Bench::new(&queues);
@@ -165,6 +200,13 @@ fn a_version_that_no_host_takes_is_told_and_the_one_before_is_in_place_again() {
     });
     let told = deploy(&bench, &file, &[]);
     assert!(told.code == 1 && told.stdout.contains("the file before it is in place again"), "{told:?}");
+
+    // Another deploy is under way.
+    let lock = fs::File::open(bench.plugin_path("p").with_file_name(".p.wasm.lock")).expect("a lock");
+    lock.try_lock().expect("the deploys before have ended");
+    let held = deploy(&bench, &file, &[]);
+    assert!(held.code == 1 && held.stderr.contains("another deploy of p is under way"), "{held:?}");
+    drop(lock);
 
     // A file that no host could take is refused before anything changes.
     let text = built(&bench, "p.wasm", b"a text");

@@ -4,10 +4,13 @@
 //! host that runs; exit code 0 only if all of them took it. A version that every host refused is taken away
 //! again, where there was one before it.
 //!
+//! Two hidden files are beside the plugin's: `.NAME.wasm.lock`, whose lock lets one deploy run at a time, and
+//! `.NAME.wasm.builds` with the labels that were put in place. Hosts look at neither.
+//!
 //! Not here: what a verdict is (`operations::deploy`), the section with the label (`sandbox::build_section`).
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,17 +28,21 @@ use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::table::{Cell, Column, TextTable};
 use super::text::{self, plural};
-use crate::builds::BuildNote;
+use crate::builds::{BuildNote, Builds};
 use crate::config::Config;
 use crate::config::units::{parse_duration, show_duration};
 use crate::operations::changes::{self, ChangeKind, ChangeView};
-use crate::operations::{self, DeployWatch, HostVerdict, Taken, check_deployable, patiently};
+use crate::operations::{self, DeployWatch, HostVerdict, Taken, check_deployable, known_builds, patiently};
 use crate::plugins;
-use crate::queue::{Link, hosts};
+use crate::queue::Link;
+use crate::queue::hosts::{self, HostInfo};
 use crate::sandbox::{check_names, with_build, without_build};
 
 /// The time between two looks at the announcements of hosts.
 const LOOK: Duration = Duration::from_millis(500);
+/// The labelled versions that are remembered of each plugin, and the most bytes that are read of them.
+const MAX_REMEMBERED: usize = 100;
+const MAX_REMEMBERED_BYTES: u64 = 256 << 10;
 
 #[derive(Debug, Args)]
 pub(super) struct DeployArgs {
@@ -76,6 +83,36 @@ struct NewFile {
     bytes: Vec<u8>,
     digest: String,
     build: BuildNote,
+    /// SHA-256 of the file as it was given, and of its handler without a label.
+    originals: [String; 2],
+}
+
+impl NewFile {
+    /// Whether the handler is that of the version `digest`, with the label of that version or without one.
+    fn is_version(&self, digest: &str, build: Option<&BuildNote>) -> bool {
+        self.digest == digest
+            || self.originals.iter().any(|original| original.as_str() == digest)
+            || build.is_some_and(|build| digest_of(&with_build(&self.bytes, build)) == digest)
+    }
+}
+
+/// The outcome for the file that was there before.
+enum PutBack {
+    /// It was not to be put back.
+    No,
+    Done(FileContent),
+    /// Another file has taken the place of the new one meanwhile, and stays.
+    Overtaken,
+}
+
+impl PutBack {
+    /// The file that is in place again.
+    fn done(&self) -> Option<&FileContent> {
+        match self {
+            PutBack::Done(before) => Some(before),
+            PutBack::No | PutBack::Overtaken => None,
+        }
+    }
 }
 
 pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> Result<(), CommandError> {
@@ -84,6 +121,8 @@ pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> Res
     let read = plugins::read(&args.file).await.map_err(|error| anyhow!("{shown}: {error:#}"))?;
     check_names(&read).map_err(|error| anyhow!("{shown}: {error}; nothing was put in place"))?;
     let target = config.plugins_dir.join(format!("{plugin}.wasm"));
+    // It is held until the command ends.
+    let _lock = lock(&target, &plugin)?;
     let before = files::read(config, &plugin).content.and_then(Result::ok);
     let new = new_file(read, &args, &target, before.as_ref())?;
     let link = match is_embedded_down(config) {
@@ -92,13 +131,15 @@ pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> Res
     };
     let mut hosts = Vec::new();
     if let Some(link) = &link {
-        check_deployable(link, &plugin, &new.digest, &new.build).await?;
         hosts = hosts::list(link).await?;
+        let builds = all_builds(&hosts, &target, before.as_ref(), &new);
+        check_deployable(link, &plugin, &builds, |digest, build| new.is_version(digest, build)).await?;
     }
-    let watch = DeployWatch::new(&hosts, &plugin, &new.digest);
     let in_place = before.as_ref().is_some_and(|before| before.digest == new.digest);
+    let watch = DeployWatch::new(&hosts, &plugin, &new.digest, in_place);
     if !in_place {
-        put(&target, &new.bytes)
+        remember(&target, &new)
+            .and_then(|()| put(&target, &new.bytes))
             .with_context(|| format!("cannot put {} in place; hosts go on as before", target.display()))?;
         let words = new.build.words(&new.digest);
         note(link.as_ref(), &plugin, &format!("{words} was put in place")).await;
@@ -115,18 +156,18 @@ pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> Res
         _ => Vec::new(),
     };
     let ok = verdicts.is_empty() != has_hosts && verdicts.iter().all(|host| host.state == Taken::Active);
-    let back = put_back(&target, &verdicts, before.filter(|_| !in_place))?;
-    if let Some(before) = &back {
+    let back = put_back(config, &plugin, &new.digest, &verdicts, before.filter(|_| !in_place))?;
+    if let Some(before) = back.done() {
         let words = new.build.words(&new.digest);
         let detail = format!("no host took {words}, and {} is in place again", before.version());
         note(link.as_ref(), &plugin, &detail).await;
     }
     let NewFile { digest: version, build, .. } = new;
-    let put_back = back.as_ref().map(|before| before.digest.clone());
+    let put_back = back.done().map(|before| before.digest.clone());
     let view = DeployView { plugin, version, build, file: target, hosts: verdicts, put_back, ok };
     match out.json {
         true => out.json(&view),
-        false => out.line(render(&view, back.as_ref(), has_hosts, args.wait, out)),
+        false => out.line(render(&view, &back, has_hosts, args.wait, out)),
     }
     if ok { Ok(()) } else { Err(CommandError::Reported) }
 }
@@ -162,12 +203,11 @@ fn new_file(
     target: &Path,
     before: Option<&FileContent>,
 ) -> Result<NewFile, CommandError> {
-    let file = |bytes: Vec<u8>, build| {
-        let digest = format!("{:x}", Sha256::digest(&bytes));
-        NewFile { bytes, digest, build }
-    };
+    let digest = digest_of(&read);
+    let originals = [digest.clone(), digest_of(&without_build(&read))];
+    let file =
+        |bytes: Vec<u8>, build: BuildNote| NewFile { digest: digest_of(&bytes), bytes, build, originals };
     let Some(label) = &args.label else {
-        let digest = format!("{:x}", Sha256::digest(&read));
         // The file beside the plugin may tell of the build.
         let build = plugins::build_of(target, &read, &digest).unwrap_or_default();
         return Ok(file(read, build));
@@ -186,6 +226,11 @@ fn new_file(
     Ok(file(with_build(&read, &build), build))
 }
 
+/// SHA-256 in hexadecimal.
+fn digest_of(bytes: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(bytes))
+}
+
 /// The commit of the work tree of git in which the file is.
 fn commit(file: &Path) -> Option<String> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -195,10 +240,73 @@ fn commit(file: &Path) -> Option<String> {
     Some(String::from_utf8(told.stdout).ok()?.trim().to_owned())
 }
 
+/// The path of a hidden file beside the plugin's.
+fn beside(target: &Path, end: &str) -> PathBuf {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    target.with_file_name(format!(".{name}.{end}"))
+}
+
+/// Takes the lock of the plugin's file, which is held until the result is dropped.
+fn lock(target: &Path, plugin: &str) -> Result<File, CommandError> {
+    let path = beside(target, "lock");
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let open = match open {
+        // The file of another user can be locked without the right to write it.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => File::open(&path).map_err(|_| error),
+        open => open,
+    };
+    let trouble = || format!("cannot lock {}; nothing was put in place", path.display());
+    let file = open.with_context(trouble)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(anyhow!(
+            "another deploy of {plugin} is under way and holds {}; nothing was put in place: deploy again \
+             when it has ended",
+            path.display()
+        )
+        .into()),
+        Err(TryLockError::Error(error)) => Err(anyhow::Error::new(error).context(trouble()).into()),
+    }
+}
+
+/// The builds by which a withdrawn version may be known again: those that hosts tell, and those of the files
+/// that were put in place here.
+fn all_builds(hosts: &[HostInfo], target: &Path, before: Option<&FileContent>, new: &NewFile) -> Builds {
+    let mut builds = known_builds(hosts);
+    if let Some(before) = before {
+        builds.add(&before.digest, before.build.clone());
+    }
+    builds.add(&new.digest, new.build.clone());
+    remembered(target).into_iter().for_each(|(digest, build)| builds.add(&digest, build));
+    builds
+}
+
+/// The digests and builds of the labelled versions that were put in place, oldest first. They may be gone.
+fn remembered(target: &Path) -> Vec<(String, BuildNote)> {
+    let read = || -> io::Result<Vec<(String, BuildNote)>> {
+        let mut json = Vec::new();
+        File::open(beside(target, "builds"))?.take(MAX_REMEMBERED_BYTES).read_to_end(&mut json)?;
+        Ok(serde_json::from_slice(&json)?)
+    };
+    read().unwrap_or_default()
+}
+
+/// Remembers the build of a version. Its time is known nowhere else when the file is gone, and without it the
+/// digest of the same handler with that label cannot be told.
+fn remember(target: &Path, new: &NewFile) -> io::Result<()> {
+    if new.build == BuildNote::default() {
+        return Ok(());
+    }
+    let mut all = remembered(target);
+    all.retain(|(digest, _)| *digest != new.digest);
+    all.push((new.digest.clone(), new.build.clone()));
+    let first = all.len().saturating_sub(MAX_REMEMBERED);
+    put(&beside(target, "builds"), &serde_json::to_vec(&all[first..])?)
+}
+
 /// Writes the file beside its place and renames it, so that nobody sees a part of it.
 fn put(target: &Path, bytes: &[u8]) -> io::Result<()> {
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = target.with_file_name(format!(".{name}.{}", uuid::Uuid::now_v7()));
+    let temporary = beside(target, &uuid::Uuid::now_v7().to_string());
     let write = || {
         let mut file = File::create_new(&temporary)?;
         file.write_all(bytes)?;
@@ -237,29 +345,29 @@ async fn verdicts(
     }
 }
 
-/// Puts the file back that was there before, if every host has refused the new one.
+/// Puts the file back that was there before, if every host has refused the new one, and it is still in place.
 fn put_back(
-    target: &Path,
+    config: &Config,
+    plugin: &str,
+    new: &str,
     verdicts: &[HostVerdict],
     before: Option<FileContent>,
-) -> Result<Option<FileContent>, CommandError> {
+) -> Result<PutBack, CommandError> {
     let refused = |host: &HostVerdict| matches!(host.state, Taken::Failed | Taken::Quarantined);
     let Some(before) = before.filter(|_| !verdicts.is_empty() && verdicts.iter().all(refused)) else {
-        return Ok(None);
+        return Ok(PutBack::No);
     };
-    put(target, &before.bytes).with_context(|| {
-        format!("every host has refused it, and {} cannot be put back as it was", target.display())
+    let file = files::read(config, plugin);
+    if file.content.and_then(Result::ok).is_none_or(|content| content.digest != new) {
+        return Ok(PutBack::Overtaken);
+    }
+    put(&file.path, &before.bytes).with_context(|| {
+        format!("every host has refused it, and {} cannot be put back as it was", file.path.display())
     })?;
-    Ok(Some(before))
+    Ok(PutBack::Done(before))
 }
 
-fn render(
-    view: &DeployView,
-    back: Option<&FileContent>,
-    has_hosts: bool,
-    wait: Duration,
-    out: &Out,
-) -> String {
+fn render(view: &DeployView, back: &PutBack, has_hosts: bool, wait: Duration, out: &Out) -> String {
     let DeployView { plugin, version, build, file, hosts, ok, .. } = view;
     let version = text::escape(&build.words(version));
     let mut parts = vec![format!("version {version} of {plugin} was put in place: {}", file.display())];
@@ -274,19 +382,23 @@ fn render(
         }
         _ if *ok && hosts.len() == 1 => "The host took it.".to_owned(),
         _ if *ok => format!("All {} hosts took it.", hosts.len()),
-        Some(before) => format!(
+        PutBack::Done(before) => format!(
             "No host took it, and the file before it is in place again: {}. Repair the new one; `tqhost try` \
              runs it without a host. One in quarantine may run again after `tqhost lift {plugin}`.",
             before.version()
         ),
-        None if hosts.is_empty() => "No host runs any more: start one.".to_owned(),
-        None if silent > 0 => format!(
+        PutBack::Overtaken => format!(
+            "No host took it, and another file has replaced it meanwhile, so the one before it was not put \
+             back: `tqhost plugins {plugin}` tells what hosts make of the file."
+        ),
+        PutBack::No if hosts.is_empty() => "No host runs any more: start one.".to_owned(),
+        PutBack::No if silent > 0 => format!(
             "{} did not take it within {}. A host takes files from its own plugins_dir: put the file there, \
              too. Otherwise it may still compile: `tqhost plugins {plugin}` tells.",
             plural(silent, "host"),
             show_duration(wait)
         ),
-        None => format!(
+        PutBack::No => format!(
             "{} refused it, and goes on with the version before it. Deploy another one; `tqhost plugins \
              {plugin}` tells more.",
             plural(count(Taken::Failed) + count(Taken::Quarantined), "host")
@@ -312,4 +424,74 @@ pub(super) fn render_verdicts(hosts: &[HostVerdict], paint: Paint) -> String {
         table.row([text::escape(host).into(), Cell::tone(word, tone), why.into()]);
     }
     table.render(paint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(state: Taken) -> HostVerdict {
+        HostVerdict { host: "a".to_owned(), state, on_probation: false, why: None }
+    }
+
+    #[test]
+    fn a_file_is_put_back_only_over_the_one_that_was_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = files::tests::config(folder.path());
+        let path = config.plugins_dir.join("p.wasm");
+        let write = |content: &str| fs::write(&path, content).expect("write");
+        let before = || files::read(&config, "p").content.and_then(Result::ok);
+        write("old");
+        let old = [(); 3].map(|()| before());
+        let new = digest_of(b"new");
+        let refused = [verdict(Taken::Failed), verdict(Taken::Quarantined)];
+        let back =
+            |old, verdicts: &[HostVerdict]| put_back(&config, "p", &new, verdicts, old).expect("no error");
+        let read = || fs::read_to_string(&path).expect("a file");
+        let [first, second, third] = old;
+
+        write("new");
+        let some_wait = [verdict(Taken::Failed), verdict(Taken::NoAnswer)];
+        assert!(matches!(back(first, &some_wait), PutBack::No) && read() == "new");
+        write("newer");
+        assert!(matches!(back(second, &refused), PutBack::Overtaken) && read() == "newer");
+        write("new");
+        let done = back(third, &refused);
+        assert_eq!((done.done().map(|old| &*old.digest), &*read()), (Some(&*digest_of(b"old")), "old"));
+    }
+
+    #[test]
+    fn one_deploy_of_a_plugin_holds_the_lock() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (target, other) = (folder.path().join("p.wasm"), folder.path().join("q.wasm"));
+        let held = lock(&target, "p").expect("the lock is free");
+        let _other = lock(&other, "q").expect("another plugin has another lock");
+        let why = lock(&target, "p").expect_err("the lock is held").message().expect("a message");
+        assert!(why.starts_with("another deploy of p is under way"), "{why}");
+        drop(held);
+        lock(&target, "p").expect("the lock is free again");
+    }
+
+    #[test]
+    fn a_handler_is_known_again_under_any_label() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = folder.path().join("p.wasm");
+        let handler = b"\0asm\x0d\0\x01\0";
+        let labelled = |label: &str, built_at| {
+            let label = Some(label.to_owned());
+            let build = BuildNote { label, built_at: Some(built_at), ..BuildNote::default() };
+            let bytes = with_build(handler, &build);
+            let originals = [digest_of(handler), digest_of(handler)];
+            NewFile { digest: digest_of(&bytes), bytes, build, originals }
+        };
+        let (first, second) = (labelled("v1", 1), labelled("v1", 2));
+        assert_ne!(first.digest, second.digest);
+        assert!(remembered(&target).is_empty());
+        remember(&target, &first).expect("write");
+        let builds = all_builds(&[], &target, None, &second);
+        assert!(second.is_version(&first.digest, builds.of(&first.digest)));
+        assert!(second.is_version(&digest_of(handler), None));
+        assert!(!second.is_version(&first.digest, None));
+        assert!(!second.is_version(&digest_of(b"other"), builds.of(&first.digest)));
+    }
 }

@@ -12,29 +12,32 @@ use serde::Serialize;
 
 use super::error::OperationError;
 use super::plugins::{PluginView, plugin_rows};
-use crate::builds::BuildNote;
+use crate::builds::{BuildNote, Builds};
 use crate::clock::now_ms;
 use crate::config::units::show_duration;
-use crate::queue::hosts::HostInfo;
+use crate::queue::hosts::{HostChange, HostInfo};
 use crate::queue::{Link, orders};
 
-/// Refuses a version that an operator has withdrawn: no host would run it.
+/// Refuses a version that an operator has withdrawn: no host would run it. The same handler with another
+/// label is refused, too. `is_version` says whether it is that of the version with this digest, and `builds`
+/// has the builds of such versions, as far as they are known.
 pub(crate) async fn check_deployable(
     link: &Link,
     plugin: &str,
-    digest: &str,
-    build: &BuildNote,
+    builds: &Builds,
+    is_version: impl Fn(&str, Option<&BuildNote>) -> bool,
 ) -> Result<(), OperationError> {
     let orders = orders::list(link).await?;
-    let Some(order) = orders.withdrawn.get(plugin).and_then(|withdrawn| withdrawn.get(digest)) else {
+    let mut withdrawn = orders.withdrawn.get(plugin).into_iter().flatten();
+    let Some((digest, order)) = withdrawn.find(|(digest, _)| is_version(digest, builds.of(digest))) else {
         return Ok(());
     };
     let ago = show_duration(Duration::from_secs(now_ms().saturating_sub(order.at) / 1000));
     let by = if order.by.is_empty() { "an operator" } else { &order.by };
     Err(OperationError::NotRunning(format!(
-        "version {} of {plugin} was rolled back {ago} ago by {by} ({}), and no host runs it: deploy another \
-         one, or lift it first (`tqhost lift {plugin} --version {digest}`)",
-        build.words(digest),
+        "version {} of {plugin} was rolled back {ago} ago by {by} ({}), and this file has the same handler: \
+         deploy another one, or lift it first (`tqhost lift {plugin} --version {digest}`)",
+        builds.words(digest),
         order.why
     )))
 }
@@ -70,13 +73,15 @@ pub(crate) struct DeployWatch {
     digest: String,
     /// When each host had refused it last, before it was put in place.
     refused: BTreeMap<String, Option<u64>>,
+    /// It was in place already, so that a quarantine before the deploy is about it as well.
+    was_in_place: bool,
 }
 
 impl DeployWatch {
     /// `hosts` are as they were before the file was put in place.
-    pub(crate) fn new(hosts: &[HostInfo], plugin: &str, digest: &str) -> DeployWatch {
+    pub(crate) fn new(hosts: &[HostInfo], plugin: &str, digest: &str, was_in_place: bool) -> DeployWatch {
         let (plugin, digest) = (plugin.to_owned(), digest.to_owned());
-        let mut watch = DeployWatch { plugin, digest, refused: BTreeMap::new() };
+        let mut watch = DeployWatch { plugin, digest, refused: BTreeMap::new(), was_in_place };
         let refused = watch.rows(hosts).map(|row| (row.host.clone(), watch.refusal(&row).map(|(at, _)| at)));
         watch.refused = refused.collect();
         watch
@@ -98,26 +103,39 @@ impl DeployWatch {
             return HostVerdict { host, state: Taken::Active, on_probation, why: None };
         }
         let refusal = self.refusal(row);
+        // An older refusal is not about this attempt.
+        let is_new = |at: u64| self.refused.get(&host).copied().flatten() != Some(at);
         let state = match (plugin.state.as_str(), &refusal) {
-            // A content in quarantine is not tried again.
-            ("quarantined", Some(_)) => Taken::Quarantined,
-            // An older refusal is not about this attempt.
-            ("failed", Some((at, _))) if self.refused.get(&host).copied().flatten() != Some(*at) => {
-                Taken::Failed
-            }
+            ("failed", Some((at, _))) if is_new(*at) => Taken::Failed,
+            ("quarantined", Some((at, _))) if is_new(*at) => Taken::Quarantined,
+            // A content in quarantine is not tried again, so there is no other refusal to wait for.
+            ("quarantined", Some(_)) if self.was_in_place && self.is_last_refused(row) => Taken::Quarantined,
             _ => Taken::NoAnswer,
         };
+        let refusal = refusal.filter(|_| state != Taken::NoAnswer);
         let why = refusal.and_then(|(_, reason)| plugin.error.clone().or(reason));
         HostVerdict { host, state, on_probation: false, why }
     }
 
     /// When and why the host has refused the version last, if that is the last thing it says of it.
     fn refusal(&self, row: &PluginView) -> Option<(u64, Option<String>)> {
-        let of_version = |version: &Option<String>| version.as_ref() == Some(&self.digest);
-        let last = row.plugin.history.iter().rev().find(|change| of_version(&change.version))?;
-        let is_refusal = ["failed", "self-check-failed", "rolled-back", "quarantined"].contains(&&*last.what);
-        is_refusal.then(|| (last.at, last.reason.clone()))
+        let last = row.plugin.history.iter().rev().find(|change| self.is_about(change))?;
+        is_refusal(last).then(|| (last.at, last.reason.clone()))
     }
+
+    /// Whether the host has refused no other version since it refused this one.
+    fn is_last_refused(&self, row: &PluginView) -> bool {
+        let last = row.plugin.history.iter().rev().find(|change| is_refusal(change));
+        last.is_some_and(|change| self.is_about(change))
+    }
+
+    fn is_about(&self, change: &HostChange) -> bool {
+        change.version.as_ref() == Some(&self.digest)
+    }
+}
+
+fn is_refusal(change: &HostChange) -> bool {
+    ["failed", "self-check-failed", "rolled-back", "quarantined"].contains(&&*change.what)
 }
 
 #[cfg(test)]
@@ -152,7 +170,7 @@ mod tests {
             host("b", "old", "failed", &[("failed", 5, NEW)]),
             host("c", "old", "failed", &[("failed", 5, "other")]),
         ];
-        let watch = DeployWatch::new(&before, "p", NEW);
+        let watch = DeployWatch::new(&before, "p", NEW, false);
         let states = |hosts: &[HostInfo]| -> Vec<Taken> {
             watch.verdicts(hosts).iter().map(|verdict| verdict.state).collect()
         };
@@ -168,5 +186,23 @@ mod tests {
         assert_eq!(states(&after), [Taken::Active, Taken::Failed, Taken::Quarantined, Taken::NoAnswer]);
         assert_eq!(watch.verdicts(&after)[1].why.as_deref(), Some("because"));
         assert_eq!(watch.verdicts(&[]), []);
+    }
+
+    #[test]
+    fn a_quarantine_is_a_verdict_only_about_the_new_file() {
+        let other = [("quarantined", 2_u64, NEW), ("quarantined", 5, "other")];
+        let same = [("quarantined", 5_u64, "other"), ("quarantined", 7, NEW)];
+        let before = [host("a", "old", "quarantined", &other), host("b", "old", "quarantined", &same)];
+        let states = |was_in_place: bool, hosts: &[HostInfo]| -> Vec<Taken> {
+            let watch = DeployWatch::new(&before, "p", NEW, was_in_place);
+            watch.verdicts(hosts).iter().map(|verdict| verdict.state).collect()
+        };
+        assert_eq!(states(false, &before), [Taken::NoAnswer; 2]);
+        assert_eq!(DeployWatch::new(&before, "p", NEW, false).verdicts(&before)[0].why, None);
+        // The host whose file it is does not judge it again.
+        assert_eq!(states(true, &before), [Taken::NoAnswer, Taken::Quarantined]);
+        let again = [("quarantined", 5_u64, "other"), ("quarantined", 9, NEW)];
+        let after = ["a", "b"].map(|id| host(id, "old", "quarantined", &again));
+        assert_eq!(states(false, &after), [Taken::Quarantined; 2]);
     }
 }

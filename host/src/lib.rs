@@ -57,6 +57,7 @@ pub mod testing {
         pub use crate::effects::{Effects, OutboxTask, StateChange};
     }
     pub mod queue {
+        pub use crate::queue::control::PauseChange;
         pub use crate::queue::rate::Places;
         pub use crate::queue::redrive::DeadChoice;
         pub use crate::queue::{

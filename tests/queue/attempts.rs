@@ -129,6 +129,25 @@ fn a_task_that_waits_keeps_them_and_a_cancelled_one_until_its_status_expires() {
 }
 
 #[test]
+fn the_record_of_an_attempt_that_ended_with_its_host_is_kept_as_long_as_the_others() {
+    let mut bench = bench("as-told", "lease = \"2s\"");
+    let dies = bench.host();
+    let data = json!({ "n": "x", "ms": 20_000, "retries": 0, "end": "ok" }).to_string();
+    let id = bench.xadd("work", &[("data", &data)]);
+    bench.until("work", &id, "PROCESSING");
+    let plugin = bench.status("work", &id, "plugin");
+    dies.kill();
+    let host = bench.host();
+    let kept =
+        eventually("the attempt is noted", || Some(attempts(&bench, &id)).filter(|all| !all.is_empty()));
+    assert_eq!((kept.len(), &kept[0]["outcome"]), (1, &json!("lost")));
+    assert_eq!(kept[0]["plugin"], json!(plugin), "the status was read before the next attempt began");
+    let [month, lives] = [30 * 24 * 3_600_000, lives(&mut bench, &id)[1]];
+    assert!(lives > month - 60_000 && lives <= month, "{lives}");
+    host.kill();
+}
+
+#[test]
 fn a_queue_may_keep_none() {
     for rules in ["failed_attempts = 0", "retention = \"0s\""] {
         let mut bench = bench("as-told", rules);

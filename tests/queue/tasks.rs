@@ -58,11 +58,15 @@ fn ten_thousand_tasks_leave_ten_thousand_results_and_nothing_else() {
         for key in found {
             let kind = match &key {
                 key if key.contains(":task:") => "task status".to_owned(),
+                // A host that stops folds the minutes into the steps of a day and of a week.
+                key if key.contains(":minutes:10m:") || key.contains(":minutes:1h:") => {
+                    "longer steps".to_owned()
+                }
                 key if key.contains(":minutes:") => "history of an hour".to_owned(),
                 key => key.clone(),
             };
             *keys.entry(kind.clone()).or_default() += 1;
-            if kind == "history of an hour" {
+            if kind == "history of an hour" || kind == "longer steps" {
                 assert!(bench.redis::<i64>("TTL", &key) > 0, "{key} expires");
             }
             if kind == "task status" {
@@ -77,6 +81,7 @@ fn ten_thousand_tasks_leave_ten_thousand_results_and_nothing_else() {
     }
     assert_eq!(keys.remove("task status"), Some(10_000));
     assert!(keys.remove("history of an hour").is_some_and(|hours| hours <= 2));
+    assert!(keys.remove("longer steps").is_none_or(|steps| steps <= 4));
     let mut left: Vec<String> = keys.into_keys().filter(|key| !key.starts_with("tq:host")).collect();
     left.sort();
     assert_eq!(

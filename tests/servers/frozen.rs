@@ -32,6 +32,8 @@ impl Track<'_> {
         track.run(redis::cmd("XGROUP").arg("CREATE").arg(stream).arg("tqhost").arg("0").arg("MKSTREAM"));
         track.run(redis::cmd("HSET").arg(track.key("history")).arg("tqhost").arg("0-0"));
         track.run(redis::cmd("XADD").arg(track.key("dead")).arg("*").arg("n").arg("0"));
+        // A key that is missing would refuse each call, as the freeze key does.
+        track.run(redis::cmd("SET").arg(track.key("limits")).arg("{\"concurrency\":1}"));
         track
     }
 
@@ -65,7 +67,7 @@ impl Track<'_> {
         let (group, statuses) = (["tqhost", HOUR_MS, HOUR_MS], self.key("task:"));
         let mut last = vec!["", &self.stream, ""];
         if script.name != "promote" {
-            all.extend(self.keys(&["owners", "tracks", "delayed", "parked"]));
+            all.extend(self.keys(&["owners", "tracks", "delayed", "parked", "limits"]));
             last = vec!["1", &statuses, "+", &self.stream, ""];
         }
         all.extend(freeze.then(|| self.key("-")));

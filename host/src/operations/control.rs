@@ -1,7 +1,7 @@
 //! Pauses queues and lets them go on, and notes who did it.
 //!
 //! In: a queue, the operator, the reason. Out: whether it was otherwise before. Not here: how hosts obey
-//! (`queue::pause`).
+//! (`queue::control`).
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use super::error::OperationError;
 use super::patience::patiently;
 use crate::config::units::show_duration;
 use crate::queue::Queue;
+use crate::queue::control::PauseChange;
 
 /// The longest pause that ends by itself.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -24,21 +25,21 @@ pub(crate) struct Pausing {
     pub time: Option<Duration>,
 }
 
-/// Pauses the queue in all hosts. Without a reason and a time, a pause that stands is left as it is. Returns
-/// false if the queue was paused before.
+/// Pauses the queue in all hosts. Without a reason and a time, a pause that stands stays, and no longer ends
+/// by itself. Returns false if the queue was paused before.
 pub(crate) async fn pause(queue: &Queue, order: &Pausing) -> Result<bool, OperationError> {
     let Pausing { who, why, time } = order;
     check_why(why)?;
     if time.is_some_and(|time| time.is_zero() || time > LONGEST) {
         return Err(OperationError::Invalid("for: it is not a time from 1ms to 366 days".to_owned()));
     }
-    let is_new = patiently(|| queue.pause(who, why, *time)).await?;
-    if is_new || !why.is_empty() || time.is_some() {
+    let paused = patiently(|| queue.pause(who, why, *time)).await?;
+    if paused != PauseChange::None {
         let detail = time.map(|time| format!("for {}", show_duration(time))).unwrap_or_default();
         let change = ChangeView::new(ChangeKind::Pause, who).detail(&detail);
         changes::note(&queue.link, change.queue(&queue.rules.name).why(why)).await;
     }
-    Ok(is_new)
+    Ok(paused == PauseChange::New)
 }
 
 /// Lets all hosts claim tasks of the queue again. Returns false if it was neither paused nor on hold.

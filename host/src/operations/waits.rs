@@ -28,7 +28,7 @@ pub(crate) fn reasons(
         ListedState::Queued => None,
     };
     let blocked = blocked(queue, now_ms);
-    let busy = || busy(queue, rules);
+    let busy = || busy(queue, rules, now_ms);
     match (own, blocked) {
         (Some(own), blocked) => [own].into_iter().chain(blocked).collect(),
         (None, Some(blocked)) => vec![blocked],
@@ -71,7 +71,7 @@ fn blocked(queue: &QueueView, now_ms: u64) -> Option<String> {
 }
 
 /// The limits of the queue, and the tasks before this one.
-fn busy(queue: &QueueView, rules: &QueueRules) -> String {
+fn busy(queue: &QueueView, rules: &QueueRules, now_ms: u64) -> String {
     let QueueView { queued, running, .. } = queue;
     let are = if *queued == 1 { "is" } else { "are" };
     let mut why = format!(
@@ -84,6 +84,9 @@ fn busy(queue: &QueueView, rules: &QueueRules) -> String {
     if let Some(rate) = rules.rate_limit {
         why += &format!(" No more than {} start in {} (rate_limit).", rate.count, show_duration(rate.per));
     }
+    if let Some(limits) = &queue.limits {
+        why += &format!(" An operator has limited it to {}.", limits.told(now_ms).trim_end_matches('.'));
+    }
     why
 }
 
@@ -95,6 +98,7 @@ mod tests {
     use crate::config::Config;
     use crate::config::model::{Rate, RunLimits, Tracks};
     use crate::queue::hold::QueueHold;
+    use crate::queue::limits::QueueLimits;
     use crate::queue::pause::QueuePause;
     use crate::queue::{Census, Status, TaskStatus};
 
@@ -158,6 +162,11 @@ mod tests {
             "It is delayed: it goes back to its queue when it is due. The queue is on hold since 00:00 UTC, \
              next try in 5s, last cause: 503."
         );
+        let limits = QueueLimits { concurrency: Some(1), by: "ada".into(), ..QueueLimits::default() };
+        let limited = view("reading", &Census { limits: Some(limits), ..census.clone() });
+        let told = why(ListedState::Queued, &limited, &queued);
+        let expected = " An operator has limited it to concurrency 1 in each host, by ada.";
+        assert!(told.ends_with(expected), "{told}");
         let ready = view("reading", &census);
         assert!(why(ListedState::Delayed, &ready, &task("9 1-0", 500)).starts_with("It is due: "));
         assert!(why(ListedState::Held, &ready, &queued).contains("the same value of user have not ended"));

@@ -21,8 +21,9 @@ use super::script;
 /// The outcome of an attempt that ended with its host.
 pub(crate) const LOST: &str = "lost";
 /// The record of a lost attempt is kept for this time, or for as long as the results of the queue if that is
-/// longer: it may be the only one of its task, and no status names it then.
-const LOST_LIVES: Duration = Duration::from_secs(86_400);
+/// longer: it may be the only one of its task, and no status names it then. The time is that of the other
+/// records (`RECORDS_LIVE` of settle.lua), whose key it shares.
+const LOST_LIVES: Duration = Duration::from_secs(30 * 86_400);
 
 /// The part of a failed attempt that its settlement does not say itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +58,20 @@ pub(crate) struct AbandonedEntry {
     /// How long ago its lease was renewed last.
     pub idle: Duration,
     pub deliveries: u32,
+}
+
+/// An attempt that ended with its host, at a task that this host has taken over.
+pub(crate) struct LostAttempt {
+    /// The task's id.
+    id: String,
+    record: StoredAttempt,
+}
+
+impl LostAttempt {
+    /// The consumer that had the task.
+    pub(crate) fn consumer(&self) -> &str {
+        &self.record.consumer
+    }
 }
 
 /// A failed attempt as settle.lua writes it. What is missing is empty.
@@ -109,60 +124,63 @@ impl Queue {
         Ok(found.into_iter().map(|(_, attempt)| attempt).collect())
     }
 
-    /// Notes the attempts that ended with their hosts, before these entries begin again: those whose takeover
-    /// counted a crash of the consumer that had them. Gives how many there were of each consumer.
-    pub(crate) async fn note_lost(
+    /// The attempts that ended with their hosts: those of entries whose takeover counted a crash of the
+    /// consumer that had them. It reads the statuses of the tasks, which change when these begin again.
+    pub(crate) async fn lost_attempts(
         &self,
         taken: &[StreamEntry],
         before: &[AbandonedEntry],
-    ) -> Result<Vec<(String, u64)>, QueueError> {
-        const WHAT: &str = "note lost attempts";
+    ) -> Result<Vec<LostAttempt>, QueueError> {
+        const WHAT: &str = "look for lost attempts";
         let of = |entry: &StreamEntry| {
             let owner = before.iter().find(|known| known.id == entry.id);
             owner.filter(|owner| entry.deliveries > owner.deliveries).cloned()
         };
         let lost: Vec<_> = taken.iter().filter_map(|entry| Some((entry, of(entry)?))).collect();
-        let mut counts: Vec<(String, u64)> = Vec::new();
-        for (_, owner) in &lost {
-            match counts.iter_mut().find(|(known, _)| *known == owner.consumer) {
-                Some((_, count)) => *count += 1,
-                None => counts.push((owner.consumer.clone(), 1)),
-            }
-        }
-        let most = u64::from(self.rules.failed_attempts);
-        if lost.is_empty() || most == 0 || self.rules.retention == Duration::ZERO {
-            return Ok(counts);
+        if lost.is_empty() {
+            return Ok(Vec::new());
         }
         let now_ms = self.now_ms().await?;
-        let ids: Vec<String> = lost.iter().map(|(entry, _)| codec::id_of(entry)).collect();
-        let asked: Vec<redis::Cmd> = ids
+        let asked: Vec<redis::Cmd> = lost
             .iter()
-            .map(|id| {
+            .map(|(entry, _)| {
                 let fields = ["consumer", "started_at", "plugin", "attempt"];
-                redis::cmd("HMGET").arg(self.keys.task(id)).arg(&fields).to_owned()
+                redis::cmd("HMGET").arg(self.keys.task(&codec::id_of(entry))).arg(&fields).to_owned()
             })
             .collect();
         let known = self.link.pipeline(WHAT, &asked).await?;
-        let numbers: Vec<_> = ids
-            .iter()
-            .map(|id| script::write(redis::cmd("HINCRBY").arg(self.keys.attempts(id)).arg("last").arg(1)))
-            .collect();
-        let numbers = self.link.scripts(WHAT, &numbers).await?;
+        let attempt = |((entry, owner), known): ((&StreamEntry, AbandonedEntry), Result<_, _>)| LostAttempt {
+            id: codec::id_of(entry),
+            record: lost_attempt(entry, &owner, known.ok(), now_ms),
+        };
+        Ok(lost.into_iter().zip(known).map(attempt).collect())
+    }
+
+    /// Adds lost attempts to the records of their tasks.
+    pub(crate) async fn note_lost(&self, lost: &[LostAttempt]) -> Result<(), QueueError> {
+        const WHAT: &str = "note lost attempts";
+        let most = u64::from(self.rules.failed_attempts);
+        if most == 0 || self.rules.retention == Duration::ZERO {
+            return Ok(());
+        }
+        let lives = millis(self.rules.retention.max(LOST_LIVES));
         let mut calls = Vec::new();
-        for (((entry, owner), id), (known, number)) in
-            lost.iter().zip(&ids).zip(known.into_iter().zip(numbers))
-        {
-            let Some(number) = number.ok().and_then(|number| reply::count(&number).ok()) else { continue };
-            let attempt = lost_attempt(entry, owner, known.ok(), now_ms);
-            let json = serde_json::to_string(&attempt).unwrap_or_default();
-            let key = self.keys.attempts(id);
-            calls.push(script::write(redis::cmd("HSET").arg(&key).arg(number).arg(json)));
-            calls.push(script::write(redis::cmd("HDEL").arg(&key).arg(number.saturating_sub(most))));
-            let lives = millis(self.rules.retention.max(LOST_LIVES));
+        for one in lost {
+            let key = self.keys.attempts(&one.id);
+            calls.push(script::write(redis::cmd("HINCRBY").arg(&key).arg("last").arg(1)));
+            // It goes with the command that creates the key, so that no key stays without an end.
             calls.push(script::write(redis::cmd("PEXPIRE").arg(&key).arg(lives)));
         }
-        self.link.scripts(WHAT, &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))?;
-        Ok(counts)
+        let numbers = self.link.scripts(WHAT, &calls).await?.into_iter().step_by(2);
+        let mut calls = Vec::new();
+        for (one, number) in lost.iter().zip(numbers) {
+            let Some(number) = number.ok().and_then(|number| reply::count(&number).ok()) else { continue };
+            let json = serde_json::to_string(&one.record).unwrap_or_default();
+            let key = self.keys.attempts(&one.id);
+            calls.push(script::write(redis::cmd("HSET").arg(&key).arg(number).arg(json)));
+            calls.push(script::write(redis::cmd("HDEL").arg(&key).arg(number.saturating_sub(most))));
+        }
+        self.link.scripts(WHAT, &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))
     }
 }
 

@@ -60,11 +60,12 @@ impl Queue {
             redis::cmd("XLEN").arg(&keys.stream).to_owned(),
             redis::cmd("ZCARD").arg(&keys.delayed).to_owned(),
             redis::cmd("XLEN").arg(&keys.dead).to_owned(),
-            redis::cmd("MGET").arg(self.stop_keys().collect::<Vec<_>>()).to_owned(),
             redis::cmd("XINFO").arg("GROUPS").arg(&keys.stream).to_owned(),
             self.ask_consumers(),
             redis::cmd("HGET").arg(&keys.history).arg(&self.rules.group).to_owned(),
         ];
+        // While a slot of a cluster moves, one command with several of its keys fails.
+        asked.extend(self.stop_keys().map(|key| redis::cmd("GET").arg(key).to_owned()));
         asked.extend(self.ask_held());
         asked.extend(self.link.is_cluster().then(|| redis::cmd("XLEN").arg(&keys.out).to_owned()));
         let mut replies = self.link.pipeline(WHAT, &asked).await?;
@@ -76,7 +77,8 @@ impl Queue {
             Some(tasks) => self.shaped(WHAT, reply::count(&tasks?))?,
             None => 0,
         };
-        let [time, length, delayed, dead, stops, groups, consumers, noted] =
+        let stops = replies.split_off(replies.len().saturating_sub(self.stop_keys().count()));
+        let [time, length, delayed, dead, groups, consumers, noted] =
             self.shaped(WHAT, replies.try_into().map_err(|_| UnexpectedShape))?;
         let now_ms = self.shaped(WHAT, reply::time_ms(time?))?;
         let length = self.shaped(WHAT, reply::count(&length?))?;
@@ -90,7 +92,12 @@ impl Queue {
             Err(error) if error.is_no_group() => Vec::new(),
             Err(error) => return Err(error),
         };
-        let mut stops = self.shaped(WHAT, reply::array(stops?))?.into_iter();
+        // A key of another type stops nothing.
+        let stop = |reply: Result<Value, QueueError>| match reply {
+            Err(error) if error.is_wrong_type() => Ok(Value::Nil),
+            reply => reply,
+        };
+        let mut stops = stops.into_iter().map(stop).collect::<Result<Vec<_>, _>>()?.into_iter();
         let stops = self.shaped(WHAT, self.stops(&mut stops, now_ms).ok_or(UnexpectedShape))?;
         let noted = self.shaped(WHAT, noted.map_or(Ok(None), reply::optional))?;
         let GroupCount { pending: running, last_delivered, lag } = group.unwrap_or_default();

@@ -14,10 +14,26 @@ use super::limits::QueueLimits;
 use super::pause::QueuePause;
 use super::{hold, reply, wait};
 
+/// The result of an order to pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PauseChange {
+    /// The queue was not paused before.
+    New,
+    /// It was paused, with another reason or end.
+    Other,
+    None,
+}
+
 impl Queue {
     /// Stops all hosts from claiming tasks, within about two seconds. Running tasks go on. Without a reason
-    /// and a time, a pause that stands is left as it is. False when the queue was paused before.
-    pub async fn pause(&self, by: &str, why: &str, time: Option<Duration>) -> Result<bool, QueueError> {
+    /// and a time, a pause that stands stays, and no longer ends by itself.
+    pub async fn pause(
+        &self,
+        by: &str,
+        why: &str,
+        time: Option<Duration>,
+    ) -> Result<PauseChange, QueueError> {
+        const WHAT: &str = "pause";
         let since_ms = self.now_ms().await?;
         let until_ms = time.map(|time| since_ms + millis(time).max(1));
         let pause = QueuePause { since_ms, until_ms, by: by.to_owned(), why: why.to_owned() };
@@ -28,10 +44,24 @@ impl Queue {
             set.arg("PXAT").arg(until);
         }
         set.arg(if is_kept { "NX" } else { "GET" });
-        let reply = self.link.write("pause", &set).await?;
+        // NX returns nothing where a pause stood, and GET where none did.
+        let is_new = (self.link.write(WHAT, &set).await? == Value::Nil) != is_kept;
+        let mut change = if is_new { PauseChange::New } else { PauseChange::Other };
+        if !is_new && is_kept {
+            let get = redis::cmd("GET").arg(&self.keys.paused).to_owned();
+            let standing = QueuePause::read(&self.link.command(WHAT, &get).await?);
+            if standing.as_ref().is_some_and(|standing| standing.until_ms.is_none()) {
+                change = PauseChange::None;
+            } else {
+                // It may have ended meanwhile.
+                let lasting = QueuePause { until_ms: None, ..standing.unwrap_or(pause) };
+                let text = serde_json::to_string(&lasting).unwrap_or_default();
+                let set = redis::cmd("SET").arg(&self.keys.paused).arg(text).to_owned();
+                self.link.write(WHAT, &set).await?;
+            }
+        }
         wait::request_look(&self.link).await;
-        // NX returns nothing where it stood, and GET where it did not.
-        Ok((reply == Value::Nil) != is_kept)
+        Ok(change)
     }
 
     /// False when it was neither paused nor held.

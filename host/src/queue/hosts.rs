@@ -343,13 +343,19 @@ pub(crate) async fn lost(link: &Link, now_ms: u64) -> Result<Vec<LostHost>, Queu
     Ok(known)
 }
 
-/// Counts attempts that ended with a host, which is named by its consumer.
-pub(crate) async fn count_lost(link: &Link, consumer: &str, attempts: u64) -> Result<(), QueueError> {
-    let key = keys::lost_attempts(host_of(consumer));
-    let calls = [
-        script::write(redis::cmd("INCRBY").arg(&key).arg(attempts)),
-        script::write(redis::cmd("PEXPIRE").arg(&key).arg(ms(REMEMBERED))),
-    ];
+/// Counts attempts that ended with their hosts. Each is named by the consumer that made it.
+pub(crate) async fn count_lost(link: &Link, attempts: &[&str]) -> Result<(), QueueError> {
+    let mut counts: HashMap<&str, u64> = HashMap::new();
+    for consumer in attempts {
+        *counts.entry(host_of(consumer)).or_default() += 1;
+    }
+    // In a cluster the hosts have slots of their own, and one that is silent does not hold up the others.
+    let mut calls = Vec::new();
+    for (host, count) in counts {
+        let key = keys::lost_attempts(host);
+        calls.push(script::write(redis::cmd("INCRBY").arg(&key).arg(count)));
+        calls.push(script::write(redis::cmd("PEXPIRE").arg(&key).arg(ms(REMEMBERED))));
+    }
     link.scripts("count lost attempts", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))
 }
 

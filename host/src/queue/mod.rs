@@ -16,7 +16,7 @@ mod cluster;
 pub mod codec;
 mod condition;
 mod connect;
-mod control;
+pub(crate) mod control;
 pub(crate) mod dead;
 pub(crate) mod delay;
 pub(crate) mod duties;

@@ -135,15 +135,33 @@ async fn stops_in_cluster(
     let keys = queues.iter().flat_map(|queue| queue.stop_keys());
     let asked: Vec<_> = keys.map(|key| (key.clone(), redis::cmd("GET").arg(key).to_owned())).collect();
     let mut replies = tracking::ask(link, STOPS, &asked).await?.into_iter();
-    let stops = queues.iter().map(|queue| {
+    let mut found = Vec::with_capacity(queues.len());
+    for queue in queues {
         let own: Vec<_> = replies.by_ref().take(queue.stop_keys().count()).collect();
-        let mut own = own.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter();
-        queue.stops(&mut own, now_ms()).ok_or_else(|| QueueError::unexpected(STOPS, link.address()))
-    });
-    Ok(stops.collect())
+        found.push(match own.into_iter().collect::<Result<Vec<_>, _>>() {
+            Ok(own) => queue.stops_unless_old(link, own).await,
+            Err(error) => Err(error),
+        });
+    }
+    Ok(found)
 }
 
 impl Queue {
+    /// Reads replies that may be remembered. The server need not tell soon that a key has expired, so one
+    /// that should have by this machine's clock is asked for anew.
+    async fn stops_unless_old(&self, link: &Link, replies: Vec<Value>) -> Result<Stops, QueueError> {
+        let unexpected = || QueueError::unexpected(STOPS, link.address());
+        let all = self.stops(&mut replies.clone().into_iter(), 0).ok_or_else(unexpected)?;
+        if self.stops(&mut replies.into_iter(), now_ms()).as_ref() == Some(&all) {
+            return Ok(all);
+        }
+        let mut fresh = Vec::new();
+        for key in self.stop_keys() {
+            fresh.push(link.command(STOPS, redis::cmd("GET").arg(key)).await?);
+        }
+        self.stops(&mut fresh.into_iter(), 0).ok_or_else(unexpected)
+    }
+
     /// The keys that tell whether the queue is paused, held or limited.
     pub(super) fn stop_keys(&self) -> impl Iterator<Item = &String> {
         let keys = &self.keys;

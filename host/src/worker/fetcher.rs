@@ -260,9 +260,11 @@ impl Fetcher {
         if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
             seat.claimed(last.id.clone());
         }
-        shared.capacity.wants_more(found == count || stopped_by == ClaimStop::Enough);
         note_probe(probe.as_ref(), &entries);
         shared.holding.claimed(found);
+        // In its slow start after a hold a queue may not take what it would be granted, so others get it.
+        let may_take = probe.is_none() && shared.holding.room_after_hold() >= MAX_BATCH;
+        shared.capacity.wants_more(may_take && (found == count || stopped_by == ClaimStop::Enough));
         intake::admit(&shared, version, entries, Delivery::First { since }, permits).await;
         if let Some(probe) = probe.filter(|_| found == 0) {
             probe.give_back().await;
@@ -501,6 +503,7 @@ impl Fetcher {
             if room > 0 {
                 return Some(room);
             }
+            self.shared.capacity.wants_more(false);
             self.beat(FetchState::WaitingForPermit).await;
             stop.run_until_cancelled(tokio::time::sleep(RAMP)).await?;
         }

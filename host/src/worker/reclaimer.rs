@@ -16,14 +16,16 @@ use super::idle::{Pause, Rest};
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use super::{arrivals, heartbeat, intake};
-use crate::queue::attempts::AbandonedEntry;
+use crate::queue::attempts::LostAttempt;
 use crate::queue::rate::Places;
-use crate::queue::{QueueError, StreamEntry, hosts};
+use crate::queue::{QueueError, hosts};
 
 /// The bounds of the time between two looks, which is a quarter of the lease.
 const EVERY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// Tasks taken over in one step.
 const MAX_BATCH: usize = 50;
+/// The longest time that notes for people may take.
+const NOTES: Duration = Duration::from_secs(1);
 /// The next look comes after the usual time.
 const AS_USUAL: Duration = Duration::MAX;
 
@@ -145,7 +147,9 @@ impl Reclaimer {
             arrivals::note_held(shared, &found.held).await;
             // This host may run some of them still, whose leases it could not renew.
             let tasks = found.entries.iter().filter(|entry| !shared.inflight.contains(&entry.id)).count();
-            note_lost(shared, &found.entries, &abandoned).await;
+            // The tasks overwrite what this reads when they begin. The notes are written after that.
+            let lost = shared.queue.lost_attempts(&found.entries, &abandoned);
+            let lost = Box::pin(in_time(shared, lost)).await.unwrap_or_default();
             if tasks > 0 {
                 shared.metrics.reclaimed.inc_by(tasks as u64);
                 let queue = shared.name.as_ref();
@@ -160,6 +164,9 @@ impl Reclaimer {
             intake::admit(shared, &version, found.entries, intake::Delivery::Repeated, permits).await;
             drop(claiming);
             shared.queue.give_places_back(rate, unused).await?;
+            if !lost.is_empty() {
+                Box::pin(in_time(shared, note_lost(shared, &lost))).await;
+            }
             if let Some(probe) = probe {
                 if first.is_none() {
                     probe.give_back().await;
@@ -175,15 +182,20 @@ impl Reclaimer {
     }
 }
 
-/// Notes the attempts that ended with their hosts, for people. Nothing waits for it when it fails.
-async fn note_lost(shared: &SharedQueue, taken: &[StreamEntry], abandoned: &[AbandonedEntry]) {
-    let noted = async {
-        for (consumer, attempts) in shared.queue.note_lost(taken, abandoned).await? {
-            hosts::count_lost(&shared.queue.link, &consumer, attempts).await?;
-        }
-        Ok::<(), QueueError>(())
-    };
-    if let Err(error) = noted.await {
-        tracing::debug!(%error, queue = shared.name.as_ref(), "could not note lost attempts");
+/// Notes attempts that ended with their hosts.
+async fn note_lost(shared: &SharedQueue, lost: &[LostAttempt]) -> Result<(), QueueError> {
+    shared.queue.note_lost(lost).await?;
+    let consumers: Vec<&str> = lost.iter().map(LostAttempt::consumer).collect();
+    hosts::count_lost(&shared.queue.link, &consumers).await
+}
+
+/// The outcome of a step that only serves people, for which tasks do not wait long. None: it failed.
+async fn in_time<T>(shared: &SharedQueue, step: impl Future<Output = Result<T, QueueError>>) -> Option<T> {
+    let queue = shared.name.as_ref();
+    match tokio::time::timeout(NOTES, step).await {
+        Ok(Ok(found)) => return Some(found),
+        Ok(Err(error)) => tracing::debug!(%error, queue, "could not note lost attempts"),
+        Err(_) => tracing::debug!(queue, "could not note lost attempts in time"),
     }
+    None
 }

@@ -84,18 +84,26 @@ impl Recorder {
                 () = stop.cancelled() => break,
             }
         }
-        if told(self.send().await) {
+        if told(self.send().await) || self.link.is_cluster() {
             told(self.end_span(true).await);
         }
     }
 
     async fn tick(&mut self) -> Result<(), QueueError> {
-        self.send().await?;
+        let sent = self.send().await;
+        if self.is_over(&sent) {
+            return sent;
+        }
         let now_ms = now_ms().saturating_add_signed(self.ahead_ms);
         if self.began_ms.is_none_or(|began| began / MINUTE_MS != now_ms / MINUTE_MS) {
             self.end_span(false).await?;
         }
-        Ok(())
+        sent
+    }
+
+    /// Whether the steps that follow fail too. In a cluster the nodes of other queues may answer.
+    fn is_over(&self, result: &Result<(), QueueError>) -> bool {
+        result.is_err() && !self.link.is_cluster()
     }
 
     /// Writes what was counted since the span before, if the minute is over, or if the host stops.
@@ -123,13 +131,15 @@ impl Recorder {
                 queue.pending = Some((self.number, call));
             }
         }
-        self.send().await?;
-        if stops {
-            return self.fold(minute, true).await;
+        let mut written = self.send().await;
+        if !stops && !self.is_over(&written) {
+            self.queues.retain(|queue| queue.pending.is_some() || !queue.is_gone);
+            written = written.and(self.note_depths(minute).await);
         }
-        self.queues.retain(|queue| queue.pending.is_some() || !queue.is_gone);
-        self.note_depths(minute).await?;
-        self.fold(minute, false).await
+        if self.is_over(&written) {
+            return written;
+        }
+        self.fold(minute, stops).await.and(written)
     }
 
     /// Folds the hours of queues that may have changed since the last time. When the host stops, it does so
@@ -148,32 +158,57 @@ impl Recorder {
                 queue.folded = Some(minute);
             }
         }
+        let mut failed = Vec::new();
         for part in hours.chunks(MAX_CALLS) {
-            if let Err(error) = self.fold_hours(part, minute).await {
-                self.queues.iter_mut().for_each(|queue| queue.folded = None);
-                return Err(error);
+            match self.fold_hours(part, minute).await {
+                Ok(unfolded) => failed.extend(unfolded),
+                Err(error) if self.link.is_cluster() => {
+                    failed.extend(part.iter().map(|(queue, _)| (queue.rules.name.as_str(), error.clone())));
+                }
+                Err(error) => {
+                    self.queues.iter_mut().for_each(|queue| queue.folded = None);
+                    return Err(error);
+                }
             }
         }
-        Ok(())
+        for (name, _) in &failed {
+            let unfolded = self.queues.iter_mut().filter(|queue| queue.queue.rules.name == *name);
+            unfolded.for_each(|queue| queue.folded = None);
+        }
+        failed.pop().map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    async fn fold_hours(&self, hours: &[(Queue, u64)], minute: u64) -> Result<(), QueueError> {
+    /// Folds these hours. Returns the names of the queues of which an hour was not folded, with the errors.
+    async fn fold_hours<'h>(
+        &self,
+        hours: &'h [(Queue, u64)],
+        minute: u64,
+    ) -> Result<Vec<(&'h str, QueueError)>, QueueError> {
         let commands: Vec<_> = hours.iter().map(|(queue, hour)| queue.ask_hour(*hour)).collect();
         let replies = self.link.pipeline("read the history", &commands).await?;
-        let mut calls = Vec::new();
+        let (mut names, mut calls, mut unfolded) = (Vec::new(), Vec::new(), Vec::new());
         for ((queue, hour), reply) in hours.iter().zip(replies) {
+            let name = queue.rules.name.as_str();
             match reply.and_then(|reply| queue.folded(*hour, minute, reply)) {
-                Ok(folded) => calls.extend(folded),
-                Err(error) if error.may_pass() => return Err(error),
+                Ok(folded) => {
+                    names.extend(folded.iter().map(|_| name));
+                    calls.extend(folded);
+                }
+                Err(error) if error.may_pass() => unfolded.push((name, error)),
                 // A key of another type is in the way.
                 unread => _ = told(unread.map(drop)),
             }
         }
-        for part in calls.chunks(2 * MAX_CALLS) {
-            let replies = self.link.scripts("write the history", part).await?;
-            replies.into_iter().for_each(|reply| _ = told(reply.map(drop)));
+        for (names, calls) in names.chunks(2 * MAX_CALLS).zip(calls.chunks(2 * MAX_CALLS)) {
+            let replies = self.link.scripts("write the history", calls).await?;
+            for (name, reply) in names.iter().zip(replies) {
+                match reply {
+                    Err(error) if error.may_pass() => unfolded.push((*name, error)),
+                    reply => _ = told(reply.map(drop)),
+                }
+            }
         }
-        Ok(())
+        Ok(unfolded)
     }
 
     /// The queues whose duties this host has.
@@ -215,7 +250,13 @@ impl Recorder {
         for part in waiting.chunks_mut(MAX_CALLS) {
             let calls: Vec<ScriptCall> =
                 part.iter().filter_map(|queue| Some(queue.pending.as_ref()?.1.clone())).collect();
-            let replies = self.link.scripts("write the history", &calls).await?;
+            let replies = match self.link.scripts("write the history", &calls).await {
+                Err(error) if self.link.is_cluster() => {
+                    failed = Some(error);
+                    continue;
+                }
+                replies => replies?,
+            };
             for (queue, reply) in part.iter_mut().zip(replies) {
                 match reply {
                     Err(error) if error.may_pass() => failed = Some(error),

@@ -379,7 +379,9 @@ impl History {
                 }
             }
             Key::Paused(queue) if is(command, "SET") => {
-                let from_ms = text(command[2]).parse().unwrap_or_default();
+                // A pause by hand is the time alone.
+                let pause: Value = serde_json::from_slice(command[2]).unwrap_or_default();
+                let from_ms = pause["since_ms"].as_u64().or(pause.as_u64()).unwrap_or_default();
                 self.paused.insert(queue, self.pauses.len());
                 self.pauses.push(Pause { queue, from_ms, to_ms: None });
             }

@@ -13,6 +13,7 @@ use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 use tqhost::testing::config::{self, times};
 use tqhost::testing::queue::DeadChoice;
+use tqhost::testing::queue::PauseChange;
 use tqhost::testing::queue::Places as Starts;
 use tqhost::testing::queue::codec;
 use tqhost::testing::queue::{
@@ -333,7 +334,7 @@ impl World {
                 }
             }
             Op::Pause => prop_assert_eq!(
-                self.queue.pause("", "", None).await.map_err(failed)?,
+                self.queue.pause("", "", None).await.map_err(failed)? == PauseChange::New,
                 !std::mem::replace(&mut self.reference.paused, true)
             ),
             Op::Resume => prop_assert_eq!(

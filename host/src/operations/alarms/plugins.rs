@@ -21,10 +21,13 @@ const NAMED_QUEUES: usize = 3;
 /// The changes after which a file is not used.
 const REFUSALS: [&str; 5] = ["failed", "self-check-failed", "rolled-back", "quarantined", "removed"];
 
+/// A plugin, its state, and the error.
+type RefusalCause<'h> = (&'h str, &'h str, Option<&'h str>);
+
 pub(super) fn about_plugins(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     // Hosts where the same is wrong with a plugin.
-    let mut refused: BTreeMap<(&str, &str, Option<&str>), Vec<(&str, &HostPlugin)>> = BTreeMap::new();
+    let mut refused: BTreeMap<RefusalCause, Vec<(&str, &HostPlugin)>> = BTreeMap::new();
     for (host, plugin) in hosts.iter().flat_map(|host| host.plugins.iter().map(move |plugin| (host, plugin)))
     {
         if let Some(version) = &plugin.version {

@@ -22,6 +22,9 @@ use crate::operations::incidents::{self, AlarmView, Incident};
 
 /// The cards that are shown at once; the rest is folded.
 const CARDS: usize = 5;
+/// The most cards, and alarms of one card, that unfold.
+const FOLDED: usize = 50;
+const MORE: usize = 20;
 /// The longest reason of a rollback, in characters.
 const MAX_WHY: usize = 200;
 
@@ -50,16 +53,23 @@ pub(super) fn section(visitor: &Visitor, incidents: &[Incident], empty: &str) ->
             }
             @if !rest.is_empty() {
                 details { summary { (rest.len()) " more" } ul.alarms {
-                    @for incident in rest { (card(visitor, incident)) }
+                    @for incident in rest.iter().take(FOLDED) { (card(visitor, incident)) }
+                    (not_shown(rest.len(), FOLDED))
                 } }
             }
             @if !known.is_empty() {
                 details { summary { (known.len()) " acknowledged" } ul.alarms {
-                    @for incident in known { (card(visitor, incident)) }
+                    @for incident in known.iter().take(FOLDED) { (card(visitor, incident)) }
+                    (not_shown(known.len(), FOLDED))
                 } }
             }
         }
     }
+}
+
+/// The end of a list that is cut.
+fn not_shown(all: usize, most: usize) -> Markup {
+    html! { @if all > most { li.note { (all - most) " more are not shown; the API has all of them." } } }
 }
 
 fn card(visitor: &Visitor, incident: &Incident) -> Markup {
@@ -86,9 +96,10 @@ fn card(visitor: &Visitor, incident: &Incident) -> Markup {
             }
             @if !more.is_empty() {
                 details { summary { (more.len()) " more with this cause" } ul {
-                    @for alarm in more {
+                    @for alarm in more.iter().take(MORE) {
                         li { (subject(&alarm.about)) " " (data(&alarm.what)) }
                     }
+                    (not_shown(more.len(), MORE))
                 } }
             }
         }

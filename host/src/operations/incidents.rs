@@ -10,7 +10,7 @@
 //! Not here: what is an alarm (`alarms`), how incidents are shown (`dashboard`).
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -151,12 +151,16 @@ impl Surroundings<'_> {
     }
 }
 
+/// The plugin of each queue.
+type PluginOfQueue<'q> = HashMap<&'q str, &'q str>;
+
 /// Makes incidents of alarms.
 pub(crate) fn of(alarms: Vec<Alarm>, around: &Surroundings<'_>) -> Vec<Incident> {
     let changes = changes(around);
-    let mut incidents: Vec<Incident> = folded(alarms, around.queues)
+    let plugins: PluginOfQueue = around.queues.iter().map(|view| (&*view.queue, &*view.plugin)).collect();
+    let mut incidents: Vec<Incident> = folded(alarms, &plugins)
         .into_iter()
-        .map(|(alarm, more)| incident(alarm, more, around, &changes))
+        .map(|(alarm, more)| incident(alarm, more, around, (&plugins, &changes)))
         .collect();
     incidents.sort_by(|a, b| {
         let rank = |one: &Incident| (!one.alarm.is_urgent, Reverse(one.since_ms));
@@ -165,7 +169,12 @@ pub(crate) fn of(alarms: Vec<Alarm>, around: &Surroundings<'_>) -> Vec<Incident>
     incidents
 }
 
-fn incident(alarm: Alarm, more: Vec<Alarm>, around: &Surroundings<'_>, changes: &[ChangeBefore]) -> Incident {
+fn incident(
+    alarm: Alarm,
+    more: Vec<Alarm>,
+    around: &Surroundings<'_>,
+    (plugins, changes): (&PluginOfQueue, &[ChangeBefore]),
+) -> Incident {
     let id = alarm.cause();
     let noted = around.notes.seen.get(&id).filter(|noted| !is_over(noted, around.now_ms));
     let since_ms = [alarm.since_ms, noted.map(|noted| noted.since)].into_iter().flatten().min();
@@ -173,7 +182,7 @@ fn incident(alarm: Alarm, more: Vec<Alarm>, around: &Surroundings<'_>, changes: 
     let acknowledged = around.notes.acknowledged.get(&id);
     let acknowledged = acknowledged.filter(|note| noted.is_some() && !is_past(note, around.now_ms)).cloned();
     let (action, is_exact) = (action(&alarm), alarm.since_ms.is_some());
-    let before = before(&alarm, since_ms, around.queues, changes);
+    let before = before(&alarm, since_ms, plugins, changes);
     let more = more.into_iter().map(AlarmView::from).collect();
     Incident { id, alarm: alarm.into(), since_ms, is_exact, before, action, acknowledged, more }
 }
@@ -188,12 +197,14 @@ fn is_past(note: &Acknowledgement, now_ms: u64) -> bool {
 
 /// Puts alarms with one cause together: those that have the same name, and those that follow from another
 /// one.
-fn folded(alarms: Vec<Alarm>, queues: &[QueueView]) -> Vec<(Alarm, Vec<Alarm>)> {
+fn folded(alarms: Vec<Alarm>, plugins: &PluginOfQueue) -> Vec<(Alarm, Vec<Alarm>)> {
     let mut folded: Vec<(Alarm, Vec<Alarm>)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     let (causes, effects): (Vec<Alarm>, Vec<Alarm>) =
-        alarms.iter().cloned().partition(|alarm| !alarms.iter().any(|cause| explains(cause, alarm, queues)));
+        alarms.iter().cloned().partition(|alarm| !alarms.iter().any(|cause| explains(cause, alarm, plugins)));
     for alarm in causes {
-        match folded.iter_mut().find(|(first, _)| first.cause() == alarm.cause()) {
+        let place = *places.entry(alarm.cause()).or_insert(folded.len());
+        match folded.get_mut(place) {
             Some((first, more)) => {
                 first.since_ms = [first.since_ms, alarm.since_ms].into_iter().flatten().min();
                 first.is_urgent |= alarm.is_urgent;
@@ -203,7 +214,7 @@ fn folded(alarms: Vec<Alarm>, queues: &[QueueView]) -> Vec<(Alarm, Vec<Alarm>)> 
         }
     }
     for alarm in effects {
-        let of_cause = folded.iter_mut().find(|(cause, _)| explains(cause, &alarm, queues));
+        let of_cause = folded.iter_mut().find(|(cause, _)| explains(cause, &alarm, plugins));
         if let Some((cause, more)) = of_cause {
             cause.is_urgent |= alarm.is_urgent;
             more.push(alarm);
@@ -213,9 +224,8 @@ fn folded(alarms: Vec<Alarm>, queues: &[QueueView]) -> Vec<(Alarm, Vec<Alarm>)> 
 }
 
 /// Whether the second alarm ends with the first one. No alarm that is explained explains another one.
-fn explains(cause: &Alarm, effect: &Alarm, queues: &[QueueView]) -> bool {
-    let of_plugin =
-        |queue: &str, plugin: &str| queues.iter().any(|view| view.queue == queue && view.plugin == plugin);
+fn explains(cause: &Alarm, effect: &Alarm, plugins: &PluginOfQueue) -> bool {
+    let of_plugin = |queue: &str, plugin: &str| plugins.get(queue) == Some(&plugin);
     match (cause.kind, &cause.about, effect.kind, &effect.about) {
         (
             "plugin-missing" | "plugin-refused",
@@ -236,16 +246,15 @@ fn explains(cause: &Alarm, effect: &Alarm, queues: &[QueueView]) -> bool {
 fn before(
     alarm: &Alarm,
     since_ms: u64,
-    queues: &[QueueView],
+    plugins: &PluginOfQueue,
     changes: &[ChangeBefore],
 ) -> Option<ChangeBefore> {
     // It tells of the hosts itself.
     if alarm.kind == "host-lost" {
         return None;
     }
-    let of_queue = |queue: &str| queues.iter().find(|view| view.queue == queue);
     let plugin = match &alarm.about {
-        AlarmSubject::Queue(queue) | AlarmSubject::Dead(queue) => of_queue(queue).map(|view| &*view.plugin),
+        AlarmSubject::Queue(queue) | AlarmSubject::Dead(queue) => plugins.get(queue.as_str()).copied(),
         AlarmSubject::Plugin(plugin) => Some(plugin.as_str()),
         AlarmSubject::Hosts | AlarmSubject::Redis => None,
     };

@@ -55,7 +55,7 @@ impl From<ForeignBuild> for BuildNote {
     }
 }
 
-/// A text of at most so many characters, without those that people do not see or that move others about.
+/// Returns the text, cut to `most` characters, without invisible characters and marks of direction.
 fn plain(value: &Value, most: usize) -> Option<String> {
     let is_plain = |c: &char| {
         !c.is_control()
@@ -125,7 +125,7 @@ impl Builds {
         }
     }
 
-    /// Adds those of which nothing is known yet.
+    /// Adds the builds of digests that have none yet.
     pub(crate) fn add_unknown(&mut self, others: &Builds) {
         for (digest, build) in &others.0 {
             self.0.entry(digest.clone()).or_insert_with(|| build.clone());

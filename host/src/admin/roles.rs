@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_in_the_list_is_for_admins_only() {
+    fn a_change_that_is_not_in_the_list_needs_an_admin() {
         assert_eq!(needed(&Method::GET, Some("/v1/queues")), Read);
         assert_eq!(needed(&Method::GET, None), Read);
         assert_eq!(needed(&Method::POST, Some("/v1/queues/{queue}/pause")), Operate);

@@ -83,7 +83,7 @@ pub(crate) fn timed_out() -> ApiProblem {
     ApiProblem::new(ProblemCode::TimedOut, detail)
 }
 
-/// Gives the caller, if the request may go on; else the caller that was refused, and why.
+/// Returns the caller if the request is allowed. The error is the caller that was refused, and the reason.
 fn admit(api: &Api, request: &Request) -> Result<Caller, (Caller, ApiProblem)> {
     let (tokens, method, headers) = (&api.0.tokens, request.method(), request.headers());
     known_host(tokens, headers, api.0.listen).map_err(|problem| (Caller::nobody(), problem))?;

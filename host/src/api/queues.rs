@@ -55,7 +55,7 @@ pub(super) struct PauseBody {
     time: Option<String>,
 }
 
-/// The reason why a queue goes on.
+/// The reason of a resume.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(examples(json!({})))]

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_or_has_no_place_in_a_line_is_left_out() {
+    fn hidden_fields_and_those_that_fit_no_line_are_left_out() {
         let mask = FieldMask::new(&["email".to_owned()]);
         let all = [
             field("email", json!("ada@example.com")),

@@ -13,8 +13,8 @@ use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{NONE, age, data, moment, plural, size};
 use super::values::queue_path;
+use crate::builds::short;
 use crate::clock::now_ms;
-use crate::operations::alarms::digits;
 use crate::queue::hosts::{self, HostInfo, LostHost, STOPPING};
 
 const COLUMNS: [&str; 8] = ["Host", "State", "#Up", "Version", "#Memory", "#Runs now", "Queues", "Plugins"];
@@ -109,7 +109,7 @@ fn plugins(host: &HostInfo) -> Markup {
                 @for plugin in &host.plugins {
                     li {
                         (data(&plugin.name)) " " (state(&plugin.state)) " "
-                        @if let Some(version) = &plugin.version { code title=(version) { (digits(version)) } }
+                        @if let Some(version) = &plugin.version { code title=(version) { (short(version)) } }
                     }
                 }
             }

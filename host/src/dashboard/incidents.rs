@@ -16,8 +16,10 @@ use super::text::{age, clock, data, moment, plural};
 use super::values::{Values, dead_path, link, part, plugin_path, queue_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
+use crate::builds::short;
 use crate::clock::now_ms;
-use crate::operations::alarms::{AlarmSubject, digits};
+use crate::operations::alarms::AlarmSubject;
+use crate::operations::changes::MAX_WHY;
 use crate::operations::incidents::{self, AlarmView, Incident};
 
 /// The cards that are shown at once; the rest is folded.
@@ -25,8 +27,6 @@ const CARDS: usize = 5;
 /// The most cards, and alarms of one card, that unfold.
 const FOLDED: usize = 50;
 const MORE: usize = 20;
-/// The longest reason of a rollback, in characters.
-const MAX_WHY: usize = 200;
 
 /// Where an incident is acknowledged.
 fn acknowledge_path(id: &str) -> String {
@@ -154,7 +154,7 @@ fn action(visitor: &Visitor, incident: &Incident) -> Markup {
                 @let why: String = what.chars().take(MAX_WHY).collect();
                 @let asks = format!("{}/rollback", plugin_path(plugin));
                 a.button.danger href=(link(&asks, &[("version", version), ("why", &why)])) {
-                    "Roll back " (digits(version)) "…"
+                    "Roll back " (short(version)) "…"
                 }
             }
             (Some("requeue"), Some(queue), _) => {

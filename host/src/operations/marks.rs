@@ -5,6 +5,7 @@
 //! same time. Not here: how marks are drawn (`dashboard::chart`).
 
 use super::changes::{self, ChangeView};
+use crate::builds::short;
 use crate::config::QueueRules;
 use crate::queue::Queue;
 use crate::queue::hosts::{HostChange, HostInfo};
@@ -75,8 +76,7 @@ fn of_hosts(plugin: &str, hosts: &[HostInfo], since_ms: u64) -> Vec<HistoryMark>
 }
 
 fn mark(plugin: &str, change: &HostChange, hosts: usize) -> HistoryMark {
-    let version = change.version.as_deref().unwrap_or_default();
-    let version = version.get(..12).unwrap_or(version);
+    let version = short(change.version.as_deref().unwrap_or_default());
     let mut text = format!("{plugin}@{version} {}", words(&change.what).unwrap_or_default());
     if hosts > 1 {
         text += &format!(" on {hosts} hosts");

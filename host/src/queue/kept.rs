@@ -18,7 +18,7 @@ pub(crate) const MOST_KEPT: usize = 16 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeptFields {
     Kept(RawFields),
-    /// They are too large, and have so many bytes.
+    /// The fields have more than [`MOST_KEPT`] bytes. The number is their size in bytes.
     TooLarge(u64),
 }
 

@@ -321,7 +321,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(
+        fn a_tally_is_read_as_it_was_written(
             settled in prop::array::uniform16(0..1_000_000_000_u64), waited in 0..BOUNDS.len() + 1,
             ran in 0..BOUNDS.len() + 1, ends in prop::array::uniform9(0..1000_u64), ran_us in 0..1000_u64,
         ) {

@@ -4,12 +4,11 @@
 
 use std::time::Duration;
 
+use crate::builds::short;
 use crate::config::units::{plural, show_duration};
 
 /// Names of hosts in a sentence; where there are more, their number is told.
 const NAMED: usize = 3;
-/// The digits by which people are told a version.
-const DIGITS: usize = 12;
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +70,7 @@ impl Alarm {
     pub(crate) fn cause(&self) -> String {
         let name = self.about.queue().or_else(|| self.about.plugin());
         let name = name.map(|name| format!(":{name}")).unwrap_or_default();
-        let version = self.version.as_deref().map(|version| format!("@{}", digits(version)));
+        let version = self.version.as_deref().map(|version| format!("@{}", short(version)));
         format!("{}{name}{}", self.kind, version.unwrap_or_default())
     }
 }
@@ -85,11 +84,6 @@ pub(super) fn alarm(
 ) -> Alarm {
     let (what, way_out) = (what.into(), way_out.into());
     Alarm { kind, is_urgent, about, version: None, what, way_out, since_ms: None }
-}
-
-/// The first digits of a version.
-pub(crate) fn digits(version: &str) -> &str {
-    version.get(..DIGITS).unwrap_or(version)
 }
 
 pub(super) fn wait(count: u64) -> String {

@@ -19,7 +19,7 @@ use super::queues::QueueView;
 use crate::queue::hosts::{HostInfo, LostHost};
 use crate::queue::upkeep::Danger;
 use alarm::alarm;
-pub(crate) use alarm::{Alarm, AlarmSubject, digits};
+pub(crate) use alarm::{Alarm, AlarmSubject};
 pub(crate) use hosts::different_versions;
 
 /// The facts in which alarms are found.
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_last_minutes_tell_is_told() {
+    fn failures_of_the_last_minutes_are_alarms() {
         let lately = |completed: u64, failed: u64, dead, finished| {
             let all = completed + failed;
             let error_rate = (all > 0).then(|| failed as f64 / all as f64);

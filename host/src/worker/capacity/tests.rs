@@ -25,7 +25,7 @@ fn all_queues_together_have_what_the_host_has() {
 }
 
 #[test]
-fn what_is_too_much_after_a_change_is_not_granted_again() {
+fn permits_above_a_lowered_bound_are_not_granted_again() {
     let capacity = Capacity::new(None);
     let queue = capacity.queue(3, 1);
     let mut held = now(&queue, 3);
@@ -71,7 +71,7 @@ async fn a_permit_that_comes_free_wakes_who_waits() {
 }
 
 #[tokio::test]
-async fn who_gives_up_waiting_leaves_nothing_behind() {
+async fn a_waiter_that_gives_up_leaves_nothing_behind() {
     let capacity = Capacity::new(Some(1));
     let (a, b) = (capacity.queue(1, 1), capacity.queue(1, 1));
     let held = a.acquire(1).await;

@@ -209,7 +209,7 @@ fn a_self_check_is_run_before_the_task() {
     assert!(tried("echo", &["--field", "a=1", "--json"]).ok().json()["self_check_ms"].is_null());
     for (args, why) in [
         (&["--plugin", "no"][..], "self-check: the self-check is told to be `no`\n"),
-        (&["--queue", "trap"], "self-check: trap: wasm trap: "),
+        (&["--queue", "trap"], "self-check: trap: wasm `unreachable`"),
         (
             &[],
             "self-check: the self-check is not told what to do (it was granted the defaults: --plugin or \

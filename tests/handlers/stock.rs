@@ -12,7 +12,7 @@ const GUESTS: [(&str, &str, &str); 2] = [
     (
         "stock-python",
         "printed in Python",
-        "LookupError: boom in Python File \"/0/app.py\", line 19, in handle caused by ValueError: the cause",
+        "LookupError: boom in Python at app.py:19 in handle caused by ValueError: the cause",
     ),
     ("stock-javascript", "printed in JavaScript", "received `TypeError: boom in JavaScript`"),
 ];

@@ -209,7 +209,7 @@ fn a_version_whose_self_check_fails_gets_no_task() {
     let (old, new) = (guest("echo"), guest("checks-itself"));
     for (plugin, why) in [
         ("fail", "self-check: the self-check is told to be `fail`"),
-        ("trap", "self-check: trap: wasm trap: wasm `unreachable` instruction executed"),
+        ("trap", "self-check: trap: wasm `unreachable` instruction executed"),
         ("hoard", "self-check: out-of-memory: "),
         ("loop", "self-check: timeout: it did not end within 10s"),
     ] {

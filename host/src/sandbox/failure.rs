@@ -58,17 +58,7 @@ pub(super) fn classify(
         return (FailureKind::OutOfMemory, with_last_words(refused, log));
     }
     if let Some(trap) = error.downcast_ref::<Trap>() {
-        let hint = match trap {
-            // Compilers put the stack at the bottom of the memory, where its overflow looks like a bad
-            // pointer.
-            Trap::MemoryOutOfBounds => " (a bad pointer, or a stack overflow)",
-            // Many languages end in this way. Most print the reason before, and then no hint is needed.
-            Trap::UnreachableCodeReached if log.last_words().is_none() => {
-                " (a panic, an abort or an uncaught exception, and nothing was logged about it)"
-            }
-            _ => "",
-        };
-        return (FailureKind::Trap, with_last_words(&format!("{trap}{hint}"), log));
+        return (FailureKind::Trap, bounded(trapped(*trap, log.last_words()), log.mask()));
     }
     if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {
         return (
@@ -82,6 +72,26 @@ pub(super) fn classify(
     }
     let kind = if phase == Phase::Instantiate { FailureKind::Instantiate } else { FailureKind::Trap };
     (kind, with_last_words(&cause, log))
+}
+
+/// The message for a trap. What the guest said last is its cause, so it comes first: tables cut the end.
+fn trapped(trap: Trap, last_words: Option<&str>) -> String {
+    let text = trap.to_string();
+    let text = text.strip_prefix("wasm trap: ").unwrap_or(&text);
+    let hint = match (trap, last_words) {
+        // Compilers put the stack at the bottom of the memory, where its overflow looks like a bad pointer.
+        (Trap::MemoryOutOfBounds, _) => ": a bad pointer, or a stack overflow",
+        (Trap::UnreachableCodeReached, None) => {
+            ": a panic, an abort or an uncaught exception, and nothing was logged about it"
+        }
+        // Many languages end in this way after they have printed the reason.
+        (Trap::UnreachableCodeReached, Some(words)) => return words.to_owned(),
+        _ => "",
+    };
+    match last_words {
+        Some(words) => format!("{words} ({text}{hint})"),
+        None => format!("{text}{hint}"),
+    }
 }
 
 /// The calls of the guest in which the error happened, the innermost first.

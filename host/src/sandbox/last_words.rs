@@ -73,6 +73,13 @@ impl LastWords {
         } else if line == TRACEBACK {
             self.before = std::mem::take(&mut self.text);
             self.remember(line);
+        } else if line.starts_with(' ') && self.text.starts_with(TRACEBACK) {
+            // The innermost place comes last, and says the most. Lines of the source say less than the error.
+            if let Some(place) = python_place(line) {
+                let outer = &self.text[TRACEBACK.len()..];
+                let places = format!("{TRACEBACK} at {place}{outer}");
+                self.remember(&places);
+            }
         } else if line.starts_with(' ') && !self.text.is_empty() || line == "Stack:" {
             self.append(line.trim());
         } else if let Some(places) = self.text.strip_prefix(TRACEBACK) {
@@ -125,6 +132,13 @@ impl LastWords {
     }
 }
 
+/// A place of a traceback, `File "/0/app.py", line 26, in b`, as `app.py:26 in b`.
+fn python_place(line: &str) -> Option<String> {
+    let (path, rest) = line.trim().strip_prefix("File \"")?.split_once("\", line ")?;
+    let (number, function) = rest.split_once(", in ")?;
+    Some(format!("{}:{number} in {function}", path.rsplit('/').next().unwrap_or(path)))
+}
+
 /// Marks a text as the cause of the traceback that follows.
 const IS_CAUSE: &str = " \u{2193}";
 
@@ -151,11 +165,12 @@ mod tests {
         let lines = "ValueError: earlier\nTraceback (most recent call last):\n\
             \x20 File \"/0/app.py\", line 3, in a\nValueError: the cause\n\n\
             The above exception was the direct cause of the following exception:\n\n\
-            Traceback (most recent call last):\n  File \"/0/app.py\", line 26, in b\nLookupError: boom\n\n\
+            Traceback (most recent call last):\n  File \"/0/app.py\", line 40, in handle\n    b()\n\
+            \x20 File \"/0/app.py\", line 26, in b\nLookupError: boom\n\n\
             thread '<unnamed>' (1) panicked at runtime/src/lib.rs:1293:29:\n\
             Python function threw an unexpected exception\nnote: run with `RUST_BACKTRACE=1`";
-        let whole = "LookupError: boom File \"/0/app.py\", line 26, in b \
-            caused by ValueError: the cause File \"/0/app.py\", line 3, in a";
+        let whole = "LookupError: boom at app.py:26 in b at app.py:40 in handle \
+            caused by ValueError: the cause at app.py:3 in a";
         assert_eq!(said(lines), whole);
     }
 
@@ -189,7 +204,8 @@ mod tests {
     fn the_text_is_bounded() {
         let long = "é".repeat(MAX_TEXT);
         assert_eq!(said(&long).len(), MAX_TEXT);
-        assert_eq!(said(&format!("Traceback (most recent call last):\n  {long}\n{long}")).len(), MAX_TEXT);
+        let place = format!("  File \"a.py\", line 1, in {long}");
+        assert_eq!(said(&format!("Traceback (most recent call last):\n{place}\nError")).len(), MAX_TEXT - 29);
         assert_eq!(said(&format!("a\n{}", format!("  {long}\n").repeat(50))).len(), MAX_TEXT);
         let places = format!("main.f()\n\t{long}\n").repeat(50);
         assert_eq!(said(&format!("panic: a\ngoroutine 1 [running]:\n{places}")).len(), MAX_TEXT);

@@ -84,7 +84,7 @@ async fn a_table_that_grows_without_end_is_stopped() {
 #[tokio::test]
 async fn a_trap_before_the_first_call_is_a_failure_of_each_attempt() {
     let sandbox = testing::sandbox();
-    let unreachable = "wasm trap: wasm `unreachable` instruction executed";
+    let unreachable = "wasm `unreachable` instruction executed";
     let table = [
         ("unreachable", FailureKind::Trap, unreachable),
         (LOOP, FailureKind::StartTimeout, "not instantiated within 200ms"),

@@ -399,6 +399,28 @@ fn a_user_of_the_proxy_needs_no_login_and_nobody_else_may_name_one() {
     let audit = again.until_logged("audit: a change was asked for", 4);
     assert_eq!((&audit[0]["who"], &audit[1]["who"]), (&json!("alice@example.com"), &json!("bob")));
 
+    // A group may have a higher role than its users have by themselves, for as long as they are in it.
+    configure_named(
+        &bench,
+        &format!(
+            "{LINES}trusted_groups_header = \"X-Groups\"\ntrusted_groups = {{ \"on call\" = \"admin\" }}\n"
+        ),
+    );
+    let grouped = bench.host();
+    let own = format!("http://{}", grouped.admin());
+    let browser = Browser::new(&grouped);
+    let token = form_token(&browser.ask("GET", "/queues/work", &alice, None).body);
+    let reload = |groups: &[(&str, &str)]| {
+        let headers = [&[alice[0], ("origin", &*own), FORM], groups].concat();
+        browser.ask("POST", "/plugins/missing/reload", &headers, Some(&encoded(&[("form-token", &token)])))
+    };
+    refused(&reload(&[]), 403, "alice@example.com has the role operate");
+    refused(&reload(&[("x-groups", "on call 2, oncall")]), 403, "alice@example.com has the role operate");
+    for lines in [&[("x-groups", "staff, on call")][..], &[("x-groups", "staff"), ("x-groups", "on call")]] {
+        assert_eq!(led_to(&reload(lines)), "/plugins/missing?done=reloading");
+    }
+    grouped.stop();
+
     // From another address than that of the proxy the header is nothing.
     configure_named(&bench, &format!("{LINES}trusted_proxies = [\"10.9.9.9\"]\n"));
     let strict = bench.host();

@@ -157,7 +157,10 @@ impl Tokens {
         if self.named(name).is_some() || TAKEN.contains(&name) {
             return bad(format!("{header} is {name}, which is the name of somebody else here"));
         }
-        Ok(Some(Caller::new(name, proxy.role)))
+        // A proxy sends several groups in one line, or a line for each.
+        let lines = proxy.groups.iter().flat_map(|(header, _)| headers.get_all(header));
+        let groups = lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(','));
+        Ok(Some(Caller::new(name, proxy.role_of(groups.map(str::trim)))))
     }
 }
 
@@ -231,7 +234,7 @@ pub(super) mod tests {
     #[test]
     fn a_name_counts_only_from_the_proxy_and_only_if_it_is_one() {
         let (header, role) = ("x-user".parse().unwrap(), AccessRole::Operate);
-        let proxy = TrustedProxy { header, role, from: vec!["10.0.0.0/8".parse().unwrap()] };
+        let proxy = TrustedProxy { header, role, groups: None, from: vec!["10.0.0.0/8".parse().unwrap()] };
         let tokens = Tokens::of(&Admin { proxy: Some(proxy), ..admin(Some("a"), None, &[]) });
         let name = |peer: &str, lines: &[&str]| {
             let lines = lines.iter().map(|line| ("x-user".parse().unwrap(), line.parse().unwrap()));

@@ -7,6 +7,8 @@
 //!
 //! Not here: `token` and `read_token` (`admin`), which request needs which role (`admin::roles` of the host).
 
+use std::collections::BTreeMap;
+
 use http::HeaderName;
 use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
@@ -42,6 +44,7 @@ const OF_CLIENTS: [&str; 15] = [
 ];
 const MAX_TOKENS: usize = 100;
 const MAX_PROXIES: usize = 100;
+const MAX_GROUPS: usize = 100;
 const MAX_BASE_PATH: usize = 100;
 /// Names that the audit has for others.
 pub(crate) const TAKEN: [&str; 4] = ["token", "read_token", "anybody", "nobody"];
@@ -149,8 +152,9 @@ fn read_hash(item: &Item) -> Option<Secret> {
 pub(super) fn proxy(table: &Table, has_token: bool) -> Option<TrustedProxy> {
     let from = table.get("trusted_proxies").map(|item| proxies(&item));
     let role = table.get("trusted_user_role").map(|item| (read_role(&item), item));
+    let groups = groups(table);
     let Some(item) = table.get("trusted_user_header") else {
-        for key in ["trusted_proxies", "trusted_user_role"] {
+        for key in ["trusted_proxies", "trusted_user_role", "trusted_groups_header"] {
             if let Some(item) = table.get(key) {
                 item.problem("needs trusted_user_header beside it, which has the user's name");
             }
@@ -160,6 +164,51 @@ pub(super) fn proxy(table: &Table, has_token: bool) -> Option<TrustedProxy> {
     if !has_token {
         item.problem("needs token beside it: programs and Prometheus have no proxy to log them in");
     }
+    let header = read_header(&item)?;
+    if groups.as_ref().is_some_and(|(of_groups, _)| *of_groups == header) {
+        item.problem("is trusted_groups_header, too: the name of the user needs a header of its own");
+        return None;
+    }
+    let loopback = || ["127.0.0.0/8", "::1/128"].iter().filter_map(|block| block.parse().ok()).collect();
+    let role = role.map_or(Some(AccessRole::Read), |(role, _)| role)?;
+    Some(TrustedProxy { header, role, groups, from: from.unwrap_or_else(loopback) })
+}
+
+/// The header with the groups of a user, and the role of each group.
+fn groups(table: &Table) -> Option<(HeaderName, BTreeMap<String, AccessRole>)> {
+    let (header, roles) = (table.get("trusted_groups_header"), table.get("trusted_groups"));
+    let (header, roles) = match (header, roles) {
+        (Some(header), Some(roles)) => (header, roles),
+        (Some(header), None) => {
+            header.problem("needs trusted_groups beside it, like { sre = \"admin\" }");
+            return None;
+        }
+        (None, Some(roles)) => {
+            roles.problem("needs trusted_groups_header beside it, which has the user's groups");
+            return None;
+        }
+        (None, None) => return None,
+    };
+    let named = roles.named();
+    if named.len() > MAX_GROUPS {
+        roles.problem(format!("has {} groups: write {MAX_GROUPS} at most", named.len()));
+        return None;
+    }
+    let mut all = BTreeMap::new();
+    for (name, item) in named {
+        let is_sane = |name: &str| name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b',');
+        if name.is_empty() || name.trim() != name || !is_sane(name) {
+            item.problem(format!("{} is no group: write visible ASCII without a comma", show_text(name)));
+        }
+        if let Some(role) = read_role(&item) {
+            all.insert(name.to_owned(), role);
+        }
+    }
+    Some((read_header(&header)?, all))
+}
+
+/// A header that only the proxy sets.
+fn read_header(item: &Item) -> Option<HeaderName> {
     let text = item.string()?;
     let Ok(header) = HeaderName::try_from(text) else {
         item.problem(format!("{} is not the name of a header", show_text(text)));
@@ -169,9 +218,7 @@ pub(super) fn proxy(table: &Table, has_token: bool) -> Option<TrustedProxy> {
         item.problem("is a header that browsers send: write one that only the proxy sets");
         return None;
     }
-    let loopback = || ["127.0.0.0/8", "::1/128"].iter().filter_map(|block| block.parse().ok()).collect();
-    let role = role.map_or(Some(AccessRole::Read), |(role, _)| role)?;
-    Some(TrustedProxy { header, role, from: from.unwrap_or_else(loopback) })
+    Some(header)
 }
 
 fn proxies(item: &Item) -> Vec<IpNet> {
@@ -298,6 +345,17 @@ mod tests {
         let proxy = parsed(&more).proxy.expect("a proxy");
         assert!(is_trusted(&proxy, "10.1.2.3") && !is_trusted(&proxy, "127.0.0.1"));
         assert_eq!(proxy.role, AccessRole::Operate);
+        let groups = "trusted_groups_header = \"X-Groups\"\n\
+            trusted_groups = { sre = \"admin\", \"/team/on call\" = \"operate\" }\n";
+        let proxy = parsed(&format!("{token}{groups}")).proxy.expect("a proxy");
+        for (groups, role) in [
+            (&["sre", "/team/on call"][..], AccessRole::Admin),
+            (&["all", "/team/on call"], AccessRole::Operate),
+            (&["SRE"], AccessRole::Read),
+            (&[], AccessRole::Read),
+        ] {
+            assert_eq!(proxy.role_of(groups.iter().copied()), role, "{groups:?}");
+        }
         assert_eq!(parsed("").base_path, "");
         for path in ["/tqhost", "/a/b-c/d.e"] {
             assert_eq!(parsed(&format!("base_path = \"{path}\"")).base_path, path);
@@ -317,6 +375,13 @@ mod tests {
                 "trusted_proxies[0]: \"proxy\" is not an address",
             ),
             (&*format!("{token}trusted_user_role = \"all\""), "is no role: write \"read\""),
+            (&*format!("token = \"x\"\n{groups}"), "trusted_groups_header: needs trusted_user_header"),
+            (&*format!("{token}trusted_groups_header = \"X-Groups\""), "needs trusted_groups beside it"),
+            (&*format!("{token}trusted_groups = {{ a = \"read\" }}"), "needs trusted_groups_header beside"),
+            (&*format!("{token}{groups}").replace("X-Groups", "cookie"), "is a header that browsers send"),
+            (&*format!("{token}{groups}").replace("X-Groups", "x-forwarded-user"), "needs a header of its"),
+            (&*format!("{token}{groups}").replace("admin", "root"), "trusted_groups.sre: is no role"),
+            (&*format!("{token}{groups}").replace("sre", "\"a,b\""), "\"a,b\" is no group"),
             ("base_path = \"tqhost\"", "\"tqhost\" does not begin with a slash"),
             ("base_path = \"/\"", "or ends with one"),
             ("base_path = \"/tqhost/\"", "or ends with one"),

@@ -21,6 +21,8 @@ pub(super) const KEYS: Keys = Keys {
         "tokens",
         "trusted_user_header",
         "trusted_user_role",
+        "trusted_groups_header",
+        "trusted_groups",
         "trusted_proxies",
         "base_path",
         "mask",

@@ -153,9 +153,11 @@ pub struct NamedToken {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrustedProxy {
     pub header: HeaderName,
-    /// The role of its users.
+    /// The role of its users, if no group gives them a higher one.
     pub role: AccessRole,
-    /// The addresses of which the header counts.
+    /// The header with the groups of the user, and the roles of groups.
+    pub groups: Option<(HeaderName, BTreeMap<String, AccessRole>)>,
+    /// The addresses of which the headers count.
     pub from: Vec<IpNet>,
 }
 
@@ -163,6 +165,13 @@ impl TrustedProxy {
     pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
         let peer = peer.to_canonical();
         self.from.iter().any(|block| block.contains(&peer))
+    }
+
+    /// The role of a user in these groups: the highest of theirs.
+    pub(crate) fn role_of<'g>(&self, groups: impl Iterator<Item = &'g str>) -> AccessRole {
+        let roles = self.groups.iter().map(|(_, roles)| roles);
+        let of_groups = groups.filter_map(|group| roles.clone().find_map(|roles| roles.get(group)));
+        of_groups.copied().fold(self.role, AccessRole::max)
     }
 }
 

@@ -76,6 +76,35 @@ const DELAYED: &str = "tq:{work}:delayed";
 const PARKED: &str = "tq:{work}:parked";
 
 #[test]
+fn a_stream_that_a_producer_has_misspelt_is_told() {
+    let mut bench = Bench::new("[queues.resume-score]\n[queues.resume-scan]\n[queues.a]\n");
+    let is_told = |bench: &Bench, queue: &str| {
+        let report = bench.tqhost(&["doctor", queue, "--json"]).ok().json();
+        let notes = report["warnings"].as_array().expect("warnings").clone();
+        let told = notes.iter().filter(|note| note["kind"] == "unread-stream");
+        told.map(|note| note["what"].as_str().expect("a sentence").to_owned()).collect::<Vec<_>>()
+    };
+    for queue in ["resume-score", "resume-scan", "a"] {
+        bench.tqhost(&["doctor", queue, "--fix"]).ok();
+    }
+    // Streams of other programs, and one without entries, are not meant.
+    for stream in ["orders", "b", "resume-scores-of-2025"] {
+        bench.xadd(stream, &[("n", "1")]);
+    }
+    let id = bench.xadd("resume-scor", &[("n", "1")]);
+    let _: u64 = bench.redis("XDEL", ("resume-scor", id));
+    assert!(is_told(&bench, "resume-score").is_empty());
+    for _ in 0..3 {
+        bench.xadd("resume-scores", &[("n", "1")]);
+    }
+    let told = is_told(&bench, "resume-score");
+    assert!(told.len() == 1 && told[0].contains("\"resume-scores\" has entries (3)"), "{told:?}");
+    assert!(is_told(&bench, "resume-scan").is_empty() && is_told(&bench, "a").is_empty());
+    let text = bench.tqhost(&["doctor", "--all"]).ok().stdout;
+    assert!(text.matches("resume-scores").count() == 1 && text.contains("its stream is"), "{text}");
+}
+
+#[test]
 fn a_healthy_queue_is_well_in_every_state() {
     let mut bench = bench();
     is_well(&bench);

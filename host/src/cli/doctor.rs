@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use serde::Serialize;
+use tokio::sync::OnceCell;
 
 use super::context::{NamedQueues, QueueEnd, each_queue};
 use super::exit::CommandError;
@@ -71,17 +72,21 @@ impl ReportView {
 pub(super) async fn run(config: &Config, args: DoctorArgs, out: &mut Out) -> Result<(), CommandError> {
     let DoctorArgs { queues, fix } = args;
     let (are_several, paint) = (queues.are_several(), out.paint);
+    let strays = OnceCell::new();
     let act = async |queue: &Queue| {
         let others: Vec<Queue> =
             config.queues.iter().map(|rules| Queue::new(rules.clone(), queue.link.clone())).collect();
         let hosts = patiently(|| hosts::list(&queue.link)).await?;
-        let report = match fix {
+        let strays = strays.get_or_try_init(|| doctor::strays(&queue.link, &config.queues)).await?;
+        let mut report = match fix {
             // Not repeated: the second call would not report what the first one repaired before its reply was
             // lost.
             true => doctor::examine(queue, &others, &hosts, true).await?,
             false => patiently(|| doctor::examine(queue, &others, &hosts, false)).await?,
         };
         let name = &queue.rules.name;
+        let near = strays.iter().filter(|stray| stray.beside == queue.rules.stream);
+        report.warnings.extend(near.map(Warning::from));
         let text = match are_several {
             true if report.findings.is_empty() && report.warnings.is_empty() => {
                 format!("{name}: {}", verdict(&report, fix, paint))

@@ -16,6 +16,7 @@ pub(crate) mod dead_format;
 mod flows;
 pub(crate) mod give_back;
 pub mod mend;
+mod strays;
 mod walk;
 
 use std::collections::{BTreeMap, HashSet};
@@ -28,6 +29,7 @@ use crate::queue::hosts::HostInfo;
 use crate::queue::{Census, Queue, QueueError, codec};
 pub(crate) use mend::FaultKind;
 use mend::{Judgement, KeySuspects, Suspect};
+pub(crate) use strays::{Stray, strays};
 use walk::{FEW, FIRST, START};
 
 /// How long a suspect has to move on.
@@ -78,6 +80,16 @@ pub(crate) struct Finding {
 pub(crate) struct Warning {
     pub kind: &'static str,
     pub what: String,
+}
+
+impl From<&Stray> for Warning {
+    fn from(Stray { beside, stream, entries }: &Stray) -> Warning {
+        let what = format!(
+            "the stream {stream:?} has entries ({entries}), and no queue reads it: if a producer means this \
+             queue, its stream is {beside:?}"
+        );
+        Warning { kind: "unread-stream", what }
+    }
 }
 
 /// A walk in progress.

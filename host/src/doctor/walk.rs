@@ -263,7 +263,7 @@ pub(super) async fn all_keys(link: &Link, cursor: &str, count: usize) -> Result<
 }
 
 /// Reads `{ next, items }`, where `end` means that there is no next page.
-fn page<T>(reply: Value, end: &str, item: impl Fn(Value) -> Shaped<T>) -> Shaped<Page<T>> {
+pub(super) fn page<T>(reply: Value, end: &str, item: impl Fn(Value) -> Shaped<T>) -> Shaped<Page<T>> {
     let [next, items] = reply::tuple(reply)?;
     let next = Some(reply::text(next)?).filter(|next| next != end);
     Ok(Page { next, items: reply::array(items)?.into_iter().map(item).collect::<Shaped<_>>()? })

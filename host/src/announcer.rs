@@ -243,10 +243,13 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
     let (version_attempts, version_failures) = serving.map(|version| version.judged()).unwrap_or_default();
     let has_replaced = plugin.digest.is_some() && plugin.figures.versions().len() > 1;
     let age_ms = plugin.loaded_at_ms.map(|loaded| now_ms().saturating_sub(loaded));
+    let (compiling, compiling_since) = plugin.compiling.unzip();
     HostPlugin {
         name: plugin.name,
         state: plugin.state.into_str().to_owned(),
         version: plugin.digest,
+        compiling,
+        compiling_since,
         error: plugin.error,
         retry_at: plugin.retry_at_ms,
         loaded_at: plugin.loaded_at_ms,

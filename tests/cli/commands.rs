@@ -554,6 +554,8 @@ fn plugins_show_versions_and_figures() {
                 "retry_at",
                 "loaded_at",
                 "compile_ms",
+                "compiling",
+                "compiling_since",
                 "from_cache",
                 "bytes",
                 "attempts",

@@ -177,13 +177,21 @@ fn one_that_the_system_killed_is_tried_again() {
 #[test]
 fn it_is_broken_off_when_its_file_is_replaced() {
     let (mut bench, host) = bench();
-    put(&bench, "p", &large(40));
+    let slow = large(40);
+    put(&bench, "p", &slow);
     let pid = compiler(&host);
     // The compiler would never end by itself.
     kill(pid, Signal::SIGSTOP).expect("stop");
+    eventually("hosts and people are told that it is compiled", || {
+        row(&bench, "p").filter(|row| row["compiling"] == digest(&slow) && row["compiling_since"].is_u64())
+    });
+    assert_eq!(host.logged("compiling the plugin").len(), 1);
+    let told = bench.tqhost(&["plugins"]).ok().stdout;
+    assert!(told.contains(&format!("{} has been compiled for ", &digest(&slow)[..12])), "{told}");
     works(&mut bench, &host);
     assert!(!process::is_there(pid), "it is gone");
     assert_eq!(host.logged("changed while it was compiled").len(), 1);
+    eventually("it is not compiled any more", || row(&bench, "p").filter(|row| row["compiling"].is_null()));
     assert!(host.stop_for_log().logged("plugin cannot be used").is_empty(), "that is no failure");
 }
 

@@ -14,7 +14,7 @@ use super::files;
 use super::output::{Out, Paint, Tone};
 use super::table::{Cell, Column, TextTable};
 use super::text;
-use crate::builds::BuildNote;
+use crate::builds::{BuildNote, short};
 use crate::clock;
 use crate::config::Config;
 use crate::operations::history::{self, VersionView};
@@ -129,7 +129,7 @@ pub(super) fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
         &["COMPILED", "PEAK MEMORY", "LOADED", "ATTEMPTS", "FAILURES", "HOST"],
     );
     let none = || text::NONE.to_owned();
-    let mut errors = Vec::new();
+    let (mut errors, mut notes) = (Vec::new(), Vec::new());
     for PluginView { host, build, plugin } in rows {
         let tone = match plugin.state.as_str() {
             "active" => Tone::Good,
@@ -157,6 +157,15 @@ pub(super) fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
             plugin.failures.into(),
             text::size(plugin.peak_memory).into(),
         ]);
+        if let (Some(version), Some(since)) = (&plugin.compiling, plugin.compiling_since) {
+            let (version, time) = (text::escape(short(version)), now_ms.saturating_sub(since));
+            notes.push(format!(
+                "{} on {}: {version} has been compiled for {}",
+                plugin.name,
+                text::escape(host),
+                text::age(Duration::from_millis(time))
+            ));
+        }
         if let Some(error) = &plugin.error {
             let again = match plugin.retry_at.map(|at| at.saturating_sub(now_ms)) {
                 None => String::new(),
@@ -166,12 +175,10 @@ pub(super) fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
             errors.push(format!("{} on {}: {}{again}", plugin.name, text::escape(host), text::escape(error)));
         }
     }
-    let table = table.render(paint);
-    if errors.is_empty() {
-        table
-    } else {
-        format!("{table}\n\n{}", paint.tone(Tone::Bad, &errors.join("\n")))
-    }
+    let below =
+        [(Tone::Bad, errors), (Tone::Faint, notes)].into_iter().filter(|(_, lines)| !lines.is_empty());
+    let below = below.map(|(tone, lines)| format!("\n\n{}", paint.tone(tone, &lines.join("\n"))));
+    table.render(paint) + &below.collect::<String>()
 }
 
 /// The ends of attempts, by version. FAILED are those that the sandbox ended, OTHERS found a service down or
@@ -289,6 +296,8 @@ mod tests {
             name: "resume-analyze".into(),
             state: "active".into(),
             version: Some("3f1c0aa2b7d4e5f60718".into()),
+            compiling: None,
+            compiling_since: None,
             error: None,
             retry_at: None,
             loaded_at: Some(1_700_000_000_000),
@@ -315,6 +324,8 @@ mod tests {
             name: "mail".into(),
             state: "failed".into(),
             version: None,
+            compiling: Some("77ac0aa2b7d4e5f60718".into()),
+            compiling_since: Some(1_700_000_180_000),
             error,
             retry_at: Some(1_700_000_210_000),
             loaded_at: None,

@@ -83,6 +83,8 @@ fn hosts() -> Vec<HostInfo> {
         name: name(),
         state: "quarantined".into(),
         version: Some("3f1c0aa2b7d4e5f60718".into()),
+        compiling: None,
+        compiling_since: None,
         error: None,
         retry_at: None,
         loaded_at: Some(LONG_AGO),

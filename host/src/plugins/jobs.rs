@@ -110,6 +110,7 @@ impl Workshop {
         let (path, name, grants) = (work.plugin.path.clone(), digest.to_owned(), work.grants.clone());
         let compiling = self.gate.compile(async move {
             work.plugin.begins();
+            tracing::info!(plugin = %work.plugin.name, digest = short(digest), "compiling the plugin");
             let stop = CancellationToken::new();
             let allowance = Allowance { cores: registry.cores(), cancel: stop.clone() };
             let _stops = stop.drop_guard();

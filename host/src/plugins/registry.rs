@@ -412,6 +412,12 @@ impl PluginEntry {
         let retry_at_ms = shown
             .retry_at
             .map(|at| now_ms().saturating_add(ms(at.saturating_duration_since(Instant::now()))));
+        let compiling = match &record.life.candidate {
+            Candidate::InWork(JobKind::Make(digest)) => {
+                Some((digest.to_string(), now_ms().saturating_sub(ms(record.began.elapsed()))))
+            }
+            _ => None,
+        };
         let earlier = active.and_then(|version| record.earlier(&version.digest));
         let back_to = active.and_then(|_| record.life.goes_back_to(earlier.as_ref()));
         let mut builds = record.builds.clone();
@@ -427,6 +433,7 @@ impl PluginEntry {
             on_probation: matches!(record.life.serving, Serving::Probation(..)),
             can_go_back: active.map(|_| back_to.is_some()),
             back_to: back_to.map(|good| good.digest.clone()),
+            compiling,
             error: shown.error.clone(),
             retry_at_ms,
             loaded_at_ms: active.map(|_| record.loaded_at_ms),

@@ -38,6 +38,9 @@ pub(crate) struct PluginStatus {
     pub can_go_back: Option<bool>,
     /// Digest of that version.
     pub back_to: Option<String>,
+    /// Digest of the version that is being compiled and checked, and since when, in milliseconds since the
+    /// Unix epoch.
+    pub compiling: Option<(String, u64)>,
     /// Why the file that is there cannot be used.
     pub error: Option<String>,
     /// When it is tried again, in milliseconds since the Unix epoch. None: when another file is there, or

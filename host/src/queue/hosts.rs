@@ -131,6 +131,12 @@ pub(crate) struct HostPlugin {
     pub state: String,
     /// SHA-256 of the version that runs tasks, in hexadecimal.
     pub version: Option<String>,
+    /// SHA-256 of the version that is being compiled and checked.
+    #[serde(default)]
+    pub compiling: Option<String>,
+    /// Since when; the clock is that of `loaded_at`.
+    #[serde(default)]
+    pub compiling_since: Option<u64>,
     pub error: Option<String>,
     /// When the same file is tried again; the clock is that of `loaded_at`.
     #[serde(default)]

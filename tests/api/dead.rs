@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{ask, good, post, problem, texts};
-use crate::support::{Bench, Host, eventually};
+use crate::support::{Bench, Host};
 
 const DEAD: &str = "/v1/queues/work/dead";
 
@@ -185,89 +185,31 @@ fn twenty_thousand_dead_letters_are_walked_in_bounded_pages() {
     problem(&ask(&host, "GET", "/v1/queues/work/tasks/nobody"), 404, "unknown-task");
     let reads = asked(&mut bench) - before;
     assert!(reads <= 11, "a small page, and 5,000 dead letters in pages of 500: {reads} reads");
-    // Tasks that die meanwhile are left for the next operation.
-    let (mut cursor, mut done, mut steps) = (Value::Null, [0, 0], 0);
-    loop {
-        let mut body = json!({ "all": true, "reason": "rejected" });
-        if !cursor.is_null() {
-            body["cursor"] = cursor;
-        }
-        let part = good(&post(&host, &format!("{DEAD}/purge"), &body), 200);
-        assert!(part["examined"].as_u64().expect("a count") <= 10_200, "{part}");
-        let [succeeded, skipped] = counts(&part);
-        done = [done[0] + succeeded, done[1] + skipped];
-        if steps == 0 {
-            add(&mut bench, ALL..ALL + 2);
-        }
-        (cursor, steps) = (part["next"].clone(), steps + 1);
-        if cursor.is_null() {
-            break;
-        }
-    }
-    assert_eq!((done, steps >= 2), ([ALL as u64 / 2, 0], true), "{steps} steps");
-    assert_eq!(bench.redis::<usize>("XLEN", "tq:{work}:dead"), ALL / 2 + 2);
+    let done =
+        good(&post(&host, &format!("{DEAD}/purge"), &json!({ "all": true, "reason": "rejected" })), 200);
+    assert_eq!(
+        (counts(&done), &done["examined"], &done["next"]),
+        ([ALL as u64 / 2, 0], &json!(ALL), &Value::Null)
+    );
+    assert_eq!(bench.redis::<usize>("XLEN", "tq:{work}:dead"), ALL / 2);
     host.stop();
 }
 
 #[test]
-fn a_requeue_at_a_rate_ends_its_step_in_time() {
-    let (mut bench, host) = bench(30);
-    // 30 tasks at this rate take half a minute, and a step 10 seconds.
-    let body = json!({ "all": true, "rate": "1/s" });
-    let part = good(&post(&host, &format!("{DEAD}/requeue"), &body), 200);
-    let [succeeded, skipped] = counts(&part);
-    assert!((1..30).contains(&succeeded) && skipped == 0, "{part}");
-    let next = part["next"].as_str().expect("a cursor");
-    let rest = good(&post(&host, &format!("{DEAD}/requeue"), &json!({ "all": true, "cursor": next })), 200);
-    assert_eq!((counts(&rest), &rest["next"]), ([30 - succeeded, 0], &Value::Null));
-    eventually("all are back", || (bench.redis::<u64>("XLEN", "work") == 30).then_some(()));
-    host.stop();
-}
-
-#[test]
-fn a_requeue_at_a_slow_rate_says_when_it_goes_on() {
-    let (mut bench, host) = bench(5);
-    let requeue = |body: Value| good(&post(&host, &format!("{DEAD}/requeue"), &body), 200);
-    let wait = |part: &Value| part["wait_ms"].as_u64().expect("a time to wait");
-    for chosen in [json!({ "all": true, "reason": "rejected" }), json!({ "ids": ["id-1", "nobody", "id-3"] })]
-    {
-        let with = |more: Value| {
-            let mut body = chosen.clone();
-            let members = body.as_object_mut().expect("an object");
-            members.extend(more.as_object().expect("an object").clone());
-            body
-        };
-        let first = requeue(with(json!({ "rate": "1/m" })));
-        assert_eq!(counts(&first)[0], 1, "{first}");
-        assert!((30_001..=60_000).contains(&wait(&first)), "{first}");
-        // The next one may come too early, whoever sends it.
-        let next = first["next"].as_str().expect("a cursor");
-        let early = requeue(with(json!({ "rate": "1/m", "cursor": next })));
-        assert_eq!(counts(&early), [0, 0], "{early}");
-        assert!(early["next"].is_string() && wait(&early) <= wait(&first), "{early}");
-        let rest = requeue(with(json!({ "cursor": early["next"] })));
-        assert_eq!((&rest["next"], &rest["wait_ms"]), (&Value::Null, &Value::Null), "{rest}");
-        let asked_for: u64 = [&first, &rest].into_iter().flat_map(counts).sum();
-        assert_eq!(asked_for, 3, "{first} {rest}");
-    }
-    assert_eq!(bench.redis::<u64>("XLEN", "work"), 5);
-    host.stop();
-}
-
-#[test]
-fn a_thousand_ids_at_a_rate_are_taken_up_where_they_ended() {
+fn a_thousand_ids_are_one_request() {
     let (mut bench, host) = bench(999);
     let ids: Vec<String> = (0..999).map(|n| format!("id-{n}")).chain(["nobody".into()]).collect();
     let requeue = |body: Value| post(&host, &format!("{DEAD}/requeue"), &body);
-    // All of them take 20 seconds at this rate, and a step 10.
-    let part = good(&requeue(json!({ "ids": ids, "rate": "50/s" })), 200);
-    let [succeeded, skipped] = counts(&part);
-    assert!((1..999).contains(&succeeded) && skipped == 0, "{part}");
-    assert_eq!(bench.redis::<u64>("XLEN", "work"), succeeded);
-    let next = part["next"].as_str().expect("a cursor");
-    problem(&requeue(json!({ "ids": ["id-1"], "cursor": next })), 422, "invalid");
-    let rest = good(&requeue(json!({ "ids": ids, "cursor": next })), 200);
-    assert_eq!((counts(&rest), &rest["next"]), ([999 - succeeded, 1], &Value::Null));
+    for (body, told) in [
+        (json!({ "ids": ids, "rate": "50/s" }), "more than 10 s"),
+        (json!({ "ids": ids, "cursor": "AAAA" }), "one request takes all ids"),
+        (json!({ "ids": ids, "why": "mended" }), "go with all, not with ids"),
+    ] {
+        let why = problem(&requeue(body), 422, "invalid");
+        assert!(why.contains(told), "{why}");
+    }
+    let done = good(&requeue(json!({ "ids": ids, "rate": "500/s" })), 200);
+    assert_eq!((counts(&done), &done["next"]), ([999, 1], &Value::Null));
     assert_eq!(bench.redis::<u64>("XLEN", "work"), 999);
     host.stop();
 }

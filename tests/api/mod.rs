@@ -5,12 +5,12 @@
 pub(crate) mod access;
 mod alias;
 mod bad_requests;
-mod cancel_walk;
 mod changes;
 mod dead;
 mod events;
 mod jobs;
 mod limits;
+mod many;
 mod mask;
 mod page;
 mod queues;

@@ -11,12 +11,12 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{TimeMs, of_query};
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::tokens::Caller;
 use crate::config::FieldPlace;
-use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
 use crate::mask::FieldMask;
 use crate::operations::history::OVERVIEW;
-use crate::operations::jobs::Deed;
+use crate::operations::jobs::{Deed, JobOrder};
 use crate::operations::{GroupBy, GroupKind, MOST_IDS};
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::listing::ListedState;
@@ -116,7 +116,7 @@ with_filter! {
         pub state: String,
         /// The most tasks in the answer: 1 to 500
         #[param(minimum = 1, maximum = 500, default = 50)]
-        limit: Option<usize>,
+        pub limit: Option<usize>,
         /// `next` of the answer before, with the same state and filters
         pub cursor: Option<String>,
         /// Whether the answer has the fields of the tasks
@@ -132,7 +132,7 @@ with_filter! {
     struct DeadQuery(param, serde(default, deserialize_with = "of_query")) {
         /// The most dead letters in the answer: 1 to 500
         #[param(minimum = 1, maximum = 500, default = 50)]
-        limit: Option<usize>,
+        pub limit: Option<usize>,
         /// `next` of the answer before, with the same filters
         pub cursor: Option<String>,
         /// Whether the answer has the fields of the tasks
@@ -152,7 +152,7 @@ with_filter! {
         by: Option<String>,
         /// The most groups in the answer: 1 to 500
         #[param(minimum = 1, maximum = 500, default = 50)]
-        limit: Option<usize>,
+        pub limit: Option<usize>,
         /// `next` of the answer before, with the same filters
         pub cursor: Option<String>,
     }
@@ -170,7 +170,7 @@ with_filter! {
         pub by: String,
         /// The most groups in the answer: 1 to 500
         #[param(minimum = 1, maximum = 500, default = 50)]
-        limit: Option<usize>,
+        pub limit: Option<usize>,
         /// `next` of the answer before, with the same state and filters
         pub cursor: Option<String>,
     }
@@ -201,21 +201,26 @@ pub(super) struct HistoryQuery {
 }
 
 with_filter! {
-    /// Which tasks an operation is for: `ids`, or `all` that match the filters.
+    /// Work on many tasks: those with these `ids`, or all that match the filters.
     #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
     #[serde(default)]
     #[schema(examples(
         json!({ "ids": ["order-7"] }),
         json!({ "all": true, "error": "timeout", "newer_than": "1h" }),
         json!({ "all": true, "where": ["tenant=acme", "data/user/id!=7"] }),
-        json!({ "all": true, "dry_run": true }),
+        json!({ "do": "requeue", "error": "timeout", "rate": "50/s", "why": "the model is back" }),
+        json!({ "do": "drain", "dry_run": true }),
     ))]
     struct ManyBody(schema, serde(default)) {
-        /// Ids of tasks, at most 1,000, or names that the queue's `id` gives to tasks.
+        /// The work of a job. Paths that name the work do not take it.
+        #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
+        #[schema(inline)]
+        pub deed: Option<Deed>,
+        /// Ids of tasks, at most 1,000, or names that the queue's `id` gives to tasks. A job takes none.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schema(min_items = 1, max_items = 1000)]
         pub ids: Option<Vec<String>>,
-        /// All that match the filters.
+        /// All that match the filters. A job is always on all.
         #[serde(skip_serializing_if = "is_false")]
         pub all: bool,
         /// Count only, and change nothing.
@@ -224,35 +229,7 @@ with_filter! {
         /// `next` of the answer before, with the same filters, or the same `ids`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub cursor: Option<String>,
-        /// Only tasks in this state: `queued`, `delayed`, `held` or `running`. For cancelling.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        #[schema(inline, value_type = Option<ListedState>)]
-        pub state: Option<String>,
-        /// No faster than this, like `50/s`. For requeueing.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        #[schema(pattern = "^[0-9]+/(s|m|h)$")]
-        pub rate: Option<String>,
-    }
-}
-
-with_filter! {
-    /// An order for work on all tasks that match the filters.
-    #[derive(Debug, Deserialize, Serialize, ToSchema)]
-    #[schema(examples(
-        json!({ "do": "requeue", "error": "timeout", "rate": "50/s", "why": "the model is back" }),
-        json!({ "do": "drain", "dry_run": true }),
-    ))]
-    struct JobBody(schema, serde(default)) {
-        /// The work.
-        #[serde(rename = "do")]
-        pub deed: Deed,
-        /// Count only, and begin no job.
-        #[serde(default, skip_serializing_if = "is_false")]
-        pub dry_run: bool,
-        /// `next` of the count before, with the same filters and `dry_run`: the count goes on from there.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub cursor: Option<String>,
-        /// `begin` of a count, with the same filters: the job is on the tasks that were there then, and on
+        /// `begin` of a count, with the same filters: the work is on the tasks that were there then, and on
         /// none that came later.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub begin: Option<String>,
@@ -265,54 +242,14 @@ with_filter! {
         #[schema(pattern = "^[0-9]+/(s|m|h)$")]
         pub rate: Option<String>,
         /// The reason, which everybody is shown who looks at jobs: at most 200 characters.
-        #[serde(default, skip_serializing_if = "String::is_empty")]
+        #[serde(skip_serializing_if = "String::is_empty")]
         #[schema(max_length = 200)]
         pub why: String,
     }
 }
 
-impl JobBody {
-    /// The state of the tasks that are to be cancelled; none: any.
-    pub(super) fn state(&self) -> Result<Option<ListedState>, ApiProblem> {
-        if self.state.is_some() && self.deed != Deed::Cancel {
-            return Err(invalid("state: only cancel takes it"));
-        }
-        cancellable(self.state.as_deref())
-    }
-
-    pub(super) fn rate(&self) -> Result<Option<String>, ApiProblem> {
-        match &self.rate {
-            Some(_) if self.deed != Deed::Requeue => Err(invalid("rate: only requeue takes it")),
-            rate => Ok(rate.clone()),
-        }
-    }
-}
-
 fn is_false(value: &bool) -> bool {
     !value
-}
-
-/// Which tasks an operation is for, checked.
-#[derive(Debug)]
-pub(super) enum Many<'m> {
-    Ids(&'m [String]),
-    All(Box<TaskFilter>),
-}
-
-impl TasksQuery {
-    pub(super) fn state(&self) -> Result<ListedState, ApiProblem> {
-        parse_state(&self.state)
-    }
-
-    pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
-        checked_limit(self.limit)
-    }
-}
-
-impl DeadQuery {
-    pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
-        checked_limit(self.limit)
-    }
 }
 
 impl GroupsQuery {
@@ -321,76 +258,63 @@ impl GroupsQuery {
         let names = <GroupBy as strum::VariantNames>::VARIANTS.join(", ");
         text.parse().map_err(|_| invalid(format!("by: {text:?} is none of {names}")))
     }
-
-    pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
-        checked_limit(self.limit)
-    }
 }
 
 impl CountsQuery {
-    pub(super) fn state(&self) -> Result<ListedState, ApiProblem> {
-        parse_state(&self.state)
-    }
-
     pub(super) fn by(&self, mask: &FieldMask) -> Result<GroupKind, ApiProblem> {
         let place = FieldPlace::asked(&self.by, mask);
         place.map(GroupKind::Field).map_err(|why| invalid(format!("by: {:?}: {why}", self.by)))
     }
-
-    pub(super) fn limit(&self) -> Result<usize, ApiProblem> {
-        checked_limit(self.limit)
-    }
 }
 
 impl ManyBody {
-    /// Checks which tasks are meant: a mistake must not become "all".
-    pub(super) fn many(&self, mask: &FieldMask) -> Result<Many<'_>, ApiProblem> {
-        let filter = self.filter(mask)?;
-        match (&self.ids, self.all) {
-            (Some(_), true) => Err(invalid("ids and all exclude each other: send one of them")),
-            (None, false) => Err(invalid("send ids, or all: true, with filters if you like")),
-            (Some(ids), false) if ids.is_empty() || ids.len() > MOST_IDS => {
+    /// The ids, or none: all that match are meant. A mistake must not become "all".
+    pub(super) fn chosen(&self, deed: Deed) -> Result<Option<&[String]>, ApiProblem> {
+        let of_all = [self.begin.is_some(), self.state.is_some(), !self.why.is_empty()];
+        match &self.ids {
+            _ if self.deed.is_some() => Err(invalid("do: the path says what is done")),
+            Some(_) if self.all => Err(invalid("ids and all exclude each other: send one of them")),
+            None if !self.all => Err(invalid("send ids, or all: true, with filters if you like")),
+            None => Ok(None),
+            Some(_) if deed == Deed::Drain => Err(invalid("ids: drain does not take them: send all: true")),
+            Some(ids) if ids.is_empty() || ids.len() > MOST_IDS => {
                 Err(invalid(format!("ids: {} of them are not 1 to {MOST_IDS}", ids.len())))
             }
-            (Some(_), false) if !filter.is_empty() || self.state.is_some() => {
-                Err(invalid("filters and state go with all, not with ids"))
+            Some(_) if of_all.contains(&true) || !self.filter(&FieldMask::default())?.is_empty() => {
+                Err(invalid("filters, state, begin and why go with all, not with ids"))
             }
-            (Some(ids), false) => Ok(Many::Ids(ids)),
-            (None, true) => Ok(Many::All(Box::new(filter))),
+            Some(ids) => Ok(Some(ids)),
         }
     }
 
-    pub(super) fn rate(&self) -> Result<Option<Rate>, ApiProblem> {
-        let rate = self.rate.as_deref().map(parse_rate).transpose();
-        rate.map_err(|why| invalid(format!("rate: {why}")))
-    }
-
-    /// The state of the tasks that are to be cancelled; none: any.
-    pub(super) fn state(&self) -> Result<Option<ListedState>, ApiProblem> {
-        cancellable(self.state.as_deref())
-    }
-
-    /// Refuses a key that this operation does not take.
-    pub(super) fn takes_no(&self, key: &str, is_there: bool) -> Result<(), ApiProblem> {
-        if is_there { Err(invalid(format!("{key}: this operation does not take it"))) } else { Ok(()) }
-    }
-}
-
-fn cancellable(state: Option<&str>) -> Result<Option<ListedState>, ApiProblem> {
-    match state.map(parse_state).transpose()? {
-        Some(ListedState::Dead | ListedState::Ended) => {
-            Err(invalid("state: what has ended cannot be cancelled: send queued, delayed, held or running"))
+    /// The order of a job that does this to all that match.
+    pub(super) fn order(&self, deed: Deed, by: &Caller, mask: &FieldMask) -> Result<JobOrder, ApiProblem> {
+        let only = self.state.as_deref().map(parse_state).transpose()?;
+        match only {
+            Some(_) if deed != Deed::Cancel => return Err(invalid("state: only cancel takes it")),
+            Some(ListedState::Dead | ListedState::Ended) => {
+                let why = "state: what has ended cannot be cancelled: send queued, delayed, held or running";
+                return Err(invalid(why));
+            }
+            _ => {}
         }
-        state => Ok(state),
+        match self.rate.as_deref().map(parse_rate) {
+            Some(_) if deed != Deed::Requeue => return Err(invalid("rate: only requeue takes it")),
+            Some(Err(why)) => return Err(invalid(format!("rate: {why}"))),
+            _ => {}
+        }
+        let counted = self.begin.clone().map(|begin| (begin, None));
+        let (rate, who, why) = (self.rate.clone(), by.name.to_string(), self.why.clone());
+        Ok(JobOrder { only, rate, who, why, counted, ..JobOrder::new(deed, self.filter(mask)?) })
     }
 }
 
-fn parse_state(text: &str) -> Result<ListedState, ApiProblem> {
+pub(super) fn parse_state(text: &str) -> Result<ListedState, ApiProblem> {
     let names = <ListedState as strum::VariantNames>::VARIANTS.join(", ");
     text.parse().map_err(|_| invalid(format!("state: {text:?} is none of {names}")))
 }
 
-fn checked_limit(limit: Option<usize>) -> Result<usize, ApiProblem> {
+pub(super) fn checked_limit(limit: Option<usize>) -> Result<usize, ApiProblem> {
     match limit.unwrap_or(LIMIT.0) {
         limit if (1..=LIMIT.1).contains(&limit) => Ok(limit),
         limit => Err(invalid(format!("limit: {limit} is not 1 to {}", LIMIT.1))),
@@ -448,7 +372,9 @@ mod tests {
 
     fn refused(json: &str) -> String {
         let body: ManyBody = serde_json::from_str(json).expect(json);
-        body.many(&FieldMask::default()).map(drop).expect_err(json).detail
+        let by = Caller::nobody();
+        let order = |_| body.order(Deed::Purge, &by, &FieldMask::default());
+        body.chosen(Deed::Purge).and_then(order).map(drop).expect_err(json).detail
     }
 
     #[test]
@@ -457,11 +383,13 @@ mod tests {
         assert!(refused("{\"ids\": [], \"all\": true}").starts_with("ids and all exclude"));
         assert!(refused("{\"ids\": []}").starts_with("ids: 0 of them"));
         assert!(refused("{\"reason\": \"rejected\"}").starts_with("send ids, or all"));
-        assert!(refused("{\"ids\": [\"1\"], \"text\": \"a\"}").starts_with("filters and state go with all"));
+        assert!(
+            refused("{\"ids\": [\"1\"], \"text\": \"a\"}").starts_with("filters, state, begin and why go")
+        );
         assert!(refused("{\"all\": true, \"older_than\": \"5\"}").starts_with("older_than: "));
         assert!(serde_json::from_str::<ManyBody>("{\"all\": true, \"resaon\": \"x\"}").is_err());
         let body: ManyBody = serde_json::from_str("{\"all\": true, \"from\": 5}").expect("a body");
-        let Ok(Many::All(filter)) = body.many(&FieldMask::default()) else { panic!("all") };
-        assert_eq!(filter.from_ms, Some(5));
+        assert!(matches!(body.chosen(Deed::Purge), Ok(None)));
+        assert_eq!(body.filter(&FieldMask::default()).expect("a filter").from_ms, Some(5));
     }
 }

@@ -1,4 +1,4 @@
-//! Endpoints: dead letters. List, groups, download, requeue, purge.
+//! Endpoints: dead letters. List, groups, download. Not here: requeue and purge (`many`).
 
 use axum::Json;
 use axum::body::Body;
@@ -6,18 +6,12 @@ use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 
-use super::body::{DeadQuery, ExportQuery, GroupsQuery, Many, ManyBody};
-use super::extract::{JsonBody, PathOf, QueryOf};
-use super::many::change_many;
+use super::body::{DeadQuery, ExportQuery, GroupsQuery, checked_limit};
+use super::extract::{PathOf, QueryOf};
 use super::state::Api;
 use crate::admin::problem::ApiProblem;
-use crate::operations::{
-    self, DeadList, DeadPart, GroupKind, RedrivenPart, TaskGroups, dead_list, redrive_ids, redrive_part,
-    task_groups,
-};
-use crate::queue::Queue;
+use crate::operations::{self, DeadList, GroupKind, TaskGroups, dead_list, task_groups};
 use crate::queue::listing::ListedState;
-use crate::queue::redrive::{Counted, Redrive};
 
 /// Dead letters, the newest first, with filters
 ///
@@ -35,7 +29,7 @@ pub(super) async fn list_dead(
     PathOf(name): PathOf<String>,
     QueryOf(query): QueryOf<DeadQuery>,
 ) -> Result<Json<DeadList>, ApiProblem> {
-    let (filter, limit) = (query.filter(api.mask())?, query.limit()?);
+    let (filter, limit) = (query.filter(api.mask())?, checked_limit(query.limit)?);
     let queue = api.queue(&name).await?;
     let list = dead_list(&queue, &filter, query.cursor.as_deref(), limit, query.fields).await?;
     Ok(Json(list.masked(api.mask())))
@@ -56,7 +50,7 @@ pub(super) async fn group_dead(
     PathOf(name): PathOf<String>,
     QueryOf(query): QueryOf<GroupsQuery>,
 ) -> Result<Json<TaskGroups>, ApiProblem> {
-    let (by, filter, limit) = (query.by()?, query.filter(api.mask())?, query.limit()?);
+    let (by, filter, limit) = (query.by()?, query.filter(api.mask())?, checked_limit(query.limit)?);
     let queue = api.queue(&name).await?;
     let (kind, cursor) = (GroupKind::Property(by), query.cursor.as_deref());
     Ok(Json(task_groups(&queue, ListedState::Dead, &filter, kind, cursor, limit).await?))
@@ -93,57 +87,4 @@ pub(super) async fn export_dead(
         (CONTENT_DISPOSITION, format!("attachment; filename=\"{}\"", operations::file_name(&name))),
     ];
     Ok((headers, Body::from_stream(lines)).into_response())
-}
-
-/// Brings dead letters back into the queue, as tasks on their first attempt
-///
-/// One request looks at 10,000 dead letters, or for 10 seconds; `next` is the cursor of the rest. Tasks that
-/// die during the operation are left out. At a slow rate a request does what fits into its time, and
-/// `wait_ms` says when the next one can go on.
-#[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/dead/requeue",
-    params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body = ManyBody,
-    responses((status = 200, body = RedrivenPart))
-)]
-pub(super) async fn requeue_dead(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    JsonBody(body): JsonBody<ManyBody>,
-) -> Result<Response, ApiProblem> {
-    let rate = body.rate()?;
-    let what = if body.dry_run { Redrive::Count(Counted::Requeued) } else { Redrive::Requeue(rate) };
-    redrive(&api, &name, &body, what).await
-}
-
-/// Deletes dead letters for good
-///
-/// One request looks at 10,000 dead letters, or for 10 seconds; `next` is the cursor of the rest.
-#[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/dead/purge",
-    params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body = ManyBody,
-    responses((status = 200, body = RedrivenPart))
-)]
-pub(super) async fn purge_dead(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    JsonBody(body): JsonBody<ManyBody>,
-) -> Result<Response, ApiProblem> {
-    body.takes_no("rate", body.rate.is_some())?;
-    let what = if body.dry_run { Redrive::Count(Counted::Purged) } else { Redrive::Purge };
-    redrive(&api, &name, &body, what).await
-}
-
-async fn redrive(api: &Api, name: &str, body: &ManyBody, what: Redrive) -> Result<Response, ApiProblem> {
-    body.takes_no("state", body.state.is_some())?;
-    let act = async |queue: &Queue, many: &Many| match many {
-        Many::Ids(ids) => redrive_ids(queue, ids, what, body.cursor.as_deref()).await,
-        Many::All(filter) => {
-            redrive_part(queue, DeadPart { filter, what, cursor: body.cursor.as_deref() }).await
-        }
-    };
-    change_many(api, name, body, act, |done| (done.succeeded, done.skipped)).await
 }

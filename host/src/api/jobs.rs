@@ -8,7 +8,7 @@ use axum::{Extension, Json};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::body::{JobBody, invalid};
+use super::body::{ManyBody, invalid};
 use super::extract::{JsonBody, PathOf};
 use super::guard::{check_resume, role_of};
 use super::plugins::operator;
@@ -18,7 +18,7 @@ use crate::admin::base_path::at;
 use crate::admin::problem::ApiProblem;
 use crate::admin::roles;
 use crate::admin::tokens::Caller;
-use crate::operations::jobs::{self, BulkJob, JobCount, JobOrder, JobState};
+use crate::operations::jobs::{self, BulkJob, JobCount, JobState};
 
 /// The jobs under way, and the last ones that are over.
 #[derive(Serialize, ToSchema)]
@@ -36,7 +36,7 @@ pub(super) struct JobList {
     post,
     path = "/v1/queues/{queue}/jobs",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body = JobBody,
+    request_body = ManyBody,
     responses(
         (status = 202, description = "the job has begun", body = BulkJob),
         (status = 200, description = "how many tasks match", body = JobCount),
@@ -46,23 +46,19 @@ pub(super) async fn start_job(
     State(api): State<Api>,
     PathOf(name): PathOf<String>,
     Extension(caller): Extension<Caller>,
-    JsonBody(body): JsonBody<JobBody>,
+    JsonBody(body): JsonBody<ManyBody>,
 ) -> Result<Response, ApiProblem> {
-    roles::check(&caller, role_of(body.deed), "this job")?;
-    let (filter, only, rate) = (body.filter(api.mask())?, body.state()?, body.rate()?);
+    let deed = body.deed.ok_or_else(|| invalid("do: say cancel, drain, requeue or purge"))?;
+    if body.ids.is_some() {
+        return Err(invalid("ids: a job is on all that match: name tasks where the path says what is done"));
+    }
+    roles::check(&caller, role_of(deed), "this job")?;
+    let order = body.order(deed, &caller, api.mask())?;
     if body.cursor.is_some() && (body.begin.is_none() || !body.dry_run) {
         return Err(invalid("cursor: it goes with dry_run and with begin, as the count before gave them"));
     }
     let queue = api.queue(&name).await?;
     let note = AuditNote { dry_run: body.dry_run, ..AuditNote::queue(&name).with_filter(&body) };
-    let order = JobOrder {
-        only,
-        rate,
-        who: operator(caller),
-        why: body.why.clone(),
-        counted: body.begin.clone().map(|begin| (begin, None)),
-        ..JobOrder::new(body.deed, filter)
-    };
     if body.dry_run {
         let counted = jobs::count(&queue, &order, body.cursor.as_deref()).await;
         return Ok(note.on(counted.map(Json).map_err(ApiProblem::from)));

@@ -1,39 +1,173 @@
-//! The frame of each operation on many tasks.
+//! Endpoints: work on many tasks. Cancel, drain, requeue, purge: those that are named at once, and all that
+//! match as a job, for whose end the request waits.
 //!
-//! In: a checked body, and what is done with the tasks that it means. Out: the answer, with a note for the
-//! audit. Not here: what a body may say (`body`), and the operations.
+//! Not here: what a body may say (`body`), jobs for which nobody waits (`jobs`), the work (`operations`).
 
-use axum::Json;
+use std::time::Duration;
+
+use axum::extract::State;
 use axum::response::Response;
-use serde::Serialize;
+use axum::{Extension, Json};
 
-use super::body::{Many, ManyBody};
+use super::body::ManyBody;
+use super::extract::{JsonBody, PathOf};
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
-use crate::operations::OperationError;
+use crate::admin::tokens::Caller;
+use crate::config::model::Rate;
+use crate::config::units::parse_rate;
+use crate::operations::jobs::{self, Deed, JobOrder};
+use crate::operations::{AwaitedJob, ManyDone, OperationError, cancel_ids};
 use crate::queue::Queue;
+use crate::queue::redrive::{Counted, Redrive};
 
-/// Lets `act` change the tasks that the body means. `counts` tells how many succeeded, and were skipped.
-pub(super) async fn change_many<T: Serialize>(
-    api: &Api,
-    name: &str,
-    body: &ManyBody,
-    act: impl AsyncFnOnce(&Queue, &Many<'_>) -> Result<T, OperationError>,
-    counts: impl FnOnce(&T) -> (u64, u64),
+/// For how long one request requeues tasks that are named, at a rate.
+const IDS_TIME: Duration = Duration::from_secs(10);
+
+/// Cancels many tasks: those with these ids, or all that match
+///
+/// All that match are a job, for whose end one request waits 18 seconds; with `next` as its cursor the next
+/// request waits on. Each answer has what was done since the one before.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/tasks/cancel",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    request_body = ManyBody,
+    responses((status = 200, body = ManyDone))
+)]
+pub(super) async fn cancel_tasks(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody<ManyBody>,
 ) -> Result<Response, ApiProblem> {
-    let many = body.many(api.mask())?;
+    change(&api, &caller, &name, Deed::Cancel, &body).await
+}
+
+/// Cancels all tasks that wait: queued, delayed and held. What runs goes on
+///
+/// The body has `"all": true`, and filters if you like; it waits as `tasks/cancel` does. A task that a host
+/// takes meanwhile is skipped.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/drain",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    request_body = ManyBody,
+    responses((status = 200, body = ManyDone))
+)]
+pub(super) async fn drain_queue(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody<ManyBody>,
+) -> Result<Response, ApiProblem> {
+    change(&api, &caller, &name, Deed::Drain, &body).await
+}
+
+/// Brings dead letters back into the queue, as tasks on their first attempt
+///
+/// It waits for all that match as `tasks/cancel` does. Tasks that die meanwhile are left out. At a slow rate
+/// `wait_ms` says when more will be done.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/dead/requeue",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    request_body = ManyBody,
+    responses((status = 200, body = ManyDone))
+)]
+pub(super) async fn requeue_dead(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody<ManyBody>,
+) -> Result<Response, ApiProblem> {
+    change(&api, &caller, &name, Deed::Requeue, &body).await
+}
+
+/// Deletes dead letters for good
+///
+/// It waits for all that match as `tasks/cancel` does.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{queue}/dead/purge",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    request_body = ManyBody,
+    responses((status = 200, body = ManyDone))
+)]
+pub(super) async fn purge_dead(
+    State(api): State<Api>,
+    PathOf(name): PathOf<String>,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody<ManyBody>,
+) -> Result<Response, ApiProblem> {
+    change(&api, &caller, &name, Deed::Purge, &body).await
+}
+
+async fn change(
+    api: &Api,
+    caller: &Caller,
+    name: &str,
+    deed: Deed,
+    body: &ManyBody,
+) -> Result<Response, ApiProblem> {
+    let (ids, order) = (body.chosen(deed)?, body.order(deed, caller, api.mask())?);
     let queue = api.queue(name).await?;
     let note = AuditNote { dry_run: body.dry_run, ..AuditNote::queue(name) };
-    let note = match &many {
-        Many::Ids(ids) => AuditNote { ids: ids.to_vec(), ..note },
-        Many::All(_) => note.with_filter(body),
+    let (note, done) = match ids {
+        Some(ids) => (AuditNote { ids: ids.to_vec(), ..note }, of_ids(api, &queue, &order, ids, body).await),
+        None => (note.with_filter(body), of_all(api, &queue, order, body).await),
     };
-    Ok(match act(&queue, &many).await {
-        Ok(done) => {
-            let (succeeded, skipped) = counts(&done);
-            note.with_counts(succeeded, skipped).on(Json(done))
-        }
+    Ok(match done {
+        Ok(done) => note.with_counts(done.succeeded, done.skipped).on(Json(done)),
         Err(error) => note.on(ApiProblem::from(error)),
     })
+}
+
+async fn of_ids(
+    api: &Api,
+    queue: &Queue,
+    order: &JobOrder,
+    ids: &[String],
+    body: &ManyBody,
+) -> Result<ManyDone, OperationError> {
+    let (cursor, dry_run) = (body.cursor.as_deref(), body.dry_run);
+    let rate = order.rate.as_deref().and_then(|rate| parse_rate(rate).ok());
+    let takes = |rate: Rate| rate.per.mul_f64((ids.len() - 1) as f64 / f64::from(rate.count));
+    if rate.is_some_and(|rate| takes(rate) > IDS_TIME) {
+        let why = "rate: so many ids take more than 10 s: send fewer at once, or all: true with filters";
+        return Err(OperationError::Invalid(why.into()));
+    }
+    let what = match (order.deed, dry_run) {
+        (Deed::Cancel | Deed::Drain, _) => {
+            return cancel_ids(&api.queues(), queue, ids, dry_run, cursor).await;
+        }
+        _ if cursor.is_some() => {
+            return Err(OperationError::Invalid("cursor: one request takes all ids".into()));
+        }
+        (Deed::Requeue, true) => Redrive::Count(Counted::Requeued),
+        (Deed::Requeue, false) => Redrive::Requeue(rate),
+        (Deed::Purge, true) => Redrive::Count(Counted::Purged),
+        (Deed::Purge, false) => Redrive::Purge,
+    };
+    Ok(queue.redrive_named(ids, what).await?.into())
+}
+
+/// Begins a job and waits for it, waits for one that a request before began, or only counts.
+async fn of_all(
+    api: &Api,
+    queue: &Queue,
+    order: JobOrder,
+    body: &ManyBody,
+) -> Result<ManyDone, OperationError> {
+    let (cursor, deed, who) = (body.cursor.as_deref(), order.deed, order.who.clone());
+    if body.dry_run {
+        return Ok(jobs::count(queue, &order, cursor).await?.into());
+    }
+    let job = match cursor {
+        Some(cursor) => AwaitedJob::read(cursor)?,
+        None => AwaitedJob::new(jobs::start(&queue.link, queue, order).await?.id),
+    };
+    api.parts().jobs.ring();
+    job.wait(&queue.link, (queue, deed), &who).await
 }

@@ -15,7 +15,7 @@ use crate::admin::request::is_change;
 use crate::admin::roles::needed;
 use crate::chain::chain;
 use crate::operations::OperationError;
-use crate::queue::{QueueError, RedriveError};
+use crate::queue::QueueError;
 
 tokio::task_local! {
     /// The queue that a request is about.
@@ -53,8 +53,11 @@ impl From<OperationError> for ApiProblem {
     fn from(error: OperationError) -> ApiProblem {
         let code = match error {
             OperationError::Redis(error) => return error.into(),
-            OperationError::Interrupted(error) => return interrupted(error),
-            OperationError::CancelStopped { cause, succeeded } => return stopped(cause, succeeded),
+            OperationError::Stopped { cause, succeeded, in_doubt } => {
+                return stopped(cause, succeeded, in_doubt);
+            }
+            OperationError::JobFailed { may_pass: true, .. } => ProblemCode::RedisRefused,
+            OperationError::JobFailed { may_pass: false, .. } => ProblemCode::QueueUnfit,
             OperationError::UnknownQueue(_) => ProblemCode::UnknownQueue,
             OperationError::UnknownTask(_) => ProblemCode::UnknownTask,
             OperationError::HasEnded(_) => ProblemCode::TaskEnded,
@@ -70,39 +73,20 @@ impl From<OperationError> for ApiProblem {
     }
 }
 
-/// An operation ended early: its client learns how far it came.
-fn interrupted(error: RedriveError) -> ApiProblem {
-    let RedriveError { cause, succeeded, in_doubt } = error;
-    let doubt = if in_doubt { ", and perhaps those of the last step" } else { "" };
-    let problem = ApiProblem::from(cause);
-    if is_in_the_way(&problem, succeeded) {
+/// Work on many tasks ended early: its client learns how far it came.
+fn stopped(cause: Option<Box<OperationError>>, succeeded: u64, in_doubt: bool) -> ApiProblem {
+    let late = || ApiProblem::new(ProblemCode::TimedOut, "the last task took too long");
+    let problem = cause.map_or_else(late, |cause| ApiProblem::from(*cause));
+    // Nothing can be done, now or by another request, until an operator has mended the queue.
+    if succeeded == 0 && problem.code == ProblemCode::QueueUnfit {
         return problem;
     }
+    let doubt = if in_doubt { ", and perhaps those of the last step" } else { "" };
     let detail = format!(
         "{}; {succeeded} were done before{doubt}. The request may be repeated: it skips what is done",
         problem.detail
     );
     ApiProblem { detail, ..problem }
-}
-
-/// Cancelling many tasks ended early: its client learns how far it came.
-fn stopped(cause: Option<Box<OperationError>>, succeeded: u64) -> ApiProblem {
-    let late = || ApiProblem::new(ProblemCode::TimedOut, "the last task took too long");
-    let problem = cause.map_or_else(late, |cause| ApiProblem::from(*cause));
-    if is_in_the_way(&problem, succeeded) {
-        return problem;
-    }
-    let detail = format!(
-        "{}; {succeeded} were cancelled before, and perhaps another one. The request may be repeated: it \
-         skips what is done",
-        problem.detail
-    );
-    ApiProblem { detail, ..problem }
-}
-
-/// Whether nothing can be done, now or by another request, until an operator has mended the queue.
-fn is_in_the_way(problem: &ApiProblem, succeeded: u64) -> bool {
-    succeeded == 0 && problem.code == ProblemCode::QueueUnfit
 }
 
 /// Adds to every operation the role that it needs, and the problems that any of them can have.

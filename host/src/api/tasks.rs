@@ -1,4 +1,4 @@
-//! Endpoints: tasks. List, enqueue, show, cancel one, let one run now, cancel many, drain.
+//! Endpoints: tasks. List, enqueue, show, cancel one, let one run now. Not here: cancel many, drain (`many`).
 
 use std::fmt;
 use std::time::Duration;
@@ -14,20 +14,17 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::body::{CountsQuery, Many, ManyBody, TasksQuery, invalid};
+use super::body::{CountsQuery, TasksQuery, checked_limit, invalid, parse_state};
 use super::extract::{JsonBody, PathOf, QueryOf};
-use super::many::change_many;
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::units::parse_duration;
 use crate::operations::{
-    self, BulkCancel, BulkCancelled, CANCELLABLE, Cancelled, DRAINABLE, ListRequest, Retried, STEP_TIME,
-    TaskGroups, TaskList, TaskView, fields_of_json,
+    self, Cancelled, ListRequest, Retried, TaskGroups, TaskList, TaskView, fields_of_json,
 };
-use crate::queue::listing::ListedState;
-use crate::queue::{Enqueued, NewTask, Queue};
+use crate::queue::{Enqueued, NewTask};
 use crate::telemetry::TRACEPARENT;
 
 /// The header with a task's idempotency key.
@@ -100,9 +97,9 @@ pub(super) async fn list_tasks(
     QueryOf(query): QueryOf<TasksQuery>,
 ) -> Result<Json<TaskList>, ApiProblem> {
     let request = ListRequest {
-        state: query.state()?,
+        state: parse_state(&query.state)?,
         filter: query.filter(api.mask())?,
-        limit: query.limit()?,
+        limit: checked_limit(query.limit)?,
         with_fields: query.fields,
         cursor: query.cursor,
     };
@@ -124,8 +121,8 @@ pub(super) async fn group_tasks(
     PathOf(name): PathOf<String>,
     QueryOf(query): QueryOf<CountsQuery>,
 ) -> Result<Json<TaskGroups>, ApiProblem> {
-    let (state, by, limit) = (query.state()?, query.by(api.mask())?, query.limit()?);
-    let filter = query.filter(api.mask())?;
+    let (state, limit) = (parse_state(&query.state)?, checked_limit(query.limit)?);
+    let (by, filter) = (query.by(api.mask())?, query.filter(api.mask())?);
     let queue = api.queue(&name).await?;
     let cursor = query.cursor.as_deref();
     Ok(Json(operations::task_groups(&queue, state, &filter, by, cursor, limit).await?))
@@ -247,7 +244,7 @@ pub(super) async fn cancel_task(
 ) -> Result<Response, ApiProblem> {
     let note = AuditNote::task(&name, &id);
     let queue = api.queue(&name).await?;
-    let cancelled = operations::cancel(&api.queues(), &queue, &id).await;
+    let cancelled = operations::cancel(&api.queues(), &queue, &id, false).await;
     Ok(note.on(cancelled.map(Json).map_err(ApiProblem::from)))
 }
 
@@ -271,67 +268,4 @@ pub(super) async fn retry_task(
     let queue = api.queue(&name).await?;
     let retried = operations::retry(&queue, &id).await;
     Ok(note.on(retried.map(Json).map_err(ApiProblem::from)))
-}
-
-/// Cancels many tasks: those with these ids, or all that match
-///
-/// One request looks at 5,000 tasks, or for 10 seconds; `next` is the cursor of the rest.
-#[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/tasks/cancel",
-    params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body = ManyBody,
-    responses((status = 200, body = BulkCancelled))
-)]
-pub(super) async fn cancel_tasks(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    JsonBody(body): JsonBody<ManyBody>,
-) -> Result<Response, ApiProblem> {
-    let state = body.state()?;
-    cancel_many(&api, &name, &body, state.as_ref().map_or(&CANCELLABLE, std::slice::from_ref), false).await
-}
-
-/// Cancels all tasks that wait: queued, delayed and held. What runs goes on
-///
-/// The body has `"all": true`, and filters if you like. One request looks at 5,000 tasks, or for 10 seconds;
-/// `next` is the cursor of the rest. A task that a host takes meanwhile is skipped.
-#[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/drain",
-    params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body = ManyBody,
-    responses((status = 200, body = BulkCancelled))
-)]
-pub(super) async fn drain_queue(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    JsonBody(body): JsonBody<ManyBody>,
-) -> Result<Response, ApiProblem> {
-    body.takes_no("state", body.state.is_some())?;
-    body.takes_no("ids", body.ids.is_some())?;
-    cancel_many(&api, &name, &body, &DRAINABLE, true).await
-}
-
-async fn cancel_many(
-    api: &Api,
-    name: &str,
-    body: &ManyBody,
-    states: &[ListedState],
-    only_waiting: bool,
-) -> Result<Response, ApiProblem> {
-    body.takes_no("rate", body.rate.is_some())?;
-    let (dry_run, time) = (body.dry_run, STEP_TIME);
-    let act = async |queue: &Queue, many: &Many| match many {
-        Many::Ids(ids) => {
-            let cursor = body.cursor.as_deref();
-            operations::cancel_ids(&api.queues(), queue, ids, dry_run, cursor).await
-        }
-        Many::All(filter) => {
-            let cursor = body.cursor.as_deref();
-            let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run, time };
-            operations::cancel_part(&api.queues(), queue, &bulk).await
-        }
-    };
-    change_many(api, name, body, act, |done| (done.succeeded, done.skipped)).await
 }

@@ -23,11 +23,9 @@ use super::{import, redrive, text, value};
 use crate::clock;
 use crate::config::Config;
 use crate::mask::FieldMask;
-use crate::operations::{
-    DeadList, DeadPart, DeadView, GroupKind, TaskGrouping, dead_list, patiently, redrive_part,
-};
+use crate::operations::jobs::{self, Deed, JobOrder};
+use crate::operations::{DeadList, DeadView, GroupKind, TaskGrouping, dead_list, patiently};
 use crate::queue::listing::ListedState;
-use crate::queue::redrive::{Counted, Redrive};
 use crate::queue::{DeadLetter, Queue, TaskFilter};
 
 /// The most columns of an error in the list.
@@ -57,11 +55,7 @@ pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) ->
         }
         DeadCommand::Purge { chosen, dry_run, yes, out: file } => {
             out.dry_run = dry_run;
-            let chosen = redrive::choose_for_purge(config, chosen, yes || dry_run).await?;
-            match file {
-                None => redrive::purge(config, chosen, out).await,
-                Some(file) => redrive::purge_into(chosen, &file, out).await,
-            }
+            redrive::purge(config, chosen, yes, file.as_deref(), out).await
         }
         DeadCommand::Import(args) => import::run(config, args, out).await,
     }
@@ -166,12 +160,13 @@ async fn count(
     filter: &TaskFilter,
     progress: &mut CommandProgress,
 ) -> Result<(u64, bool), CommandError> {
+    let order = JobOrder::new(Deed::Purge, filter.clone());
     let (mut count, mut examined, mut cursor) = (0, 0, None::<String>);
     while examined < COUNTED {
-        let part = DeadPart { filter, what: Redrive::Count(Counted::Purged), cursor: cursor.as_deref() };
-        let StepEnd::Done(part) = progress.step(redrive_part(queue, part)).await else { break };
+        let step = Box::pin(jobs::count(queue, &order, cursor.as_deref()));
+        let StepEnd::Done(part) = progress.step(step).await else { break };
         let part = part?;
-        count += part.succeeded;
+        count += part.matched;
         examined += part.examined;
         if part.next.is_none() {
             return Ok((count, true));

@@ -6,91 +6,70 @@
 
 use std::path::Path;
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::args::DrainArgs;
-use super::cancel::{ManyTasks, sentence, so_far, stopped};
-use super::confirm::confirm;
 use super::context::open;
 use super::exit::CommandError;
 use super::kept::KeptFile;
+use super::many::{self, sentence, view};
 use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
-use crate::operations::jobs::Deed;
-use crate::operations::{
-    BulkCancelled, CancelWalk, OperationError, cancel_waiting, drained_lines, patiently,
-};
-
-/// Why some tasks are skipped.
-const WHY: &str = "had ended or begun meanwhile";
-
-/// The result of a drain into a file.
-#[derive(Serialize)]
-struct DrainedInto {
-    #[serde(flatten)]
-    done: BulkCancelled,
-    out: String,
-    /// How many the file has.
-    written: u64,
-}
+use crate::operations::jobs::{Deed, JobOrder, begin, states};
+use crate::operations::{CancelWalk, ManyDone, OperationError, cancel_waiting, drained_lines, patiently};
+use crate::queue::Queue;
 
 pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> Result<(), CommandError> {
     let DrainArgs { queue: name, filter, dry_run, yes, out: file } = args;
     out.dry_run = dry_run;
-    let filter = filter.filter(config)?;
+    let mut order = JobOrder::new(Deed::Drain, filter.filter(config)?);
     let queue = open(config, &name).await?;
-    let filter = &filter;
-    let mut many = ManyTasks { queue: &queue, filter, deed: Deed::Drain, only: None, counted: None };
-    if !dry_run && !yes {
-        let which = if filter.is_empty() { "that wait in" } else { "that wait and match in" };
-        let count = text::plural(many.count().await?, "task");
-        confirm(&format!("Cancel {count} {which} {name}?"), "--yes", "nothing was cancelled").await?;
+    let Some(file) = file else { return many::run(config, &queue, order, !yes, out).await };
+    if !yes {
+        order.counted = Some(many::ask(&queue, &order).await?);
     }
-    if let Some(file) = file {
-        return into_file(config, &many, &file, out).await;
-    }
-    let done = many.run(config, dry_run).await?;
-    match out.json {
-        true => out.json(&done),
-        false => out.line(sentence(&done, dry_run, WHY)),
-    }
-    Ok(())
+    into_file(config, &queue, &order, &file, out).await
 }
 
 async fn into_file(
     config: &Config,
-    many: &ManyTasks<'_>,
+    queue: &Queue,
+    order: &JobOrder,
     path: &Path,
     out: &mut Out,
 ) -> Result<(), CommandError> {
-    let (mut file, mut done) = (KeptFile::create(path)?, BulkCancelled::default());
-    let mut progress = CommandProgress::begin()?;
-    let ended = keep_and_cancel(config, many, &mut file, &mut done, &mut progress).await;
-    drop(progress);
+    let (mut file, mut done) = (KeptFile::create(path)?, ManyDone::default());
+    let ended = keep_and_cancel(config, (queue, order), &mut file, &mut done).await;
     let (name, written) = (file.name(), file.written);
     if ended.is_err() && written == 0 {
         file.remove();
     }
     ended?;
     if out.json {
-        out.json(&DrainedInto { done, out: name, written });
+        let mut view = view(Deed::Drain, &done);
+        (view["out"], view["written"]) = (json!(name), json!(written));
+        out.json(&view);
         return Ok(());
     }
-    out.line(format!("{}; {name} has {written}", sentence(&done, false, WHY)));
+    out.line(format!("{}; {name} has {written}", sentence(Deed::Drain, &done, false)));
     Ok(())
 }
 
 async fn keep_and_cancel(
     config: &Config,
-    many: &ManyTasks<'_>,
+    (queue, order): (&Queue, &JobOrder),
     file: &mut KeptFile,
-    sum: &mut BulkCancelled,
-    progress: &mut CommandProgress,
+    sum: &mut ManyDone,
 ) -> Result<(), CommandError> {
-    let (queue, filter, states) = (many.queue, many.filter, many.states());
-    let mut walk = CancelWalk::new(states, many.counted.as_ref().map(|(begin, _)| begin.as_str()))?;
+    let mut progress = CommandProgress::begin()?;
+    let (filter, states) = (&order.filter, states(Deed::Drain, None));
+    let begin = match &order.counted {
+        Some((begin, _)) => begin.clone(),
+        None => begin(queue, Deed::Drain, None).await?,
+    };
+    let mut walk = CancelWalk::new(states, Some(&begin))?;
     loop {
         let read = async {
             let page = walk.page(queue, filter).await?;
@@ -117,4 +96,21 @@ async fn keep_and_cancel(
         }
         progress.tell(|| format!("{} written and cancelled", text::plural(sum.succeeded, "task")));
     }
+}
+
+/// The error of a command that did not end. `in_doubt`: it may have done more than it knows.
+fn stopped(error: OperationError, sum: &ManyDone, in_doubt: bool) -> CommandError {
+    let failed = CommandError::from(error);
+    // To run it again would not help.
+    if sum.succeeded == 0 && failed.is_misfit() {
+        return failed;
+    }
+    failed.context(&so_far(sum, in_doubt))
+}
+
+/// How far a command came that did not end.
+fn so_far(sum: &ManyDone, in_doubt: bool) -> String {
+    let least = if in_doubt { "at least " } else { "" };
+    let many = text::plural(sum.succeeded, "task");
+    format!("{least}{many} cancelled, not all of them; run the command again to go on")
 }

@@ -148,7 +148,7 @@ impl From<OperationError> for CommandError {
                 CommandError::Usage(error.to_string())
             }
             OperationError::Redis(error) => error.into(),
-            OperationError::Interrupted(error) => error.cause.into(),
+            OperationError::Stopped { cause: Some(cause), .. } => (*cause).into(),
             OperationError::UnknownTask(_)
             | OperationError::HasEnded(_)
             | OperationError::NotDelayed(_)
@@ -156,7 +156,8 @@ impl From<OperationError> for CommandError {
             | OperationError::UnknownPlugin(_)
             | OperationError::UnknownJob(_)
             | OperationError::UnknownIncident(_)
-            | OperationError::CancelStopped { .. }
+            | OperationError::Stopped { cause: None, .. }
+            | OperationError::JobFailed { .. }
             | OperationError::NotRunning(_)
             | OperationError::OutOfReach(_) => CommandError::Failed(error.into()),
         }

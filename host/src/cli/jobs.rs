@@ -200,8 +200,7 @@ fn over(job: BulkJob) -> Result<BulkJob, CommandError> {
 
 /// How much of a job is done.
 fn figure(job: &BulkJob, in_doubt: bool) -> String {
-    let least = if in_doubt { "at least " } else { "" };
-    format!("{least}{} {}", text::plural(job.done, job.deed.noun()), job.deed.done())
+    format!("{}{}", if in_doubt { "at least " } else { "" }, job.figure())
 }
 
 /// Says that a job goes on without the command.

@@ -47,6 +47,7 @@ mod files;
 mod filters;
 mod input;
 mod kept;
+mod many;
 mod output;
 mod progress;
 mod readers;

@@ -1,43 +1,37 @@
 //! `tqhost dead requeue`, `purge` and `export --out`.
 //!
 //! In: a queue, and which of its dead letters the command is for. Out: how many were requeued, deleted or
-//! written. An operation on all that match goes in steps, so that Ctrl-C ends it with a figure. Not here: how
-//! a step is carried out (`queue::redrive`).
+//! written. Not here: how all that match are requeued or deleted (`many`), how Redis carries it out
+//! (`queue::redrive`).
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::json;
 
 use super::args::RedriveArgs;
-use super::confirm::{confirm, show_sample};
 use super::context::open;
 use super::exit::CommandError;
 use super::filters::check_choice;
-use super::jobs::carry_out;
 use super::kept::KeptFile;
+use super::many::{self, sentence, view};
 use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::config::units::parse_rate;
-use crate::operations::jobs::{BulkJob, Deed, JobOrder};
-use crate::operations::{TaskSample, letter_lines, patiently, write_walk};
-use crate::queue::redrive::{Counted, DeadChoice, DeadRest, DeadWalk, Redrive, SAMPLE, StepBudget};
-use crate::queue::{DeadLetter, Queue, RedriveError, Redriven, TaskFilter};
-
-/// The most that one step looks at, and for how long.
-const STEP: u64 = 2_000;
-const STEP_TIME: Duration = Duration::from_secs(1);
+use crate::operations::jobs::{Deed, JobOrder, read_walk};
+use crate::operations::{ManyDone, letter_lines, patiently};
+use crate::queue::redrive::{Counted, DeadChoice, DeadRest, Redrive};
+use crate::queue::{Queue, RedriveError, TaskFilter};
 
 /// Which dead letters of a queue a command is for.
 pub(super) struct Chosen {
     queue: Queue,
     choice: DeadChoice,
-    /// The walk through those that were counted before somebody was asked, and how many they are. None: all
-    /// that are there.
-    counted: Option<(DeadWalk, u64)>,
+    /// The place of those that were counted before somebody was asked, and how many they are. None: all that
+    /// are there.
+    counted: Option<(String, Option<u64>)>,
 }
 
 impl Chosen {
@@ -59,20 +53,6 @@ async fn choose(config: &Config, args: RedriveArgs) -> Result<Chosen, CommandErr
     Ok(Chosen { queue, choice, counted: None })
 }
 
-/// Asks, unless ids are named or the answer is `yes`.
-pub(super) async fn choose_for_purge(
-    config: &Config,
-    args: RedriveArgs,
-    yes: bool,
-) -> Result<Chosen, CommandError> {
-    let asks = args.all && !yes;
-    let mut chosen = choose(config, args).await?;
-    if asks {
-        ask(&mut chosen).await?;
-    }
-    Ok(chosen)
-}
-
 pub(super) async fn requeue(
     config: &Config,
     args: RedriveArgs,
@@ -80,28 +60,59 @@ pub(super) async fn requeue(
     out: &mut Out,
 ) -> Result<(), CommandError> {
     let chosen = choose(config, args).await?;
-    let (sum, done) = match out.dry_run {
-        true => (count(&chosen, Counted::Requeued, &mut Vec::new()).await?, "would be requeued"),
-        false => (run(config, &chosen, Deed::Requeue, rate).await?, "requeued"),
-    };
-    tell(&chosen, sum, done, out)
+    redrive(config, chosen, Deed::Requeue, rate, false, out).await
 }
 
-pub(super) async fn purge(config: &Config, chosen: Chosen, out: &mut Out) -> Result<(), CommandError> {
-    let (sum, done) = match out.dry_run {
-        true => (count(&chosen, Counted::Purged, &mut Vec::new()).await?, "would be deleted"),
-        false => (run(config, &chosen, Deed::Purge, None).await?, "deleted"),
-    };
-    tell(&chosen, sum, done, out)
-}
-
-/// Tells the result. `done` is the word for what became of the dead letters.
-fn tell(chosen: &Chosen, sum: Redriven, done: &str, out: &mut Out) -> Result<(), CommandError> {
-    match out.json {
-        true => out.json(&sum),
-        false => out.line(sentence(sum, done)),
+/// Asks, unless ids are named or the answer is `yes`. With a path, they are written into this file first.
+pub(super) async fn purge(
+    config: &Config,
+    args: RedriveArgs,
+    yes: bool,
+    path: Option<&Path>,
+    out: &mut Out,
+) -> Result<(), CommandError> {
+    let mut chosen = choose(config, args).await?;
+    let Some(path) = path else { return redrive(config, chosen, Deed::Purge, None, !yes, out).await };
+    if let DeadChoice::All(filter) = &chosen.choice
+        && !yes
+    {
+        let order = JobOrder::new(Deed::Purge, TaskFilter::clone(filter));
+        chosen.counted = Some(many::ask(&chosen.queue, &order).await?);
     }
-    chosen.end(sum.skipped)
+    purge_into(chosen, path, out).await
+}
+
+/// Requeues or deletes them: all that match as a job, and those that are named at once.
+async fn redrive(
+    config: &Config,
+    chosen: Chosen,
+    deed: Deed,
+    rate: Option<String>,
+    asks: bool,
+    out: &mut Out,
+) -> Result<(), CommandError> {
+    let Chosen { queue, choice, .. } = &chosen;
+    if let DeadChoice::All(filter) = choice {
+        let order = JobOrder { rate, ..JobOrder::new(deed, TaskFilter::clone(filter)) };
+        return many::run(config, queue, order, asks, out).await;
+    }
+    let what = match (deed, out.dry_run) {
+        (Deed::Purge, true) => Redrive::Count(Counted::Purged),
+        (Deed::Purge, false) => Redrive::Purge,
+        (_, true) => Redrive::Count(Counted::Requeued),
+        (_, false) => Redrive::Requeue(rate.and_then(|rate| parse_rate(&rate).ok())),
+    };
+    let step = queue.redrive(choice, what);
+    let step = match CommandProgress::begin()?.long_step("looking for dead letters", step).await {
+        StepEnd::Done(step) => step.map_err(|error| failed(error, out.dry_run, deed.done()))?,
+        StepEnd::Cut => return Err(interrupted(&known(0, !out.dry_run, deed.done()))),
+    };
+    let done = ManyDone::from(step);
+    match out.json {
+        true => out.json(&view(deed, &done)),
+        false => out.line(sentence(deed, &done, out.dry_run)),
+    }
+    chosen.end(done.skipped)
 }
 
 /// The result of a purge into a file.
@@ -115,7 +126,7 @@ struct PurgedInto {
 }
 
 /// Writes the dead letters into a file, and deletes those that were written.
-pub(super) async fn purge_into(chosen: Chosen, path: &Path, out: &mut Out) -> Result<(), CommandError> {
+async fn purge_into(chosen: Chosen, path: &Path, out: &mut Out) -> Result<(), CommandError> {
     let mut file = KeptFile::create(path)?;
     let done = keep(&chosen, &mut file, true).await;
     let (name, written) = (file.name(), file.written);
@@ -130,8 +141,8 @@ pub(super) async fn purge_into(chosen: Chosen, path: &Path, out: &mut Out) -> Re
     if out.json {
         out.json(&PurgedInto { succeeded, skipped, out: name, written });
     } else {
-        let done = Redriven { succeeded, skipped, without_flow: 0 };
-        out.line(format!("{}; {name} has {written}", sentence(done, "deleted")));
+        let done = ManyDone { succeeded, skipped, ..ManyDone::default() };
+        out.line(format!("{}; {name} has {written}", sentence(Deed::Purge, &done, false)));
     }
     chosen.end(skipped)
 }
@@ -158,8 +169,9 @@ pub(super) async fn export(
     match out.json {
         true => out.json(&json!({ "written": written, "skipped": skipped, "out": name })),
         false => {
-            let done = Redriven { succeeded: written, skipped, without_flow: 0 };
-            out.line(sentence(done, &format!("written to {name}")));
+            let why = if skipped == 0 { "" } else { " (not dead)" };
+            let letters = text::plural(written, "dead letter");
+            out.line(format!("{letters} written to {name}, {skipped} skipped{why}"));
         }
     }
     chosen.end(skipped)
@@ -171,8 +183,8 @@ async fn keep(chosen: &Chosen, file: &mut KeptFile, deletes: bool) -> Result<u64
     let Chosen { queue, choice, counted } = chosen;
     let mut progress = CommandProgress::begin()?;
     let what = if deletes { "deleted" } else { "written" };
-    let mut rest = if let Some((walk, _)) = counted {
-        DeadRest::Matching(walk.clone())
+    let mut rest = if let Some((place, _)) = counted {
+        DeadRest::Matching(read_walk(place)?)
     } else {
         let begun = patiently(|| queue.begin_chosen(choice));
         match progress.long_step("looking for dead letters", begun).await {
@@ -211,100 +223,11 @@ async fn keep(chosen: &Chosen, file: &mut KeptFile, deletes: bool) -> Result<u64
     }
 }
 
-/// Asks before all that match are deleted, and tells how many they are. Those that die after the count are
-/// left alone.
-async fn ask(chosen: &mut Chosen) -> Result<(), CommandError> {
-    let walk = patiently(|| chosen.queue.begin_walk()).await?;
-    chosen.counted = Some((walk.clone(), 0));
-    let DeadChoice::All(filter) = &chosen.choice else { return Ok(()) };
-    let (which, mask) = (if filter.is_empty() { "" } else { " that match" }, filter.mask.clone());
-    let mut sample = Vec::new();
-    let count = count(chosen, Counted::Purged, &mut sample).await?.succeeded;
-    chosen.counted = Some((walk, count));
-    show_sample(&TaskSample::of_letters(&chosen.queue, &sample, &mask));
-    let name = &chosen.queue.rules.name;
-    let question = format!("Delete {}{which} of {name} for good?", text::plural(count, "dead letter"));
-    confirm(&question, "--yes", "nothing was deleted").await
-}
-
-/// Requeues or deletes them: all that match as a job.
-async fn run(
-    config: &Config,
-    chosen: &Chosen,
-    deed: Deed,
-    rate: Option<String>,
-) -> Result<Redriven, CommandError> {
-    let Chosen { queue, choice, counted } = chosen;
-    match choice {
-        DeadChoice::Ids(_) => {
-            let (what, done) = match deed {
-                Deed::Purge => (Redrive::Purge, "deleted"),
-                _ => (Redrive::Requeue(rate.and_then(|rate| parse_rate(&rate).ok())), "requeued"),
-            };
-            let step = queue.redrive(choice, what);
-            match CommandProgress::begin()?.long_step("looking for dead letters", step).await {
-                StepEnd::Done(step) => step.map_err(|error| failed(error, done)),
-                StepEnd::Cut => Err(interrupted(&known(0, true, done))),
-            }
-        }
-        DeadChoice::All(filter) => {
-            let counted = counted.as_ref().map(|(walk, count)| (write_walk(walk), Some(*count)));
-            let order = JobOrder { rate, counted, ..JobOrder::new(deed, TaskFilter::clone(filter)) };
-            let BulkJob { done, skipped, without_flow, .. } =
-                Box::pin(carry_out(config, queue, order)).await?;
-            Ok(Redriven { succeeded: done, skipped, without_flow })
-        }
-    }
-}
-
-/// Counts them, in steps, and puts some of them into `sample`.
-async fn count(
-    chosen: &Chosen,
-    counted: Counted,
-    sample: &mut Vec<DeadLetter>,
-) -> Result<Redriven, CommandError> {
-    let Chosen { queue, choice, counted: begun } = chosen;
-    let what = Redrive::Count(counted);
-    let mut progress = CommandProgress::begin()?;
-    let filter = match choice {
-        DeadChoice::Ids(_) => {
-            let step = progress.long_step("looking for dead letters", queue.redrive(choice, what)).await;
-            return match step {
-                StepEnd::Done(step) => step.map_err(|error| CommandError::from(error.cause)),
-                StepEnd::Cut => Err(interrupted("nothing was changed")),
-            };
-        }
-        DeadChoice::All(filter) => filter,
-    };
-    let (mut sum, mut examined) = (Redriven::default(), 0);
-    let mut walk = begun.as_ref().map(|(walk, _)| walk.clone());
-    loop {
-        let until = (Instant::now() + STEP_TIME).into();
-        let step = queue.redrive_step(filter, what, walk.take(), StepBudget { entries: STEP, until });
-        match progress.step(step).await {
-            StepEnd::Done(step) => {
-                let step = step.map_err(|error| CommandError::from(error.cause))?;
-                sum.succeeded += step.done.succeeded;
-                sum.skipped += step.done.skipped;
-                sum.without_flow += step.done.without_flow;
-                examined += step.examined;
-                sample.extend(step.sample.into_iter().take(SAMPLE - sample.len()));
-                walk = step.next;
-            }
-            StepEnd::Cut => return Err(interrupted("nothing was changed")),
-        }
-        if walk.is_none() {
-            return Ok(sum);
-        }
-        if progress.is_interrupted() {
-            return Err(interrupted("nothing was changed"));
-        }
-        progress.tell(|| format!("{} counted, {examined} looked at", sum.succeeded));
-    }
-}
-
-fn failed(error: RedriveError, what: &str) -> CommandError {
+fn failed(error: RedriveError, dry_run: bool, what: &str) -> CommandError {
     let RedriveError { cause, succeeded, in_doubt } = error;
+    if dry_run {
+        return cause.into();
+    }
     anyhow::Error::new(cause).context(known(succeeded, in_doubt, what)).into()
 }
 
@@ -323,36 +246,9 @@ fn known(succeeded: u64, in_doubt: bool, what: &str) -> String {
     }
 }
 
-fn sentence(Redriven { succeeded, skipped, without_flow }: Redriven, what: &str) -> String {
-    let why =
-        if what.ends_with("requeued") { "not dead, sent again, or they can never run" } else { "not dead" };
-    let skipped =
-        if skipped == 0 { ", 0 skipped".to_owned() } else { format!(", {skipped} skipped ({why})") };
-    let flows = match without_flow {
-        0 => String::new(),
-        count => format!(
-            ". The flow of {count} of them has expired: its results are gone, and nothing joins its children"
-        ),
-    };
-    format!("{} {what}{skipped}{flows}", text::plural(succeeded, "dead letter"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn both_numbers_are_told() {
-        let told = |succeeded, skipped, without_flow| {
-            sentence(Redriven { succeeded, skipped, without_flow }, "requeued")
-        };
-        assert_eq!(told(1, 0, 0), "1 dead letter requeued, 0 skipped");
-        assert_eq!(
-            told(7, 2, 0),
-            "7 dead letters requeued, 2 skipped (not dead, sent again, or they can never run)"
-        );
-        assert!(told(7, 0, 2).contains(", 0 skipped. The flow of 2 of them has expired"));
-    }
 
     #[test]
     fn an_interrupted_command_says_what_is_known() {

@@ -9,8 +9,9 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
-use super::jobs::{job_path, verb};
-use super::layout::{form_token, page, samples};
+use super::confirm::{ConfirmForm, Confirmation};
+use super::jobs::job_path;
+use super::layout::samples;
 use super::orders::operator;
 use super::problem::{PageProblem, invalid};
 use super::session::Visitor;
@@ -26,9 +27,9 @@ use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
 
 /// Counts the dead letters that match, and asks.
 pub(super) async fn confirm(
-    State(dashboard): State<Dashboard>,
+    dashboard: State<Dashboard>,
     visitor: Extension<Visitor>,
-    Path(name): Path<String>,
+    name: Path<String>,
     values: Values,
 ) -> Result<Response, PageProblem> {
     let deed = match values.get("what") {
@@ -36,17 +37,7 @@ pub(super) async fn confirm(
         Some("purge") => Deed::Purge,
         _ => return Err(invalid("what: it is neither requeue nor purge").into()),
     };
-    ask(&dashboard, &visitor, &name, &values, deed).await
-}
-
-/// Counts the tasks that wait, and asks.
-pub(super) async fn confirm_drain(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
-    ask(&dashboard, &visitor, &name, &values, Deed::Drain).await
+    ask(dashboard, visitor, name, values, deed).await
 }
 
 /// The page that asks.
@@ -62,72 +53,63 @@ struct Question<'q> {
     is_known: bool,
 }
 
-async fn ask(
-    dashboard: &Dashboard,
-    visitor: &Visitor,
-    name: &str,
-    values: &Values,
+/// Counts what the work would be done to, and asks.
+pub(super) async fn ask(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
     deed: Deed,
 ) -> Result<Response, PageProblem> {
-    let (filter, rate) = (values.filter(dashboard.api.mask())?, rate(values)?);
-    let queue = dashboard.api.queue(name).await?;
+    let (filter, rate) = (values.filter(dashboard.api.mask())?, rate(&values)?);
+    let queue = dashboard.api.queue(&name).await?;
     let counted = values.get("begin").map(|begin| (begin.to_owned(), None));
     let order = JobOrder { counted, ..JobOrder::new(deed, filter) };
-    let census = queue.census().await?;
-    let all = jobs::places(&census, deed, None);
+    let all = jobs::places(&queue.census().await?, deed, None);
     // All that wait can be cancelled, and every dead letter can be purged.
     let is_known = order.filter.is_empty() && deed != Deed::Requeue;
     let count = if is_known {
-        let begin = jobs::begin(&queue, deed, None).await?;
-        let sample = jobs::sample(&queue, deed, &order.filter).await?;
-        JobCount { matched: all, examined: all, next: None, begin, sample }
+        let count = jobs::sample(&queue, &order).await?;
+        JobCount { matched: all, examined: all, next: None, ..count }
     } else {
-        let part = jobs::count(&queue, &order, values.get("at")).await?;
+        let part = jobs::rough_count(&queue, &order, values.get("at")).await?;
         let (matched, examined) =
             (values.sum("counted", part.matched), values.sum("examined", part.examined));
         JobCount { matched, examined, ..part }
     };
-    let question = Question { deed, name, values, rate, count, all, is_known };
-    let (what, verb) = (format!("{}s", deed.noun()), verb(deed));
-    let main = html! {
-        p.trail { (question.origin()) }
-        h1 { (verb) " " (what) }
-        (question.count())
-        @if deed == Deed::Drain { (filter_form(name, values)) } @else { (filter_words(values)) }
-        (samples(name, &question.count.sample))
-        (question.warnings(dashboard))
-        @if !visitor.caller.may(role_of(deed)) {
-            p { "This needs the role " (role_of(deed).into_str()) "." }
-        } @else if question.count.matched == 0 && question.count.next.is_none() {
-            p { "There is nothing to do." }
-        } @else if question.count.matched > 0 {
-            (question.start_form(visitor))
-        }
-        (question.count_form())
-        p { a href=(question.back()) { "Back, without a change" } }
-    };
-    Ok(page(visitor, &format!("{verb} {what} of {name}"), &main))
+    let question = Question { deed, name: &name, values: &values, rate, count, all, is_known };
+    Ok(question.page(&dashboard, &visitor))
 }
 
 impl Question<'_> {
+    fn page(&self, dashboard: &Dashboard, visitor: &Visitor) -> Response {
+        let (name, values, JobCount { matched, next, sample, .. }) = (self.name, self.values, &self.count);
+        let (back, origin) = match self.is_of_dead() {
+            true => (link(&dead_path(name), &values.filter_pairs()), "Dead letters of "),
+            false => (queue_path(name), "Queue "),
+        };
+        let nothing = *matched == 0 && next.is_none();
+        let asked = Confirmation {
+            trail: html! { a href=(back) { (origin) (data(name)) } },
+            back: &back,
+            heading: format!("{} {}s of", self.deed.label(), self.deed.noun()),
+            name,
+            told: html! {
+                (self.count())
+                @if self.is_of_dead() { (filter_words(values)) } @else { (filter_form(name, values)) }
+                (samples(name, sample))
+                (self.warnings(dashboard))
+                @if nothing { p { "There is nothing to do." } }
+            },
+            role: role_of(self.deed),
+            form: (*matched > 0).then(|| self.form()),
+            more: self.count_form(),
+        };
+        asked.page(visitor)
+    }
+
     fn is_of_dead(&self) -> bool {
         matches!(self.deed, Deed::Requeue | Deed::Purge)
-    }
-
-    fn back(&self) -> String {
-        match self.is_of_dead() {
-            true => link(&dead_path(self.name), &self.values.filter_pairs()),
-            false => queue_path(self.name),
-        }
-    }
-
-    fn origin(&self) -> Markup {
-        html! {
-            a href=(self.back()) {
-                @if self.is_of_dead() { "Dead letters of " } @else { "Queue " }
-                (data(self.name))
-            }
-        }
     }
 
     /// How many there are, and how that is known.
@@ -181,38 +163,40 @@ impl Question<'_> {
     }
 
     /// The button that begins the job.
-    fn start_form(&self, visitor: &Visitor) -> Markup {
-        let JobCount { matched, next, begin, .. } = &self.count;
+    fn form(&self) -> ConfirmForm {
+        let JobCount { matched, next, .. } = &self.count;
         let many = match next {
             Some(_) => "all that match".to_owned(),
             None => plural(*matched, self.deed.noun()),
         };
-        let rate = self.rate.map(|rate| format!(", {}", show_rate(rate)));
-        let verb = if self.deed == Deed::Drain { "Cancel" } else { verb(self.deed) };
-        let action = match self.deed {
-            Deed::Requeue => format!("{}/requeue", dead_path(self.name)),
-            Deed::Purge => format!("{}/purge", dead_path(self.name)),
-            _ => format!("{}/drain", queue_path(self.name)),
-        };
-        html! {
-            form method="post" action=(action) {
-                (form_token(visitor))
-                (self.values.hidden_filter())
-                @if let Some(rate) = self.values.get("rate") { input type="hidden" name="rate" value=(rate); }
-                input type="hidden" name="begin" value=(begin);
+        let rate = self.rate.map(|rate| format!(", {}", show_rate(rate))).unwrap_or_default();
+        let verb = if self.deed == Deed::Drain { "Cancel" } else { self.deed.label() };
+        let path = if self.is_of_dead() { dead_path(self.name) } else { queue_path(self.name) };
+        let deed: &str = self.deed.into();
+        ConfirmForm {
+            action: format!("{path}/{deed}"),
+            hidden: html! {
+                (self.chosen())
                 @if next.is_none() { input type="hidden" name="matched" value=(matched); }
-                label for="why" { "Why" }
-                input id="why" name="why" maxlength="200";
-                button class=[(self.deed != Deed::Requeue).then_some("danger")] {
-                    (verb) " " (many) (rate.unwrap_or_default())
-                }
-            }
+            },
+            why: Some((false, String::new())),
+            button: format!("{verb} {many}{rate}"),
+            is_dangerous: self.deed != Deed::Requeue,
+        }
+    }
+
+    /// The choice as hidden fields, for the next page.
+    fn chosen(&self) -> Markup {
+        html! {
+            (self.values.hidden_filter())
+            @if let Some(rate) = self.values.get("rate") { input type="hidden" name="rate" value=(rate); }
+            input type="hidden" name="begin" value=(self.count.begin);
         }
     }
 
     /// Counts further. As long as none is found there is nothing else to do, so it goes on by itself.
     fn count_form(&self) -> Markup {
-        let JobCount { matched, examined, next, begin, .. } = &self.count;
+        let JobCount { matched, examined, next, .. } = &self.count;
         let action = match self.is_of_dead() {
             true => format!("{}/confirm", dead_path(self.name)),
             false => format!("{}/drain", queue_path(self.name)),
@@ -226,11 +210,7 @@ impl Question<'_> {
                 }
                 form method="get" action=(action) data-continue[*matched == 0] {
                     input type="hidden" name="what" value=(deed);
-                    (self.values.hidden_filter())
-                    @if let Some(rate) = self.values.get("rate") {
-                        input type="hidden" name="rate" value=(rate);
-                    }
-                    input type="hidden" name="begin" value=(begin);
+                    (self.chosen())
                     input type="hidden" name="at" value=(next);
                     input type="hidden" name="counted" value=(matched);
                     input type="hidden" name="examined" value=(examined);
@@ -280,57 +260,30 @@ fn filter_form(name: &str, values: &Values) -> Markup {
     }
 }
 
-pub(super) async fn requeue(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
-    start(&dashboard, &visitor, &name, &values, Deed::Requeue).await
-}
-
-pub(super) async fn purge(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
-    start(&dashboard, &visitor, &name, &values, Deed::Purge).await
-}
-
-pub(super) async fn drain(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
-    start(&dashboard, &visitor, &name, &values, Deed::Drain).await
-}
-
 /// Begins the job, and leads to its page.
-async fn start(
-    dashboard: &Dashboard,
-    visitor: &Visitor,
-    name: &str,
-    values: &Values,
+pub(super) async fn start(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(name): Path<String>,
+    values: Values,
     deed: Deed,
 ) -> Result<Response, PageProblem> {
     let filter = values.filter(dashboard.api.mask())?;
-    rate(values)?;
+    rate(&values)?;
     // Without this it would be for another set than the one that was counted.
     let Some(begin) = values.get("begin") else {
         return Err(invalid("begin: begin at the page that counts").into());
     };
     let matched = values.get("matched").and_then(|matched| matched.parse().ok());
-    let queue = dashboard.api.queue(name).await?;
+    let queue = dashboard.api.queue(&name).await?;
     let order = JobOrder {
         rate: values.get("rate").filter(|_| deed == Deed::Requeue).map(|rate| rate.trim().to_owned()),
-        who: operator(visitor),
+        who: operator(&visitor),
         why: values.get("why").unwrap_or_default().trim().to_owned(),
         counted: Some((begin.to_owned(), matched)),
         ..JobOrder::new(deed, filter)
     };
-    let note = AuditNote::queue(name).with_filter(&values.filter_map());
+    let note = AuditNote::queue(&name).with_filter(&values.filter_map());
     Ok(match jobs::start(&queue.link, &queue, order).await {
         Ok(job) => {
             dashboard.api.parts().jobs.ring();

@@ -18,20 +18,10 @@ use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
 use crate::api::guard::{check_resume, role_of};
 use crate::clock::{ms, now_ms};
-use crate::operations::jobs::{self, BulkJob, Deed, JobState};
+use crate::operations::jobs::{self, BulkJob, JobState};
 
 pub(super) fn job_path(id: &str) -> String {
     at(&format!("/jobs/{}", part(id)))
-}
-
-/// The work in a word, as a label.
-pub(super) fn verb(deed: Deed) -> &'static str {
-    match deed {
-        Deed::Cancel => "Cancel",
-        Deed::Drain => "Drain",
-        Deed::Requeue => "Requeue",
-        Deed::Purge => "Purge",
-    }
 }
 
 pub(super) async fn list(
@@ -42,7 +32,7 @@ pub(super) async fn list(
     let rows = html! {
         @for job in &all {
             tr {
-                th scope="row" { a href=(job_path(&job.id)) { (verb(job.deed)) " " (job.id) } }
+                th scope="row" { a href=(job_path(&job.id)) { (job.deed.label()) " " (job.id) } }
                 td { a href=(queue_path(&job.queue)) { (data(&job.queue)) } }
                 td { (state(job)) }
                 td.number { (job.percent().as_deref().unwrap_or(NONE)) }
@@ -78,10 +68,10 @@ pub(super) async fn show(
 ) -> Result<Response, PageProblem> {
     let job = jobs::find(dashboard.api.link().await?, &id).await?;
     let path = job_path(&job.id);
-    let title = format!("{} of {}", verb(job.deed), job.queue);
+    let title = format!("{} of {}", job.deed.label(), job.queue);
     let main = html! {
         p.trail { a href=(at("/jobs")) { "Jobs" } }
-        h1 { (verb(job.deed)) " of " (data(&job.queue)) }
+        h1 { (job.deed.label()) " of " (data(&job.queue)) }
         div data-live="job" {
             (progress(&job))
             (facts(&job))
@@ -100,15 +90,11 @@ pub(super) async fn show(
 
 /// A sentence of its results.
 fn progress(job: &BulkJob) -> Markup {
-    let why = match job.deed {
-        Deed::Cancel | Deed::Drain => "they had ended or begun",
-        Deed::Requeue | Deed::Purge => "they are not dead any more, or can never run",
-    };
     html! {
         p.done role="status" {
             (plural(job.done, job.deed.noun()))
             @if job.done == 1 { " is " } @else { " are " } (job.deed.done())
-            @if job.skipped > 0 { ", " (job.skipped) " skipped: " (why) }
+            @if job.skipped > 0 { ", " (job.skipped) " skipped: " (job.deed.why_skipped()) }
             @match job.state {
                 JobState::Done => ", and none is left that was counted.",
                 JobState::Running => "; it goes on.",

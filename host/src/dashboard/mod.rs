@@ -27,6 +27,7 @@
 mod act;
 mod changes;
 mod chart;
+mod confirm;
 mod dead;
 mod enqueue;
 mod export;
@@ -60,6 +61,7 @@ use axum::routing::{get, post};
 use axum::{Router, middleware};
 
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::operations::jobs::Deed::{Drain, Purge, Requeue};
 use crate::operations::jobs::JobState;
 use problem::PageProblem;
 pub(crate) use state::Dashboard;
@@ -80,7 +82,8 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}/resume", post(queue::resume))
         .route("/queues/{queue}/limits", post(limits::limit))
         .route("/queues/{queue}/limits/clear", post(limits::clear))
-        .route("/queues/{queue}/drain", get(act::confirm_drain).post(act::drain))
+        .route("/queues/{queue}/drain", get(|api, by, q, form| act::ask(api, by, q, form, Drain)))
+        .route("/queues/{queue}/drain", post(|api, by, q, form| act::start(api, by, q, form, Drain)))
         .route("/queues/{queue}/tasks", post(enqueue::enqueue))
         .route("/queues/{queue}/tasks/{id}", get(task::show))
         .route("/queues/{queue}/tasks/{id}/cancel", post(task::cancel))
@@ -89,8 +92,8 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}/dead", get(dead::show))
         .route("/queues/{queue}/dead/confirm", get(act::confirm))
         .route("/queues/{queue}/dead/export", get(export::export))
-        .route("/queues/{queue}/dead/requeue", post(act::requeue))
-        .route("/queues/{queue}/dead/purge", post(act::purge))
+        .route("/queues/{queue}/dead/requeue", post(|api, by, q, form| act::start(api, by, q, form, Requeue)))
+        .route("/queues/{queue}/dead/purge", post(|api, by, q, form| act::start(api, by, q, form, Purge)))
         .route("/changes", get(changes::show))
         .route("/search", get(search::show))
         .route("/jobs", get(jobs::list))

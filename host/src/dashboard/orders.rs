@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::{Redirect, Response};
 use maud::{Markup, html};
 
-use super::layout::{form_token, page};
+use super::confirm::{ConfirmForm, Confirmation};
 use super::problem::PageProblem;
 use super::session::Visitor;
 use super::state::Dashboard;
@@ -18,6 +18,7 @@ use super::values::{Values, plugin_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::config::AccessRole;
 use crate::operations::{self, OrderView, lift, lift_preview, withdraw, withdraw_preview};
 
 /// The version that the page showed.
@@ -63,13 +64,8 @@ pub(super) async fn confirm_rollback(
             "Hosts obey within seconds; tasks that run go on."
         }
     };
-    let why = html! {
-        label for="why" { "Why" }
-        input id="why" name="why" required maxlength="200" value=[values.get("why")]
-            aria-describedby="why-note";
-        p.note id="why-note" { "Hosts show it." }
-    };
-    Ok(confirm(&visitor, &name, "Roll back", &view, &told, &why))
+    let why = values.get("why").unwrap_or_default().to_owned();
+    Ok(confirm(&visitor, (&name, "Roll back"), &view, told, Some((true, why))))
 }
 
 pub(super) async fn confirm_lift(
@@ -97,42 +93,38 @@ pub(super) async fn confirm_lift(
             }
         }
     };
-    Ok(confirm(&visitor, &name, "Lift", &view, &told, &html! {}))
+    Ok(confirm(&visitor, (&name, "Lift"), &view, told, None))
 }
 
 /// A page that says what an order does, and asks.
 fn confirm(
     visitor: &Visitor,
-    name: &str,
-    deed: &str,
+    (name, verb): (&str, &str),
     view: &OrderView,
-    told: &Markup,
-    inputs: &Markup,
+    told: Markup,
+    why: Option<(bool, String)>,
 ) -> Response {
     let (path, version) = (plugin_path(name), &view.order.version);
-    let (action, class) = match view.order.withdrawn {
-        true => ("rollback", Some("danger")),
-        false => ("lift", None),
+    let (order, is_dangerous) =
+        (if view.order.withdrawn { "rollback" } else { "lift" }, view.order.withdrawn);
+    let form = ConfirmForm {
+        action: format!("{path}/{order}"),
+        hidden: html! { input type="hidden" name="version" value=(version); },
+        why,
+        button: format!("{verb} {}", view.builds.words(version)),
+        is_dangerous,
     };
-    let words = view.builds.words(version);
-    let main = html! {
-        p.trail { a href=(at("/plugins")) { "Plugins" } " / " a href=(path) { "Plugin " (data(name)) } }
-        h1 { (deed) " " (data(name)) }
-        (told)
-        dl.facts { dt { "SHA-256" } dd { code { (version) } } }
-        @if visitor.may_administer() {
-            form.stacked method="post" action={ (path) "/" (action) } {
-                (form_token(visitor))
-                input type="hidden" name="version" value=(version);
-                (inputs)
-                button class=[class] { (deed) " " (words) }
-            }
-        } @else {
-            p { "This needs the role admin." }
-        }
-        p { a href=(path) { "Back, without a change" } }
+    let asked = Confirmation {
+        trail: html! { a href=(at("/plugins")) { "Plugins" } " / " a href=(path) { "Plugin " (data(name)) } },
+        back: &path,
+        heading: verb.to_owned(),
+        name,
+        told: html! { (told) dl.facts { dt { "SHA-256" } dd { code { (version) } } } },
+        role: AccessRole::Admin,
+        form: Some(form),
+        more: html! {},
     };
-    page(visitor, &format!("{deed} {name}"), &main)
+    asked.page(visitor)
 }
 
 pub(super) async fn roll_back(

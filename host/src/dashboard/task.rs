@@ -24,9 +24,7 @@ use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::mask::FieldMask;
-use crate::operations::{
-    self, FieldView, OperationError, QueueView, TaskView, known_builds, redrive_ids, waits,
-};
+use crate::operations::{self, FieldView, OperationError, QueueView, TaskView, known_builds, waits};
 use crate::queue::kept::MOST_KEPT;
 use crate::queue::listing::ListedState;
 use crate::queue::redrive::Redrive;
@@ -250,7 +248,7 @@ pub(super) async fn cancel(
 ) -> Result<Response, PageProblem> {
     let note = AuditNote::task(&name, &id);
     let queue = dashboard.api.queue(&name).await?;
-    match operations::cancel(&dashboard.api.queues(), &queue, &id).await {
+    match operations::cancel(&dashboard.api.queues(), &queue, &id, false).await {
         Ok(cancelled) => {
             let page = format!("{}?done=cancelled", task_path(&name, &cancelled.id));
             Ok(note.on(Redirect::to(&page)))
@@ -277,9 +275,9 @@ pub(super) async fn requeue(
 ) -> Result<Response, PageProblem> {
     let note = AuditNote::task(&name, &id);
     let queue = dashboard.api.queue(&name).await?;
-    let done = match redrive_ids(&queue, std::slice::from_ref(&id), Redrive::Requeue(None), None).await {
+    let done = match queue.redrive_named(std::slice::from_ref(&id), Redrive::Requeue(None)).await {
         Ok(done) => done,
-        Err(error) => return Ok(note.on(PageProblem::from(error).into_response())),
+        Err(error) => return Ok(note.on(PageProblem::from(OperationError::from(error)).into_response())),
     };
     let note = note.with_counts(done.succeeded, done.skipped);
     if done.succeeded == 0 {

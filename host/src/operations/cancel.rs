@@ -8,13 +8,13 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
 use super::cursor::{self, BadCursor};
 use super::error::OperationError;
 use super::list::{TaskWalk, position};
+use super::many::{JobCount, ManyDone};
 use super::patience::patiently;
 use super::sample::TaskSample;
 use super::task::unknown_task;
@@ -34,11 +34,11 @@ pub(crate) const CANCELLABLE: [ListedState; 4] =
 const ROUNDS: u8 = 3;
 /// The states that a drain empties, in this order for the same reason.
 pub(crate) const DRAINABLE: [ListedState; 3] = [ListedState::Delayed, ListedState::Held, ListedState::Queued];
-/// The most tasks that one step looks at, and for how long where somebody waits for an answer.
+/// The most tasks that one step looks at.
 const LOOKS: u64 = 5_000;
-pub(crate) const STEP_TIME: Duration = Duration::from_secs(10);
-/// How long a step may take where somebody waits for an answer: the last task of it may have a large tree,
-/// and Redis may be away.
+/// For how long one request cancels tasks by their ids, and how long it may take: the last task may have a
+/// large tree, and Redis may be away.
+const IDS_TIME: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(20);
 /// The most ids in one operation.
 pub(crate) const MOST_IDS: usize = 1_000;
@@ -57,20 +57,23 @@ pub(crate) struct Cancelled {
     /// CANCELLED; or FAILED where a flow went on below a dead task, and does no more.
     #[schema(value_type = String)]
     pub status: Status,
-    /// How many tasks of its flow were cancelled with it.
-    pub children: u64,
+    /// How many tasks of its flow were cancelled with it. Not there in a dry run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub children: Option<u64>,
 }
 
-/// Cancels the task that `name` means. Fails when the task is not known, or has completed or failed. A task
-/// that is dead because a child of its flow did not complete stays dead, and the rest of the flow is
-/// cancelled.
+/// Cancels the task that `name` means; a dry run only tells what that would do. Fails when the task is not
+/// known, or has completed or failed. A task that is dead because a child of its flow did not complete stays
+/// dead, and the rest of the flow is cancelled.
 pub(crate) async fn cancel(
     queues: &[QueueRules],
     queue: &Queue,
     name: &str,
+    dry_run: bool,
 ) -> Result<Cancelled, OperationError> {
     let found = patiently(|| queue.find(name, Meant::NewestLiving)).await?;
     let before = match &found {
+        Some(id) if dry_run => patiently(|| queue.status(id)).await?.map(|task| task.status),
         Some(id) => patiently(|| queue.cancel(id)).await?,
         None => None,
     };
@@ -78,32 +81,11 @@ pub(crate) async fn cancel(
         return Err(OperationError::UnknownTask(unknown_task(&queue.rules, name)));
     };
     let status = status_after(queue, &id, before).await?;
-    let children = tree::cancel_below(queues, queue, &id).await?;
+    let children = match dry_run {
+        true => None,
+        false => Some(tree::cancel_below(queues, queue, &id).await?),
+    };
     Ok(Cancelled { id, before, status, children })
-}
-
-/// A task that would be cancelled.
-#[derive(Debug, Serialize)]
-pub(crate) struct CancelPreview {
-    pub id: String,
-    /// The status that it has.
-    pub before: Status,
-    /// The status that it would have, as in [`Cancelled`].
-    pub status: Status,
-}
-
-/// Tells what [`cancel`] would do, and changes nothing. Fails where it would fail.
-pub(crate) async fn cancel_preview(queue: &Queue, name: &str) -> Result<CancelPreview, OperationError> {
-    let found = patiently(|| queue.find(name, Meant::NewestLiving)).await?;
-    let task = match &found {
-        Some(id) => patiently(|| queue.status(id)).await?,
-        None => None,
-    };
-    let (Some(id), Some(task)) = (found, task) else {
-        return Err(OperationError::UnknownTask(unknown_task(&queue.rules, name)));
-    };
-    let status = status_after(queue, &id, task.status).await?;
-    Ok(CancelPreview { id, before: task.status, status })
 }
 
 /// The status of a task after its cancel, where it was `before`. Fails if it had ended, unless a flow goes on
@@ -125,57 +107,28 @@ async fn status_after(queue: &Queue, id: &str, before: Status) -> Result<Status,
     Err(OperationError::HasEnded(why))
 }
 
-/// Which tasks are cancelled together.
-#[derive(Debug)]
-pub(crate) struct BulkCancel<'b> {
-    /// From these states, in this order.
-    pub states: &'b [ListedState],
-    pub filter: &'b TaskFilter,
-    pub cursor: Option<&'b str>,
-    /// Tasks that a host has taken stay as they are.
-    pub only_waiting: bool,
-    /// Only counts them.
-    pub dry_run: bool,
-    /// For how long one step looks at tasks.
-    pub time: Duration,
-}
-
-/// The result of cancelling many tasks, or of one step of it.
-#[derive(Debug, Default, Serialize, ToSchema)]
-pub(crate) struct BulkCancelled {
-    /// Cancelled by this call; with `dry_run`: would be.
-    pub succeeded: u64,
-    /// Asked for, and not known, or ended already; in a drain: taken by a host meanwhile.
-    pub skipped: u64,
-    /// Tasks of their flows that were cancelled with them.
-    pub children: u64,
-    /// How many places were looked at.
-    pub examined: u64,
-    /// The cursor with which the operation goes on; null when nothing is left.
-    pub next: Option<String>,
-    /// With `dry_run` and `all`: up to 5 of those that were counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sample: Option<Vec<TaskSample>>,
-}
-
-/// Takes one step: cancels the tasks with these ids or aliases, until 10 seconds have passed. An id of which
-/// nothing is known may take long.
+/// Cancels the tasks with these ids or aliases, until 10 seconds have passed: an id of which nothing is known
+/// is looked for among those that are queued, which may take long. The error has its figure.
 pub(crate) async fn cancel_ids(
     queues: &[QueueRules],
     queue: &Queue,
     ids: &[String],
     dry_run: bool,
     cursor: Option<&str>,
-) -> Result<BulkCancelled, OperationError> {
+) -> Result<ManyDone, OperationError> {
     let mut begin = 0;
     if let Some(cursor) = cursor {
         let [at] = cursor::read(IDS_KIND, cursor)?;
         begin = at.parse().ok().filter(|at| *at < ids.len()).ok_or(BadCursor)?;
     }
-    let mut done = BulkCancelled::default();
+    let mut done = ManyDone::default();
     let step = cancel_from(queues, queue, ids, begin, dry_run, &mut done);
-    let ended = timeout(LIMIT, step).await;
-    in_full(ended, done)
+    let cause = match timeout(LIMIT, step).await {
+        Ok(Ok(())) => return Ok(done),
+        Ok(Err(error)) => Some(Box::new(error)),
+        Err(_) => None,
+    };
+    Err(OperationError::Stopped { cause, succeeded: done.succeeded, in_doubt: true })
 }
 
 async fn cancel_from(
@@ -184,9 +137,9 @@ async fn cancel_from(
     ids: &[String],
     begin: usize,
     dry_run: bool,
-    done: &mut BulkCancelled,
+    done: &mut ManyDone,
 ) -> Result<(), OperationError> {
-    let end = Instant::now() + STEP_TIME;
+    let end = Instant::now() + IDS_TIME;
     // A dry run cancels nothing, so it has to know which tasks are there again, if only by an alias.
     let mut seen: HashSet<String> = ids[..begin].iter().cloned().collect();
     for (at, id) in ids.iter().enumerate().skip(begin) {
@@ -195,25 +148,11 @@ async fn cancel_from(
             return Ok(());
         }
         done.examined += 1;
-        if dry_run {
-            let found = patiently(|| queue.find(id, Meant::NewestLiving)).await?;
-            let status = match &found {
-                Some(id) => patiently(|| queue.status(id)).await?,
-                None => None,
-            };
-            let lives = status.is_some_and(|task| !task.status.is_end());
-            let lives = found.is_some_and(|id| seen.insert(id)) && lives;
-            *(if lives { &mut done.succeeded } else { &mut done.skipped }) += 1;
-            continue;
-        }
-        match cancel(queues, queue, id).await {
-            Ok(Cancelled { before, children, .. }) if !before.is_end() => {
-                done.succeeded += 1;
-                done.children += children;
-            }
-            Ok(Cancelled { children, .. }) => {
-                done.skipped += 1;
-                done.children += children;
+        match cancel(queues, queue, id, dry_run).await {
+            Ok(Cancelled { id, before, children, .. }) => {
+                let is_done = before.is_end() || dry_run && !seen.insert(id);
+                *(if is_done { &mut done.skipped } else { &mut done.succeeded }) += 1;
+                done.children += children.unwrap_or(0);
             }
             Err(OperationError::UnknownTask(_) | OperationError::HasEnded(_)) => done.skipped += 1,
             Err(error) => return Err(error),
@@ -222,64 +161,40 @@ async fn cancel_from(
     Ok(())
 }
 
-/// The result of a step for which somebody waits; if it failed or took too long, the error has its figure.
-fn in_full(
-    ended: Result<Result<(), OperationError>, Elapsed>,
-    done: BulkCancelled,
-) -> Result<BulkCancelled, OperationError> {
-    let cause = match ended {
-        Ok(Ok(())) => return Ok(done),
-        Ok(Err(error @ OperationError::Invalid(_))) => return Err(error),
-        Ok(Err(error)) => Some(Box::new(error)),
-        Err(_) => None,
-    };
-    Err(OperationError::CancelStopped { cause, succeeded: done.succeeded })
-}
-
-/// Takes one step as [`cancel_all`] does, for somebody who waits for an answer.
-pub(crate) async fn cancel_part(
-    queues: &[QueueRules],
-    queue: &Queue,
-    bulk: &BulkCancel<'_>,
-) -> Result<BulkCancelled, OperationError> {
-    let mut done = BulkCancelled::default();
-    let ended = timeout(LIMIT, cancel_all(queues, queue, bulk, &mut done)).await;
-    in_full(ended, done)
+/// Which tasks are cancelled together.
+#[derive(Debug)]
+pub(crate) struct BulkCancel<'b> {
+    /// From these states, in this order.
+    pub states: &'b [ListedState],
+    pub filter: &'b TaskFilter,
+    /// Where it begins: [`cancel_walk`], or the place where the step before ended.
+    pub cursor: &'b str,
+    /// Tasks that a host has taken stay as they are.
+    pub only_waiting: bool,
 }
 
 /// Takes one step: cancels tasks that match, until 5,000 were looked at or the time has passed. Tasks that
 /// come to the stream during the operation, and dead letters that are requeued meanwhile, are left out. Adds
 /// to `done` what it did, also if it fails, and sets where the operation goes on.
-pub(crate) async fn cancel_all(
+pub(super) async fn cancel_all(
     queues: &[QueueRules],
     queue: &Queue,
     bulk: &BulkCancel<'_>,
-    done: &mut BulkCancelled,
+    time: Duration,
+    done: &mut ManyDone,
 ) -> Result<(), OperationError> {
-    let mut walk = CancelWalk::new(bulk.states, bulk.cursor)?;
-    walk.repeats = !bulk.dry_run && bulk.states == CANCELLABLE;
-    if walk.repeats && walk.until_ms.is_none() {
-        walk.until_ms = Some(patiently(|| queue.now_ms()).await?);
-    }
-    let (looks, end, mask) = (done.examined + LOOKS, Instant::now() + bulk.time, &bulk.filter.mask);
+    let mut walk = CancelWalk::new(bulk.states, Some(bulk.cursor))?;
+    walk.repeats = bulk.states == CANCELLABLE;
+    let (looks, end) = (done.examined + LOOKS, Instant::now() + time);
     done.next = None;
-    if bulk.dry_run {
-        done.sample.get_or_insert_default();
-    }
     while let Some(page) = walk.page(queue, bulk.filter).await? {
         done.examined += page.examined;
         for task in &page.tasks {
-            if bulk.dry_run {
-                done.succeeded += 1;
-                let sample = done.sample.iter_mut().find(|sample| sample.len() < SAMPLE);
-                sample.into_iter().for_each(|to| to.push(TaskSample::of_task(queue, task, mask)));
-            } else {
-                let (succeeded, skipped) = (done.succeeded, done.skipped);
-                cancel_one(queues, queue, task, bulk.only_waiting, done).await?;
-                walk.has_found |= done.succeeded > succeeded;
-                // A later round skips what an earlier one has cancelled.
-                done.skipped = if walk.round == 1 { done.skipped } else { skipped };
-            }
+            let (succeeded, skipped) = (done.succeeded, done.skipped);
+            cancel_one(queues, queue, task, bulk.only_waiting, done).await?;
+            walk.has_found |= done.succeeded > succeeded;
+            // A later round skips what an earlier one has cancelled.
+            done.skipped = if walk.round == 1 { done.skipped } else { skipped };
             if Instant::now() >= end {
                 done.next = Some(walk.write(page.state, &task.position));
                 return Ok(());
@@ -293,13 +208,35 @@ pub(crate) async fn cancel_all(
     Ok(())
 }
 
+/// Counts the tasks that would be cancelled, until so many were looked at or the time has passed.
+pub(super) async fn cancel_count(
+    queue: &Queue,
+    bulk: &BulkCancel<'_>,
+    most: u64,
+    time: Duration,
+) -> Result<JobCount, OperationError> {
+    let mut walk = CancelWalk::new(bulk.states, Some(bulk.cursor))?;
+    let (mut count, end) = (JobCount::default(), Instant::now() + time);
+    while let Some(page) = walk.page(queue, bulk.filter).await? {
+        count.examined += page.examined;
+        count.matched += page.tasks.len() as u64;
+        let some = page.tasks.iter().take(SAMPLE - count.sample.len());
+        count.sample.extend(some.map(|task| TaskSample::of_task(queue, task, &bulk.filter.mask)));
+        if count.examined >= most.min(LOOKS) || Instant::now() >= end {
+            count.next = walk.cursor();
+            break;
+        }
+    }
+    Ok(count)
+}
+
 /// Cancels these tasks, which a [`CancelWalk`] gave and which wait; those that a host has taken since then
 /// are skipped. Adds to `done` what it did, also if it fails.
 pub(crate) async fn cancel_waiting(
     queues: &[QueueRules],
     queue: &Queue,
     tasks: &[FoundTask],
-    done: &mut BulkCancelled,
+    done: &mut ManyDone,
 ) -> Result<(), OperationError> {
     for task in tasks {
         cancel_one(queues, queue, task, true, done).await?;
@@ -307,30 +244,12 @@ pub(crate) async fn cancel_waiting(
     Ok(())
 }
 
-/// Some of the tasks that would be cancelled, found without a count of all.
-pub(crate) async fn cancel_sample(
-    queue: &Queue,
-    states: &[ListedState],
-    filter: &TaskFilter,
-) -> Result<Vec<TaskSample>, OperationError> {
-    let (mut walk, mut sample, mut examined) = (CancelWalk::new(states, None)?, Vec::new(), 0);
-    while sample.len() < SAMPLE
-        && examined < LOOKS
-        && let Some(page) = walk.page(queue, filter).await?
-    {
-        let some = page.tasks.iter().take(SAMPLE - sample.len());
-        sample.extend(some.map(|task| TaskSample::of_task(queue, task, &filter.mask)));
-        examined += page.examined;
-    }
-    Ok(sample)
-}
-
 async fn cancel_one(
     queues: &[QueueRules],
     queue: &Queue,
     task: &FoundTask,
     only_waiting: bool,
-    done: &mut BulkCancelled,
+    done: &mut ManyDone,
 ) -> Result<(), OperationError> {
     let before = patiently(|| queue.cancel_found(task, only_waiting)).await?;
     let is_done = |before: Status| before.is_end() || only_waiting && before == Status::Processing;

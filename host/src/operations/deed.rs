@@ -37,4 +37,24 @@ impl Deed {
             Deed::Purge => "deleted",
         }
     }
+
+    /// The work as the label of a page or button.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Deed::Cancel => "Cancel",
+            Deed::Drain => "Drain",
+            Deed::Requeue => "Requeue",
+            Deed::Purge => "Purge",
+        }
+    }
+
+    /// Why it skips some.
+    pub(crate) fn why_skipped(self) -> &'static str {
+        match self {
+            Deed::Cancel => "had ended meanwhile",
+            Deed::Drain => "had ended or begun meanwhile",
+            Deed::Requeue => "not dead, sent again, or they can never run",
+            Deed::Purge => "not dead",
+        }
+    }
 }

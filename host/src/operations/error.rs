@@ -3,6 +3,7 @@
 //! Each kind is one that callers treat differently: the commands by their exit code, the HTTP API by its
 //! status and code.
 
+use crate::chain::chain;
 use crate::queue::{QueueError, RedriveError};
 
 #[derive(Debug, thiserror::Error)]
@@ -38,27 +39,38 @@ pub(crate) enum OperationError {
     NoEvents(String),
     #[error(transparent)]
     Redis(#[from] QueueError),
-    /// A requeue or purge ended early; the error says how far it came.
-    #[error("{}", .0.cause)]
-    Interrupted(RedriveError),
-    /// Cancelling many tasks ended early; the figure says how far it came.
-    #[error("{}; {succeeded} were cancelled before", stop(cause.as_deref()))]
-    CancelStopped {
+    /// Work on many tasks ended early; the error says how far it came. It may be repeated.
+    #[error("{}", stop(cause.as_deref()))]
+    Stopped {
         /// None: it took too long.
         cause: Option<Box<OperationError>>,
         succeeded: u64,
+        /// Whether it may have done more.
+        in_doubt: bool,
     },
+    /// A job for whose end somebody waits came to none.
+    #[error("{why}")]
+    JobFailed { why: String, may_pass: bool },
     /// A part of a task's tree is out of reach.
     #[error("{0}")]
     OutOfReach(String),
 }
 
 impl OperationError {
+    /// The error in words. A key of another type is told with the name of its queue, and the way out.
+    pub(super) fn in_queue(&self, queue: &str) -> String {
+        match self {
+            OperationError::Redis(error) => error.misfit(queue).unwrap_or_else(|| chain(error)),
+            OperationError::Stopped { cause: Some(cause), .. } => cause.in_queue(queue),
+            error => error.to_string(),
+        }
+    }
+
     /// Redis is away, starts, changes its roles or is full, so the same may succeed later.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             OperationError::Redis(error) => error.may_pass(),
-            OperationError::Interrupted(error) => error.cause.may_pass(),
+            OperationError::Stopped { cause: Some(cause), .. } => cause.may_pass(),
             _ => false,
         }
     }
@@ -66,4 +78,10 @@ impl OperationError {
 
 fn stop(cause: Option<&OperationError>) -> String {
     cause.map_or_else(|| "there was no end in time".to_owned(), ToString::to_string)
+}
+
+impl From<RedriveError> for OperationError {
+    fn from(RedriveError { cause, succeeded, in_doubt }: RedriveError) -> OperationError {
+        OperationError::Stopped { cause: Some(Box::new(cause.into())), succeeded, in_doubt }
+    }
 }

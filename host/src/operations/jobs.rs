@@ -11,7 +11,8 @@
 //!           paused                           stop: from either ─▶ stopped
 //! ```
 //!
-//! Not here: what a step does (`cancel`, `queue::redrive`), the loop of a host (`jobs` of the crate).
+//! Not here: which tasks it is on (`scope`), what a step does (`cancel`, `queue::redrive`), the loop of a
+//! host (`jobs` of the crate).
 
 use std::time::Duration;
 
@@ -20,25 +21,25 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::cancel::{
-    BulkCancel, BulkCancelled, CANCELLABLE, CancelWalk, DRAINABLE, STEP_TIME, cancel_all, cancel_part,
-    cancel_sample, cancel_walk,
-};
+use super::cancel::{BulkCancel, cancel_all};
 use super::changes::{self, ChangeKind, ChangeView, check_why};
-use super::dead::{DeadPart, read_walk, redrive_part, redrive_walk, write_walk};
+pub(crate) use super::dead::read_walk;
+use super::dead::write_walk;
 pub(crate) use super::deed::Deed;
 use super::error::OperationError;
+pub(crate) use super::many::JobCount;
+use super::many::ManyDone;
 use super::patience::patiently;
-use super::sample::{TaskSample, newest_dead};
-use crate::chain::chain;
+use super::scope::check_place;
+pub(crate) use super::scope::{JobOrder, begin, count, places, rough_count, sample, states};
 use crate::config::QueueRules;
 use crate::config::units::parse_rate;
 use crate::mask::FieldMask;
 use crate::queue::jobs::{self, JobText};
 use crate::queue::listing::ListedState;
 use crate::queue::orders;
-use crate::queue::redrive::{Counted, Redrive, StepBudget};
-use crate::queue::{Census, Link, Queue, TaskFilter};
+use crate::queue::redrive::{Redrive, StepBudget};
+use crate::queue::{Link, Queue, TaskFilter};
 
 /// The most jobs that are under way, and the most ended ones that are kept: hosts read all of them every few
 /// seconds.
@@ -134,42 +135,6 @@ pub(crate) struct BulkJob {
     pub next: Option<String>,
 }
 
-/// An order for a job.
-#[derive(Debug, Clone)]
-pub(crate) struct JobOrder {
-    pub deed: Deed,
-    pub filter: TaskFilter,
-    /// The only state of tasks that are cancelled.
-    pub only: Option<ListedState>,
-    pub rate: Option<String>,
-    pub who: String,
-    pub why: String,
-    /// The place that [`begin`] returned before the tasks were counted, and how many they are, if that is
-    /// known. None: the tasks that are there now.
-    pub counted: Option<(String, Option<u64>)>,
-}
-
-impl JobOrder {
-    pub(crate) fn new(deed: Deed, filter: TaskFilter) -> JobOrder {
-        let (only, rate, counted, who, why) = (None, None, None, String::new(), String::new());
-        JobOrder { deed, filter, only, rate, who, why, counted }
-    }
-}
-
-/// How many tasks a job would be on.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct JobCount {
-    pub matched: u64,
-    /// How many places were looked at.
-    pub examined: u64,
-    /// The cursor with which the count goes on; null when nothing is left.
-    pub next: Option<String>,
-    /// Where a job on exactly these tasks begins.
-    pub begin: String,
-    /// Up to 5 of those that were counted.
-    pub sample: Vec<TaskSample>,
-}
-
 /// The end of a turn.
 #[derive(Debug)]
 pub(crate) enum JobTurn {
@@ -217,90 +182,26 @@ impl BulkJob {
             .then(|| self.done.saturating_add(self.skipped) as f64 * 1000.0 / self.took_ms as f64)
     }
 
+    /// The time that its rate lets pass before it does anything more.
+    pub(crate) fn pause(&self) -> Duration {
+        let is_paced = self.deed == Deed::Requeue && self.rate.is_some();
+        let walk = self.next.as_deref().filter(|_| is_paced).and_then(|next| read_walk(next).ok());
+        walk.map_or(Duration::ZERO, |walk| {
+            Duration::from_millis(walk.not_before_ms.saturating_sub(self.seen_at))
+        })
+    }
+
+    /// How much it has done, in words.
+    pub(crate) fn figure(&self) -> String {
+        let (done, noun) = (self.done, self.deed.noun());
+        format!("{done} {noun}{} {}", if done == 1 { "" } else { "s" }, self.deed.done())
+    }
+
     /// The time until its end at this speed.
     pub(crate) fn left(&self) -> Option<Duration> {
         let part = self.part().filter(|part| self.took_ms >= 500 && *part > 0.0)?;
         let took = Duration::from_millis(self.took_ms).as_secs_f64();
         Duration::try_from_secs_f64(took / part - took).ok().filter(|_| self.state == JobState::Running)
-    }
-}
-
-/// The states from which tasks are cancelled, in their order.
-pub(crate) fn states(deed: Deed, only: Option<&ListedState>) -> &[ListedState] {
-    match (deed, only) {
-        (Deed::Drain, _) => &DRAINABLE,
-        (_, Some(only)) => std::slice::from_ref(only),
-        (_, None) => &CANCELLABLE,
-    }
-}
-
-/// How many places a job looks at.
-pub(crate) fn places(census: &Census, deed: Deed, only: Option<&ListedState>) -> u64 {
-    let in_state = |state: &ListedState| match state {
-        ListedState::Queued => census.queued,
-        ListedState::Running => census.running,
-        ListedState::Delayed => census.delayed,
-        ListedState::Held => census.held_tasks,
-        ListedState::Dead | ListedState::Ended => 0,
-    };
-    match deed {
-        Deed::Requeue | Deed::Purge => census.dead,
-        Deed::Cancel | Deed::Drain => states(deed, only).iter().map(in_state).sum(),
-    }
-}
-
-/// The place at which a job begins: on the tasks that are there now, and on none that come later.
-pub(crate) async fn begin(
-    queue: &Queue,
-    deed: Deed,
-    only: Option<&ListedState>,
-) -> Result<String, OperationError> {
-    match deed {
-        Deed::Cancel | Deed::Drain => cancel_walk(queue, states(deed, only)).await,
-        Deed::Requeue | Deed::Purge => redrive_walk(queue).await,
-    }
-}
-
-/// Counts the tasks that a job would be on, for some seconds. `cursor` is where the count before ended.
-pub(crate) async fn count(
-    queue: &Queue,
-    order: &JobOrder,
-    cursor: Option<&str>,
-) -> Result<JobCount, OperationError> {
-    let JobOrder { deed, filter, only, counted, .. } = order;
-    let begin = match counted {
-        Some((place, _)) => place.clone(),
-        None => begin(queue, *deed, only.as_ref()).await?,
-    };
-    let cursor = Some(cursor.unwrap_or(&begin));
-    let (matched, examined, next, sample) = match deed {
-        Deed::Cancel | Deed::Drain => {
-            let (states, only_waiting, time) =
-                (states(*deed, only.as_ref()), *deed == Deed::Drain, STEP_TIME);
-            let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run: true, time };
-            let part = cancel_part(&[], queue, &bulk).await?;
-            (part.succeeded, part.examined, part.next, part.sample)
-        }
-        // Asking which of them can be requeued would cost Redis several commands for each.
-        Deed::Requeue | Deed::Purge => {
-            let counted = if *deed == Deed::Purge { Counted::Purged } else { Counted::Tried };
-            let part = DeadPart { filter, what: Redrive::Count(counted), cursor };
-            let part = redrive_part(queue, part).await?;
-            (part.succeeded, part.examined, part.next, part.sample)
-        }
-    };
-    Ok(JobCount { matched, examined, next, begin, sample: sample.unwrap_or_default() })
-}
-
-/// Some of the tasks that a job would be on, where all are meant and none is counted.
-pub(crate) async fn sample(
-    queue: &Queue,
-    deed: Deed,
-    filter: &TaskFilter,
-) -> Result<Vec<TaskSample>, OperationError> {
-    match deed {
-        Deed::Cancel | Deed::Drain => cancel_sample(queue, states(deed, None), filter).await,
-        Deed::Requeue | Deed::Purge => newest_dead(queue, &filter.mask).await,
     }
 }
 
@@ -328,15 +229,7 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
     make_room(link).await?;
     let (next, matched) = match counted {
         Some((place, count)) => {
-            // A client may have made it up.
-            match deed {
-                Deed::Cancel | Deed::Drain => {
-                    CancelWalk::new(states(deed, only.as_ref()), Some(&place))?;
-                }
-                Deed::Requeue | Deed::Purge => {
-                    read_walk(&place)?;
-                }
-            }
+            check_place(&place, deed, only.as_ref())?;
             (place, count)
         }
         None => (begin(queue, deed, only.as_ref()).await?, None),
@@ -509,7 +402,8 @@ pub(crate) async fn turn(
     let mut step = JobStep { next: job.next.clone(), ..JobStep::default() };
     let ended = step.take(&job, queues, queue, mask).await;
     // Where the error may pass, the step is to be repeated.
-    let error = ended.as_ref().err().map(|error| chain(error).chars().take(MAX_ERROR).collect::<String>());
+    let error = ended.as_ref().err().map(|error| error.in_queue(&queue.rules.name));
+    let error = error.map(|error| error.chars().take(MAX_ERROR).collect::<String>());
     let is_failed = ended.as_ref().is_err_and(|error| !error.may_pass());
     let note = |mut job: BulkJob, now_ms: u64| {
         if job.host != me {
@@ -569,11 +463,10 @@ impl JobStep {
         let what = match job.deed {
             Deed::Cancel | Deed::Drain => {
                 let (states, only_waiting) = (job.states(), job.deed == Deed::Drain);
-                let (cursor, filter) = (Some(next), &filter);
-                let bulk = BulkCancel { states, filter, cursor, only_waiting, dry_run: false, time: STEP };
-                let mut sum = BulkCancelled::default();
-                let ended = Box::pin(cancel_all(queues, queue, &bulk, &mut sum)).await;
-                let BulkCancelled { succeeded, skipped, children, examined, next, .. } = sum;
+                let bulk = BulkCancel { states, filter: &filter, cursor: next, only_waiting };
+                let mut sum = ManyDone::default();
+                let ended = Box::pin(cancel_all(queues, queue, &bulk, STEP, &mut sum)).await;
+                let ManyDone { succeeded, skipped, children, examined, next, .. } = sum;
                 (self.done, self.skipped, self.children) = (succeeded, skipped, children);
                 (self.examined, self.next) = (examined, if ended.is_ok() { next } else { self.next.take() });
                 return ended;
@@ -581,9 +474,8 @@ impl JobStep {
             Deed::Requeue => Redrive::Requeue(job.rate.as_deref().and_then(|rate| parse_rate(rate).ok())),
             Deed::Purge => Redrive::Purge,
         };
-        let walk = Some(read_walk(next)?);
         let budget = StepBudget { entries: STEP_LOOKS, until: Instant::now() + STEP };
-        match queue.redrive_step(&filter, what, walk, budget).await {
+        match queue.redrive_step(&filter, what, read_walk(next)?, budget).await {
             Ok(step) => {
                 (self.done, self.skipped) = (step.done.succeeded, step.done.skipped);
                 (self.without_flow, self.examined) = (step.done.without_flow, step.examined);
@@ -592,7 +484,7 @@ impl JobStep {
             }
             Err(error) => {
                 self.done = error.succeeded;
-                Err(OperationError::Interrupted(error))
+                Err(error.into())
             }
         }
     }

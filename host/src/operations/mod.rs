@@ -9,6 +9,7 @@
 //! cursor that it gave. Not here: words and tables for people (`cli`), HTTP (`api`).
 
 pub(crate) mod alarms;
+mod awaited;
 mod cancel;
 mod cause;
 pub(crate) mod changes;
@@ -29,6 +30,7 @@ mod json;
 mod letters;
 mod limits;
 mod list;
+mod many;
 pub(crate) mod marks;
 mod orders;
 mod overview;
@@ -38,18 +40,15 @@ mod plugins;
 mod queues;
 mod retry;
 mod sample;
+mod scope;
 mod task;
 pub(crate) mod tree;
 pub(crate) mod waits;
 
-pub(crate) use cancel::{
-    BulkCancel, BulkCancelled, CANCELLABLE, CancelPreview, CancelWalk, Cancelled, DRAINABLE, MOST_IDS,
-    STEP_TIME, cancel, cancel_all, cancel_ids, cancel_part, cancel_preview, cancel_waiting,
-};
+pub(crate) use awaited::AwaitedJob;
+pub(crate) use cancel::{CANCELLABLE, CancelWalk, Cancelled, MOST_IDS, cancel, cancel_ids, cancel_waiting};
 pub(crate) use control::{Pausing, pause, resume};
-pub(crate) use dead::{
-    DeadList, DeadPart, DeadView, RedrivenPart, dead_list, redrive_ids, redrive_part, write_walk,
-};
+pub(crate) use dead::{DeadList, DeadView, dead_list};
 pub(crate) use deploy::{DeployWatch, HostVerdict, Taken, check_deployable};
 pub(crate) use enqueue::{check_delay, enqueue, full};
 pub(crate) use error::OperationError;
@@ -62,6 +61,7 @@ pub(crate) use letters::{
 };
 pub(crate) use limits::{LimitView, clear_limits, limit, limits};
 pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
+pub(crate) use many::ManyDone;
 pub(crate) use orders::{
     OrderView, ReloadView, lift, lift_preview, reload, reload_preview, withdraw, withdraw_preview,
 };

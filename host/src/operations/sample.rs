@@ -9,14 +9,11 @@ use std::borrow::Cow;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::error::OperationError;
 use super::json::FieldView;
-use super::patience::patiently;
 use crate::config::FieldPlace;
 use crate::mask::{FieldMask, MASKED};
 use crate::queue::codec::RawFields;
 use crate::queue::listing::FoundTask;
-use crate::queue::redrive::SAMPLE;
 use crate::queue::{DeadLetter, Queue};
 
 /// The most fields of a task, and characters of a name or value.
@@ -73,9 +70,4 @@ fn cut(text: &str) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
-}
-
-/// The newest dead letters.
-pub(crate) async fn newest_dead(queue: &Queue, mask: &FieldMask) -> Result<Vec<TaskSample>, OperationError> {
-    Ok(TaskSample::of_letters(queue, &patiently(|| queue.newest_dead(None, SAMPLE)).await?, mask))
 }

@@ -1,8 +1,8 @@
 //! Requeues and purges dead letters, in bounded steps, oldest first.
 //!
-//! In: which dead letters, and what becomes of them. Out: counts. An operation on all that match, or on those
-//! that are named, can be split into steps, each with a budget, and taken up again where the step before it
-//! ended. At a rate, a step ends where the next dead letters have to wait for longer than it may take.
+//! In: which dead letters, and what becomes of them. Out: counts. An operation on all that match can be split
+//! into steps, each with a budget, and taken up again where the step before it ended. At a rate, a step ends
+//! where the next dead letters have to wait for longer than it may take.
 //!
 //! Not here: finding dead letters (`dead`).
 
@@ -108,15 +108,6 @@ pub(crate) struct DeadWalk {
     pub not_before_ms: u64,
 }
 
-/// How far an operation on named dead letters has come.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct NamedWalk {
-    /// How many of the names are done.
-    pub done: usize,
-    /// As in a [`DeadWalk`].
-    pub not_before_ms: u64,
-}
-
 /// The most that a step of an operation does.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepBudget {
@@ -127,11 +118,11 @@ pub(crate) struct StepBudget {
 
 /// The result of a step.
 #[derive(Debug)]
-pub(crate) struct Redrove<W> {
+pub(crate) struct Redrove {
     pub done: Redriven,
     pub examined: u64,
     /// None: nothing is left.
-    pub next: Option<W>,
+    pub next: Option<DeadWalk>,
     /// The time that the rate lets pass before the next step can do anything.
     pub wait: Duration,
     /// The first ones of those that were counted.
@@ -301,20 +292,16 @@ impl Queue {
         }
     }
 
-    /// Takes one step of an operation on all dead letters that match. `walk` is what the step before left.
+    /// Takes one step of an operation on all dead letters that match. `walk` is what the step before left, or
+    /// its beginning.
     pub(crate) async fn redrive_step(
         &self,
         filter: &TaskFilter,
         what: Redrive,
-        walk: Option<DeadWalk>,
+        mut walk: DeadWalk,
         budget: StepBudget,
-    ) -> Result<Redrove<DeadWalk>, RedriveError> {
+    ) -> Result<Redrove, RedriveError> {
         let mut progress = RedriveProgress::default();
-        let begun = match walk {
-            Some(walk) => Ok(walk),
-            None => self.begin_walk().await,
-        };
-        let mut walk = begun.map_err(|cause| progress.failed(cause))?;
         match self.redrive_all(filter, what, &mut walk, Some(budget), &mut progress).await {
             Ok(wait) => Ok(Redrove {
                 done: progress.done(),
@@ -327,72 +314,37 @@ impl Queue {
         }
     }
 
-    /// Takes one step of an operation on the dead letters with these names, as far as [`Queue::dead_named`]
-    /// finds them. `walk` is what the step before left.
+    /// Requeues, purges or counts the dead letters with these names, as far as [`Queue::dead_named`] finds
+    /// them.
     pub(crate) async fn redrive_named(
         &self,
         names: &[String],
         what: Redrive,
-        walk: NamedWalk,
-        budget: StepBudget,
-    ) -> Result<Redrove<NamedWalk>, RedriveError> {
-        let (mut progress, mut walk) = (RedriveProgress::default(), walk);
-        match self.redrive_names(names, what, &mut walk, budget, &mut progress).await {
-            Ok(wait) => Ok(Redrove {
-                done: progress.done(),
-                examined: progress.asked_for,
-                next: wait.is_some().then_some(walk),
-                wait: wait.unwrap_or_default(),
-                sample: progress.sample,
-            }),
+    ) -> Result<Redriven, RedriveError> {
+        let mut progress = RedriveProgress { asked_for: names.len() as u64, ..RedriveProgress::default() };
+        match self.redrive_names(names, what, &mut progress).await {
+            Ok(()) => Ok(progress.done()),
             Err(cause) => Err(progress.failed(cause)),
         }
     }
 
-    /// Goes through the names from `walk` on, until the budget is spent. Gives how long the next step has to
-    /// wait; none when no name is left.
     async fn redrive_names(
         &self,
         names: &[String],
         what: Redrive,
-        walk: &mut NamedWalk,
-        budget: StepBudget,
         progress: &mut RedriveProgress,
-    ) -> Result<Option<Duration>, QueueError> {
-        let now_ms = self.now_ms().await?;
-        let mut pace = RedrivePace::new(what, Some(budget), walk.not_before_ms, now_ms);
+    ) -> Result<(), QueueError> {
+        let mut pace = RedrivePace::new(what, None, 0, 0);
         // An id and an alias may name one dead letter.
         let mut taken = HashSet::new();
-        while let Some(rest) = names.get(walk.done..).filter(|rest| !rest.is_empty()) {
-            // A page of a slow requeue is read again by the next step.
-            let page = &rest[..rest.len().min(NAMES)];
-            let mut letters = self.dead_by_name(page).await?;
-            let mut at = 0;
-            while at < page.len() {
-                // As many as one step takes, and the names before them that mean no dead letter.
-                let (begin, mut some) = (at, Vec::new());
-                while at < page.len() && some.len() < what.at_once() {
-                    let letter = letters.remove(page[at].as_str());
-                    some.extend(letter.filter(|letter| taken.insert(letter.entry.clone())));
-                    at += 1;
-                }
-                if !some.is_empty() && !pace.wait().await {
-                    walk.not_before_ms = pace.free_at_ms();
-                    return Ok(Some(pace.left()));
-                }
-                progress.asked_for += (at - begin) as u64;
-                self.redrive_some(&some, what, progress).await?;
-                if !some.is_empty() {
-                    pace.note(progress.sent);
-                }
-                walk.done += at - begin;
-                walk.not_before_ms = pace.free_at_ms();
-                if pace.is_late() && walk.done < names.len() {
-                    return Ok(Some(pace.left()));
-                }
-            }
+        for some in names.chunks(NAMES) {
+            let mut found = self.dead_by_name(some).await?;
+            let letters = some.iter().filter_map(|name| found.remove(name.as_str()));
+            let letters: Vec<DeadLetter> =
+                letters.filter(|letter| taken.insert(letter.entry.clone())).collect();
+            self.redrive_page(&letters, &mut pace, progress).await?;
         }
-        Ok(None)
+        Ok(())
     }
 
     /// The beginning of a walk through those that are dead now.

@@ -1,0 +1,161 @@
+//! Commands on all tasks that match, which are jobs: `cancel --all`, `drain`, `dead requeue` and `purge`.
+//!
+//! In: the order of a job. Out: how many tasks it was done to, or would be, as a sentence or as JSON. A user
+//! who is asked sees their number and some of them; those that come later are left alone. Not here: how the
+//! job is carried out (`jobs`), and which arguments there are (`cancel`, `drain`, `redrive`).
+
+use serde_json::json;
+
+use super::confirm::{confirm, show_sample};
+use super::exit::CommandError;
+use super::jobs::carry_out;
+use super::output::Out;
+use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::text;
+use crate::config::Config;
+use crate::operations::ManyDone;
+use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
+use crate::queue::Queue;
+
+/// Asks, if `asks` says so; begins the job and carries it out; and tells the result. A dry run only counts.
+pub(super) async fn run(
+    config: &Config,
+    queue: &Queue,
+    mut order: JobOrder,
+    asks: bool,
+    out: &mut Out,
+) -> Result<(), CommandError> {
+    let deed = order.deed;
+    let done = if out.dry_run {
+        count(queue, &order).await?.into()
+    } else {
+        if asks {
+            order.counted = Some(ask(queue, &order).await?);
+        }
+        ManyDone::from(&Box::pin(carry_out(config, queue, order)).await?)
+    };
+    match out.json {
+        true => out.json(&view(deed, &done)),
+        false => out.line(sentence(deed, &done, out.dry_run)),
+    }
+    Ok(())
+}
+
+/// Counts the tasks, shows some of them, and asks. Returns the place of the first one, and their number.
+pub(super) async fn ask(queue: &Queue, order: &JobOrder) -> Result<(String, Option<u64>), CommandError> {
+    let JobCount { matched, begin, sample, .. } = count(queue, order).await?;
+    show_sample(&sample);
+    let (name, many) = (&queue.rules.name, text::plural(matched, order.deed.noun()));
+    let question = match (order.deed, order.filter.is_empty()) {
+        (Deed::Cancel, _) => format!("Cancel {many} of {name}?"),
+        (Deed::Drain, true) => format!("Cancel {many} that wait in {name}?"),
+        (Deed::Drain, false) => format!("Cancel {many} that wait and match in {name}?"),
+        (Deed::Requeue, _) => format!("Requeue {many} of {name}?"),
+        (Deed::Purge, true) => format!("Delete {many} of {name} for good?"),
+        (Deed::Purge, false) => format!("Delete {many} that match of {name} for good?"),
+    };
+    confirm(&question, "--yes", &format!("nothing was {}", order.deed.done())).await?;
+    Ok((begin, Some(matched)))
+}
+
+/// Counts the tasks that a job would be on.
+pub(super) async fn count(queue: &Queue, order: &JobOrder) -> Result<JobCount, CommandError> {
+    let mut progress = CommandProgress::begin()?;
+    let nothing = || interrupted(&format!("nothing was {}", order.deed.done()));
+    let mut sum: Option<JobCount> = None;
+    loop {
+        let cursor = sum.as_ref().and_then(|sum| sum.next.as_deref());
+        let part = match progress.unless_interrupted(Box::pin(jobs::count(queue, order, cursor))).await {
+            StepEnd::Done(part) => part?,
+            StepEnd::Cut => return Err(nothing()),
+        };
+        let all = match sum {
+            Some(mut all) => {
+                all.add(part);
+                all
+            }
+            None => part,
+        };
+        if all.next.is_none() {
+            return Ok(all);
+        }
+        let many = text::plural(all.matched, order.deed.noun());
+        progress.tell(|| format!("{many} counted, {} looked at", all.examined));
+        sum = Some(all);
+    }
+}
+
+/// The result as JSON. The names are stable.
+pub(super) fn view(deed: Deed, done: &ManyDone) -> serde_json::Value {
+    let ManyDone { succeeded, skipped, children, without_flow, examined, sample, .. } = done;
+    let mut view = json!({ "succeeded": succeeded, "skipped": skipped });
+    if let Deed::Cancel | Deed::Drain = deed {
+        (view["children"], view["examined"], view["next"]) = (json!(children), json!(examined), json!(null));
+        if let Some(sample) = sample {
+            view["sample"] = json!(sample);
+        }
+    } else if *without_flow > 0 {
+        view["without_flow"] = json!(without_flow);
+    }
+    view
+}
+
+/// The result for people.
+pub(super) fn sentence(deed: Deed, done: &ManyDone, dry_run: bool) -> String {
+    let ManyDone { succeeded, skipped, children, without_flow, .. } = done;
+    let done = if dry_run { format!("would be {}", deed.done()) } else { deed.done().to_owned() };
+    let mut sentence = format!("{} {done}", text::plural(*succeeded, deed.noun()));
+    match deed {
+        Deed::Cancel | Deed::Drain => {
+            if *children > 0 {
+                sentence += &format!(", and {} of their flows", text::plural(*children, "task"));
+            }
+            if *skipped > 0 {
+                sentence += &format!("; {skipped} {}", deed.why_skipped());
+            }
+        }
+        Deed::Requeue | Deed::Purge => {
+            sentence += &format!(", {skipped} skipped");
+            if *skipped > 0 {
+                sentence += &format!(" ({})", deed.why_skipped());
+            }
+        }
+    }
+    if *without_flow > 0 {
+        sentence += &format!(
+            ". The flow of {without_flow} of them has expired: its results are gone, and nothing joins its \
+             children"
+        );
+    }
+    sentence
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_numbers_are_told() {
+        let flows =
+            ". The flow of 3 of them has expired: its results are gone, and nothing joins its children";
+        let table = [
+            (Deed::Cancel, [1, 0, 0, 0], "1 task cancelled"),
+            (
+                Deed::Cancel,
+                [2, 1, 4, 0],
+                "2 tasks cancelled, and 4 tasks of their flows; 1 had ended meanwhile",
+            ),
+            (Deed::Drain, [0, 1, 0, 0], "0 tasks cancelled; 1 had ended or begun meanwhile"),
+            (Deed::Purge, [7, 2, 0, 0], "7 dead letters deleted, 2 skipped (not dead)"),
+            (Deed::Requeue, [7, 0, 0, 3], &format!("7 dead letters requeued, 0 skipped{flows}")),
+        ];
+        for (deed, [succeeded, skipped, children, without_flow], told) in table {
+            let done = ManyDone { succeeded, skipped, children, without_flow, ..ManyDone::default() };
+            assert_eq!(sentence(deed, &done, false), told);
+        }
+        let done = ManyDone { succeeded: 7, skipped: 2, ..ManyDone::default() };
+        let told =
+            "7 dead letters would be requeued, 2 skipped (not dead, sent again, or they can never run)";
+        assert_eq!(sentence(Deed::Requeue, &done, true), told);
+    }
+}

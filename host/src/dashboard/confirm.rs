@@ -1,0 +1,67 @@
+//! The page that asks before a change: what it does, to how many, why, and the button.
+//!
+//! Not here: what is counted and done (`act`, `orders`).
+
+use axum::response::Response;
+use maud::{Markup, html};
+
+use super::layout::{form_token, page};
+use super::session::Visitor;
+use super::text::data;
+use crate::config::AccessRole;
+
+/// A question, and the form that answers it with yes.
+pub(super) struct Confirmation<'c> {
+    /// The links above, and the one that leads back without a change.
+    pub trail: Markup,
+    pub back: &'c str,
+    /// The change in words, and the queue or plugin.
+    pub heading: String,
+    pub name: &'c str,
+    /// The effect, and to how many it applies.
+    pub told: Markup,
+    /// The role that it needs.
+    pub role: AccessRole,
+    /// The path of the form, its values, and the words of its button. None: there is nothing to do.
+    pub form: Option<ConfirmForm>,
+    /// The part below the form.
+    pub more: Markup,
+}
+
+pub(super) struct ConfirmForm {
+    pub action: String,
+    /// Inputs that carry on what was counted or seen.
+    pub hidden: Markup,
+    /// Whether the reason has to be given, and the one that is proposed. None: nobody is asked for it.
+    pub why: Option<(bool, String)>,
+    pub button: String,
+    pub is_dangerous: bool,
+}
+
+impl Confirmation<'_> {
+    pub(super) fn page(&self, visitor: &Visitor) -> Response {
+        let main = html! {
+            p.trail { (self.trail) }
+            h1 { (self.heading) " " (data(self.name)) }
+            (self.told)
+            @if !visitor.caller.may(self.role) {
+                p { "This needs the role " (self.role.into_str()) "." }
+            } @else if let Some(form) = &self.form {
+                form.stacked method="post" action=(form.action) {
+                    (form_token(visitor))
+                    (form.hidden)
+                    @if let Some((is_needed, proposed)) = &form.why {
+                        label for="why" { "Why" }
+                        input id="why" name="why" required[*is_needed] maxlength="200" value=(proposed)
+                            aria-describedby="why-note";
+                        p.note id="why-note" { "It is shown to everybody who looks at the change." }
+                    }
+                    button class=[form.is_dangerous.then_some("danger")] { (form.button) }
+                }
+            }
+            (self.more)
+            p { a href=(self.back) { "Back, without a change" } }
+        };
+        page(visitor, &format!("{} {}", self.heading, self.name), &main)
+    }
+}

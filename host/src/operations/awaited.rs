@@ -1,0 +1,133 @@
+//! The wait for the end of a job, in requests of some seconds.
+//!
+//! In: a job, or `next` of the answer before. Out: what it has done since then, so that the answers add up.
+//! Whoever goes away leaves the job running. Not here: its steps (`jobs`).
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::cursor::{self, BadCursor};
+use super::deed::Deed;
+use super::error::OperationError;
+use super::jobs::{self, BulkJob, JobState};
+use super::many::ManyDone;
+use crate::queue::{Link, Queue};
+
+/// How long one request waits.
+const WAIT: Duration = Duration::from_secs(18);
+/// The time between two looks at a job, at first and at most.
+const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+const KIND: &str = "job";
+
+impl From<&BulkJob> for ManyDone {
+    fn from(job: &BulkJob) -> ManyDone {
+        ManyDone {
+            succeeded: job.done,
+            skipped: job.skipped,
+            children: job.children,
+            without_flow: job.without_flow,
+            examined: job.examined,
+            job: Some(job.id.clone()),
+            ..ManyDone::default()
+        }
+    }
+}
+
+/// A job that somebody waits for, and what it had done when that was last told.
+#[derive(Debug)]
+pub(crate) struct AwaitedJob {
+    id: String,
+    told: [u64; 5],
+}
+
+impl AwaitedJob {
+    /// A job of which nothing was told.
+    pub(crate) fn new(id: String) -> AwaitedJob {
+        AwaitedJob { id, told: [0; 5] }
+    }
+
+    /// Reads `next` of an answer before.
+    pub(crate) fn read(cursor: &str) -> Result<AwaitedJob, OperationError> {
+        let [id, told] = cursor::read(KIND, cursor)?;
+        let told: Vec<u64> = told.split(' ').map_while(|count| count.parse().ok()).collect();
+        Ok(AwaitedJob { id, told: told.try_into().map_err(|_| BadCursor)? })
+    }
+
+    /// Waits until the job, which does `deed` to this queue, is over, for some seconds. Returns what it has
+    /// done since that was last told. A job that cannot go on is stopped in the name of `who`, as the request
+    /// fails, and may be repeated.
+    pub(crate) async fn wait(
+        self,
+        link: &Link,
+        (queue, deed): (&Queue, Deed),
+        who: &str,
+    ) -> Result<ManyDone, OperationError> {
+        let (end, mut pause) = (Instant::now() + WAIT, LOOK.0);
+        let mut job = loop {
+            let job = jobs::find(link, &self.id).await?;
+            if job.queue != queue.rules.name || job.deed != deed {
+                return Err(BadCursor.into());
+            }
+            let is_stuck = job.state == JobState::Running && job.error.is_some();
+            if job.state.is_over() || is_stuck || Instant::now() + pause.max(job.pause()) > end {
+                break job;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LOOK.1);
+        };
+        let is_stuck = job.state == JobState::Running && job.error.is_some();
+        if is_stuck {
+            job = jobs::change(link, &self.id, JobState::Stopped, who).await?;
+        }
+        let (id, state, figure): (_, &str, _) = (&job.id, job.state.into(), job.figure());
+        let told = format!("{figure}, not all of them: job {id} is {state}");
+        match (job.state, &job.error) {
+            (JobState::Stopped | JobState::Failed, Some(error)) => {
+                Err(OperationError::JobFailed { why: format!("{error}; {told}"), may_pass: is_stuck })
+            }
+            (JobState::Stopped, None) => Err(OperationError::NotRunning(told)),
+            _ => Ok(self.done(&job)),
+        }
+    }
+
+    /// The work of the job that was not told yet.
+    fn done(&self, job: &BulkJob) -> ManyDone {
+        let all = ManyDone::from(job);
+        let now = [all.succeeded, all.skipped, all.children, all.without_flow, all.examined];
+        let mut told = self.told.into_iter();
+        let [succeeded, skipped, children, without_flow, examined] =
+            now.map(|count| count.saturating_sub(told.next().unwrap_or_default()));
+        let goes_on = !job.state.is_over();
+        let next = goes_on.then(|| cursor::write(KIND, &[&self.id, &now.map(|n| n.to_string()).join(" ")]));
+        let wait_ms = Some(job.pause().as_millis() as u64).filter(|ms| goes_on && *ms > 0);
+        ManyDone { succeeded, skipped, children, without_flow, examined, next, wait_ms, ..all }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answers_add_up_to_what_the_job_has_done() {
+        let job = |done: u64, state: &str| -> BulkJob {
+            let text = format!(
+                "{{\"id\":\"a\",\"queue\":\"q\",\"do\":\"purge\",\"state\":\"{state}\",\"filter\":{{}},\
+                 \"who\":\"\",\"started_at\":0,\"places\":9,\"examined\":{},\"done\":{done},\"skipped\":1,\
+                 \"took_ms\":0,\"seen_at\":0}}",
+                done + 1
+            );
+            serde_json::from_str(&text).expect("a job")
+        };
+        let (mut awaited, mut sum) = (AwaitedJob::new("a".into()), [0, 0, 0]);
+        for (done, state) in [(3, "running"), (3, "paused"), (7, "running"), (8, "done")] {
+            let part = awaited.done(&job(done, state));
+            sum = [sum[0] + part.succeeded, sum[1] + part.skipped, sum[2] + part.examined];
+            let Some(next) = part.next else { break };
+            awaited = AwaitedJob::read(&next).expect("a cursor");
+        }
+        assert_eq!(sum, [8, 1, 9]);
+        assert!(AwaitedJob::read(&cursor::write(KIND, &["a", "1 x 0 0 0"])).is_err());
+    }
+}

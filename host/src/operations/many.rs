@@ -1,0 +1,77 @@
+//! The counts of work on many tasks, as whoever asked for it is told.
+//!
+//! Not here: the work (`jobs`, `cancel`, `dead`), the wait for it (`awaited`).
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::sample::TaskSample;
+use crate::queue::Redriven;
+use crate::queue::redrive::SAMPLE;
+
+/// The counts of work on many tasks. The names are stable.
+#[derive(Debug, Default, PartialEq, Serialize, ToSchema)]
+pub(crate) struct ManyDone {
+    /// Cancelled, requeued or deleted since the request before; with `dry_run`: would be.
+    pub succeeded: u64,
+    /// Asked for, and not known, not there any more, or ended already; in a drain: taken by a host meanwhile;
+    /// in a requeue: can never run.
+    pub skipped: u64,
+    /// Tasks of their flows that were cancelled with them.
+    pub children: u64,
+    /// So many of the succeeded ones were requeued although their flow is not known any more.
+    pub without_flow: u64,
+    /// How many places were looked at; of tasks that were named, how many names are done.
+    pub examined: u64,
+    /// The cursor with which the next request goes on, or waits on; null when nothing is left.
+    pub next: Option<String>,
+    /// So many milliseconds pass at this rate before anything more is done; null: none.
+    pub wait_ms: Option<u64>,
+    /// The job that does it, which hosts go on with whether somebody waits or not; null: there is none.
+    pub job: Option<String>,
+    /// With `dry_run` and `all`: up to 5 of those that were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Vec<TaskSample>>,
+}
+
+/// How many tasks a job would be on.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct JobCount {
+    pub matched: u64,
+    /// Dead letters that match, and that a requeue would leave: they were sent again, or can never run.
+    pub skipped: u64,
+    /// How many places were looked at.
+    pub examined: u64,
+    /// The cursor with which the count goes on; null when nothing is left.
+    pub next: Option<String>,
+    /// Where a job on exactly these tasks begins.
+    pub begin: String,
+    /// Up to 5 of those that were counted.
+    pub sample: Vec<TaskSample>,
+}
+
+impl JobCount {
+    /// Adds the part that was counted behind this one.
+    pub(crate) fn add(&mut self, part: JobCount) {
+        self.matched += part.matched;
+        self.skipped += part.skipped;
+        self.examined += part.examined;
+        self.next = part.next;
+        self.sample.extend(part.sample);
+        self.sample.truncate(SAMPLE);
+    }
+}
+
+impl From<JobCount> for ManyDone {
+    fn from(JobCount { matched, skipped, examined, next, sample, .. }: JobCount) -> ManyDone {
+        let sample = Some(sample);
+        ManyDone { succeeded: matched, skipped, examined, next, sample, ..ManyDone::default() }
+    }
+}
+
+impl From<Redriven> for ManyDone {
+    fn from(Redriven { succeeded, skipped, without_flow }: Redriven) -> ManyDone {
+        let examined = succeeded + skipped;
+        ManyDone { succeeded, skipped, without_flow, examined, ..ManyDone::default() }
+    }
+}

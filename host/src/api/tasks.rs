@@ -1,6 +1,5 @@
 //! Endpoints: tasks. List, enqueue, show, cancel one, let one run now. Not here: cancel many, drain (`many`).
 
-use std::fmt;
 use std::time::Duration;
 
 use axum::Json;
@@ -9,9 +8,7 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::value::RawValue;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::body::{CountsQuery, TasksQuery, checked_limit, invalid, parse_state};
@@ -22,7 +19,7 @@ use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::units::parse_duration;
 use crate::operations::{
-    self, Cancelled, ListRequest, Retried, TaskGroups, TaskList, TaskView, fields_of_json,
+    self, Cancelled, JsonMembers, ListRequest, Retried, TaskGroups, TaskList, TaskView, fields_of_json,
 };
 use crate::queue::{Enqueued, NewTask};
 use crate::telemetry::TRACEPARENT;
@@ -38,37 +35,12 @@ pub(super) struct NewTaskBody {
     /// The task's fields. A string becomes its text, `{"base64": …}` the bytes; any other value becomes its
     /// JSON text.
     #[schema(value_type = std::collections::HashMap<String, serde_json::Value>)]
-    fields: NewFields,
+    fields: JsonMembers,
     /// Start it only after this time, like `10s` or `1h30m`.
     #[schema(pattern = "^([0-9]+(d|h|m|s|ms))+$")]
     delay: Option<String>,
     /// The idempotency key; the header `Idempotency-Key` says the same.
     key: Option<String>,
-}
-
-/// The members of an object, in their order, each with its source.
-struct NewFields(Vec<(String, Box<RawValue>)>);
-
-impl<'de> Deserialize<'de> for NewFields {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<NewFields, D::Error> {
-        struct FieldsReader;
-        impl<'de> Visitor<'de> for FieldsReader {
-            type Value = NewFields;
-
-            fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
-                to.write_str("an object with the task's fields")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<NewFields, M::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(NewFields(members))
-            }
-        }
-        from.deserialize_map(FieldsReader)
-    }
 }
 
 /// A task that is in the queue.

@@ -8,7 +8,7 @@ use clap::{Args, value_parser};
 use super::context::connect;
 use super::exit::CommandError;
 use super::output::{Out, Paint};
-use super::table::{Column, TextTable};
+use super::table::{Cell, TextTable};
 use super::text;
 use crate::clock::now_ms;
 use crate::config::Config;
@@ -40,25 +40,20 @@ pub(super) async fn run(config: &Config, args: ChangesArgs, out: &mut Out) -> Re
     Ok(())
 }
 
-pub(super) fn table(all: &[ChangeView], now_ms: u64, paint: Paint) -> String {
-    let columns = [
-        Column::figure("WHEN"),
-        Column::name("WHO"),
-        Column::fixed("CHANGE"),
-        Column::name("OF"),
-        Column::name("DETAIL"),
-        Column::name("WHY"),
-    ];
-    let mut table = TextTable::new(&columns, &["DETAIL", "OF", "WHO", "WHY"]);
+fn table(all: &[ChangeView], now_ms: u64, paint: Paint) -> String {
+    let mut table = TextTable::new(&["DETAIL", "OF", "WHO", "WHY"])
+        .figures(["WHEN"])
+        .names(["WHO"])
+        .fixed(["CHANGE"])
+        .names(["OF", "DETAIL", "WHY"]);
     for change in all {
-        let or_none = |text: &str| if text.is_empty() { text::NONE.to_owned() } else { text::escape(text) };
         table.row([
             text::ago(change.at, now_ms).into(),
-            or_none(&change.who).into(),
-            text::escape(&change.what).into(),
-            or_none(change.subject().unwrap_or_default()).into(),
-            or_none(&change.detail).into(),
-            or_none(&change.why).into(),
+            Cell::known(Some(&change.who)),
+            (&change.what).into(),
+            Cell::known(change.subject()),
+            Cell::known(Some(&change.detail)),
+            Cell::known(Some(&change.why)),
         ]);
     }
     table.render(paint)

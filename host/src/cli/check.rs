@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use jiff::tz::TimeZone;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 use super::exit::CommandError;
 use super::files::{self, PluginFile};
@@ -19,7 +20,7 @@ use crate::app;
 use crate::blobs::Blobs;
 use crate::builds::BuildNote;
 use crate::chain::chain;
-use crate::clock;
+use crate::clock::{ms, now_ms};
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
 use crate::operations::ScheduleView;
@@ -63,7 +64,8 @@ struct CheckedPlugin {
     queues: Vec<String>,
     exports: Vec<String>,
     imports: Vec<String>,
-    grants: Grants,
+    #[serde(serialize_with = "grants_json")]
+    grants: config::Plugin,
     /// Whether it imports the interface for HTTP requests.
     makes_requests: bool,
     error: Option<String>,
@@ -77,172 +79,98 @@ enum PluginVerdict {
     Bad,
 }
 
-#[derive(Debug, Serialize)]
-struct Grants {
-    memory: u64,
-    max_output: u64,
-    /// Bytes per second.
-    max_log_rate: u64,
-    /// Names only.
-    config: Vec<String>,
-    /// Where its handlers may send requests.
-    allowed_hosts: Vec<AllowedHostView>,
-    /// The bounds of requests; null where no host is allowed.
-    http: Option<HttpView>,
-    /// Patterns of keys.
-    records: Vec<String>,
-    instance: InstanceView,
+/// Grants as JSON, without the values of settings. Times are milliseconds, sizes are bytes.
+fn grants_json<S: Serializer>(grants: &config::Plugin, to: S) -> Result<S::Ok, S::Error> {
+    let config::Plugin { config, memory, max_output, max_log_rate, allowed_hosts, http, warm, records } =
+        grants;
+    let allowed_host = |entry: &config::AllowedHost| {
+        let private: Vec<String> = entry.private_addresses.iter().map(ToString::to_string).collect();
+        json!({ "host": entry.to_string(), "private_addresses": private })
+    };
+    let http = (!allowed_hosts.is_empty()).then(|| {
+        json!({
+            "connect_timeout_ms": ms(http.connect_timeout),
+            "first_byte_timeout_ms": ms(http.first_byte_timeout),
+            "between_bytes_timeout_ms": ms(http.between_bytes_timeout),
+            "timeout_ms": http.timeout.map(ms),
+            "max_concurrent": http.max_concurrent,
+            "max_connections": http.max_connections,
+            "max_requests": http.max_requests,
+            "max_request_body": http.max_request_body,
+            "max_response_body": http.max_response_body,
+            "keep_alive_ms": ms(http.keep_alive),
+            "ca": http.ca.len(),
+        })
+    });
+    let instance = match warm {
+        Some(warm) => json!({ "warm": warm.idle, "max_tasks": warm.max_tasks }),
+        None => json!("per-task"),
+    };
+    json!({
+        "memory": memory,
+        "max_output": max_output,
+        "max_log_rate": max_log_rate,
+        "config": config.keys().collect::<Vec<_>>(),
+        "allowed_hosts": allowed_hosts.iter().map(allowed_host).collect::<Vec<_>>(),
+        "http": http,
+        "records": records.patterns(),
+        "instance": instance,
+    })
+    .serialize(to)
 }
 
-/// An entry of `allowed_hosts` in its long form.
-#[derive(Debug, Serialize)]
-struct AllowedHostView {
-    host: String,
-    private_addresses: Vec<String>,
+fn grants_text(grants: &config::Plugin) -> String {
+    let config::Plugin { config, memory, max_output, allowed_hosts, warm, records, .. } = grants;
+    let mut lines = vec![format!("memory {}, output {}", text::size(*memory), text::size(*max_output))];
+    lines.push(match warm {
+        None => "an instance per task".to_owned(),
+        Some(warm) => {
+            let tasks = text::plural(warm.max_tasks.into(), "task");
+            format!("{} kept warm, each for {tasks}", text::plural(warm.idle.into(), "instance"))
+        }
+    });
+    let list =
+        |what: &str, names: Vec<String>| (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")));
+    lines.extend(list("records", records.patterns().to_vec()));
+    lines.extend(list("config", config.keys().cloned().collect()));
+    lines.extend(list("requests to", allowed_hosts.iter().map(ToString::to_string).collect()));
+    for entry in allowed_hosts {
+        let private = entry.private_addresses.iter().map(ToString::to_string).collect();
+        lines.extend(list(&format!("  {entry} may resolve to"), private));
+    }
+    if !allowed_hosts.is_empty() {
+        lines.extend(bounds_of_requests(&grants.http).into_iter().map(|line| format!("  {line}")));
+    }
+    lines.join("\n")
 }
 
-/// The bounds of HTTP requests, as in the configuration. Times are milliseconds, sizes are bytes.
-#[derive(Debug, Serialize)]
-struct HttpView {
-    connect_timeout_ms: u64,
-    first_byte_timeout_ms: u64,
-    between_bytes_timeout_ms: u64,
-    /// Null: the request may last until the attempt ends.
-    timeout_ms: Option<u64>,
-    max_concurrent: u32,
-    max_connections: u32,
-    max_requests: u32,
-    max_request_body: u64,
-    max_response_body: u64,
-    /// 0: each request has a connection of its own.
-    keep_alive_ms: u64,
-    /// How many certificates are trusted beside the system's.
-    ca: usize,
-}
-
-/// Whether an instance runs one task or several.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum InstanceView {
-    PerTask,
-    #[serde(untagged)]
-    Warm {
-        warm: u32,
-        max_tasks: u32,
-    },
-}
-
-impl Grants {
-    fn new(plugin: &config::Plugin) -> Grants {
-        let config::Plugin { config, memory, max_output, max_log_rate, allowed_hosts, http, warm, records } =
-            plugin;
-        Grants {
-            memory: *memory,
-            max_output: *max_output,
-            max_log_rate: *max_log_rate,
-            config: config.keys().cloned().collect(),
-            allowed_hosts: allowed_hosts.iter().map(AllowedHostView::new).collect(),
-            http: (!allowed_hosts.is_empty()).then(|| HttpView::new(http)),
-            records: records.patterns().to_vec(),
-            instance: warm.map_or(InstanceView::PerTask, |warm| InstanceView::Warm {
-                warm: warm.idle,
-                max_tasks: warm.max_tasks,
-            }),
-        }
+fn bounds_of_requests(http: &config::Http) -> Vec<String> {
+    let whole = http.timeout.map_or("as long as the attempt".to_owned(), text::took);
+    let kept = match http.keep_alive {
+        Duration::ZERO => "connections are not kept".to_owned(),
+        time => format!("kept for {}", text::took(time)),
+    };
+    let mut lines = vec![
+        format!(
+            "at most {} by one attempt, {} at once; {} at once in this host",
+            http.max_requests, http.max_concurrent, http.max_connections
+        ),
+        format!(
+            "bodies of {} out, {} in",
+            text::size(http.max_request_body),
+            text::size(http.max_response_body)
+        ),
+        format!(
+            "times: connect {}, first byte {}, between bytes {}, all {whole}; {kept}",
+            text::took(http.connect_timeout),
+            text::took(http.first_byte_timeout),
+            text::took(http.between_bytes_timeout)
+        ),
+    ];
+    if !http.ca.is_empty() {
+        lines.push(format!("{} beside the system's", text::plural(http.ca.len() as u64, "certificate")));
     }
-
-    fn render(&self) -> String {
-        let mut lines =
-            vec![format!("memory {}, output {}", text::size(self.memory), text::size(self.max_output))];
-        lines.push(match self.instance {
-            InstanceView::PerTask => "an instance per task".to_owned(),
-            InstanceView::Warm { warm, max_tasks } => {
-                format!(
-                    "{} kept warm, each for {}",
-                    text::plural(warm.into(), "instance"),
-                    text::plural(max_tasks.into(), "task")
-                )
-            }
-        });
-        if !self.records.is_empty() {
-            lines.push(format!("records {}", self.records.join(", ")));
-        }
-        if !self.config.is_empty() {
-            lines.push(format!("config {}", self.config.join(", ")));
-        }
-        if let Some(http) = &self.http {
-            let hosts: Vec<&str> = self.allowed_hosts.iter().map(|entry| entry.host.as_str()).collect();
-            lines.push(format!("requests to {}", hosts.join(", ")));
-            lines.extend(
-                self.allowed_hosts.iter().filter_map(AllowedHostView::render).map(|line| format!("  {line}")),
-            );
-            lines.extend(http.render().into_iter().map(|line| format!("  {line}")));
-        }
-        lines.join("\n")
-    }
-}
-
-impl AllowedHostView {
-    fn new(entry: &config::AllowedHost) -> AllowedHostView {
-        AllowedHostView {
-            host: entry.to_string(),
-            private_addresses: entry.private_addresses.iter().map(ToString::to_string).collect(),
-        }
-    }
-
-    fn render(&self) -> Option<String> {
-        let private = self.private_addresses.join(", ");
-        (!private.is_empty()).then(|| format!("{} may resolve to {private}", self.host))
-    }
-}
-
-impl HttpView {
-    fn new(http: &config::Http) -> HttpView {
-        let ms = |duration: Duration| duration.as_millis().try_into().unwrap_or(u64::MAX);
-        HttpView {
-            connect_timeout_ms: ms(http.connect_timeout),
-            first_byte_timeout_ms: ms(http.first_byte_timeout),
-            between_bytes_timeout_ms: ms(http.between_bytes_timeout),
-            timeout_ms: http.timeout.map(ms),
-            max_concurrent: http.max_concurrent,
-            max_connections: http.max_connections,
-            max_requests: http.max_requests,
-            max_request_body: http.max_request_body,
-            max_response_body: http.max_response_body,
-            keep_alive_ms: ms(http.keep_alive),
-            ca: http.ca.len(),
-        }
-    }
-
-    fn render(&self) -> Vec<String> {
-        let time = |ms| text::took(Duration::from_millis(ms));
-        let whole = self.timeout_ms.map_or("as long as the attempt".to_owned(), time);
-        let kept = match self.keep_alive_ms {
-            0 => "connections are not kept".to_owned(),
-            ms => format!("kept for {}", time(ms)),
-        };
-        let mut lines = vec![
-            format!(
-                "at most {} by one attempt, {} at once; {} at once in this host",
-                self.max_requests, self.max_concurrent, self.max_connections
-            ),
-            format!(
-                "bodies of {} out, {} in",
-                text::size(self.max_request_body),
-                text::size(self.max_response_body)
-            ),
-            format!(
-                "times: connect {}, first byte {}, between bytes {}, all {whole}; {kept}",
-                time(self.connect_timeout_ms),
-                time(self.first_byte_timeout_ms),
-                time(self.between_bytes_timeout_ms)
-            ),
-        ];
-        if self.ca > 0 {
-            lines.push(format!("{} beside the system's", text::plural(self.ca as u64, "certificate")));
-        }
-        lines
-    }
+    lines
 }
 
 pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
@@ -268,7 +196,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
     Blobs::open(&config.blobs)?;
     let plugins: Vec<CheckedPlugin> =
         files::plugin_names(config).iter().map(|name| examine(config, &sandbox, name)).collect();
-    let now_ms = clock::now_ms();
+    let now_ms = now_ms();
     let queue = |queue: &config::QueueRules| CheckedQueue {
         queue: queue.name.clone(),
         stream: queue.stream.clone(),
@@ -301,7 +229,7 @@ impl CheckedPlugin {
     /// Whether it is `http-call`, or a plugin like it, whatever its file is called. Its configuration has a
     /// `url` and a `secret`, and it can tell the host of an outage.
     fn calls_an_application(&self) -> bool {
-        let has = |key: &str| self.grants.config.iter().any(|name| name == key);
+        let has = |key: &str| self.grants.config.contains_key(key);
         let tells = self.imports.iter().any(|import| import.starts_with("tqhost:extensions/outage@"));
         tells && has("url") && has("secret")
     }
@@ -372,7 +300,7 @@ fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> CheckedPlugin {
         queues,
         exports: Vec::new(),
         imports: Vec::new(),
-        grants: Grants::new(&grants),
+        grants,
         makes_requests: false,
         error: None,
     };
@@ -387,7 +315,7 @@ fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> CheckedPlugin {
             });
             let loaded = found
                 .and_then(|()| sandbox.compile(&content.bytes))
-                .and_then(|code| sandbox.load(&code, &grants));
+                .and_then(|code| sandbox.load(&code, &view.grants));
             view.version = Some(content.digest);
             (view.build, view.build_error) = (content.build, content.build_error);
             loaded.err().map(|error| chain(&error))
@@ -448,7 +376,7 @@ fn render_plugin(plugin: &CheckedPlugin, paint: Paint) -> String {
     }
     lines.push(("exports", by_package(&plugin.exports)));
     lines.push(("imports", by_package(&plugin.imports)));
-    lines.push(("grants", plugin.grants.render()));
+    lines.push(("grants", grants_text(&plugin.grants)));
     if plugin.makes_requests && plugin.grants.allowed_hosts.is_empty() {
         lines.push((
             "note",
@@ -565,27 +493,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut queues = files::tests::config(folder.path()).queues;
         let mut plugin = checked(folder.path()).plugins.remove(0);
-        plugin.grants.config = ["secret", "url"].map(str::to_owned).into();
+        plugin.grants.config = ["secret", "url"].map(|key| (key.to_owned(), config::Secret::new(""))).into();
         assert!(hold_notes(&queues, std::slice::from_ref(&plugin)).is_empty(), "it tells of no outage");
         plugin.imports = vec!["tqhost:extensions/outage@0.1.0".into()];
         queues[2].hold = Some(config::HoldRules { after: 5, pause: Duration::from_secs(30) });
         let notes = hold_notes(&queues, std::slice::from_ref(&plugin));
         // The queue `b` has another plugin, and `c` has a hold.
         assert!(matches!(&notes[..], [note] if note.starts_with("queues.a: plugin p calls")), "{notes:?}");
-        plugin.grants.config = vec!["url".into()];
+        plugin.grants.config.remove("secret");
         assert!(hold_notes(&queues, &[plugin]).is_empty(), "a handler that asks a model");
-    }
-
-    #[test]
-    fn a_missing_plugin_says_how_many_queues_wait() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut plugin = checked(folder.path()).plugins.remove(1);
-        for (queues, state) in
-            [(0, "missing"), (1, "missing: its queue waits"), (2, "missing: its queues wait")]
-        {
-            plugin.queues = vec!["a".into(); queues];
-            let text = render_plugin(&plugin, PLAIN);
-            assert!(text.lines().any(|line| line == format!("state   {state}")), "{queues}: {text}");
-        }
     }
 }

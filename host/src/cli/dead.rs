@@ -16,7 +16,7 @@ use super::field_lines::{self, MOST_BYTES};
 use super::filters::check_choice;
 use super::output::{Out, Paint, Tone, sheet};
 use super::progress::{CommandProgress, StepEnd, interrupted};
-use super::table::{Cell, Column, TextTable, shown};
+use super::table::{Cell, TextTable};
 use super::task_file::ExportedTask;
 use super::tasks::titles;
 use super::{import, redrive, text, value};
@@ -181,20 +181,22 @@ async fn count(
 }
 
 /// `titles` has the titles of the columns that the queue adds.
-pub(super) fn table(letters: &[DeadView], titles: &[String], now_ms: u64, paint: Paint) -> String {
-    let mut columns = vec![Column::id("ID"), Column::text("REASON")];
-    columns.extend(titles.iter().map(|title| Column::text(title)));
-    columns.extend([Column::figure("ATTEMPTS"), Column::figure("DIED"), Column::text("ERROR")]);
-    let mut table = TextTable::new(&columns, &["ATTEMPTS", "DIED"]);
+fn table(letters: &[DeadView], titles: &[String], now_ms: u64, paint: Paint) -> String {
+    let mut table = TextTable::new(&["ATTEMPTS", "DIED"])
+        .id("ID")
+        .texts(["REASON"])
+        .texts(titles)
+        .figures(["ATTEMPTS", "DIED"])
+        .texts(["ERROR"]);
     for letter in letters {
-        let first =
-            [text::escape(&letter.id).into(), Cell::tone(text::escape(&letter.reason), Tone::Warning)];
+        let first = [(&letter.id).into(), Cell::tone(&letter.reason, Tone::Warning)];
         let last = [
             letter.attempts.into(),
             text::died(letter.failed_at, now_ms).into(),
             text::cut(&text::escape(&letter.error), ERROR_WIDTH).into(),
         ];
-        table.row(first.into_iter().chain(shown(&letter.columns)).chain(last));
+        let columns = letter.columns.iter().map(|column| Cell::known(column.as_ref()));
+        table.row(first.into_iter().chain(columns).chain(last));
     }
     table.render(paint)
 }

@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd};
-use super::table::{Cell, Column, TextTable};
+use super::table::{Cell, TextTable};
 use super::text;
 use crate::clock;
 use crate::operations::{TaskGroup, TaskGrouping, TaskGroups};
@@ -76,48 +76,42 @@ fn footer(name: &str, noun: &str, groups: &TaskGroups) -> String {
     footer
 }
 
-pub(super) fn table(groups: &TaskGroups, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
+fn table(groups: &TaskGroups, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
     // All groups are told apart by the same properties, or by the value of a field that some may not have.
     let has = |is_there: fn(&TaskGroup) -> bool| groups.groups.first().is_some_and(is_there);
-    let by_value = has(|group| {
-        let TaskGroup { reason, version, error, .. } = group;
-        [reason, version, error].iter().all(|it| it.is_none()) && group.hour.is_none()
-    });
-    let mut columns: Vec<Column> = [
-        (has(|group| group.reason.is_some()), Column::text("REASON")),
-        (has(|group| group.version.is_some()), Column::name("VERSION")),
-        (has(|group| group.hour.is_some()), Column::fixed("HOUR")),
-        (by_value, Column::text("VALUE")),
-    ]
-    .into_iter()
-    .filter_map(|(is_there, column)| is_there.then_some(column))
-    .collect();
-    columns.extend(["COUNT", "OLDEST", "NEWEST"].map(Column::figure));
-    columns.push(Column::id("EXAMPLE"));
-    columns.extend(has(|group| group.error.is_some()).then_some(Column::text("ERROR")));
-    let mut table = TextTable::new(&columns, &["OLDEST", "EXAMPLE", "NEWEST"]);
+    let [by_reason, by_version, by_hour, by_error] = [
+        has(|group| group.reason.is_some()),
+        has(|group| group.version.is_some()),
+        has(|group| group.hour.is_some()),
+        has(|group| group.error.is_some()),
+    ];
+    let by_value = !(by_reason || by_version || by_hour || by_error);
+    let mut table = TextTable::new(&["OLDEST", "EXAMPLE", "NEWEST"])
+        .texts(by_reason.then_some("REASON"))
+        .names(by_version.then_some("VERSION"))
+        .fixed(by_hour.then_some("HOUR"))
+        .texts(by_value.then_some("VALUE"))
+        .figures(["COUNT", "OLDEST", "NEWEST"])
+        .id("EXAMPLE")
+        .texts(by_error.then_some("ERROR"));
     for group in &groups.groups {
         let TaskGroup { reason, version, error, hour, value, count, oldest_at, newest_at, example } = group;
-        let name = |name: &Option<String>| {
-            name.as_deref()
-                .map(|name| if name.is_empty() { text::NONE.to_owned() } else { text::escape(name) })
-        };
-        let mut cells: Vec<Cell> =
-            name(reason).map(|reason| Cell::tone(reason, Tone::Warning)).into_iter().collect();
-        cells.extend(name(version).map(Cell::from));
-        cells.extend(hour.map(|hour| Cell::from(text::local(hour, zone, "%Y-%m-%d %H:%M"))));
-        if by_value {
-            let shown =
-                |value: &String| if value.is_empty() { "\"\"".to_owned() } else { text::escape(value) };
-            cells.push(value.as_ref().map_or_else(|| text::NONE.to_owned(), shown).into());
-        }
-        cells.push((*count).into());
-        cells.extend([*oldest_at, *newest_at].map(|ms| Cell::from(text::died(ms, now_ms))));
-        cells.push(text::escape(example).into());
-        cells.extend(error.as_deref().map(|error| {
-            Cell::from(if error.is_empty() { text::NONE.to_owned() } else { text::escape(error) })
-        }));
-        table.row(cells);
+        let shown = |value: &String| if value.is_empty() { "\"\"".to_owned() } else { value.clone() };
+        let reason = reason.as_deref().filter(|reason| !reason.is_empty()).unwrap_or(text::NONE);
+        let hour = hour.map(|hour| text::local(hour, zone, "%Y-%m-%d %H:%M"));
+        let [oldest, newest] = [*oldest_at, *newest_at].map(|ms| text::died(ms, now_ms).into());
+        let cells = [
+            (by_reason, Cell::tone(reason, Tone::Warning)),
+            (by_version, Cell::known(version.as_ref())),
+            (by_hour, Cell::known(hour)),
+            (by_value, Cell::known(value.as_ref().map(shown))),
+            (true, count.into()),
+            (true, oldest),
+            (true, newest),
+            (true, example.into()),
+            (by_error, Cell::known(error.as_ref())),
+        ];
+        table.row(cells.into_iter().filter_map(|(is_there, cell)| is_there.then_some(cell)));
     }
     table.render(paint)
 }

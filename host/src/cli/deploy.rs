@@ -26,7 +26,7 @@ use super::exit::CommandError;
 use super::files::{self, FileContent};
 use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd, interrupted};
-use super::table::{Cell, Column, TextTable};
+use super::table::{Cell, TextTable};
 use super::text::{self, plural};
 use crate::builds::{BuildNote, Builds};
 use crate::config::Config;
@@ -407,11 +407,8 @@ fn render(view: &DeployView, back: &PutBack, has_hosts: bool, wait: Duration, ou
     parts.join("\n")
 }
 
-pub(super) fn render_verdicts(hosts: &[HostVerdict], paint: Paint) -> String {
-    let mut table = TextTable::new(
-        &[Column::name("HOST"), Column::fixed("VERDICT"), Column::text("WHY")],
-        &["WHY", "HOST"],
-    );
+fn render_verdicts(hosts: &[HostVerdict], paint: Paint) -> String {
+    let mut table = TextTable::new(&["WHY", "HOST"]).names(["HOST"]).fixed(["VERDICT"]).texts(["WHY"]);
     for HostVerdict { host, state, on_probation, why } in hosts {
         let (word, tone) = match (state, on_probation) {
             (Taken::Active, true) => ("taken, on probation", Tone::Good),
@@ -420,8 +417,7 @@ pub(super) fn render_verdicts(hosts: &[HostVerdict], paint: Paint) -> String {
             (Taken::Quarantined, _) => ("quarantined", Tone::Bad),
             (Taken::NoAnswer, _) => ("no answer", Tone::Warning),
         };
-        let why = why.as_deref().map_or_else(|| text::NONE.to_owned(), text::escape);
-        table.row([text::escape(host).into(), Cell::tone(word, tone), why.into()]);
+        table.row([host.into(), Cell::tone(word, tone), Cell::known(why.as_ref())]);
     }
     table.render(paint)
 }

@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 use super::context::{NamedQueues, QueueEnd, each_queue};
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone};
-use super::table::{Column, TextTable};
+use super::table::TextTable;
 use super::text;
 use crate::config::Config;
 use crate::doctor::{self, DoctorReport, FaultKind, Finding, Warning};
@@ -102,20 +102,11 @@ pub(super) async fn run(config: &Config, args: DoctorArgs, out: &mut Out) -> Res
 }
 
 /// How many tasks are in each place.
-pub(super) fn places(queue: &str, report: &DoctorReport, paint: Paint) -> String {
+fn places(queue: &str, report: &DoctorReport, paint: Paint) -> String {
     let census = &report.census;
-    let mut places = TextTable::new(
-        &[
-            Column::name("QUEUE"),
-            Column::figure("QUEUED"),
-            Column::figure("RUNNING"),
-            Column::figure("DELAYED"),
-            Column::figure("HELD"),
-            Column::figure("DEAD"),
-            Column::figure("ENDED"),
-        ],
-        &["ENDED", "HELD", "DELAYED", "RUNNING", "QUEUED", "DEAD"],
-    );
+    let mut places = TextTable::new(&["ENDED", "HELD", "DELAYED", "RUNNING", "QUEUED", "DEAD"])
+        .names(["QUEUE"])
+        .figures(["QUEUED", "RUNNING", "DELAYED", "HELD", "DEAD", "ENDED"]);
     places.row([
         queue.into(),
         census.queued.into(),

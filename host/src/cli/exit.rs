@@ -149,17 +149,7 @@ impl From<OperationError> for CommandError {
             }
             OperationError::Redis(error) => error.into(),
             OperationError::Stopped { cause: Some(cause), .. } => (*cause).into(),
-            OperationError::UnknownTask(_)
-            | OperationError::HasEnded(_)
-            | OperationError::NotDelayed(_)
-            | OperationError::NoEvents(_)
-            | OperationError::UnknownPlugin(_)
-            | OperationError::UnknownJob(_)
-            | OperationError::UnknownIncident(_)
-            | OperationError::Stopped { cause: None, .. }
-            | OperationError::JobFailed { .. }
-            | OperationError::NotRunning(_)
-            | OperationError::OutOfReach(_) => CommandError::Failed(error.into()),
+            error => CommandError::Failed(error.into()),
         }
     }
 }
@@ -168,10 +158,7 @@ impl From<Unusable> for CommandError {
     fn from(error: Unusable) -> Self {
         match error {
             Unusable::Redis(error) => error.into(),
-            Unusable::TooOld { .. }
-            | Unusable::Cluster { .. }
-            | Unusable::NoCluster { .. }
-            | Unusable::Sentinel { .. } => CommandError::Failed(error.into()),
+            error => CommandError::Failed(error.into()),
         }
     }
 }

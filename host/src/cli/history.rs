@@ -13,7 +13,7 @@ use strum::VariantNames as _;
 use super::context::open;
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone};
-use super::table::{Cell, Column, TextTable};
+use super::table::{Cell, TextTable};
 use super::text;
 use crate::config::Config;
 use crate::operations::history::{HistoryView, SpanView, in_range};
@@ -50,22 +50,12 @@ fn has_counts(counted: &SpanView) -> bool {
 }
 
 /// The steps from the first one in which something was counted, and all of them together.
-pub(super) fn table(view: &HistoryView, zone: &TimeZone, paint: Paint) -> String {
-    let mut table = TextTable::new(
-        &[
-            Column::fixed("TIME"),
-            Column::figure("COMPLETED"),
-            Column::figure("FAILED"),
-            Column::figure("ERRORS"),
-            Column::figure("WAIT P50"),
-            Column::figure("WAIT P95"),
-            Column::figure("WAIT P99"),
-            Column::figure("RUN P50"),
-            Column::figure("RUN P95"),
-            Column::figure("RUN P99"),
-        ],
-        &["WAIT P50", "RUN P50", "WAIT P99", "RUN P99", "WAIT P95", "RUN P95", "ERRORS", "FAILED"],
-    );
+fn table(view: &HistoryView, zone: &TimeZone, paint: Paint) -> String {
+    let spare = &["WAIT P50", "RUN P50", "WAIT P99", "RUN P99", "WAIT P95", "RUN P95", "ERRORS", "FAILED"];
+    let mut table = TextTable::new(spare)
+        .fixed(["TIME"])
+        .figures(["COMPLETED", "FAILED", "ERRORS"])
+        .figures(["WAIT P50", "WAIT P95", "WAIT P99", "RUN P50", "RUN P95", "RUN P99"]);
     let form = if view.step_ms > MINUTE_MS { "%m-%d %H:%M" } else { "%H:%M" };
     for step in view.minutes.iter().skip_while(|step| !has_counts(&step.counted)) {
         table.row(row(text::local(step.from_ms, zone, form), &step.counted));
@@ -76,25 +66,14 @@ pub(super) fn table(view: &HistoryView, zone: &TimeZone, paint: Paint) -> String
 
 fn row(time: String, counted: &SpanView) -> Vec<Cell> {
     let tone = if counted.failed > 0 { Tone::Bad } else { Tone::Plain };
-    let errors = counted.error_rate.map_or_else(none, |rate| format!("{:.1}%", rate * 100.0));
-    let mut cells: Vec<Cell> = vec![
-        time.into(),
-        counted.completed.into(),
-        Cell::tone(counted.failed.to_string(), tone),
-        errors.into(),
-    ];
+    let errors = counted.error_rate.map(|rate| format!("{:.1}%", rate * 100.0));
+    let mut cells = vec![time.into(), counted.completed.into(), Cell::tone(counted.failed.to_string(), tone)];
+    cells.push(Cell::known(errors));
     for times in [&counted.waiting, &counted.running] {
-        let shown = match times {
-            Some(times) => [times.p50_ms, times.p95_ms, times.p99_ms].map(short_time),
-            None => [none(), none(), none()],
-        };
-        cells.extend(shown.map(Cell::from));
+        let times = times.as_ref().map(|times| [times.p50_ms, times.p95_ms, times.p99_ms].map(short_time));
+        cells.extend((0..3).map(|at| Cell::known(times.as_ref().map(|times| &times[at]))));
     }
     cells
-}
-
-fn none() -> String {
-    text::NONE.to_owned()
 }
 
 /// Tenths of a millisecond count where a task takes a few of them.

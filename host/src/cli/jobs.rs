@@ -14,7 +14,7 @@ use super::control::operator;
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone, sheet};
 use super::progress::{CommandProgress, StepEnd, interrupted};
-use super::table::{Cell, Column, TextTable};
+use super::table::{Cell, TextTable};
 use super::text;
 use crate::clock::now_ms;
 use crate::config::Config;
@@ -82,19 +82,12 @@ pub(super) async fn run(config: &Config, args: JobsArgs, out: &mut Out) -> Resul
 }
 
 pub(super) fn table(all: &[BulkJob], now_ms: u64, paint: Paint) -> String {
-    let columns = [
-        Column::id("JOB"),
-        Column::name("QUEUE"),
-        Column::fixed("WORK"),
-        Column::fixed("STATE"),
-        Column::figure("DONE"),
-        Column::figure("SKIPPED"),
-        Column::figure("PART"),
-        Column::figure("LEFT"),
-        Column::figure("BEGAN"),
-        Column::name("WHO"),
-    ];
-    let mut table = TextTable::new(&columns, &["SKIPPED", "WHO", "LEFT", "BEGAN", "PART"]);
+    let mut table = TextTable::new(&["SKIPPED", "WHO", "LEFT", "BEGAN", "PART"])
+        .id("JOB")
+        .names(["QUEUE"])
+        .fixed(["WORK", "STATE"])
+        .figures(["DONE", "SKIPPED", "PART", "LEFT", "BEGAN"])
+        .names(["WHO"]);
     for job in all {
         let (work, state): (&str, &str) = (job.deed.into(), job.state.into());
         table.row([

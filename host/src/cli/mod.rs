@@ -55,8 +55,6 @@ mod refused;
 mod schedule;
 mod shell;
 mod table;
-#[cfg(test)]
-mod table_tests;
 mod task_file;
 mod templates;
 mod text;
@@ -66,14 +64,14 @@ mod watch;
 
 use std::env;
 use std::ffi::OsString;
+use std::path::Path;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
-use tokio::runtime::Runtime;
-
 use crate::config::Config;
+use crate::logging::LogFormat;
 use crate::sandbox::{self, Cores};
 use crate::shutdown::FirstProcess;
 use args::{Cli, Command, RunArgs};
@@ -119,144 +117,118 @@ fn named_queue(matches: &ArgMatches) -> Option<&String> {
 
 fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result<(), CommandError> {
     let Cli { config, json, run: args, command } = cli;
-    let host = match command {
-        None | Some(Command::Run(_)) => Some(HostProcess::begin(first)?),
-        _ => {
-            first.map_or(Ok(()), FirstProcess::end_with_signals).context("cannot listen to signals")?;
-            None
-        }
-    };
-    // The commands for authors of handlers need no configuration.
-    match command {
-        Some(Command::New(args)) => {
-            let mut out = Out::new(json);
-            let done = new::run(&args, &mut out);
-            return finish(done, out);
-        }
-        Some(Command::Token) => {
-            let mut out = Out::new(json);
-            token::run(&mut out);
-            return finish(Ok(()), out);
-        }
-        Some(Command::Completions { shell }) => {
-            let mut out = Out::new(json);
-            let done = shell::completions(shell, &mut out);
-            return finish(done, out);
-        }
-        Some(Command::Complete { words }) => {
-            let runtime = commands_runtime()?;
-            let mut out = Out::new(json);
-            runtime.block_on(complete::names(&words)).iter().for_each(|name| out.line(name));
-            runtime.shutdown_background();
-            return finish(Ok(()), out);
-        }
-        Some(Command::Man(args)) => {
-            let mut out = Out::new(json);
-            let done = shell::man(&args, &mut out);
-            return finish(done, out);
-        }
-        Some(Command::Try(args)) => {
-            let runtime = commands_runtime()?;
-            let mut out = Out::new(json);
-            let done = runtime.block_on(trial::run(config.as_deref(), args, &mut out));
-            // A compilation that is under way ends with the process.
-            runtime.shutdown_background();
-            return finish(done, out);
-        }
-        Some(Command::Compile { reservation, host, behind, keeps_functions }) => {
-            return Ok(sandbox::serve_compiler(
-                reservation,
-                if behind { Cores::Half } else { Cores::All },
-                host,
-                keeps_functions,
-            )?);
-        }
-        _ => {}
-    }
-    let config = context::config_file(config.as_deref())?;
-    // Commands that run no handlers load the configuration without the handlers' secrets, which the user may
-    // not have.
-    let runs_handlers = matches!(command, None | Some(Command::Run(_) | Command::Check { acl: false }));
-    // The other commands look at what hosts do, and these go on with the last good configuration.
-    let is_about_the_file = runs_handlers || matches!(command, Some(Command::Check { .. }));
-    let load = if runs_handlers { Config::load } else { Config::load_for_commands };
-    let last_good = || (!is_about_the_file).then(|| Config::last_good(&config)).flatten();
-    let config = match load(&config) {
-        Ok(good) => good,
-        Err(errors) => {
-            let (good, copy) = last_good().ok_or_else(|| CommandError::Config(errors.to_string()))?;
-            note(&format!(
-                "tqhost: {} is broken (`tqhost check` says where); \
-                 used instead: the last configuration that a host accepted ({})",
-                good.path.display(),
-                copy.display()
-            ));
-            good
-        }
-    };
+    let named = config.as_deref();
     let command = match command {
-        None | Some(Command::Run(_)) => {
-            let log_format = match command {
-                Some(Command::Run(RunArgs { log_format })) => log_format.or(args.log_format),
-                _ => args.log_format,
-            };
-            return host.map_or(Ok(()), |host| host.run(config, log_format.unwrap_or_default()));
+        None => return run_host(named, args.log_format, first),
+        Some(Command::Run(RunArgs { log_format })) => {
+            return run_host(named, log_format.or(args.log_format), first);
         }
         Some(command) => command,
     };
-    let runtime = commands_runtime()?;
+    first.map_or(Ok(()), FirstProcess::end_with_signals).context("cannot listen to signals")?;
+    if let Command::Compile { reservation, host, behind, keeps_functions } = command {
+        let cores = if behind { Cores::Half } else { Cores::All };
+        return Ok(sandbox::serve_compiler(reservation, cores, host, keeps_functions)?);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the runtime")?;
     let mut out = Out::new(json);
-    let done = runtime.block_on(async {
-        let done = match command {
-            // These returned above.
-            Command::Run(_)
-            | Command::New(_)
-            | Command::Try(_)
-            | Command::Token
-            | Command::Completions { .. }
-            | Command::Complete { .. }
-            | Command::Man(_)
-            | Command::Compile { .. } => Ok(()),
-            Command::Check { acl: true } => acl::run(&config, &mut out),
-            Command::Check { acl: false } => check::run(&config, &mut out),
-            Command::Enqueue(args) => enqueue::run(&config, args, &mut out).await,
-            Command::Status(args) => status::run(&config, args, &mut out).await,
-            Command::Tasks(args) => tasks::run(&config, args, &mut out).await,
-            Command::Cancel(args) => cancel::run(&config, args, &mut out).await,
-            Command::Retry(args) => retry::run(&config, args, &mut out).await,
-            Command::Drain(args) => drain::run(&config, args, &mut out).await,
-            Command::Pause(args) => control::pause(&config, args, &mut out).await,
-            Command::Resume(args) => control::resume(&config, args, &mut out).await,
-            Command::Limit(args) => limit::run(&config, args, &mut out).await,
-            Command::Queues(args) => queues::run(&config, args, &mut out).await,
-            Command::Doctor(args) => doctor::run(&config, args, &mut out).await,
-            Command::Adopt(args) => adopt::run(&config, args, &mut out).await,
-            Command::Dead(command) => dead::run(&config, command, &mut out).await,
-            Command::Changes(args) => changes::run(&config, args, &mut out).await,
-            Command::Jobs(args) => jobs::run(&config, args, &mut out).await,
-            Command::Deploy(args) => deploy::run(&config, args, &mut out).await,
-            Command::Rollback(args) => control::roll_back(&config, args, &mut out).await,
-            Command::Lift(args) => control::lift(&config, args, &mut out).await,
-            Command::Reload(args) => control::reload(&config, args, &mut out).await,
-            Command::Plugins { plugin } => plugins::run(&config, plugin.as_deref(), &mut out).await,
-        };
-        match done {
-            Err(failure) => Err(context::explain(failure, &config, queue).await),
-            done => done,
+    let done = match command {
+        // The commands for authors of handlers and for shells need no configuration.
+        Command::New(args) => new::run(&args, &mut out),
+        Command::Token => {
+            token::run(&mut out);
+            Ok(())
         }
-    });
-    // A question that Ctrl-C has ended still reads from the terminal: that ends with the process.
+        Command::Completions { shell } => shell::completions(shell, &mut out),
+        Command::Complete { words } => {
+            runtime.block_on(complete::names(&words)).iter().for_each(|name| out.line(name));
+            Ok(())
+        }
+        Command::Man(args) => shell::man(&args, &mut out),
+        Command::Try(args) => runtime.block_on(trial::run(named, args, &mut out)),
+        command => {
+            let config = loaded(&context::config_file(named)?, &command)?;
+            runtime.block_on(async {
+                match perform(command, &config, &mut out).await {
+                    Err(failure) => Err(context::explain(failure, &config, queue).await),
+                    done => done,
+                }
+            })
+        }
+    };
+    // A question that Ctrl-C has ended still reads from the terminal, and a trial may still compile: that ends
+    // with the process.
     runtime.shutdown_background();
-    finish(done, out)
-}
-
-fn commands_runtime() -> Result<Runtime, CommandError> {
-    Ok(tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?)
-}
-
-fn finish(done: Result<(), CommandError>, out: Out) -> Result<(), CommandError> {
     done.and(out.finish().context("cannot write to stdout").map_err(CommandError::from))
+}
+
+fn run_host(
+    named: Option<&Path>,
+    log_format: Option<LogFormat>,
+    first: Option<FirstProcess>,
+) -> Result<(), CommandError> {
+    let host = HostProcess::begin(first)?;
+    let config = Config::load(&context::config_file(named)?);
+    let config = config.map_err(|errors| CommandError::Config(errors.to_string()))?;
+    host.run(config, log_format.unwrap_or_default())
+}
+
+/// The configuration for a command. Commands that run no handlers do without the handlers' secrets, which the
+/// user may not have. Those that look at what hosts do use the last good configuration, as hosts do.
+fn loaded(path: &Path, command: &Command) -> Result<Config, CommandError> {
+    let is_about_the_file = matches!(command, Command::Check { .. });
+    let config = match command {
+        Command::Check { acl: false } => Config::load(path),
+        _ => Config::load_for_commands(path),
+    };
+    let errors = match config {
+        Ok(good) => return Ok(good),
+        Err(errors) => errors,
+    };
+    let last_good = (!is_about_the_file).then(|| Config::last_good(path)).flatten();
+    let (good, copy) = last_good.ok_or_else(|| CommandError::Config(errors.to_string()))?;
+    note(&format!(
+        "tqhost: {} is broken (`tqhost check` says where); used instead: the last configuration that a host \
+         accepted ({})",
+        good.path.display(),
+        copy.display()
+    ));
+    Ok(good)
+}
+
+async fn perform(command: Command, config: &Config, out: &mut Out) -> Result<(), CommandError> {
+    match command {
+        Command::Check { acl: true } => acl::run(config, out),
+        Command::Check { acl: false } => check::run(config, out),
+        Command::Enqueue(args) => enqueue::run(config, args, out).await,
+        Command::Status(args) => status::run(config, args, out).await,
+        Command::Tasks(args) => tasks::run(config, args, out).await,
+        Command::Cancel(args) => cancel::run(config, args, out).await,
+        Command::Retry(args) => retry::run(config, args, out).await,
+        Command::Drain(args) => drain::run(config, args, out).await,
+        Command::Pause(args) => control::pause(config, args, out).await,
+        Command::Resume(args) => control::resume(config, args, out).await,
+        Command::Limit(args) => limit::run(config, args, out).await,
+        Command::Queues(args) => queues::run(config, args, out).await,
+        Command::Doctor(args) => doctor::run(config, args, out).await,
+        Command::Adopt(args) => adopt::run(config, args, out).await,
+        Command::Dead(command) => dead::run(config, command, out).await,
+        Command::Changes(args) => changes::run(config, args, out).await,
+        Command::Jobs(args) => jobs::run(config, args, out).await,
+        Command::Deploy(args) => deploy::run(config, args, out).await,
+        Command::Rollback(args) => control::roll_back(config, args, out).await,
+        Command::Lift(args) => control::lift(config, args, out).await,
+        Command::Reload(args) => control::reload(config, args, out).await,
+        Command::Plugins { plugin } => plugins::run(config, plugin.as_deref(), out).await,
+        // The others need no configuration.
+        Command::Run(_)
+        | Command::New(_)
+        | Command::Try(_)
+        | Command::Token
+        | Command::Completions { .. }
+        | Command::Complete { .. }
+        | Command::Man(_)
+        | Command::Compile { .. } => Ok(()),
+    }
 }

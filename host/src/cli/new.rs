@@ -14,7 +14,7 @@ use serde_json::json;
 use super::args::NewArgs;
 use super::exit::CommandError;
 use super::output::Out;
-use super::templates::{self, ProjectFile};
+use super::templates::{self, LanguageWords, ProjectFile};
 use crate::config::check_name;
 
 pub(super) fn run(args: &NewArgs, out: &mut Out) -> Result<(), CommandError> {
@@ -38,13 +38,11 @@ pub(super) fn run(args: &NewArgs, out: &mut Out) -> Result<(), CommandError> {
         let _ = fs::remove_dir_all(folder);
         return Err(anyhow::Error::new(error).context(format!("cannot write the files of {name}")).into());
     }
+    let LanguageWords { language, needs, .. } = templates::words(args.lang);
     if out.json {
         let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
-        let language = templates::language(args.lang);
         out.json(&json!({ "folder": name, "language": language, "build": "make", "files": paths }));
     } else {
-        let language = templates::language(args.lang);
-        let needs = templates::needs(args.lang);
         out.line(format!(
             "{name} is a handler in {language}; it needs {needs}. Next:\n  cd {name}\n  make test\n\
              Its README.md tells the rest."

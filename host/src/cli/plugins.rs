@@ -12,7 +12,7 @@ use super::context::{connect, is_embedded_down};
 use super::exit::CommandError;
 use super::files;
 use super::output::{Out, Paint, Tone};
-use super::table::{Cell, Column, TextTable};
+use super::table::{Cell, TextTable};
 use super::text;
 use crate::builds::{BuildNote, short};
 use crate::clock;
@@ -34,14 +34,14 @@ struct PluginsView {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct FileView {
-    pub plugin: String,
-    pub file: String,
-    pub bytes: Option<u64>,
-    pub version: Option<String>,
+struct FileView {
+    plugin: String,
+    file: String,
+    bytes: Option<u64>,
+    version: Option<String>,
     #[serde(flatten)]
-    pub build: BuildNote,
-    pub error: Option<String>,
+    build: BuildNote,
+    error: Option<String>,
 }
 
 pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
@@ -110,25 +110,16 @@ fn file(config: &Config, name: &str) -> FileView {
     view
 }
 
-pub(super) fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
+fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     if rows.is_empty() {
         return "The running hosts have no plugins.".into();
     }
-    let mut table = TextTable::new(
-        &[
-            Column::name("PLUGIN"),
-            Column::name("HOST"),
-            Column::fixed("STATE"),
-            Column::name("VERSION"),
-            Column::figure("LOADED"),
-            Column::figure("COMPILED"),
-            Column::figure("ATTEMPTS"),
-            Column::figure("FAILURES"),
-            Column::figure("PEAK MEMORY"),
-        ],
-        &["COMPILED", "PEAK MEMORY", "LOADED", "ATTEMPTS", "FAILURES", "HOST"],
-    );
-    let none = || text::NONE.to_owned();
+    let spare = &["COMPILED", "PEAK MEMORY", "LOADED", "ATTEMPTS", "FAILURES", "HOST"];
+    let mut table = TextTable::new(spare)
+        .names(["PLUGIN", "HOST"])
+        .fixed(["STATE"])
+        .names(["VERSION"])
+        .figures(["LOADED", "COMPILED", "ATTEMPTS", "FAILURES", "PEAK MEMORY"]);
     let (mut errors, mut notes) = (Vec::new(), Vec::new());
     for PluginView { host, build, plugin } in rows {
         let tone = match plugin.state.as_str() {
@@ -136,23 +127,19 @@ pub(super) fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
             "missing" => Tone::Warning,
             _ => Tone::Bad,
         };
-        let mut version =
-            plugin.version.as_deref().map_or_else(none, |version| text::escape(&build.words(version)));
-        if plugin.on_probation {
-            version.push_str(" (on probation)");
-        }
-        let compiled = match (plugin.from_cache, plugin.compile_ms) {
-            (true, _) => "cached".to_owned(),
-            (false, Some(ms)) => text::took(Duration::from_millis(ms)),
-            (false, None) => none(),
+        let trial = if plugin.on_probation { " (on probation)" } else { "" };
+        let version = plugin.version.as_deref().map(|version| build.words(version) + trial);
+        let compiled = match plugin.from_cache {
+            true => Some("cached".to_owned()),
+            false => plugin.compile_ms.map(|ms| text::took(Duration::from_millis(ms))),
         };
         table.row([
-            text::escape(&plugin.name).into(),
-            text::escape(host).into(),
-            Cell::tone(text::escape(&plugin.state), tone),
-            version.into(),
-            plugin.loaded_at.map_or_else(none, |at| text::ago(at, now_ms)).into(),
-            compiled.into(),
+            (&plugin.name).into(),
+            host.into(),
+            Cell::tone(&plugin.state, tone),
+            Cell::known(version),
+            Cell::known(plugin.loaded_at.map(|at| text::ago(at, now_ms))),
+            Cell::known(compiled),
             plugin.attempts.into(),
             plugin.failures.into(),
             text::size(plugin.peak_memory).into(),
@@ -183,22 +170,13 @@ pub(super) fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
 
 /// The ends of attempts, by version. FAILED are those that the sandbox ended, OTHERS found a service down or
 /// were deferred.
-pub(super) fn render_versions(versions: &[VersionView], paint: Paint) -> String {
-    let mut table = TextTable::new(
-        &[
-            Column::name("VERSION"),
-            Column::figure("ATTEMPTS"),
-            Column::figure("COMPLETED"),
-            Column::figure("RETRIED"),
-            Column::figure("REJECTED"),
-            Column::figure("FAILED"),
-            Column::figure("OTHERS"),
-        ],
-        &["OTHERS", "RETRIED", "REJECTED", "COMPLETED", "ATTEMPTS", "FAILED"],
-    );
+fn render_versions(versions: &[VersionView], paint: Paint) -> String {
+    let mut table = TextTable::new(&["OTHERS", "RETRIED", "REJECTED", "COMPLETED", "ATTEMPTS", "FAILED"])
+        .names(["VERSION"])
+        .figures(["ATTEMPTS", "COMPLETED", "RETRIED", "REJECTED", "FAILED", "OTHERS"]);
     for of in versions {
         table.row([
-            text::escape(&of.words()).into(),
+            of.words().into(),
             of.attempts.into(),
             of.completed.into(),
             of.retried.into(),
@@ -211,26 +189,20 @@ pub(super) fn render_versions(versions: &[VersionView], paint: Paint) -> String 
 }
 
 /// The changes of a plugin's versions, newest first.
-pub(super) fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
-    let mut table = TextTable::new(
-        &[
-            Column::figure("WHEN"),
-            Column::name("HOST"),
-            Column::text("CHANGE"),
-            Column::name("VERSION"),
-            Column::figure("TOOK"),
-            Column::text("REASON"),
-        ],
-        &["TOOK", "HOST", "WHEN"],
-    );
-    let none = || text::NONE.to_owned();
+fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
+    let mut table = TextTable::new(&["TOOK", "HOST", "WHEN"])
+        .figures(["WHEN"])
+        .names(["HOST"])
+        .texts(["CHANGE"])
+        .names(["VERSION"])
+        .figures(["TOOK"])
+        .texts(["REASON"]);
     let mut changes: Vec<_> = rows
         .iter()
         .flat_map(|row| row.plugin.history.iter().rev().map(move |change| (row, change)))
         .collect();
     changes.sort_by_key(|(_, change)| std::cmp::Reverse(change.at));
     for (PluginView { host, plugin, .. }, change) in changes {
-        let version = |version: &String| text::escape(&plugin.builds.words(version));
         let tone = match change.what.as_str() {
             "failed" | "self-check-failed" | "rolled-back" | "quarantined" => Tone::Bad,
             "removed" => Tone::Warning,
@@ -238,28 +210,25 @@ pub(super) fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> 
         };
         table.row([
             text::ago(change.at, now_ms).into(),
-            text::escape(host).into(),
-            Cell::tone(text::escape(&change.what), tone),
-            change.version.as_ref().map_or_else(none, version).into(),
-            change.took_ms.map_or_else(none, |ms| text::took(Duration::from_millis(ms))).into(),
-            change.reason.as_deref().map_or_else(none, text::escape).into(),
+            host.into(),
+            Cell::tone(&change.what, tone),
+            Cell::known(change.version.as_ref().map(|version| plugin.builds.words(version))),
+            Cell::known(change.took_ms.map(|ms| text::took(Duration::from_millis(ms)))),
+            Cell::known(change.reason.as_ref()),
         ]);
     }
     table.render(paint)
 }
 
-pub(super) fn render_files(files: &[FileView], paint: Paint) -> String {
-    let mut table = TextTable::new(
-        &[Column::name("PLUGIN"), Column::name("FILE"), Column::figure("SIZE"), Column::text("VERSION")],
-        &["SIZE"],
-    );
+fn render_files(files: &[FileView], paint: Paint) -> String {
+    let mut table = TextTable::new(&["SIZE"]).names(["PLUGIN", "FILE"]).figures(["SIZE"]).texts(["VERSION"]);
     for file in files {
         let version = match (&file.version, &file.error) {
-            (Some(version), _) => Cell::from(text::escape(&file.build.words(version))),
+            (Some(version), _) => Cell::from(file.build.words(version)),
             (None, error) => Cell::tone(error.as_deref().unwrap_or(text::NONE), Tone::Warning),
         };
-        let size = file.bytes.map_or_else(|| text::NONE.to_owned(), text::size);
-        table.row([file.plugin.as_str().into(), file.file.as_str().into(), size.into(), version]);
+        let size = Cell::known(file.bytes.map(text::size));
+        table.row([(&file.plugin).into(), (&file.file).into(), size, version]);
     }
     table.render(paint)
 }
@@ -296,13 +265,8 @@ mod tests {
             name: "resume-analyze".into(),
             state: "active".into(),
             version: Some("3f1c0aa2b7d4e5f60718".into()),
-            compiling: None,
-            compiling_since: None,
-            error: None,
-            retry_at: None,
             loaded_at: Some(1_700_000_000_000),
             compile_ms: Some(1350),
-            from_cache: false,
             bytes: Some(2 << 20),
             attempts: 120,
             failures: 3,
@@ -310,14 +274,12 @@ mod tests {
             version_failures: 4,
             peak_memory: 14 << 20,
             reloads: 1,
-            failed_reloads: 0,
             rolled_back: 1,
             on_probation: true,
             can_go_back: Some(true),
-            back_to: None,
-            is_new: false,
             history: vec![change("loaded", None), change("rolled-back", Some("it spoiled\n6 tasks"))],
             builds: builds(),
+            ..HostPlugin::default()
         };
         let error = Some("it exports no\nhandler".to_owned());
         let failed = HostPlugin {
@@ -332,19 +294,7 @@ mod tests {
             compile_ms: None,
             ..active.clone()
         };
-        HostInfo {
-            id: "box-1".into(),
-            version: "0.1.0".into(),
-            pid: 7,
-            started_at: 0,
-            queues: vec![],
-            plugins: vec![active, failed],
-            config_error: None,
-            configured_at: None,
-            memory: None,
-            memory_most: None,
-            capacity: None,
-        }
+        HostInfo { id: "box-1".into(), plugins: vec![active, failed], ..HostInfo::default() }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use clap::Args;
 use super::context::{connect, rules};
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone, sheet};
-use super::table::{Cell, Column, TextTable};
+use super::table::{Cell, TextTable};
 use super::watch::WatchScreen;
 use super::{history, schedule, text};
 use crate::chain::chain;
@@ -25,8 +25,8 @@ use crate::queue::census::Consumer;
 use crate::queue::hold::QueueHold;
 use crate::queue::hosts::{self, HostInfo};
 
-fn oldest(view: &QueueView) -> String {
-    view.oldest_ms.map_or_else(|| text::NONE.to_owned(), |ms| text::age(Duration::from_millis(ms)))
+fn oldest(view: &QueueView) -> Option<String> {
+    view.oldest_ms.map(|ms| text::age(Duration::from_millis(ms)))
 }
 
 /// The state of a queue in words.
@@ -223,23 +223,14 @@ fn refused(hosts: &[HostInfo]) -> Vec<String> {
     hosts.iter().filter_map(told).collect()
 }
 
-pub(super) fn table(views: &[QueueView], paint: Paint) -> String {
-    let mut columns = vec![
-        Column::name("QUEUE"),
-        Column::figure("QUEUED"),
-        Column::figure("RUNNING"),
-        Column::figure("DELAYED"),
-        Column::figure("HELD"),
-        Column::figure("DEAD"),
-        Column::figure("OLDEST"),
-        Column::figure("RATE/S"),
-        Column::figure("HOSTS"),
-        Column::text("STATE"),
-    ];
+fn table(views: &[QueueView], paint: Paint) -> String {
     let have_nodes = views.iter().any(|view| view.node.is_some());
-    columns.extend(have_nodes.then(|| Column::text("NODE")));
     let spare = &["HOSTS", "HELD", "RATE/S", "DELAYED", "OLDEST", "NODE", "RUNNING", "QUEUED", "DEAD"];
-    let mut table = TextTable::new(&columns, spare);
+    let mut table = TextTable::new(spare)
+        .names(["QUEUE"])
+        .figures(["QUEUED", "RUNNING", "DELAYED", "HELD", "DEAD", "OLDEST", "RATE/S", "HOSTS"])
+        .texts(["STATE"])
+        .texts(have_nodes.then_some("NODE"));
     for view in views {
         let dead = Cell::tone(view.dead.to_string(), if view.dead > 0 { Tone::Bad } else { Tone::Plain });
         let node = have_nodes.then(|| view.node.clone().unwrap_or_default().into());
@@ -250,7 +241,7 @@ pub(super) fn table(views: &[QueueView], paint: Paint) -> String {
             view.delayed.into(),
             view.held_tasks.into(),
             dead,
-            oldest(view).into(),
+            Cell::known(oldest(view)),
             format!("{:.1}", view.rate).into(),
             view.hosts.len().into(),
             state_cell(view),
@@ -277,7 +268,7 @@ fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
         ("delayed", view.delayed.to_string()),
         ("held", view.held_tasks.to_string()),
         ("dead", view.dead.to_string()),
-        ("oldest", oldest(view)),
+        ("oldest", oldest(view).unwrap_or_else(|| text::NONE.to_owned())),
         ("rate", format!("{:.1}/s", view.rate)),
     ];
     let limits = view.limits.as_ref().map(|limits| text::escape(&limits.told(clock::now_ms())));
@@ -295,46 +286,32 @@ fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
     parts.join("\n\n")
 }
 
-pub(super) fn hosts_table(view: &QueueView, paint: Paint) -> String {
-    let mut table = TextTable::new(
-        &[
-            Column::name("HOST"),
-            Column::name("VERSION"),
-            Column::figure("RUNNING"),
-            Column::figure("COMPLETED"),
-            Column::figure("RETRIED"),
-            Column::figure("DEAD"),
-            Column::figure("RATE/S"),
-            Column::text("STATE"),
-        ],
-        &["RATE/S", "RETRIED", "VERSION", "COMPLETED", "DEAD", "RUNNING"],
-    );
+fn hosts_table(view: &QueueView, paint: Paint) -> String {
+    let mut table = TextTable::new(&["RATE/S", "RETRIED", "VERSION", "COMPLETED", "DEAD", "RUNNING"])
+        .names(["HOST", "VERSION"])
+        .figures(["RUNNING", "COMPLETED", "RETRIED", "DEAD", "RATE/S"])
+        .texts(["STATE"]);
     let mark = if view.versions_differ { Tone::Warning } else { Tone::Plain };
     for QueueOnHost { host, version, queue, .. } in &view.hosts {
         let (words, tone) = state(&queue.state, &view.plugin);
-        let rate = format!("{:.1}", queue.rate);
-        let figures = [queue.running, queue.completed, queue.retried, queue.dead].map(Cell::from);
-        table.row(
-            [text::escape(host).into(), Cell::tone(text::escape(version), mark)]
-                .into_iter()
-                .chain(figures)
-                .chain([rate.into(), Cell::tone(words, tone)]),
-        );
+        table.row([
+            host.into(),
+            Cell::tone(version, mark),
+            queue.running.into(),
+            queue.completed.into(),
+            queue.retried.into(),
+            queue.dead.into(),
+            format!("{:.1}", queue.rate).into(),
+            Cell::tone(words, tone),
+        ]);
     }
     table.render(paint)
 }
 
-pub(super) fn consumers_table(consumers: &[Consumer], paint: Paint) -> String {
-    let mut table = TextTable::new(
-        &[Column::name("CONSUMER"), Column::figure("PENDING"), Column::figure("IDLE")],
-        &["IDLE", "PENDING"],
-    );
-    for consumer in consumers {
-        table.row([
-            text::escape(&consumer.name).into(),
-            consumer.pending.into(),
-            text::age(Duration::from_millis(consumer.idle_ms)).into(),
-        ]);
+fn consumers_table(consumers: &[Consumer], paint: Paint) -> String {
+    let mut table = TextTable::new(&["IDLE", "PENDING"]).names(["CONSUMER"]).figures(["PENDING", "IDLE"]);
+    for Consumer { name, pending, idle_ms } in consumers {
+        table.row([name.into(), pending.into(), text::age(Duration::from_millis(*idle_ms)).into()]);
     }
     table.render(paint)
 }
@@ -344,7 +321,7 @@ mod tests {
     use super::super::status::tests::rules;
     use super::*;
     use crate::queue::Census;
-    use crate::queue::hosts::{HostQueue, LastMinute};
+    use crate::queue::hosts::HostQueue;
 
     const PLAIN: Paint = Paint { colour: false, width: None };
 
@@ -354,28 +331,15 @@ mod tests {
             stream: "resume-analyze".into(),
             rules: "ab".into(),
             state: state.into(),
-            reason: None,
             running: 2,
             completed: 90,
             retried: 3,
             dead: 1,
             rate: 1.25,
-            last_minute: LastMinute::default(),
-            versions: Vec::new(),
+            ..HostQueue::default()
         };
-        HostInfo {
-            id: id.into(),
-            version: "0.1.0".into(),
-            pid: 7,
-            started_at: 0,
-            queues: vec![queue],
-            plugins: vec![],
-            config_error: None,
-            configured_at: None,
-            memory: None,
-            memory_most: None,
-            capacity: None,
-        }
+        let (id, version, queues) = (id.into(), "0.1.0".into(), vec![queue]);
+        HostInfo { id, version, pid: 7, queues, ..HostInfo::default() }
     }
 
     fn census() -> Census {
@@ -386,13 +350,9 @@ mod tests {
             delayed: 1,
             held_tasks: 2,
             dead: 3,
-            pause: None,
-            held: None,
-            limits: None,
             oldest: Some(Duration::from_secs(192)),
             consumers,
-            node: None,
-            outgoing: None,
+            ..Census::default()
         }
     }
 
@@ -404,6 +364,12 @@ mod tests {
         let empty = Census::default();
         let idle = QueueView::new(&rules, &empty, &[], 0);
         insta::assert_snapshot!(table(&[view, idle], PLAIN));
+        let view = QueueView::new(&rules, &census, &hosts[..1], 0);
+        insta::assert_snapshot!(table(&[view], Paint { colour: false, width: Some(80) }), @r"
+        QUEUE           QUEUED  RUNNING  DELAYED  HELD  DEAD  OLDEST  RATE/S  STATE
+        resume-analyze      12        4        1     2     3  3m 12s     1.2  ready
+        Not shown: HOSTS. A wider terminal or --json has them.
+        ");
     }
 
     #[test]

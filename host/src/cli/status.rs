@@ -15,7 +15,7 @@ use super::context::open;
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone, sheet};
 use super::progress::{CommandProgress, StepEnd};
-use super::table::{Cell, Column, TextTable};
+use super::table::{Cell, TextTable};
 use super::{text, value, wait};
 use crate::clock;
 use crate::config::units::show_duration;
@@ -212,28 +212,23 @@ fn kept_fields(task: &TaskStatus, mask: &FieldMask) -> Option<String> {
 }
 
 /// The attempts that failed, and the log of the last one.
-pub(super) fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
-    let mut table = TextTable::new(
-        &[
-            Column::figure("ATTEMPT"),
-            Column::fixed("BEGAN"),
-            Column::figure("RAN"),
-            Column::text("OUTCOME"),
-            Column::name("VERSION"),
-            Column::name("HOST"),
-            Column::text("ERROR"),
-        ],
-        &["HOST", "RAN", "VERSION", "BEGAN"],
-    );
+fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
+    let mut table = TextTable::new(&["HOST", "RAN", "VERSION", "BEGAN"])
+        .figures(["ATTEMPT"])
+        .fixed(["BEGAN"])
+        .figures(["RAN"])
+        .texts(["OUTCOME"])
+        .names(["VERSION", "HOST"])
+        .texts(["ERROR"]);
     for one in attempts {
         let ran = Duration::from_millis(one.finished_at.saturating_sub(one.started_at));
         table.row([
-            u64::from(one.attempt).into(),
+            one.attempt.into(),
             text::local(one.started_at, zone, "%Y-%m-%d %H:%M:%S").into(),
             text::took(ran).into(),
-            Cell::tone(text::escape(&one.outcome), Tone::Bad),
-            text::escape(&one.plugin).into(),
-            text::escape(&one.consumer).into(),
+            Cell::tone(&one.outcome, Tone::Bad),
+            (&one.plugin).into(),
+            (&one.consumer).into(),
             text::cut(&text::escape(&one.error), ERROR_WIDTH).into(),
         ]);
     }
@@ -349,26 +344,15 @@ pub(super) mod tests {
 
     fn task() -> TaskStatus {
         TaskStatus {
-            duplicate_of: None,
-            unfinished: None,
-            flow: None,
-            child_of: None,
-            flows: Vec::new(),
-            sent: (0, Vec::new()),
-            fields: None,
-            id: "0190b8e4".into(),
-            status: Status::Processing,
             attempt: 2,
             error: Some("trap: \u{1b}[2Junreachable".into()),
-            result: None,
             progress: Some(70),
             note: Some("page 7 of 10".into()),
             plugin: Some("resume-analyze@3f1c".into()),
             consumer: Some("box-1".into()),
             enqueued_at: Some(NOW - 72_000),
             started_at: Some(NOW - 2_000),
-            finished_at: None,
-            due_at: None,
+            ..TaskStatus::new("0190b8e4", Status::Processing)
         }
     }
 
@@ -453,15 +437,5 @@ pub(super) mod tests {
         ];
         let flow = FlowProgress { completed: 9_995, children: 10_000 };
         insta::assert_snapshot!(children(flow, &open, PLAIN));
-    }
-
-    #[test]
-    fn an_unknown_task_has_its_reasons() {
-        let told = unknown_task(&rules(), "x");
-        assert_eq!(
-            told,
-            "queue resume-analyze knows no task \"x\": it was never there, it ended more than 1d ago (the \
-             queue's retention), or it lies behind the 5,000 entries or 64 MiB that a search reads"
-        );
     }
 }

@@ -12,7 +12,7 @@ use super::field_lines::{self, MOST_BYTES};
 use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::status::tone;
-use super::table::{Cell, Column, TextTable, shown};
+use super::table::{Cell, TextTable};
 use super::{dead_groups, text};
 use crate::clock;
 use crate::config::{Config, FieldPlace, QueueRules};
@@ -69,7 +69,7 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
 
 /// The titles of the columns that a queue adds to its lists.
 pub(super) fn titles(rules: &QueueRules) -> Vec<String> {
-    rules.show.iter().map(|place| text::escape(&place.name)).collect()
+    rules.show.iter().map(|place| place.name.clone()).collect()
 }
 
 /// How many bytes the fields in the list have.
@@ -105,29 +105,28 @@ fn show(list: &TaskList, request: &ListRequest, limit: usize, queue: &Queue, is_
 }
 
 /// `titles` has the titles of the columns that the queue adds.
-pub(super) fn table(tasks: &[ListedTask], titles: &[String], now_ms: u64, paint: Paint) -> String {
-    let mut columns = vec![Column::id("ID"), Column::fixed("STATUS")];
-    columns.extend(titles.iter().map(|title| Column::text(title)));
-    columns.extend([
-        Column::figure("ATTEMPT"),
-        Column::figure("WHEN"),
-        Column::name("HOST"),
-        Column::text("ERROR"),
-    ]);
-    let mut table = TextTable::new(&columns, &["ATTEMPT", "HOST", "WHEN"]);
+fn table(tasks: &[ListedTask], titles: &[String], now_ms: u64, paint: Paint) -> String {
+    let mut table = TextTable::new(&["ATTEMPT", "HOST", "WHEN"])
+        .id("ID")
+        .fixed(["STATUS"])
+        .texts(titles)
+        .figures(["ATTEMPT", "WHEN"])
+        .names(["HOST"])
+        .texts(["ERROR"]);
     for task in tasks {
         let due = task.due_at.filter(|due| *due > now_ms);
         let due = due.map(|due| format!("in {}", text::age(Duration::from_millis(due - now_ms))));
         let when = task.finished_at.or(task.started_at).or(task.enqueued_at);
         let ago = || when.map(|ms| text::ago(ms, now_ms));
-        let first = [text::escape(&task.id).into(), Cell::tone(task.status.into_str(), tone(task.status))];
+        let first = [(&task.id).into(), Cell::tone(task.status.into_str(), tone(task.status))];
         let last = [
             task.attempt.into(),
-            due.or_else(ago).unwrap_or_else(|| text::NONE.to_owned()).into(),
-            task.consumer.as_deref().map_or_else(|| text::NONE.to_owned(), text::escape).into(),
+            Cell::known(due.or_else(ago)),
+            Cell::known(task.consumer.as_ref()),
             text::cut(&text::escape(task.error.as_deref().unwrap_or_default()), ERROR_WIDTH).into(),
         ];
-        table.row(first.into_iter().chain(shown(&task.columns)).chain(last));
+        let columns = task.columns.iter().map(|column| Cell::known(column.as_ref()));
+        table.row(first.into_iter().chain(columns).chain(last));
     }
     table.render(paint)
 }

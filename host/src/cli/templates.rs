@@ -4,6 +4,8 @@
 //! `{{NAME}}` in them. The Rust SDK is not on crates.io, so a project gets a copy of it. A project builds
 //! with public registries alone. Not here: writing the files (`new`).
 
+use serde::Deserialize;
+
 use super::args::Language;
 
 /// One file of a project.
@@ -14,278 +16,96 @@ pub(super) struct ProjectFile {
     pub is_program: bool,
 }
 
-/// The path of a file in the project, and its text with marks.
-type Template = (&'static str, &'static str);
+/// The words of a language: the files `words.toml`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LanguageWords {
+    pub language: String,
+    /// The tools that the machine must have to build the project.
+    pub needs: String,
+    files: String,
+    requests: String,
+    effects: String,
+    blobs: String,
+}
 
-macro_rules! template {
-    ($path:literal) => {
-        include_str!(concat!("../../templates/", $path))
+/// Files of a project: the folder in it, and their paths and texts there, with marks.
+type Part = (&'static str, &'static [(&'static str, &'static str)]);
+
+/// Files that go to a folder of the project, from a folder below `host/`.
+macro_rules! files {
+    ($to:literal from $from:literal: $($path:literal)*) => {
+        ($to, &[$(($path, include_str!(concat!("../../", $from, $path)))),*])
     };
 }
 
-macro_rules! sdk {
-    ($path:literal) => {
-        include_str!(concat!("../../../plugins/sdk/", $path))
-    };
-}
+const COMMON: Part = files!("" from "templates/": "README.md" "task.json" "watch.sh");
 
-const HANDLER_WIT: &str = include_str!("../../../wit/handler.wit");
-const EXTENSIONS_WIT: Template =
-    ("wit/deps/extensions/extensions.wit", include_str!("../../../wit/deps/extensions/extensions.wit"));
-
-const COMMON: &[Template] = &[
-    ("README.md", template!("README.md")),
-    ("task.json", template!("task.json")),
-    ("watch.sh", template!("watch.sh")),
-];
-
-const RUST: &[Template] = &[
-    ("Cargo.toml", template!("rust/Cargo.toml.in")),
+const RUST: &[Part] = &[
+    files!("" from "templates/rust/":
+        "Cargo.toml.in" "Makefile" "build.sh" "src/lib.rs" "tests/component.rs" "sdk/Cargo.toml.in"),
     // Cargo removes the packages that the project does not use, and keeps the versions that the SDK was
     // tested with.
-    ("Cargo.lock", include_str!("../../../plugins/Cargo.lock")),
-    (".cargo/config.toml", include_str!("../../../plugins/.cargo/config.toml")),
-    ("Makefile", template!("rust/Makefile")),
-    ("build.sh", template!("rust/build.sh")),
-    ("src/lib.rs", template!("rust/src/lib.rs")),
-    ("tests/component.rs", template!("rust/tests/component.rs")),
-    ("wit/handler.wit", HANDLER_WIT),
-    EXTENSIONS_WIT,
-    ("sdk/Cargo.toml", template!("rust/sdk/Cargo.toml.in")),
-    ("sdk/src/lib.rs", sdk!("src/lib.rs")),
-    ("sdk/src/batch.rs", sdk!("src/batch.rs")),
-    ("sdk/src/bindings.rs", sdk!("src/bindings.rs")),
-    ("sdk/src/blobs.rs", sdk!("src/blobs.rs")),
-    ("sdk/src/config.rs", sdk!("src/config.rs")),
-    ("sdk/src/context.rs", sdk!("src/context.rs")),
-    ("sdk/src/delivery.rs", sdk!("src/delivery.rs")),
-    ("sdk/src/effects.rs", sdk!("src/effects.rs")),
-    ("sdk/src/failure.rs", sdk!("src/failure.rs")),
-    ("sdk/src/flow.rs", sdk!("src/flow.rs")),
-    ("sdk/src/http.rs", sdk!("src/http.rs")),
-    ("sdk/src/http/wasi.rs", sdk!("src/http/wasi.rs")),
-    ("sdk/src/lifecycle.rs", sdk!("src/lifecycle.rs")),
-    ("sdk/src/log.rs", sdk!("src/log.rs")),
-    ("sdk/src/memory.rs", sdk!("src/memory.rs")),
-    ("sdk/src/outage.rs", sdk!("src/outage.rs")),
-    ("sdk/src/outbox.rs", sdk!("src/outbox.rs")),
-    ("sdk/src/output.rs", sdk!("src/output.rs")),
-    ("sdk/src/records.rs", sdk!("src/records.rs")),
-    ("sdk/src/state.rs", sdk!("src/state.rs")),
-    ("sdk/src/task.rs", sdk!("src/task.rs")),
-    ("sdk/src/testing.rs", sdk!("src/testing.rs")),
-    ("sdk/wit/world.wit", sdk!("wit/world.wit")),
-    ("sdk/wit/deps/clocks/clocks.wit", sdk!("wit/deps/clocks/clocks.wit")),
-    ("sdk/wit/deps/config/store.wit", sdk!("wit/deps/config/store.wit")),
-    ("sdk/wit/deps/http/http.wit", sdk!("wit/deps/http/http.wit")),
-    ("sdk/wit/deps/io/io.wit", sdk!("wit/deps/io/io.wit")),
-    ("sdk/wit/deps/logging/logging.wit", sdk!("wit/deps/logging/logging.wit")),
-    (".gitignore", "/target\n/*.wasm\n"),
+    files!("" from "../plugins/": "Cargo.lock" ".cargo/config.toml"),
+    ("", &[(".gitignore", "/target\n/*.wasm\n")]),
+    files!("wit/" from "../wit/": "handler.wit" "deps/extensions/extensions.wit"),
+    files!("sdk/" from "../plugins/sdk/":
+        "src/lib.rs" "src/batch.rs" "src/bindings.rs" "src/blobs.rs" "src/config.rs" "src/context.rs"
+        "src/delivery.rs" "src/effects.rs" "src/failure.rs" "src/flow.rs" "src/http.rs" "src/http/wasi.rs"
+        "src/lifecycle.rs" "src/log.rs" "src/memory.rs" "src/outage.rs" "src/outbox.rs" "src/output.rs"
+        "src/records.rs" "src/state.rs" "src/task.rs" "src/testing.rs" "wit/world.wit"),
+    files!("sdk/wit/deps/" from "../plugins/sdk/wit/deps/":
+        "clocks/clocks.wit" "config/store.wit" "http/http.wit" "io/io.wit" "logging/logging.wit"),
 ];
 
-const WIT: &[Template] = &[
-    ("wit/deps/handler/handler.wit", HANDLER_WIT),
-    EXTENSIONS_WIT,
-    ("wit/deps/clocks/clocks.wit", sdk!("wit/deps/clocks/clocks.wit")),
-    ("wit/deps/config/store.wit", sdk!("wit/deps/config/store.wit")),
-    ("wit/deps/http/http.wit", sdk!("wit/deps/http/http.wit")),
-    ("wit/deps/io/io.wit", sdk!("wit/deps/io/io.wit")),
-    ("wit/deps/logging/logging.wit", sdk!("wit/deps/logging/logging.wit")),
+const WIT: &[Part] = &[
+    files!("wit/deps/handler/" from "../wit/": "handler.wit"),
+    files!("wit/deps/" from "../wit/deps/": "extensions/extensions.wit"),
+    files!("wit/deps/" from "../plugins/sdk/wit/deps/":
+        "clocks/clocks.wit" "config/store.wit" "http/http.wit" "io/io.wit" "logging/logging.wit"),
 ];
 
 /// The files that projects in JavaScript and in TypeScript share.
-const SCRIPTS: &[Template] = &[
-    ("wit/world.wit", template!("world.wit")),
-    ("build.js", template!("javascript/build.js")),
-    ("build-errors.js", template!("javascript/build-errors.js")),
-    ("tqhost.js", template!("javascript/tqhost.js")),
-    ("tqhost-blobs.js", template!("javascript/tqhost-blobs.js")),
-    ("tqhost-effects.js", template!("javascript/tqhost-effects.js")),
-    ("tqhost-http.js", template!("javascript/tqhost-http.js")),
-    ("tqhost-memory.js", template!("javascript/tqhost-memory.js")),
-    (".gitignore", "/node_modules\n/build\n/types\n/*.wasm\n"),
+const SCRIPTS: &[Part] = &[
+    files!("wit/" from "templates/": "world.wit"),
+    files!("" from "templates/javascript/":
+        "build.js" "build-errors.js" "tqhost.js" "tqhost-blobs.js" "tqhost-effects.js" "tqhost-http.js"
+        "tqhost-memory.js"),
+    ("", &[(".gitignore", "/node_modules\n/build\n/types\n/*.wasm\n")]),
 ];
 
-const JAVASCRIPT: &[Template] = &[
-    ("package.json", template!("javascript/package.json")),
-    ("package-lock.json", template!("javascript/package-lock.json")),
-    ("jsconfig.json", template!("javascript/jsconfig.json")),
-    ("Makefile", template!("javascript/Makefile")),
-    ("handler.js", template!("javascript/handler.js")),
-    ("test/handler.test.js", template!("javascript/test/handler.test.js")),
+const JAVASCRIPT: &[Part] = &[files!("" from "templates/javascript/":
+    "package.json" "package-lock.json" "jsconfig.json" "Makefile" "handler.js" "test/handler.test.js")];
+
+const TYPESCRIPT: &[Part] = &[files!("" from "templates/typescript/":
+    "package.json" "package-lock.json" "tsconfig.json" "Makefile" "handler.ts" "test/handler.test.js")];
+
+const PYTHON: &[Part] = &[
+    files!("" from "templates/python/":
+        "requirements.txt" "requirements-build.txt" "Makefile" "app.py" "wit/world.wit" "build.py"
+        "tqhost.py" "tqhost_build.py" "tqhost_blobs.py" "tqhost_effects.py" "tqhost_http.py"
+        "tqhost_memory.py" "test/test_handler.py"),
+    ("", &[(".gitignore", "/.venv\n/bindings\n/*.wasm\n__pycache__\n")]),
 ];
 
-const TYPESCRIPT: &[Template] = &[
-    ("package.json", template!("typescript/package.json")),
-    ("package-lock.json", template!("typescript/package-lock.json")),
-    ("tsconfig.json", template!("typescript/tsconfig.json")),
-    ("Makefile", template!("typescript/Makefile")),
-    ("handler.ts", template!("typescript/handler.ts")),
-    ("test/handler.test.js", template!("typescript/test/handler.test.js")),
+const GO: &[Part] = &[
+    files!("" from "templates/go/":
+        "go.mod.in" "Makefile" "handler.go" "handler_test.go" "tqhost/abi_wasip1.go" "tqhost/effects.go"
+        "tqhost/failure.go" "tqhost/handle.go" "tqhost/host_wasip1.go" "tqhost/memory.go" "tqhost/task.go"
+        "tqhost/http/http.go" "tqhost/http/transport_wasip1.go" "tqhost/http/wasi_wasip1.go"),
+    ("", &[(".gitignore", "/*.wasm\n")]),
 ];
 
-const PYTHON: &[Template] = &[
-    ("requirements.txt", template!("python/requirements.txt")),
-    ("requirements-build.txt", template!("python/requirements-build.txt")),
-    ("Makefile", template!("python/Makefile")),
-    ("app.py", template!("python/app.py")),
-    ("wit/world.wit", template!("python/wit/world.wit")),
-    ("build.py", template!("python/build.py")),
-    ("tqhost.py", template!("python/tqhost.py")),
-    ("tqhost_build.py", template!("python/tqhost_build.py")),
-    ("tqhost_blobs.py", template!("python/tqhost_blobs.py")),
-    ("tqhost_effects.py", template!("python/tqhost_effects.py")),
-    ("tqhost_http.py", template!("python/tqhost_http.py")),
-    ("tqhost_memory.py", template!("python/tqhost_memory.py")),
-    ("test/test_handler.py", template!("python/test/test_handler.py")),
-    (".gitignore", "/.venv\n/bindings\n/*.wasm\n__pycache__\n"),
-];
-
-const GO: &[Template] = &[
-    ("go.mod", template!("go/go.mod.in")),
-    ("Makefile", template!("go/Makefile")),
-    ("handler.go", template!("go/handler.go")),
-    ("handler_test.go", template!("go/handler_test.go")),
-    ("tqhost/abi_wasip1.go", template!("go/tqhost/abi_wasip1.go")),
-    ("tqhost/effects.go", template!("go/tqhost/effects.go")),
-    ("tqhost/failure.go", template!("go/tqhost/failure.go")),
-    ("tqhost/handle.go", template!("go/tqhost/handle.go")),
-    ("tqhost/host_wasip1.go", template!("go/tqhost/host_wasip1.go")),
-    ("tqhost/memory.go", template!("go/tqhost/memory.go")),
-    ("tqhost/task.go", template!("go/tqhost/task.go")),
-    ("tqhost/http/http.go", template!("go/tqhost/http/http.go")),
-    ("tqhost/http/transport_wasip1.go", template!("go/tqhost/http/transport_wasip1.go")),
-    ("tqhost/http/wasi_wasip1.go", template!("go/tqhost/http/wasi_wasip1.go")),
-    (".gitignore", "/*.wasm\n"),
-];
-
-/// The language's name, for display.
-pub(super) fn language(language: Language) -> &'static str {
-    match language {
-        Language::Rust => "Rust",
-        Language::Javascript => "JavaScript",
-        Language::Typescript => "TypeScript",
-        Language::Python => "Python",
-        Language::Go => "Go",
-    }
-}
-
-/// The tools that the machine must have to build the project.
-pub(super) fn needs(language: Language) -> &'static str {
-    match language {
-        Language::Rust => {
-            "make, and Rust 1.95 or newer from rustup \
-             (on Debian 12, its packages for WebAssembly serve too: see build.sh)"
-        }
-        Language::Javascript | Language::Typescript => "make, and Node.js 20 or newer with npm",
-        Language::Python => "make, and Python 3.10 or newer with venv",
-        Language::Go => "make, and Go 1.27 or newer",
-    }
-}
-
-fn described(language: Language) -> String {
-    match language {
-        Language::Rust => "| `src/lib.rs` | the handler, with a test of its own |\n\
-             | `tests/component.rs` | tests of the built component |\n\
-             | `sdk/` | the crate that it is written with, a copy; \
-             `cargo doc --open -p tqhost-handler` shows it |"
-            .to_owned(),
-        Language::Javascript => {
-            format!(
-                "| `handler.js` | the handler |\n{SCRIPT_FILES}\n\
-                 | `jsconfig.json` | for editors; after `make types` they know the types of the interface |"
-            )
-        }
-        Language::Typescript => {
-            format!(
-                "| `handler.ts` | the handler |\n{SCRIPT_FILES}\n\
-                 | `tsconfig.json` | what `make` checks types with; it writes those of the interface to \
-                 `types/` |"
-            )
-        }
-        Language::Python => "| `app.py` | the handler |\n\
-             | `tqhost.py` | fields, failures, results, log lines |\n\
-             | `tqhost_blobs.py` | `blobs`, files in an object store |\n\
-             | `tqhost_effects.py` | `outbox`, `flow`, `state`, `records` and `fence` |\n\
-             | `tqhost_http.py` | `request`, for HTTP requests |\n\
-             | `tqhost_memory.py` | a host in memory, for unit tests |\n\
-             | `requirements.txt` | the packages that the handler uses; \
-             `make lock` pins them all, with hashes, in `requirements.lock` |\n\
-             | `build.py`, `tqhost_build.py` | what `make` calls |\n\
-             | `requirements-build.txt` | the compiler |\n\
-             | `test/` | tests of the function and of the built component |"
-            .to_owned(),
-        Language::Go => "| `handler.go` | the handler |\n\
-             | `handler_test.go` | tests of the function and of the built component |\n\
-             | `tqhost/` | fields, failures, results, effects, blobs, and a host in memory for unit tests: \
-             `go doc ./tqhost` shows it |\n\
-             | `tqhost/http/` | requests of `net/http` |\n\
-             | `go.mod` | the packages that the handler uses: `go get` adds one |"
-            .to_owned(),
-    }
-}
-
-const SCRIPT_FILES: &str = "| `tqhost.js` | fields, failures, results, log lines |\n\
-    | `tqhost-blobs.js` | `blobs`, files in an object store |\n\
-    | `tqhost-effects.js` | `outbox`, `flow`, `state`, `records` and `fence` |\n\
-    | `tqhost-http.js` | `fetch`, for HTTP requests |\n\
-    | `tqhost-memory.js` | a host in memory, for unit tests |\n\
-    | `package.json` | the packages that the handler uses: `npm install` adds one |\n\
-    | `build.js`, `build-errors.js` | what `make` calls |\n\
-    | `test/` | tests of the function and of the built component |";
-
-/// How to let the project's handler make HTTP requests, for its README.
-fn requests(language: Language) -> &'static str {
-    match language {
-        Language::Rust => {
-            "give the SDK its feature in `Cargo.toml`, \
-             `tqhost-handler = { path = \"sdk\", features = [\"http\"] }`; \
-             then `tqhost_handler::http` makes them"
-        }
-        Language::Javascript | Language::Typescript => {
-            "take the two slashes from the line with `wasi:http` in `wit/world.wit`; \
-             then `tqhost-http.js` makes them"
-        }
-        Language::Python => {
-            "take the two slashes from the line with `wasi:http` in `wit/world.wit`; \
-             then `tqhost_http.py` makes them"
-        }
-        Language::Go => "import `tqhost/http` of the project with `_`; then `net/http` makes them",
-    }
-}
-
-/// How to give the project's handler effects, for its README.
-fn effects(language: Language) -> &'static str {
-    match language {
-        Language::Rust => {
-            "use the modules `outbox`, `flow`, `state`, `records` and `delivery` of `tqhost_handler`"
-        }
-        Language::Javascript | Language::Typescript => {
-            "take the two slashes from the lines under `For effects` in `wit/world.wit`; \
-             then `tqhost-effects.js` has them"
-        }
-        Language::Python => {
-            "take the two slashes from the lines under `For effects` in `wit/world.wit`; \
-             then `tqhost_effects.py` has them"
-        }
-        Language::Go => "use `Enqueue`, `FanOut`, `FlowResults`, `State`, `Records` and `Fence` of `tqhost`",
-    }
-}
-
-/// How to give the project's handler blobs, for its README.
-fn blobs(language: Language) -> &'static str {
-    match language {
-        Language::Rust => "use the module `blobs` of `tqhost_handler`",
-        Language::Javascript | Language::Typescript => {
-            "take the two slashes from the line under `For blobs` in `wit/world.wit`; \
-             then `tqhost-blobs.js` has them"
-        }
-        Language::Python => {
-            "take the two slashes from the line under `For blobs` in `wit/world.wit`; \
-             then `tqhost_blobs.py` has them"
-        }
-        Language::Go => "use `Blobs` of `tqhost`",
-    }
+pub(super) fn words(lang: Language) -> LanguageWords {
+    let text = match lang {
+        Language::Rust => include_str!("../../templates/rust/words.toml"),
+        Language::Javascript => include_str!("../../templates/javascript/words.toml"),
+        Language::Typescript => include_str!("../../templates/typescript/words.toml"),
+        Language::Python => include_str!("../../templates/python/words.toml"),
+        Language::Go => include_str!("../../templates/go/words.toml"),
+    };
+    // The tests read all of them.
+    toml::from_str(text).unwrap_or_default()
 }
 
 /// All files of a project. `name` must be valid as a plugin's name.
@@ -294,20 +114,21 @@ pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
     let package = name.to_lowercase().replace('.', "-");
     let module = package.replace('-', "_");
     let key = if name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
+    let words = words(lang);
     let marks = [
         ("{{NAME}}", name),
         ("{{PACKAGE}}", &package),
         ("{{MODULE}}", &module),
         ("{{KEY}}", &key),
         ("{{VERSION}}", env!("CARGO_PKG_VERSION")),
-        ("{{LANGUAGE}}", language(lang)),
-        ("{{NEEDS}}", needs(lang)),
-        ("{{FILES}}", &described(lang)),
-        ("{{REQUESTS}}", requests(lang)),
-        ("{{EFFECTS}}", effects(lang)),
-        ("{{BLOBS}}", blobs(lang)),
+        ("{{LANGUAGE}}", &words.language),
+        ("{{NEEDS}}", &words.needs),
+        ("{{FILES}}", &words.files),
+        ("{{REQUESTS}}", &words.requests),
+        ("{{EFFECTS}}", &words.effects),
+        ("{{BLOBS}}", &words.blobs),
     ];
-    let own: &[&[Template]] = match lang {
+    let own: &[&[Part]] = match lang {
         Language::Rust => &[RUST],
         Language::Javascript => &[JAVASCRIPT, SCRIPTS, WIT],
         Language::Typescript => &[TYPESCRIPT, SCRIPTS, WIT],
@@ -315,9 +136,9 @@ pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
         // It is compiled without the interface, which is its documentation.
         Language::Go => &[GO, WIT],
     };
-    let sources = std::iter::once(&COMMON).chain(own).flat_map(|sources| sources.iter());
-    let file = |(path, text): &Template| {
-        let mut text = marks.iter().fold((*text).to_owned(), |text, (mark, value)| text.replace(mark, value));
+    let file = |folder: &str, path: &str, text: &str| {
+        let path = format!("{folder}{}", path.trim_end_matches(".in"));
+        let mut text = marks.iter().fold(text.to_owned(), |text, (mark, value)| text.replace(mark, value));
         if path.starts_with("sdk/src/") {
             // The interface is two folders up in the repository, and one folder up in a project.
             text = text.replace("\"../../wit\"", "\"../wit\"").replace("repository's", "project's");
@@ -327,9 +148,10 @@ pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
             // version.
             text = text.replace("@0.2.3", "@0.2.4");
         }
-        ProjectFile { path: (*path).to_owned(), text, is_program: path.ends_with(".sh") }
+        ProjectFile { is_program: path.ends_with(".sh"), path, text }
     };
-    sources.map(file).collect()
+    let parts = std::iter::once(&COMMON).chain(own.iter().copied().flatten());
+    parts.flat_map(|(folder, files)| files.iter().map(|(path, text)| file(folder, path, text))).collect()
 }
 
 #[cfg(test)]
@@ -361,6 +183,7 @@ mod tests {
             }
             let readme = text(&files(lang, "Word.count_2"), "README.md");
             assert!(readme.contains("[queues.\"Word.count_2\"]"), "{readme}");
+            assert!(!words(lang).blobs.is_empty(), "words.toml cannot be read");
         }
     }
 
@@ -368,8 +191,10 @@ mod tests {
     fn every_project_has_the_interface_of_this_host() {
         for lang in ALL {
             let files = files(lang, "x");
-            assert!(files.iter().any(|file| file.path.ends_with("/handler.wit") && file.text == HANDLER_WIT));
-            assert_eq!(text(&files, EXTENSIONS_WIT.0), EXTENSIONS_WIT.1);
+            let handler = include_str!("../../../wit/handler.wit");
+            assert!(files.iter().any(|file| file.path.ends_with("/handler.wit") && file.text == handler));
+            let extensions = include_str!("../../../wit/deps/extensions/extensions.wit");
+            assert_eq!(text(&files, "wit/deps/extensions/extensions.wit"), extensions);
         }
     }
 

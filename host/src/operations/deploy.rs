@@ -140,27 +140,20 @@ fn is_refusal(change: &HostChange) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
+    use crate::queue::hosts::HostPlugin;
 
     const NEW: &str = "39a2c07d51e4";
 
     fn host(id: &str, version: &str, state: &str, history: &[(&str, u64, &str)]) -> HostInfo {
         let change = |(what, at, of): &(&str, u64, &str)| {
-            let reason = "because";
-            json!({ "at": at, "what": what, "version": of, "took_ms": null, "reason": reason })
+            let (version, reason) = (Some((*of).to_owned()), Some("because".to_owned()));
+            HostChange { at: *at, what: (*what).to_owned(), version, reason, ..HostChange::default() }
         };
-        let history: Vec<Value> = history.iter().map(change).collect();
-        let announced = json!({
-            "id": id, "version": "0", "pid": 1, "started_at": 0, "queues": [],
-            "plugins": [{
-                "name": "p", "state": state, "version": version, "error": null, "loaded_at": null,
-                "compile_ms": null, "from_cache": false, "bytes": null, "attempts": 0, "failures": 0,
-                "peak_memory": 0, "reloads": 0, "failed_reloads": 0, "history": history
-            }]
-        });
-        serde_json::from_value(announced).expect("an announcement")
+        let (name, state, version) = ("p".to_owned(), state.to_owned(), Some(version.to_owned()));
+        let history = history.iter().map(change).collect();
+        let plugins = vec![HostPlugin { name, state, version, history, ..HostPlugin::default() }];
+        HostInfo { id: id.to_owned(), plugins, ..HostInfo::default() }
     }
 
     #[test]

@@ -3,13 +3,41 @@
 //! In: the members of the object, each with its source. Out: fields. A string becomes its text, and
 //! `{"base64": …}` the bytes. Any other value becomes its JSON source, so that a number keeps all its digits.
 
+use std::fmt::{self, Formatter};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::error::OperationError;
 use crate::task::Field;
+
+/// The members of an object, in their order, each with its source.
+pub(crate) struct JsonMembers(pub Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for JsonMembers {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<JsonMembers, D::Error> {
+        struct MembersReader;
+        impl<'de> Visitor<'de> for MembersReader {
+            type Value = JsonMembers;
+
+            fn expecting(&self, to: &mut Formatter) -> fmt::Result {
+                to.write_str("an object with the task's fields")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<JsonMembers, M::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(JsonMembers(members))
+            }
+        }
+        from.deserialize_map(MembersReader)
+    }
+}
 
 /// An object with one member, as bytes are written.
 #[derive(Deserialize)]

@@ -409,6 +409,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::queue::Census;
+    use crate::queue::hosts::HostPlugin;
 
     const NOW: u64 = 1_700_000_600_000;
 
@@ -520,21 +521,13 @@ mod tests {
     #[test]
     fn the_change_just_before_is_told() {
         let change = |at: u64, what: &str, version: &str| {
-            serde_json::json!({
-                "at": at, "what": what, "version": version, "took_ms": null, "reason": null
-            })
+            let version = Some(version.to_owned());
+            HostChange { at, what: what.into(), version, ..HostChange::default() }
         };
-        let host = |configured_at: u64, history: Vec<serde_json::Value>| -> HostInfo {
-            let json = serde_json::json!({
-                "id": "box", "version": "0.1.0", "pid": 1, "started_at": 0, "queues": [],
-                "configured_at": configured_at,
-                "plugins": [{
-                    "name": "send", "state": "active", "version": "ab", "error": null, "loaded_at": null,
-                    "compile_ms": null, "from_cache": false, "bytes": null, "attempts": 30, "failures": 3,
-                    "peak_memory": 0, "reloads": 0, "failed_reloads": 0, "history": history
-                }]
-            });
-            serde_json::from_value(json).expect("a host")
+        let host = |configured_at: u64, history: Vec<HostChange>| {
+            let plugins = vec![HostPlugin { name: "send".into(), history, ..HostPlugin::default() }];
+            let configured_at = Some(configured_at);
+            HostInfo { id: "box".into(), configured_at, plugins, ..HostInfo::default() }
         };
         let before = |host: HostInfo, about: AlarmSubject| {
             let alarms = vec![alarm("attempts-fail", true, about, Some(NOW))];

@@ -102,23 +102,18 @@ fn words(what: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::changes::ChangeKind;
     use super::*;
+    use crate::queue::hosts::HostPlugin;
 
     fn host(changes: &[(u64, &str, &str)]) -> HostInfo {
-        let change =
-            |(at, what, version): &(u64, &str, &str)| json!({ "at": at, "what": what, "version": version });
-        let history: Vec<_> = changes.iter().map(change).collect();
-        let plugin = json!({
-            "name": "mail", "state": "active", "history": history, "attempts": 0, "failures": 0,
-            "peak_memory": 0, "from_cache": false, "reloads": 0, "failed_reloads": 0,
-        });
-        let host = json!({
-            "id": "h", "version": "1", "pid": 1, "started_at": 0, "plugins": [plugin], "queues": [],
-        });
-        serde_json::from_value(host).expect("a host")
+        let change = |(at, what, version): &(u64, &str, &str)| {
+            let version = Some((*version).to_owned());
+            HostChange { at: *at, what: (*what).to_owned(), version, ..HostChange::default() }
+        };
+        let history = changes.iter().map(change).collect();
+        let plugin = HostPlugin { name: "mail".into(), history, ..HostPlugin::default() };
+        HostInfo { plugins: vec![plugin], ..HostInfo::default() }
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub(crate) use dead::{DeadList, DeadView, dead_list};
 pub(crate) use deploy::{DeployWatch, HostVerdict, Taken, check_deployable};
 pub(crate) use enqueue::{check_delay, enqueue, full};
 pub(crate) use error::OperationError;
-pub(crate) use fields::fields_of_json;
+pub(crate) use fields::{JsonMembers, fields_of_json};
 pub(crate) use find::{find_everywhere, find_queue, rules};
 pub(crate) use groups::{GroupBy, GroupKind, TaskGroup, TaskGrouping, TaskGroups, task_groups};
 pub(crate) use json::{FieldView, result_json};

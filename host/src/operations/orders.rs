@@ -328,22 +328,14 @@ async fn give(link: &Link, view: OrderView) -> Result<OrderView, OperationError>
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::builds::BuildNote;
+    use crate::queue::hosts::HostPlugin;
 
     /// A host that runs this version, as it announces it; `can_go_back` is left out by older ones.
     fn row(version: Option<&str>, can_go_back: Option<bool>) -> PluginView {
-        let mut announced = json!({
-            "name": "p", "state": "active", "version": version, "error": null, "loaded_at": null,
-            "compile_ms": null, "from_cache": false, "bytes": null, "attempts": 0, "failures": 0,
-            "peak_memory": 0, "reloads": 0, "failed_reloads": 0
-        });
-        if let Some(can_go_back) = can_go_back {
-            announced["can_go_back"] = json!(can_go_back);
-        }
-        let plugin = serde_json::from_value(announced).expect("an announcement");
+        let version = version.map(str::to_owned);
+        let plugin = HostPlugin { name: "p".into(), version, can_go_back, ..HostPlugin::default() };
         PluginView { host: "box".to_owned(), build: BuildNote::default(), plugin }
     }
 

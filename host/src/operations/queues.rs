@@ -50,7 +50,7 @@ pub(crate) fn state_words(state: &str) -> &str {
 const AT_ONCE: usize = 64;
 
 /// A queue. The names are stable.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(crate) struct QueueView {
     pub queue: String,
     pub stream: String,
@@ -91,7 +91,7 @@ pub(crate) struct QueueView {
 }
 
 /// A queue on one host.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(crate) struct QueueOnHost {
     pub host: String,
     /// The host's version of tqhost.

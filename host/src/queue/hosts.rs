@@ -31,7 +31,7 @@ const REMEMBERED: Duration = Duration::from_secs(3600);
 const MAX_HOSTS: usize = 1000;
 
 /// One running host.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, ToSchema)]
 pub(crate) struct HostInfo {
     /// Its consumer name, unique for each start.
     pub id: String,
@@ -124,7 +124,7 @@ impl HostQueue {
 }
 
 /// The state of one plugin in one host.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, ToSchema)]
 pub(crate) struct HostPlugin {
     pub name: String,
     /// `active`, `failed`, `quarantined` or `missing`.
@@ -181,7 +181,7 @@ pub(crate) struct HostPlugin {
 }
 
 /// An event in the life of a plugin version.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, ToSchema)]
 pub(crate) struct HostChange {
     /// Milliseconds since the Unix epoch, by the host's clock.
     pub at: u64,

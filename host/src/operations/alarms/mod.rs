@@ -79,45 +79,25 @@ mod tests {
     use crate::operations::queues::{NO_HOST, QueueOnHost};
     use crate::queue::census::Consumer;
     use crate::queue::hold::QueueHold;
-    use crate::queue::hosts::{HostChange, HostQueue, HostVersion, LastMinute, STOPPING};
+    use crate::queue::hosts::{HostChange, HostPlugin, HostQueue, HostVersion, LastMinute, STOPPING};
 
     fn queue() -> QueueView {
         QueueView {
             queue: "mail".into(),
-            stream: "mail".into(),
-            group: "tqhost".into(),
-            node: None,
             plugin: "send".into(),
             state: "reading".into(),
-            paused: false,
-            pause: None,
-            held: None,
-            limits: None,
             queued: 3,
             running: 1,
-            delayed: 0,
-            held_tasks: 0,
-            dead: 0,
-            outgoing: None,
             oldest_ms: Some(10),
-            rate: 0.0,
-            schedule: None,
-            hosts: Vec::new(),
-            versions_differ: false,
-            consumers: Vec::new(),
+            ..QueueView::default()
         }
     }
 
     fn host() -> HostInfo {
-        let json = serde_json::json!({
-            "id": "box-1-0123456789ab", "version": "0.1.0", "pid": 1, "started_at": 0, "queues": [],
-            "plugins": [{
-                "name": "send", "state": "active", "version": "ab", "error": null, "loaded_at": null,
-                "compile_ms": null, "from_cache": false, "bytes": null, "attempts": 30, "failures": 3,
-                "peak_memory": 0, "reloads": 0, "failed_reloads": 0
-            }]
-        });
-        serde_json::from_value(json).expect("a host")
+        let (name, state, version) = ("send".into(), "active".into(), Some("ab".into()));
+        let plugins = vec![HostPlugin { name, state, version, ..HostPlugin::default() }];
+        let (id, version) = ("box-1-0123456789ab".into(), "0.1.0".into());
+        HostInfo { id, version, plugins, ..HostInfo::default() }
     }
 
     fn found(queues: &[QueueView], hosts: &[HostInfo]) -> Vec<Alarm> {
@@ -210,12 +190,7 @@ mod tests {
         let told = |completed, failed, lately: Option<Lately>| {
             let last_minute = LastMinute { completed, failed };
             let queue_on = HostQueue { name: "mail".into(), last_minute, ..HostQueue::default() };
-            let on = QueueOnHost {
-                host: "box".into(),
-                version: "0.1.0".into(),
-                queue: queue_on,
-                config_error: None,
-            };
+            let on = QueueOnHost { queue: queue_on, ..QueueOnHost::default() };
             let queues = [QueueView { hosts: vec![on], ..queue() }];
             let lately = lately.map(|lately| BTreeMap::from([("mail".to_owned(), lately)]));
             let sources = AlarmSources {
@@ -248,8 +223,7 @@ mod tests {
             (host.id, host.config_error) = (id.into(), Some("line 3".into()));
             host.plugins[0].state = "failed".into();
             host.plugins[0].error = Some("no exports".into());
-            let change =
-                |at| HostChange { at, what: "failed".into(), version: None, took_ms: None, reason: None };
+            let change = |at| HostChange { at, what: "failed".into(), ..HostChange::default() };
             host.plugins[0].history = vec![change(3), change(at)];
             host
         };

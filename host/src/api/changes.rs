@@ -30,8 +30,7 @@ pub(super) struct ChangesQuery {
 
 /// The last 500 changes of operators: pauses, jobs, rollbacks and the like
 #[utoipa::path(
-    get,
-    path = "/v1/changes",
+    get, path = "/v1/changes",
     params(
         ("queue" = Option<String>, Query, description = "only changes of this queue"),
         ("plugin" = Option<String>, Query, description = "only changes of this plugin"),

@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, StreamExt};
-use serde::Serialize;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::ToSchema;
@@ -66,38 +66,12 @@ struct StreamedEvent {
     data: String,
 }
 
-/// An event of a task, as JSON.
-#[derive(Serialize)]
-struct TaskEventView<'e> {
-    queue: &'e str,
-    id: &'e str,
-    status: crate::queue::Status,
-    attempt: u32,
-    due_at: Option<u64>,
-    /// When it happened, in milliseconds since the Unix epoch, by Redis's clock.
-    at: u64,
-}
-
-/// A change of a plugin's versions in this host, as JSON.
-#[derive(Serialize)]
-struct PluginEventView<'e> {
-    plugin: &'e str,
-    what: &'static str,
-    version: Option<&'e str>,
-    /// The name that people gave the version.
-    label: Option<&'e str>,
-    reason: Option<&'e str>,
-    /// When it happened, by the host's clock.
-    at: u64,
-}
-
 /// The changes of a task, until it has ended
 ///
 /// Each event `task` has the task as `GET …/tasks/{id}` shows it, without relatives and attempts. A client
 /// that had the end already gets 204, at which browsers stop to ask.
 #[utoipa::path(
-    get,
-    path = "/v1/queues/{queue}/tasks/{id}/events",
+    get, path = "/v1/queues/{queue}/tasks/{id}/events",
     params(
         ("queue" = String, Path, description = "the queue's name in the configuration"),
         ("id" = String, Path, description = "the task's id, or the name that the queue's `id` gives to it"),
@@ -131,18 +105,14 @@ pub(super) async fn task_events(
 ///
 /// Without `Last-Event-ID` the stream begins with what happens from now on.
 #[utoipa::path(
-    get,
-    path = "/v1/queues/{queue}/events",
+    get, path = "/v1/queues/{queue}/events",
     params(
         ("queue" = String, Path, description = "the queue's name in the configuration"),
         ("Last-Event-ID" = Option<String>, Header, description = "the id of the last event"),
     ),
-    responses((
-        status = 200,
-        description = "events",
-        body = StreamedEvent,
-        content_type = "text/event-stream"
-    ))
+    responses(
+        (status = 200, description = "events", body = StreamedEvent, content_type = "text/event-stream"),
+    )
 )]
 pub(super) async fn queue_events(
     State(api): State<Api>,
@@ -175,15 +145,11 @@ pub(super) async fn queue_events(
 /// queue was not read as far. After `Last-Event-ID` the stream repeats the second before it. `gap` names the
 /// queue of which events may be lost.
 #[utoipa::path(
-    get,
-    path = "/v1/events",
+    get, path = "/v1/events",
     params(("Last-Event-ID" = Option<String>, Header, description = "the id of the last event")),
-    responses((
-        status = 200,
-        description = "events",
-        body = StreamedEvent,
-        content_type = "text/event-stream"
-    ))
+    responses(
+        (status = 200, description = "events", body = StreamedEvent, content_type = "text/event-stream"),
+    )
 )]
 pub(super) async fn host_events(State(api): State<Api>, headers: HeaderMap) -> Result<Response, ApiProblem> {
     let (permit, known) = (api.stream_place()?, last_event_id(&headers)?);
@@ -289,15 +255,12 @@ struct QueueTail {
 
 fn view(queue: &Queue, event: &TaskEvent) -> String {
     let TaskEvent { place, id, status, attempt, due_at } = event;
-    let view = TaskEventView {
-        queue: &queue.rules.name,
-        id,
-        status: *status,
-        attempt: *attempt,
-        due_at: *due_at,
-        at: entry_time_ms(&place.entry),
-    };
-    serde_json::to_string(&view).unwrap_or_default()
+    // When it happened, by Redis's clock.
+    let (queue, at) = (&queue.rules.name, entry_time_ms(&place.entry));
+    let view = json!({
+        "queue": queue, "id": id, "status": status, "attempt": attempt, "due_at": due_at, "at": at,
+    });
+    view.to_string()
 }
 
 impl Tail for QueueTail {
@@ -403,15 +366,12 @@ impl HostTail {
             let new = plugin.history.iter().filter(|change| change.at_ms > plugins_since);
             for Change { at_ms, what, digest, reason, .. } in new {
                 self.plugins_since = self.plugins_since.max(*at_ms);
-                let view = PluginEventView {
-                    plugin: &plugin.name,
-                    what: what.into_str(),
-                    version: digest.as_deref(),
-                    label: digest.as_ref().and_then(|digest| plugin.builds.of(digest)?.label.as_deref()),
-                    reason: reason.as_deref(),
-                    at: *at_ms,
-                };
-                found.push(event(*at_ms, "plugin", serde_json::to_string(&view).unwrap_or_default()));
+                let label = digest.as_ref().and_then(|digest| plugin.builds.of(digest)?.label.as_ref());
+                let view = json!({
+                    "plugin": plugin.name, "what": what.into_str(), "version": digest, "label": label,
+                    "reason": reason, "at": at_ms,
+                });
+                found.push(event(*at_ms, "plugin", view.to_string()));
             }
         }
         for (entry, change) in changes::after(&self.api.0.link, &self.change).await.unwrap_or_default() {

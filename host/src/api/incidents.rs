@@ -63,10 +63,8 @@ pub(super) async fn list_incidents(State(api): State<Api>) -> Result<Json<Incide
 
 /// Says that the caller knows of an incident, or opens it again
 #[utoipa::path(
-    post,
-    path = "/v1/incidents/{id}/acknowledge",
-    params(("id" = String, Path, description = "the incident's id")),
-    request_body = AcknowledgeBody,
+    post, path = "/v1/incidents/{id}/acknowledge",
+    params(("id" = String, Path, description = "the incident's id")), request_body = AcknowledgeBody,
     responses((status = 200, description = "it is noted, for all hosts", body = AcknowledgedView))
 )]
 pub(super) async fn acknowledge_incident(

@@ -44,11 +44,9 @@ pub(super) struct LimitBody {
 /// Limits only lower what the configuration allows. Hosts obey within about two seconds, and what runs goes
 /// on. At the end of their time the configuration alone holds again.
 #[utoipa::path(
-    put,
-    path = "/v1/queues/{queue}/limits",
+    put, path = "/v1/queues/{queue}/limits",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body = LimitBody,
-    responses((status = 200, body = LimitView))
+    request_body = LimitBody, responses((status = 200, body = LimitView))
 )]
 pub(super) async fn set_limits(
     State(api): State<Api>,
@@ -67,8 +65,7 @@ pub(super) async fn set_limits(
 
 /// Clears the limits of a queue: the configuration alone holds again
 #[utoipa::path(
-    delete,
-    path = "/v1/queues/{queue}/limits",
+    delete, path = "/v1/queues/{queue}/limits",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
     responses((status = 200, body = LimitView))
 )]

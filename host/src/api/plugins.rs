@@ -44,8 +44,7 @@ pub(super) async fn list_plugins(State(api): State<Api>) -> Result<Json<PluginLi
 /// pause. A version that serves goes on, and one in quarantine stays there until its file changes.
 /// `GET /v1/plugins` tells what came of it.
 #[utoipa::path(
-    post,
-    path = "/v1/plugins/{plugin}/reload",
+    post, path = "/v1/plugins/{plugin}/reload",
     params(("plugin" = String, Path, description = "the plugin's name")),
     responses((status = 202, description = "the hosts are told", body = ReloadView))
 )]
@@ -87,10 +86,8 @@ pub(super) struct LiftBody {
 /// (`back_to`). A version stays withdrawn until it is lifted. A version that no host runs any more, as it was
 /// already rolled back, is 409 `not-running`.
 #[utoipa::path(
-    post,
-    path = "/v1/plugins/{plugin}/rollback",
-    params(("plugin" = String, Path, description = "the plugin's name")),
-    request_body = RollbackBody,
+    post, path = "/v1/plugins/{plugin}/rollback",
+    params(("plugin" = String, Path, description = "the plugin's name")), request_body = RollbackBody,
     responses((status = 202, description = "the hosts are told", body = OrderView))
 )]
 pub(super) async fn roll_back_plugin(
@@ -107,10 +104,8 @@ pub(super) async fn roll_back_plugin(
 ///
 /// Hosts that have it in their folder take it again within seconds, on probation.
 #[utoipa::path(
-    post,
-    path = "/v1/plugins/{plugin}/lift",
-    params(("plugin" = String, Path, description = "the plugin's name")),
-    request_body = LiftBody,
+    post, path = "/v1/plugins/{plugin}/lift",
+    params(("plugin" = String, Path, description = "the plugin's name")), request_body = LiftBody,
     responses((status = 202, description = "the hosts are told", body = OrderView))
 )]
 pub(super) async fn lift_plugin(

@@ -77,8 +77,7 @@ pub(super) async fn list_queues(State(api): State<Api>) -> Result<Json<QueueList
 
 /// One queue, with its hosts and consumers
 #[utoipa::path(
-    get,
-    path = "/v1/queues/{queue}",
+    get, path = "/v1/queues/{queue}",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
     responses((status = 200, body = QueueView))
 )]
@@ -94,8 +93,7 @@ pub(super) async fn get_queue(
 
 /// The last minutes, day or week of a queue: what became of its tasks, in all hosts together
 #[utoipa::path(
-    get,
-    path = "/v1/queues/{queue}/history",
+    get, path = "/v1/queues/{queue}/history",
     params(("queue" = String, Path, description = "the queue's name in the configuration"), HistoryQuery),
     responses((status = 200, body = HistoryView))
 )]
@@ -116,11 +114,9 @@ pub(super) async fn queue_history(
 
 /// Lets all hosts stop claiming tasks of a queue; what runs goes on
 #[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/pause",
+    post, path = "/v1/queues/{queue}/pause",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body(content = Option<PauseBody>),
-    responses((status = 200, body = PausedView))
+    request_body(content = Option<PauseBody>), responses((status = 200, body = PausedView))
 )]
 pub(super) async fn pause_queue(
     State(api): State<Api>,
@@ -136,11 +132,9 @@ pub(super) async fn pause_queue(
 
 /// Lets all hosts claim tasks of a paused or held queue again
 #[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/resume",
+    post, path = "/v1/queues/{queue}/resume",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body(content = Option<ResumeBody>),
-    responses((status = 200, body = PausedView))
+    request_body(content = Option<ResumeBody>), responses((status = 200, body = PausedView))
 )]
 pub(super) async fn resume_queue(
     State(api): State<Api>,

@@ -4,7 +4,7 @@
 //! With `--yes`, exit code 1 if something stands in the way, 2 if a decision is missing. Not here: looking
 //! and doing (`crate::doctor::adopt`, `crate::doctor::give_back`).
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::args::AdoptArgs;
 use super::context::open;
@@ -14,42 +14,11 @@ use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
-use crate::doctor::adopt::{self, AdoptItem, AdoptKind, AdoptOrders, AdoptReport};
+use crate::doctor::adopt::{self, AdoptOrders, AdoptReport};
 use crate::doctor::give_back::{self, GiveBackOrders};
 use crate::operations::changes::{self, ChangeKind, ChangeView};
 use crate::operations::patiently;
 use crate::queue::hosts;
-
-/// A report as JSON. The names are stable.
-#[derive(Debug, Serialize)]
-struct AdoptView<'a> {
-    queue: &'a str,
-    stream: &'a str,
-    group: &'a str,
-    found: Vec<AdoptItemView<'a>>,
-    /// The steps were carried out.
-    acted: bool,
-    /// Nothing stands in the way, and no decision is missing.
-    ok: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct AdoptItemView<'a> {
-    kind: AdoptKind,
-    count: u64,
-    what: &'a str,
-    step: Option<&'a str>,
-    done: bool,
-    blocks: bool,
-}
-
-impl<'a> AdoptItemView<'a> {
-    fn new(item: &'a AdoptItem) -> AdoptItemView<'a> {
-        let AdoptItem { kind, count, what, step, done, blocks } = item;
-        let step = step.as_deref();
-        AdoptItemView { kind: *kind, count: *count, what, step, done: *done, blocks: *blocks }
-    }
-}
 
 pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, &args.queue).await?;
@@ -80,11 +49,11 @@ pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> Resu
     }
     let ok = !report.is_blocked() && !report.lacks_beginning;
     match out.json {
-        true => {
-            let found = report.items.iter().map(AdoptItemView::new).collect();
-            let (queue, stream, group) = (&rules.name, &rules.stream, &rules.group);
-            out.json(&AdoptView { queue, stream, group, found, acted: report.acted, ok });
-        }
+        // The names are stable. `ok`: nothing stands in the way, and no decision is missing.
+        true => out.json(&json!({
+            "queue": rules.name, "stream": rules.stream, "group": rules.group, "found": report.items,
+            "acted": report.acted, "ok": ok,
+        })),
         false => {
             let title = format!("{}: stream {}, group {}", rules.name, rules.stream, rules.group);
             out.line(render(&title, &report, out.paint));
@@ -136,6 +105,7 @@ fn render(title: &str, report: &AdoptReport, paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::adopt::{AdoptItem, AdoptKind};
 
     #[test]
     fn a_report_as_text() {

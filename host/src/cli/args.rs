@@ -332,6 +332,13 @@ pub(super) struct TasksArgs {
     pub by: Option<String>,
     #[command(flatten)]
     pub filter: TaskFilterArgs,
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+/// The part of a list that is shown.
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
     /// Show the fields of each task, too, without the values that [admin] mask hides
     #[arg(long, conflicts_with = "by")]
     pub fields: bool,
@@ -473,15 +480,8 @@ pub(super) struct DeadListArgs {
     pub by: Option<String>,
     #[command(flatten)]
     pub filter: DeadFilterArgs,
-    /// Show the fields of each dead letter, too, without the values that [admin] mask hides
-    #[arg(long, conflicts_with = "by")]
-    pub fields: bool,
-    /// List no more than this; with --by: no more groups
-    #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = at_least_one::<usize>)]
-    pub limit: usize,
-    /// Go on where a list ended that had this as `next`
-    #[arg(long, value_name = "NEXT")]
-    pub cursor: Option<String>,
+    #[command(flatten)]
+    pub list: ListArgs,
 }
 
 #[derive(Debug, Clone, Args)]

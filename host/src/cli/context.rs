@@ -11,6 +11,7 @@ use std::path::{self, Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
+use serde_json::json;
 
 use super::exit::{CommandError, is_caused_by};
 use super::output::{Out, note};
@@ -91,19 +92,6 @@ pub(super) struct QueueEnd<V> {
     pub is_well: bool,
 }
 
-/// The whole output for several queues as JSON. The names are stable.
-#[derive(Debug, Serialize)]
-struct QueueResults<'c, V> {
-    queues: Vec<V>,
-    failed: Vec<FailedQueue<'c>>,
-}
-
-#[derive(Debug, Serialize)]
-struct FailedQueue<'c> {
-    queue: &'c str,
-    why: String,
-}
-
 /// Calls `act` for one queue after the other. If a call fails for one of several queues, the others follow,
 /// and the exit code is 1. `what` tells people what it does, and `cut` what Ctrl-C left.
 pub(super) async fn each_queue<V: Serialize>(
@@ -116,14 +104,14 @@ pub(super) async fn each_queue<V: Serialize>(
     let all = chosen.rules(config)?;
     let link = connect(config).await?;
     let mut progress = CommandProgress::begin()?;
-    let mut results = QueueResults { queues: Vec::new(), failed: Vec::new() };
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
     let mut are_well = true;
     for rules in &all {
         let queue = Queue::new((*rules).clone(), link.clone());
         match progress.long_step(what, Box::pin(act(&queue))).await {
             StepEnd::Done(Ok(QueueEnd { view, text, is_well })) => {
                 are_well &= is_well;
-                results.queues.push(view);
+                done.push(view);
                 if !out.json {
                     out.line(text);
                 }
@@ -133,8 +121,7 @@ pub(super) async fn each_queue<V: Serialize>(
                 if !chosen.are_several() {
                     return Err(failure);
                 }
-                let why = failure.message().unwrap_or_default();
-                results.failed.push(FailedQueue { queue: &rules.name, why });
+                failed.push((&rules.name, failure.message().unwrap_or_default()));
             }
             StepEnd::Cut => break,
         }
@@ -143,21 +130,26 @@ pub(super) async fn each_queue<V: Serialize>(
         }
     }
     drop(progress);
-    match results.queues.first() {
+    match done.first() {
         Some(view) if out.json && !chosen.are_several() => out.json(view),
-        _ if out.json => out.json(&results),
+        // The names are stable.
+        _ if out.json => {
+            let failed: Vec<_> =
+                failed.iter().map(|(queue, why)| json!({ "queue": queue, "why": why })).collect();
+            out.json(&json!({ "queues": done, "failed": failed }));
+        }
         _ => {
-            for FailedQueue { queue, why } in &results.failed {
+            for (queue, why) in &failed {
                 note(&text::escape_block(&format!("tqhost: {queue}: {why}")));
             }
         }
     }
-    let done = results.queues.len() + results.failed.len();
-    if done < all.len() {
+    let seen = done.len() + failed.len();
+    if seen < all.len() {
         let of = text::plural(all.len() as u64, "queue");
-        return Err(interrupted(&format!("{cut}; {done} of {of} gone through, in their order")));
+        return Err(interrupted(&format!("{cut}; {seen} of {of} gone through, in their order")));
     }
-    if are_well && results.failed.is_empty() { Ok(()) } else { Err(CommandError::Reported) }
+    if are_well && failed.is_empty() { Ok(()) } else { Err(CommandError::Reported) }
 }
 
 /// Whether the private Redis of a host does not run: no host runs, and nothing can be asked.

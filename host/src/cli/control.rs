@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
 use super::confirm::confirm;
 use super::context::{NamedQueues, QueueEnd, connect, each_queue};
@@ -109,24 +109,13 @@ async fn set_paused(
             (false, Some(order)) => operations::pause(queue, order).await?,
             (false, None) => operations::resume(queue, &operator(), why).await?,
         };
-        let name = queue.rules.name.clone();
-        let text = sentence(&name, paused, changed, dry_run);
-        Ok::<_, CommandError>(QueueEnd {
-            view: PauseView { queue: name, paused, changed },
-            text,
-            is_well: true,
-        })
+        let name = &queue.rules.name;
+        let text = sentence(name, paused, changed, dry_run);
+        let view = json!({ "queue": name, "paused": paused, "changed": changed });
+        Ok::<_, CommandError>(QueueEnd { view, text, is_well: true })
     };
     let words = if paused { ("pausing", "not all are paused") } else { ("resuming", "not all go on") };
     each_queue(config, queues, words, act, out).await
-}
-
-/// The result of a pause or a resume, as JSON. The names are stable.
-#[derive(Debug, Serialize)]
-struct PauseView {
-    queue: String,
-    paused: bool,
-    changed: bool,
 }
 
 /// Whether the queue is paused, or, `by_hold`, on hold.

@@ -78,11 +78,11 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
     // clap takes no others.
     if let Some(by) = args.by.as_deref().and_then(|by| by.parse().ok()) {
         let kind = GroupKind::Property(by);
-        let grouping = TaskGrouping::new(kind, ListedState::Dead, args.cursor.as_deref())?;
-        return dead_groups::list(&queue, grouping, &filter, (DEAD, args.limit), out).await;
+        let grouping = TaskGrouping::new(kind, ListedState::Dead, args.list.cursor.as_deref())?;
+        return dead_groups::list(&queue, grouping, &filter, (DEAD, args.list.limit), out).await;
     }
-    let (limit, mut progress) = (args.limit, CommandProgress::begin()?);
-    let first = dead_list(&queue, &filter, args.cursor.as_deref(), limit, args.fields);
+    let (limit, mut progress) = (args.list.limit, CommandProgress::begin()?);
+    let first = dead_list(&queue, &filter, args.list.cursor.as_deref(), limit, args.list.fields);
     let StepEnd::Done(list) = progress.step(first).await else {
         return Err(interrupted("nothing was found"));
     };
@@ -94,7 +94,7 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
         && !progress.is_interrupted()
         && let Some(next) = list.next.clone()
     {
-        let more = dead_list(&queue, &filter, Some(&next), limit - list.dead.len(), args.fields);
+        let more = dead_list(&queue, &filter, Some(&next), limit - list.dead.len(), args.list.fields);
         let StepEnd::Done(more) = progress.step(more).await else { break };
         let more = more?;
         bytes += field_bytes(&more);
@@ -106,7 +106,7 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
     let census = progress.step(patiently(|| queue.census())).await;
     let StepEnd::Done(census) = census else { return Err(interrupted("nothing was counted")) };
     let all = census?.dead;
-    let (matching, all_counted) = match (&args.cursor, &list.next) {
+    let (matching, all_counted) = match (&args.list.cursor, &list.next) {
         (None, None) => (list.dead.len() as u64, true),
         _ if filter.is_empty() => (all, true),
         _ => count(&queue, &filter, &mut progress).await?,
@@ -141,7 +141,9 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
         (0, None) if filter.is_empty() && all == 0 => {
             format!("Queue {} has no dead letters.", queue.rules.name)
         }
-        (0, None) if args.cursor.is_none() => format!("None of the {in_all} of {} match.", queue.rules.name),
+        (0, None) if args.list.cursor.is_none() => {
+            format!("None of the {in_all} of {} match.", queue.rules.name)
+        }
         (_, None) if filter.is_empty() => return Ok(()),
         (_, None) => format!("{known}{matching} of {in_all} match."),
     };

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::context::{NamedQueues, QueueEnd, each_queue};
@@ -17,7 +17,7 @@ use super::output::{Out, Paint, Tone};
 use super::table::TextTable;
 use super::text;
 use crate::config::Config;
-use crate::doctor::{self, DoctorReport, FaultKind, Finding, Warning};
+use crate::doctor::{self, DoctorReport, FaultKind, Warning};
 use crate::operations::patiently;
 use crate::queue::{Census, Queue, hosts};
 
@@ -31,42 +31,23 @@ pub(super) struct DoctorArgs {
 }
 
 /// A report as JSON. The names are stable.
-#[derive(Debug, Serialize)]
-struct ReportView {
-    queue: String,
-    places: PlacesView,
-    findings: Vec<Finding>,
-    /// How many findings of each kind are not listed.
-    more: BTreeMap<&'static str, u64>,
-    warnings: Vec<Warning>,
-    /// Nothing is wrong, or everything was repaired.
-    ok: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct PlacesView {
-    queued: u64,
-    running: u64,
-    delayed: u64,
-    held: u64,
-    dead: u64,
-    /// Ended tasks whose status is still kept.
-    ended: u64,
-}
-
-impl ReportView {
-    fn new(queue: &str, report: DoctorReport) -> ReportView {
-        let DoctorReport { census, ended, findings, more, warnings, open, .. } = report;
-        let Census { queued, running, delayed, held_tasks: held, dead, .. } = census;
-        ReportView {
-            queue: queue.to_owned(),
-            places: PlacesView { queued, running, delayed, held, dead, ended },
-            findings,
-            more: more.into_iter().map(|(kind, count)| (kind.into_str(), count)).collect(),
-            warnings,
-            ok: open == 0,
-        }
-    }
+fn report_json(queue: &str, report: &DoctorReport) -> Value {
+    let DoctorReport { census, ended, findings, more, warnings, open, .. } = report;
+    let Census { queued, running, delayed, held_tasks, dead, .. } = census;
+    let more: BTreeMap<&str, u64> = more.iter().map(|(kind, count)| (kind.into_str(), *count)).collect();
+    json!({
+        "queue": queue,
+        // `ended`: tasks whose status is still kept.
+        "places": {
+            "queued": queued, "running": running, "delayed": delayed, "held": held_tasks, "dead": dead,
+            "ended": ended,
+        },
+        "findings": findings,
+        // How many findings of each kind are not listed.
+        "more": more,
+        "warnings": warnings,
+        "ok": *open == 0,
+    })
 }
 
 pub(super) async fn run(config: &Config, args: DoctorArgs, out: &mut Out) -> Result<(), CommandError> {
@@ -95,7 +76,7 @@ pub(super) async fn run(config: &Config, args: DoctorArgs, out: &mut Out) -> Res
             false => render(name, &report, fix, paint),
         };
         let is_well = report.open == 0;
-        Ok::<_, CommandError>(QueueEnd { view: ReportView::new(name, report), text, is_well })
+        Ok::<_, CommandError>(QueueEnd { view: report_json(name, &report), text, is_well })
     };
     let cut = if fix { "what was repaired by then stays so; run it again" } else { "not all was looked at" };
     each_queue(config, &queues, ("looking at every task", cut), act, out).await
@@ -203,6 +184,7 @@ fn verdict(report: &DoctorReport, fix: bool, paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::Finding;
 
     fn report() -> DoctorReport {
         let finding = |kind, task: Option<&str>, what: &str, fixed| Finding {
@@ -239,8 +221,6 @@ mod tests {
 
     #[test]
     fn a_report_as_json() {
-        insta::assert_snapshot!(
-            serde_json::to_string_pretty(&ReportView::new("work", report())).expect("JSON")
-        );
+        insta::assert_snapshot!(serde_json::to_string_pretty(&report_json("work", &report())).expect("JSON"));
     }
 }

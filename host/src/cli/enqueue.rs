@@ -220,9 +220,9 @@ impl Sender {
             match reply {
                 Ok(Enqueued::Accepted) => {
                     trace.accepted(&self.queue.rules.name, task.id());
-                    self.accepted(task.id(), line.is_some(), out);
+                    self.enqueued(task.id(), false, line.is_some(), out);
                 }
-                Ok(Enqueued::Duplicate(first)) => self.duplicate(&first, line.is_some(), out),
+                Ok(Enqueued::Duplicate(first)) => self.enqueued(&first, true, line.is_some(), out),
                 Ok(Enqueued::Full) => refused = refused.or(Some((*line, anyhow!(full(&self.queue.rules))))),
                 Err(error) => refused = refused.or(Some((*line, error.into()))),
             }
@@ -241,32 +241,25 @@ impl Sender {
         }
     }
 
-    /// Another task has this key: its id is printed and waited for instead.
-    fn duplicate(&mut self, first: &str, is_line: bool, out: &mut Out) {
-        self.duplicates += 1;
+    /// Prints the id of a task that is in the queue, or lets it be waited for. A duplicate is another task
+    /// with the same key.
+    fn enqueued(&mut self, id: &str, is_duplicate: bool, is_line: bool, out: &mut Out) {
+        match is_duplicate {
+            true => self.duplicates += 1,
+            false => self.sent += 1,
+        }
         match (out.json, self.wait, is_line) {
-            (true, false, _) => out.json(&json!({ "id": first, "duplicate": true })),
+            (true, false, _) if is_duplicate => out.json(&json!({ "id": id, "duplicate": true })),
+            (true, false, _) => out.json(&json!({ "id": id })),
             (false, _, false) => {
-                note("tqhost: a task with this key is there already; this is its id");
-                out.line(first);
+                if is_duplicate {
+                    note("tqhost: a task with this key is there already; this is its id");
+                }
+                out.line(id);
             }
             _ => {}
         }
-        if self.wait {
-            self.ids.push(first.to_owned());
-        }
-    }
-
-    fn accepted(&mut self, id: &str, is_line: bool, out: &mut Out) {
-        self.sent += 1;
-        match (out.json, self.wait, is_line) {
-            (true, false, _) => out.json(&json!({ "id": id })),
-            (false, _, false) => out.line(id),
-            _ => {}
-        }
-        if self.wait {
-            self.ids.push(id.to_owned());
-        }
+        self.ids.extend(self.wait.then(|| id.to_owned()));
     }
 
     /// How much was done before Ctrl-C.

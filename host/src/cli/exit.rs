@@ -162,20 +162,3 @@ impl From<Unusable> for CommandError {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn codes() {
-        let failed = CommandError::from(anyhow!("x"));
-        let all = [
-            failed,
-            CommandError::Reported,
-            CommandError::Usage(String::new()),
-            CommandError::Config(String::new()),
-        ];
-        assert_eq!(all.map(|failure| failure.code()), [1, 1, 2, 78]);
-    }
-}

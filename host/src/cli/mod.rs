@@ -157,8 +157,8 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result
             })
         }
     };
-    // A question that Ctrl-C has ended still reads from the terminal, and a trial may still compile: that ends
-    // with the process.
+    // A question that Ctrl-C has ended still reads from the terminal, and a trial may still compile: that
+    // ends with the process.
     runtime.shutdown_background();
     done.and(out.finish().context("cannot write to stdout").map_err(CommandError::from))
 }

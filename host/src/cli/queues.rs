@@ -379,19 +379,4 @@ mod tests {
         insta::assert_snapshot!(detail(&view, None, PLAIN));
         insta::assert_json_snapshot!(view);
     }
-
-    #[test]
-    fn a_schedule_tells_its_next_time() {
-        let config = "[queues.nightly.schedule]\ncron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"\n";
-        let config = Config::parse(config, std::path::Path::new("/srv/tqhost.toml"), &|_| None)
-            .expect("a configuration");
-        let census = Census::default();
-        let view = QueueView::new(&config.queues[0], &census, &[], 1_700_000_000_000);
-        let schedule = config.queues[0].schedule.as_ref().expect("a schedule");
-        let detail = detail(&view, Some(schedule::words(schedule, 1_700_000_000_000)), PLAIN);
-        assert!(
-            detail.ends_with("schedule  0 3 * * * (Europe/Berlin), next 2023-11-15 03:00:00 (in 3h 46m)"),
-            "{detail}"
-        );
-    }
 }

@@ -221,11 +221,10 @@ fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
         .names(["VERSION", "HOST"])
         .texts(["ERROR"]);
     for one in attempts {
-        let ran = Duration::from_millis(one.finished_at.saturating_sub(one.started_at));
         table.row([
             one.attempt.into(),
             text::local(one.started_at, zone, "%Y-%m-%d %H:%M:%S").into(),
-            text::took(ran).into(),
+            text::took(Duration::from_millis(one.duration_ms)).into(),
             Cell::tone(&one.outcome, Tone::Bad),
             (&one.plugin).into(),
             (&one.consumer).into(),
@@ -384,6 +383,7 @@ pub(super) mod tests {
             attempt,
             started_at: NOW - 60_000,
             finished_at: NOW - 58_500,
+            duration_ms: 1_500,
             outcome: "retry".into(),
             error: error.into(),
             plugin: "resume-analyze@3f1c".into(),

@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +16,7 @@ use super::exit::CommandError;
 use super::input;
 use crate::config::{self, Config};
 use crate::field::without_bom;
+use crate::operations::FieldView;
 use crate::queue::DeadLetter;
 use crate::task::{Field, Task};
 
@@ -52,7 +51,7 @@ pub(super) struct ExportedTask {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     error: String,
     pub limits: TaskLimits,
-    fields: Vec<FileField>,
+    fields: Vec<FieldView>,
 }
 
 /// The limits of the queue and of its plugin.
@@ -63,40 +62,6 @@ pub(super) struct TaskLimits {
     attempts: u32,
     /// In bytes.
     memory: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileField {
-    name: String,
-    value: FileValue,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-enum FileValue {
-    Text(String),
-    Bytes { base64: String },
-}
-
-impl FileField {
-    fn new(field: &Field) -> FileField {
-        let value = match std::str::from_utf8(&field.value) {
-            Ok(text) => FileValue::Text(text.to_owned()),
-            Err(_) => FileValue::Bytes { base64: STANDARD.encode(&field.value) },
-        };
-        FileField { name: field.name.clone(), value }
-    }
-
-    fn read(self) -> Result<Field, String> {
-        let value = match self.value {
-            FileValue::Text(text) => text.into_bytes(),
-            FileValue::Bytes { base64 } => STANDARD
-                .decode(base64)
-                .map_err(|error| format!("the value of the field {:?} is not base64: {error}", self.name))?,
-        };
-        Ok(Field { name: self.name, value })
-    }
 }
 
 impl ExportedTask {
@@ -126,7 +91,7 @@ impl ExportedTask {
                 attempts: rules.max_retries.saturating_add(1),
                 memory: grants.memory,
             },
-            fields: fields.iter().map(FileField::new).collect(),
+            fields: fields.iter().map(FieldView::of).collect(),
         })
     }
 
@@ -150,7 +115,7 @@ impl ExportedTask {
     }
 
     pub(super) fn fields(&self) -> Result<Vec<Field>, CommandError> {
-        let fields: Result<_, String> = self.fields.iter().cloned().map(FileField::read).collect();
+        let fields: Result<_, String> = self.fields.iter().map(FieldView::read).collect();
         Ok(fields.map_err(|why| anyhow!("the task {:?}: {why}", self.id))?)
     }
 }
@@ -208,7 +173,7 @@ mod tests {
             traceparent: None,
             error: "trap: x".into(),
             limits: TaskLimits { timeout_ms: 5000, attempts: 4, memory: 1 << 20 },
-            fields: fields.iter().map(FileField::new).collect(),
+            fields: fields.iter().map(FieldView::of).collect(),
         };
         let text = task.clone().write();
         // Editors may put a mark before it.

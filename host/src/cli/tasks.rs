@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::args::TasksArgs;
+use super::args::{ListArgs, TasksArgs};
 use super::context::open;
 use super::exit::CommandError;
 use super::field_lines::{self, MOST_BYTES};
@@ -25,7 +25,8 @@ use crate::queue::listing::ListedState;
 const ERROR_WIDTH: usize = 60;
 
 pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Result<(), CommandError> {
-    let TasksArgs { queue: name, state, by, filter, fields: with_fields, limit, cursor } = args;
+    let TasksArgs { queue: name, state, by, filter, list } = args;
+    let ListArgs { fields: with_fields, limit, cursor } = list;
     let queue = open(config, &name).await?;
     // clap takes no other states.
     let state = state.parse().unwrap_or(ListedState::Queued);

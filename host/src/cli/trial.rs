@@ -38,7 +38,7 @@ use crate::shutdown::Signals;
 use crate::task::{Progress, Task};
 use crate::telemetry::AttemptTrace;
 
-use view::{TryView, is_completed, millis, took};
+use view::{Tried, is_completed, took};
 
 /// A trial, without the bytes of handler and task, which may change between runs.
 struct Trial {
@@ -235,17 +235,16 @@ impl Trial {
             }
         }
         self.log.mute(false);
-        let report = last.context("nothing was run")?;
-        let (percent_note, log) = (progress.take(), self.log.take());
-        let mut view =
-            TryView::new(&self.args.handler, &single, (&tasks, &report), durations, percent_note, log);
-        view.self_check_ms = self_check.map(millis);
-        view.instance = if self.grants.warm.is_some() { "warm" } else { "per-task" };
+        let report = &last.context("nothing was run")?;
+        durations.sort();
+        let (handler, grants, tasks) = (&self.args.handler, &self.grants, &tasks[..]);
+        let (single, progress, log) = (&single, progress.take(), self.log.take());
+        let tried = Tried { handler, single, self_check, tasks, grants, report, durations, progress, log };
         match out.json {
-            true => out.json(&view),
-            false => view.render(&report, &tasks, &self.grants, out),
+            true => out.json(&tried.json()),
+            false => tried.render(out),
         }
-        if is_completed(&report, tasks.len()) { Ok(()) } else { Err(CommandError::Reported) }
+        if is_completed(report, tasks.len()) { Ok(()) } else { Err(CommandError::Reported) }
     }
 
     /// Runs the self-check, if there is one, and gives how long it took.

@@ -64,19 +64,3 @@ pub(super) async fn until_end(
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_and_are_bounded() {
-        let mut pause = PAUSE.0;
-        for _ in 0..20 {
-            let next = longer(pause);
-            assert!(next >= pause && next <= PAUSE.1);
-            pause = next;
-        }
-        assert_eq!(pause, PAUSE.1);
-    }
-}

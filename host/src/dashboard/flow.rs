@@ -7,7 +7,8 @@ use maud::{Markup, html};
 use super::layout::state;
 use super::text::{data, grouped};
 use super::values::task_path;
-use crate::operations::{BranchView, RelatedTask, TaskView};
+use crate::operations::{BranchView, TaskView};
+use crate::queue::TaskName;
 
 /// The flow of a task; nothing for a task without relatives.
 pub(super) fn section(task: &TaskView) -> Markup {
@@ -45,7 +46,7 @@ pub(super) fn enqueued(task: &TaskView) -> Markup {
             section aria-labelledby="enqueued" data-live="enqueued" {
                 h2 id="enqueued" { "What it enqueued" }
                 ul.tree {
-                    @for RelatedTask { queue, id } in named {
+                    @for TaskName { queue, id } in named {
                         li { a href=(task_path(queue, id)) { (data(id)) } " in " (data(queue)) }
                     }
                 }

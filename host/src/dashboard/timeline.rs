@@ -9,8 +9,9 @@ use super::text::{age, block, data_or_none, moment, version};
 use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::config::QueueRules;
-use crate::operations::{AttemptView, TaskView};
+use crate::operations::TaskView;
 use crate::queue::Status;
+use crate::queue::attempts::FailedAttempt;
 use crate::queue::attempts::LOST;
 
 /// Characters of an error that stand in the line of its attempt; a longer one has a block of its own.
@@ -97,11 +98,11 @@ fn parts(parts: &TimeParts) -> Markup {
     }
 }
 
-fn attempt(failed: &AttemptView, now: u64, builds: &Builds) -> Markup {
+fn attempt(failed: &FailedAttempt, now: u64, builds: &Builds) -> Markup {
     if failed.outcome == LOST {
         return lost(failed, now, builds);
     }
-    let AttemptView { attempt, outcome, error, log, .. } = failed;
+    let FailedAttempt { attempt, outcome, error, log, .. } = failed;
     let is_long = error.chars().count() > IN_LINE || error.contains('\n');
     html! {
         li {
@@ -130,7 +131,7 @@ fn attempt(failed: &AttemptView, now: u64, builds: &Builds) -> Markup {
 }
 
 /// An attempt that ended with its host. It is not charged, so the next one has the same number.
-fn lost(attempt: &AttemptView, now: u64, builds: &Builds) -> Markup {
+fn lost(attempt: &FailedAttempt, now: u64, builds: &Builds) -> Markup {
     html! {
         li {
             strong { "Attempt " (attempt.attempt) } " " span.state.odd { "lost" }
@@ -180,18 +181,15 @@ fn present(task: &TaskView, now: u64, builds: &Builds) -> Markup {
 mod tests {
     use super::*;
     use crate::queue::TaskStatus;
-    use crate::queue::attempts::FailedAttempt;
 
     fn failed(attempt: u32, started_at: u64, finished_at: u64) -> FailedAttempt {
         FailedAttempt {
             attempt,
             started_at,
             finished_at,
+            duration_ms: finished_at - started_at,
             outcome: "retry".into(),
-            error: String::new(),
-            plugin: String::new(),
-            consumer: String::new(),
-            log: String::new(),
+            ..FailedAttempt::default()
         }
     }
 

@@ -104,8 +104,8 @@ impl AdoptReport {
     }
 }
 
-/// One finding. The names of kinds are stable.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One finding. The names are stable as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct AdoptItem {
     pub kind: AdoptKind,
     pub count: u64,
@@ -118,12 +118,12 @@ pub(crate) struct AdoptItem {
 }
 
 impl AdoptItem {
-    pub(super) fn told(kind: AdoptKind, count: u64, what: String) -> AdoptItem {
-        AdoptItem { kind, count, what, step: None, done: false, blocks: false }
+    pub(super) fn told(kind: AdoptKind, count: u64, what: impl Into<String>) -> AdoptItem {
+        AdoptItem { kind, count, what: what.into(), step: None, done: false, blocks: false }
     }
 
-    pub(super) fn with_step(self, step: &str) -> AdoptItem {
-        AdoptItem { step: Some(step.to_owned()), ..self }
+    pub(super) fn with_step(self, step: impl Into<String>) -> AdoptItem {
+        AdoptItem { step: Some(step.into()), ..self }
     }
 
     pub(super) fn that_blocks(self) -> AdoptItem {
@@ -241,30 +241,20 @@ fn plan(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> AdoptReport {
             false => item.with_step("it is noted that this is meant; until then no host serves the queue"),
         });
     }
-    if found.waiting > 0 {
-        tell(AdoptItem::told(
-            K::Waiting,
-            found.waiting,
-            "entries wait that the group has not read: they run".into(),
-        ));
-    }
-    if found.items > 0 {
-        let list = rules.list.as_ref().map_or("", |list| list.key.as_str());
-        tell(AdoptItem::told(K::ListItems, found.items, format!("items wait in the list {list}: they run")));
-    }
-    if found.running > 0 {
-        tell(AdoptItem::told(K::Running, found.running, "tasks run on hosts, or are left by some".into()));
-    }
-    if found.foreign.count > 0 {
-        tell(pending(queue, found));
-    }
-    if found.foreign.gone > 0 {
-        let what = "of the pending entries, so many were trimmed or deleted: they are lost".to_owned();
-        tell(AdoptItem::told(K::LostPending, found.foreign.gone, what));
-    }
+    let list = rules.list.as_ref().map_or("", |list| list.key.as_str());
+    let unread = "entries wait that the group has not read: they run";
+    let gone = "of the pending entries, so many were trimmed or deleted: they are lost";
+    let tasks = [
+        AdoptItem::told(K::Waiting, found.waiting, unread),
+        AdoptItem::told(K::ListItems, found.items, format!("items wait in the list {list}: they run")),
+        AdoptItem::told(K::Running, found.running, "tasks run on hosts, or are left by some"),
+        pending(queue, found),
+        AdoptItem::told(K::LostPending, found.foreign.gone, gone),
+    ];
+    tasks.into_iter().filter(|item| item.count > 0).for_each(&mut tell);
     let has_note = stand.is_some_and(|stand| stand.noted.is_some());
     if found.acked > 0 {
-        let what = "entries were done before, and not deleted: they do not run".to_owned();
+        let what = "entries were done before, and not deleted: they do not run";
         let item = AdoptItem::told(K::Acked, found.acked, what);
         tell(match (orders.delete_acked, has_note) {
             (true, _) => item.with_step("they are deleted"),
@@ -274,14 +264,12 @@ fn plan(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> AdoptReport {
             }
         });
     } else if group.is_some() && !has_note {
-        let what = "the group was served before, and everything that it did is deleted".to_owned();
+        let what = "the group was served before, and everything that it did is deleted";
         tell(AdoptItem::told(K::Acked, 0, what).with_step("it is noted where it stands"));
     }
     if found.acked_since > 0 {
-        let what =
-            "entries were acknowledged by others since a host first came, and not deleted: `tqhost doctor \
-                    --fix` runs them again"
-                .to_owned();
+        let what = "entries were acknowledged by others since a host first came, and not deleted: `tqhost \
+                    doctor --fix` runs them again";
         let item = AdoptItem::told(K::AckedSince, found.acked_since, what);
         tell(match orders.is_done {
             true => item.with_step("it is noted that they are done"),

@@ -12,7 +12,7 @@ use crate::queue::census::Consumer;
 use crate::queue::codec::{self, RawFields};
 use crate::queue::dead::Pages;
 use crate::queue::hosts::is_host;
-use crate::queue::reply::{self, Shaped};
+use crate::queue::reply;
 use crate::queue::stand::{EntryNumber, StreamStand, entry_number};
 use crate::queue::{Queue, QueueError, census, wait};
 
@@ -176,12 +176,11 @@ impl Queue {
         loop {
             let mut ask = redis::cmd("XPENDING");
             ask.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PENDING);
-            let rows = self.shaped(WHAT, reply::array(self.link.command(WHAT, &ask).await?))?;
-            let row = |row: Value| -> Shaped<(String, String, u64, u64)> {
+            let row = |row: Value| {
                 let [id, owner, idle, deliveries] = reply::tuple(row)?;
                 Ok((reply::text(id)?, reply::text(owner)?, reply::count(&idle)?, reply::count(&deliveries)?))
             };
-            let rows: Vec<_> = self.shaped(WHAT, rows.into_iter().map(row).collect::<Shaped<Vec<_>>>())?;
+            let rows = self.shaped(WHAT, reply::each(self.link.command(WHAT, &ask).await?, row))?;
             let Some((last, ..)) = rows.last() else { return Ok(()) };
             from = format!("({last}");
             let foreign = &mut found.foreign;
@@ -277,13 +276,7 @@ impl Queue {
         const WHAT: &str = "read a stream";
         let mut range = redis::cmd("XREVRANGE");
         range.arg(&self.keys.stream).arg(from).arg("-").arg("COUNT").arg(count);
-        let reply = self.link.command(WHAT, &range).await?;
-        let entry = |item| {
-            let [id, fields] = reply::tuple(item)?;
-            Ok(codec::StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
-        };
-        let entries = reply::array(reply).and_then(|items| items.into_iter().map(entry).collect());
-        self.shaped(WHAT, entries)
+        self.shaped(WHAT, reply::stream_entries(self.link.command(WHAT, &range).await?))
     }
 }
 

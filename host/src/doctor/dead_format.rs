@@ -139,35 +139,6 @@ mod tests {
     }
 
     #[test]
-    fn what_a_known_program_wrote_is_read_by_its_names() {
-        let event = r#"{"eventId":"e1"}"#;
-        let all = converted(
-            &[
-                ("original_id", "1700000000001-3"),
-                ("failed_at", "2023-11-14T22:13:20Z"),
-                ("fail_reason", "no user"),
-                ("consumer", "c-1"),
-                ("original_data", event),
-            ],
-            &[],
-            &["data"],
-        );
-        let expected = [
-            ("data", event),
-            ("tq-id", "1700000000001-3"),
-            ("tq-queue", "q"),
-            ("tq-reason", "foreign"),
-            ("tq-error", "no user"),
-            ("tq-attempts", "0"),
-            ("tq-enqueued-at", "1700000000001"),
-            ("tq-failed-at", "1700000000000"),
-            ("tq-consumer", "c-1"),
-            ("tq-plugin", ""),
-        ];
-        assert_eq!(all, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    }
-
-    #[test]
     fn an_object_with_the_tasks_fields_becomes_them() {
         let object = r#"{"resumeId":7,"content":"é"}"#;
         let all = converted(&[("original_data", object)], &[], &["resumeId", "content"]);

@@ -6,7 +6,6 @@
 //! places of the children, which the examination of their own queues looks at.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::time::Duration;
 
 use redis::{Cmd, Value};
 
@@ -61,8 +60,7 @@ impl Examination<'_> {
     async fn flow(&mut self, id: &str) -> Result<(), QueueError> {
         let names = self.queue.keys.flow(id);
         let Some(look) = self.queue.look_at_flow(id, &names).await? else { return Ok(()) };
-        let mut suspect =
-            |kind| self.suspect(kind, names.about.clone(), id.into(), &names.about, Duration::ZERO);
+        let mut suspect = |kind| self.suspect(kind, &names.about, id, &names.about);
         let is_forgotten = look.staged > 0 && !look.children_expire && !look.is_due;
         let Some(total) = look.total else {
             if is_forgotten {
@@ -110,7 +108,13 @@ impl Examination<'_> {
                 match note {
                     // Somebody deleted what the flow knows about this child.
                     None => {
-                        self.suspect_child(FaultKind::LostChild, names, index, format!("{id}#{index}"), None);
+                        self.suspect_child(
+                            FaultKind::LostChild,
+                            names,
+                            index,
+                            &format!("{id}#{index}"),
+                            None,
+                        );
                     }
                     Some(note) => awaited.extend(AwaitedChild::read(index, &note)),
                 }
@@ -122,13 +126,7 @@ impl Examination<'_> {
             self.look_for_children(names, &queue, children).await?;
         }
         if completed == total {
-            self.suspect(
-                FaultKind::UnjoinedFlow,
-                names.about.clone(),
-                id.into(),
-                &names.about,
-                Duration::ZERO,
-            );
+            self.suspect(FaultKind::UnjoinedFlow, &names.about, id, &names.about);
         }
         Ok(())
     }
@@ -164,7 +162,7 @@ impl Examination<'_> {
             if status.is_none() && flow.is_none() {
                 without.entry(child.queue.clone()).or_default().push(child);
             } else if !is_live || flow != Some(child.at(names)) {
-                self.suspect_child(FaultKind::UncountedChild, names, child.index, child.id, Some(key));
+                self.suspect_child(FaultKind::UncountedChild, names, child.index, &child.id, Some(key));
             }
         }
         Ok(())
@@ -186,7 +184,7 @@ impl Examination<'_> {
         for child in children {
             let is_lost = missing.contains(&child.id);
             let kind = if is_lost { FaultKind::LostChild } else { FaultKind::UncountedChild };
-            self.suspect_child(kind, names, child.index, child.id.clone(), Some(queue.keys.task(&child.id)));
+            self.suspect_child(kind, names, child.index, &child.id, Some(queue.keys.task(&child.id)));
         }
         Ok(())
     }
@@ -196,20 +194,12 @@ impl Examination<'_> {
         kind: FaultKind,
         names: &FlowKeys,
         index: u64,
-        id: String,
+        id: &str,
         status: Option<String>,
     ) {
-        let subject = format!("{index} {}", names.about);
-        let key = status.clone().unwrap_or_else(|| names.results.clone()).into_bytes();
-        self.suspects.push(Suspect {
-            kind,
-            subject,
-            id,
-            key,
-            marker: None,
-            patience: Duration::ZERO,
-            status,
-        });
+        let key = status.as_ref().unwrap_or(&names.results).as_str();
+        let suspect = Suspect::new(kind, &format!("{index} {}", names.about), id, key);
+        self.suspects.push(Suspect { status, ..suspect });
     }
 
     fn warn_of_unknown_queue(&mut self, child: &AwaitedChild) {

@@ -37,6 +37,8 @@ const SCAN: usize = 1000;
 #[derive(Debug, Default)]
 struct Holdings {
     tasks: Returned,
+    /// The entries that the group has not read.
+    queued: u64,
     /// So many of those that wait have fields of tqhost, as far as the first hundred tell.
     reserved: u64,
     /// Pending at hosts, whatever becomes of them.
@@ -54,63 +56,31 @@ struct Returned {
     given: u64,
     left: u64,
     latest_due_ms: u64,
-    waiting: u64,
-    /// Pending at hosts.
-    running: u64,
-    /// Delayed after an attempt, or due.
-    retried: u64,
-    /// They wait for the turn of their key.
-    held_tasks: u64,
-    /// Delayed by their producer, and not due.
-    timed: u64,
-    /// They belong to flows that have not ended.
-    flows: u64,
-    /// They cannot be read, or their list would lose fields of them.
-    unfit: u64,
-    /// Other consumers run them.
-    elsewhere: u64,
-    /// Cancelled, or completed under the same id.
-    ended: u64,
+    /// In the order of its KINDS: waiting, running, delayed after an attempt or due, held, timed, of flows,
+    /// unfit, elsewhere, ended.
+    kinds: [u64; 9],
 }
 
 impl Returned {
     fn read(reply: Value) -> Shaped<Returned> {
-        let counts: [Value; 12] = reply::tuple(reply)?;
-        let mut numbers = [0; 12];
-        for (number, value) in numbers.iter_mut().zip(&counts) {
+        let [given, left, latest_due_ms, kinds @ ..] = reply::tuple::<12>(reply)?;
+        let mut all = Returned {
+            given: reply::count(&given)?,
+            left: reply::count(&left)?,
+            latest_due_ms: reply::count(&latest_due_ms)?,
+            ..Returned::default()
+        };
+        for (number, value) in all.kinds.iter_mut().zip(&kinds) {
             *number = reply::count(value)?;
         }
-        let [given, left, latest_due_ms, waiting, running, retried, held_tasks, timed, ..] = numbers;
-        let [.., flows, unfit, elsewhere, ended] = numbers;
-        Ok(Returned {
-            given,
-            left,
-            latest_due_ms,
-            waiting,
-            running,
-            retried,
-            held_tasks,
-            timed,
-            flows,
-            unfit,
-            elsewhere,
-            ended,
-        })
+        Ok(all)
     }
 
     fn add(&mut self, more: &Returned) {
         self.given += more.given;
         self.left += more.left;
         self.latest_due_ms = self.latest_due_ms.max(more.latest_due_ms);
-        self.waiting += more.waiting;
-        self.running += more.running;
-        self.retried += more.retried;
-        self.held_tasks += more.held_tasks;
-        self.timed += more.timed;
-        self.flows += more.flows;
-        self.unfit += more.unfit;
-        self.elsewhere += more.elsewhere;
-        self.ended += more.ended;
+        self.kinds.iter_mut().zip(more.kinds).for_each(|(number, more)| *number += more);
     }
 }
 
@@ -179,109 +149,102 @@ fn plan(
     orders: GiveBackOrders,
 ) -> AdoptReport {
     use AdoptKind as K;
-    let early = orders.early;
-    let (rules, keys, tasks) = (&queue.rules, &queue.keys, &held.tasks);
-    let mut items = Vec::new();
+    let (rules, keys, to_list) = (&queue.rules, &queue.keys, queue.rules.list.is_some());
+    let [waiting, _, retried, held_tasks, timed, of_flows, unfit, elsewhere, ended] = held.tasks.kinds;
     let place = match &rules.list {
         Some(list) => format!("the end of the list {} that BRPOP reads", list.key),
         None => format!("the end of the stream {}, as new entries", keys.stream),
     };
-    if !serving.is_empty() {
-        let what = format!("hosts serve the queue: {}", named(serving.iter().copied()));
-        let step = "stop them, or take the queue out of their configuration";
-        items.push(AdoptItem::told(K::Host, serving.len() as u64, what).with_step(step).that_blocks());
-    }
-    if tasks.waiting > 0 {
-        let what = format!("tasks wait in the stream, and the group {} has not read them", rules.group);
-        let item = AdoptItem::told(K::Waiting, tasks.waiting, what);
-        items.push(match rules.list {
-            Some(_) => item.with_step(&format!("they go to {place}")),
-            None => item,
-        });
-    }
-    if held.reserved > 0 && rules.list.is_none() {
-        let what = "of the first hundred of them have fields that begin with tq-: a consumer that reads \
-                    fields by name does not notice";
-        items.push(AdoptItem::told(K::Reserved, held.reserved, what.to_owned()));
-    }
-    if tasks.running > 0 || !held.lease_left.is_zero() {
-        items.push(running(held, now_ms, orders.act, &place));
-    }
-    if tasks.elsewhere > 0 {
-        let what = "tasks are pending at consumers that are no hosts: they stay with them".to_owned();
-        items.push(AdoptItem::told(K::Pending, tasks.elsewhere, what));
-    }
-    if tasks.ended > 0 {
-        let what = "tasks were cancelled while they ran, or had completed under their ids: they do not run";
-        let item = AdoptItem::told(K::Ended, tasks.ended, what.to_owned());
-        items.push(item.with_step("their entries are deleted"));
-    }
-    if tasks.retried > 0 {
-        let what = "tasks are due, or wait for another attempt: a plain consumer cannot see them";
-        let item = AdoptItem::told(K::Delayed, tasks.retried, what.to_owned());
-        items.push(item.with_step(&format!("they go to {place}, now")));
-    }
-    if tasks.held_tasks > 0 {
-        let what = "tasks wait for their turn, behind others that have not ended".to_owned();
-        let step = format!("they go to {place}, in their order");
-        items.push(AdoptItem::told(K::Held, tasks.held_tasks, what).with_step(&step));
-    }
-    if tasks.timed > 0 {
-        let what = format!(
-            "tasks were delayed by their producer, the last one for another {}",
-            show_duration(Duration::from_secs(tasks.latest_due_ms.saturating_sub(now_ms) / 1000))
-        );
-        let item = AdoptItem::told(K::Timed, tasks.timed, what);
-        items.push(match early {
-            true => item.with_step(&format!("they go to {place}, now")),
-            false => AdoptItem {
-                what: item.what + ": they stay where they are. Let a host run until then, or add --early",
-                ..item
-            },
-        });
-    }
-    if tasks.flows > 0 {
-        let what =
-            "tasks belong to flows that have not ended: only a host can run them; let it end them first";
-        items.push(AdoptItem::told(K::Flow, tasks.flows, what.to_owned()));
-    }
-    if tasks.unfit > 0 {
-        let what = match rules.list {
-            Some(_) => {
-                "tasks have other fields than data, which an item of the list cannot keep, or cannot be \
-                 read: they stay"
-            }
-            None => "tasks cannot be read: they stay",
-        };
-        let what = format!("{what}. Let a host end them first");
-        items.push(AdoptItem::told(K::Unfit, tasks.unfit, what));
-    }
-    if held.dead > 0 {
-        let rest = match &rules.list {
-            Some(_) => ". A consumer that writes its own to a list of this name needs the key: rename it",
-            None => "",
-        };
-        let what = format!("dead letters stay in the stream {}{rest}", keys.dead);
-        items.push(AdoptItem::told(K::Dead, held.dead, what));
-    }
+    let goes = |item: AdoptItem, how: &str| item.with_step(format!("they go to {place}{how}"));
+
+    let serves = format!("hosts serve the queue: {}", named(serving.iter().copied()));
+    let unread = format!("tasks wait in the stream, and the group {} has not read them", rules.group);
+    let waiting = match to_list {
+        true => goes(AdoptItem::told(K::Waiting, waiting, unread), ""),
+        false => AdoptItem::told(K::Waiting, held.queued, unread),
+    };
+    let last = Duration::from_secs(held.tasks.latest_due_ms.saturating_sub(now_ms) / 1000);
+    let last =
+        format!("tasks were delayed by their producer, the last one for another {}", show_duration(last));
+    let timed = match orders.early {
+        true => goes(AdoptItem::told(K::Timed, timed, last), ", now"),
+        false => {
+            let stay = ": they stay where they are. Let a host run until then, or add --early";
+            AdoptItem::told(K::Timed, timed, last + stay)
+        }
+    };
+    let (unreadable, rest) = match to_list {
+        true => (
+            "tasks have other fields than data, which an item of the list cannot keep, or cannot be read",
+            ". A consumer that writes its own to a list of this name needs the key: rename it",
+        ),
+        false => ("tasks cannot be read", ""),
+    };
+    let mut items = vec![
+        AdoptItem::told(K::Host, serving.len() as u64, serves)
+            .with_step("stop them, or take the queue out of their configuration")
+            .that_blocks(),
+        waiting,
+        AdoptItem::told(
+            K::Reserved,
+            if to_list { 0 } else { held.reserved },
+            "of the first hundred of them have fields that begin with tq-: a consumer that reads fields by \
+             name does not notice",
+        ),
+        running(held, now_ms, orders.act, &place),
+        AdoptItem::told(
+            K::Pending,
+            elsewhere,
+            "tasks are pending at consumers that are no hosts: they stay with them",
+        ),
+        AdoptItem::told(
+            K::Ended,
+            ended,
+            "tasks were cancelled while they ran, or had completed under their ids: they do not run",
+        )
+        .with_step("their entries are deleted"),
+        goes(
+            AdoptItem::told(
+                K::Delayed,
+                retried,
+                "tasks are due, or wait for another attempt: a plain consumer cannot see them",
+            ),
+            ", now",
+        ),
+        goes(
+            AdoptItem::told(
+                K::Held,
+                held_tasks,
+                "tasks wait for their turn, behind others that have not ended",
+            ),
+            ", in their order",
+        ),
+        timed,
+        AdoptItem::told(
+            K::Flow,
+            of_flows,
+            "tasks belong to flows that have not ended: only a host can run them; let it end them first",
+        ),
+        AdoptItem::told(K::Unfit, unfit, format!("{unreadable}: they stay. Let a host end them first")),
+        AdoptItem::told(K::Dead, held.dead, format!("dead letters stay in the stream {}{rest}", keys.dead)),
+    ];
+    items.retain(|item| item.count > 0);
     let what = format!(
         "consumers of hosts, the keys of tqhost for this queue, and statuses of tasks that have not ended. \
          The group {} stays; statuses of ended tasks expire by themselves. Entries of tasks that have ended \
          were deleted when they ended",
         rules.group
     );
-    let keys = AdoptItem::told(K::Keys, held.consumers, what);
-    items.push(keys.with_step("they are removed"));
+    items.push(AdoptItem::told(K::Keys, held.consumers, what).with_step("they are removed"));
     AdoptReport { items, ..AdoptReport::default() }
 }
 
 /// Tells what is pending at hosts. It stands in the way while a lease lasts that is too long to wait for.
 fn running(held: &Holdings, now_ms: u64, act: bool, place: &str) -> AdoptItem {
-    let left = held.lease_left;
+    let (left, [_, running, ..]) = (held.lease_left, held.tasks.kinds);
     if left.is_zero() {
-        let what = "tasks are pending at hosts that have ended: they begin anew".to_owned();
-        let item = AdoptItem::told(AdoptKind::Running, held.tasks.running, what);
-        return item.with_step(&format!("they go to {place}"));
+        let what = "tasks are pending at hosts that have ended: they begin anew";
+        return AdoptItem::told(AdoptKind::Running, running, what).with_step(format!("they go to {place}"));
     }
     let end = i64::try_from((u128::from(now_ms) + left.as_millis()).div_ceil(1000)).ok();
     let end = end.and_then(|end| jiff::Timestamp::from_second(end).ok());
@@ -296,7 +259,7 @@ fn running(held: &Holdings, now_ms: u64, act: bool, place: &str) -> AdoptItem {
         true => item
             .with_step("wait until then, or add --stopped if the processes of those hosts have ended")
             .that_blocks(),
-        false => item.with_step(&format!("they go to {place}, once the leases are over")),
+        false => item.with_step(format!("they go to {place}, once the leases are over")),
     }
 }
 
@@ -306,6 +269,7 @@ impl Queue {
         let census = self.census().await?;
         let mut held = Holdings {
             pending: census.consumers.iter().filter(|one| is_host(&one.name)).map(|one| one.pending).sum(),
+            queued: census.queued,
             dead: census.dead,
             consumers: census.consumers.iter().filter(|one| is_host(&one.name)).count() as u64,
             ..Holdings::default()
@@ -329,9 +293,6 @@ impl Queue {
         let which = if self.rules.list.is_some() { "all" } else { "pending" };
         held.tasks = self.return_entries(which, look).await?;
         held.tasks.add(&self.return_delayed(look, true).await?);
-        if self.rules.list.is_none() {
-            held.tasks.waiting = census.queued;
-        }
         Ok(held)
     }
 
@@ -350,7 +311,7 @@ impl Queue {
             let [id, is_reserved] = reply::tuple(row)?;
             Ok((reply::text(id)?, reply::count(&is_reserved)? == 1))
         };
-        self.shaped("names", reply::array(reply).and_then(|rows| rows.into_iter().map(row).collect()))
+        self.shaped("names", reply::each(reply, row))
     }
 
     /// How long the last lease of a host's pending entries lasts.
@@ -360,12 +321,11 @@ impl Queue {
         loop {
             let mut ask = redis::cmd("XPENDING");
             ask.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE).arg(host);
-            let rows = self.shaped(WHAT, reply::array(self.link.command(WHAT, &ask).await?))?;
-            let row = |row: Value| -> Shaped<(String, u64)> {
+            let row = |row: Value| {
                 let [id, _, idle, _] = reply::tuple(row)?;
                 Ok((reply::text(id)?, reply::count(&idle)?))
             };
-            let rows: Vec<_> = self.shaped(WHAT, rows.into_iter().map(row).collect::<Shaped<Vec<_>>>())?;
+            let rows = self.shaped(WHAT, reply::each(self.link.command(WHAT, &ask).await?, row))?;
             let Some((end, _)) = rows.last() else { return Ok(last) };
             from = format!("({end}");
             for (_, idle_ms) in rows {
@@ -430,9 +390,8 @@ impl Queue {
         loop {
             let mut look = redis::cmd(command);
             look.arg(&self.keys.tracks).arg(&from).arg(last).arg("LIMIT").arg(0).arg(PAGE);
-            let found = reply::array(self.link.command(WHAT, &look).await?)
-                .and_then(|members| members.into_iter().map(reply::bytes).collect::<Shaped<Vec<_>>>());
-            let members = self.shaped(WHAT, found)?;
+            let members =
+                self.shaped(WHAT, reply::each(self.link.command(WHAT, &look).await?, reply::bytes))?;
             let Some(end) = members.last() else { return Ok(given) };
             from = [b"(", end.as_slice()].concat();
             // Members of tasks that have their turn are no delayed tasks: nothing is done about them here.
@@ -458,13 +417,11 @@ impl Queue {
                     Err(error) if error.is_no_group() => return Ok(all),
                     reply => reply?,
                 };
-                let id = |row| -> Shaped<String> {
+                let id = |row| {
                     let [id, _, _, _] = reply::tuple(row)?;
                     reply::text(id)
                 };
-                let ids =
-                    reply::array(reply).and_then(|rows| rows.into_iter().map(id).collect::<Shaped<Vec<_>>>());
-                self.shaped(WHAT, ids)?
+                self.shaped(WHAT, reply::each(reply, id))?
             };
             let Some(last) = ids.last() else { return Ok(all) };
             from = format!("({last}");

@@ -64,6 +64,13 @@ pub(super) struct Suspect {
     pub status: Option<String>,
 }
 
+impl Suspect {
+    pub(super) fn new(kind: FaultKind, subject: &str, id: &str, key: impl Into<Vec<u8>>) -> Suspect {
+        let (subject, id) = (subject.to_owned(), id.to_owned());
+        Suspect { kind, subject, id, key: key.into(), marker: None, patience: Duration::ZERO, status: None }
+    }
+}
+
 /// The result of a second look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judgement {
@@ -200,16 +207,8 @@ impl Queue {
                 Some(_) => {}
                 None => drop(found.unknown.insert(id.clone())),
             }
-            let (kind, patience) = (FaultKind::OrphanedKey, Duration::ZERO);
-            found.markers.push(Suspect {
-                kind,
-                subject: id.clone(),
-                id,
-                key: marker.clone(),
-                marker: Some(marker),
-                patience,
-                status: None,
-            });
+            let suspect = Suspect::new(FaultKind::OrphanedKey, &id, &id, marker.clone());
+            found.markers.push(Suspect { marker: Some(marker), ..suspect });
         }
         Ok(())
     }
@@ -262,12 +261,9 @@ impl Queue {
             call = call.arg("id", task.id).arg("before", task.look);
         }
         let reply = self.link.script(&call).await?;
-        let examined: Shaped<Vec<Examined>> =
-            reply::array(reply).and_then(|items| items.into_iter().map(Examined::read).collect());
-        self.shaped(
-            "examine",
-            examined.and_then(|all| if all.len() == asked.len() { Ok(all) } else { Err(UnexpectedShape) }),
-        )
+        let is_whole = |all: &Vec<Examined>| all.len() == asked.len();
+        let examined = reply::each(reply, Examined::read);
+        self.shaped("examine", examined.and_then(|all| Some(all).filter(is_whole).ok_or(UnexpectedShape)))
     }
 }
 

@@ -199,13 +199,9 @@ impl Examination<'_> {
             for claim in page.items {
                 abandoned += u64::from(u128::from(claim.idle_ms) > lease.as_millis());
                 if !claim.is_there {
-                    self.suspect(
-                        FaultKind::DeletedEntry,
-                        claim.entry.clone(),
-                        claim.entry,
-                        &self.queue.keys.stream,
-                        lease,
-                    );
+                    let (kind, stream) = (FaultKind::DeletedEntry, self.queue.keys.stream.as_str());
+                    let suspect = Suspect::new(kind, &claim.entry, &claim.entry, stream);
+                    self.suspects.push(Suspect { patience: lease, ..suspect });
                 }
             }
             next = page.next;
@@ -227,7 +223,7 @@ impl Examination<'_> {
                     self.seen.insert(fingerprint(&seen.id));
                 }
                 if seen.skipped {
-                    self.suspect(FaultKind::Undeliverable, seen.entry, seen.id, stream, Duration::ZERO);
+                    self.suspect(FaultKind::Undeliverable, &seen.entry, &seen.id, stream);
                 }
             }
             next = page.next;
@@ -238,7 +234,7 @@ impl Examination<'_> {
                 "{history} entries were read, and not deleted, before tqhost first used this group; \
                  the doctor leaves them as they are"
             );
-            self.report.warnings.push(Warning { kind: "history", what });
+            self.warn("history", what);
         }
         self.decide(1).await
     }
@@ -249,8 +245,8 @@ impl Examination<'_> {
         while let Some(cursor) = next {
             let page = self.queue.delayed_without_fields(&cursor).await?;
             for member in page.items {
-                let id = id_of_member(&member).to_owned();
-                self.suspect(FaultKind::DelayedWithoutFields, member, id, &keys.delayed, Duration::ZERO);
+                let id = id_of_member(&member);
+                self.suspect(FaultKind::DelayedWithoutFields, &member, id, &keys.delayed);
             }
             next = page.next;
             self.decide(BATCH).await?;
@@ -266,8 +262,8 @@ impl Examination<'_> {
                 } else {
                     FaultKind::UnreadableFields
                 };
-                let id = parked.id.unwrap_or_else(|| id_of_member(&parked.member).to_owned());
-                self.suspect(kind, parked.member, id, &keys.parked, Duration::ZERO);
+                let id = parked.id.as_deref().unwrap_or_else(|| id_of_member(&parked.member));
+                self.suspect(kind, &parked.member, id, &keys.parked);
             }
             next = page.next;
             self.decide(BATCH).await?;
@@ -285,13 +281,7 @@ impl Examination<'_> {
             let not_dead = self.queue.not_dead(&ids).await?;
             for (seen, not_dead) in page.items.iter().zip(not_dead) {
                 if not_dead {
-                    self.suspect(
-                        FaultKind::DeadButAlive,
-                        seen.entry.clone(),
-                        seen.id.clone(),
-                        dead,
-                        Duration::ZERO,
-                    );
+                    self.suspect(FaultKind::DeadButAlive, &seen.entry, &seen.id, dead);
                 }
             }
             next = page.next;
@@ -381,11 +371,10 @@ impl Examination<'_> {
             .flat_map(|host| host.queues.iter().filter(|queue| queue.serves(rules)))
             .map(|queue| queue.state.as_str())
             .collect();
-        let census = &self.report.census;
+        let census = self.report.census.clone();
         let waiting = census.queued + census.delayed + census.held_tasks + abandoned;
         if states.is_empty() && waiting > 0 {
-            let what = format!("no host of this queue runs; {waiting} tasks wait for one");
-            self.report.warnings.push(Warning { kind: "no-host", what });
+            self.warn("no-host", format!("no host of this queue runs; {waiting} tasks wait for one"));
         }
         let is_claimed = census.held.is_some() || states.contains(&"reading");
         if abandoned > 0 && !states.is_empty() && !is_claimed {
@@ -393,11 +382,10 @@ impl Examination<'_> {
                 "{abandoned} tasks of hosts that fell silent wait for a host that is ready (now: {})",
                 states.join(", ")
             );
-            self.report.warnings.push(Warning { kind: "waiting-for-host", what });
+            self.warn("waiting-for-host", what);
         }
         if census.pause.is_some() && waiting > 0 {
-            let what = format!("the queue is paused; {waiting} tasks wait");
-            self.report.warnings.push(Warning { kind: "paused", what });
+            self.warn("paused", format!("the queue is paused; {waiting} tasks wait"));
         }
         let lives = |name: &str| hosts.iter().any(|host| name.starts_with(&host.id));
         let gone = census.consumers.iter().filter(|consumer| {
@@ -408,7 +396,7 @@ impl Examination<'_> {
             let what = format!(
                 "{idle} consumers are gone and have nothing pending; a running host removes their names"
             );
-            self.report.warnings.push(Warning { kind: "gone-consumers", what });
+            self.warn("gone-consumers", what);
         }
         if states.is_empty() {
             return Ok(());
@@ -432,24 +420,20 @@ impl Examination<'_> {
         for (kind, subject, patience) in still {
             let keys = &self.queue.keys;
             let (key, id) = match kind {
-                FaultKind::StuckClaim => (&keys.stream, subject.clone()),
-                _ => (&keys.delayed, id_of_member(&subject).to_owned()),
+                FaultKind::StuckClaim => (&keys.stream, subject.as_str()),
+                _ => (&keys.delayed, id_of_member(&subject)),
             };
-            self.suspect(kind, subject, id, key, patience);
+            self.suspects.push(Suspect { patience, ..Suspect::new(kind, &subject, id, key.as_str()) });
         }
         self.judge().await
     }
 
-    fn suspect(&mut self, kind: FaultKind, subject: String, id: String, key: &str, patience: Duration) {
-        self.suspects.push(Suspect {
-            kind,
-            subject,
-            id,
-            key: key.as_bytes().to_vec(),
-            marker: None,
-            patience,
-            status: None,
-        });
+    fn suspect(&mut self, kind: FaultKind, subject: &str, id: &str, key: &str) {
+        self.suspects.push(Suspect::new(kind, subject, id, key));
+    }
+
+    fn warn(&mut self, kind: &'static str, what: String) {
+        self.report.warnings.push(Warning { kind, what });
     }
 
     /// Gives the suspects their second look, a moment later, once there are this many.

@@ -160,10 +160,8 @@ impl Queue {
         const WHAT: &str = "look for the group";
         match self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await {
             Ok(reply) => {
-                let names = |reply| {
-                    reply::array(reply)?.into_iter().map(census::group_name).collect::<Shaped<Vec<_>>>()
-                };
-                Ok(!self.shaped(WHAT, names(reply))?.contains(&self.rules.group))
+                let names = self.shaped(WHAT, reply::each(reply, census::group_name))?;
+                Ok(!names.contains(&self.rules.group))
             }
             Err(error) if error.is_no_group() => Ok(false),
             Err(error) => Err(error),
@@ -192,10 +190,7 @@ impl Queue {
         let mut range = redis::cmd("ZRANGEBYSCORE");
         range.arg(&self.keys.delayed).arg("-inf").arg(before).arg("LIMIT").arg(0).arg(1);
         let reply = self.link.command(WHAT, &range).await?;
-        self.shaped(
-            WHAT,
-            reply::array(reply).and_then(|items| items.into_iter().next().map(reply::text).transpose()),
-        )
+        Ok(self.shaped(WHAT, reply::each(reply, reply::text))?.into_iter().next())
     }
 
     /// Searches the stream, from the entry `from` on, and the delayed tasks, and removes the tasks that it
@@ -266,5 +261,5 @@ pub(super) async fn all_keys(link: &Link, cursor: &str, count: usize) -> Result<
 pub(super) fn page<T>(reply: Value, end: &str, item: impl Fn(Value) -> Shaped<T>) -> Shaped<Page<T>> {
     let [next, items] = reply::tuple(reply)?;
     let next = Some(reply::text(next)?).filter(|next| next != end);
-    Ok(Page { next, items: reply::array(items)?.into_iter().map(item).collect::<Shaped<_>>()? })
+    Ok(Page { next, items: reply::each(items, item)? })
 }

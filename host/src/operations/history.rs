@@ -127,24 +127,8 @@ const FAILING: f64 = 0.1;
 
 /// Whether a settlement in this way is a failure.
 fn fails(outcome: SettledAs) -> bool {
-    match outcome {
-        SettledAs::Retried
-        | SettledAs::Rejected
-        | SettledAs::RetriesExhausted
-        | SettledAs::DeferralsExhausted
-        | SettledAs::Crashed
-        | SettledAs::Malformed
-        | SettledAs::FlowFailed
-        | SettledAs::Expired
-        | SettledAs::GivenBack
-        | SettledAs::Unavailable => true,
-        SettledAs::Completed
-        | SettledAs::Deferred
-        | SettledAs::Released
-        | SettledAs::Delayed
-        | SettledAs::Cancelled
-        | SettledAs::Duplicate => false,
-    }
+    use SettledAs as S;
+    !matches!(outcome, S::Completed | S::Deferred | S::Released | S::Delayed | S::Cancelled | S::Duplicate)
 }
 
 pub(crate) fn completed(tally: &Tally) -> u64 {

@@ -125,13 +125,10 @@ fn action(alarm: &Alarm) -> Option<&'static str> {
 
 /// The facts beside the alarms.
 pub(crate) struct Surroundings<'s> {
-    pub queues: &'s [QueueView],
-    pub hosts: &'s [HostInfo],
-    pub lost: &'s [LostHost],
+    pub seen: &'s AlarmSources<'s>,
     /// The last changes of operators.
     pub changes: &'s [ChangeView],
     pub notes: &'s IncidentNotes,
-    pub now_ms: u64,
 }
 
 impl Surroundings<'_> {
@@ -157,7 +154,8 @@ type PluginOfQueue<'q> = HashMap<&'q str, &'q str>;
 /// Makes incidents of alarms.
 pub(crate) fn of(alarms: Vec<Alarm>, around: &Surroundings<'_>) -> Vec<Incident> {
     let changes = changes(around);
-    let plugins: PluginOfQueue = around.queues.iter().map(|view| (&*view.queue, &*view.plugin)).collect();
+    let plugins: PluginOfQueue =
+        around.seen.queues.iter().map(|view| (&*view.queue, &*view.plugin)).collect();
     let mut incidents: Vec<Incident> = folded(alarms, &plugins)
         .into_iter()
         .map(|(alarm, more)| incident(alarm, more, around, (&plugins, &changes)))
@@ -176,11 +174,12 @@ fn incident(
     (plugins, changes): (&PluginOfQueue, &[ChangeBefore]),
 ) -> Incident {
     let id = alarm.cause();
-    let noted = around.notes.seen.get(&id).filter(|noted| !is_over(noted, around.now_ms));
+    let noted = around.notes.seen.get(&id).filter(|noted| !is_over(noted, around.seen.now_ms));
     let since_ms = [alarm.since_ms, noted.map(|noted| noted.since)].into_iter().flatten().min();
-    let since_ms = since_ms.unwrap_or(around.now_ms);
+    let since_ms = since_ms.unwrap_or(around.seen.now_ms);
     let acknowledged = around.notes.acknowledged.get(&id);
-    let acknowledged = acknowledged.filter(|note| noted.is_some() && !is_past(note, around.now_ms)).cloned();
+    let acknowledged =
+        acknowledged.filter(|note| noted.is_some() && !is_past(note, around.seen.now_ms)).cloned();
     let (action, is_exact) = (action(&alarm), alarm.since_ms.is_some());
     let before = before(&alarm, since_ms, plugins, changes);
     let more = more.into_iter().map(AlarmView::from).collect();
@@ -270,7 +269,7 @@ fn before(
 /// The changes that hosts tell: versions of plugins, configurations, hosts that ended without a word.
 fn changes(around: &Surroundings<'_>) -> Vec<ChangeBefore> {
     let mut changes = Vec::new();
-    for plugin in around.hosts.iter().flat_map(|host| &host.plugins) {
+    for plugin in around.seen.hosts.iter().flat_map(|host| &host.plugins) {
         for (at, change) in plugin.history.iter().enumerate() {
             // The first version that a host loads is the one that it ran before its start.
             let is_other = |known: &HostChange| known.version.is_some() && known.version != change.version;
@@ -288,13 +287,13 @@ fn changes(around: &Surroundings<'_>) -> Vec<ChangeBefore> {
             changes.push(ChangeBefore { at_ms: change.at, what, plugin, queue: None });
         }
     }
-    for host in around.hosts {
+    for host in around.seen.hosts {
         if let Some(at_ms) = host.configured_at {
             let what = format!("another configuration of host {}", host.id);
             changes.push(ChangeBefore { at_ms, what, plugin: None, queue: None });
         }
     }
-    for LostHost { id, seen_ms, .. } in around.lost {
+    for LostHost { id, seen_ms, .. } in around.seen.lost {
         let what = format!("the end of host {id}, which did not stop");
         changes.push(ChangeBefore { at_ms: *seen_ms, what, plugin: None, queue: None });
     }
@@ -362,9 +361,8 @@ pub(crate) async fn of_queue(
     let sources = AlarmSources { queues, hosts, lately: lately.as_ref(), now_ms, ..AlarmSources::default() };
     let mut alarms = alarms(&sources);
     alarms.retain(|alarm| alarm.about.plugin().is_none_or(|plugin| plugin == view.plugin));
-    let (notes, changes) = (&notes, changes.as_slice());
-    let found = of(alarms, &Surroundings { queues, hosts, lost: &[], changes, notes, now_ms });
-    note(link, &found, notes, now_ms).await;
+    let found = of(alarms, &Surroundings { seen: &sources, changes: &changes, notes: &notes });
+    note(link, &found, &notes, now_ms).await;
     Ok(found)
 }
 
@@ -436,8 +434,8 @@ mod tests {
             why: "a deploy".to_owned(),
             ..ChangeView::new(ChangeKind::Pause, "ada")
         }];
-        let (queues, changes) = (queues.as_slice(), changes.as_slice());
-        of(alarms, &Surroundings { queues, hosts, lost: &[], changes, notes, now_ms: NOW })
+        let seen = AlarmSources { queues: &queues, hosts, now_ms: NOW, ..AlarmSources::default() };
+        of(alarms, &Surroundings { seen: &seen, changes: &changes, notes })
     }
 
     fn ids(incidents: &[Incident]) -> Vec<(&str, usize)> {

@@ -5,22 +5,35 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::mask::FieldMask;
 use crate::queue::codec::RawFields;
+use crate::task::Field;
 
 /// One field. Fields are a list, since two may have the same name. Text stands as a string, other bytes as
 /// `{"base64": …}`.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct FieldView {
     pub name: Value,
     pub value: Value,
 }
 
 impl FieldView {
+    pub(crate) fn of(field: &Field) -> FieldView {
+        FieldView { name: field.name.as_str().into(), value: text_json(&field.value) }
+    }
+
+    /// The field, whose name has to be text.
+    pub(crate) fn read(&self) -> Result<Field, String> {
+        let name = self.name.as_str().ok_or_else(|| format!("the name {} is no text", self.name))?.to_owned();
+        let value = bytes_of(&self.value).map_err(|why| format!("the value of the field {name:?}: {why}"))?;
+        Ok(Field { name, value })
+    }
+
     pub(crate) fn all(fields: &RawFields) -> Vec<FieldView> {
         let view =
             |(name, value): &(Vec<u8>, Vec<u8>)| FieldView { name: text_json(name), value: text_json(value) };

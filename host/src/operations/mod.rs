@@ -71,4 +71,4 @@ pub(crate) use plugins::{PluginView, known_builds, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, counted, queue_views, state_words};
 pub(crate) use retry::{Retried, retry, retry_preview};
 pub(crate) use sample::TaskSample;
-pub(crate) use task::{AttemptView, BranchView, RelatedTask, TaskView, task_view, unknown_task};
+pub(crate) use task::{BranchView, TaskView, task_view, unknown_task};

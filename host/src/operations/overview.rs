@@ -11,17 +11,15 @@ use super::incidents::{self, Incident, Surroundings};
 use super::queues::{QueueView, counted};
 use crate::clock;
 use crate::config::QueueRules;
-use crate::queue::hosts::{self, HostInfo, LostHost};
+use crate::queue::hosts::{self, HostInfo};
 use crate::queue::minutes::QueueHistory;
 use crate::queue::upkeep::dangers;
 use crate::queue::{Link, QueueError};
 
 /// All queues as they are now, and what is wrong with them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Overview {
     pub hosts: Vec<HostInfo>,
-    /// The hosts that ended without a word within the last hour.
-    pub lost: Vec<LostHost>,
     pub queues: Vec<QueueView>,
     /// The queues that cannot be counted, each with the error.
     pub failed: Vec<(String, String)>,
@@ -57,17 +55,10 @@ pub(crate) async fn overview(chosen: &[QueueRules], link: &Link) -> Result<Overv
         now_ms,
     };
     let (noted, changes) = Surroundings::read(link, now_ms).await?;
-    let around = Surroundings {
-        queues: &queues,
-        hosts: &hosts,
-        lost: &lost,
-        changes: &changes,
-        notes: &noted,
-        now_ms,
-    };
+    let around = Surroundings { seen: &sources, changes: &changes, notes: &noted };
     let incidents = incidents::of(alarms(&sources), &around);
     incidents::note(link, &incidents, &noted, now_ms).await;
-    Ok(Overview { hosts, lost, queues, failed, histories, lately, incidents })
+    Ok(Overview { hosts, queues, failed, histories, lately, incidents })
 }
 
 /// The last overview that this host has seen, for the time when Redis is away. Clones share it.
@@ -84,19 +75,11 @@ pub(crate) struct SeenOverview {
 impl LastOverview {
     /// Looks, and keeps what it sees, but for the histories, which are large.
     pub(crate) async fn look(&self, chosen: &[QueueRules], link: &Link) -> Result<Overview, QueueError> {
-        let seen = overview(chosen, link).await?;
-        let kept = Overview {
-            hosts: seen.hosts.clone(),
-            lost: seen.lost.clone(),
-            queues: seen.queues.clone(),
-            failed: seen.failed.clone(),
-            histories: BTreeMap::new(),
-            lately: seen.lately.clone(),
-            incidents: seen.incidents.clone(),
-        };
-        let kept = SeenOverview { at_ms: clock::now_ms(), overview: Arc::new(kept) };
+        let mut seen = overview(chosen, link).await?;
+        let histories = std::mem::take(&mut seen.histories);
+        let kept = SeenOverview { at_ms: clock::now_ms(), overview: Arc::new(seen.clone()) };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
-        Ok(seen)
+        Ok(Overview { histories, ..seen })
     }
 
     /// How many incidents were open in what it saw within this time. 0 if it saw nothing then.

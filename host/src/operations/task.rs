@@ -49,67 +49,18 @@ pub(crate) struct TaskView {
     pub children_completed: Option<u64>,
     /// The first children that have not completed or started a flow that goes on, if they are enqueued.
     pub open_children: Option<Vec<BranchView>>,
-    pub child_of: Option<RelatedTask>,
+    pub child_of: Option<TaskName>,
     /// The last attempts that failed, the first one first, as many as the queue keeps. Null in a stream.
-    pub attempts: Option<Vec<AttemptView>>,
+    pub attempts: Option<Vec<FailedAttempt>>,
     /// The tasks that join the flows which it started.
     pub flows: Option<Vec<BranchView>>,
     /// How many tasks its handler enqueued, beside those of flows, and the first 20 of them.
     pub enqueued: u64,
-    pub enqueued_tasks: Vec<RelatedTask>,
+    pub enqueued_tasks: Vec<TaskName>,
     /// The fields of a task that has completed, if its queue keeps them (`keep_fields`).
     pub fields: Option<Vec<FieldView>>,
     /// How large these fields are, if they are too large to be kept.
     pub fields_bytes: Option<u64>,
-}
-
-/// An attempt that failed. Times are milliseconds since the Unix epoch, by Redis's clock.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct AttemptView {
-    pub attempt: u32,
-    pub started_at: u64,
-    pub finished_at: u64,
-    pub duration_ms: u64,
-    /// `retry`, `unavailable`, `reject`, `defer`, `trap`, `timeout`, `out-of-memory`, `instantiate`,
-    /// `output-too-large` or `effects`.
-    pub outcome: String,
-    pub error: String,
-    /// `name@digest` of the version that ran it.
-    pub plugin: String,
-    /// The host that ran it.
-    pub consumer: String,
-    /// The last lines that it logged, at most 4 KiB. An attempt at a batch has those of the whole call.
-    pub log: String,
-}
-
-impl AttemptView {
-    pub(crate) fn all(attempts: Vec<FailedAttempt>) -> Vec<AttemptView> {
-        let view = |failed: FailedAttempt| AttemptView {
-            attempt: failed.attempt,
-            started_at: failed.started_at,
-            finished_at: failed.finished_at,
-            duration_ms: failed.finished_at.saturating_sub(failed.started_at),
-            outcome: failed.outcome,
-            error: failed.error,
-            plugin: failed.plugin,
-            consumer: failed.consumer,
-            log: failed.log,
-        };
-        attempts.into_iter().map(view).collect()
-    }
-}
-
-/// Another task: one that joins a flow, or that was enqueued by this one.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct RelatedTask {
-    pub queue: String,
-    pub id: String,
-}
-
-impl RelatedTask {
-    fn of(TaskName { queue, id }: &TaskName) -> RelatedTask {
-        RelatedTask { queue: queue.clone(), id: id.clone() }
-    }
 }
 
 /// A task below another one in the tree.
@@ -174,7 +125,7 @@ impl TaskView {
             attempts: None,
             flows: None,
             enqueued: task.sent.0,
-            enqueued_tasks: task.sent.1.iter().map(RelatedTask::of).collect(),
+            enqueued_tasks: task.sent.1.clone(),
             fields: match &task.fields {
                 Some(KeptFields::Kept(fields)) => Some(FieldView::all(fields)),
                 _ => None,
@@ -199,13 +150,13 @@ impl TaskView {
     }
 
     pub(crate) fn with_attempts(self, attempts: Vec<FailedAttempt>) -> TaskView {
-        TaskView { attempts: Some(AttemptView::all(attempts)), ..self }
+        TaskView { attempts: Some(attempts), ..self }
     }
 
     pub(crate) fn with(self, family: &Family) -> TaskView {
         TaskView {
             open_children: self.children.map(|_| BranchView::all(&family.below.children)),
-            child_of: family.child_of.as_ref().map(RelatedTask::of),
+            child_of: family.child_of.clone(),
             flows: Some(BranchView::all(&family.below.flows)),
             ..self
         }

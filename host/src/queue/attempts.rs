@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::codec::{self, StreamEntry};
 use super::error::QueueError;
@@ -35,18 +36,22 @@ pub(crate) struct AttemptRecord {
 }
 
 /// An attempt that failed. Times are milliseconds since the Unix epoch, by Redis's clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = AttemptView)]
 pub(crate) struct FailedAttempt {
     pub attempt: u32,
     pub started_at: u64,
     pub finished_at: u64,
-    /// `retry`, `reject`, `trap`, `timeout` and the like.
+    pub duration_ms: u64,
+    /// `retry`, `unavailable`, `reject`, `defer`, `trap`, `timeout`, `out-of-memory`, `instantiate`,
+    /// `output-too-large`, `effects` or `lost`.
     pub outcome: String,
     pub error: String,
     /// `name@digest` of the version that ran it.
     pub plugin: String,
+    /// The host that ran it.
     pub consumer: String,
-    /// The last lines of its log.
+    /// The last lines that it logged, at most 4 KiB. An attempt at a batch has those of the whole call.
     pub log: String,
 }
 
@@ -91,10 +96,12 @@ struct StoredAttempt {
 impl From<StoredAttempt> for FailedAttempt {
     fn from(stored: StoredAttempt) -> FailedAttempt {
         let finished_at: u64 = stored.finished_at.parse().unwrap_or(0);
+        let duration_ms = stored.ran.parse().unwrap_or(0).min(finished_at);
         FailedAttempt {
             attempt: stored.attempt.parse().unwrap_or(1),
-            started_at: finished_at.saturating_sub(stored.ran.parse().unwrap_or(0)),
+            started_at: finished_at - duration_ms,
             finished_at,
+            duration_ms,
             outcome: stored.outcome,
             error: stored.error,
             plugin: stored.plugin,

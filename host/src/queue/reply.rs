@@ -19,6 +19,11 @@ pub(crate) fn array(value: Value) -> Shaped<Vec<Value>> {
     }
 }
 
+/// Each item of an array, read.
+pub(crate) fn each<T>(value: Value, read: impl Fn(Value) -> Shaped<T>) -> Shaped<Vec<T>> {
+    array(value)?.into_iter().map(read).collect()
+}
+
 /// Exactly `N` items.
 pub(crate) fn tuple<const N: usize>(value: Value) -> Shaped<[Value; N]> {
     array(value)?.try_into().map_err(|_| UnexpectedShape)
@@ -86,12 +91,12 @@ pub(super) fn time_ms(reply: Value) -> Shaped<u64> {
 }
 
 /// The entries of a reply of XRANGE or XREVRANGE.
-pub(super) fn stream_entries(reply: Value) -> Shaped<Vec<StreamEntry>> {
+pub(crate) fn stream_entries(reply: Value) -> Shaped<Vec<StreamEntry>> {
     let entry = |item| {
         let [id, fields] = tuple(item)?;
         Ok(StreamEntry { id: text(id)?, fields: pairs(fields)?, deliveries: 1 })
     };
-    array(reply)?.into_iter().map(entry).collect()
+    each(reply, entry)
 }
 
 /// Reads one of `meanings` for each subject of a call: a script gives its index in that list.

@@ -7,6 +7,7 @@
 
 use serde::Serialize;
 use strum::{EnumString, IntoStaticStr};
+use utoipa::ToSchema;
 
 use super::codec;
 use super::error::QueueError;
@@ -44,7 +45,8 @@ impl Status {
 }
 
 /// A task, and its queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RelatedTask)]
 pub struct TaskName {
     /// The name of its queue.
     pub queue: String,

@@ -6,53 +6,37 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::output::{Out, Tone};
 use super::super::trial_log::LogLine;
 use super::super::{text, value};
+use crate::clock::ms;
 use crate::config;
 use crate::operations::result_json;
 use crate::plugins::Single;
 use crate::sandbox::{AttemptReport, Ended};
 use crate::task::{Outcome, Task};
 
-/// The attempt as JSON. The names are stable; a value that does not apply is null.
-#[derive(Debug, Serialize)]
-pub(super) struct TryView {
-    handler: String,
-    version: String,
-    bytes: u64,
-    compile_ms: f64,
-    /// Whether the compiled code came from the cache.
-    from_cache: bool,
-    /// How long the self-check took; null for a handler without one.
-    pub(super) self_check_ms: Option<f64>,
-    /// The end of the task. For a batch: `failed` if the call failed, the end of all tasks if they ended
-    /// alike, else `mixed`.
-    #[serde(flatten)]
-    end: EndView,
-    /// For a batch: the end of each task.
-    tasks: Option<Vec<TriedTask>>,
-    progress: Option<ProgressView>,
-    log: Vec<LogLine>,
-    /// The median time of all runs: the call, and making the instance where one was made for it.
-    run_ms: f64,
-    /// The time of the fastest run.
-    least_ms: f64,
-    /// The time of the slowest run.
-    most_ms: f64,
-    runs: usize,
-    /// By the plugin's configuration: `per-task` for a fresh instance in each run, `warm` where one is kept.
-    pub(super) instance: &'static str,
-    /// In bytes.
-    peak_memory: u64,
-    /// With `--backtrace`: the calls in which the handler failed, the innermost first.
-    backtrace: Vec<String>,
+/// A trial that has ended.
+pub(super) struct Tried<'t> {
+    pub handler: &'t Path,
+    pub single: &'t Single,
+    /// How long the self-check took; none for a handler without one.
+    pub self_check: Option<Duration>,
+    pub tasks: &'t [Task],
+    pub grants: &'t config::Plugin,
+    /// The attempt of the last run.
+    pub report: &'t AttemptReport,
+    /// How long each run took, the fastest first: the call, and making the instance where one was made for
+    /// it.
+    pub durations: Vec<Duration>,
+    pub progress: Option<(u8, String)>,
+    pub log: Vec<LogLine>,
 }
 
-#[derive(Debug, Serialize)]
+/// How a task ended.
+#[derive(Debug)]
 struct EndView {
     outcome: &'static str,
     /// Why the sandbox ended the attempt.
@@ -63,140 +47,118 @@ struct EndView {
     result: Option<Value>,
 }
 
-#[derive(Debug, Serialize)]
-struct TriedTask {
-    id: String,
-    #[serde(flatten)]
-    end: EndView,
-}
-
-#[derive(Debug, Serialize)]
-struct ProgressView {
-    percent: u8,
-    note: String,
-}
-
-impl TryView {
-    pub(super) fn new(
-        path: &Path,
-        single: &Single,
-        (tasks, report): (&[Task], &AttemptReport),
-        mut durations: Vec<Duration>,
-        progress: Option<(u8, String)>,
-        log: Vec<LogLine>,
-    ) -> TryView {
-        durations.sort();
-        let nth = |n: usize| durations.get(n).copied().map_or(0.0, millis);
-        let outcomes = report.outcomes(tasks.len());
-        let (end, each) = match &outcomes[..] {
+impl Tried<'_> {
+    /// The end of the task. For a batch: `failed` if the call failed, the end of all tasks if they ended
+    /// alike, else `mixed`; and the end of each task.
+    fn ends(&self) -> (EndView, Option<Vec<EndView>>) {
+        let outcomes = self.report.outcomes(self.tasks.len());
+        match &outcomes[..] {
             [outcome] => (EndView::new(outcome), None),
             several => {
-                let views = tasks
-                    .iter()
-                    .zip(several)
-                    .map(|(task, outcome)| TriedTask { id: task.id.clone(), end: EndView::new(outcome) });
-                (EndView::of_all(report, several), Some(views.collect()))
+                let ends = several.iter().map(EndView::new).collect();
+                (EndView::of_all(self.report, several), Some(ends))
             }
-        };
-        TryView {
-            handler: path.display().to_string(),
-            version: single.digest.clone(),
-            bytes: single.bytes,
-            compile_ms: millis(single.took),
-            from_cache: single.from_cache,
-            self_check_ms: None,
-            end,
-            tasks: each,
-            progress: progress.map(|(percent, note)| ProgressView { percent, note }),
-            log,
-            run_ms: nth(durations.len() / 2),
-            least_ms: nth(0),
-            most_ms: nth(durations.len().saturating_sub(1)),
-            runs: durations.len(),
-            instance: "per-task",
-            peak_memory: report.peak_memory,
-            backtrace: report.backtrace.clone(),
         }
     }
 
-    pub(super) fn render(
-        &self,
-        report: &AttemptReport,
-        tasks: &[Task],
-        grants: &config::Plugin,
-        out: &mut Out,
-    ) {
-        if let Some(ProgressView { percent, note }) = &self.progress {
+    /// The duration of the fastest run, of the median one, and of the slowest one.
+    fn times(&self) -> [Duration; 3] {
+        let last = self.durations.len().saturating_sub(1);
+        [0, self.durations.len() / 2, last].map(|at| self.durations.get(at).copied().unwrap_or_default())
+    }
+
+    /// The trial as JSON. The names are stable; a value that does not apply is null.
+    pub(super) fn json(&self) -> Value {
+        let Tried { handler, single, self_check, grants, report, progress, log, .. } = self;
+        let (end, each) = self.ends();
+        let task = |(task, EndView { outcome, kind, message, after_ms, result }): (&Task, EndView)| {
+            json!({
+                "id": task.id, "outcome": outcome, "kind": kind, "message": message, "after_ms": after_ms,
+                "result": result,
+            })
+        };
+        let tasks = each.map(|each| self.tasks.iter().zip(each).map(task).collect::<Vec<_>>());
+        let [least, median, most] = self.times().map(millis);
+        json!({
+            "handler": handler.display().to_string(),
+            "version": single.digest,
+            "bytes": single.bytes,
+            "compile_ms": millis(single.took),
+            "from_cache": single.from_cache,
+            "self_check_ms": self_check.map(millis),
+            "outcome": end.outcome,
+            "kind": end.kind,
+            "message": end.message,
+            "after_ms": end.after_ms,
+            "result": end.result,
+            "tasks": tasks,
+            "progress": progress.as_ref().map(|(percent, note)| json!({ "percent": percent, "note": note })),
+            "log": log,
+            "run_ms": median,
+            "least_ms": least,
+            "most_ms": most,
+            "runs": self.durations.len(),
+            "instance": if grants.warm.is_some() { "warm" } else { "per-task" },
+            "peak_memory": report.peak_memory,
+            "backtrace": report.backtrace,
+        })
+    }
+
+    pub(super) fn render(&self, out: &mut Out) {
+        let Tried { report, grants, tasks, .. } = self;
+        if let Some((percent, note)) = &self.progress {
             out.line(format!("progress {percent}%  {}", text::escape(note)));
         }
-        let memory = format!("{} of {} memory", text::size(self.peak_memory), text::size(grants.memory));
-        let runs = match self.runs {
+        let memory = format!("{} of {} memory", text::size(report.peak_memory), text::size(grants.memory));
+        let [least, median, most] = self.times().map(took);
+        let how =
+            if grants.warm.is_some() { "in instances that are kept" } else { "each in a fresh instance" };
+        let runs = match self.durations.len() {
             1 => String::new(),
-            runs => {
-                let how = if grants.warm.is_some() {
-                    "in instances that are kept"
-                } else {
-                    "each in a fresh instance"
-                };
-                format!(
-                    " (median of {runs} runs, {how}: {} to {})",
-                    took(ms(self.least_ms)),
-                    took(ms(self.most_ms))
-                )
-            }
+            runs => format!(" (median of {runs} runs, {how}: {least} to {most})"),
         };
-        let said = out.paint.tone(self.end.tone(), self.end.outcome);
-        out.line(format!("{said} in {}{runs}, {memory}", took(ms(self.run_ms))));
+        let (end, each) = self.ends();
+        let said = out.paint.tone(end.tone(), end.outcome);
+        out.line(format!("{said} in {median}{runs}, {memory}"));
         let outcomes = report.outcomes(tasks.len());
-        match &self.tasks {
+        match each {
             None => {
-                for line in [self.end.words(), outcomes.first().and_then(result)].into_iter().flatten() {
-                    out.line(line);
-                }
+                let lines = [end.words(), outcomes.first().and_then(result)];
+                lines.into_iter().flatten().for_each(|line| out.line(line));
             }
             Some(_) if matches!(report.ended, Ended::Failed { .. }) => {
-                out.line(self.end.words().unwrap_or_default());
+                out.line(end.words().unwrap_or_default());
                 out.line("a host would run each of these tasks again, alone");
             }
-            Some(views) => {
-                for (TriedTask { id, end }, outcome) in views.iter().zip(&outcomes) {
+            Some(ends) => {
+                for ((task, end), outcome) in tasks.iter().zip(&ends).zip(&outcomes) {
                     let said = out.paint.tone(end.tone(), end.outcome);
                     let words = end.words().or_else(|| result(outcome)).unwrap_or_default();
-                    out.line(format!("{}  {said}  {words}", text::escape(id)).trim_end());
+                    out.line(format!("{}  {said}  {words}", text::escape(&task.id)).trim_end());
                 }
             }
         }
-        for line in &self.backtrace {
-            out.line(text::escape(line));
-        }
+        report.backtrace.iter().for_each(|line| out.line(text::escape(line)));
     }
 }
 
 impl EndView {
     fn new(outcome: &Outcome) -> EndView {
-        let mut view = EndView::named("completed");
-        let after_ms = |after: Duration| u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-        match outcome {
-            Outcome::Completed { result, .. } => view.result = result.as_deref().map(result_json),
-            Outcome::Retry { message, after } => {
-                (view.outcome, view.message, view.after_ms) =
-                    ("retry", Some(message.clone()), after.map(after_ms));
-            }
-            Outcome::Unavailable { message, after } => {
-                (view.outcome, view.message, view.after_ms) =
-                    ("unavailable", Some(message.clone()), after.map(after_ms));
-            }
-            Outcome::Reject { message } => (view.outcome, view.message) = ("reject", Some(message.clone())),
-            Outcome::Defer { message, after } => {
-                (view.outcome, view.message, view.after_ms) =
-                    ("defer", Some(message.clone()), Some(after_ms(*after)));
+        let (outcome, message, after) = match outcome {
+            Outcome::Completed { result, .. } => {
+                let result = result.as_deref().map(result_json);
+                return EndView { result, ..EndView::named("completed") };
             }
             Outcome::Failed { kind, message } => {
-                (view.outcome, view.kind, view.message) =
-                    ("failed", Some(kind.into_str()), Some(message.clone()));
+                let (kind, message) = (Some(kind.into_str()), Some(message.clone()));
+                return EndView { kind, message, ..EndView::named("failed") };
             }
-        }
-        view
+            Outcome::Retry { message, after } => ("retry", message, *after),
+            Outcome::Unavailable { message, after } => ("unavailable", message, *after),
+            Outcome::Reject { message } => ("reject", message, None),
+            Outcome::Defer { message, after } => ("defer", message, Some(*after)),
+        };
+        EndView { message: Some(message.clone()), after_ms: after.map(ms), ..EndView::named(outcome) }
     }
 
     fn named(outcome: &'static str) -> EndView {
@@ -242,13 +204,9 @@ pub(super) fn is_completed(report: &AttemptReport, tasks: usize) -> bool {
     report.outcomes(tasks).iter().all(|outcome| matches!(outcome, Outcome::Completed { .. }))
 }
 
-pub(super) fn millis(duration: Duration) -> f64 {
+fn millis(duration: Duration) -> f64 {
     // To the microsecond: the timer is not more exact.
     duration.as_micros() as f64 / 1000.0
-}
-
-fn ms(value: f64) -> Duration {
-    Duration::from_micros((value * 1000.0) as u64)
 }
 
 /// A duration for display. Times below 100 ms have two decimals, since users compare them.

@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::mask::FieldMask;
-use crate::operations::find_queue;
-use crate::operations::jobs::{self, BulkJob, JobState, JobTurn};
+use crate::operations::jobs::{self, BulkJob, JobState};
+use crate::operations::{JobTurn, find_queue, turn};
 use crate::queue::Link;
 use crate::reload::ConfigReloads;
 
@@ -86,7 +86,7 @@ impl JobLoop {
         loop {
             let queues = self.reloads.queues();
             let Ok(queue) = find_queue(&queues, &name, &self.link) else { return id };
-            let turn = Box::pin(jobs::turn(&queues, &queue, &self.mask, &id, &self.host));
+            let turn = Box::pin(turn(&queues, &queue, &self.mask, &id, &self.host));
             let wait = match turn.await {
                 Ok(JobTurn::Goes(_, wait)) => wait,
                 Ok(JobTurn::Waits(..)) => return id,

@@ -92,6 +92,8 @@ fn every_path_that_changes_something_refuses_without_the_token() {
         ("DELETE", "/v1/jobs/{id}"),
         ("POST", "/v1/jobs/{id}/pause"),
         ("POST", "/v1/jobs/{id}/resume"),
+        ("POST", "/v1/jobs/{id}/undo"),
+        ("GET", "/v1/jobs/{id}/file"),
         ("GET", "/v1/incidents"),
         ("POST", "/v1/incidents/{id}/acknowledge"),
         ("GET", "/v1/hosts"),

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::{ask, good, post, problem};
+use super::{ask, good, post};
 use crate::support::{Bench, Host, eventually, http};
 
 const EMAIL: &str = "ada@lovelace.example";
@@ -69,12 +69,20 @@ fn no_answer_and_no_page_shows_what_is_hidden() {
         (&body["user"]["Email"], &inner),
         (&json!("[masked]"), &json!({ "PHONE": "[masked]", "n": 7 }))
     );
-    // A file would show them, or lose them.
-    let why = problem(&ask(&host, "GET", "/v1/queues/bad/dead/export"), 403, "masked");
-    assert!(why.contains("tqhost dead purge --out"), "{why}");
-    assert_eq!(ask(&host, "GET", "/queues/bad/dead/export").status, 403);
-    assert!(!ask(&host, "GET", "/queues/bad/dead").body.contains("/export"));
-    assert!(!ask(&host, "GET", "/queues/bad/dead/confirm?what=purge").body.contains("/export"));
+    // A file hides them, too, and says so, so that nothing is brought back without them.
+    let export = ask(&host, "GET", "/v1/queues/bad/dead/export").body;
+    let job = good(&post(&host, "/v1/queues/bad/jobs", &json!({ "do": "purge" })), 202);
+    let id = job["id"].as_str().expect("an id");
+    eventually("the job is over", || (bench.places("bad").dead == 0).then_some(()));
+    for file in [export, ask(&host, "GET", &format!("/jobs/{id}/file")).body] {
+        let lines: Vec<&str> = file.lines().filter(|line| line.starts_with('{')).collect();
+        assert!(lines.len() == 2 && lines[1].contains("\"masked\":true"), "{file}");
+        assert!(!file.contains(EMAIL) && !file.contains("reserved") && file.contains("[masked]"), "{file}");
+        let path = bench.dir.path().join("masked.jsonl");
+        std::fs::write(&path, lines.join("\n")).expect("write");
+        let ran = bench.tqhost(&["dead", "import", "bad", path.to_str().expect("a path")]);
+        assert!(ran.code == 1 && ran.stderr.contains("line 1: fields are hidden"), "{ran:?}");
+    }
     // The command line reads Redis itself.
     let shown = bench.tqhost(&["status", "work", &done, "--json"]).ok().stdout;
     assert!(shown.contains(EMAIL), "{shown}");

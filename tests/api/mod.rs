@@ -17,6 +17,7 @@ mod queues;
 mod retry;
 mod size;
 mod tasks;
+mod undo;
 
 use serde_json::Value;
 

@@ -490,24 +490,62 @@ fn a_dead_letter_with_more_fields_than_a_task_can_be_brought_back() {
 }
 
 #[test]
-fn a_full_disk_stops_a_purge_where_the_file_ends() {
+fn a_purge_whose_file_cannot_be_written_has_lost_nothing() {
     let mut bench = with_dead(1000);
     let file = bench.dir.path().join("dead.jsonl");
+    let path = file.to_str().expect("a path");
     // A file may have 220 KiB: the first 200 lines fit, and all of them do not.
     let script = "trap '' XFSZ; ulimit -f 440; exec \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_tqhost"), "--config"]).arg(bench.config());
     command.args(["dead", "purge", "work", "--all", "--yes", "--out"]).arg(&file);
     let ran: Ran = command.output().expect("run").into();
-    let lines = std::fs::read_to_string(&file).expect("read").lines().count() as u64;
-    assert_eq!((ran.code, dead(&mut bench)), (1, 1000 - lines), "{ran:?}");
-    assert!((1..1000).contains(&lines), "{lines}");
-    let told =
-        format!("tqhost: {lines} dead letters deleted, not all of them; run the command again to go on: ");
-    assert!(ran.stderr.starts_with(&told) && ran.stderr.contains("cannot write to"), "{ran:?}");
+    assert_eq!((ran.code, dead(&mut bench), file.exists()), (1, 0, false), "{ran:?}");
+    let told = "tqhost: 1000 dead letters deleted, which the job keeps: `tqhost jobs file ";
+    assert!(ran.stderr.starts_with(told) && ran.stderr.contains("cannot write to"), "{ran:?}");
+    let jobs = ask(&bench, &["jobs"]);
+    let id = jobs[0]["id"].as_str().expect("an id");
+    assert_eq!(ask(&bench, &["jobs", "file", id, "--out", path])["written"], 1000);
+    assert_eq!(std::fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
+    let again = bench.tqhost(&["jobs", "file", id, "--out", path]);
+    assert!(again.code == 1 && again.stderr.contains("exists already"), "{again:?}");
+    let undone = bench.tqhost(&["jobs", "undo", id]).ok().stdout;
+    assert_eq!((undone.as_str(), dead(&mut bench)), ("1000 tasks brought back, 0 skipped\n", 1000));
+    assert_eq!(ask(&bench, &["dead", "import", "work", path]), counts(0, 1000), "they are there already");
+}
+
+#[test]
+fn a_purge_into_a_file_goes_on_after_ctrl_c_and_says_how_to_get_the_file() {
+    const ALL: usize = 40_000;
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    add_dead(&mut bench, 0..ALL);
+    let file = bench.dir.path().join("dead.jsonl");
     let path = file.to_str().expect("a path");
-    assert_eq!(ask(&bench, &["dead", "import", "work", path]), counts(lines, 0));
-    assert_eq!(dead(&mut bench), 1000);
+    std::fs::write(&file, "x").expect("write");
+    let purge = ["dead", "purge", "work", "--all", "--yes", "--out", path];
+    let refused = bench.tqhost(&purge);
+    assert!(refused.code == 1 && refused.stderr.contains("exists already"), "{refused:?}");
+    assert_eq!(ask(&bench, &["jobs"]), json!([]), "nothing was ordered");
+    std::fs::remove_file(&file).expect("remove");
+
+    let child = start(&bench, &purge);
+    eventually("some are deleted", || (dead(&mut bench) < ALL as u64).then_some(()));
+    let ran = interrupt(child);
+    let left = dead(&mut bench);
+    assert!(ran.code == 1 && left > 0 && !file.exists(), "{left}: {ran:?}");
+    let jobs = ask(&bench, &["jobs"]);
+    let id = jobs[0]["id"].as_str().expect("an id");
+    assert_eq!(jobs[0]["state"], "running", "{jobs}");
+    assert!(ran.stderr.contains(&format!("`tqhost jobs file {id} --out FILE`")), "{ran:?}");
+    let early = bench.tqhost(&["jobs", "undo", id]);
+    assert!(early.code == 1 && early.stderr.contains("is under way: stop it first"), "{early:?}");
+    let host = bench.host();
+    eventually("a host does the rest", || (ask(&bench, &["jobs", id])["state"] == "done").then_some(()));
+    assert_eq!(
+        (ask(&bench, &["jobs", "file", id, "--out", path])["written"].as_u64(), dead(&mut bench)),
+        (Some(ALL as u64), 0)
+    );
+    host.stop();
 }
 
 /// A host that runs one task of the queue `work`, while three are queued and one is delayed. Gives the id of
@@ -568,9 +606,10 @@ fn a_drain_does_not_touch_a_task_that_a_host_has_just_taken() {
     let keys = ["work", "tq:{work}:delayed", "tq:{work}:parked"].map(str::to_owned);
     let status = format!("tq:{{work}}:task:{id}");
     let flow = [format!("tq:{{work}}:flow:{id}"), format!("tq:{{work}}:flow:{id}:children")];
-    let keys: Vec<String> = keys.into_iter().chain([status.clone(), "work".into()]).chain(flow).collect();
+    let keys: Vec<String> =
+        keys.into_iter().chain([status.clone(), "work".into()]).chain(flow).chain(["work".into()]).collect();
     let cancel = |bench: &mut Bench, only_waiting: &str| -> String {
-        let args = ["tqhost", "60000", "60000", &id, &id, only_waiting, "", "", "work"];
+        let args = ["tqhost", "60000", "60000", &id, &id, only_waiting, "", "", "", "work", ""];
         bench.redis("EVAL", (&script::CANCEL.source, keys.len(), &keys, &args[..]))
     };
     // The host has read it, and has not said yet that it runs.
@@ -582,24 +621,60 @@ fn a_drain_does_not_touch_a_task_that_a_host_has_just_taken() {
 }
 
 #[test]
-fn an_import_that_is_sent_again_adds_nothing() {
+fn what_is_kept_comes_back_once_and_only_where_its_task_is_nowhere_else() {
     let mut bench = Bench::new("[queues.work]\n");
-    let status = "tq:{work}:task:id-1";
-    let import = |bench: &mut Bench| -> u64 {
-        let args = ["tqhost", "0", "a", "1", "tq-id", "id-1", "tq-reason", "rejected", "tq-error", "no"];
-        bench.redis("EVAL", (&script::IMPORT.source, 3, "work", DEAD, status, &args[..]))
+    let (status, kept) = ("tq:{work}:task:id-1", "tq:{work}:kept:job");
+    let letter = ["tq-id", "id-1", "tq-reason", "rejected", "tq-error", "no"];
+    let keep = |bench: &mut Bench| -> String { bench.redis("XADD", (kept, "*", &letter[..])) };
+    let import = |bench: &mut Bench, entry: &str| -> u64 {
+        let keys = ["work", status, DEAD, kept];
+        bench.redis("EVAL", (&script::IMPORT.source, keys.len(), &keys[..], &["tqhost", "0", entry][..]))
     };
-    assert_eq!([import(&mut bench), import(&mut bench)], [1, 0]);
-    assert_eq!(dead(&mut bench), 1);
+    let entry = keep(&mut bench);
+    assert_eq!([import(&mut bench, &entry), import(&mut bench, &entry)], [1, 0]);
+    assert_eq!((dead(&mut bench), bench.redis::<u64>("XLEN", kept)), (1, 0));
     assert_eq!(bench.status("work", "id-1", "error"), "no");
+    let entry = keep(&mut bench);
+    assert_eq!(import(&mut bench, &entry), 0, "it is dead");
     let _: u64 = bench.redis("DEL", DEAD);
-    for (state, gives) in [("PENDING", 2), ("PROCESSING", 2), ("COMPLETED", 2), ("CANCELLED", 1)] {
+    for (state, gives) in [("PENDING", 0), ("PROCESSING", 0), ("COMPLETED", 0), ("CANCELLED", 1)] {
         let _: u64 = bench.redis("HSET", (status, "status", state));
-        assert_eq!(import(&mut bench), gives, "{state}");
+        assert_eq!(import(&mut bench, &entry), gives, "{state}");
     }
     let _: u64 = bench.redis("DEL", DEAD);
     let _: String = bench.redis("SET", (status, "x"));
-    assert_eq!(import(&mut bench), 1, "a key of another type is no status");
+    let entry = keep(&mut bench);
+    assert_eq!(import(&mut bench, &entry), 1, "a key of another type is no status");
+}
+
+#[test]
+fn a_drain_keeps_a_task_only_as_it_was_found() {
+    let mut bench = Bench::new("[queues.work]\n");
+    let kept = "tq:{work}:kept:job";
+    let drain = |bench: &mut Bench, id: &str, entry: &str| -> String {
+        let keys = ["work", "tq:{work}:delayed", "tq:{work}:parked"].map(str::to_owned).into_iter();
+        let keys = keys.chain([format!("tq:{{work}}:task:{id}"), "work".into()]);
+        let keys = keys.chain(["flow", "flow:children"].map(|flow| format!("tq:{{work}}:{flow}:{id}")));
+        let keys: Vec<String> = keys.chain([kept.to_owned()]).collect();
+        let args = ["tqhost", "60000", "60000", id, entry, "1", "", "86400000", "tq-id", id, "", "work", ""];
+        bench.redis("EVAL", (&script::CANCEL_KEPT.source, keys.len(), &keys, &args[..]))
+    };
+    let count = |bench: &mut Bench| -> [u64; 2] { ["work", kept].map(|key| bench.redis("XLEN", key)) };
+    // It was promoted, and so has another entry than the list found.
+    let [old, new] = [(); 2].map(|()| bench.xadd("work", &[("tq-id", "7")]));
+    let _: u64 = bench.redis("XDEL", ("work", &old));
+    let _: u64 = bench.redis("HSET", ("tq:{work}:task:7", &["status", "PENDING", "entry", &new][..]));
+    assert_eq!((drain(&mut bench, "7", &old), count(&mut bench)), ("PROCESSING".into(), [1, 0]));
+    assert_eq!((drain(&mut bench, "7", &new), count(&mut bench)), ("PENDING".into(), [0, 1]));
+    assert_eq!((drain(&mut bench, "7", &new), count(&mut bench)), ("CANCELLED".into(), [0, 1]));
+    // The same id was sent again: beside a task that has completed it would never run, and else it would.
+    for (state, is_kept) in [("COMPLETED", 0), ("CANCELLED", 1)] {
+        let _: u64 = bench.redis("DEL", kept);
+        let again = bench.xadd("work", &[("tq-id", "7")]);
+        let _: u64 = bench.redis("HSET", ("tq:{work}:task:7", "status", state));
+        let told = drain(&mut bench, "7", &again);
+        assert_eq!((told, count(&mut bench)), ("PENDING".into(), [0, is_kept]), "{state}");
+    }
 }
 
 #[test]

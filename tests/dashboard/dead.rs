@@ -164,9 +164,20 @@ fn a_large_purge_is_one_press() {
     assert!(part.contains(known), "{part}");
     // So many are known, and the button is for all of them.
     assert!(part.contains("Go on counting") && part.contains("Requeue all that match"), "{part}");
-    let shown = job_over(&browser, &browser.press(&page, &format!("{DEAD}/purge"), &[]));
+    let begun = browser.press(&page, &format!("{DEAD}/purge"), &[]);
+    let shown = job_over(&browser, &begun);
     assert!(shown.contains("25000 dead letters are deleted, and none is left"), "{shown}");
     assert_eq!(dead(&mut bench), 0);
+    // One more press takes it back.
+    let job = begun.header("location").expect("the page of the job");
+    let page = browser.page(job);
+    assert!(text(&page).contains("25000 dead letters can be brought back until"), "{}", text(&page));
+    let list = browser.page("/jobs");
+    assert!(list.contains("Undo: bring back 25000 dead letters"), "{list}");
+    let shown = job_over(&browser, &browser.press(&page, &format!("{job}/undo"), &[]));
+    assert!(shown.contains("25000 tasks are brought back, and none is left"), "{shown}");
+    assert_eq!(dead(&mut bench), ALL as u64);
+    assert!(browser.page("/jobs").contains("Undone by") && browser.page(job).contains("Undone by"));
     host.stop();
 }
 

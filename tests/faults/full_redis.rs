@@ -293,7 +293,8 @@ fn commands(delayed: &str, waiting: &str, running: &str, file: &str) -> Vec<(Str
     let refused = ["enqueue waits n=1".to_owned(), "enqueue waits n=1 --delay 1s".to_owned()];
     let refused =
         refused.into_iter().chain(["dead requeue waits x".to_owned(), format!("dead import waits {file}")]);
-    let last = ["dead purge waits x", "drain waits --yes"].map(|line| (line.to_owned(), false));
+    let refused = refused.chain(["drain waits --yes".to_owned()]);
+    let last = ["dead purge waits x", "drain waits --yes --no-undo"].map(|line| (line.to_owned(), false));
     works.map(|line| (line, false)).chain(refused.map(|line| (line, true))).chain(last).collect()
 }
 
@@ -382,7 +383,8 @@ fn redis_57_every_script_and_command_on_a_full_redis() {
     let (let_in, others): (BTreeSet<_>, BTreeSet<_>) =
         declared().map(of).partition(|(_, kind)| *kind == "in");
     // Tasks go by a relay in a cluster only.
-    let refused_above = ["enqueue", "fire", "import", "relay", "requeue"].map(|name| (name, "in"));
+    let refused_above = ["cancel", "enqueue", "fire", "import", "keep", "purge", "relay", "requeue"];
+    let refused_above = refused_above.map(|name| (name, "in"));
     assert_eq!(let_in, refused_above.into());
     let unseen: Vec<_> = others.difference(&seen).collect();
     assert!(unseen.is_empty(), "no step here calls {unseen:?}");

@@ -52,7 +52,7 @@ fn keys_that_a_host_needs_are_named_before_a_task_is_taken() {
     let line = host.log("no task is taken");
     let why = line["why"].as_str().unwrap_or_default();
     assert!(why.contains("read and write these keys") && why.contains("items, tq:{work}:adopted"), "{line}");
-    assert!(why.contains("and 10 more") && why.contains("check --acl") && !why.contains("delayed"), "{line}");
+    assert!(why.contains("and 11 more") && why.contains("check --acl") && !why.contains("delayed"), "{line}");
     assert_eq!(bench.places("work"), Places { length: 1, ..Places::default() });
     let _: () = bench.redis("ACL", ("SETUSER", "host", "~items", "~tq:{work}:*"));
     bench.until("work", &id, "COMPLETED");

@@ -54,9 +54,9 @@ pub fn all(document: &Value, names: Names) -> Vec<String> {
     for (path, _) in QUERIES {
         assert!(read.contains(&path), "{path} is no path any more");
     }
-    // The pages that confirm a rollback and a lift name a version, and that of a job names one that has
+    // The pages that confirm a rollback and a lift name a version, and those of a job name one that has
     // begun. There is none of them here.
-    let without = ["/events", "/export", "/rollback", "/lift", "/jobs/{id}"];
+    let without = ["/events", "/export", "/rollback", "/lift", "/jobs/{id}", "/file"];
     let is_whole = |path: &&str| !without.iter().any(|end| path.ends_with(end));
     read.into_iter().filter(is_whole).flat_map(|path| requests(path, names)).collect()
 }

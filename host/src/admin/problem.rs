@@ -21,8 +21,6 @@ pub(crate) enum ProblemCode {
     NeedsRole,
     ForeignHost,
     ForeignOrigin,
-    /// The answer would show what is hidden.
-    Masked,
     NotFound,
     UnknownQueue,
     UnknownTask,
@@ -55,7 +53,7 @@ impl ProblemCode {
         use ProblemCode as Code;
         match self {
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
-            Code::ReadOnly | Code::NeedsRole | Code::ForeignHost | Code::ForeignOrigin | Code::Masked => {
+            Code::ReadOnly | Code::NeedsRole | Code::ForeignHost | Code::ForeignOrigin => {
                 StatusCode::FORBIDDEN
             }
             Code::NotFound | Code::UnknownQueue | Code::UnknownTask | Code::UnknownPlugin => {

@@ -16,7 +16,7 @@ use super::tokens::Caller;
 use crate::config::AccessRole::{self, Admin, Operate, Read};
 
 /// Changes of the API and of pages, with the role that they need.
-const CHANGES: [(&str, AccessRole); 39] = [
+const CHANGES: [(&str, AccessRole); 41] = [
     ("POST /v1/queues/{queue}/pause", Operate),
     ("POST /v1/queues/{queue}/resume", Operate),
     ("PUT /v1/queues/{queue}/limits", Operate),
@@ -32,6 +32,7 @@ const CHANGES: [(&str, AccessRole); 39] = [
     ("DELETE /v1/jobs/{id}", Operate),
     ("POST /v1/jobs/{id}/pause", Operate),
     ("POST /v1/jobs/{id}/resume", Operate),
+    ("POST /v1/jobs/{id}/undo", Operate),
     ("POST /v1/incidents/{id}/acknowledge", Operate),
     ("POST /v1/plugins/{plugin}/rollback", Admin),
     ("POST /v1/plugins/{plugin}/lift", Admin),
@@ -50,6 +51,7 @@ const CHANGES: [(&str, AccessRole); 39] = [
     ("POST /jobs/{id}/pause", Operate),
     ("POST /jobs/{id}/resume", Operate),
     ("POST /jobs/{id}/stop", Operate),
+    ("POST /jobs/{id}/undo", Operate),
     ("POST /incidents/{id}/acknowledge", Operate),
     ("POST /plugins/{plugin}/rollback", Admin),
     ("POST /plugins/{plugin}/lift", Admin),

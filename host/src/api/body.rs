@@ -241,6 +241,11 @@ with_filter! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schema(pattern = "^[0-9]+/(s|m|h)$")]
         pub rate: Option<String>,
+        /// For draining and purging: whether the job keeps what it takes away for 24 hours, so that it can
+        /// be undone.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(default = true)]
+        pub keep: Option<bool>,
         /// The reason, which everybody is shown who looks at jobs: at most 200 characters.
         #[serde(skip_serializing_if = "String::is_empty")]
         #[schema(max_length = 200)]
@@ -303,9 +308,16 @@ impl ManyBody {
             Some(Err(why)) => return Err(invalid(format!("rate: {why}"))),
             _ => {}
         }
+        let keep = match self.keep {
+            _ if deed == Deed::Import => {
+                return Err(invalid("do: `POST /v1/jobs/{id}/undo` and `tqhost dead import` bring back"));
+            }
+            Some(_) if !deed.can_keep() => return Err(invalid("keep: only drain and purge take it")),
+            keep => keep.unwrap_or(true),
+        };
         let counted = self.begin.clone().map(|begin| (begin, None));
         let (rate, who, why) = (self.rate.clone(), by.name.to_string(), self.why.clone());
-        Ok(JobOrder { only, rate, who, why, counted, ..JobOrder::new(deed, self.filter(mask)?) })
+        Ok(JobOrder { only, rate, keep, who, why, counted, ..JobOrder::new(deed, self.filter(mask)?) })
     }
 }
 

@@ -1,10 +1,13 @@
 //! Endpoints: dead letters. List, groups, download. Not here: requeue and purge (`many`).
 
+use std::io;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
+use futures_util::Stream;
 
 use super::body::{DeadQuery, ExportQuery, GroupsQuery, checked_limit};
 use super::extract::{PathOf, QueryOf};
@@ -59,7 +62,8 @@ pub(super) async fn group_dead(
 /// The dead letters that match as JSON lines, for `tqhost dead import`, the newest first
 ///
 /// One download looks at 100,000 dead letters. Its last line is `{"tq-export": {"letters", "examined",
-/// "next"}}`: how many there are in it, and the cursor of the rest. A download without it is not whole.
+/// "next"}}`: how many there are in it, and the cursor of the rest. A download without it is not whole. Where
+/// fields are hidden it says `"masked": true`, and cannot be imported.
 #[utoipa::path(
     get,
     path = "/v1/queues/{queue}/dead/export",
@@ -76,15 +80,22 @@ pub(super) async fn export_dead(
     PathOf(name): PathOf<String>,
     QueryOf(query): QueryOf<ExportQuery>,
 ) -> Result<Response, ApiProblem> {
-    api.gives_whole_letters()?;
     let filter = query.filter(api.mask())?;
     let queue = api.queue(&name).await?;
     // A download may take long, so it counts as a stream.
-    let permit = api.stream_place()?;
-    let lines = operations::export(queue, filter, query.cursor.as_deref(), permit)?;
+    let lines = operations::export(queue, filter, query.cursor.as_deref(), false, api.stream_place()?)?;
+    Ok(download(lines, &format!("{name}-dead")))
+}
+
+/// The response with the lines of a download, which are read while the client takes them. If Redis fails on
+/// the way, the connection is cut, and the last line is missing.
+pub(crate) fn download(
+    lines: impl Stream<Item = Result<String, io::Error>> + Send + 'static,
+    name: &str,
+) -> Response {
     let headers = [
         (CONTENT_TYPE, "application/jsonl; charset=utf-8".to_owned()),
-        (CONTENT_DISPOSITION, format!("attachment; filename=\"{}\"", operations::file_name(&name))),
+        (CONTENT_DISPOSITION, format!("attachment; filename=\"{}\"", operations::file_name(name))),
     ];
-    Ok((headers, Body::from_stream(lines)).into_response())
+    (headers, Body::from_stream(lines)).into_response()
 }

@@ -1,4 +1,4 @@
-//! Endpoints: jobs, which are work on all tasks of a queue that match. Start, list, show, pause, stop.
+//! Endpoints: jobs, which are work on all tasks of a queue that match. Start, list, show, pause, stop, undo.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,6 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::body::{ManyBody, invalid};
+use super::dead::download;
 use super::extract::{JsonBody, PathOf};
 use super::guard::{check_resume, role_of};
 use super::plugins::operator;
@@ -19,6 +20,8 @@ use crate::admin::problem::ApiProblem;
 use crate::admin::roles;
 use crate::admin::tokens::Caller;
 use crate::operations::jobs::{self, BulkJob, JobCount, JobState};
+use crate::operations::{self, OperationError};
+use crate::queue::TaskFilter;
 
 /// The jobs under way, and the last ones that are over.
 #[derive(Serialize, ToSchema)]
@@ -63,15 +66,18 @@ pub(super) async fn start_job(
         let counted = jobs::count(&queue, &order, body.cursor.as_deref()).await;
         return Ok(note.on(counted.map(Json).map_err(ApiProblem::from)));
     }
-    let started = jobs::start(&queue.link, &queue, order).await;
-    Ok(match started {
+    Ok(begun(&api, note, jobs::start(&queue.link, &queue, order).await))
+}
+
+fn begun(api: &Api, note: AuditNote, started: Result<BulkJob, OperationError>) -> Response {
+    match started {
         Ok(job) => {
             api.parts().jobs.ring();
             let location = at(&format!("/v1/jobs/{}", job.id));
             note.on((StatusCode::ACCEPTED, [(LOCATION, location)], Json(job.shown())))
         }
         Err(error) => note.on(ApiProblem::from(error).into_response()),
-    })
+    }
 }
 
 /// The jobs under way, and the last ones that are over
@@ -139,6 +145,56 @@ pub(super) async fn resume_job(
 ) -> Result<Response, ApiProblem> {
     check_resume(api.link().await?, &caller, &id).await?;
     change(&api, &id, caller, JobState::Running).await
+}
+
+/// Brings back what a job has taken away, which it keeps for 24 hours
+///
+/// The tasks of a drain wait in their queue again, and the dead letters of a purge are there again. The
+/// answer is the job that does it; if one is under way already, it is that one.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/undo",
+    params(("id" = String, Path, description = "the job's id")),
+    responses((status = 202, description = "the job that brings them back", body = BulkJob))
+)]
+pub(super) async fn undo_job(
+    State(api): State<Api>,
+    PathOf(id): PathOf<String>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, ApiProblem> {
+    let undone = operations::undo(&api.queues(), api.link().await?, &id, &operator(caller), "").await;
+    let note = undone.as_ref().map_or_else(|_| AuditNote::default(), |job| AuditNote::queue(&job.queue));
+    Ok(begun(&api, note, undone))
+}
+
+/// The tasks that a job keeps as JSON lines, for `tqhost dead import`
+///
+/// Its last line is `{"tq-export": {"letters", "examined", "next"}}`, with how many there are in it. A file
+/// without it is not whole. Where fields are hidden it says `"masked": true`, and cannot be imported.
+#[utoipa::path(
+    get,
+    path = "/v1/jobs/{id}/file",
+    params(("id" = String, Path, description = "the job's id")),
+    responses((
+        status = 200,
+        description = "a task on each line",
+        body = String,
+        content_type = "application/jsonl"
+    ))
+)]
+pub(super) async fn job_file(
+    State(api): State<Api>,
+    PathOf(id): PathOf<String>,
+) -> Result<Response, ApiProblem> {
+    file(&api, &id).await
+}
+
+pub(crate) async fn file(api: &Api, id: &str) -> Result<Response, ApiProblem> {
+    let job = jobs::find(api.link().await?, id).await?;
+    let kept = operations::kept_of(&api.queue(&job.queue).await?, &job).await?;
+    let filter = TaskFilter { mask: api.mask().clone(), ..TaskFilter::default() };
+    let lines = operations::export(kept, filter, None, true, api.stream_place()?)?;
+    Ok(download(lines, &format!("{}-job-{id}", job.queue)))
 }
 
 async fn change(api: &Api, id: &str, caller: Caller, state: JobState) -> Result<Response, ApiProblem> {

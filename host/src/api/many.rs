@@ -147,8 +147,8 @@ async fn of_ids(
         }
         (Deed::Requeue, true) => Redrive::Count(Counted::Requeued),
         (Deed::Requeue, false) => Redrive::Requeue(rate),
-        (Deed::Purge, true) => Redrive::Count(Counted::Purged),
-        (Deed::Purge, false) => Redrive::Purge,
+        (Deed::Purge | Deed::Import, true) => Redrive::Count(Counted::Purged),
+        (Deed::Purge | Deed::Import, false) => Redrive::Purge,
     };
     Ok(queue.redrive_named(ids, what).await?.into())
 }

@@ -12,12 +12,12 @@
 
 mod body;
 mod changes;
-mod dead;
+pub(crate) mod dead;
 mod events;
 mod extract;
 pub(crate) mod guard;
 mod incidents;
-mod jobs;
+pub(crate) mod jobs;
 mod limits;
 mod many;
 mod plugins;
@@ -78,6 +78,8 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(jobs::get_job, jobs::stop_job))
         .routes(routes!(jobs::pause_job))
         .routes(routes!(jobs::resume_job))
+        .routes(routes!(jobs::undo_job))
+        .routes(routes!(jobs::job_file))
         .routes(routes!(incidents::list_incidents))
         .routes(routes!(incidents::acknowledge_incident))
         .routes(routes!(incidents::list_hosts))

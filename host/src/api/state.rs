@@ -90,16 +90,6 @@ impl Api {
         &self.0.mask
     }
 
-    /// Refuses to give dead letters as a file where fields are hidden: it would show them, or lose them.
-    pub(crate) fn gives_whole_letters(&self) -> Result<(), ApiProblem> {
-        if self.0.mask.is_empty() {
-            return Ok(());
-        }
-        let detail = "fields are hidden here (mask in [admin]), and a file with dead letters would show \
-                      them: write it with `tqhost dead purge --out FILE` or `tqhost dead export`";
-        Err(ApiProblem::new(ProblemCode::Masked, detail))
-    }
-
     /// A place among the requests that are answered at once.
     pub(crate) fn place(&self) -> Result<SemaphorePermit<'_>, ApiProblem> {
         self.0.limits.requests.try_acquire().map_err(|_| {

@@ -402,9 +402,11 @@ pub(super) struct DrainArgs {
     /// Do not ask before cancelling
     #[arg(long)]
     pub yes: bool,
-    /// Write them to this new file first, as JSON Lines, and cancel only those that were written; `dead
-    /// import` brings them back as dead letters
-    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    /// Keep nothing: otherwise, `jobs undo` brings them back for 24 hours, and they take memory in Redis
+    #[arg(long)]
+    pub no_undo: bool,
+    /// Write them to this new file in the end, as JSON Lines; `dead import` brings them back as dead letters
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "no_undo"])]
     pub out: Option<PathBuf>,
 }
 
@@ -439,7 +441,7 @@ pub(super) enum DeadCommand {
         #[arg(long, value_name = "RATE", value_parser = checked_rate)]
         rate: Option<String>,
     },
-    /// Delete dead letters for good
+    /// Delete dead letters; with --all, they can be brought back for 24 hours
     Purge {
         #[command(flatten)]
         chosen: RedriveArgs,
@@ -449,9 +451,12 @@ pub(super) enum DeadCommand {
         /// Do not ask before deleting with --all
         #[arg(long)]
         yes: bool,
-        /// Write them to this new file first, as JSON Lines, and delete only those that were written; `dead
-        /// import` brings them back
-        #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+        /// Keep nothing with --all: otherwise, `jobs undo` brings them back for 24 hours, and they take
+        /// memory in Redis
+        #[arg(long)]
+        no_undo: bool,
+        /// Write them to this new file, too, as JSON Lines; `dead import` brings them back
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "no_undo"])]
         out: Option<PathBuf>,
     },
     /// Bring back dead letters that `dead purge --out` or a download wrote; those that are there already are

@@ -31,7 +31,7 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Res
     if all {
         let only = state.as_deref().and_then(|state| state.parse().ok());
         let order = JobOrder { only, ..JobOrder::new(Deed::Cancel, filter) };
-        return many::run(config, &queue, order, !yes, out).await;
+        return many::run(config, &queue, order, (!yes, None), out).await;
     }
     if let [id] = &ids[..] {
         let task = operations::cancel(&config.queues, &queue, id, dry_run).await?;

@@ -53,9 +53,9 @@ pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) ->
             out.dry_run = dry_run;
             redrive::requeue(config, chosen, rate, out).await
         }
-        DeadCommand::Purge { chosen, dry_run, yes, out: file } => {
+        DeadCommand::Purge { chosen, dry_run, yes, no_undo, out: file } => {
             out.dry_run = dry_run;
-            redrive::purge(config, chosen, yes, file.as_deref(), out).await
+            redrive::purge(config, chosen, (yes, !no_undo), file.as_deref(), out).await
         }
         DeadCommand::Import(args) => import::run(config, args, out).await,
     }

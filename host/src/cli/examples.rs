@@ -59,6 +59,8 @@ const EXAMPLES: &[&str] = &[
     "tqhost jobs pause 7c1e93d04ab2",
     "tqhost jobs resume 7c1e93d04ab2",
     "tqhost jobs stop 7c1e93d04ab2",
+    "tqhost jobs undo 7c1e93d04ab2",
+    "tqhost jobs file 7c1e93d04ab2 --out dead.jsonl",
     "tqhost plugins",
     "tqhost plugins resume-analyze",
     "tqhost deploy build/resume-analyze.wasm --label v1.4",

@@ -2,7 +2,8 @@
 //!
 //! In: a queue and a file of JSON Lines. Out: how many were added. All lines are read before anything is
 //! added, so that a wrong one is named first. A task that is dead already is left out, so the command may be
-//! repeated. Not here: the form of a line (`operations::letters`).
+//! repeated. The lines go to Redis, from where a job adds them, so the command need not live until the end.
+//! Not here: the form of a line (`operations::letters`), the job (`operations::jobs`).
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -15,16 +16,17 @@ use serde::Serialize;
 
 use super::args::DeadImportArgs;
 use super::context::{open, rules};
-use super::control::operator;
 use super::exit::CommandError;
+use super::jobs::carry_out;
 use super::output::{Out, note};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
-use crate::operations::changes::{self, ChangeKind, ChangeView};
+use crate::operations::jobs::{Deed, JobOrder, new_id};
 use crate::operations::{FileLine, ImportedLetter, patiently, read_line};
-use crate::queue::Queue;
-use crate::queue::import::Imported;
+use crate::queue::codec::RawFields;
+use crate::queue::undo::MOST_BYTES;
+use crate::queue::{Queue, TaskFilter};
 
 /// The most bytes of a line.
 const MAX_LINE: u64 = 64 << 20;
@@ -76,11 +78,12 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
     let hasher = RandomState::new();
     let mut progress = CommandProgress::begin()?;
     // A hash per line: ids themselves may be many, and only those that are dead already are compared.
-    let (mut hashes, mut read) = (HashSet::new(), 0_u64);
+    let (mut hashes, mut read, mut bytes) = (HashSet::new(), 0_u64, 0_u64);
     let mut others = Others::default();
     for line in file.lines(&name)? {
         let letter = line?;
         hashes.insert(hasher.hash_one(&letter.id));
+        bytes += letter.bytes() as u64;
         others.see(letter);
         read += 1;
         if read.is_multiple_of(LINES) && progress.look().await {
@@ -88,12 +91,16 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
         }
         progress.tell(|| format!("{} read", text::plural(read, "line")));
     }
+    if bytes > MOST_BYTES {
+        let most = MOST_BYTES >> 20;
+        return Err(anyhow!("{} has more than {most} MiB: split it", file.path.display()).into());
+    }
     let StepEnd::Done(queue) = progress.step(open(config, &name)).await else { return Err(nothing()) };
     let queue = queue?;
     let is_named = |id: &str| hashes.contains(&hasher.hash_one(id));
     let mut there = dead_already(&queue, is_named, &mut progress).await?;
     let mut counts = ImportCounts::default();
-    let mut batch: Vec<ImportedLetter> = Vec::new();
+    let mut sent = LetterUpload { job: new_id(), count: 0, batch: Vec::new(), bytes: 0 };
     for (at, line) in file.lines(&name)?.enumerate() {
         let letter = line?;
         // The second of two lines with the same id is left out.
@@ -102,25 +109,30 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
         } else if dry_run {
             counts.succeeded += 1;
         } else {
-            batch.push(letter);
+            sent.bytes += letter.bytes();
+            sent.batch.push(letter.fields);
         }
         let seen = at as u64 + 1;
         if seen.is_multiple_of(LINES) && progress.look().await {
             let looked_at = || interrupted(&format!("{} looked at", text::plural(seen, "line")));
-            return Err(if dry_run { looked_at() } else { so_far(&counts) });
+            return Err(if dry_run { looked_at() } else { nothing() });
         }
-        let bytes: usize = batch.iter().map(ImportedLetter::bytes).sum();
-        if batch.len() >= BATCH || bytes >= BATCH_BYTES {
-            add(&queue, &mut batch, &mut counts, &mut progress).await?;
+        if sent.batch.len() >= BATCH || sent.bytes >= BATCH_BYTES {
+            sent.send(&queue, &mut progress).await?;
         }
     }
-    add(&queue, &mut batch, &mut counts, &mut progress).await?;
+    sent.send(&queue, &mut progress).await?;
     drop(progress);
     others.tell(&name);
-    if counts.succeeded > 0 {
-        let detail = text::plural(counts.succeeded, "dead letter");
-        let change = ChangeView::new(ChangeKind::Import, &operator()).queue(&name).detail(&detail);
-        changes::note(&queue.link, change).await;
+    if sent.count > 0 {
+        let order = JobOrder {
+            from: Some(sent.job.clone()),
+            id: Some(sent.job),
+            ..JobOrder::new(Deed::Import, TaskFilter::default())
+        };
+        let (job, _) = Box::pin(carry_out(config, &queue, order, None, out)).await?;
+        counts.succeeded = job.done;
+        counts.skipped += sent.count.saturating_sub(job.done);
     }
     if out.json {
         out.json(&counts);
@@ -157,42 +169,39 @@ async fn dead_already(
     }
 }
 
-/// How much of an interrupted import was done.
-fn done(counts: &ImportCounts) -> String {
-    let added = text::plural(counts.succeeded, "dead letter");
-    format!("{added} added, not all of them; run the command again to go on")
-}
-
-fn so_far(counts: &ImportCounts) -> CommandError {
-    interrupted(&done(counts))
-}
-
 fn nothing() -> CommandError {
     interrupted("nothing was added")
 }
 
-async fn add(
-    queue: &Queue,
-    batch: &mut Vec<ImportedLetter>,
-    counts: &mut ImportCounts,
-    progress: &mut CommandProgress,
-) -> Result<(), CommandError> {
-    if batch.is_empty() {
-        return Ok(());
+/// The dead letters that are sent to Redis, for a job that adds them. Nothing is added before there is a job,
+/// and without one Redis forgets them.
+struct LetterUpload {
+    /// The id of this job.
+    job: String,
+    count: u64,
+    /// The next ones to be sent, and their size in bytes.
+    batch: Vec<RawFields>,
+    bytes: usize,
+}
+
+impl LetterUpload {
+    async fn send(&mut self, queue: &Queue, progress: &mut CommandProgress) -> Result<(), CommandError> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let keeping = queue.keeping(&self.job);
+        let StepEnd::Done(sent) = progress.step(patiently(|| keeping.keep(&self.batch))).await else {
+            return Err(nothing());
+        };
+        sent.context("nothing was added")?;
+        self.count += self.batch.len() as u64;
+        (self.batch, self.bytes) = (Vec::new(), 0);
+        if progress.is_interrupted() {
+            return Err(nothing());
+        }
+        progress.tell(|| format!("{} sent to Redis", text::plural(self.count, "dead letter")));
+        Ok(())
     }
-    let letters: Vec<_> = batch.iter().map(|letter| (letter.id.as_str(), &letter.fields)).collect();
-    let step = progress.step(patiently(|| queue.import_dead(&letters))).await;
-    let StepEnd::Done(replies) = step else { return Err(interrupted(&format!("at least {}", done(counts)))) };
-    let replies = replies.with_context(|| format!("at least {}", done(counts)))?;
-    let added = replies.iter().filter(|reply| **reply == Imported::Added).count();
-    counts.succeeded += added as u64;
-    counts.skipped += (replies.len() - added) as u64;
-    batch.clear();
-    if progress.is_interrupted() {
-        return Err(so_far(counts));
-    }
-    progress.tell(|| format!("{} added, {} skipped", counts.succeeded, counts.skipped));
-    Ok(())
 }
 
 /// A file with dead letters.

@@ -4,23 +4,28 @@
 //! after that hosts go on with it, so Ctrl-C and a lost terminal stop nothing. Not here: the steps
 //! (`operations::jobs`).
 
+use std::path::{Path, PathBuf};
 use std::process;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::context::connect;
 use super::control::operator;
 use super::exit::CommandError;
-use super::output::{Out, Paint, Tone, sheet};
+use super::kept::KeptFile;
+use super::output::{Out, Paint, Tone, note, sheet};
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::table::{Cell, TextTable};
 use super::text;
 use crate::clock::now_ms;
 use crate::config::Config;
 use crate::mask::FieldMask;
-use crate::operations::jobs::{self, BulkJob, Deed, JobOrder, JobState, JobTurn};
-use crate::queue::Queue;
+use crate::operations::jobs::{self, BulkJob, Deed, JobOrder, JobState};
+use crate::operations::{self, JobTurn, find_queue};
+use crate::queue::{Link, Queue, TaskFilter};
 
 /// The width of the bar of a job, in characters.
 const BAR: usize = 24;
@@ -51,6 +56,19 @@ enum JobsCommand {
         /// The job's id
         id: String,
     },
+    /// Bring back what a drain or a purge has taken away, which its job keeps for 24 hours
+    Undo {
+        /// The job's id
+        id: String,
+    },
+    /// Write what a job keeps to a file, as JSON Lines, which `dead import` reads
+    File {
+        /// The job's id
+        id: String,
+        /// A new file
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
 }
 
 pub(super) async fn run(config: &Config, args: JobsArgs, out: &mut Out) -> Result<(), CommandError> {
@@ -59,6 +77,8 @@ pub(super) async fn run(config: &Config, args: JobsArgs, out: &mut Out) -> Resul
         Some(JobsCommand::Stop { id }) => Some((id, JobState::Stopped)),
         Some(JobsCommand::Pause { id }) => Some((id, JobState::Paused)),
         Some(JobsCommand::Resume { id }) => Some((id, JobState::Running)),
+        Some(JobsCommand::Undo { id }) => return undo(config, &link, &id, out).await,
+        Some(JobsCommand::File { id, out: file }) => return file_of(config, &link, &id, &file, out).await,
         None => None,
     };
     let job = match (change, args.id) {
@@ -79,6 +99,56 @@ pub(super) async fn run(config: &Config, args: JobsArgs, out: &mut Out) -> Resul
         false => out.line(detail(&job, out.paint)),
     }
     Ok(())
+}
+
+async fn undo(config: &Config, link: &Link, id: &str, out: &mut Out) -> Result<(), CommandError> {
+    let mut progress = CommandProgress::begin()?;
+    let who = operator();
+    let undo = Box::pin(operations::undo(&config.queues, link, id, &who, ""));
+    let job = match progress.step(undo).await {
+        StepEnd::Done(job) => job?,
+        StepEnd::Cut => return Err(in_doubt()),
+    };
+    let queue = find_queue(&config.queues, &job.queue, link)?;
+    let job = follow(config, &queue, job, progress).await?;
+    match out.json {
+        true => out.json(&job),
+        false => out.line(format!("{}, {} skipped", figure(&job, false), job.skipped)),
+    }
+    Ok(())
+}
+
+async fn file_of(
+    config: &Config,
+    link: &Link,
+    id: &str,
+    path: &Path,
+    out: &mut Out,
+) -> Result<(), CommandError> {
+    let job = jobs::find(link, id).await?;
+    let queue = find_queue(&config.queues, &job.queue, link)?;
+    let kept = operations::kept_of(&queue, &job).await?;
+    let file = write_kept(&kept, KeptFile::create(path)?).await?;
+    match out.json {
+        true => out.json(&file),
+        false => {
+            out.line(format!("{} written to {}", text::plural(file.written, job.deed.noun()), file.out));
+        }
+    }
+    Ok(())
+}
+
+/// Writes what a job keeps into the file.
+async fn write_kept(kept: &Queue, mut file: KeptFile) -> Result<WrittenFile, CommandError> {
+    let mut progress = CommandProgress::begin()?;
+    match file.add_all(kept, &TaskFilter::default(), &mut progress).await {
+        Ok(()) => Ok(WrittenFile::of(&file)),
+        Err(error) => {
+            // A part would be taken for the whole.
+            file.remove();
+            Err(error)
+        }
+    }
 }
 
 pub(super) fn table(all: &[BulkJob], now_ms: u64, paint: Paint) -> String {
@@ -118,6 +188,12 @@ fn detail(job: &BulkJob, paint: Paint) -> String {
         ("looked at", format!("{} of {}", job.examined, job.places.max(job.examined))),
         ("who", text::escape(&job.who)),
     ];
+    lines.extend(job.from.as_ref().filter(|from| **from != job.id).map(|from| ("undoes", from.clone())));
+    let now = now_ms();
+    lines.extend(job.kept.as_ref().filter(|kept| kept.until > now).map(|kept| {
+        let left = text::age(Duration::from_millis(kept.until - now));
+        ("keeps", format!("{} for {left}", text::plural(kept.tasks, job.deed.noun())))
+    }));
     lines.extend(job.percent().map(|part| ("part", part)));
     lines.extend(job.per_second().map(|rate| ("speed", format!("{rate:.0}/s"))));
     lines.extend(job.left().map(|left| ("left", text::age(left))));
@@ -138,23 +214,73 @@ fn tone(state: JobState) -> Tone {
     }
 }
 
+/// The file into which a command writes what a job keeps. The names are stable.
+#[derive(Debug, Serialize)]
+pub(super) struct WrittenFile {
+    pub out: String,
+    /// How many lines it has.
+    pub written: u64,
+}
+
+impl WrittenFile {
+    pub(super) fn of(file: &KeptFile) -> WrittenFile {
+        WrittenFile { out: file.name(), written: file.written }
+    }
+}
+
 /// Begins a job and carries it out until it is over, which it may be by another process. After Ctrl-C, hosts
-/// go on with it.
+/// go on with it. With a path, what it keeps is in a new file in the end. Says how it can be undone.
 pub(super) async fn carry_out(
     config: &Config,
     queue: &Queue,
     order: JobOrder,
-) -> Result<BulkJob, CommandError> {
+    path: Option<&Path>,
+    out: &Out,
+) -> Result<(BulkJob, Option<WrittenFile>), CommandError> {
+    let file = path.map(KeptFile::create).transpose()?;
+    let job = match begin_and_follow(config, queue, order).await {
+        Ok(job) => job,
+        Err(error) => {
+            file.into_iter().for_each(KeptFile::remove);
+            return Err(error);
+        }
+    };
+    let Some(file) = file else {
+        if job.kept.is_some() && !out.json {
+            note(&format!("tqhost: for 24 hours, `tqhost jobs undo {}` brings them back", job.id));
+        }
+        return Ok((job, None));
+    };
+    let written = write_kept(&queue.kept_by(&job.id), file).await.map_err(|error| {
+        error.context(&format!("{}, which the job keeps: {}", figure(&job, false), ways_back(&job)))
+    })?;
+    Ok((job, Some(written)))
+}
+
+async fn begin_and_follow(config: &Config, queue: &Queue, order: JobOrder) -> Result<BulkJob, CommandError> {
     let mut progress = CommandProgress::begin()?;
     let order = JobOrder { who: operator(), ..order };
-    let mut job = match progress.step(Box::pin(jobs::start(&queue.link, queue, order))).await {
-        StepEnd::Done(job) => job?,
-        StepEnd::Cut => return Err(interrupted("the job may have begun: `tqhost jobs` tells")),
-    };
-    let me = format!("{} ({})", job.who, process::id());
+    match progress.step(Box::pin(jobs::start(&queue.link, queue, order))).await {
+        StepEnd::Done(job) => follow(config, queue, job?, progress).await,
+        StepEnd::Cut => Err(in_doubt()),
+    }
+}
+
+fn in_doubt() -> CommandError {
+    interrupted("the job may have begun: `tqhost jobs` tells")
+}
+
+/// Carries a job out until it is over.
+async fn follow(
+    config: &Config,
+    queue: &Queue,
+    mut job: BulkJob,
+    mut progress: CommandProgress,
+) -> Result<BulkJob, CommandError> {
+    let me = format!("{} ({})", operator(), process::id());
     let mask = FieldMask::new(&config.admin.mask);
     loop {
-        let turn = Box::pin(jobs::turn(&config.queues, queue, &mask, &job.id, &me));
+        let turn = Box::pin(operations::turn(&config.queues, queue, &mask, &job.id, &me));
         let wait = match progress.step(turn).await {
             StepEnd::Done(Ok(JobTurn::Over(job))) => return over(job),
             StepEnd::Done(Ok(JobTurn::Goes(now, wait) | JobTurn::Waits(now, wait))) => {
@@ -179,14 +305,24 @@ pub(super) async fn carry_out(
     }
 }
 
+/// How to get back what a job keeps.
+fn ways_back(job: &BulkJob) -> String {
+    let id = &job.id;
+    format!(
+        "`tqhost jobs file {id} --out FILE` writes them to a file, and `tqhost jobs undo {id}` brings \
+         them back"
+    )
+}
+
 /// The result of a job that is over.
 fn over(job: BulkJob) -> Result<BulkJob, CommandError> {
-    let figure = figure(&job, false);
+    let mut figure = figure(&job, false) + ", not all of them";
+    if job.kept.is_some() {
+        figure += &format!("; for 24 hours, {}", ways_back(&job));
+    }
     match job.state {
-        JobState::Stopped => Err(anyhow!("job {} was stopped: {figure}, not all of them", job.id).into()),
-        JobState::Failed => {
-            Err(anyhow!("{}: {figure}, not all of them", job.error.unwrap_or_default()).into())
-        }
+        JobState::Stopped => Err(anyhow!("job {} was stopped: {figure}", job.id).into()),
+        JobState::Failed => Err(anyhow!("{}: {figure}", job.error.unwrap_or_default()).into()),
         _ => Ok(job),
     }
 }
@@ -201,8 +337,9 @@ fn goes_on(job: &BulkJob, in_doubt: bool) -> String {
     let id = &job.id;
     format!(
         "{}, and hosts with this queue go on with it as job {id}: `tqhost jobs {id}` tells how far it is, \
-         and `tqhost jobs stop {id}` stops it",
-        figure(job, in_doubt)
+         and `tqhost jobs stop {id}` stops it{}",
+        figure(job, in_doubt),
+        if job.keep { format!(". It keeps what it takes away: {}", ways_back(job)) } else { String::new() }
     )
 }
 

@@ -1,6 +1,6 @@
-//! The file into which a command writes what it is about to take away.
+//! The file into which a command writes dead letters, or what a job keeps.
 //!
-//! In: lines. Out: a new file that only its owner may read, whose lines are on the disk before the command
+//! In: a queue. Out: a new file that only its owner may read, whose lines are on the disk before the command
 //! goes on. Not here: the form of the lines (`operations::letters`), reading them (`import`).
 
 use std::fs::{self, File, OpenOptions};
@@ -11,6 +11,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 
 use super::exit::CommandError;
+use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::text;
+use crate::mask::FieldMask;
+use crate::operations::{letter_lines, patiently};
+use crate::queue::{DeadLetter, Queue, TaskFilter};
 
 /// A file that grows line by line.
 #[derive(Debug)]
@@ -39,11 +44,36 @@ impl KeptFile {
         Ok(KeptFile { path: path.to_owned(), file, bytes: 0, written: 0 })
     }
 
-    /// Adds lines, and waits until they are on the disk.
-    pub(super) fn add(&mut self, lines: &str) -> Result<(), CommandError> {
-        if lines.is_empty() {
-            return Ok(());
+    /// Adds all dead letters that match, oldest first.
+    pub(super) async fn add_all(
+        &mut self,
+        queue: &Queue,
+        filter: &TaskFilter,
+        progress: &mut CommandProgress,
+    ) -> Result<(), CommandError> {
+        let begun = patiently(|| async { Ok((queue.now_ms().await?, queue.last_dead().await?)) });
+        let cut = || interrupted("the file was not written");
+        let StepEnd::Done(begun) = progress.step(begun).await else { return Err(cut()) };
+        let (now_ms, last) = begun?;
+        let mut next = Some("-".to_owned());
+        while let Some(from) = next {
+            let page = progress.step(patiently(|| queue.dead_page(&from, &last))).await;
+            let StepEnd::Done(page) = page else { return Err(cut()) };
+            let (mut letters, after) = page?;
+            letters.retain(|letter| filter.takes(&letter.traits(), now_ms));
+            self.add(&letters)?;
+            if progress.is_interrupted() {
+                return Err(cut());
+            }
+            progress.tell(|| format!("{} written", text::plural(self.written, "line")));
+            next = after;
         }
+        Ok(())
+    }
+
+    /// Adds dead letters, and waits until they are on the disk.
+    pub(super) fn add(&mut self, letters: &[DeadLetter]) -> Result<(), CommandError> {
+        let lines = letter_lines(letters, &FieldMask::default());
         let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             // A part of a line is worth nothing, and an import would stumble over it.
@@ -51,7 +81,7 @@ impl KeptFile {
             return Err(anyhow::Error::new(error).context(format!("cannot write to {}", self.name())).into());
         }
         self.bytes += lines.len() as u64;
-        self.written += lines.bytes().filter(|byte| *byte == b'\n').count() as u64;
+        self.written += letters.len() as u64;
         Ok(())
     }
 

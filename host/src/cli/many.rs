@@ -4,11 +4,13 @@
 //! who is asked sees their number and some of them; those that come later are left alone. Not here: how the
 //! job is carried out (`jobs`), and which arguments there are (`cancel`, `drain`, `redrive`).
 
+use std::path::Path;
+
 use serde_json::json;
 
 use super::confirm::{confirm, show_sample};
 use super::exit::CommandError;
-use super::jobs::carry_out;
+use super::jobs::{WrittenFile, carry_out};
 use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
@@ -17,32 +19,45 @@ use crate::operations::ManyDone;
 use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
 use crate::queue::Queue;
 
-/// Asks, if `asks` says so; begins the job and carries it out; and tells the result. A dry run only counts.
+/// Asks, if `asks` says so; begins the job and carries it out; and tells the result. With a path, what the
+/// job keeps is in this new file in the end. A dry run only counts.
 pub(super) async fn run(
     config: &Config,
     queue: &Queue,
     mut order: JobOrder,
-    asks: bool,
+    (asks, path): (bool, Option<&Path>),
     out: &mut Out,
 ) -> Result<(), CommandError> {
     let deed = order.deed;
-    let done = if out.dry_run {
-        count(queue, &order).await?.into()
+    let (done, file) = if out.dry_run {
+        (count(queue, &order).await?.into(), None)
     } else {
         if asks {
             order.counted = Some(ask(queue, &order).await?);
         }
-        ManyDone::from(&Box::pin(carry_out(config, queue, order)).await?)
+        let (job, file) = Box::pin(carry_out(config, queue, order, path, out)).await?;
+        (ManyDone::from(&job), file)
     };
-    match out.json {
-        true => out.json(&view(deed, &done)),
-        false => out.line(sentence(deed, &done, out.dry_run)),
-    }
+    tell(deed, &done, file, out);
     Ok(())
 }
 
+/// Tells the result, and what is in the file.
+pub(super) fn tell(deed: Deed, done: &ManyDone, file: Option<WrittenFile>, out: &mut Out) {
+    if out.json {
+        let mut view = view(deed, done);
+        if let Some(WrittenFile { out, written }) = file {
+            (view["out"], view["written"]) = (json!(out), json!(written));
+        }
+        out.json(&view);
+        return;
+    }
+    let file = file.map_or_else(String::new, |file| format!("; {} has {}", file.out, file.written));
+    out.line(sentence(deed, done, out.dry_run) + &file);
+}
+
 /// Counts the tasks, shows some of them, and asks. Returns the place of the first one, and their number.
-pub(super) async fn ask(queue: &Queue, order: &JobOrder) -> Result<(String, Option<u64>), CommandError> {
+async fn ask(queue: &Queue, order: &JobOrder) -> Result<(String, Option<u64>), CommandError> {
     let JobCount { matched, begin, sample, .. } = count(queue, order).await?;
     show_sample(&sample);
     let (name, many) = (&queue.rules.name, text::plural(matched, order.deed.noun()));
@@ -51,15 +66,15 @@ pub(super) async fn ask(queue: &Queue, order: &JobOrder) -> Result<(String, Opti
         (Deed::Drain, true) => format!("Cancel {many} that wait in {name}?"),
         (Deed::Drain, false) => format!("Cancel {many} that wait and match in {name}?"),
         (Deed::Requeue, _) => format!("Requeue {many} of {name}?"),
-        (Deed::Purge, true) => format!("Delete {many} of {name} for good?"),
-        (Deed::Purge, false) => format!("Delete {many} that match of {name} for good?"),
+        (Deed::Purge | Deed::Import, true) => format!("Delete {many} of {name} for good?"),
+        (Deed::Purge | Deed::Import, false) => format!("Delete {many} that match of {name} for good?"),
     };
     confirm(&question, "--yes", &format!("nothing was {}", order.deed.done())).await?;
     Ok((begin, Some(matched)))
 }
 
 /// Counts the tasks that a job would be on.
-pub(super) async fn count(queue: &Queue, order: &JobOrder) -> Result<JobCount, CommandError> {
+async fn count(queue: &Queue, order: &JobOrder) -> Result<JobCount, CommandError> {
     let mut progress = CommandProgress::begin()?;
     let nothing = || interrupted(&format!("nothing was {}", order.deed.done()));
     let mut sum: Option<JobCount> = None;
@@ -86,7 +101,7 @@ pub(super) async fn count(queue: &Queue, order: &JobOrder) -> Result<JobCount, C
 }
 
 /// The result as JSON. The names are stable.
-pub(super) fn view(deed: Deed, done: &ManyDone) -> serde_json::Value {
+fn view(deed: Deed, done: &ManyDone) -> serde_json::Value {
     let ManyDone { succeeded, skipped, children, without_flow, examined, sample, .. } = done;
     let mut view = json!({ "succeeded": succeeded, "skipped": skipped });
     if let Deed::Cancel | Deed::Drain = deed {
@@ -101,7 +116,7 @@ pub(super) fn view(deed: Deed, done: &ManyDone) -> serde_json::Value {
 }
 
 /// The result for people.
-pub(super) fn sentence(deed: Deed, done: &ManyDone, dry_run: bool) -> String {
+fn sentence(deed: Deed, done: &ManyDone, dry_run: bool) -> String {
     let ManyDone { succeeded, skipped, children, without_flow, .. } = done;
     let done = if dry_run { format!("would be {}", deed.done()) } else { deed.done().to_owned() };
     let mut sentence = format!("{} {done}", text::plural(*succeeded, deed.noun()));
@@ -114,7 +129,7 @@ pub(super) fn sentence(deed: Deed, done: &ManyDone, dry_run: bool) -> String {
                 sentence += &format!("; {skipped} {}", deed.why_skipped());
             }
         }
-        Deed::Requeue | Deed::Purge => {
+        Deed::Requeue | Deed::Purge | Deed::Import => {
             sentence += &format!(", {skipped} skipped");
             if *skipped > 0 {
                 sentence += &format!(" ({})", deed.why_skipped());
@@ -145,7 +160,11 @@ mod tests {
                 [2, 1, 4, 0],
                 "2 tasks cancelled, and 4 tasks of their flows; 1 had ended meanwhile",
             ),
-            (Deed::Drain, [0, 1, 0, 0], "0 tasks cancelled; 1 had ended or begun meanwhile"),
+            (
+                Deed::Drain,
+                [0, 1, 0, 0],
+                "0 tasks cancelled; 1 had ended or begun meanwhile, or wait for their flow",
+            ),
             (Deed::Purge, [7, 2, 0, 0], "7 dead letters deleted, 2 skipped (not dead)"),
             (Deed::Requeue, [7, 0, 0, 3], &format!("7 dead letters requeued, 0 skipped{flows}")),
         ];

@@ -6,32 +6,29 @@
 
 use std::path::Path;
 
-use serde::Serialize;
 use serde_json::json;
 
 use super::args::RedriveArgs;
 use super::context::open;
 use super::exit::CommandError;
 use super::filters::check_choice;
+use super::jobs::WrittenFile;
 use super::kept::KeptFile;
-use super::many::{self, sentence, view};
+use super::many;
 use super::output::Out;
 use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::config::units::parse_rate;
-use crate::operations::jobs::{Deed, JobOrder, read_walk};
-use crate::operations::{ManyDone, letter_lines, patiently};
-use crate::queue::redrive::{Counted, DeadChoice, DeadRest, Redrive};
+use crate::operations::jobs::{Deed, JobOrder};
+use crate::operations::{ManyDone, patiently};
+use crate::queue::redrive::{Counted, DeadChoice, Redrive};
 use crate::queue::{Queue, RedriveError, TaskFilter};
 
 /// Which dead letters of a queue a command is for.
 pub(super) struct Chosen {
     queue: Queue,
     choice: DeadChoice,
-    /// The place of those that were counted before somebody was asked, and how many they are. None: all that
-    /// are there.
-    counted: Option<(String, Option<u64>)>,
 }
 
 impl Chosen {
@@ -50,7 +47,7 @@ async fn choose(config: &Config, args: RedriveArgs) -> Result<Chosen, CommandErr
     check_choice(&args.ids, args.all, &filter)?;
     let queue = open(config, &args.queue).await?;
     let choice = if args.all { DeadChoice::All(Box::new(filter)) } else { DeadChoice::Ids(args.ids) };
-    Ok(Chosen { queue, choice, counted: None })
+    Ok(Chosen { queue, choice })
 }
 
 pub(super) async fn requeue(
@@ -60,91 +57,56 @@ pub(super) async fn requeue(
     out: &mut Out,
 ) -> Result<(), CommandError> {
     let chosen = choose(config, args).await?;
-    redrive(config, chosen, Deed::Requeue, rate, false, out).await
+    let Chosen { queue, choice: DeadChoice::All(filter) } = &chosen else {
+        return named(&chosen, Deed::Requeue, rate, out).await;
+    };
+    let order = JobOrder { rate, ..JobOrder::new(Deed::Requeue, TaskFilter::clone(filter)) };
+    many::run(config, queue, order, (false, None), out).await
 }
 
-/// Asks, unless ids are named or the answer is `yes`. With a path, they are written into this file first.
+/// Asks, unless ids are named or the answer is `yes`. `keeps`: the job keeps all that match for a while. With
+/// a path, the dead letters are in this new file, too.
 pub(super) async fn purge(
     config: &Config,
     args: RedriveArgs,
-    yes: bool,
+    (yes, keeps): (bool, bool),
     path: Option<&Path>,
     out: &mut Out,
 ) -> Result<(), CommandError> {
-    let mut chosen = choose(config, args).await?;
-    let Some(path) = path else { return redrive(config, chosen, Deed::Purge, None, !yes, out).await };
-    if let DeadChoice::All(filter) = &chosen.choice
-        && !yes
-    {
-        let order = JobOrder::new(Deed::Purge, TaskFilter::clone(filter));
-        chosen.counted = Some(many::ask(&chosen.queue, &order).await?);
+    let chosen = choose(config, args).await?;
+    let Chosen { queue, choice } = &chosen;
+    match (choice, path) {
+        (DeadChoice::All(filter), path) => {
+            let order = JobOrder { keep: keeps, ..JobOrder::new(Deed::Purge, TaskFilter::clone(filter)) };
+            many::run(config, queue, order, (!yes, path), out).await
+        }
+        (DeadChoice::Ids(ids), Some(path)) => {
+            let (file, succeeded) = write_named(queue, ids, path, true).await?;
+            let skipped = (ids.len() as u64).saturating_sub(succeeded);
+            let done = ManyDone { succeeded, skipped, ..ManyDone::default() };
+            many::tell(Deed::Purge, &done, Some(file), out);
+            chosen.end(skipped)
+        }
+        (DeadChoice::Ids(_), None) => named(&chosen, Deed::Purge, None, out).await,
     }
-    purge_into(chosen, path, out).await
 }
 
-/// Requeues or deletes them: all that match as a job, and those that are named at once.
-async fn redrive(
-    config: &Config,
-    chosen: Chosen,
-    deed: Deed,
-    rate: Option<String>,
-    asks: bool,
-    out: &mut Out,
-) -> Result<(), CommandError> {
-    let Chosen { queue, choice, .. } = &chosen;
-    if let DeadChoice::All(filter) = choice {
-        let order = JobOrder { rate, ..JobOrder::new(deed, TaskFilter::clone(filter)) };
-        return many::run(config, queue, order, asks, out).await;
-    }
+/// Requeues or deletes those that are named.
+async fn named(chosen: &Chosen, deed: Deed, rate: Option<String>, out: &mut Out) -> Result<(), CommandError> {
     let what = match (deed, out.dry_run) {
         (Deed::Purge, true) => Redrive::Count(Counted::Purged),
         (Deed::Purge, false) => Redrive::Purge,
         (_, true) => Redrive::Count(Counted::Requeued),
         (_, false) => Redrive::Requeue(rate.and_then(|rate| parse_rate(&rate).ok())),
     };
-    let step = queue.redrive(choice, what);
+    let step = chosen.queue.redrive(&chosen.choice, what);
     let step = match CommandProgress::begin()?.long_step("looking for dead letters", step).await {
         StepEnd::Done(step) => step.map_err(|error| failed(error, out.dry_run, deed.done()))?,
         StepEnd::Cut => return Err(interrupted(&known(0, !out.dry_run, deed.done()))),
     };
     let done = ManyDone::from(step);
-    match out.json {
-        true => out.json(&view(deed, &done)),
-        false => out.line(sentence(deed, &done, out.dry_run)),
-    }
+    many::tell(deed, &done, None, out);
     chosen.end(done.skipped)
-}
-
-/// The result of a purge into a file.
-#[derive(Debug, Serialize)]
-struct PurgedInto {
-    succeeded: u64,
-    skipped: u64,
-    out: String,
-    /// How many the file has.
-    written: u64,
-}
-
-/// Writes the dead letters into a file, and deletes those that were written.
-async fn purge_into(chosen: Chosen, path: &Path, out: &mut Out) -> Result<(), CommandError> {
-    let mut file = KeptFile::create(path)?;
-    let done = keep(&chosen, &mut file, true).await;
-    let (name, written) = (file.name(), file.written);
-    if done.is_err() && written == 0 {
-        file.remove();
-    }
-    let succeeded = done?;
-    let skipped = match &chosen.choice {
-        DeadChoice::Ids(ids) => (ids.len() as u64).saturating_sub(succeeded),
-        DeadChoice::All(_) => written - succeeded,
-    };
-    if out.json {
-        out.json(&PurgedInto { succeeded, skipped, out: name, written });
-    } else {
-        let done = ManyDone { succeeded, skipped, ..ManyDone::default() };
-        out.line(format!("{}; {name} has {written}", sentence(Deed::Purge, &done, false)));
-    }
-    chosen.end(skipped)
 }
 
 /// Writes the dead letters into a file, and leaves them where they are.
@@ -155,17 +117,22 @@ pub(super) async fn export(
     out: &mut Out,
 ) -> Result<(), CommandError> {
     let chosen = choose(config, args).await?;
-    let mut file = KeptFile::create(path)?;
-    if let Err(error) = keep(&chosen, &mut file, false).await {
-        // A part would be taken for the whole.
-        file.remove();
-        return Err(error);
-    }
-    let (name, written) = (file.name(), file.written);
-    let skipped = match &chosen.choice {
-        DeadChoice::Ids(ids) => (ids.len() as u64).saturating_sub(written),
-        DeadChoice::All(_) => 0,
+    let (written, skipped) = match &chosen.choice {
+        DeadChoice::Ids(ids) => {
+            let written = write_named(&chosen.queue, ids, path, false).await?.0.written;
+            (written, (ids.len() as u64).saturating_sub(written))
+        }
+        DeadChoice::All(filter) => {
+            let (mut file, mut progress) = (KeptFile::create(path)?, CommandProgress::begin()?);
+            if let Err(error) = file.add_all(&chosen.queue, filter, &mut progress).await {
+                // A part would be taken for the whole.
+                file.remove();
+                return Err(error);
+            }
+            (file.written, 0)
+        }
     };
+    let name = path.display().to_string();
     match out.json {
         true => out.json(&json!({ "written": written, "skipped": skipped, "out": name })),
         false => {
@@ -177,49 +144,30 @@ pub(super) async fn export(
     chosen.end(skipped)
 }
 
-/// Writes the dead letters into the file, and deletes those that are on the disk, if `deletes` says so. Gives
-/// how many were deleted.
-async fn keep(chosen: &Chosen, file: &mut KeptFile, deletes: bool) -> Result<u64, CommandError> {
-    let Chosen { queue, choice, counted } = chosen;
-    let mut progress = CommandProgress::begin()?;
-    let what = if deletes { "deleted" } else { "written" };
-    let mut rest = if let Some((place, _)) = counted {
-        DeadRest::Matching(read_walk(place)?)
-    } else {
-        let begun = patiently(|| queue.begin_chosen(choice));
-        match progress.long_step("looking for dead letters", begun).await {
-            StepEnd::Done(begun) => begun?,
-            StepEnd::Cut => return Err(interrupted(&known(0, false, what))),
-        }
+/// Writes the dead letters with these names into a file, and deletes those that are on the disk, if `deletes`
+/// says so. Returns the file, and how many it deleted.
+async fn write_named(
+    queue: &Queue,
+    ids: &[String],
+    path: &Path,
+    deletes: bool,
+) -> Result<(WrittenFile, u64), CommandError> {
+    let (mut file, mut progress) = (KeptFile::create(path)?, CommandProgress::begin()?);
+    let step = async {
+        let letters = patiently(|| queue.dead_of(ids)).await?;
+        file.add(&letters)?;
+        let entries = letters.iter().map(|letter| letter.entry.as_str()).filter(|_| deletes);
+        Ok::<_, CommandError>(queue.delete_dead(&entries.collect::<Vec<_>>()).await?)
     };
-    let mut deleted = 0;
-    loop {
-        let so_far = |in_doubt| known(deleted, in_doubt, what);
-        let page = match progress.step(patiently(|| queue.chosen_page(choice, &rest))).await {
-            StepEnd::Done(page) => page.map_err(|error| CommandError::from(error).context(&so_far(false)))?,
-            StepEnd::Cut => return Err(interrupted(&so_far(false))),
-        };
-        file.add(&letter_lines(&page.letters)).map_err(|error| error.context(&so_far(false)))?;
-        if deletes {
-            let entries: Vec<&str> = page.letters.iter().map(|letter| letter.entry.as_str()).collect();
-            deleted += match progress.step(queue.delete_dead(&entries)).await {
-                StepEnd::Done(Ok(count)) => count,
-                StepEnd::Done(Err(error)) => {
-                    let in_doubt = error.is_connection();
-                    return Err(CommandError::from(error).context(&so_far(in_doubt)));
-                }
-                StepEnd::Cut => return Err(interrupted(&so_far(true))),
-            };
+    match progress.long_step("looking for dead letters", Box::pin(step)).await {
+        StepEnd::Done(Ok(deleted)) => Ok((WrittenFile::of(&file), deleted)),
+        // The file stays, as its letters may have been deleted.
+        StepEnd::Done(Err(error)) if deletes && file.written > 0 => Err(error),
+        StepEnd::Done(Err(error)) => {
+            file.remove();
+            Err(error)
         }
-        let Some(next) = page.next else { return Ok(deleted) };
-        rest = next;
-        if progress.is_interrupted() {
-            return Err(interrupted(&known(deleted, false, what)));
-        }
-        progress.tell(|| {
-            let done = if deletes { "written and deleted" } else { "written" };
-            format!("{} {done}", text::plural(file.written, "dead letter"))
-        });
+        StepEnd::Cut => Err(interrupted(&known(0, deletes, if deletes { "deleted" } else { "written" }))),
     }
 }
 

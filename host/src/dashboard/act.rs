@@ -78,11 +78,11 @@ pub(super) async fn ask(
         JobCount { matched, examined, ..part }
     };
     let question = Question { deed, name: &name, values: &values, rate, count, all, is_known };
-    Ok(question.page(&dashboard, &visitor))
+    Ok(question.page(&visitor))
 }
 
 impl Question<'_> {
-    fn page(&self, dashboard: &Dashboard, visitor: &Visitor) -> Response {
+    fn page(&self, visitor: &Visitor) -> Response {
         let (name, values, JobCount { matched, next, sample, .. }) = (self.name, self.values, &self.count);
         let (back, origin) = match self.is_of_dead() {
             true => (link(&dead_path(name), &values.filter_pairs()), "Dead letters of "),
@@ -98,7 +98,7 @@ impl Question<'_> {
                 (self.count())
                 @if self.is_of_dead() { (filter_words(values)) } @else { (filter_form(name, values)) }
                 (samples(name, sample))
-                (self.warnings(dashboard))
+                (self.warnings())
                 @if nothing { p { "There is nothing to do." } }
             },
             role: role_of(self.deed),
@@ -137,22 +137,22 @@ impl Question<'_> {
     }
 
     /// Warnings, and the way to keep what would be lost.
-    fn warnings(&self, dashboard: &Dashboard) -> Markup {
+    fn warnings(&self) -> Markup {
         html! {
             @match self.deed {
-                Deed::Requeue => (export_link(dashboard, &dead_path(self.name), self.values)),
+                Deed::Requeue => (export_link(&dead_path(self.name), self.values)),
                 Deed::Purge => {
-                    p.error { "What is purged is deleted for good. Export it before." }
-                    (export_link(dashboard, &dead_path(self.name), self.values))
                     p.note {
-                        "`tqhost dead import` brings them back. The last line of the file says how many it \
-                         has: those of the newest 100,000 dead letters. It also says how to get older ones."
+                        "They are kept for 24 hours: the page of the job has a button that brings them back, \
+                         and a file to download. After that only an export is left."
                     }
+                    (export_link(&dead_path(self.name), self.values))
                 }
                 _ => {
-                    p.error {
-                        "They are cancelled for good. What runs goes on. To keep them, use "
-                        code { "tqhost drain --out" } "."
+                    p.note {
+                        "They are kept for 24 hours: the page of the job has a button that brings them back, \
+                         and a file to download. What runs goes on, and so does a task that waits for its \
+                         flow."
                     }
                     p.note {
                         "Tasks that producers add from now on stay, and tasks that run may be tried again."
@@ -178,6 +178,9 @@ impl Question<'_> {
             hidden: html! {
                 (self.chosen())
                 @if next.is_none() { input type="hidden" name="matched" value=(matched); }
+                @if self.deed.can_keep() {
+                    label { input type="checkbox" name="no_undo"; " Keep nothing: memory in Redis is short" }
+                }
             },
             why: Some((false, String::new())),
             button: format!("{verb} {many}{rate}"),
@@ -222,14 +225,9 @@ impl Question<'_> {
 }
 
 /// The link to the file with the dead letters that match.
-pub(super) fn export_link(dashboard: &Dashboard, path: &str, values: &Values) -> Markup {
-    html! {
-        @if dashboard.api.gives_whole_letters().is_ok() {
-            p { a href=(link(&format!("{path}/export"), &values.filter_pairs())) { "Export as JSON lines" } }
-        } @else {
-            p.note { "Fields are hidden here, so there is no export: use `tqhost dead purge --out FILE`." }
-        }
-    }
+pub(super) fn export_link(path: &str, values: &Values) -> Markup {
+    let export = link(&format!("{path}/export"), &values.filter_pairs());
+    html! { p { a href=(export) { "Export as JSON lines" } } }
 }
 
 fn filter_words(values: &Values) -> Markup {
@@ -280,6 +278,7 @@ pub(super) async fn start(
         rate: values.get("rate").filter(|_| deed == Deed::Requeue).map(|rate| rate.trim().to_owned()),
         who: operator(&visitor),
         why: values.get("why").unwrap_or_default().trim().to_owned(),
+        keep: values.get("no_undo").is_none(),
         counted: Some((begin.to_owned(), matched)),
         ..JobOrder::new(deed, filter)
     };

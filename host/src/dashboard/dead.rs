@@ -1,6 +1,6 @@
 //! The dead letters of a queue: in groups, as a list, and what can be done with those that match.
 //!
-//! Not here: doing it (`act`), the download (`export`).
+//! Not here: doing it (`act`).
 
 use axum::Extension;
 use axum::extract::{Path, State};
@@ -15,11 +15,12 @@ use super::session::Visitor;
 use super::state::Dashboard;
 use super::text::{data, data_or_none, moment, plural, version};
 use super::values::{Values, dead_path, link, queue_path, task_path};
+use crate::api::dead::download;
 use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::config::QueueRules;
 use crate::operations::{
-    DeadList, GroupBy, GroupKind, TaskGroup, TaskGroups, dead_list, known_builds, task_groups,
+    self, DeadList, GroupBy, GroupKind, TaskGroup, TaskGroups, dead_list, known_builds, task_groups,
 };
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::listing::ListedState;
@@ -55,7 +56,7 @@ pub(super) async fn show(
         }
         section aria-labelledby="act" {
             h2 id="act" { @if filter.is_empty() { "Act on all of them" } @else { "Act on those that match" } }
-            (export_link(&dashboard, &path, &values))
+            (export_link(&path, &values))
             (actions(&visitor, &path, &values))
         }
         section aria-labelledby="list" {
@@ -65,6 +66,20 @@ pub(super) async fn show(
         }
     };
     Ok(page(&visitor, &format!("Dead letters of {name}"), &main))
+}
+
+/// The download of those that match, as JSON lines, the newest first. Its last line has the cursor of the
+/// rest.
+pub(super) async fn export(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+    values: Values,
+) -> Result<Response, PageProblem> {
+    let filter = values.filter(dashboard.api.mask())?;
+    let queue = dashboard.api.queue(&name).await?;
+    let permit = dashboard.api.stream_place()?;
+    let lines = operations::export(queue, filter, values.get("cursor"), false, permit)?;
+    Ok(download(lines, &format!("{name}-dead")))
 }
 
 fn filter_form(path: &str, values: &Values) -> Markup {

@@ -1,6 +1,6 @@
 //! Jobs: a list, and a page for each, which tells how far it is and can pause and stop it.
 //!
-//! Not here: the start of a job (`act`), and its steps (`operations::jobs`).
+//! Not here: the start of a job (`act`), and its steps (`operations::job_step`).
 
 use axum::Extension;
 use axum::extract::{Path, State};
@@ -17,11 +17,18 @@ use super::values::{part, queue_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
 use crate::api::guard::{check_resume, role_of};
+use crate::api::jobs::file as kept_file;
 use crate::clock::{ms, now_ms};
 use crate::operations::jobs::{self, BulkJob, JobState};
+use crate::operations::{self, OperationError, find_queue};
 
 pub(super) fn job_path(id: &str) -> String {
     at(&format!("/jobs/{}", part(id)))
+}
+
+/// The work of a job in a word.
+fn work(job: &BulkJob) -> &'static str {
+    if job.from.as_ref().is_some_and(|from| *from != job.id) { "Undo" } else { job.deed.label() }
 }
 
 pub(super) async fn list(
@@ -32,7 +39,7 @@ pub(super) async fn list(
     let rows = html! {
         @for job in &all {
             tr {
-                th scope="row" { a href=(job_path(&job.id)) { (job.deed.label()) " " (job.id) } }
+                th scope="row" { a href=(job_path(&job.id)) { (work(job)) " " (job.id) } }
                 td { a href=(queue_path(&job.queue)) { (data(&job.queue)) } }
                 td { (state(job)) }
                 td.number { (job.percent().as_deref().unwrap_or(NONE)) }
@@ -40,10 +47,11 @@ pub(super) async fn list(
                 td.number { (job.skipped) }
                 td { (moment(Some(job.started_at), now)) }
                 td { (data(&job.who)) }
+                td { (undo_button(&visitor, job, &all, now)) }
             }
         }
     };
-    let columns = ["Job", "Queue", "State", "#Part", "#Done", "#Skipped", "Began", "Who"];
+    let columns = ["Job", "Queue", "State", "#Part", "#Done", "#Skipped", "Began", "Who", "Undo"];
     let main = html! {
         h1 { "Jobs" }
         p.note {
@@ -66,12 +74,19 @@ pub(super) async fn show(
     visitor: Extension<Visitor>,
     Path(id): Path<String>,
 ) -> Result<Response, PageProblem> {
-    let job = jobs::find(dashboard.api.link().await?, &id).await?;
+    let link = dashboard.api.link().await?;
+    let mut job = jobs::find(link, &id).await?;
+    if job.kept.is_some()
+        && let Ok(queue) = find_queue(&dashboard.api.queues(), &job.queue, link)
+    {
+        job.kept = queue.kept_tasks(&job.id).await?;
+    }
+    let (all, now) = (jobs::list(link).await?, now_ms());
     let path = job_path(&job.id);
-    let title = format!("{} of {}", job.deed.label(), job.queue);
+    let title = format!("{} of {}", work(&job), job.queue);
     let main = html! {
         p.trail { a href=(at("/jobs")) { "Jobs" } }
-        h1 { (job.deed.label()) " of " (data(&job.queue)) }
+        h1 { (work(&job)) " of " (data(&job.queue)) }
         div data-live="job" {
             (progress(&job))
             (facts(&job))
@@ -81,6 +96,14 @@ pub(super) async fn show(
                     (button(&visitor, &format!("{path}/resume"), "Resume"))
                 }
                 @if !job.state.is_over() { (button(&visitor, &format!("{path}/stop"), "Stop")) }
+                (undo_button(&visitor, &job, &all, now))
+            }
+            @if let Some(kept) = job.kept.as_ref().filter(|kept| kept.until > now) {
+                p.note {
+                    (plural(kept.tasks, job.deed.noun())) " can be brought back until "
+                    (moment(Some(kept.until), now)) ". "
+                    a href=(format!("{path}/file")) { "Download as JSON lines" }
+                }
             }
         }
         p { a href=(queue_path(&job.queue)) { "Watch queue " (data(&job.queue)) } }
@@ -90,10 +113,11 @@ pub(super) async fn show(
 
 /// A sentence of its results.
 fn progress(job: &BulkJob) -> Markup {
+    let (many, done) = job.done_words();
     html! {
         p.done role="status" {
-            (plural(job.done, job.deed.noun()))
-            @if job.done == 1 { " is " } @else { " are " } (job.deed.done())
+            (many)
+            @if job.done == 1 { " is " } @else { " are " } (done)
             @if job.skipped > 0 { ", " (job.skipped) " skipped: " (job.deed.why_skipped()) }
             @match job.state {
                 JobState::Done => ", and none is left that was counted.",
@@ -122,6 +146,9 @@ fn facts(job: &BulkJob) -> Markup {
             dt { "Looked at" } dd { (job.examined) " of " (job.places.max(job.examined)) }
             @if let Some(rate) = job.per_second() { dt { "Speed" } dd { (format!("{rate:.0}/s")) } }
             @if let Some(left) = job.left() { dt { "Left" } dd { (age(ms(left))) } }
+            @if let Some(from) = job.from.as_ref().filter(|from| **from != job.id) {
+                dt { "Undoes" } dd { a href=(job_path(from)) { (from) } }
+            }
             @if let Some(rate) = &job.rate { dt { "No faster than" } dd { (data(rate)) } }
             dt { "Began" } dd { (moment(Some(job.started_at), now)) }
             @if job.ended_at.is_some() { dt { "Ended" } dd { (moment(job.ended_at, now)) } }
@@ -137,6 +164,42 @@ fn state(job: &BulkJob) -> Markup {
     super::layout::state(state)
 }
 
+/// The way back, while the job keeps what it has taken away.
+fn undo_button(visitor: &Visitor, job: &BulkJob, all: &[BulkJob], now: u64) -> Markup {
+    let is_undo = |other: &&BulkJob| {
+        let is_in_vain = matches!(other.state, JobState::Stopped | JobState::Failed);
+        other.from.as_ref() == Some(&job.id) && other.id != job.id && !is_in_vain
+    };
+    let kept = job.kept.as_ref().filter(|kept| job.state.is_over() && kept.until > now);
+    html! {
+        @if let Some(undo) = all.iter().find(is_undo) {
+            a href=(job_path(&undo.id)) { "Undone by " (undo.id) }
+        } @else if let Some(kept) = kept {
+            @let label = format!("Undo: bring back {}", plural(kept.tasks, job.deed.noun()));
+            (button(visitor, &format!("{}/undo", job_path(&job.id)), &label))
+        }
+    }
+}
+
+/// Begins to bring back what a job has taken away, and leads to the page of the job that does it.
+pub(super) async fn undo(
+    State(dashboard): State<Dashboard>,
+    visitor: Extension<Visitor>,
+    Path(id): Path<String>,
+) -> Result<Response, PageProblem> {
+    let (queues, link) = (dashboard.api.queues(), dashboard.api.link().await?);
+    let undone = operations::undo(&queues, link, &id, &operator(&visitor), "").await;
+    Ok(lead_to(&dashboard, undone))
+}
+
+/// The tasks that a job keeps, as JSON lines.
+pub(super) async fn file(
+    State(dashboard): State<Dashboard>,
+    Path(id): Path<String>,
+) -> Result<Response, PageProblem> {
+    Ok(kept_file(&dashboard.api, &id).await?)
+}
+
 /// Pauses a job, lets it go on, or stops it, and leads back to its page.
 pub(super) async fn change(
     State(dashboard): State<Dashboard>,
@@ -148,11 +211,16 @@ pub(super) async fn change(
         check_resume(dashboard.api.link().await?, &visitor.caller, &id).await?;
     }
     let changed = jobs::change(dashboard.api.link().await?, &id, to, &operator(&visitor)).await;
-    Ok(match changed {
+    Ok(lead_to(&dashboard, changed))
+}
+
+/// Leads to the page of a job that was changed or begun.
+fn lead_to(dashboard: &Dashboard, job: Result<BulkJob, OperationError>) -> Response {
+    match job {
         Ok(job) => {
             dashboard.api.parts().jobs.ring();
             AuditNote::queue(&job.queue).on(Redirect::to(&job_path(&job.id)))
         }
         Err(error) => AuditNote::default().on(PageProblem::from(error).into_response()),
-    })
+    }
 }

@@ -16,6 +16,7 @@
 //!     GET  /queues/{q}/dead/export          JSON lines
 //!     GET  /jobs                            work on all tasks that match
 //!     GET  /jobs/{id}                       how far a job is
+//!     GET  /jobs/{id}/file                  JSON lines of what it keeps
 //!     GET  /plugins                         states, versions and failures of all plugins
 //!     GET  /plugins/{p}                     a plugin: its versions, hosts, grants and changes
 //!     GET  /plugins/{p}/rollback, …/lift    which version stops, and which one starts
@@ -30,7 +31,6 @@ mod chart;
 mod confirm;
 mod dead;
 mod enqueue;
-mod export;
 mod flow;
 mod guard;
 mod hosts;
@@ -91,7 +91,7 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}/tasks/{id}/requeue", post(task::requeue))
         .route("/queues/{queue}/dead", get(dead::show))
         .route("/queues/{queue}/dead/confirm", get(act::confirm))
-        .route("/queues/{queue}/dead/export", get(export::export))
+        .route("/queues/{queue}/dead/export", get(dead::export))
         .route("/queues/{queue}/dead/requeue", post(|api, by, q, form| act::start(api, by, q, form, Requeue)))
         .route("/queues/{queue}/dead/purge", post(|api, by, q, form| act::start(api, by, q, form, Purge)))
         .route("/changes", get(changes::show))
@@ -100,6 +100,8 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/jobs/{id}", get(jobs::show))
         .route("/jobs/{id}/pause", post(|api, who, id| jobs::change(api, who, id, JobState::Paused)))
         .route("/jobs/{id}/resume", post(|api, who, id| jobs::change(api, who, id, JobState::Running)))
+        .route("/jobs/{id}/file", get(jobs::file))
+        .route("/jobs/{id}/undo", post(jobs::undo))
         .route("/jobs/{id}/stop", post(|api, who, id| jobs::change(api, who, id, JobState::Stopped)))
         .route("/login", get(login::show).post(login::login))
         .route("/logout", post(login::logout))

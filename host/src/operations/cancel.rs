@@ -230,20 +230,6 @@ pub(super) async fn cancel_count(
     Ok(count)
 }
 
-/// Cancels these tasks, which a [`CancelWalk`] gave and which wait; those that a host has taken since then
-/// are skipped. Adds to `done` what it did, also if it fails.
-pub(crate) async fn cancel_waiting(
-    queues: &[QueueRules],
-    queue: &Queue,
-    tasks: &[FoundTask],
-    done: &mut ManyDone,
-) -> Result<(), OperationError> {
-    for task in tasks {
-        cancel_one(queues, queue, task, true, done).await?;
-    }
-    Ok(())
-}
-
 async fn cancel_one(
     queues: &[QueueRules],
     queue: &Queue,

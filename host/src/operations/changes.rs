@@ -32,7 +32,6 @@ pub(crate) enum ChangeKind {
     JobPaused,
     JobResumed,
     JobStopped,
-    Import,
     Adopt,
     Rollback,
     Lift,

@@ -18,6 +18,8 @@ pub(crate) enum Deed {
     Requeue,
     /// Dead letters are deleted.
     Purge,
+    /// Dead letters that were deleted, or that a file has, are there again.
+    Import,
 }
 
 impl Deed {
@@ -25,8 +27,13 @@ impl Deed {
     pub(crate) fn noun(self) -> &'static str {
         match self {
             Deed::Cancel | Deed::Drain => "task",
-            Deed::Requeue | Deed::Purge => "dead letter",
+            Deed::Requeue | Deed::Purge | Deed::Import => "dead letter",
         }
+    }
+
+    /// Whether a job can keep what this takes away, so that it can be undone.
+    pub(crate) fn can_keep(self) -> bool {
+        matches!(self, Deed::Drain | Deed::Purge)
     }
 
     /// The word for what it has done.
@@ -35,6 +42,7 @@ impl Deed {
             Deed::Cancel | Deed::Drain => "cancelled",
             Deed::Requeue => "requeued",
             Deed::Purge => "deleted",
+            Deed::Import => "brought back",
         }
     }
 
@@ -45,6 +53,7 @@ impl Deed {
             Deed::Drain => "Drain",
             Deed::Requeue => "Requeue",
             Deed::Purge => "Purge",
+            Deed::Import => "Import",
         }
     }
 
@@ -52,9 +61,10 @@ impl Deed {
     pub(crate) fn why_skipped(self) -> &'static str {
         match self {
             Deed::Cancel => "had ended meanwhile",
-            Deed::Drain => "had ended or begun meanwhile",
+            Deed::Drain => "had ended or begun meanwhile, or wait for their flow",
             Deed::Requeue => "not dead, sent again, or they can never run",
             Deed::Purge => "not dead",
+            Deed::Import => "dead already, or they wait, run or have completed",
         }
     }
 }

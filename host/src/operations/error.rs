@@ -51,7 +51,7 @@ pub(crate) enum OperationError {
     /// A job for whose end somebody waits came to none.
     #[error("{why}")]
     JobFailed { why: String, may_pass: bool },
-    /// A part of a task's tree is out of reach.
+    /// A part of a task's tree is out of reach, or what a job takes away cannot be kept.
     #[error("{0}")]
     OutOfReach(String),
 }
@@ -63,6 +63,15 @@ impl OperationError {
             OperationError::Redis(error) => error.misfit(queue).unwrap_or_else(|| chain(error)),
             OperationError::Stopped { cause: Some(cause), .. } => cause.in_queue(queue),
             error => error.to_string(),
+        }
+    }
+
+    /// The memory of Redis is full.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        match self {
+            OperationError::Redis(error) => error.is_out_of_memory(),
+            OperationError::Stopped { cause: Some(cause), .. } => cause.is_out_of_memory(),
+            _ => false,
         }
     }
 

@@ -11,34 +11,28 @@
 //!           paused                           stop: from either ─▶ stopped
 //! ```
 //!
-//! Not here: which tasks it is on (`scope`), what a step does (`cancel`, `queue::redrive`), the loop of a
-//! host (`jobs` of the crate).
+//! Not here: which tasks it is on (`scope`), turns and steps (`job_step`), the way back (`undo`), the loop of
+//! a host (`jobs` of the crate).
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::cancel::{BulkCancel, cancel_all};
 use super::changes::{self, ChangeKind, ChangeView, check_why};
 pub(crate) use super::dead::read_walk;
-use super::dead::write_walk;
 pub(crate) use super::deed::Deed;
 use super::error::OperationError;
 pub(crate) use super::many::JobCount;
-use super::many::ManyDone;
 use super::patience::patiently;
 use super::scope::check_place;
 pub(crate) use super::scope::{JobOrder, begin, count, places, rough_count, sample, states};
-use crate::config::QueueRules;
 use crate::config::units::parse_rate;
-use crate::mask::FieldMask;
 use crate::queue::jobs::{self, JobText};
 use crate::queue::listing::ListedState;
 use crate::queue::orders;
-use crate::queue::redrive::{Redrive, StepBudget};
+use crate::queue::undo::KeptTasks;
 use crate::queue::{Link, Queue, TaskFilter};
 
 /// The most jobs that are under way, and the most ended ones that are kept: hosts read all of them every few
@@ -46,16 +40,6 @@ use crate::queue::{Link, Queue, TaskFilter};
 const MOST: usize = 20;
 /// The longest text of a job, in bytes.
 const MAX_BYTES: usize = 8 << 10;
-/// The longest error, in characters.
-const MAX_ERROR: usize = 500;
-/// A process that has not written for this long has lost the job.
-const LEASE: Duration = Duration::from_secs(10);
-/// For how long a step works, and how many dead letters it looks at: what a host that is killed has not
-/// counted.
-const STEP: Duration = Duration::from_millis(300);
-const STEP_LOOKS: u64 = 2_000;
-/// The time between two looks at a job that another process carries out, or that waits for its rate.
-const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -97,6 +81,15 @@ pub(crate) struct BulkJob {
     /// No faster than this, like `50/s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
+    /// It brings back what the job with this id keeps; its own id: the dead letters of a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// It keeps what it takes away for a day, so that it can be undone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep: bool,
+    /// The tasks that it keeps, as its last step left them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<KeptTasks>,
     /// The operator.
     pub who: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -135,21 +128,18 @@ pub(crate) struct BulkJob {
     pub next: Option<String>,
 }
 
-/// The end of a turn.
-#[derive(Debug)]
-pub(crate) enum JobTurn {
-    /// It goes on after this time.
-    Goes(BulkJob, Duration),
-    /// Another process has it, or it is paused: look again after this time.
-    Waits(BulkJob, Duration),
-    Over(BulkJob),
-    /// The step failed: the job, too, or the step is to be repeated.
-    Failed(BulkJob, OperationError),
-}
-
 impl BulkJob {
-    fn states(&self) -> &[ListedState] {
+    pub(super) fn states(&self) -> &[ListedState] {
         states(self.deed, self.only.as_ref())
+    }
+
+    /// The queue as it sees it.
+    pub(super) fn view(&self, queue: &Queue) -> Queue {
+        match &self.from {
+            Some(from) => queue.kept_by(from),
+            None if self.keep => queue.keeping(&self.id),
+            None => queue.clone(),
+        }
     }
 
     /// Without what nobody needs to see.
@@ -191,10 +181,19 @@ impl BulkJob {
         })
     }
 
+    /// How many tasks it has changed, in words, and the word for what became of them.
+    pub(crate) fn done_words(&self) -> (String, &'static str) {
+        let (noun, done) = match self.from {
+            Some(_) => ("task", Deed::Import.done()),
+            None => (self.deed.noun(), self.deed.done()),
+        };
+        (format!("{} {noun}{}", self.done, if self.done == 1 { "" } else { "s" }), done)
+    }
+
     /// How much it has done, in words.
     pub(crate) fn figure(&self) -> String {
-        let (done, noun) = (self.done, self.deed.noun());
-        format!("{done} {noun}{} {}", if done == 1 { "" } else { "s" }, self.deed.done())
+        let (many, done) = self.done_words();
+        format!("{many} {done}")
     }
 
     /// The time until its end at this speed.
@@ -219,9 +218,15 @@ pub(crate) fn is_under_way<'t>(mut texts: impl Iterator<Item = &'t String>) -> b
     texts.any(|text| serde_json::from_str(text).is_ok_and(|job: BulkJob| job.state == JobState::Running))
 }
 
-/// Begins a job. The caller carries it out, or rings for this host.
+/// A new id: the random end of an UUID, whose beginning is the time.
+pub(crate) fn new_id() -> String {
+    Uuid::now_v7().simple().to_string().split_off(20)
+}
+
+/// Begins a job; returns the one that has its id already, if there is one. The caller carries it out, or
+/// rings for this host.
 pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result<BulkJob, OperationError> {
-    let JobOrder { deed, filter, only, rate, who, why, counted } = order;
+    let JobOrder { deed, filter, only, rate, keep, from, id, who, why, counted } = order;
     check_why(&why)?;
     if let Some(Err(error)) = rate.as_deref().map(parse_rate) {
         return Err(OperationError::Invalid(format!("rate: {error}")));
@@ -232,11 +237,16 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
             check_place(&place, deed, only.as_ref())?;
             (place, count)
         }
-        None => (begin(queue, deed, only.as_ref()).await?, None),
+        None => match &from {
+            Some(from) => (begin(&queue.kept_by(from), deed, None).await?, None),
+            None => (begin(queue, deed, only.as_ref()).await?, None),
+        },
     };
-    let census = patiently(|| queue.census()).await?;
-    // The random end: its beginning is the time.
-    let id = Uuid::now_v7().simple().to_string().split_off(20);
+    let places = match &from {
+        Some(from) => patiently(|| queue.kept_tasks(from)).await?.map_or(0, |kept| kept.tasks),
+        None => places(&patiently(|| queue.census()).await?, deed, only.as_ref()),
+    };
+    let id = id.unwrap_or_else(new_id);
     let started_at = patiently(|| jobs::find(link, &id)).await?.now_ms;
     // Tasks grow older while the job runs.
     let has_age = filter.older_than.is_some() || filter.newer_than.is_some();
@@ -247,9 +257,12 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
         deed,
         state: JobState::Running,
         filter,
-        places: places(&census, deed, only.as_ref()),
+        places,
         only,
         rate,
+        keep: keep && deed.can_keep(),
+        kept: None,
+        from,
         who,
         why,
         started_at,
@@ -270,13 +283,17 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
     if text.len() > MAX_BYTES {
         return Err(OperationError::Invalid(format!("the filters have more than {MAX_BYTES} bytes")));
     }
-    patiently(|| jobs::replace(link, &job.id, "", &text)).await?;
+    let stands = patiently(|| jobs::replace(link, &job.id, "", &text)).await?.text;
+    if stands != text {
+        return read(&job.id, &stands);
+    }
     let change = ChangeView::new(ChangeKind::JobStarted, &job.who).job(deed, &job.id);
     changes::note(link, change.queue(&job.queue).why(&job.why)).await;
     Ok(job)
 }
 
-/// Forgets the oldest jobs that are over. Refuses one more if too many are under way.
+/// Forgets the oldest jobs that are over, first those that cannot be undone. Refuses one more if too many are
+/// under way.
 async fn make_room(link: &Link) -> Result<(), OperationError> {
     let (over, others): (Vec<BulkJob>, Vec<BulkJob>) =
         list(link).await?.into_iter().partition(|job| job.state.is_over());
@@ -285,7 +302,10 @@ async fn make_room(link: &Link) -> Result<(), OperationError> {
             "{MOST} jobs are under way: wait for one, or stop it with `tqhost jobs stop ID`"
         )));
     }
-    let old: Vec<&str> = over.iter().skip(MOST - 1).map(|job| job.id.as_str()).collect();
+    let now_ms = patiently(|| link.now_ms()).await?;
+    let (kept, rest): (Vec<&BulkJob>, Vec<&BulkJob>) =
+        over.iter().partition(|job| job.kept.as_ref().is_some_and(|kept| kept.until > now_ms));
+    let old: Vec<&str> = kept.iter().chain(&rest).skip(MOST - 1).map(|job| job.id.as_str()).collect();
     if !old.is_empty() {
         patiently(|| jobs::forget(link, &old)).await?;
     }
@@ -338,7 +358,7 @@ pub(crate) async fn change(
 
 /// Changes a job as it is now: `change` gets it and the time, and returns what it is to become. None: as it
 /// is. Returns the job after that, and whether it was changed.
-async fn edit(
+pub(super) async fn edit(
     link: &Link,
     id: &str,
     change: impl Fn(BulkJob, u64) -> Result<Option<BulkJob>, OperationError>,
@@ -364,128 +384,4 @@ pub(crate) async fn release(link: &Link, id: &str, me: &str) -> Result<BulkJob, 
         Ok(is_mine.then_some(job))
     };
     Ok(edit(link, id, release).await?.0)
-}
-
-/// Takes the next turn of a job on this queue: a step, if no other process has it. `me` is the name of this
-/// process.
-pub(crate) async fn turn(
-    queues: &[QueueRules],
-    queue: &Queue,
-    mask: &FieldMask,
-    id: &str,
-    me: &str,
-) -> Result<JobTurn, OperationError> {
-    let link = &queue.link;
-    let take = |mut job: BulkJob, now_ms: u64| {
-        let has_another =
-            !job.host.is_empty() && job.host != me && job.seen_at + LEASE.as_millis() as u64 > now_ms;
-        if job.state != JobState::Running {
-            let was_mine = job.host == me;
-            job.host.clear();
-            return Ok(was_mine.then_some(job));
-        }
-        if has_another {
-            return Ok(None);
-        }
-        // Time in which nobody had it does not count.
-        job.took_ms += if job.host == me { now_ms.saturating_sub(job.seen_at) } else { 0 };
-        (job.host, job.seen_at) = (me.to_owned(), now_ms);
-        Ok(Some(job))
-    };
-    let (job, _) = edit(link, id, take).await?;
-    if job.state.is_over() {
-        return Ok(JobTurn::Over(job));
-    }
-    if job.host != me {
-        return Ok(JobTurn::Waits(job, LOOK));
-    }
-    let mut step = JobStep { next: job.next.clone(), ..JobStep::default() };
-    let ended = step.take(&job, queues, queue, mask).await;
-    // Where the error may pass, the step is to be repeated.
-    let error = ended.as_ref().err().map(|error| error.in_queue(&queue.rules.name));
-    let error = error.map(|error| error.chars().take(MAX_ERROR).collect::<String>());
-    let is_failed = ended.as_ref().is_err_and(|error| !error.may_pass());
-    let note = |mut job: BulkJob, now_ms: u64| {
-        if job.host != me {
-            return Ok(None);
-        }
-        job.took_ms += now_ms.saturating_sub(job.seen_at);
-        job.seen_at = now_ms;
-        job.examined += step.examined;
-        job.done += step.done;
-        job.skipped += step.skipped;
-        job.children += step.children;
-        job.without_flow += step.without_flow;
-        (job.next, job.error) = (step.next.clone(), error.clone());
-        if !job.state.is_over() && (job.next.is_none() || is_failed) {
-            job.state = if is_failed { JobState::Failed } else { JobState::Done };
-            job.ended_at = Some(now_ms);
-        }
-        if job.state != JobState::Running {
-            job.host.clear();
-        }
-        Ok(Some(job))
-    };
-    let (job, _) = edit(link, id, note).await?;
-    Ok(match (ended, job.state) {
-        (Err(error), _) => JobTurn::Failed(job, error),
-        (Ok(()), state) if state.is_over() => JobTurn::Over(job),
-        (Ok(()), JobState::Running) => JobTurn::Goes(job, step.wait.min(LOOK)),
-        (Ok(()), _) => JobTurn::Waits(job, LOOK),
-    })
-}
-
-/// The result of one step of a job.
-#[derive(Default)]
-struct JobStep {
-    examined: u64,
-    done: u64,
-    skipped: u64,
-    children: u64,
-    without_flow: u64,
-    /// Where the next step goes on.
-    next: Option<String>,
-    /// The time that its rate lets pass before the next step.
-    wait: Duration,
-}
-
-impl JobStep {
-    async fn take(
-        &mut self,
-        job: &BulkJob,
-        queues: &[QueueRules],
-        queue: &Queue,
-        mask: &FieldMask,
-    ) -> Result<(), OperationError> {
-        // Without a place the operation would begin anew.
-        let Some(next) = job.next.as_deref() else { return Ok(()) };
-        let filter = TaskFilter { mask: mask.clone(), ..job.filter.clone() };
-        let what = match job.deed {
-            Deed::Cancel | Deed::Drain => {
-                let (states, only_waiting) = (job.states(), job.deed == Deed::Drain);
-                let bulk = BulkCancel { states, filter: &filter, cursor: next, only_waiting };
-                let mut sum = ManyDone::default();
-                let ended = Box::pin(cancel_all(queues, queue, &bulk, STEP, &mut sum)).await;
-                let ManyDone { succeeded, skipped, children, examined, next, .. } = sum;
-                (self.done, self.skipped, self.children) = (succeeded, skipped, children);
-                (self.examined, self.next) = (examined, if ended.is_ok() { next } else { self.next.take() });
-                return ended;
-            }
-            Deed::Requeue => Redrive::Requeue(job.rate.as_deref().and_then(|rate| parse_rate(rate).ok())),
-            Deed::Purge => Redrive::Purge,
-        };
-        let budget = StepBudget { entries: STEP_LOOKS, until: Instant::now() + STEP };
-        match queue.redrive_step(&filter, what, read_walk(next)?, budget).await {
-            Ok(step) => {
-                (self.done, self.skipped) = (step.done.succeeded, step.done.skipped);
-                (self.without_flow, self.examined) = (step.done.without_flow, step.examined);
-                (self.next, self.wait) = (step.next.map(|walk| write_walk(&walk)), step.wait);
-                Ok(())
-            }
-            Err(error) => {
-                self.done = error.succeeded;
-                Err(error.into())
-            }
-        }
-    }
 }

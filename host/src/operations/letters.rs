@@ -2,9 +2,10 @@
 //!
 //! In: dead letters, or lines. Out: a line with all that Redis holds of a dead letter, byte for byte; or the
 //! fields of its entry. A name or value that is no text is written as `{"base64": …}`. A download ends with a
-//! line that says how many came before it, so that a part of one is not taken for the whole.
+//! line that says how many came before it, so that a part of one is not taken for the whole. Where fields are
+//! hidden, its lines lack the host's own fields, and no import takes them.
 //!
-//! Not here: files (`cli`), requests (`api`, `dashboard`), adding a dead letter to Redis (`queue::import`).
+//! Not here: files (`cli`), requests (`api`, `dashboard`), adding a dead letter to Redis (`queue::undo`).
 
 use std::io;
 use std::time::Duration;
@@ -21,17 +22,14 @@ use super::json::{FieldView, bytes_of};
 use super::paging;
 use super::patience::patiently;
 use crate::field::without_bom;
-use crate::queue::codec::{self, MAX_ID_BYTES, RawFields, StreamEntry};
-use crate::queue::dead::DRAINED;
-use crate::queue::listing::FoundTask;
+use crate::mask::FieldMask;
+use crate::queue::codec::{self, MAX_ID_BYTES, RawFields};
+use crate::queue::undo::MOST_FIELDS;
 use crate::queue::{DeadLetter, Queue, TaskFilter};
 
 /// The most dead letters that one download looks at, and for how long.
 const LOOKS: u64 = 100_000;
 const TIME: Duration = Duration::from_secs(600);
-/// The most fields of a dead letter, those of the host included: a script of Redis takes 7,000 names and
-/// values, and an import adds some. The dead letter of a malformed entry may have more than a task.
-const MOST_FIELDS: usize = 3400;
 const KIND: &str = "dead-export";
 
 /// A dead letter as a line.
@@ -40,8 +38,15 @@ struct LetterLine {
     /// The producer's fields, and a summary for people, which an import does not read.
     #[serde(flatten)]
     view: DeadView,
-    /// The host's own fields, as they stand in the dead letter.
-    reserved: Vec<FieldView>,
+    /// The host's own fields, as they stand in the dead letter. None: the fields are hidden.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved: Option<Vec<FieldView>>,
+    #[serde(skip_serializing_if = "is_false")]
+    masked: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// The last line of a download.
@@ -61,42 +66,24 @@ struct ExportEnd {
     examined: u64,
     /// The cursor of the next download; null: these were all.
     next: Option<String>,
+    /// Fields are hidden, so that no import takes them.
+    #[serde(default, skip_serializing_if = "is_false")]
+    masked: bool,
 }
 
-/// One line for each dead letter.
-pub(crate) fn letter_lines(letters: &[DeadLetter]) -> String {
-    let mut lines = String::new();
+/// One line for each dead letter, without the values that the mask names.
+pub(crate) fn letter_lines(letters: &[DeadLetter], mask: &FieldMask) -> String {
+    let (mut lines, masked) = (String::new(), !mask.is_empty());
     for letter in letters {
+        let mut view = DeadView::new(letter, true);
+        FieldView::mask(view.fields.iter_mut().flatten(), mask);
         let reserved = letter.raw.iter().filter(|(name, _)| is_reserved(name)).cloned().collect();
-        let line = LetterLine { view: DeadView::new(letter, true), reserved: FieldView::all(&reserved) };
+        let reserved = (!masked).then(|| FieldView::all(&reserved));
         // Texts and numbers can always be written.
-        lines += &serde_json::to_string(&line).unwrap_or_default();
+        lines += &serde_json::to_string(&LetterLine { view, reserved, masked }).unwrap_or_default();
         lines.push('\n');
     }
     lines
-}
-
-/// One line for each task that is about to be cancelled, in the form of a dead letter with the reason
-/// `drained`, so that an import brings it back as one.
-pub(crate) fn drained_lines(queue: &str, tasks: &[FoundTask], now_ms: u64) -> String {
-    let letter = |task: &FoundTask| {
-        let id = &task.status.id;
-        let noted = [
-            codec::raw("tq-id", id),
-            codec::raw("tq-queue", queue),
-            codec::raw("tq-reason", DRAINED),
-            codec::raw("tq-error", ""),
-            codec::raw("tq-attempts", &task.status.attempt),
-            codec::raw("tq-enqueued-at", &task.status.enqueued_at.unwrap_or(now_ms)),
-            codec::raw("tq-failed-at", &now_ms),
-        ];
-        let is_kept = |(name, _): &&(Vec<u8>, Vec<u8>)| !noted.iter().any(|(known, _)| known == name);
-        let kept = task.reserved.iter().filter(is_kept).cloned();
-        let fields = task.fields.iter().cloned().chain(kept).chain(noted.clone()).collect();
-        let entry = task.entry.clone().unwrap_or_default();
-        DeadLetter::read(StreamEntry { id: entry, fields, deliveries: 1 })
-    };
-    letter_lines(&tasks.iter().map(letter).collect::<Vec<_>>())
 }
 
 fn is_reserved(name: &[u8]) -> bool {
@@ -136,7 +123,10 @@ struct GivenLetter {
     queue: String,
     failed_at: u64,
     fields: Vec<GivenField>,
+    #[serde(default)]
     reserved: Vec<GivenField>,
+    #[serde(default)]
+    masked: bool,
 }
 
 #[derive(Deserialize)]
@@ -156,7 +146,12 @@ pub(crate) fn read_line(line: &[u8], queue: &str) -> Result<FileLine, String> {
     let given: GivenLetter = serde_json::from_slice(line).map_err(|why| {
         format!("this is no line of `dead purge --out`, or of a download of dead letters: {why}")
     })?;
-    let GivenLetter { id, queue: of, failed_at, fields, reserved } = given;
+    let GivenLetter { id, queue: of, failed_at, fields, reserved, masked } = given;
+    if masked {
+        let why = "fields are hidden in this file (mask in [admin]), so nothing can be brought back from it: \
+                   write it with `tqhost jobs file` or `tqhost dead export --out`";
+        return Err(why.to_owned());
+    }
     if id.is_empty() || id.len() > MAX_ID_BYTES {
         return Err(format!("id: it is not text of 1 to {MAX_ID_BYTES} bytes"));
     }
@@ -205,11 +200,13 @@ enum ExportPlace {
 }
 
 /// The lines of a download: the dead letters that match, the newest first, and a last line that counts them.
-/// A part is read when the one before was taken. `held` is kept until the end.
+/// A part is read when the one before was taken. The mask of the filter hides fields. `is_whole`: all of them
+/// are in one download, however long it takes. `held` is kept until the end.
 pub(crate) fn export<H: Send + 'static>(
     queue: Queue,
     filter: TaskFilter,
     cursor: Option<&str>,
+    is_whole: bool,
     held: H,
 ) -> Result<impl Stream<Item = Result<String, io::Error>> + Send + 'static, OperationError> {
     let begin = ExportPlace::After(cursor.map(|cursor| cursor::read_entry(KIND, cursor)).transpose()?);
@@ -236,11 +233,13 @@ pub(crate) fn export<H: Send + 'static>(
         let matching: Vec<DeadLetter> =
             page.into_iter().filter(|letter| filter.takes(&letter.traits(), now_ms)).collect();
         letters += matching.len() as u64;
-        let mut lines = letter_lines(&matching);
-        let is_over = last.is_none() || examined >= LOOKS || Instant::now() >= end;
+        let mut lines = letter_lines(&matching, &filter.mask);
+        let is_late = !is_whole && (examined >= LOOKS || Instant::now() >= end);
+        let is_over = last.is_none() || is_late;
         let place = if is_over {
             let next = last.map(|entry| cursor::write(KIND, &[&entry]));
-            let line = EndLine { end: ExportEnd { letters, examined, next } };
+            let masked = !filter.mask.is_empty();
+            let line = EndLine { end: ExportEnd { letters, examined, next, masked } };
             lines += &serde_json::to_string(&line).unwrap_or_default();
             lines.push('\n');
             ExportPlace::End
@@ -253,14 +252,15 @@ pub(crate) fn export<H: Send + 'static>(
 }
 
 /// A name for the file of a download, without what a header or a file system might not take.
-pub(crate) fn file_name(queue: &str) -> String {
+pub(crate) fn file_name(name: &str) -> String {
     let safe = |char: char| if char.is_ascii_alphanumeric() || char == '-' { char } else { '_' };
-    format!("{}-dead.jsonl", queue.chars().map(safe).collect::<String>())
+    format!("{}.jsonl", name.chars().map(safe).collect::<String>())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::StreamEntry;
 
     fn letter(fields: &[(&[u8], &[u8])]) -> DeadLetter {
         let fields = fields.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
@@ -282,7 +282,7 @@ mod tests {
             (b"tq-failed-at", b"5"),
         ];
         let before = letter(&fields);
-        let line = letter_lines(std::slice::from_ref(&before));
+        let line = letter_lines(std::slice::from_ref(&before), &FieldMask::default());
         for line in [line.clone(), format!("\u{feff}{line}")] {
             let Ok(FileLine::Letter(after)) = read(&line) else { panic!("{line}") };
             assert_eq!((after.id.as_str(), &after.fields), ("7", &before.raw), "{line}");
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn another_programs_dead_letter_keeps_its_name_and_time() {
-        let line = letter_lines(&[letter(&[(b"job", b"1")])]);
+        let line = letter_lines(&[letter(&[(b"job", b"1")])], &FieldMask::default());
         let Ok(FileLine::Letter(after)) = read(&line) else { panic!("{line}") };
         assert_eq!(after.id, "foreign-1700000000000-5");
         let added = &after.fields[1..];
@@ -318,6 +318,10 @@ mod tests {
             (line("\"1\"", "\"\"", "", &field("\"tq-id\"", "\"2\"")), "id: `reserved` has another"),
             (line("\"1\"", "\"\"", &field("\"a\"", "5"), ""), "fields: value of number 1: "),
             (line("\"1\"", "\"\"", &field("\"a\"", "{\"base64\":\"%\"}"), ""), "fields: value of number 1: "),
+            (
+                read("{\"id\":\"1\",\"queue\":\"\",\"failed_at\":1,\"fields\":[],\"masked\":true}"),
+                "fields are hidden",
+            ),
             (read("{}"), "this is no line of"),
             (read("{\"a\": \"1\"}"), "this is no line of"),
             (read("no JSON"), "this is no line of"),
@@ -351,6 +355,6 @@ mod tests {
 
     #[test]
     fn a_file_has_a_plain_name() {
-        assert_eq!(file_name("a/b\"ü-1"), "a_b__-1-dead.jsonl");
+        assert_eq!(file_name("a/b\"ü-1"), "a_b__-1.jsonl");
     }
 }

@@ -25,6 +25,7 @@ mod find;
 mod groups;
 pub(crate) mod history;
 pub(crate) mod incidents;
+mod job_step;
 pub(crate) mod jobs;
 mod json;
 mod letters;
@@ -43,10 +44,11 @@ mod sample;
 mod scope;
 mod task;
 pub(crate) mod tree;
+mod undo;
 pub(crate) mod waits;
 
 pub(crate) use awaited::AwaitedJob;
-pub(crate) use cancel::{CANCELLABLE, CancelWalk, Cancelled, MOST_IDS, cancel, cancel_ids, cancel_waiting};
+pub(crate) use cancel::{CANCELLABLE, Cancelled, MOST_IDS, cancel, cancel_ids};
 pub(crate) use control::{Pausing, pause, resume};
 pub(crate) use dead::{DeadList, DeadView, dead_list};
 pub(crate) use deploy::{DeployWatch, HostVerdict, Taken, check_deployable};
@@ -55,10 +57,9 @@ pub(crate) use error::OperationError;
 pub(crate) use fields::{JsonMembers, fields_of_json};
 pub(crate) use find::{find_everywhere, find_queue, rules};
 pub(crate) use groups::{GroupBy, GroupKind, TaskGroup, TaskGrouping, TaskGroups, task_groups};
+pub(crate) use job_step::{JobTurn, turn};
 pub(crate) use json::{FieldView, result_json};
-pub(crate) use letters::{
-    FileLine, ImportedLetter, drained_lines, export, file_name, letter_lines, read_line,
-};
+pub(crate) use letters::{FileLine, ImportedLetter, export, file_name, letter_lines, read_line};
 pub(crate) use limits::{LimitView, clear_limits, limit, limits};
 pub(crate) use list::{ListRequest, ListedTask, TaskList, list};
 pub(crate) use many::ManyDone;
@@ -72,3 +73,4 @@ pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, counted, 
 pub(crate) use retry::{Retried, retry, retry_preview};
 pub(crate) use sample::TaskSample;
 pub(crate) use task::{BranchView, TaskView, task_view, unknown_task};
+pub(crate) use undo::{kept_of, undo};

@@ -28,6 +28,12 @@ pub(crate) struct JobOrder {
     /// The only state of tasks that are cancelled.
     pub only: Option<ListedState>,
     pub rate: Option<String>,
+    /// Only what can be kept is: see [`Deed::can_keep`].
+    pub keep: bool,
+    /// The job whose kept tasks it brings back.
+    pub from: Option<String>,
+    /// None: a new one.
+    pub id: Option<String>,
     pub who: String,
     pub why: String,
     /// The place that [`begin`] returned before the tasks were counted, and how many they are, if that is
@@ -37,8 +43,9 @@ pub(crate) struct JobOrder {
 
 impl JobOrder {
     pub(crate) fn new(deed: Deed, filter: TaskFilter) -> JobOrder {
-        let (only, rate, counted, who, why) = (None, None, None, String::new(), String::new());
-        JobOrder { deed, filter, only, rate, who, why, counted }
+        let (who, why, keep) = (String::new(), String::new(), deed.can_keep());
+        let (only, rate, from, id, counted) = (None, None, None, None, None);
+        JobOrder { deed, filter, only, rate, keep, from, id, who, why, counted }
     }
 }
 
@@ -61,7 +68,7 @@ pub(crate) fn places(census: &Census, deed: Deed, only: Option<&ListedState>) ->
         ListedState::Dead | ListedState::Ended => 0,
     };
     match deed {
-        Deed::Requeue | Deed::Purge => census.dead,
+        Deed::Requeue | Deed::Purge | Deed::Import => census.dead,
         Deed::Cancel | Deed::Drain => states(deed, only).iter().map(in_state).sum(),
     }
 }
@@ -74,7 +81,7 @@ pub(crate) async fn begin(
 ) -> Result<String, OperationError> {
     match deed {
         Deed::Cancel | Deed::Drain => cancel_walk(queue, states(deed, only)).await,
-        Deed::Requeue | Deed::Purge => redrive_walk(queue).await,
+        Deed::Requeue | Deed::Purge | Deed::Import => redrive_walk(queue).await,
     }
 }
 
@@ -82,7 +89,7 @@ pub(crate) async fn begin(
 pub(super) fn check_place(place: &str, deed: Deed, only: Option<&ListedState>) -> Result<(), OperationError> {
     match deed {
         Deed::Cancel | Deed::Drain => CancelWalk::new(states(deed, only), Some(place)).map(drop),
-        Deed::Requeue | Deed::Purge => read_walk(place).map(drop),
+        Deed::Requeue | Deed::Purge | Deed::Import => read_walk(place).map(drop),
     }
 }
 
@@ -129,7 +136,7 @@ async fn look(
             return Ok(JobCount { begin: begin.clone(), ..cancel_count(queue, &bulk, most, COUNT).await? });
         }
         Deed::Requeue => Redrive::Count(requeued),
-        Deed::Purge => Redrive::Count(Counted::Purged),
+        Deed::Purge | Deed::Import => Redrive::Count(Counted::Purged),
     };
     let budget = StepBudget { entries: most, until: Instant::now() + COUNT };
     let step = queue.redrive_step(filter, what, read_walk(cursor)?, budget).await?;

@@ -4,19 +4,23 @@
 //!
 //! Not here: stopping the handler of a running task (`worker::heartbeat` learns of the cancellation).
 
-use super::codec;
+use super::codec::{self, RawFields};
+use super::dead::DRAINED;
 use super::error::QueueError;
 use super::handle::Queue;
 use super::listing::FoundTask;
 use super::reply;
 use super::script;
 use super::status::Status;
+use super::undo::MOST_FIELDS;
 
 /// Where a task was found: its entry, or its member among the delayed ones. Each is empty if it was not.
 #[derive(Default)]
 struct FoundAt<'f> {
     entry: &'f str,
     member: &'f str,
+    /// The dead letter as which it is kept; empty: it is not.
+    letter: RawFields,
 }
 
 impl Queue {
@@ -33,23 +37,45 @@ impl Queue {
         }
         // Without an entry the task has ended meanwhile, and has a status now, or it was never there.
         let entry = self.find_queued(id).await?.map(|entry| entry.id).unwrap_or_default();
-        self.cancel_in(id, &FoundAt { entry: &entry, member: "" }, false).await
+        self.cancel_in(id, &FoundAt { entry: &entry, ..FoundAt::default() }, false).await
     }
 
     /// Like [`Queue::cancel`], for a task that a list has just found. With `only_waiting`, a task that a host
-    /// has taken since then stays as it is, and the status is PROCESSING.
+    /// has taken since then stays as it is, and the status is PROCESSING. Where the job of this queue keeps
+    /// what it takes away, a task that cannot be kept stays, too: one that waits for its flow, which has its
+    /// fields, and one with too many fields to run.
     pub(crate) async fn cancel_found(
         &self,
         task: &FoundTask,
         only_waiting: bool,
     ) -> Result<Option<Status>, QueueError> {
         let (id, entry) = (&task.status.id, task.entry.as_deref().unwrap_or_default());
+        let letter = if self.is_keeping() { self.drained(task) } else { RawFields::new() };
+        if self.is_keeping() && (task.waits_for_flow() || letter.len() > MOST_FIELDS) {
+            return Ok(Some(Status::Processing));
+        }
         // A task that a host has seen, parked or held has its alias already.
         let unseen = Some(entry).filter(|entry| !entry.is_empty() && !task.has_status);
         let named = unseen.and_then(|entry| self.waiting(id, &task.fields, codec::entry_time_ms(entry)));
         self.note(&self.keys, named.as_slice()).await?;
         let member = task.delayed_member().unwrap_or_default();
-        self.cancel_in(id, &FoundAt { entry, member }, only_waiting).await
+        self.cancel_in(id, &FoundAt { entry, member, letter }, only_waiting).await
+    }
+
+    /// A task that waits, in the form of a dead letter with the reason `drained`, but without its time.
+    fn drained(&self, task: &FoundTask) -> RawFields {
+        let status = &task.status;
+        let mut noted = vec![
+            codec::raw("tq-id", &status.id),
+            codec::raw("tq-queue", &self.rules.name),
+            codec::raw("tq-reason", DRAINED),
+            codec::raw("tq-error", ""),
+            codec::raw("tq-attempts", &status.attempt),
+        ];
+        noted.extend(status.enqueued_at.map(|at| codec::raw("tq-enqueued-at", &at)));
+        let is_kept = |(name, _): &&(Vec<u8>, Vec<u8>)| !noted.iter().any(|(known, _)| known == name);
+        let kept = task.reserved.iter().filter(is_kept).cloned();
+        task.fields.iter().cloned().chain(kept).chain(noted.clone()).collect()
     }
 
     async fn cancel_in(
@@ -67,11 +93,15 @@ impl Queue {
         };
         let marker = keys.known_marker(marker);
         let flow = keys.flow(id);
-        let call = self.call(&script::CANCEL).key("status", keys.task(id)).key("marker", &marker);
-        let call = call.key("flow", &flow.about).key("children", &flow.children);
+        let script = if found.letter.is_empty() { &script::CANCEL } else { &script::CANCEL_KEPT };
+        let call = self.call(script).key("status", keys.task(id)).key("marker", &marker);
+        let call = call.key("flow", &flow.about).key("children", &flow.children).key("kept", &keys.kept);
         let only_waiting = if only_waiting { "1" } else { "" };
         let call = call.arg("id", id).arg("listed_entry", found.entry);
         let call = call.arg("only_waiting", only_waiting).arg("listed_member", found.member);
+        let lives = self.kept_ms().filter(|_| !found.letter.is_empty());
+        let call =
+            call.arg("lives", lives.map_or_else(String::new, |ms| ms.to_string())).fields(&found.letter);
         let before = self.link.script(&call).await?;
         Ok(Status::parse(&self.shaped("cancel", reply::bytes(before))?))
     }

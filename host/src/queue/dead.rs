@@ -39,7 +39,7 @@ pub struct DeadLetter {
 
 /// The reason of a dead letter that another program wrote.
 pub(crate) const FOREIGN: &str = "foreign";
-/// The reason of a dead letter that was a task of a queue which an operator drained into a file.
+/// The reason of what a drain keeps: a task that waited.
 pub(crate) const DRAINED: &str = "drained";
 
 /// A field of a dead letter as text; empty where there is none. The host's own fields come last; a malformed
@@ -221,6 +221,15 @@ impl Queue {
         Ok(entries)
     }
 
+    /// The dead letters that are meant by these names, as [`Queue::dead_entries`] finds them.
+    pub(crate) async fn dead_of(&self, names: &[String]) -> Result<Vec<DeadLetter>, QueueError> {
+        let mut letters = Vec::new();
+        for entries in self.dead_entries(names, "+").await?.chunks(PAGE) {
+            letters.extend(self.dead_at(entries).await?);
+        }
+        Ok(letters)
+    }
+
     /// The dead letters of these entries that are still there.
     pub(super) async fn dead_at(&self, entries: &[String]) -> Result<Vec<DeadLetter>, QueueError> {
         const WHAT: &str = "read dead letters";
@@ -272,6 +281,18 @@ impl Queue {
             to = next;
         }
         Ok(found)
+    }
+
+    /// A page of the dead letters from the entry `from` on, as XRANGE takes it, up to the entry `last`,
+    /// oldest first; and where the next page begins. None: there is none.
+    pub(crate) async fn dead_page(
+        &self,
+        from: &str,
+        last: &str,
+    ) -> Result<(Vec<DeadLetter>, Option<String>), QueueError> {
+        let mut pages = Pages::between(from.to_owned(), last.to_owned());
+        let page = pages.next(self).await?.unwrap_or_default();
+        Ok((page, pages.from))
     }
 
     /// The newest dead letter's entry id; `0-0` when there is none.

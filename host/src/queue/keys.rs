@@ -25,6 +25,7 @@
 //! | `tq:{S}:flow:<id>` | hash | a flow that ends in the task `id`: how many children are left, the task, and the children's spans | settle |
 //! | `tq:{S}:flow:<id>:children` | list | children that are not enqueued yet (MessagePack); expires before the commit | stage, unstage, promote |
 //! | `tq:{S}:flow:<id>:results` | hash | index of a child → how it ended, and `<index>:value` → its result | all that end tasks |
+//! | `tq:{S}:kept:<job>` | stream | what a job took away, or is to bring back, in the form of dead letters; expires | purge, cancel, keep, import, requeue |
 //! | `tq:{S}:schedule` | hash | schedule → up to which time it was handled (ms) | fire, and the scheduler's begin, reset, forget |
 //! | `tq:{S}:out` | stream | in a cluster, tasks for queues in other slots, until a host has taken them there | settle and all that end tasks; relay |
 //! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer; expires | settle, leave |
@@ -111,6 +112,8 @@ pub(crate) struct QueueKeys {
     pub owners: String,
     pub tracks: String,
     pub out: String,
+    /// Where this job keeps what it takes away; the stream: nothing is kept.
+    pub kept: String,
     /// A glob pattern for all keys of the queue except the stream and a dead letter key with its own name.
     pub all: String,
     /// The common prefix of all these keys except the stream.
@@ -123,6 +126,7 @@ pub(crate) struct QueueKeys {
     attempts_prefix: String,
     state_prefix: String,
     flow_prefix: String,
+    kept_prefix: String,
 }
 
 /// A glob pattern for all keys that this file builds, except streams and keys that an operator named.
@@ -150,6 +154,7 @@ impl QueueKeys {
             "schedule" => &self.schedule,
             "rate" => &self.rate,
             "dead_list" => &self.dead_list,
+            "kept" => &self.kept,
             _ => return None,
         })
     }
@@ -175,6 +180,7 @@ impl QueueKeys {
             owners: format!("{base}:owners"),
             tracks: format!("{base}:tracks"),
             out: format!("{base}:out"),
+            kept: stream.to_owned(),
             all: format!("{}:*", literal(&base)),
             task_prefix: format!("{base}:task:"),
             settled_prefix: format!("{base}:settled:"),
@@ -183,6 +189,7 @@ impl QueueKeys {
             alias_prefix: format!("{base}:alias:"),
             attempts_prefix: format!("{base}:attempts:"),
             flow_prefix: format!("{base}:flow:"),
+            kept_prefix: format!("{base}:kept:"),
             state_prefix: format!("tq:{{{}}}:state:", hash_tag(stream).unwrap_or(stream)),
             base,
         }
@@ -230,6 +237,21 @@ impl QueueKeys {
         prefixes.map(|prefix| literal(prefix) + "*")
     }
 
+    /// The tasks that the job with this id keeps.
+    pub(crate) fn kept_by(&self, job: &str) -> String {
+        format!("{}{job}", self.kept_prefix)
+    }
+
+    /// For the job with this id, which keeps what it takes away.
+    pub(crate) fn keeping(&self, job: &str) -> QueueKeys {
+        QueueKeys { kept: self.kept_by(job), ..self.clone() }
+    }
+
+    /// With what a job keeps in the place of the dead letters.
+    pub(crate) fn of_kept(&self, job: &str) -> QueueKeys {
+        QueueKeys { dead: self.kept_by(job), ..self.clone() }
+    }
+
     /// A glob pattern for all states of plugins.
     pub(crate) fn states(&self) -> String {
         literal(&self.state_prefix) + "*"
@@ -239,7 +261,8 @@ impl QueueKeys {
     /// `*`.
     pub(crate) fn samples(&self) -> Vec<String> {
         let named = [&self.task_prefix, &self.marker_prefix, &self.alias_prefix, &self.settled_prefix];
-        let named = named.into_iter().chain([&self.attempts_prefix, &self.flow_prefix, &self.state_prefix]);
+        let more = [&self.attempts_prefix, &self.flow_prefix, &self.state_prefix, &self.kept_prefix];
+        let named = named.into_iter().chain(more);
         let whole = [
             &self.delayed,
             &self.parked,
@@ -288,7 +311,7 @@ impl QueueKeys {
             &self.adopted,
             &self.events,
         ];
-        let prefixes = [&self.settled_prefix, &self.minutes_prefix, &self.attempts_prefix];
+        let prefixes = [&self.settled_prefix, &self.minutes_prefix, &self.attempts_prefix, &self.kept_prefix];
         named.iter().any(|known| known.as_bytes() == key)
             || prefixes.iter().any(|prefix| key.starts_with(prefix.as_bytes()))
     }

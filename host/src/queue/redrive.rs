@@ -22,6 +22,8 @@ use crate::config::model::Rate;
 
 /// The most tasks that a count gives as a sample.
 pub(crate) const SAMPLE: usize = 5;
+/// About so many bytes of dead letters are kept by one call.
+const CALL_BYTES: usize = 4 << 20;
 /// So many named dead letters are looked up at once.
 const NAMES: usize = 100;
 /// The reply of requeue.lua for a task whose flow is not known any more.
@@ -67,6 +69,8 @@ pub(crate) enum Redrive {
     /// At most at this rate.
     Requeue(Option<Rate>),
     Purge,
+    /// Dead letters that a job keeps are there again.
+    Restore,
     /// Nothing: those are counted that this would take.
     Count(Counted),
 }
@@ -218,59 +222,7 @@ impl RedriveProgress {
     }
 }
 
-/// The rest of the chosen dead letters, while they are read page by page.
-#[derive(Debug, Clone)]
-pub(crate) enum DeadRest {
-    Matching(DeadWalk),
-    /// The entries of those that were named.
-    Named(Vec<String>),
-}
-
-/// A page of the chosen dead letters.
-#[derive(Debug)]
-pub(crate) struct DeadPage {
-    pub letters: Vec<DeadLetter>,
-    /// None: these were the last ones.
-    pub next: Option<DeadRest>,
-}
-
 impl Queue {
-    /// Begins to read the chosen dead letters: those that are there now.
-    pub(crate) async fn begin_chosen(&self, choice: &DeadChoice) -> Result<DeadRest, QueueError> {
-        let walk = self.begin_walk().await?;
-        match choice {
-            DeadChoice::All(_) => Ok(DeadRest::Matching(walk)),
-            DeadChoice::Ids(names) => Ok(DeadRest::Named(self.dead_entries(names, &walk.last).await?)),
-        }
-    }
-
-    /// Reads a page of the chosen dead letters, oldest first.
-    pub(crate) async fn chosen_page(
-        &self,
-        choice: &DeadChoice,
-        rest: &DeadRest,
-    ) -> Result<DeadPage, QueueError> {
-        match (choice, rest) {
-            (DeadChoice::All(filter), DeadRest::Matching(walk)) => {
-                let now_ms = self.now_ms().await?;
-                let mut pages = Pages::between(walk.from.clone(), walk.last.clone());
-                let page = pages.next(self).await?.unwrap_or_default();
-                let next = page.last().filter(|_| pages.has_more()).map(|last| {
-                    DeadRest::Matching(DeadWalk { from: format!("({}", last.entry), ..walk.clone() })
-                });
-                let matches = |letter: &DeadLetter| filter.takes(&letter.traits(), now_ms);
-                Ok(DeadPage { letters: page.into_iter().filter(matches).collect(), next })
-            }
-            (_, DeadRest::Named(entries)) => {
-                let (now, later) = entries.split_at(entries.len().min(PAGE));
-                let letters = self.dead_at(now).await?;
-                let next = (!later.is_empty()).then(|| DeadRest::Named(later.to_vec()));
-                Ok(DeadPage { letters, next })
-            }
-            (DeadChoice::Ids(_), DeadRest::Matching(_)) => Ok(DeadPage { letters: Vec::new(), next: None }),
-        }
-    }
-
     /// Brings dead letters back into the queue, as tasks on their first attempt. `rate` keeps tasks that
     /// failed from all coming back at once. May be interrupted and repeated.
     pub async fn requeue(&self, choice: &DeadChoice, rate: Option<Rate>) -> Result<Redriven, RedriveError> {
@@ -445,10 +397,12 @@ impl Queue {
         match what {
             Redrive::Count(Counted::Purged) => progress.count(letters.iter()),
             Redrive::Count(Counted::Tried) => progress.count(able()),
-            Redrive::Count(Counted::Requeued) | Redrive::Requeue(_) => {
+            Redrive::Count(Counted::Requeued) | Redrive::Requeue(_) | Redrive::Restore => {
                 let only_says = matches!(what, Redrive::Count(_));
-                let calls: Vec<ScriptCall> =
-                    able().map(|letter| self.requeue_call(letter, only_says)).collect();
+                let calls: Vec<ScriptCall> = match what {
+                    Redrive::Restore => letters.iter().map(|letter| self.restore_call(letter)).collect(),
+                    _ => able().map(|letter| self.requeue_call(letter, only_says)).collect(),
+                };
                 if calls.is_empty() {
                     return Ok(());
                 }
@@ -467,7 +421,7 @@ impl Queue {
                 progress.without_flow += of_kind(|n| *n == REQUEUED_WITHOUT_FLOW);
                 counts.into_iter().collect::<Result<Vec<u64>, QueueError>>()?;
                 progress.is_writing = false;
-                if only_says {
+                if !matches!(what, Redrive::Requeue(_)) {
                     return Ok(());
                 }
                 let named: Vec<_> = able()
@@ -476,6 +430,7 @@ impl Queue {
                 self.note(&self.keys, &named).await?;
             }
             Redrive::Purge if letters.is_empty() => {}
+            Redrive::Purge if self.is_keeping() => self.purge_kept(letters, progress).await?,
             Redrive::Purge => {
                 let mut delete = redis::cmd("XDEL");
                 delete
@@ -486,6 +441,30 @@ impl Queue {
                 progress.succeeded += self.shaped("purge", reply::count(&reply))?;
                 progress.is_writing = false;
             }
+        }
+        Ok(())
+    }
+
+    /// Deletes dead letters, which the job of this queue keeps.
+    async fn purge_kept(
+        &self,
+        letters: &[DeadLetter],
+        progress: &mut RedriveProgress,
+    ) -> Result<(), QueueError> {
+        let mut bytes = 0;
+        let fits = |_: &DeadLetter, next: &DeadLetter| {
+            bytes += next.bytes();
+            let fits = bytes <= CALL_BYTES;
+            bytes = if fits { bytes } else { 0 };
+            fits
+        };
+        for some in letters.chunk_by(fits) {
+            let entries: Vec<&String> = some.iter().map(|letter| &letter.entry).collect();
+            let call = self.call(&script::PURGE).arg("lives", self.kept_ms()).arg("letters", entries);
+            progress.is_writing = true;
+            let reply = self.link.script(&call).await?;
+            progress.succeeded += self.shaped("purge", reply::count(&reply))?;
+            progress.is_writing = false;
         }
         Ok(())
     }

@@ -103,7 +103,7 @@ struct Declared {
 }
 
 /// Declares scripts: each is a file in the folder `scripts/`. A file that is declared twice makes two
-/// scripts, one of which only reads.
+/// scripts, one of which only reads, or is refused on a full Redis.
 macro_rules! scripts {
     ($(pub $constant:ident = $kind:ident $name:literal),* $(,)?) => {
         const DECLARED: &[Declared] = &[$(Declared {
@@ -137,6 +137,10 @@ scripts! {
     pub REQUEUE = LetsIn "requeue",
     pub REQUEUE_LOOK = Reads "requeue",
     pub IMPORT = LetsIn "import",
+    pub KEEP = LetsIn "keep",
+    // It deletes only what it keeps.
+    pub PURGE = LetsIn "purge",
+    pub CANCEL_KEPT = LetsIn "cancel",
     pub GROUP = LetsOut "group",
     pub LEAVE = LetsOut "leave",
     pub CANCEL = LetsOut "cancel",

@@ -1,13 +1,15 @@
 -- Cancels a task that has not ended, wherever it is.
 --
 -- KEYS  stream, delayed, parked, status, marker, flow (that the task joins, if it joins one), children (of
---       this flow that are not released)
+--       this flow that are not released), kept (where the task is kept as a dead letter; the stream: nowhere)
 -- ARGV  group, retention, window, id, listed_entry (in which it was found; empty: not looked for),
 --       only_waiting (1: only if it waits; empty: also if it runs), listed_member (of the delayed tasks in
---       which it was found; empty: not looked for)
+--       which it was found; empty: not looked for), lives (how long all that the job keeps lives, in ms;
+--       empty: it is not kept), fields... (of the dead letter, without the time)
 -- Gives the status that the task had before, or an empty one when it is not known. CANCELLED, COMPLETED and
---   FAILED stay as they are; so does a task that runs where only one that waits is meant (PROCESSING). Of a
---   second entry with the id of another task, it gives PENDING.
+--   FAILED stay as they are; so does a task that runs where only one that waits is meant (PROCESSING), and
+--   one that is to be kept and is not where it was found. Of a second entry with the id of another task, it
+--   gives PENDING.
 --
 -- No further child of the flow is released. The children that were released are cancelled by other calls.
 -- That holds also when the task is dead because one of them died, since the others go on.
@@ -18,7 +20,9 @@
 -- its delivery, or settle.lua honours the mark.
 begin_call()
 take_told()
-local bad = wrong_type(stream, 'stream', delayed, 'zset', parked, 'hash', status, 'hash', flow, 'hash')
+local letter = { unpack(ARGV, fields_at) }
+local bad = wrong_type(stream, 'stream', delayed, 'zset', parked, 'hash', status, 'hash', flow, 'hash',
+  kept, 'stream')
   or join_refusal(status)
 if bad then return bad end
 local is, known_entry, member, _, kept_until = place_of(status)
@@ -55,6 +59,14 @@ local function take_delayed(one)
   return true, fields
 end
 
+-- Keeps the task in the step that takes it away.
+local function keep_task()
+  if lives == '' then return end
+  if not value_in(letter, 'tq-enqueued-at') then append(letter, 'tq-enqueued-at', now_text) end
+  append(letter, 'tq-failed-at', now_text)
+  keep(kept, lives, letter)
+end
+
 -- A producer that sends an id again makes a second entry, which a list finds beside the place that the
 -- status names. Behind a dead task it is a new one. Otherwise nobody is told: a task's end is told once.
 local is_known = is and (not is_live(is) or has_place(known_entry, member, kept_until))
@@ -63,10 +75,20 @@ local is_second_entry = is_known and listed_entry ~= known_entry and is_its(list
 local is_second_delayed = is_known and listed_member ~= '' and listed_member ~= member
   and redis.call('ZSCORE', delayed, listed_member)
 if is ~= 'FAILED' and (is_second_entry or is_second_delayed) then
+  -- It would never have run beside a task that lives or has completed.
+  if not is_live(is) and is ~= 'COMPLETED' then keep_task() end
   if is_second_entry then drop_entry(listed_entry) else take_delayed(listed_member) end
   return 'PENDING'
 end
 if only_waiting == '1' and is_taken() then return 'PROCESSING' end
+-- The task is kept as it was found, so nothing else is taken.
+if lives ~= '' and (not is or is_live(is)) then
+  local is_there = listed_member ~= '' and redis.call('ZSCORE', delayed, listed_member)
+    or listed_member == '' and is_its(listed_entry)
+  local has_moved = (known_entry or listed_entry) ~= listed_entry
+    or (member or listed_member) ~= listed_member
+  if not is_there or has_moved then return 'PROCESSING' end
+end
 local has_flow = redis.call('HEXISTS', flow, 'left') == 1
 if has_flow then redis.call('UNLINK', children) end
 if is and not is_live(is) and not is_second_entry and not is_second_delayed then return is end
@@ -100,6 +122,7 @@ if known_entry and not member and not found and not runs and not exists(known_en
   end
 end
 turns.are_kept = runs
+if found then keep_task() end
 -- Where no statuses are kept, the flow knows that its task is dead.
 if not found and not runs and not is then
   if redis.pcall('HGET', status, 'cancelled') == '1' then return 'CANCELLED' end

@@ -1,21 +1,25 @@
--- Adds a dead letter that was exported, unless its task is dead already or is known to be elsewhere.
+-- Brings back a dead letter that a job keeps, unless its task is dead already or is known to be elsewhere.
 --
--- KEYS  stream, dead, status
--- ARGV  group, retention, fields... (of the dead letter)
--- Gives 1; 0 when the status names a dead letter that exists; 2 when the task has not ended or is not
---   stopped yet, or has completed. With 0 and 2 nothing was written.
+-- KEYS  stream, status, dead, kept
+-- ARGV  group, retention, letter (its entry among the kept ones)
+-- Gives 1; or 0, and then nothing was written: it is not kept (any more), the status names a dead letter that
+--   exists, or the task has not ended, is not stopped yet, or has completed.
 --
--- The status is kept for at least a day, also where the queue keeps none, so that a repeated call finds it.
+-- The status is kept for at least a day, also where the queue keeps none, so that the import of a file that
+-- has the task, too, finds it.
 begin_call()
-local fields = { unpack(ARGV, fields_at) }
-local bad = wrong_type(dead, 'stream')
+local bad = wrong_type(dead, 'stream', kept, 'stream')
 if bad then return bad end
+local found = redis.call('XRANGE', kept, letter, letter)[1]
+if not found then return 0 end
+local fields = found[2]
 local is, noted = unpack(redis.pcall('HMGET', status, 'status', 'dead'))
 if noted and string.match(noted, '^%d+%-%d+$') and #redis.call('XRANGE', dead, noted, noted) > 0 then
   return 0
 end
-if is_live(is) or is == 'COMPLETED' or mark_of(status, '') == 'elsewhere' then return 2 end
+if is_live(is) or is == 'COMPLETED' or mark_of(status, '') == 'elsewhere' then return 0 end
 local entry = redis.call('XADD', dead, '*', unpack(fields))
+redis.call('XDEL', kept, letter)
 set_status(status, 'status', 'FAILED', 'dead', entry, 'attempt', value_in(fields, 'tq-attempts') or '1',
   'error', value_in(fields, 'tq-error') or '', 'enqueued_at', value_in(fields, 'tq-enqueued-at') or now_text,
   'finished_at', value_in(fields, 'tq-failed-at') or now_text)

@@ -259,6 +259,12 @@ local function enqueue(new)
   return changes
 end
 
+-- Keeps the fields of a dead letter for a while.
+local function keep(kept, lives, fields)
+  redis.call('XADD', kept, '*', unpack(fields))
+  redis.call('PEXPIRE', kept, lives)
+end
+
 local function is_live(status)
   return status == 'PENDING' or status == 'PROCESSING'
 end

@@ -1,0 +1,204 @@
+//! The turn of a process with a job: it takes the lease, does one step, and writes down what it did.
+//!
+//! In: a job as it stands. Out: the job after that: what the step did, where the next one goes on, and what
+//! the job keeps. Not here: which jobs there are (`jobs`), changing tasks (`cancel`, `queue::redrive`).
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::cancel::{BulkCancel, cancel_all};
+use super::dead::{read_walk, write_walk};
+use super::deed::Deed;
+use super::error::OperationError;
+use super::jobs::{BulkJob, JobState, edit};
+use super::many::ManyDone;
+use crate::config::QueueRules;
+use crate::config::units::parse_rate;
+use crate::mask::FieldMask;
+use crate::queue::redrive::{Redrive, StepBudget};
+use crate::queue::undo::{KeptTasks, MOST_BYTES};
+use crate::queue::{Queue, TaskFilter};
+
+/// For how long a step works, and how many dead letters it looks at: what a host that is killed has not
+/// counted.
+const STEP: Duration = Duration::from_millis(300);
+const STEP_LOOKS: u64 = 2_000;
+
+/// The longest error, in characters.
+const MAX_ERROR: usize = 500;
+/// A process that has not written for this long has lost the job.
+const LEASE: Duration = Duration::from_secs(10);
+/// The time between two looks at a job that another process carries out, or that waits for its rate.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The end of a turn.
+#[derive(Debug)]
+pub(crate) enum JobTurn {
+    /// It goes on after this time.
+    Goes(BulkJob, Duration),
+    /// Another process has it, or it is paused: look again after this time.
+    Waits(BulkJob, Duration),
+    Over(BulkJob),
+    /// The step failed: the job, too, or the step is to be repeated.
+    Failed(BulkJob, OperationError),
+}
+
+/// Takes the next turn of a job on this queue: a step, if no other process has it. `me` is the name of this
+/// process.
+pub(crate) async fn turn(
+    queues: &[QueueRules],
+    queue: &Queue,
+    mask: &FieldMask,
+    id: &str,
+    me: &str,
+) -> Result<JobTurn, OperationError> {
+    let link = &queue.link;
+    let take = |mut job: BulkJob, now_ms: u64| {
+        let has_another =
+            !job.host.is_empty() && job.host != me && job.seen_at + LEASE.as_millis() as u64 > now_ms;
+        if job.state != JobState::Running {
+            let was_mine = job.host == me;
+            job.host.clear();
+            return Ok(was_mine.then_some(job));
+        }
+        if has_another {
+            return Ok(None);
+        }
+        // Time in which nobody had it does not count.
+        job.took_ms += if job.host == me { now_ms.saturating_sub(job.seen_at) } else { 0 };
+        (job.host, job.seen_at) = (me.to_owned(), now_ms);
+        Ok(Some(job))
+    };
+    let (job, _) = edit(link, id, take).await?;
+    if job.state.is_over() {
+        return Ok(JobTurn::Over(job));
+    }
+    if job.host != me {
+        return Ok(JobTurn::Waits(job, LOOK));
+    }
+    let mut step = JobStep { next: job.next.clone(), kept: job.kept.clone(), ..JobStep::default() };
+    let ended = step.take(&job, queues, queue, mask).await;
+    // Where the error may pass, the step is to be repeated.
+    let error = ended.as_ref().err().map(|error| error.in_queue(&queue.rules.name));
+    let error = error.map(|error| error.chars().take(MAX_ERROR).collect::<String>());
+    let is_failed = ended.as_ref().is_err_and(|error| !error.may_pass());
+    let note = |mut job: BulkJob, now_ms: u64| {
+        if job.host != me {
+            return Ok(None);
+        }
+        job.took_ms += now_ms.saturating_sub(job.seen_at);
+        job.seen_at = now_ms;
+        job.examined += step.examined;
+        job.done += step.done;
+        job.skipped += step.skipped;
+        job.children += step.children;
+        job.without_flow += step.without_flow;
+        (job.next, job.error, job.kept) = (step.next.clone(), error.clone(), step.kept.clone());
+        if !job.state.is_over() && (job.next.is_none() || is_failed) {
+            job.state = if is_failed { JobState::Failed } else { JobState::Done };
+            job.ended_at = Some(now_ms);
+        }
+        if job.state != JobState::Running {
+            job.host.clear();
+        }
+        Ok(Some(job))
+    };
+    let (job, _) = edit(link, id, note).await?;
+    Ok(match (ended, job.state) {
+        (Err(error), _) => JobTurn::Failed(job, error),
+        (Ok(()), state) if state.is_over() => JobTurn::Over(job),
+        (Ok(()), JobState::Running) => JobTurn::Goes(job, step.wait.min(LOOK)),
+        (Ok(()), _) => JobTurn::Waits(job, LOOK),
+    })
+}
+
+/// The result of one step of a job.
+#[derive(Default)]
+struct JobStep {
+    examined: u64,
+    done: u64,
+    skipped: u64,
+    children: u64,
+    without_flow: u64,
+    /// The tasks that the job keeps.
+    kept: Option<KeptTasks>,
+    /// Where the next step goes on.
+    next: Option<String>,
+    /// The time that its rate lets pass before the next step.
+    wait: Duration,
+}
+
+impl JobStep {
+    async fn take(
+        &mut self,
+        job: &BulkJob,
+        queues: &[QueueRules],
+        queue: &Queue,
+        mask: &FieldMask,
+    ) -> Result<(), OperationError> {
+        // Without a place the operation would begin anew.
+        let Some(next) = job.next.as_deref() else { return Ok(()) };
+        if self.kept.as_ref().is_some_and(|kept| kept.bytes >= MOST_BYTES) {
+            return Err(OperationError::OutOfReach(format!(
+                "the job keeps {} MiB, which is the most: begin one for the rest, or one that keeps nothing \
+                 (`--no-undo`, or \"keep\": false)",
+                MOST_BYTES >> 20
+            )));
+        }
+        let filter = TaskFilter { mask: mask.clone(), ..job.filter.clone() };
+        let view = job.view(queue);
+        let ended = self.act(job, queues, &view, &filter, next).await;
+        if !job.keep {
+            return ended;
+        }
+        // The next step looks again.
+        self.kept = queue.kept_tasks(&job.id).await.unwrap_or(self.kept.take());
+        ended.map_err(|error| match error.is_out_of_memory() {
+            true => OperationError::OutOfReach(
+                "Redis is full, so what the job takes away cannot be kept, and stays where it is: raise its \
+                 maxmemory, or begin a job that keeps nothing (`--no-undo`, or \"keep\": false)"
+                    .to_owned(),
+            ),
+            false => error,
+        })
+    }
+
+    async fn act(
+        &mut self,
+        job: &BulkJob,
+        queues: &[QueueRules],
+        queue: &Queue,
+        filter: &TaskFilter,
+        next: &str,
+    ) -> Result<(), OperationError> {
+        let what = match job.deed {
+            Deed::Cancel | Deed::Drain => {
+                let (states, only_waiting, cursor) = (job.states(), job.deed == Deed::Drain, next);
+                let bulk = BulkCancel { states, filter, cursor, only_waiting };
+                let mut sum = ManyDone::default();
+                let ended = Box::pin(cancel_all(queues, queue, &bulk, STEP, &mut sum)).await;
+                let ManyDone { succeeded, skipped, children, examined, next, .. } = sum;
+                (self.done, self.skipped, self.children) = (succeeded, skipped, children);
+                (self.examined, self.next) = (examined, if ended.is_ok() { next } else { self.next.take() });
+                return ended;
+            }
+            Deed::Requeue => Redrive::Requeue(job.rate.as_deref().and_then(|rate| parse_rate(rate).ok())),
+            Deed::Purge => Redrive::Purge,
+            Deed::Import => Redrive::Restore,
+        };
+        let budget = StepBudget { entries: STEP_LOOKS, until: Instant::now() + STEP };
+        match queue.redrive_step(filter, what, read_walk(next)?, budget).await {
+            Ok(step) => {
+                (self.done, self.skipped) = (step.done.succeeded, step.done.skipped);
+                (self.without_flow, self.examined) = (step.done.without_flow, step.examined);
+                (self.next, self.wait) = (step.next.map(|walk| write_walk(&walk)), step.wait);
+                Ok(())
+            }
+            Err(error) => {
+                self.done = error.succeeded;
+                Err(error.into())
+            }
+        }
+    }
+}

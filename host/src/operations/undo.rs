@@ -1,0 +1,74 @@
+//! The way back: what a job has taken away comes back, by another job.
+//!
+//! In: the id of a job. Out: the job that brings its tasks back, which is begun if there is none yet. Two
+//! operators who ask at the same moment get the same one, as its id is made of the other's.
+//!
+//! Not here: how each task comes back once (`queue::undo`), the file (`letters`).
+
+use super::deed::Deed;
+use super::error::OperationError;
+use super::find::find_queue;
+use super::jobs::{self, BulkJob, JobOrder};
+use super::patience::patiently;
+use crate::config::QueueRules;
+use crate::queue::{Link, Queue, TaskFilter};
+
+/// So often can one go on after it was stopped or has failed.
+const MOST_TIMES: u32 = 20;
+
+/// Begins to bring back what a job keeps: tasks of a drain wait again, and dead letters of a purge are there
+/// again.
+pub(crate) async fn undo(
+    queues: &[QueueRules],
+    link: &Link,
+    id: &str,
+    who: &str,
+    why: &str,
+) -> Result<BulkJob, OperationError> {
+    let of = jobs::find(link, id).await?;
+    if !of.state.is_over() {
+        return Err(OperationError::NotRunning(format!("job {id} is under way: stop it first")));
+    }
+    let queue = find_queue(queues, &of.queue, link)?;
+    for number in 1..=MOST_TIMES {
+        let undo = format!("{id}-undo{number}");
+        match jobs::find(link, &undo).await {
+            Ok(job) if !job.state.is_over() => return Ok(job),
+            Ok(_) => {}
+            Err(OperationError::UnknownJob(_)) => return begin(&queue, &of, undo, who, why).await,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(OperationError::NotRunning(format!("job {id} was to be undone {MOST_TIMES} times")))
+}
+
+async fn begin(
+    queue: &Queue,
+    of: &BulkJob,
+    id: String,
+    who: &str,
+    why: &str,
+) -> Result<BulkJob, OperationError> {
+    kept_of(queue, of).await?;
+    let deed = if of.deed == Deed::Drain { Deed::Requeue } else { Deed::Import };
+    let order = JobOrder {
+        from: Some(of.id.clone()),
+        id: Some(id),
+        who: who.to_owned(),
+        why: why.to_owned(),
+        ..JobOrder::new(deed, TaskFilter::default())
+    };
+    jobs::start(&queue.link, queue, order).await
+}
+
+/// The queue with what a job keeps in the place of its dead letters. Refuses if it keeps nothing.
+pub(crate) async fn kept_of(queue: &Queue, job: &BulkJob) -> Result<Queue, OperationError> {
+    match patiently(|| queue.kept_tasks(&job.id)).await? {
+        Some(_) => Ok(queue.kept_by(&job.id)),
+        None => Err(OperationError::UnknownJob(format!(
+            "job {} keeps nothing (any more): for 24 hours a drain or a purge keeps what it takes away, \
+             unless it was told not to",
+            job.id
+        ))),
+    }
+}

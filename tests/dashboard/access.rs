@@ -10,13 +10,14 @@ use crate::support::http::{self, Events, Response};
 use crate::support::{Bench, Host, eventually};
 
 /// The pages, and for each change its path.
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 9] = [
     "/",
     "/queues/work",
     "/queues/work/drain",
     "/queues/work/tasks/1-0",
     "/queues/work/dead",
     "/queues/work/dead/confirm?what=purge",
+    "/queues/work/chosen?what=cancel&task=1-0",
     "/plugins",
     "/plugins/missing",
 ];
@@ -27,7 +28,7 @@ fn change_routes() -> Vec<String> {
     let routes = router.lines().filter(|line| line.contains(".route(\"") && line.contains("post("));
     let path = |line: &str| line.split('"').nth(1).expect("a path").to_owned();
     let paths: Vec<String> = routes.map(path).collect();
-    assert_eq!(paths.len(), 21, "{paths:?}");
+    assert_eq!(paths.len(), 24, "{paths:?}");
     paths
 }
 
@@ -238,6 +239,7 @@ fn each_role_may_do_on_pages_what_the_page_for_operators_says() {
         let answer = of(&admin, 2);
         assert!(![401, 403].contains(&answer.status), "{request}: {answer:?}");
     }
+    bench.xadd("tq:{work}:dead", &[("tq-id", "dead"), ("tq-reason", "rejected")]);
     // A change that the visitor may not make has no button.
     let on = |browser: &Browser, path: &str| browser.page(path);
     assert!(!on(&reader, "/queues/work/dead").contains("Requeue…"));

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::{Browser, guarded};
-use crate::support::Bench;
 use crate::support::http::{Event, Events};
+use crate::support::{Bench, eventually};
 
 fn open(browser: &Browser<'_>, path: &str) -> Events {
     let cookie = browser.cookie.as_deref().unwrap_or_default();
@@ -92,6 +92,12 @@ fn a_stream_of_a_page_ends_with_the_host_and_has_one_of_the_places_for_streams()
     assert!(streams.iter().all(|stream| stream.status == 200));
     assert_eq!(open(&browser, "/").status, 503);
     until(&mut streams[0], "work");
+    drop(streams.pop());
+    let mut sorted = eventually("a place is free again", || {
+        Some(open(&browser, "/?sort=queue&order=desc")).filter(|stream| stream.status == 200)
+    });
+    until(&mut sorted, "aria-sort=\"descending\"");
+    drop(sorted);
     host.stop();
     for stream in streams {
         stream.for_each(drop);

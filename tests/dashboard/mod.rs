@@ -3,6 +3,7 @@
 //! Not here: the same in a real browser (`tests/world`).
 
 mod access;
+mod chosen;
 mod copy;
 mod dead;
 mod fields;

@@ -109,9 +109,19 @@ fn an_incident_is_found_and_repaired_by_clicks() {
         (&told["first"], &told["switched"]),
         (&"Skip to the content".into(), &"Resume updates".into())
     );
-    for page in
-        ["overview", "queue", "dead-letters", "task", "plugins", "plugin", "confirm", "drain", "login"]
-    {
+    for page in [
+        "overview",
+        "queue",
+        "chosen",
+        "dead-letters",
+        "task",
+        "plugins",
+        "plugin",
+        "confirm",
+        "drain",
+        "hosts",
+        "login",
+    ] {
         for look in ["light", "dark", "phone"] {
             assert!(pictures.join(format!("{page}-{look}.png")).exists(), "{page} {look}");
         }

@@ -16,7 +16,7 @@ use super::tokens::Caller;
 use crate::config::AccessRole::{self, Admin, Operate, Read};
 
 /// Changes of the API and of pages, with the role that they need.
-const CHANGES: [(&str, AccessRole); 41] = [
+const CHANGES: [(&str, AccessRole); 44] = [
     ("POST /v1/queues/{queue}/pause", Operate),
     ("POST /v1/queues/{queue}/resume", Operate),
     ("PUT /v1/queues/{queue}/limits", Operate),
@@ -48,6 +48,9 @@ const CHANGES: [(&str, AccessRole); 41] = [
     ("POST /queues/{queue}/tasks/{id}/requeue", Operate),
     ("POST /queues/{queue}/dead/requeue", Operate),
     ("POST /queues/{queue}/dead/purge", Admin),
+    ("POST /queues/{queue}/chosen/cancel", Operate),
+    ("POST /queues/{queue}/chosen/requeue", Operate),
+    ("POST /queues/{queue}/chosen/purge", Admin),
     ("POST /jobs/{id}/pause", Operate),
     ("POST /jobs/{id}/resume", Operate),
     ("POST /jobs/{id}/stop", Operate),

@@ -4,19 +4,18 @@
 //! counts in bounded parts: where more is left, it hands on where the work begins, where the count goes on,
 //! and what it has counted. Hosts carry the job out, and its own page tells how far it is (`jobs`).
 
-use axum::Extension;
-use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::extract::Path;
+use axum::response::Response;
 use maud::{Markup, html};
 
 use super::confirm::{ConfirmForm, Confirmation};
 use super::jobs::job_path;
 use super::layout::samples;
 use super::orders::operator;
-use super::problem::{PageProblem, invalid};
+use super::problem::{PageAnswer, changed, invalid};
 use super::session::Visitor;
-use super::state::Dashboard;
-use super::text::{data, plural};
+use super::state::PageCall;
+use super::text::{data, grouped, plural};
 use super::values::{Values, dead_path, link, queue_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
@@ -26,18 +25,13 @@ use crate::config::units::{parse_rate, show_rate};
 use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
 
 /// Counts the dead letters that match, and asks.
-pub(super) async fn confirm(
-    dashboard: State<Dashboard>,
-    visitor: Extension<Visitor>,
-    name: Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
-    let deed = match values.get("what") {
+pub(super) async fn confirm(call: PageCall, name: Path<String>) -> PageAnswer {
+    let deed = match call.values.get("what") {
         Some("requeue") => Deed::Requeue,
         Some("purge") => Deed::Purge,
         _ => return Err(invalid("what: it is neither requeue nor purge").into()),
     };
-    ask(dashboard, visitor, name, values, deed).await
+    ask(call, name, deed).await
 }
 
 /// The page that asks.
@@ -54,13 +48,8 @@ struct Question<'q> {
 }
 
 /// Counts what the work would be done to, and asks.
-pub(super) async fn ask(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-    deed: Deed,
-) -> Result<Response, PageProblem> {
+pub(super) async fn ask(call: PageCall, Path(name): Path<String>, deed: Deed) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let (filter, rate) = (values.filter(dashboard.api.mask())?, rate(&values)?);
     let queue = dashboard.api.queue(&name).await?;
     let counted = values.get("begin").map(|begin| (begin.to_owned(), None));
@@ -126,7 +115,8 @@ impl Question<'_> {
                     @else if matched == examined { ": all of them." }
                     @else { " can be requeued." }
                     @if !self.is_known {
-                        " " (examined) " were looked at" @if has_more { ", the oldest of " (self.all) } "."
+                        " " (grouped(*examined)) " were looked at"
+                        @if has_more { ", the oldest of " (grouped(self.all)) } "."
                     }
                 } @else {
                     @if *matched == 1 { " waits" } @else { " wait" } " in queue " (data(self.name))
@@ -259,13 +249,8 @@ fn filter_form(name: &str, values: &Values) -> Markup {
 }
 
 /// Begins the job, and leads to its page.
-pub(super) async fn start(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-    deed: Deed,
-) -> Result<Response, PageProblem> {
+pub(super) async fn start(call: PageCall, Path(name): Path<String>, deed: Deed) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let filter = values.filter(dashboard.api.mask())?;
     rate(&values)?;
     // Without this it would be for another set than the one that was counted.
@@ -283,13 +268,11 @@ pub(super) async fn start(
         ..JobOrder::new(deed, filter)
     };
     let note = AuditNote::queue(&name).with_filter(&values.filter_map());
-    Ok(match jobs::start(&queue.link, &queue, order).await {
-        Ok(job) => {
-            dashboard.api.parts().jobs.ring();
-            note.on(Redirect::to(&job_path(&job.id)))
-        }
-        Err(error) => note.on(PageProblem::from(error).into_response()),
-    })
+    let job = jobs::start(&queue.link, &queue, order).await;
+    if job.is_ok() {
+        dashboard.api.parts().jobs.ring();
+    }
+    changed(note, job.map(|job| job_path(&job.id)))
 }
 
 fn rate(values: &Values) -> Result<Option<Rate>, ApiProblem> {

@@ -2,17 +2,14 @@
 //!
 //! Not here: what is noted (`operations::changes`).
 
-use axum::Extension;
-use axum::extract::State;
-use axum::response::Response;
 use maud::{Markup, html};
 
-use super::layout::{page, table};
-use super::problem::PageProblem;
-use super::session::Visitor;
-use super::state::Dashboard;
-use super::text::{NONE, data, data_or_none, moment};
-use super::values::{Values, plugin_path, queue_path};
+use super::layout::page;
+use super::problem::PageAnswer;
+use super::state::PageCall;
+use super::table::{cell, sorted, text, time};
+use super::text::{NONE, data};
+use super::values::{plugin_path, queue_path};
 use crate::admin::base_path::at;
 use crate::clock::now_ms;
 use crate::operations::changes::{self, ChangeView};
@@ -20,13 +17,20 @@ use crate::operations::changes::{self, ChangeView};
 /// The most changes on the page.
 const CHANGES: usize = 100;
 
-pub(super) async fn show(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn show(PageCall { dashboard, visitor, values }: PageCall) -> PageAnswer {
     let (queue, plugin) = (values.get("queue"), values.get("plugin"));
     let found = changes::list(dashboard.api.link().await?, queue, plugin, CHANGES).await?;
+    let now = now_ms();
+    let row = |change: &ChangeView| {
+        vec![
+            time("When", Some(change.at), now),
+            text("Who", &change.who),
+            text("Change", &change.what),
+            cell("Of", subject(change)).by(change.subject()),
+            text("Detail", &change.detail),
+            text("Why", &change.why),
+        ]
+    };
     let main = html! {
         h1 {
             "Changes"
@@ -36,33 +40,19 @@ pub(super) async fn show(
             "Operators made these changes, by command, by the API and by these pages. The last 500 are kept."
             @if queue.or(plugin).is_some() { " " a href=(at("/changes")) { "All changes" } }
         }
-        div data-live="changes" { (change_table(&found)) }
-    };
-    Ok(page(&visitor, "Changes", &main))
-}
-
-/// The changes as a table.
-fn change_table(found: &[ChangeView]) -> Markup {
-    let now = now_ms();
-    let rows = html! {
-        @for change in found {
-            tr {
-                td { (moment(Some(change.at), now)) }
-                td { (data_or_none(Some(&change.who))) }
-                td { (data(&change.what)) }
-                td { (subject(change)) }
-                td { (data_or_none(Some(&change.detail))) }
-                td { (data_or_none(Some(&change.why))) }
+        section aria-label="All changes" data-live="changes" {
+            @if found.is_empty() {
+                p.quiet {
+                    "Nobody has changed anything lately. Pauses, limits, jobs, deploys, rollbacks and \
+                     acknowledgements are noted here, with their reason; " code { "tqhost changes" }
+                    " shows the same."
+                }
+            } @else {
+                (sorted("Changes", found.iter().map(row), &values, &at("/changes")))
             }
         }
     };
-    html! {
-        @if found.is_empty() {
-            p.quiet { "Nobody has changed anything lately." }
-        } @else {
-            (table("Changes", &["When", "Who", "Change", "Of", "Detail", "Why"], &rows))
-        }
-    }
+    Ok(page(&visitor, "Changes", &main))
 }
 
 fn subject(change: &ChangeView) -> Markup {

@@ -28,23 +28,9 @@ const DOT: f64 = 0.8;
 /// The parts of the axis of time between its labels.
 const PARTS: u64 = 4;
 const DAY_MS: u64 = 86_400_000;
-/// The ends that an axis may have, in ms, where times are longer than ten seconds.
-const LONG_TIMES: [u64; 14] = [
-    20_000,
-    30_000,
-    60_000,
-    120_000,
-    300_000,
-    600_000,
-    1_200_000,
-    1_800_000,
-    3_600_000,
-    7_200_000,
-    21_600_000,
-    43_200_000,
-    86_400_000,
-    172_800_000,
-];
+/// The ends that an axis may have, in seconds, where times are longer than ten seconds.
+const LONG_TIMES: [u32; 14] =
+    [20, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400, 172_800];
 
 /// A line of a chart: its name, and a value for each step that has one.
 pub(super) struct ChartLine<'l> {
@@ -131,7 +117,7 @@ pub(super) fn time_end(most: f64) -> f64 {
     if most <= 10_000.0 {
         return round_up(most);
     }
-    LONG_TIMES.into_iter().map(|end| end as f64).find(|end| *end >= most).unwrap_or(most)
+    LONG_TIMES.into_iter().map(|end| f64::from(end) * 1_000.0).find(|end| *end >= most).unwrap_or(most)
 }
 
 /// A chart in one cell of a table.

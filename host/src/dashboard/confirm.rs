@@ -5,7 +5,7 @@
 use axum::response::Response;
 use maud::{Markup, html};
 
-use super::layout::{form_token, page};
+use super::layout::{form_token, page, why_field};
 use super::session::Visitor;
 use super::text::data;
 use crate::config::AccessRole;
@@ -51,12 +51,9 @@ impl Confirmation<'_> {
                     (form_token(visitor))
                     (form.hidden)
                     @if let Some((is_needed, proposed)) = &form.why {
-                        label for="why" { "Why" }
-                        input id="why" name="why" required[*is_needed] maxlength="200" value=(proposed)
-                            aria-describedby="why-note";
-                        p.note id="why-note" { "It is shown to everybody who looks at the change." }
+                        (why_field("why", proposed, *is_needed))
                     }
-                    button class=[form.is_dangerous.then_some("danger")] { (form.button) }
+                    button.danger[form.is_dangerous].primary[!form.is_dangerous] { (form.button) }
                 }
             }
             (self.more)

@@ -6,13 +6,46 @@
   const place = document.getElementById("live");
   const parts = () => [...document.querySelectorAll("[data-live]")];
 
-  // The key / leads to the search, where nobody is typing.
+  // The key / leads to the search, and ? shows the keys, where nobody is typing.
   document.addEventListener("keydown", (event) => {
-    const isTyping = event.target.closest("input, textarea, select");
+    const isTyping = event.target.closest("input:not([type=checkbox]), textarea, select");
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping) return;
     const box = document.querySelector("header .search input");
-    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || isTyping || !box) return;
-    event.preventDefault();
-    box.focus();
+    if (event.key === "/" && box) {
+      event.preventDefault();
+      box.focus();
+    } else if (event.key === "?") {
+      document.getElementById("keys").togglePopover();
+    }
+  });
+  // A list with boxes gets one for all of them, and says how many are chosen.
+  const boxesOf = (form) => [...form.querySelectorAll("tbody input[type=checkbox]")];
+  const count = (form) => {
+    const boxes = boxesOf(form);
+    const chosen = boxes.filter((box) => box.checked).length;
+    const all = form.querySelector("thead input");
+    all.checked = chosen > 0 && chosen === boxes.length;
+    all.indeterminate = chosen > 0 && !all.checked;
+    form.querySelector(".actions .note").textContent =
+      chosen > 0 ? chosen + " chosen; the list stands still meanwhile:" : "With the chosen ones:";
+  };
+  const dressLists = () => {
+    for (const form of document.querySelectorAll("form.chosen")) {
+      const head = form.querySelector("th.box");
+      if (!head || head.querySelector("input")) continue;
+      const all = document.createElement("input");
+      all.type = "checkbox";
+      all.setAttribute("aria-label", "Choose all on this page");
+      head.replaceChildren(all);
+      count(form);
+    }
+  };
+  document.addEventListener("change", (event) => {
+    const form = event.target.closest("form.chosen");
+    if (!form) return;
+    const { checked } = event.target;
+    if (event.target.closest("thead")) boxesOf(form).forEach((box) => { box.checked = checked; });
+    count(form);
   });
   // Each chart tells the values of the step under the pointer, or of the one that the arrow keys have
   // reached.
@@ -51,8 +84,11 @@
     }
   });
   // The parts as the host sent them last: what this script adds to a chart is no change.
+  // Those that came while a part was in use wait in `late`.
+  const late = new Map();
   const sent = new Map(parts().map((part) => [part.dataset.live, part.cloneNode(true)]));
   dressCharts();
+  dressLists();
 
   // A count that has found nothing yet goes on by itself.
   const more = document.querySelector("form[data-continue]");
@@ -71,16 +107,18 @@
 
   let isPaused = sessionStorage.getItem(PAUSED) === "yes";
   let source = null;
+  const now = () => new Date().toISOString().slice(11, 19);
   const show = (text) => {
     button.textContent = isPaused ? "Resume updates" : "Pause updates";
-    told.textContent = isPaused ? "as of " + new Date().toLocaleTimeString() : text;
+    told.textContent = isPaused ? "as of " + now() : text;
   };
 
-  // What somebody uses at present stays as it is: a field, a text that is selected, a log that is unfolded.
+  // What somebody uses at present stays as it is: a field, a chosen box, a text that is selected, a log that
+  // is unfolded.
   const isInUse = (part) => {
     const at = getSelection();
     const isSelected = at && !at.isCollapsed && at.anchorNode && part.contains(at.anchorNode);
-    const isUnfolded = part.querySelector("details[open]");
+    const isUnfolded = part.querySelector("details[open], tbody input:checked");
     const hasFocus = part.contains(document.activeElement) && document.activeElement !== part;
     return isSelected || isUnfolded || hasFocus;
   };
@@ -89,16 +127,22 @@
     const page = new DOMParser().parseFromString(text, "text/html");
     document.title = page.title;
     for (const part of parts()) {
-      const fresh = page.querySelector('[data-live="' + part.dataset.live + '"]');
-      if (!fresh || isInUse(part) || sent.get(part.dataset.live)?.isEqualNode(fresh)) continue;
-      sent.set(part.dataset.live, fresh);
+      const name = part.dataset.live;
+      // The host leaves out what it has sent before.
+      const fresh = page.querySelector('[data-live="' + name + '"]') || late.get(name);
+      if (fresh && isInUse(part)) late.set(name, fresh);
+      if (!fresh || isInUse(part)) continue;
+      late.delete(name);
+      if (sent.get(name)?.isEqualNode(fresh)) continue;
+      sent.set(name, fresh);
       const scrolled = [...part.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
       part.replaceWith(document.importNode(fresh, true));
-      const now = document.querySelector('[data-live="' + fresh.dataset.live + '"]');
-      now.querySelectorAll(".scroll").forEach((box, at) => { box.scrollLeft = scrolled[at] || 0; });
+      const placed = document.querySelector('[data-live="' + name + '"]');
+      placed.querySelectorAll(".scroll").forEach((box, at) => { box.scrollLeft = scrolled[at] || 0; });
     }
     dressCharts();
-    show("live, " + new Date().toLocaleTimeString());
+    dressLists();
+    show("live, " + now());
   };
 
   // A page that nobody sees listens to nothing: browsers have few connections for an address.
@@ -117,7 +161,7 @@
       told.textContent = "The session is over: load the page again.";
     });
     const miss = () => {
-      told.textContent = "No answer since " + new Date().toLocaleTimeString() + "; still trying.";
+      told.textContent = "No answer since " + now() + "; still trying.";
     };
     mine.addEventListener("none", miss);
     mine.addEventListener("error", () => {

@@ -2,67 +2,77 @@
 //!
 //! Not here: doing it (`act`).
 
-use axum::Extension;
-use axum::extract::{Path, State};
-use axum::response::Response;
+use axum::extract::Path;
 use maud::{Markup, html};
 
 use super::act::export_link;
-use super::layout::{done, page, shown, table};
-use super::problem::PageProblem;
-use super::queue::next;
+use super::layout::{done, field, page};
+use super::list::{ShownTasks, TASKS};
+use super::problem::PageAnswer;
 use super::session::Visitor;
-use super::state::Dashboard;
-use super::text::{data, data_or_none, moment, plural, version};
-use super::values::{Values, dead_path, link, queue_path, task_path};
+use super::state::PageCall;
+use super::table::{cell, count, table, text_or_none, time};
+use super::text::{data, grouped, plural, version};
+use super::values::{Values, dead_path, link, queue_path};
 use crate::api::dead::download;
 use crate::builds::Builds;
 use crate::clock::now_ms;
-use crate::config::QueueRules;
 use crate::operations::{
-    self, DeadList, GroupBy, GroupKind, TaskGroup, TaskGroups, dead_list, known_builds, task_groups,
+    self, GroupBy, GroupKind, ListRequest, TaskGroup, TaskGroups, known_builds, task_groups,
 };
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::listing::ListedState;
 use crate::queue::{Reason, hosts};
 
-/// Dead letters on a page.
-const LETTERS: usize = 25;
 /// Causes on a page.
 const GROUPS: usize = 50;
 
-pub(super) async fn show(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn show(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let filter = values.filter(dashboard.api.mask())?;
     let queue = dashboard.api.queue(&name).await?;
     let by = GroupKind::Property(GroupBy::Cause);
     let groups = task_groups(&queue, ListedState::Dead, &filter, by, None, GROUPS).await?;
-    let list = dead_list(&queue, &filter, values.get("cursor"), LETTERS, false).await?;
+    let request = ListRequest {
+        state: ListedState::Dead,
+        filter: filter.clone(),
+        cursor: values.get("cursor").map(str::to_owned),
+        limit: TASKS,
+        with_fields: false,
+    };
+    let list = operations::list(&queue, &request).await?;
     // Labels are those of the hosts that answer.
     let builds = known_builds(&hosts::list_known(&queue.link).await.unwrap_or_default());
     let path = dead_path(&name);
+    let (listed, values) = (ListedState::Dead, &values);
+    let tasks = ShownTasks { visitor: &visitor, rules: &queue.rules, listed, values, builds: &builds };
+    let is_empty = groups.examined == 0 && list.examined == 0 && filter.is_empty();
     let main = html! {
         p.trail { a href=(queue_path(&name)) { "Queue " (data(&name)) } }
         h1 { "Dead letters of " (data(&name)) }
-        (done(&values))
-        (filter_form(&path, &values))
-        section aria-labelledby="groups" {
-            h2 id="groups" { "Causes" }
-            (group_table(&path, &groups, &values, &builds))
-        }
-        section aria-labelledby="act" {
-            h2 id="act" { @if filter.is_empty() { "Act on all of them" } @else { "Act on those that match" } }
-            (export_link(&path, &values))
-            (actions(&visitor, &path, &values))
-        }
-        section aria-labelledby="list" {
-            h2 id="list" { "The newest ones" }
-            (letters(&queue.rules, &list, &builds))
-            (next(&path, list.next.as_deref(), list.examined, &values, "", "list"))
+        (done(values))
+        @if is_empty {
+            p.quiet {
+                "There are none. A task that will not be tried again is kept here, with its reason and its \
+                 fields, until somebody requeues or purges it."
+            }
+        } @else {
+            (filter_form(&path, values))
+            section aria-labelledby="groups" {
+                h2 id="groups" { "Causes" }
+                (group_table(&path, &groups, values, &builds))
+            }
+            section aria-labelledby="act" {
+                h2 id="act" {
+                    @if filter.is_empty() { "Act on all of them" } @else { "Act on those that match" }
+                }
+                (actions(&visitor, &path, values))
+                (export_link(&path, values))
+            }
+            section aria-labelledby="tasks" {
+                h2 id="tasks" { "The newest ones" }
+                (tasks.section(&list))
+            }
         }
     };
     Ok(page(&visitor, &format!("Dead letters of {name}"), &main))
@@ -70,11 +80,8 @@ pub(super) async fn show(
 
 /// The download of those that match, as JSON lines, the newest first. Its last line has the cursor of the
 /// rest.
-pub(super) async fn export(
-    State(dashboard): State<Dashboard>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn export(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, values, .. } = call;
     let filter = values.filter(dashboard.api.mask())?;
     let queue = dashboard.api.queue(&name).await?;
     let permit = dashboard.api.stream_place()?;
@@ -120,33 +127,29 @@ fn group_table(path: &str, groups: &TaskGroups, values: &Values, builds: &Builds
         pairs.extend(narrowing.map(|(name, value)| (name, value.unwrap_or_default())));
         link(path, &pairs)
     };
-    let rows = html! {
-        @for group in &groups.groups {
-            tr {
-                th scope="row" {
-                    @let error = group.error.as_deref().filter(|error| !error.is_empty());
-                    @let error = html! {
-                        @match error { Some(error) => (data(error)), None => "no error" }
-                    };
-                    @if takes_more(group, groups) { (error) } @else { a href=(narrowed(group)) { (error) } }
-                }
-                td { (data_or_none(group.reason.as_deref())) }
-                td { (version(group.version.as_deref(), builds)) }
-                td.number { (group.count) }
-                td { (moment(Some(group.oldest_at), now)) }
-                td { (moment(Some(group.newest_at), now)) }
-            }
-        }
+    let row = |group: &TaskGroup| {
+        let error = group.error.as_deref().filter(|error| !error.is_empty());
+        let error = html! { @match error { Some(error) => (data(error)), None => "no error" } };
+        let error = match takes_more(group, groups) {
+            true => error,
+            false => html! { a href=(narrowed(group)) { (error) } },
+        };
+        vec![
+            cell("Error", error),
+            text_or_none("Reason", group.reason.as_deref()),
+            cell("Version", version(group.version.as_deref(), builds)),
+            count("Count", group.count),
+            time("First", Some(group.oldest_at), now),
+            time("Last", Some(group.newest_at), now),
+        ]
     };
     html! {
         p.note {
-            (plural(groups.matching, "dead letter")) " of the " (groups.examined)
+            (plural(groups.matching, "dead letter")) " of the " (grouped(groups.examined as u64))
             @if groups.next.is_none() { " that there are." }
             @else { " newest ones that were looked at; there are more." }
         }
-        @if !groups.groups.is_empty() {
-            (table("Causes", &["Error", "Reason", "Version", "#Count", "First", "Last"], &rows))
-        }
+        @if !groups.groups.is_empty() { (table("Causes", groups.groups.iter().map(row))) }
         @if groups.others > 0 {
             p.note { (plural(groups.others, "dead letter")) " are in smaller groups, which are not shown." }
         }
@@ -173,43 +176,13 @@ fn actions(visitor: &Visitor, path: &str, values: &Values) -> Markup {
         @if visitor.may_change() {
             form.stacked method="get" action={ (path) "/confirm" } {
                 (values.hidden_filter())
-                label for="rate" { "Requeue no faster than" }
-                input id="rate" name="rate" placeholder="50/s" aria-describedby="rate-note";
-                p.note id="rate-note" { "Empty: as fast as it goes." }
+                (field("rate", "Requeue no faster than", "50/s", "Empty: as fast as it goes."))
                 div.actions {
                     button name="what" value="requeue" { "Requeue…" }
                     @if visitor.may_administer() { button name="what" value="purge" { "Purge…" } }
                 }
                 p.note { "The next page counts them, and asks." }
             }
-        }
-    }
-}
-
-fn letters(rules: &QueueRules, list: &DeadList, builds: &Builds) -> Markup {
-    let queue = &rules.name;
-    let mut columns = vec!["Id", "Reason"];
-    columns.extend(rules.show.iter().map(|place| place.name.as_str()));
-    columns.extend(["#Attempts", "Died", "Version", "Error"]);
-    let now = now_ms();
-    let rows = html! {
-        @for letter in &list.dead {
-            tr {
-                th scope="row" { a href=(task_path(queue, &letter.id)) { (data(&letter.id)) } }
-                td { (data(&letter.reason)) }
-                (shown(&letter.columns))
-                td.number { (letter.attempts) }
-                td { (moment(Some(letter.failed_at), now)) }
-                td { (version(Some(&letter.plugin), builds)) }
-                td { (data_or_none(Some(&letter.error))) }
-            }
-        }
-    };
-    html! {
-        @if list.dead.is_empty() {
-            p.quiet { "None among the " (list.examined) " that were looked at." }
-        } @else {
-            (table("Dead letters", &columns, &rows))
         }
     }
 }

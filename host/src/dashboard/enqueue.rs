@@ -5,18 +5,17 @@
 
 use std::time::Duration;
 
-use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::extract::Path;
 use maud::{Markup, html};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::layout::form_token;
-use super::problem::{PageProblem, invalid};
+use super::layout::{field, form_token};
+use super::problem::{PageAnswer, changed, done_at, invalid};
 use super::session::Visitor;
-use super::state::Dashboard;
+use super::state::PageCall;
 use super::text::data;
-use super::values::{Values, queue_path, task_path};
+use super::values::{queue_path, task_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::config::QueueRules;
@@ -34,8 +33,7 @@ const MOST_COPIED: usize = 64 << 10;
 pub(super) fn section(visitor: &Visitor, path: &str) -> Markup {
     html! {
         section aria-labelledby="enqueue" {
-            h2 id="enqueue" { "Enqueue a task" }
-            (form(visitor, path, ""))
+            details { summary { h2 id="enqueue" { "Enqueue a task" } } (form(visitor, path, "")) }
         }
     }
 }
@@ -53,13 +51,9 @@ fn form(visitor: &Visitor, path: &str, lines: &str) -> Markup {
             p.note id="fields-note" {
                 "One for each line, as name=value; or as name:=\"text\" with \\n for line breaks."
             }
-            label for="delay" { "Delay" }
-            input id="delay" name="delay" placeholder="10s" aria-describedby="delay-note";
-            p.note id="delay-note" { "Empty: at once." }
-            label for="key" { "Idempotency key" }
-            input id="key" name="key" aria-describedby="key-note";
-            p.note id="key-note" { "Empty: none. A task with the key of another one does not run." }
-            button { "Enqueue" }
+            (field("delay", "Delay", "10s", "Empty: at once."))
+            (field("key", "Idempotency key", "", "Empty: none. With the key of another one it does not run."))
+            button.primary { "Enqueue" }
         }
     }
 }
@@ -74,12 +68,14 @@ pub(super) fn copy_section(
     let copy = Copied::of(fields, mask);
     html! {
         section aria-labelledby="copy" {
-            h2 id="copy" { "Enqueue a copy with changes" }
             @match copy {
-                None => p.quiet { "Its fields are too large for a form: use " code { "tqhost enqueue" } "." },
+                None => {
+                    h2 id="copy" { "Enqueue a copy with changes" }
+                    p.quiet { "Its fields are too large for a form: use " code { "tqhost enqueue" } "." }
+                }
                 Some(Copied { lines, left_out }) => {
                     details {
-                        summary { "A form with its fields" }
+                        summary { h2 id="copy" { "Enqueue a copy with changes" } }
                         @if !left_out.is_empty() {
                             p.note {
                                 "Left out, because they are hidden from this page or have no place in a line:"
@@ -159,11 +155,8 @@ fn fields(lines: &str) -> Result<Vec<Field>, ApiProblem> {
     Ok(fields)
 }
 
-pub(super) async fn enqueue(
-    State(dashboard): State<Dashboard>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn enqueue(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, values, .. } = call;
     let delay = values.get("delay").map(|text| parse_duration(text.trim())).transpose();
     let delay = delay.map_err(|why| invalid(format!("delay: {why}")))?.unwrap_or(Duration::ZERO);
     let fields = fields(values.get("fields").unwrap_or_default())?;
@@ -184,11 +177,10 @@ pub(super) async fn enqueue(
         Enqueued::Duplicate(first) => (first, "duplicate"),
         Enqueued::Full => {
             let problem = ApiProblem::new(ProblemCode::QueueFull, operations::full(&queue.rules));
-            return Ok(AuditNote::queue(&name).on(PageProblem(problem).into_response()));
+            return changed(AuditNote::queue(&name), Err(problem));
         }
     };
-    let note = AuditNote::task(&name, &id);
-    Ok(note.on(Redirect::to(&format!("{}?done={word}", task_path(&name, &id)))))
+    done_at(AuditNote::task(&name, &id), &task_path(&name, &id), word)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
 use super::live;
-use super::problem::PageProblem;
+use super::problem::{self, PageProblem};
 use super::session::{FORM_TOKEN, SessionKey, Visitor};
 use super::state::Dashboard;
 use super::values::{Values, link};
@@ -40,7 +40,7 @@ const FORM_TIME: Duration = Duration::from_secs(5);
 /// The paths that are open without a session.
 const OPEN: [&str; 4] = ["/login", "/dashboard.css", "/dashboard.js", "/favicon.svg"];
 /// The ends of the paths of pages without a part that changes by itself.
-const STILL: [&str; 6] = ["/search", "/drain", "/confirm", "/export", "/rollback", "/lift"];
+const STILL: [&str; 7] = ["/search", "/drain", "/confirm", "/chosen", "/export", "/rollback", "/lift"];
 /// A page that is not there at present comes back by itself after this number of seconds.
 const AGAIN: &str = "5";
 
@@ -101,13 +101,18 @@ async fn read(dashboard: &Dashboard, mut request: Request, next: Next) -> Respon
         Ok(PageCaller::Stranger(_)) => return Redirect::to(&login_path(&request)).into_response(),
         Err(problem) => return problem.into_response(),
     };
-    let open = dashboard.last.open(TITLE_MS);
-    request.extensions_mut().insert(Visitor { open, ..visitor });
-    let mut response = limited(dashboard, request, next).await;
+    let visitor = placed(dashboard, visitor, &request);
+    request.extensions_mut().insert(visitor.clone());
+    let mut response = problem::framed(limited(dashboard, request, next).await, &visitor);
     if response.status() == StatusCode::SERVICE_UNAVAILABLE {
         response.headers_mut().insert(header::REFRESH, HeaderValue::from_static(AGAIN));
     }
     response
+}
+
+/// The visitor of a page, with what its frame has.
+fn placed(dashboard: &Dashboard, visitor: Visitor, request: &Request) -> Visitor {
+    Visitor { open: dashboard.last.open(TITLE_MS), path: request.uri().path().to_owned(), ..visitor }
 }
 
 /// Answers with the stream of a page. Only somebody who may look at pages gets one of the places.
@@ -129,7 +134,10 @@ async fn watch(dashboard: &Dashboard, request: Request, next: Next) -> Response 
 async fn change(dashboard: Dashboard, request: Request, next: Next, request_id: String) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let (who, response) = match admit(&dashboard, request).await {
-        Ok((visitor, request)) => (visitor.caller, limited(&dashboard, request, next).await),
+        Ok((visitor, request)) => {
+            let response = problem::framed(limited(&dashboard, request, next).await, &visitor);
+            (visitor.caller, response)
+        }
         Err((who, problem)) => (who, problem.into_response()),
     };
     // A login tells who it was.
@@ -154,6 +162,7 @@ async fn admit(
             return Err(by_nobody(ApiProblem::new(ProblemCode::Unauthorized, detail).into()));
         }
     };
+    let visitor = placed(dashboard, visitor, &request);
     match form_of(&visitor, &mut request).await {
         Ok(values) => {
             request.extensions_mut().insert(visitor.clone());

@@ -2,27 +2,20 @@
 //!
 //! Not here: what a host tells of itself (`announcer`).
 
-use axum::Extension;
-use axum::extract::State;
-use axum::response::Response;
 use maud::{Markup, html};
 
-use super::layout::{page, state, table};
-use super::problem::PageProblem;
-use super::session::Visitor;
-use super::state::Dashboard;
-use super::text::{NONE, age, data, moment, plural, size};
+use super::layout::{page, state};
+use super::problem::PageAnswer;
+use super::state::PageCall;
+use super::table::{PageCell, cell, count, figure, sorted, table, text, time};
+use super::text::{NONE, age, data, grouped, plural, size};
 use super::values::queue_path;
+use crate::admin::base_path::at;
 use crate::builds::short;
 use crate::clock::now_ms;
 use crate::queue::hosts::{self, HostInfo, LostHost, STOPPING};
 
-const COLUMNS: [&str; 8] = ["Host", "State", "#Up", "Version", "#Memory", "#Runs now", "Queues", "Plugins"];
-
-pub(super) async fn show(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-) -> Result<Response, PageProblem> {
+pub(super) async fn show(PageCall { dashboard, visitor, values }: PageCall) -> PageAnswer {
     let link = dashboard.api.link().await?;
     let mut running = hosts::list_known(link).await?;
     running.sort_by(|a, b| a.id.cmp(&b.id));
@@ -32,9 +25,12 @@ pub(super) async fn show(
         section aria-labelledby="running" data-live="running" {
             h2 id="running" { (plural(running.len() as u64, "running host")) }
             @if running.is_empty() {
-                p.quiet { "No host has announced itself in the last 15 seconds." }
+                p.quiet {
+                    "No host has announced itself in the last 15 seconds. "
+                    code { "tqhost run" } " starts one."
+                }
             } @else {
-                (table("Running hosts", &COLUMNS, &html! { @for host in &running { (row(host)) } }))
+                (sorted("Running hosts", running.iter().map(row), &values, &at("/hosts")))
                 p.note {
                     "Runs now: attempts, of those that the host may run at once. Memory is that of the \
                      process, of what it may use."
@@ -49,28 +45,32 @@ pub(super) async fn show(
     Ok(page(&visitor, "Hosts", &main))
 }
 
-fn row(host: &HostInfo) -> Markup {
+fn row(host: &HostInfo) -> Vec<PageCell<'static>> {
     let running: u64 = host.queues.iter().map(|queue| queue.running).sum();
-    html! {
-        tr {
-            th scope="row" { (data(&host.id)) @if let Some(error) = &host.config_error {
-                p.note { "Runs with an earlier configuration: " (data(error)) }
-            } }
-            td { (state(state_of(host))) }
-            td.number { (age(now_ms().saturating_sub(host.started_at) / 1000 * 1000)) }
-            td { (data(&host.version)) }
-            td.number {
-                @match host.memory {
-                    Some(bytes) => (size(bytes)),
-                    None => (NONE),
-                }
-                @if let Some(most) = host.memory_most { span.note { " of " (size(most)) } }
-            }
-            td.number { (running) @if let Some(most) = host.capacity { span.note { " of " (most) } } }
-            td { (queues(host)) }
-            td { (plugins(host)) }
+    let up_ms = now_ms().saturating_sub(host.started_at) / 1000 * 1000;
+    let name = html! {
+        (data(&host.id))
+        @if let Some(error) = &host.config_error {
+            p.note { "Runs with an earlier configuration: " (data(error)) }
         }
-    }
+    };
+    let memory = html! {
+        (host.memory.map_or_else(|| NONE.to_owned(), size))
+        @if let Some(most) = host.memory_most { span.note { " of " (size(most)) } }
+    };
+    let runs = html! {
+        (grouped(running)) @if let Some(most) = host.capacity { span.note { " of " (grouped(most)) } }
+    };
+    vec![
+        cell("Host", name).by(host.id.as_str()),
+        cell("State", state(state_of(host))).by(state_of(host)),
+        figure("Up", age(up_ms)).by(up_ms),
+        text("Version", &host.version),
+        figure("Memory", memory).by(host.memory),
+        figure("Runs now", runs).by(running),
+        cell("Queues", queues(host)).by(host.queues.len() as u64),
+        cell("Plugins", plugins(host)).by(host.plugins.len() as u64),
+    ]
 }
 
 /// The state of a host in a word.
@@ -119,20 +119,18 @@ fn plugins(host: &HostInfo) -> Markup {
 
 fn lost_table(lost: &[LostHost]) -> Markup {
     let now = now_ms();
-    let rows = html! {
-        @for host in lost {
-            tr {
-                th scope="row" { (data(&host.id)) }
-                td { (moment(Some(host.seen_ms), now)) }
-                td.number { (host.lost_attempts) }
-            }
-        }
+    let row = |host: &LostHost| {
+        vec![
+            text("Host", &host.id),
+            time("Last seen", Some(host.seen_ms), now),
+            count("Lost attempts", host.lost_attempts),
+        ]
     };
     html! {
         @if lost.is_empty() {
             p.quiet { "None: every host that is gone said that it stops." }
         } @else {
-            (table("Hosts that ended without stopping", &["Host", "Last seen", "#Lost attempts"], &rows))
+            (table("Hosts that ended without stopping", lost.iter().map(row)))
             p.note {
                 "Lost attempts are those whose tasks other hosts have taken over since then. They are not \
                  charged to the tasks; the timeline of each task has them."

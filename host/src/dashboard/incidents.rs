@@ -2,18 +2,16 @@
 //!
 //! Not here: which incidents there are (`operations::incidents`).
 
-use axum::Extension;
-use axum::extract::{Path, State};
-use axum::response::{Redirect, Response};
+use axum::extract::Path;
 use maud::{Markup, html};
 
 use super::layout::{button, form_token};
 use super::orders::operator;
-use super::problem::PageProblem;
+use super::problem::{PageAnswer, done_at};
 use super::session::Visitor;
-use super::state::Dashboard;
+use super::state::PageCall;
 use super::text::{age, clock, data, moment, plural};
-use super::values::{Values, dead_path, link, part, plugin_path, queue_path};
+use super::values::{dead_path, link, part, plugin_path, queue_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
 use crate::builds::short;
@@ -43,25 +41,21 @@ pub(super) fn section(visitor: &Visitor, incidents: &[Incident], empty: &str) ->
         count => plural(count as u64, "incident"),
     };
     html! {
-        section.incidents aria-labelledby="incidents" data-live="incidents" {
-            h2 id="incidents" { (count) }
+        section.incidents aria-label="Incidents" data-live="incidents" {
+            @if !incidents.is_empty() || !empty.is_empty() { h2 id="incidents" { (count) } }
             @if open.is_empty() { p.quiet { (empty) } }
             @if !first.is_empty() {
                 div.cards role="region" aria-label="The first incidents" tabindex="0" {
                     ul.alarms { @for incident in first { (card(visitor, incident)) } }
                 }
             }
-            @if !rest.is_empty() {
-                details { summary { (rest.len()) " more" } ul.alarms {
-                    @for incident in rest.iter().take(FOLDED) { (card(visitor, incident)) }
-                    (not_shown(rest.len(), FOLDED))
-                } }
-            }
-            @if !known.is_empty() {
-                details { summary { (known.len()) " acknowledged" } ul.alarms {
-                    @for incident in known.iter().take(FOLDED) { (card(visitor, incident)) }
-                    (not_shown(known.len(), FOLDED))
-                } }
+            @for (folded, word) in [(rest, "more"), (&known, "acknowledged")] {
+                @if !folded.is_empty() {
+                    details { summary { (folded.len()) " " (word) } ul.alarms {
+                        @for incident in folded.iter().take(FOLDED) { (card(visitor, incident)) }
+                        (not_shown(folded.len(), FOLDED))
+                    } }
+                }
             }
         }
     }
@@ -77,8 +71,8 @@ fn card(visitor: &Visitor, incident: &Incident) -> Markup {
     html! {
         li class=[alarm.is_urgent.then_some("urgent")] {
             p {
-                strong { @if alarm.is_urgent { "Act now: " } @else { "Look: " } }
-                (subject(&alarm.about)) " " (data(&alarm.what)) " " span.way-out { (alarm.way_out) }
+                strong { @if alarm.is_urgent { "Act now:" } @else { "Look:" } }
+                " " (subject(&alarm.about)) " " (data(&alarm.what)) " " span.way-out { (alarm.way_out) }
             }
             p.note { (since(incident)) }
             @if let Some(note) = acknowledged {
@@ -153,7 +147,7 @@ fn action(visitor: &Visitor, incident: &Incident) -> Markup {
                 @let version = version.as_deref().unwrap_or_default();
                 @let why: String = what.chars().take(MAX_WHY).collect();
                 @let asks = format!("{}/rollback", plugin_path(plugin));
-                a.button.danger href=(link(&asks, &[("version", version), ("why", &why)])) {
+                a.button.primary href=(link(&asks, &[("version", version), ("why", &why)])) {
                     "Roll back " (short(version)) "…"
                 }
             }
@@ -188,16 +182,11 @@ fn acknowledge_form(visitor: &Visitor, incident: &Incident) -> Markup {
     }
 }
 
-pub(super) async fn acknowledge(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(id): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn acknowledge(call: PageCall, Path(id): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let (time, why) = (values.get("for"), values.get("why").unwrap_or_default());
     let link = dashboard.api.link().await?;
     let noted = incidents::acknowledge(link, &id, time, why, &operator(&visitor)).await?;
     let done = if noted.is_some() { "acknowledged" } else { "reopened" };
-    let note = AuditNote { ids: vec![id], ..AuditNote::default() };
-    Ok(note.on(Redirect::to(&at(&format!("/?done={done}")))))
+    done_at(AuditNote { ids: vec![id], ..AuditNote::default() }, &at("/"), done)
 }

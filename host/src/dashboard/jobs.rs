@@ -2,17 +2,16 @@
 //!
 //! Not here: the start of a job (`act`), and its steps (`operations::job_step`).
 
-use axum::Extension;
-use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::extract::Path;
 use maud::{Markup, html};
 
-use super::layout::{button, page, table};
+use super::layout::{button, page};
 use super::orders::operator;
-use super::problem::PageProblem;
+use super::problem::{PageAnswer, changed};
 use super::session::Visitor;
-use super::state::Dashboard;
-use super::text::{NONE, age, data, moment, plural};
+use super::state::{Dashboard, PageCall};
+use super::table::{cell, count, figure, link, sorted, text, time};
+use super::text::{NONE, age, data, grouped, moment, plural};
 use super::values::{part, queue_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
@@ -31,49 +30,45 @@ fn work(job: &BulkJob) -> &'static str {
     if job.from.as_ref().is_some_and(|from| *from != job.id) { "Undo" } else { job.deed.label() }
 }
 
-pub(super) async fn list(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-) -> Result<Response, PageProblem> {
+pub(super) async fn list(PageCall { dashboard, visitor, values }: PageCall) -> PageAnswer {
     let (all, now) = (jobs::list(dashboard.api.link().await?).await?, now_ms());
-    let rows = html! {
-        @for job in &all {
-            tr {
-                th scope="row" { a href=(job_path(&job.id)) { (work(job)) " " (job.id) } }
-                td { a href=(queue_path(&job.queue)) { (data(&job.queue)) } }
-                td { (state(job)) }
-                td.number { (job.percent().as_deref().unwrap_or(NONE)) }
-                td.number { (job.done) }
-                td.number { (job.skipped) }
-                td { (moment(Some(job.started_at), now)) }
-                td { (data(&job.who)) }
-                td { (undo_button(&visitor, job, &all, now)) }
-            }
-        }
+    let row = |job: &BulkJob| {
+        let name = html! { a href=(job_path(&job.id)) { (work(job)) " " (job.id) } };
+        vec![
+            cell("Job", name).by(work(job)),
+            link("Queue", &queue_path(&job.queue), &job.queue),
+            cell("State", state(job)).by(<&str>::from(job.state)),
+            figure("Part", job.percent().as_deref().unwrap_or(NONE)).by(job.part()),
+            count("Done", job.done),
+            count("Skipped", job.skipped),
+            time("Began", Some(job.started_at), now),
+            text("Who", &job.who),
+            cell("Undo", undo_button(&visitor, job, &all, now)),
+        ]
     };
-    let columns = ["Job", "Queue", "State", "#Part", "#Done", "#Skipped", "Began", "Who", "Undo"];
     let main = html! {
         h1 { "Jobs" }
         p.note {
             "A job is work on all tasks of a queue that match: cancel, drain, requeue or purge. Hosts carry \
              it out, also when the page or the terminal that began it is closed."
         }
-        div data-live="jobs" {
+        section aria-label="All jobs" data-live="jobs" {
             @if all.is_empty() {
-                p.quiet { "No job is under way, and none ended lately." }
+                p.quiet {
+                    "No job is under way, and none ended lately. Drain… on the page of a queue begins one, \
+                     and so do Requeue… and Purge… of its dead letters, and "
+                    code { "tqhost cancel QUEUE --all" } "."
+                }
             } @else {
-                (table("Jobs", &columns, &rows))
+                (sorted("Jobs", all.iter().map(row), &values, &at("/jobs")))
             }
         }
     };
     Ok(page(&visitor, "Jobs", &main))
 }
 
-pub(super) async fn show(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(id): Path<String>,
-) -> Result<Response, PageProblem> {
+pub(super) async fn show(call: PageCall, Path(id): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, visitor, .. } = call;
     let link = dashboard.api.link().await?;
     let mut job = jobs::find(link, &id).await?;
     if job.kept.is_some()
@@ -87,7 +82,7 @@ pub(super) async fn show(
     let main = html! {
         p.trail { a href=(at("/jobs")) { "Jobs" } }
         h1 { (work(&job)) " of " (data(&job.queue)) }
-        div data-live="job" {
+        section aria-label="The job" data-live="job" {
             (progress(&job))
             (facts(&job))
             div.actions {
@@ -113,12 +108,12 @@ pub(super) async fn show(
 
 /// A sentence of its results.
 fn progress(job: &BulkJob) -> Markup {
-    let (many, done) = job.done_words();
+    let (noun, done) = job.done_words();
     html! {
         p.done role="status" {
-            (many)
+            (plural(job.done, noun))
             @if job.done == 1 { " is " } @else { " are " } (done)
-            @if job.skipped > 0 { ", " (job.skipped) " skipped: " (job.deed.why_skipped()) }
+            @if job.skipped > 0 { ", " (grouped(job.skipped)) " skipped: " (job.deed.why_skipped()) }
             @match job.state {
                 JobState::Done => ", and none is left that was counted.",
                 JobState::Running => "; it goes on.",
@@ -131,7 +126,7 @@ fn progress(job: &BulkJob) -> Markup {
             progress max="1" value=(format!("{part:.3}")) aria-label="Part that is done" {}
         }
         @if job.without_flow > 0 {
-            p.note { (job.without_flow) " of them belong to a flow that is not known any more." }
+            p.note { (grouped(job.without_flow)) " of them belong to a flow that is not known any more." }
         }
         @if let Some(error) = &job.error { p.error { (data(error)) } }
     }
@@ -143,7 +138,7 @@ fn facts(job: &BulkJob) -> Markup {
         dl.facts {
             dt { "State" } dd { (state(job)) }
             dt { "Part" } dd { (job.percent().as_deref().unwrap_or(NONE)) }
-            dt { "Looked at" } dd { (job.examined) " of " (job.places.max(job.examined)) }
+            dt { "Looked at" } dd { (grouped(job.examined)) " of " (grouped(job.places.max(job.examined))) }
             @if let Some(rate) = job.per_second() { dt { "Speed" } dd { (format!("{rate:.0}/s")) } }
             @if let Some(left) = job.left() { dt { "Left" } dd { (age(ms(left))) } }
             @if let Some(from) = job.from.as_ref().filter(|from| **from != job.id) {
@@ -182,45 +177,34 @@ fn undo_button(visitor: &Visitor, job: &BulkJob, all: &[BulkJob], now: u64) -> M
 }
 
 /// Begins to bring back what a job has taken away, and leads to the page of the job that does it.
-pub(super) async fn undo(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(id): Path<String>,
-) -> Result<Response, PageProblem> {
+pub(super) async fn undo(call: PageCall, Path(id): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, visitor, .. } = call;
     let (queues, link) = (dashboard.api.queues(), dashboard.api.link().await?);
     let undone = operations::undo(&queues, link, &id, &operator(&visitor), "").await;
-    Ok(lead_to(&dashboard, undone))
+    lead_to(&dashboard, undone)
 }
 
 /// The tasks that a job keeps, as JSON lines.
-pub(super) async fn file(
-    State(dashboard): State<Dashboard>,
-    Path(id): Path<String>,
-) -> Result<Response, PageProblem> {
+pub(super) async fn file(call: PageCall, Path(id): Path<String>) -> PageAnswer {
+    let dashboard = call.dashboard;
     Ok(kept_file(&dashboard.api, &id).await?)
 }
 
 /// Pauses a job, lets it go on, or stops it, and leads back to its page.
-pub(super) async fn change(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(id): Path<String>,
-    to: JobState,
-) -> Result<Response, PageProblem> {
+pub(super) async fn change(call: PageCall, Path(id): Path<String>, to: JobState) -> PageAnswer {
+    let PageCall { dashboard, visitor, .. } = call;
     if to == JobState::Running {
         check_resume(dashboard.api.link().await?, &visitor.caller, &id).await?;
     }
     let changed = jobs::change(dashboard.api.link().await?, &id, to, &operator(&visitor)).await;
-    Ok(lead_to(&dashboard, changed))
+    lead_to(&dashboard, changed)
 }
 
 /// Leads to the page of a job that was changed or begun.
-fn lead_to(dashboard: &Dashboard, job: Result<BulkJob, OperationError>) -> Response {
-    match job {
-        Ok(job) => {
-            dashboard.api.parts().jobs.ring();
-            AuditNote::queue(&job.queue).on(Redirect::to(&job_path(&job.id)))
-        }
-        Err(error) => AuditNote::default().on(PageProblem::from(error).into_response()),
+fn lead_to(dashboard: &Dashboard, job: Result<BulkJob, OperationError>) -> PageAnswer {
+    if job.is_ok() {
+        dashboard.api.parts().jobs.ring();
     }
+    let note = job.as_ref().map_or_else(|_| AuditNote::default(), |job| AuditNote::queue(&job.queue));
+    changed(note, job.map(|job| job_path(&job.id)))
 }

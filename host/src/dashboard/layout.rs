@@ -6,10 +6,12 @@ use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 
 use super::session::{FORM_TOKEN, Visitor};
-use super::text::{data, data_or_none};
+use super::table::{cell, link, table, text_or_none};
+use super::text::data;
 use super::values::{Values, task_path};
 use crate::admin::base_path::at;
 use crate::operations::TaskSample;
+use crate::operations::changes::MAX_WHY;
 use crate::operations::state_words;
 
 /// A page that a visitor sees.
@@ -17,7 +19,29 @@ pub(super) fn page(visitor: &Visitor, title: &str, main: &Markup) -> Response {
     Html(frame(Some(visitor), title, main).into_string()).into_response()
 }
 
+/// The main pages: their address, and their name in the header.
+const PAGES: [(&str, &str); 5] = [
+    ("/", "Overview"),
+    ("/plugins", "Plugins"),
+    ("/hosts", "Hosts"),
+    ("/jobs", "Jobs"),
+    ("/changes", "Changes"),
+];
+
+/// The keys that the script knows.
+const KEYS: [(&str, &str); 4] = [
+    ("/", "Search queues, ids and aliases"),
+    ("←  →", "The values of a chart, step by step"),
+    ("Enter", "The tasks of that step"),
+    ("?", "This list"),
+];
+
 pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Markup {
+    let path = visitor.map(|visitor| visitor.path.as_str()).unwrap_or_default();
+    let is_current = |page: &str| match page {
+        "/" => path == "/" || path.starts_with("/queues/"),
+        page => path.starts_with(page),
+    };
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -38,15 +62,13 @@ pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Ma
             body {
                 a.skip href="#main" { "Skip to the content" }
                 header {
+                    span.name { "tqhost" }
                     nav aria-label="Main" {
-                        span.name { "tqhost" }
-                        a href=(at("/")) { "Overview" }
-                        a href=(at("/plugins")) { "Plugins" }
-                        a href=(at("/hosts")) { "Hosts" }
-                        a href=(at("/jobs")) { "Jobs" }
-                        a href=(at("/changes")) { "Changes" }
+                        @for (page, name) in PAGES {
+                            a href=(at(page)) aria-current=[is_current(page).then_some("page")] { (name) }
+                        }
                     }
-                    @if let Some(visitor) = visitor {
+                    @if let Some(visitor) = visitor.filter(|visitor| visitor.path != "/login") {
                         form.search method="get" action=(at("/search")) role="search"
                             aria-label="All queues" {
                             input type="search" name="q" required placeholder="Queue, id or alias ( / )"
@@ -56,6 +78,14 @@ pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Ma
                     }
                 }
                 main id="main" tabindex="-1" { (main) }
+                footer {
+                    "All times are UTC. "
+                    button.plain type="button" popovertarget="keys" { "Keys " kbd { "?" } }
+                }
+                dialog id="keys" popover aria-labelledby="keys-title" {
+                    h2 id="keys-title" { "Keys" }
+                    dl.facts { @for (key, what) in KEYS { dt { kbd { (key) } } dd { (what) } } }
+                }
             }
         }
     }
@@ -86,6 +116,27 @@ pub(super) fn form_token(visitor: &Visitor) -> Markup {
     html! { input type="hidden" name=(FORM_TOKEN) value=(visitor.form_token); }
 }
 
+/// A text field of a form, with a label and a note below it.
+pub(super) fn field(name: &str, label: &str, example: &str, note: &str) -> Markup {
+    let note_id = format!("{name}-note");
+    html! {
+        label for=(name) { (label) }
+        input id=(name) name=(name) placeholder=(example) aria-describedby=(note_id);
+        p.note id=(note_id) { (note) }
+    }
+}
+
+/// The field of a form for the reason of an operator. `id` is unique in the page.
+pub(super) fn why_field(id: &str, proposed: &str, is_needed: bool) -> Markup {
+    let note_id = format!("{id}-note");
+    html! {
+        label for=(id) { "Why" }
+        input id=(id) name="why" maxlength=(MAX_WHY) required[is_needed] value=(proposed)
+            aria-describedby=(note_id);
+        p.note id=(note_id) { "It is shown to everybody who looks at the change." }
+    }
+}
+
 /// A form with a button and nothing else. Nothing for visitors who may not change anything.
 pub(super) fn button(visitor: &Visitor, action: &str, label: &str) -> Markup {
     html! {
@@ -95,46 +146,16 @@ pub(super) fn button(visitor: &Visitor, action: &str, label: &str) -> Markup {
     }
 }
 
-/// A table that scrolls by itself where the screen is narrow. The name of a column with figures begins with
-/// `#`, which is not shown.
-pub(super) fn table(caption: &str, columns: &[&str], rows: &Markup) -> Markup {
-    html! {
-        div.scroll role="region" aria-label=(caption) tabindex="0" {
-            table {
-                caption.unseen { (caption) }
-                thead { tr { @for column in columns { (heading(column)) } } }
-                tbody { (rows) }
-            }
-        }
-    }
-}
-
-fn heading(column: &str) -> Markup {
-    match column.strip_prefix('#') {
-        Some(figures) => html! { th.number scope="col" { (figures) } },
-        None => html! { th scope="col" { (column) } },
-    }
-}
-
-/// The cells of what a queue shows of a task, one for each of its columns.
-pub(super) fn shown(columns: &[Option<String>]) -> Markup {
-    html! { @for text in columns { td { (data_or_none(text.as_deref())) } } }
-}
-
 /// Some of the tasks that a form would change.
 pub(super) fn samples(queue: &str, sample: &[TaskSample]) -> Markup {
-    let rows = html! {
-        @for task in sample {
-            tr {
-                th scope="row" { a href=(task_path(queue, &task.id)) { (data(&task.id)) } }
-                td { (data_or_none(task.alias.as_deref())) }
-                td { @for field in task.words() { (data(&field)) " " } }
-            }
-        }
+    let row = |task: &TaskSample| {
+        vec![
+            link("For example", &task_path(queue, &task.id), &task.id),
+            text_or_none("Alias", task.alias.as_deref()),
+            cell("Fields", html! { @for field in task.words() { (data(&field)) " " } }),
+        ]
     };
-    html! {
-        @if !sample.is_empty() { (table("Some of them", &["For example", "Alias", "Fields"], &rows)) }
-    }
+    html! { @if !sample.is_empty() { (table("Some of them", sample.iter().map(row))) } }
 }
 
 /// A state in words, with a colour that says no more than the words.

@@ -2,17 +2,15 @@
 //!
 //! Not here: which limits a queue can have (`operations::limits`).
 
-use axum::Extension;
-use axum::extract::{Path, State};
-use axum::response::{Redirect, Response};
+use axum::extract::Path;
 use maud::{Markup, html};
 
-use super::layout::{button, form_token};
+use super::layout::{button, field, form_token, why_field};
 use super::orders::operator;
-use super::problem::{PageProblem, invalid};
+use super::problem::{PageAnswer, done_at, invalid};
 use super::session::Visitor;
-use super::state::Dashboard;
-use super::values::{Values, queue_path};
+use super::state::PageCall;
+use super::values::queue_path;
 use crate::admin::audit::AuditNote;
 use crate::config::QueueRules;
 use crate::config::units::{parse_duration, show_rate};
@@ -23,22 +21,22 @@ use crate::queue::limits::QueueLimits;
 pub(super) fn form(visitor: &Visitor, rules: &QueueRules, limits: Option<&QueueLimits>) -> Markup {
     let path = format!("{}/limits", queue_path(&rules.name));
     let rate = rules.rate_limit.map_or_else(|| "any rate".to_owned(), show_rate);
+    let rate = format!("The configuration allows {rate}.");
     let tracks = rules.turns.tracks.as_ref().filter(|tracks| tracks.field.is_some());
     html! {
         section aria-labelledby="limits" {
-            h2 id="limits" { "Limits" }
             @if limits.is_some() { (button(visitor, &format!("{path}/clear"), "Clear the limits")) }
             details {
-                summary { @if limits.is_some() { "Set others" } @else { "Limit the queue" } }
+                summary {
+                    h2 id="limits" { @if limits.is_some() { "Set other limits" } @else { "Limit the queue" } }
+                }
                 form.stacked method="post" action=(path) {
                     (form_token(visitor))
                     p.note id="limits-note" {
                         "Limits only lower what the configuration allows, in all hosts within seconds. What \
                          runs goes on. Leave empty what is not to be limited."
                     }
-                    label for="rate" { "Rate, in all hosts together" }
-                    input id="rate" name="rate" placeholder="5/s" aria-describedby="rate-note";
-                    p.note id="rate-note" { "The configuration allows " (rate) "." }
+                    (field("rate", "Rate, in all hosts together", "5/s", &rate))
                     label for="concurrency" { "Attempts at once in each host" }
                     input id="concurrency" name="concurrency" type="number" min="1" max=(rules.concurrency)
                         aria-describedby="limits-note";
@@ -47,24 +45,17 @@ pub(super) fn form(visitor: &Visitor, rules: &QueueRules, limits: Option<&QueueL
                         input id="per_key" name="per_key" type="number" min="1" max=(tracks.limit)
                             aria-describedby="limits-note";
                     }
-                    label for="for" { "For" }
-                    input id="for" name="for" placeholder="1h" aria-describedby="for-note";
-                    p.note id="for-note" { "Empty: until they are cleared." }
-                    label for="limits-why" { "Why" }
-                    input id="limits-why" name="why" required maxlength="200";
-                    button { "Limit" }
+                    (field("for", "For", "1h", "Empty: until they are cleared."))
+                    (why_field("limits-why", "", true))
+                    button.primary { "Limit" }
                 }
             }
         }
     }
 }
 
-pub(super) async fn limit(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn limit(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let number = |name: &str| match values.get(name).map(|text| text.trim().parse().map_err(|_| text)) {
         Some(Err(text)) => Err(invalid(format!("{name}: {text:?} is no whole number"))),
         number => Ok(number.and_then(Result::ok)),
@@ -81,15 +72,11 @@ pub(super) async fn limit(
     let lasting = lasting.map_err(|why| invalid(format!("for: {why}")))?;
     let queue = dashboard.api.queue(&name).await?;
     operations::limit(&queue, limits, lasting).await?;
-    Ok(AuditNote::queue(&name).on(Redirect::to(&format!("{}?done=limited", queue_path(&name)))))
+    done_at(AuditNote::queue(&name), &queue_path(&name), "limited")
 }
 
-pub(super) async fn clear(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-) -> Result<Response, PageProblem> {
-    let queue = dashboard.api.queue(&name).await?;
-    operations::clear_limits(&queue, &operator(&visitor)).await?;
-    Ok(AuditNote::queue(&name).on(Redirect::to(&format!("{}?done=unlimited", queue_path(&name)))))
+pub(super) async fn clear(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let queue = call.dashboard.api.queue(&name).await?;
+    operations::clear_limits(&queue, &operator(&call.visitor)).await?;
+    done_at(AuditNote::queue(&name), &queue_path(&name), "unlimited")
 }

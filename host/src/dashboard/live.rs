@@ -1,13 +1,15 @@
 //! Sends a page again and again, as it changes: a stream of events (SSE) at the page's own address.
 //!
 //! In: a request for a page that asks for `text/event-stream`, and the function that answers such requests.
-//! Out: the event `page` with the whole page, as a text in JSON, whenever it is another one than before;
+//! Out: the event `page` with the page, as a text in JSON, whenever it is another one than before, and
+//! without the live sections that are as this stream has sent them last, as the charts of a week are large;
 //! `none` with the status of the answer when there is no page at present; `over` when the session has ended,
 //! or may not see the page, which ends the stream.
 //!
 //! Each look is a request like any other, with its checks and limits (`guard`). The script puts the parts
 //! that have changed in place. Not here: the streams of the API, which tell single events (`api::events`).
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -53,7 +55,8 @@ where
     headers.insert(ACCEPT, HeaderValue::from_static("text/html"));
     let (uri, extensions) = (request.uri().clone(), request.extensions().clone());
     let ends = Instant::now() + LONGEST;
-    let page = LivePage { look, uri, headers, extensions, ends, last: None, is_over: false };
+    let sent = HashMap::new();
+    let page = LivePage { look, uri, headers, extensions, ends, last: None, sent, is_over: false };
     dashboard.api.streamed(place, stream::unfold(page, async |mut page| Some((page.next().await?, page))))
 }
 
@@ -76,6 +79,8 @@ struct LivePage<L> {
     ends: Instant,
     /// The digest of what was sent last.
     last: Option<[u8; 32]>,
+    /// The digests of the live sections, by their names, as they were sent last.
+    sent: HashMap<String, [u8; 32]>,
     is_over: bool,
 }
 
@@ -105,9 +110,48 @@ impl<L: FnMut(Request) -> F, F: Future<Output = Response>> LivePage<L> {
             if self.last.replace(digest) == Some(digest) {
                 continue;
             }
+            let text = text.map(|text| news(&text, &mut self.sent));
             // JSON, as a stream has no carriage returns.
             let event = text.and_then(|text| Event::default().event("page").json_data(text).ok());
             return event.or_else(|| Event::default().event("none").json_data(status.as_u16()).ok());
         }
+    }
+}
+
+/// The page without the live sections that were sent before. Sections do not contain each other, and nothing
+/// that users wrote can look like their ends.
+fn news(page: &str, sent: &mut HashMap<String, [u8; 32]>) -> String {
+    let mut news = String::new();
+    for piece in page.split_inclusive("</section>") {
+        let (before, section) = piece.split_at(piece.rfind("<section ").unwrap_or(piece.len()));
+        let name = section.split_once('>').and_then(|(tag, _)| tag.split_once(" data-live=\""));
+        let name = name.and_then(|(_, name)| name.split('"').next());
+        let digest: [u8; 32] = Sha256::digest(section).into();
+        news += before;
+        if name.is_none_or(|name| sent.insert(name.to_owned(), digest) != Some(digest)) {
+            news += section;
+        }
+    }
+    news
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_section_is_sent_again_only_if_it_has_changed() {
+        let page = |count: u32| {
+            format!(
+                "<h1>x</h1><section id=\"a\" data-live=\"a\">{count}</section><p>y</p>\
+                 <section data-live=\"b\">large</section><section>still</section><footer>z</footer>"
+            )
+        };
+        let mut sent = HashMap::new();
+        assert_eq!(news(&page(1), &mut sent), page(1), "all of it at first");
+        let rest = "<h1>x</h1><p>y</p><section>still</section><footer>z</footer>";
+        assert_eq!(news(&page(1), &mut sent), rest);
+        let changed = rest.replace("<p>", "<section id=\"a\" data-live=\"a\">2</section><p>");
+        assert_eq!(news(&page(2), &mut sent), changed);
     }
 }

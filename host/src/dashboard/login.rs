@@ -2,23 +2,21 @@
 //!
 //! Not here: sessions (`session`), what needs one (`guard`).
 
-use axum::Extension;
-use axum::extract::State;
 use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 
 use super::layout::{done, form_token, page};
-use super::problem::PageProblem;
+use super::problem::PageAnswer;
 use super::session::{LIFE, Visitor, end};
-use super::state::Dashboard;
+use super::state::PageCall;
 use super::values::Values;
 use crate::admin::base_path::{self, at};
 use crate::admin::problem::ProblemCode;
 
-pub(super) async fn show(visitor: Extension<Visitor>, values: Values) -> Response {
-    form(&visitor, &values, None)
+pub(super) async fn show(call: PageCall) -> Response {
+    form(&call.visitor, &call.values, None)
 }
 
 fn form(visitor: &Visitor, values: &Values, error: Option<&str>) -> Response {
@@ -36,18 +34,14 @@ fn form(visitor: &Visitor, values: &Values, error: Option<&str>) -> Response {
                 input id="token" name="token" type="password" required autocomplete="current-password"
                     aria-describedby=[error.map(|_| "wrong")];
                 p.note { "One of the tokens of [admin] in the configuration of this host." }
-                button { "Log in" }
+                button.primary { "Log in" }
             }
         },
     )
 }
 
-pub(super) async fn login(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    headers: HeaderMap,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn login(call: PageCall, headers: HeaderMap) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let parts = dashboard.api.parts();
     let caller = parts.tokens.caller_with(values.get("token").unwrap_or_default().as_bytes());
     let key = dashboard.sessions.key(&parts.link).await;
@@ -67,11 +61,8 @@ pub(super) async fn login(
 }
 
 /// Ends the session on all hosts; while Redis is away, it does not.
-pub(super) async fn logout(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    headers: HeaderMap,
-) -> Result<Response, PageProblem> {
+pub(super) async fn logout(call: PageCall, headers: HeaderMap) -> PageAnswer {
+    let PageCall { dashboard, visitor, .. } = call;
     let link = &dashboard.api.parts().link;
     end(link, &visitor).await?;
     let cookie = format!("{}=; Max-Age=0", dashboard.sessions.key(link).await.cookie_name());

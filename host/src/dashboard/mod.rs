@@ -11,6 +11,7 @@
 //!     GET  /queues/{q}                      a queue: figures, tasks by state, hosts
 //!     GET  /queues/{q}/drain                how many tasks a drain is for
 //!     GET  /queues/{q}/tasks/{id}           a task
+//!     GET  /queues/{q}/chosen               rows that somebody has chosen
 //!     GET  /queues/{q}/dead                 dead letters, in groups and as a list
 //!     GET  /queues/{q}/dead/confirm         how many a requeue or purge is for
 //!     GET  /queues/{q}/dead/export          JSON lines
@@ -28,6 +29,7 @@
 mod act;
 mod changes;
 mod chart;
+mod chosen;
 mod confirm;
 mod dead;
 mod enqueue;
@@ -38,6 +40,7 @@ mod incidents;
 mod jobs;
 mod layout;
 mod limits;
+mod list;
 mod live;
 mod login;
 mod orders;
@@ -50,6 +53,7 @@ mod queue_history;
 mod search;
 mod session;
 mod state;
+mod table;
 mod task;
 mod text;
 mod timeline;
@@ -61,7 +65,7 @@ use axum::routing::{get, post};
 use axum::{Router, middleware};
 
 use crate::admin::problem::{ApiProblem, ProblemCode};
-use crate::operations::jobs::Deed::{Drain, Purge, Requeue};
+use crate::operations::jobs::Deed::{Cancel, Drain, Purge, Requeue};
 use crate::operations::jobs::JobState;
 use problem::PageProblem;
 pub(crate) use state::Dashboard;
@@ -82,27 +86,31 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}/resume", post(queue::resume))
         .route("/queues/{queue}/limits", post(limits::limit))
         .route("/queues/{queue}/limits/clear", post(limits::clear))
-        .route("/queues/{queue}/drain", get(|api, by, q, form| act::ask(api, by, q, form, Drain)))
-        .route("/queues/{queue}/drain", post(|api, by, q, form| act::start(api, by, q, form, Drain)))
+        .route("/queues/{queue}/drain", get(|call, q| act::ask(call, q, Drain)))
+        .route("/queues/{queue}/drain", post(|call, q| act::start(call, q, Drain)))
         .route("/queues/{queue}/tasks", post(enqueue::enqueue))
         .route("/queues/{queue}/tasks/{id}", get(task::show))
         .route("/queues/{queue}/tasks/{id}/cancel", post(task::cancel))
         .route("/queues/{queue}/tasks/{id}/retry", post(task::retry))
         .route("/queues/{queue}/tasks/{id}/requeue", post(task::requeue))
+        .route("/queues/{queue}/chosen", get(chosen::confirm))
+        .route("/queues/{queue}/chosen/cancel", post(|call, q| chosen::act(call, q, Cancel)))
+        .route("/queues/{queue}/chosen/requeue", post(|call, q| chosen::act(call, q, Requeue)))
+        .route("/queues/{queue}/chosen/purge", post(|call, q| chosen::act(call, q, Purge)))
         .route("/queues/{queue}/dead", get(dead::show))
         .route("/queues/{queue}/dead/confirm", get(act::confirm))
         .route("/queues/{queue}/dead/export", get(dead::export))
-        .route("/queues/{queue}/dead/requeue", post(|api, by, q, form| act::start(api, by, q, form, Requeue)))
-        .route("/queues/{queue}/dead/purge", post(|api, by, q, form| act::start(api, by, q, form, Purge)))
+        .route("/queues/{queue}/dead/requeue", post(|call, q| act::start(call, q, Requeue)))
+        .route("/queues/{queue}/dead/purge", post(|call, q| act::start(call, q, Purge)))
         .route("/changes", get(changes::show))
         .route("/search", get(search::show))
         .route("/jobs", get(jobs::list))
         .route("/jobs/{id}", get(jobs::show))
-        .route("/jobs/{id}/pause", post(|api, who, id| jobs::change(api, who, id, JobState::Paused)))
-        .route("/jobs/{id}/resume", post(|api, who, id| jobs::change(api, who, id, JobState::Running)))
+        .route("/jobs/{id}/pause", post(|call, id| jobs::change(call, id, JobState::Paused)))
+        .route("/jobs/{id}/resume", post(|call, id| jobs::change(call, id, JobState::Running)))
         .route("/jobs/{id}/file", get(jobs::file))
         .route("/jobs/{id}/undo", post(jobs::undo))
-        .route("/jobs/{id}/stop", post(|api, who, id| jobs::change(api, who, id, JobState::Stopped)))
+        .route("/jobs/{id}/stop", post(|call, id| jobs::change(call, id, JobState::Stopped)))
         .route("/login", get(login::show).post(login::login))
         .route("/logout", post(login::logout))
         .route("/dashboard.css", get(async || asset("text/css", include_str!("dashboard.css"))))

@@ -4,15 +4,14 @@
 //! A version is always the one that the page showed: nothing else is withdrawn, whatever has happened since.
 //! Not here: the page with the buttons (`plugin`), what hosts do about an order (`plugins` of the host).
 
-use axum::Extension;
-use axum::extract::{Path, State};
-use axum::response::{Redirect, Response};
+use axum::extract::Path;
+use axum::response::Response;
 use maud::{Markup, html};
 
 use super::confirm::{ConfirmForm, Confirmation};
-use super::problem::PageProblem;
+use super::problem::{PageAnswer, done_at};
 use super::session::Visitor;
-use super::state::Dashboard;
+use super::state::PageCall;
 use super::text::{data, plural};
 use super::values::{Values, plugin_path};
 use crate::admin::audit::AuditNote;
@@ -32,12 +31,8 @@ pub(super) fn operator(visitor: &Visitor) -> String {
     visitor.caller.name.to_string()
 }
 
-pub(super) async fn confirm_rollback(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn confirm_rollback(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let view = withdraw_preview(dashboard.api.link().await?, &name, Some(seen(&values)?), None)
         .await
         .map_err(ApiProblem::from)?;
@@ -68,12 +63,8 @@ pub(super) async fn confirm_rollback(
     Ok(confirm(&visitor, (&name, "Roll back"), &view, told, Some((true, why))))
 }
 
-pub(super) async fn confirm_lift(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn confirm_lift(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let seen = seen(&values)?;
     let view =
         lift_preview(dashboard.api.link().await?, &name, Some(seen)).await.map_err(ApiProblem::from)?;
@@ -127,42 +118,31 @@ fn confirm(
     asked.page(visitor)
 }
 
-pub(super) async fn roll_back(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn roll_back(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let (seen, why) = (seen(&values)?, values.get("why").unwrap_or_default());
     withdraw(dashboard.api.link().await?, &name, seen, why, &operator(&visitor))
         .await
         .map_err(ApiProblem::from)?;
-    Ok(ordered(name, "withdrawn"))
+    ordered(name, "withdrawn")
 }
 
-pub(super) async fn lift_quarantine(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn lift_quarantine(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let link = dashboard.api.link().await?;
     lift(link, &name, Some(seen(&values)?), &operator(&visitor)).await.map_err(ApiProblem::from)?;
-    Ok(ordered(name, "lifted"))
+    ordered(name, "lifted")
 }
 
-pub(super) async fn reload(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-) -> Result<Response, PageProblem> {
+pub(super) async fn reload(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, visitor, .. } = call;
     let by = operator(&visitor);
     operations::reload(dashboard.api.link().await?, &name, &by).await.map_err(ApiProblem::from)?;
-    Ok(ordered(name, "reloading"))
+    ordered(name, "reloading")
 }
 
 /// Leads back to the page of the plugin, which says what was done.
-fn ordered(name: String, done: &str) -> Response {
-    let page = format!("{}?done={done}", plugin_path(&name));
-    AuditNote { plugin: Some(name), ..AuditNote::default() }.on(Redirect::to(&page))
+fn ordered(name: String, done: &str) -> PageAnswer {
+    let page = plugin_path(&name);
+    done_at(AuditNote { plugin: Some(name), ..AuditNote::default() }, &page, done)
 }

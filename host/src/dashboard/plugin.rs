@@ -4,18 +4,17 @@
 
 use std::collections::BTreeMap;
 
-use axum::Extension;
-use axum::extract::{Path, State};
-use axum::response::Response;
+use axum::extract::Path;
 use maud::{Markup, html};
 
-use super::layout::{button, done, page, state, table};
-use super::problem::PageProblem;
+use super::layout::{button, done, page, state};
+use super::problem::PageAnswer;
 use super::queue_history::about_ms;
 use super::session::Visitor;
-use super::state::Dashboard;
-use super::text::{NONE, age, data, data_or_none, moment, plural, size};
-use super::values::{Values, link, plugin_path, queue_path};
+use super::state::PageCall;
+use super::table::{PageCell, cell, count, figure, table, text_or_none, time};
+use super::text::{NONE, age, data, data_or_none, grouped, plural, size};
+use super::values::{link, plugin_path, queue_path};
 use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::builds::{BuildNote, Builds, short};
@@ -36,6 +35,7 @@ const CHANGES: usize = 20;
 const NAMED: usize = 3;
 
 /// A version of the plugin, as far as hosts know it.
+#[derive(Default)]
 struct KnownVersion<'p> {
     /// The whole digest; the first digits of it, where only attempts are known.
     digest: &'p str,
@@ -50,12 +50,8 @@ struct KnownVersion<'p> {
     outcomes: Option<&'p VersionView>,
 }
 
-pub(super) async fn show(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path(name): Path<String>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn show(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let redis = dashboard.api.link().await?;
     let hosts = hosts::list(redis).await?;
     let grants = dashboard.api.parts().plugins.grants(&name);
@@ -81,6 +77,11 @@ pub(super) async fn show(
         section aria-labelledby="hosts" data-live="hosts" {
             h2 id="hosts" { "On the hosts" }
             (hosts_table(&rows))
+            @if visitor.may_administer() {
+                div.actions {
+                    (button(&visitor, &format!("{}/reload", plugin_path(&name)), "Reload its file"))
+                }
+            }
         }
         section aria-labelledby="versions" data-live="versions" {
             h2 id="versions" { "Versions" }
@@ -95,9 +96,6 @@ pub(super) async fn show(
             h2 id="changes" { "What happened" }
             (changes_table(&rows, &builds))
             p { a href=(link(&at("/changes"), &[("plugin", &name)])) { "Changes of operators" } }
-        }
-        @if visitor.may_administer() {
-            (button(&visitor, &format!("{}/reload", plugin_path(&name)), "Look at its file now"))
         }
     };
     Ok(page(&visitor, &format!("Plugin {name}"), &main))
@@ -115,27 +113,23 @@ fn hosts_table(rows: &[PluginView]) -> Markup {
             (plugin.state == "active", &plugin.state, &plugin.version, plugin.on_probation, &plugin.error);
         groups.entry(key).or_default().push(row);
     }
-    let lines = html! {
-        @for ((_, word, version, on_probation, error), hosts) in groups.iter().take(GROUPS) {
-            tr {
-                th scope="row" {
-                    @for host in hosts.iter().take(NAMED) { (data(&host.host)) " " }
-                    @if hosts.len() > NAMED { "and " (plural((hosts.len() - NAMED) as u64, "other")) }
-                }
-                td { (state(word)) @if *on_probation { " on probation" } }
-                td {
-                    @match (version, hosts.first()) {
-                        (Some(version), Some(host)) => (data(&host.build.words(version))),
-                        _ => (NONE),
-                    }
-                }
-                td.number { (size(hosts.iter().map(|host| host.plugin.peak_memory).max().unwrap_or(0))) }
-                td { (data_or_none(error.as_deref())) }
-            }
-        }
-    };
+    let rows = groups.iter().take(GROUPS).map(|((_, word, version, on_probation, error), hosts)| {
+        let names = html! {
+            @for host in hosts.iter().take(NAMED) { (data(&host.host)) " " }
+            @if hosts.len() > NAMED { "and " (plural((hosts.len() - NAMED) as u64, "other")) }
+        };
+        let runs = version.as_ref().zip(hosts.first()).map(|(version, host)| host.build.words(version));
+        let memory = hosts.iter().map(|host| host.plugin.peak_memory).max().unwrap_or(0);
+        vec![
+            cell("Hosts", names),
+            cell("State", html! { (state(word)) @if *on_probation { " on probation" } }),
+            text_or_none("Runs", runs.as_deref()),
+            figure("Peak memory", size(memory)),
+            text_or_none("Why", error.as_deref()),
+        ]
+    });
     html! {
-        (table("Hosts", &["Hosts", "State", "Runs", "#Peak memory", "Why"], &lines))
+        (table("Hosts", rows))
         @if groups.len() > GROUPS { p.note { "Hosts differ in " (groups.len()) " ways." } }
     }
 }
@@ -147,10 +141,9 @@ fn known<'p>(
     outcomes: &[&'p VersionView],
 ) -> Vec<KnownVersion<'p>> {
     let mut known: BTreeMap<&str, KnownVersion> = BTreeMap::new();
+    let empty = |digest| KnownVersion { digest, ..KnownVersion::default() };
     let mut add = |digest: &'p str, change: &mut dyn FnMut(&mut KnownVersion<'p>)| {
-        let empty =
-            || KnownVersion { digest, hosts: 0, since: None, last: None, order: None, outcomes: None };
-        change(known.entry(digest).or_insert_with(empty));
+        change(known.entry(digest).or_insert_with(|| empty(digest)));
     };
     for row in rows {
         let plugin = &row.plugin;
@@ -174,15 +167,7 @@ fn known<'p>(
     for version in outcomes {
         let digits = version.version.rsplit_once('@').map_or("", |(_, digits)| digits);
         let whole = known.keys().find(|digest| !digits.is_empty() && digest.starts_with(digits)).copied();
-        let empty = || KnownVersion {
-            digest: digits,
-            hosts: 0,
-            since: None,
-            last: None,
-            order: None,
-            outcomes: None,
-        };
-        known.entry(whole.unwrap_or(digits)).or_insert_with(empty).outcomes = Some(version);
+        known.entry(whole.unwrap_or(digits)).or_insert_with(|| empty(digits)).outcomes = Some(version);
     }
     let mut versions: Vec<KnownVersion> = known.into_values().collect();
     let at = |version: &KnownVersion| version.since.max(version.last.map(|last| last.at));
@@ -195,24 +180,22 @@ fn versions_table(visitor: &Visitor, path: &str, versions: &[KnownVersion<'_>], 
         return html! { p.quiet { "No host knows a version of it: deploy its file." } };
     }
     let now = now_ms();
-    let lines = html! {
-        @for version in versions.iter().take(VERSIONS) {
-            @let unknown = BuildNote::default();
-            @let build = builds.of(version.digest).unwrap_or(&unknown);
-            tr {
-                th scope="row" { span title=(version.digest) { (data(&build.words(version.digest))) } }
-                td { (stand(version)) }
-                td { (moment(version.since.or(version.last.map(|last| last.at)), now)) }
-                (outcome_cells(version.outcomes))
-                td { (origin(build, now)) }
-                td { (action(visitor, path, version)) }
-            }
-        }
+    let row = |version: &KnownVersion| {
+        let unknown = BuildNote::default();
+        let build = builds.of(version.digest).unwrap_or(&unknown);
+        let name = html! { span title=(version.digest) { (data(&build.words(version.digest))) } };
+        let mut row = vec![
+            cell("Version", name),
+            cell("State", stand(version)),
+            time("Since", version.since.or(version.last.map(|last| last.at)), now),
+        ];
+        row.extend(outcome_cells(version.outcomes));
+        row.push(cell("Built", origin(build, now)));
+        row.push(cell("Action", action(visitor, path, version)));
+        row
     };
-    let columns =
-        ["Version", "State", "Since", "#Attempts", "#Failed", "#Others", "#Time each", "Built", "Action"];
     html! {
-        (table("Versions", &columns, &lines))
+        (table("Versions", versions.iter().take(VERSIONS).map(row)))
         @if versions.len() > VERSIONS {
             p.note { "Hosts know " (versions.len() - VERSIONS) " older ones." }
         }
@@ -239,17 +222,20 @@ fn stand(version: &KnownVersion<'_>) -> Markup {
     }
 }
 
-fn outcome_cells(outcomes: Option<&VersionView>) -> Markup {
-    let Some(version) = outcomes else {
-        return html! { @for _ in 0..4 { td.number { (NONE) } } };
+fn outcome_cells(outcomes: Option<&VersionView>) -> [PageCell<'static>; 4] {
+    let shown = |column, count: fn(&VersionView) -> u64| {
+        figure(column, outcomes.map_or_else(|| NONE.to_owned(), |version| grouped(count(version))))
     };
-    let others = version.deferred + version.unavailable;
-    html! {
-        td.number { (version.attempts) }
-        td.number { (version.attempts.saturating_sub(version.completed + others)) }
-        td.number { (others) }
-        td.number { (about_ms(version.mean_ms)) }
-    }
+    let others = |version: &VersionView| version.deferred + version.unavailable;
+    let mean = outcomes.map_or_else(|| NONE.to_owned(), |version| about_ms(version.mean_ms));
+    [
+        shown("Attempts", |version| version.attempts),
+        shown("Failed", |version| {
+            version.attempts.saturating_sub(version.completed + version.deferred + version.unavailable)
+        }),
+        shown("Others", others),
+        figure("Time each", mean),
+    ]
 }
 
 /// Where a version comes from.
@@ -273,7 +259,7 @@ fn action(visitor: &Visitor, path: &str, version: &KnownVersion<'_>) -> Markup {
     html! {
         form.inline method="get" action={ (path) "/" (deed) } {
             input type="hidden" name="version" value=(version.digest);
-            button class=[(deed == "rollback").then_some("danger")] { (label) }
+            button { (label) }
         }
     }
 }
@@ -317,19 +303,17 @@ fn changes_table(rows: &[PluginView], builds: &Builds) -> Markup {
     let mut changes: Vec<_> = changes.into_iter().collect();
     changes.sort_by_key(|(_, (newest, _))| std::cmp::Reverse(*newest));
     if changes.is_empty() {
-        return html! { p.quiet { "Nothing yet." } };
+        return html! { p.quiet { "Nothing yet: loads, rollbacks and refusals of its files stand here." } };
     }
     let now = now_ms();
-    let lines = html! {
-        @for ((what, version, reason), (newest, times)) in changes.iter().take(CHANGES) {
-            tr {
-                td { (moment(Some(*newest), now)) }
-                td { (state(what)) }
-                td { @match version { Some(version) => (data(&builds.words(version))), None => (NONE) } }
-                td.number { (times) }
-                td { (data_or_none(reason.as_deref())) }
-            }
-        }
-    };
-    table("Changes", &["Last", "What", "Version", "#Times", "Why"], &lines)
+    let rows = changes.iter().take(CHANGES).map(|((what, version, reason), (newest, times))| {
+        vec![
+            time("Last", Some(*newest), now),
+            cell("What", state(what)),
+            text_or_none("Version", version.as_ref().map(|version| builds.words(version)).as_deref()),
+            count("Times", *times),
+            text_or_none("Why", reason.as_deref()),
+        ]
+    });
+    table("Changes", rows)
 }

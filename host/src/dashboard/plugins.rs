@@ -4,17 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use axum::Extension;
-use axum::extract::State;
-use axum::response::Response;
-use maud::{Markup, html};
+use maud::html;
 
-use super::layout::{page, state, table};
-use super::problem::PageProblem;
-use super::session::Visitor;
-use super::state::Dashboard;
-use super::text::{data, moment, plural};
+use super::layout::{page, state};
+use super::problem::PageAnswer;
+use super::state::PageCall;
+use super::table::{PageCell, cell, count, link, sorted, time};
+use super::text::{data, plural};
 use super::values::plugin_path;
+use crate::admin::base_path::at;
 use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::operations::history::LATELY;
@@ -23,9 +21,6 @@ use crate::queue::hosts::{self, HostInfo};
 
 /// Versions of a plugin that are named in its row.
 const VERSIONS: usize = 3;
-
-const COLUMNS: [&str; 7] =
-    ["Plugin", "State", "Version", "#Hosts", "#Attempts lately", "#Failed lately", "Newest since"];
 
 /// A plugin on all hosts.
 #[derive(Default)]
@@ -39,24 +34,24 @@ struct PluginSum<'h> {
     failures: u64,
 }
 
-pub(super) async fn show(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-) -> Result<Response, PageProblem> {
+pub(super) async fn show(PageCall { dashboard, visitor, values }: PageCall) -> PageAnswer {
     let hosts = hosts::list(dashboard.api.link().await?).await?;
     let (plugins, builds) = (sums(&hosts), known_builds(&hosts));
-    let rows = html! { @for (name, plugin) in &plugins { (row(name, plugin, &builds)) } };
+    let row = |(name, plugin): (&&str, &PluginSum)| row(name, plugin, &builds);
     let main = html! {
         h1 { "Plugins" }
-        section aria-labelledby="plugins" data-live="plugins" {
-            h2 id="plugins" { "Plugins of all hosts" }
+        section aria-label="Plugins of all hosts" data-live="plugins" {
             @if plugins.is_empty() {
-                p.quiet { "No host has announced its plugins in the last 15 seconds." }
+                p.quiet {
+                    "No host has announced its plugins in the last 15 seconds. A plugin is a file in the "
+                    "folder " code { "plugins_dir" } " of a host: " code { "tqhost deploy FILE" }
+                    " puts one there."
+                }
             } @else {
-                (table("Plugins", &COLUMNS, &rows))
+                (sorted("Plugins", plugins.iter().map(row), &values, &at("/plugins")))
                 p.note {
-                    "Lately is the last " (LATELY) " minutes in which a version ran. Attempts that were "
-                    "deferred, or found a service down, are left out."
+                    "Of all hosts together. Lately is the last " (LATELY) " minutes in which a version ran. \
+                     Attempts that were deferred, or found a service down, are left out."
                 }
             }
         }
@@ -82,28 +77,26 @@ fn sums(hosts: &[HostInfo]) -> BTreeMap<&str, PluginSum<'_>> {
     sums
 }
 
-fn row(name: &str, plugin: &PluginSum<'_>, builds: &Builds) -> Markup {
+fn row(name: &str, plugin: &PluginSum<'_>, builds: &Builds) -> Vec<PageCell<'static>> {
     let PluginSum { states, versions, loaded_at, attempts, failures } = plugin;
-    html! {
-        tr {
-            th scope="row" { a href=(plugin_path(name)) { (data(name)) } }
-            td {
-                @for (word, hosts) in states {
-                    (state(word)) @if states.len() > 1 { " on " (plural(*hosts, "host")) } " "
-                }
-            }
-            td {
-                @for (at, version) in versions.iter().take(VERSIONS).enumerate() {
-                    @if at > 0 { ", " }
-                    (data(&builds.words(version)))
-                }
-                @if versions.is_empty() { "none" }
-                @if versions.len() > VERSIONS { ", " (versions.len() - VERSIONS) " more" }
-            }
-            td.number { (states.values().sum::<u64>()) }
-            td.number { (attempts) }
-            td.number { (failures) }
-            td { (moment(*loaded_at, now_ms())) }
+    let known: Vec<String> = versions.iter().take(VERSIONS).map(|version| builds.words(version)).collect();
+    let stand = html! {
+        @for (word, hosts) in states {
+            (state(word)) @if states.len() > 1 { " on " (plural(*hosts, "host")) } " "
         }
-    }
+    };
+    let shown = html! {
+        @for (at, version) in known.iter().enumerate() { @if at > 0 { ", " } (data(version)) }
+        @if known.is_empty() { "none" }
+        @if versions.len() > VERSIONS { ", " (versions.len() - VERSIONS) " more" }
+    };
+    vec![
+        link("Plugin", &plugin_path(name), name),
+        cell("State", stand).by(states.keys().next().copied()),
+        cell("Version", shown).by(known.first().map(String::as_str)),
+        count("Hosts", states.values().sum()),
+        count("Attempts lately", *attempts),
+        count("Failed lately", *failures),
+        time("Newest since", *loaded_at, now_ms()),
+    ]
 }

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use strum::VariantNames as _;
 
 use super::chart::{Bar, Chart, ChartLine, StepWords, TimeAxis, bar_chart, count_end, line_chart, time_end};
-use super::layout::table;
+use super::table::{PageCell, cell, count, figure, table, text};
 use super::text::{NONE, age, data, grouped, plural, timestamp};
 use super::values::{dead_path, link};
 use crate::config::QueueRules;
@@ -15,34 +15,6 @@ use crate::operations::history::{HistoryView, Percentiles, SpanView, StepView, V
 use crate::operations::marks::HistoryMark;
 use crate::queue::minutes::HistoryRange;
 use crate::queue::tally::Depth;
-
-/// The columns of outcomes by version.
-pub(super) const COLUMNS: [&str; 11] = [
-    "Version",
-    "#Attempts",
-    "#Completed",
-    "#Retried",
-    "#Rejected",
-    "#Deferred",
-    "#Unavailable",
-    "#Trapped",
-    "#Timed out",
-    "#Other failures",
-    "#Time each",
-];
-
-/// The columns of the table of steps.
-const STEP_COLUMNS: [&str; 9] = [
-    "From (UTC)",
-    "#Completed",
-    "#Failed",
-    "#Waiting",
-    "#Running",
-    "#Delayed",
-    "#Dead",
-    "#Waited, p95",
-    "#Ran, p95",
-];
 
 /// The history that a page shows.
 pub(super) struct ShownHistory<'h> {
@@ -93,13 +65,11 @@ fn content(shown: &ShownHistory, history: &HistoryView) -> Markup {
             (drawn.mark_list())
             details {
                 summary { "These charts as a table" }
-                (table("Steps of the charts", &STEP_COLUMNS, &drawn.rows()))
+                (table("Steps of the charts", drawn.rows()))
             }
         }
         @if !history.versions.is_empty() {
-            (table("Outcomes by version", &COLUMNS, &html! {
-                @for version in &history.versions { tr { (version_cells(version)) } }
-            }))
+            (table("Outcomes by version", history.versions.iter().map(version_cells)))
         }
         p.note { (note(shown.range)) }
     }
@@ -249,29 +219,31 @@ impl<'h> Drawn<'h> {
     }
 
     /// A row for each step of which something is known, the newest first.
-    fn rows(&self) -> Markup {
+    fn rows(&self) -> Vec<Vec<PageCell<'static>>> {
         let is_known = |step: &&StepView| {
             let has_tasks = step.depth.is_some_and(|depth| !depth.is_zero());
             has_tasks || !step.counted.outcomes.is_empty()
         };
-        html! {
-            @for step in self.history.minutes.iter().rev().filter(is_known) {
-                @let label = self.axis.label(step.from_ms);
-                tr {
-                    th scope="row" {
-                        @match self.tasks(step) {
-                            Some(tasks) => a href=(tasks) { (label) },
-                            None => (label),
-                        }
-                    }
-                    td.number { (grouped(step.counted.completed)) }
-                    td.number { (grouped(step.counted.failed)) }
-                    @for count in depth_counts(step.depth) { td.number { (count) } }
-                    td.number { (p95(&step.counted.waiting)) }
-                    td.number { (p95(&step.counted.running)) }
-                }
-            }
-        }
+        let row = |step: &StepView| {
+            let label = self.axis.label(step.from_ms);
+            let label = match self.tasks(step) {
+                Some(tasks) => html! { a href=(tasks) { (label) } },
+                None => html! { (label) },
+            };
+            let [waiting, running, delayed, dead] = depth_counts(step.depth);
+            vec![
+                cell("From (UTC)", label),
+                count("Completed", step.counted.completed),
+                count("Failed", step.counted.failed),
+                figure("Waiting", waiting),
+                figure("Running", running),
+                figure("Delayed", delayed),
+                figure("Dead", dead),
+                figure("Waited p95", p95(&step.counted.waiting)),
+                figure("Ran p95", p95(&step.counted.running)),
+            ]
+        };
+        self.history.minutes.iter().rev().filter(is_known).map(row).collect()
     }
 }
 
@@ -327,21 +299,20 @@ pub(super) fn about_ms(ms: f64) -> String {
     if ms < 10.0 { format!("{ms:.1}ms") } else { age(ms.round() as u64) }
 }
 
-/// The cells of a version, in the order of [`COLUMNS`].
-pub(super) fn version_cells(version: &VersionView) -> Markup {
-    html! {
-        th scope="row" { (data(&version.words())) }
-        td.number { (grouped(version.attempts)) }
-        td.number { (grouped(version.completed)) }
-        td.number { (grouped(version.retried)) }
-        td.number { (grouped(version.rejected)) }
-        td.number { (grouped(version.deferred)) }
-        td.number { (grouped(version.unavailable)) }
-        td.number { (grouped(version.trapped)) }
-        td.number { (grouped(version.timed_out)) }
-        td.number { (grouped(version.out_of_memory + version.failed)) }
-        td.number { (about_ms(version.mean_ms)) }
-    }
+fn version_cells(version: &VersionView) -> Vec<PageCell<'static>> {
+    vec![
+        text("Version", &version.words()),
+        count("Attempts", version.attempts),
+        count("Completed", version.completed),
+        count("Retried", version.retried),
+        count("Rejected", version.rejected),
+        count("Deferred", version.deferred),
+        count("Unavailable", version.unavailable),
+        count("Trapped", version.trapped),
+        count("Timed out", version.timed_out),
+        count("Other failures", version.out_of_memory + version.failed),
+        figure("Time each", about_ms(version.mean_ms)),
+    ]
 }
 
 /// The title of the small chart of a queue.

@@ -3,28 +3,21 @@
 //! In: the text of the box at the top of each page. Out: the page of the only thing that it means, or a list.
 //! Not here: texts in fields and errors, which the page of a queue filters by.
 
-use axum::Extension;
-use axum::extract::State;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Redirect};
 use maud::html;
 
 use super::layout::page;
-use super::problem::PageProblem;
-use super::session::Visitor;
-use super::state::Dashboard;
+use super::problem::PageAnswer;
+use super::state::PageCall;
 use super::text::data;
-use super::values::{Values, queue_path, task_path};
+use super::values::{queue_path, task_path};
 use crate::operations::find_everywhere;
 use crate::queue::codec::MAX_ID_BYTES;
 
 /// The most results on the page.
 const MOST: usize = 100;
 
-pub(super) async fn show(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn show(PageCall { dashboard, visitor, values }: PageCall) -> PageAnswer {
     let text = values.get("q").unwrap_or_default().trim();
     let queues = dashboard.api.queues();
     let named: Vec<&str> =
@@ -42,7 +35,7 @@ pub(super) async fn show(
     let main = html! {
         h1 { "Search" }
         @if named.is_empty() && tasks.is_empty() {
-            p {
+            p.quiet {
                 "No queue has " (data(text)) " in its name, and no task has this id or alias. A task that "
                 "has ended is known until the end of its queue's retention; its dead letter is found by the "
                 "text filter of the queue's dead letters."

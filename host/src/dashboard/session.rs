@@ -49,6 +49,8 @@ pub(super) struct Visitor {
     pub session: Option<SessionId>,
     /// How many incidents are open, as this host saw last: for the titles of pages.
     pub open: usize,
+    /// The path of the page, for the header.
+    pub path: String,
 }
 
 /// A session that a cookie stands for.
@@ -114,7 +116,7 @@ impl SessionKey {
     /// A visitor without a session.
     pub(super) fn visitor_without(&self, caller: Caller) -> Visitor {
         let form_token = hex(&hmac(&self.0, format!("form\0{}", caller.name).as_bytes())).into();
-        Visitor { caller, form_token, session: None, open: 0 }
+        Visitor { caller, form_token, session: None, open: 0, path: String::new() }
     }
 
     /// The value of the cookie of a new session.
@@ -137,7 +139,7 @@ impl SessionKey {
         }
         let form_token = hex(&hmac(&key, format!("form\0{id}").as_bytes())).into();
         let session = Some(SessionId { id: id.to_owned(), ends_ms });
-        Some(Visitor { caller: of.caller.clone(), form_token, session, open: 0 })
+        Some(Visitor { caller: of.caller.clone(), form_token, session, open: 0, path: String::new() })
     }
 
     /// The visitor whose cookie is in these headers, unless a logout has ended the session.

@@ -1,8 +1,14 @@
-//! The parts that the pages share.
+//! The parts that the pages share, and what each page is asked with.
 
 use std::sync::Arc;
 
-use super::session::Sessions;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+
+use super::problem::PageProblem;
+use super::session::{Sessions, Visitor};
+use super::values::Values;
+use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::api::Api;
 use crate::operations::LastOverview;
 
@@ -18,5 +24,24 @@ pub(crate) struct Dashboard {
 impl Dashboard {
     pub(crate) fn new(api: Api, last: LastOverview) -> Dashboard {
         Dashboard { api, sessions: Arc::new(Sessions::new()), last }
+    }
+}
+
+/// A request for a page, or for a change.
+pub(super) struct PageCall {
+    pub dashboard: Dashboard,
+    pub visitor: Visitor,
+    pub values: Values,
+}
+
+impl FromRequestParts<Dashboard> for PageCall {
+    type Rejection = PageProblem;
+
+    async fn from_request_parts(parts: &mut Parts, dashboard: &Dashboard) -> Result<PageCall, PageProblem> {
+        let Ok(values) = Values::from_request_parts(parts, dashboard).await;
+        let visitor = parts.extensions.get::<Visitor>().cloned();
+        // The guard lets nobody through without one.
+        let missing = || ApiProblem::new(ProblemCode::Internal, "the visitor of the page is not known");
+        Ok(PageCall { dashboard: dashboard.clone(), visitor: visitor.ok_or_else(missing)?, values })
     }
 }

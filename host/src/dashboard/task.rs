@@ -6,18 +6,15 @@
 
 use std::borrow::Cow;
 
-use axum::Extension;
-use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::extract::Path;
 use maud::{Markup, html};
 
 use super::layout::{button, done, page, state};
-use super::problem::PageProblem;
-use super::session::Visitor;
-use super::state::Dashboard;
+use super::problem::{PageAnswer, changed, done_at};
+use super::state::PageCall;
 use super::text::{self, block, data, data_or_none, moment, size, version};
 use super::timeline;
-use super::values::{Values, queue_path, task_path};
+use super::values::{queue_path, task_path};
 use super::{enqueue, flow};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::{ApiProblem, ProblemCode};
@@ -45,12 +42,8 @@ struct LocatedTask {
     waits: Vec<String>,
 }
 
-pub(super) async fn show(
-    State(dashboard): State<Dashboard>,
-    visitor: Extension<Visitor>,
-    Path((name, id)): Path<(String, String)>,
-    values: Values,
-) -> Result<Response, PageProblem> {
+pub(super) async fn show(call: PageCall, Path((name, id)): Path<(String, String)>) -> PageAnswer {
+    let PageCall { dashboard, visitor, values } = call;
     let queue = dashboard.api.queue(&name).await?;
     let mask = dashboard.api.mask();
     let mut task = operations::task_view(&dashboard.api.queues(), &queue, &id).await?;
@@ -242,47 +235,31 @@ async fn living(
     }))
 }
 
-pub(super) async fn cancel(
-    State(dashboard): State<Dashboard>,
-    Path((name, id)): Path<(String, String)>,
-) -> Result<Response, PageProblem> {
-    let note = AuditNote::task(&name, &id);
-    let queue = dashboard.api.queue(&name).await?;
-    match operations::cancel(&dashboard.api.queues(), &queue, &id, false).await {
-        Ok(cancelled) => {
-            let page = format!("{}?done=cancelled", task_path(&name, &cancelled.id));
-            Ok(note.on(Redirect::to(&page)))
-        }
-        Err(error) => Ok(note.on(PageProblem::from(error).into_response())),
-    }
+pub(super) async fn cancel(call: PageCall, Path((name, id)): Path<(String, String)>) -> PageAnswer {
+    let queue = call.dashboard.api.queue(&name).await?;
+    let done = operations::cancel(&call.dashboard.api.queues(), &queue, &id, false).await;
+    let place = done.map(|done| format!("{}?done=cancelled", task_path(&name, &done.id)));
+    changed(AuditNote::task(&name, &id), place)
 }
 
-pub(super) async fn retry(
-    State(dashboard): State<Dashboard>,
-    Path((name, id)): Path<(String, String)>,
-) -> Result<Response, PageProblem> {
-    let note = AuditNote::task(&name, &id);
-    let queue = dashboard.api.queue(&name).await?;
-    match operations::retry(&queue, &id).await {
-        Ok(retried) => Ok(note.on(Redirect::to(&format!("{}?done=retried", task_path(&name, &retried.id))))),
-        Err(error) => Ok(note.on(PageProblem::from(error).into_response())),
-    }
+pub(super) async fn retry(call: PageCall, Path((name, id)): Path<(String, String)>) -> PageAnswer {
+    let queue = call.dashboard.api.queue(&name).await?;
+    let done = operations::retry(&queue, &id).await;
+    let place = done.map(|done| format!("{}?done=retried", task_path(&name, &done.id)));
+    changed(AuditNote::task(&name, &id), place)
 }
 
-pub(super) async fn requeue(
-    State(dashboard): State<Dashboard>,
-    Path((name, id)): Path<(String, String)>,
-) -> Result<Response, PageProblem> {
+pub(super) async fn requeue(call: PageCall, Path((name, id)): Path<(String, String)>) -> PageAnswer {
     let note = AuditNote::task(&name, &id);
-    let queue = dashboard.api.queue(&name).await?;
+    let queue = call.dashboard.api.queue(&name).await?;
     let done = match queue.redrive_named(std::slice::from_ref(&id), Redrive::Requeue(None)).await {
         Ok(done) => done,
-        Err(error) => return Ok(note.on(PageProblem::from(OperationError::from(error)).into_response())),
+        Err(error) => return changed(note, Err(OperationError::from(error))),
     };
     let note = note.with_counts(done.succeeded, done.skipped);
     if done.succeeded == 0 {
         let detail = format!("task {id:?} is not among the dead letters (any more), or can never run");
-        return Ok(note.on(PageProblem(ApiProblem::new(ProblemCode::UnknownTask, detail)).into_response()));
+        return changed(note, Err(ApiProblem::new(ProblemCode::UnknownTask, detail)));
     }
-    Ok(note.on(Redirect::to(&format!("{}?done=requeued", task_path(&name, &id)))))
+    done_at(note, &task_path(&name, &id), "requeued")
 }

@@ -12,7 +12,6 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use crate::builds::{Builds, words_of};
-pub(super) use crate::config::units::plural;
 use crate::config::units::show_duration;
 
 /// The most characters of a text in a line, and in a block.
@@ -92,24 +91,22 @@ pub(super) fn age_or_none(ms: Option<u64>) -> String {
 
 /// A moment, with how long ago it was.
 pub(super) fn moment(ms: Option<u64>, now_ms: u64) -> Markup {
-    let time =
-        ms.filter(|ms| *ms > 0).and_then(|ms| Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok());
-    let (Some(ms), Some(time)) = (ms, time) else { return html! { (NONE) } };
-    let shown = time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
+    let Some(ms) = ms.filter(|ms| *ms > 0) else { return html! { (NONE) } };
     let distance = age(now_ms.abs_diff(ms));
     html! {
-        time datetime=(time.to_string()) { (shown) }
-        " " span.note { @if ms > now_ms { "(in " (distance) ")" } @else { "(" (distance) " ago)" } }
+        (clock(ms, now_ms)) " "
+        span.note { @if ms > now_ms { "(in " (distance) ")" } @else { "(" (distance) " ago)" } }
     }
 }
 
-/// A moment as a time of day, with its date if it is older than most of a day.
+/// A moment as a time of day (UTC), with its date if it is far from now. Its tooltip has both.
 pub(super) fn clock(ms: u64, now_ms: u64) -> Markup {
     let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let Some(time) = time else { return html! { (NONE) } };
-    let is_old = now_ms.saturating_sub(ms) > 20 * 3_600_000;
-    let format = if is_old { "%Y-%m-%d %H:%M UTC" } else { "%H:%M:%S UTC" };
-    html! { time datetime=(time.to_string()) { (time.strftime(format).to_string()) } }
+    let is_far = now_ms.abs_diff(ms) > 20 * 3_600_000;
+    let shown = time.strftime(if is_far { "%Y-%m-%d %H:%M" } else { "%H:%M:%S" }).to_string();
+    let whole = time.strftime("%A, %Y-%m-%d %H:%M:%S UTC").to_string();
+    html! { time datetime=(time.to_string()) title=(whole) { (shown) } }
 }
 
 /// A version with its plugin: its label, where hosts know it, and the first digits.
@@ -129,6 +126,16 @@ pub(super) fn grouped(count: u64) -> String {
         shown.push(digit);
     }
     shown
+}
+
+/// A count with its noun.
+pub(super) fn plural(count: u64, one: &str) -> String {
+    format!("{} {one}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+/// A rate: many without a fraction, few with one.
+pub(super) fn per_second(rate: f64) -> String {
+    if rate >= 100.0 { grouped(rate.round() as u64) } else { format!("{rate:.1}") }
 }
 
 /// A moment for a filter, to the millisecond.

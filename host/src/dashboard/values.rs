@@ -59,9 +59,15 @@ impl Values {
         self.all(name).next()
     }
 
-    fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         let values = self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str());
         values.filter(|value| !value.trim().is_empty())
+    }
+
+    /// All values but these.
+    pub(super) fn without(&self, names: &[&str]) -> Vec<(&str, &str)> {
+        let pairs = self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        pairs.filter(|(name, _)| !names.contains(name)).collect()
     }
 
     /// A count that an earlier page hands on, with what came to it since then.

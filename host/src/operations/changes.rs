@@ -32,6 +32,9 @@ pub(crate) enum ChangeKind {
     JobPaused,
     JobResumed,
     JobStopped,
+    Cancel,
+    Requeue,
+    Purge,
     Adopt,
     Rollback,
     Lift,
@@ -67,6 +70,16 @@ impl ChangeView {
     pub(crate) fn new(what: ChangeKind, who: &str) -> ChangeView {
         let what: &str = what.into();
         ChangeView { what: what.to_owned(), who: cut(who), ..ChangeView::default() }
+    }
+
+    /// Work on some tasks, which were chosen one by one.
+    pub(crate) fn chosen(deed: Deed, who: &str) -> ChangeView {
+        let kind = match deed {
+            Deed::Cancel | Deed::Drain => ChangeKind::Cancel,
+            Deed::Requeue | Deed::Import => ChangeKind::Requeue,
+            Deed::Purge => ChangeKind::Purge,
+        };
+        ChangeView::new(kind, who)
     }
 
     pub(crate) fn queue(self, name: &str) -> ChangeView {

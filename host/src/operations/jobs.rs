@@ -181,19 +181,18 @@ impl BulkJob {
         })
     }
 
-    /// How many tasks it has changed, in words, and the word for what became of them.
-    pub(crate) fn done_words(&self) -> (String, &'static str) {
-        let (noun, done) = match self.from {
+    /// The words for one of the tasks that it has changed, and for what became of them.
+    pub(crate) fn done_words(&self) -> (&'static str, &'static str) {
+        match self.from {
             Some(_) => ("task", Deed::Import.done()),
             None => (self.deed.noun(), self.deed.done()),
-        };
-        (format!("{} {noun}{}", self.done, if self.done == 1 { "" } else { "s" }), done)
+        }
     }
 
     /// How much it has done, in words.
     pub(crate) fn figure(&self) -> String {
-        let (many, done) = self.done_words();
-        format!("{many} {done}")
+        let (noun, done) = self.done_words();
+        format!("{} {noun}{} {done}", self.done, if self.done == 1 { "" } else { "s" })
     }
 
     /// The time until its end at this speed.

@@ -9,11 +9,14 @@ use std::borrow::Cow;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::error::OperationError;
 use super::json::FieldView;
+use super::patience::patiently;
 use crate::config::FieldPlace;
 use crate::mask::{FieldMask, MASKED};
 use crate::queue::codec::RawFields;
 use crate::queue::listing::FoundTask;
+use crate::queue::redrive::SAMPLE;
 use crate::queue::{DeadLetter, Queue};
 
 /// The most fields of a task, and characters of a name or value.
@@ -47,6 +50,23 @@ impl TaskSample {
 
     pub(super) fn of_task(queue: &Queue, task: &FoundTask, mask: &FieldMask) -> TaskSample {
         TaskSample::new(queue, &task.status.id, &task.fields, mask)
+    }
+
+    /// The first of these tasks, wherever they are.
+    pub(crate) async fn of_ids(
+        queue: &Queue,
+        ids: &[String],
+        mask: &FieldMask,
+    ) -> Result<Vec<TaskSample>, OperationError> {
+        let mut sample = Vec::new();
+        for id in ids.iter().take(SAMPLE) {
+            if let Some((_, task)) = patiently(|| queue.located(id)).await? {
+                sample.push(TaskSample::of_task(queue, &task, mask));
+            } else if let Some(letter) = patiently(|| queue.dead_named(id)).await? {
+                sample.push(TaskSample::new(queue, &letter.id, &letter.fields, mask));
+            }
+        }
+        Ok(sample)
     }
 
     /// Its fields in words.

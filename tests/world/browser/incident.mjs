@@ -6,9 +6,10 @@
 // TASKS are dead because of VERSION (`name@digest`), and QUEUED wait behind attempts that do not end until
 // the script has printed `requeued`.
 //
-// Each page is judged by axe on the way, in light and in dark, and a picture of it is taken; the page of the
-// login is that of another host. The last line is JSON: what axe found, what the console told, steps,
-// seconds. Not here: the host and its tasks (browser.rs).
+// Each page is judged by axe on the way, in light and in dark, and a picture of it is taken; with
+// TQHOST_SCREENSHOTS also in other widths, as a whole, in the folder `more`. The page of the login is that of
+// another host. The last line is JSON: what axe found, what the console told, steps, seconds. Not here: the
+// host and its tasks (browser.rs).
 import { mkdir, readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 
@@ -18,8 +19,9 @@ const puppeteer = (await import(load.resolve("puppeteer-core"))).default;
 const axe = load.resolve("axe-core/axe.min.js");
 
 const [url, guarded, pictures, tasks, queued, bad] = process.argv.slice(2);
-const WIDE = { width: 1180, height: 820 };
-const PHONE = { width: 390, height: 800 };
+const WIDE = { width: 1280, height: 800 };
+const PHONE = { width: 360, height: 780 };
+const MORE = process.env.TQHOST_SCREENSHOTS ? [PHONE, WIDE, { width: 1920, height: 1080 }] : [];
 const serious = new Set();
 const told = [];
 let steps = 0;
@@ -35,9 +37,10 @@ try {
   await page.setViewport(WIDE);
   page.on("console", (line) => told.push(`${line.type()}: ${line.text()}`));
   page.on("pageerror", (error) => told.push(`error: ${error.message}`));
-  await mkdir(pictures, { recursive: true });
+  await mkdir(`${pictures}/${MORE.length ? "more" : ""}`, { recursive: true });
 
-  const picture = (name) => page.screenshot({ path: `${pictures}/${name}.png`, optimizeForSpeed: false });
+  const picture = (name, fullPage = false) =>
+    page.screenshot({ path: `${pictures}/${name}.png`, optimizeForSpeed: fullPage, fullPage });
   const judge = async (name, isShown = true) => {
     const source = await readFile(axe, "utf8");
     for (const scheme of ["light", "dark"]) {
@@ -51,6 +54,11 @@ try {
         }
       }
       if (isShown) await picture(`${name}-${scheme}`);
+      for (const size of MORE) {
+        await page.setViewport(size);
+        await picture(`more/${name}-${size.width}-${scheme}`, true);
+      }
+      await page.setViewport(WIDE);
     }
     await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "light" }]);
     await page.setViewport(PHONE);
@@ -92,6 +100,24 @@ try {
   await judge("overview");
   await click('tbody a[href="/queues/mail"]');
   await judge("queue");
+  // Chosen boxes stay while the page changes, and lead to a page that asks about exactly these.
+  const boxes = "form.chosen tbody input";
+  const isChosen = () => page.$$eval(boxes, (all) => all.filter((box) => box.checked).length);
+  await page.click(boxes);
+  await page.click("h1");
+  const looked = await page.$eval("#live .note", (note) => note.textContent);
+  const isNew = (looked) => document.querySelector("#live .note").textContent !== looked;
+  await page.waitForFunction(isNew, { timeout: 60_000 }, looked);
+  const bar = await page.$eval("form.chosen .actions", (bar) => bar.innerText);
+  if ((await isChosen()) !== 1 || !bar.includes("1 chosen")) throw new Error(`a box is lost: ${bar}`);
+  await page.click("form.chosen thead input");
+  const all = await isChosen();
+  if (String(all) !== queued) throw new Error(`${all} boxes are chosen, not ${queued}`);
+  await Promise.all([page.waitForNavigation(), page.click("form.chosen button")]);
+  const chosen = await words();
+  if (!chosen.includes(`${queued} tasks of queue mail, chosen by hand.`)) throw new Error(chosen);
+  await judge("chosen");
+  await Promise.all([page.waitForNavigation(), page.click("main .trail a")]);
   await click('.alarms a[href="/queues/mail/dead"]');
   await judge("dead-letters");
   // The cause: one version, which the row of the group names. Its filter is a link.
@@ -103,7 +129,7 @@ try {
   if (found !== bad) throw new Error(`${found} is to blame, not ${bad}: ${groups}`);
   await click('section[aria-labelledby="groups"] tbody a');
   const letter = page.url();
-  await click('section[aria-labelledby="list"] tbody a');
+  await click('section[aria-labelledby="tasks"] tbody a');
   await judge("task");
   await click('header a[href="/plugins"]');
   await judge("plugins");
@@ -149,10 +175,15 @@ try {
   for (const [name, path] of [
     ["purge", "queues/reports/dead/confirm?what=purge"],
     ["drain", "queues/reports/drain"],
+    ["nothing-dead", "queues/reports/dead"],
+    ["hosts", "hosts"],
+    ["jobs", "jobs?sort=done&order=desc"],
+    ["changes", "changes"],
+    ["search", "search?q=m"],
     ["missing", "queues/nothing"],
   ]) {
     await page.goto(url + path);
-    await judge(name, name === "drain");
+    await judge(name, ["drain", "hosts"].includes(name));
   }
   told.splice(0, told.length, ...told.filter((line) => !line.includes("404")));
   await page.goto(guarded);
@@ -174,6 +205,11 @@ try {
   await page.goto(url);
   await page.keyboard.press("Tab");
   const first = await page.evaluate(() => document.activeElement.textContent);
+  await page.keyboard.press("?");
+  const keys = await page.$eval("#keys:popover-open", (list) => list.innerText);
+  if (!keys.includes("Search queues")) throw new Error(keys);
+  await judge("keys", false);
+  await page.keyboard.press("Escape");
   await page.click("#live button");
   const switched = await page.$eval("#live button", (button) => button.textContent);
   const report = { serious: [...serious], told, steps, seconds, seen, first, switched };

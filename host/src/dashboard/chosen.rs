@@ -1,0 +1,196 @@
+//! Work on the rows that somebody has chosen: their boxes, a page that shows them and asks, and the result.
+//!
+//! In: the ids of a list's boxes. Out: work on exactly these tasks, or on those of them for which it still
+//! makes sense; the rest is skipped, and the page says why. Everything works without JavaScript; the script
+//! adds a box for all of the page, and lets a list stand still while a box is chosen.
+//!
+//! Not here: work on all that match a filter, which is a job (`act`).
+
+use axum::extract::Path;
+use maud::{Markup, html};
+
+use super::confirm::{ConfirmForm, Confirmation};
+use super::layout::{page, samples, state};
+use super::orders::operator;
+use super::problem::{PageAnswer, invalid};
+use super::session::Visitor;
+use super::state::PageCall;
+use super::table::{BOXES, PageCell, cell, link as to_task, table};
+use super::text::{NONE, data, plural};
+use super::values::{Values, dead_path, link, queue_path, task_path};
+use crate::admin::audit::AuditNote;
+use crate::admin::problem::ApiProblem;
+use crate::api::guard::role_of;
+use crate::operations::changes::{self, ChangeView, check_why};
+use crate::operations::jobs::Deed;
+use crate::operations::{MOST_IDS, OperationError, TaskSample, cancel_ids, patiently};
+use crate::queue::Queue;
+use crate::queue::listing::ListedState;
+use crate::queue::redrive::{Counted, Redrive};
+
+/// The name of a box.
+const BOX: &str = "task";
+/// Tasks whose state is shown after the work.
+const SHOWN: usize = 50;
+
+/// The work that the visitor may do on chosen tasks of this state.
+pub(super) fn deeds(visitor: &Visitor, listed: ListedState) -> Vec<Deed> {
+    let deeds: &[Deed] = match listed {
+        ListedState::Dead => &[Deed::Requeue, Deed::Purge],
+        ListedState::Ended => &[],
+        _ => &[Deed::Cancel],
+    };
+    deeds.iter().copied().filter(|deed| visitor.caller.may(role_of(*deed))).collect()
+}
+
+/// The beginning of a row: its box, if something can be done with it.
+pub(super) fn tick<'c>(deeds: &[Deed], id: &str) -> Vec<PageCell<'c>> {
+    let tick = html! { input type="checkbox" name=(BOX) value=(id) aria-label={ "Choose " (id) }; };
+    if deeds.is_empty() { Vec::new() } else { vec![cell(BOXES, tick)] }
+}
+
+/// A list with boxes, and the buttons that lead to the page that asks.
+pub(super) fn form(queue: &str, deeds: &[Deed], place: &[(&str, &str)], list: &Markup) -> Markup {
+    html! {
+        @if deeds.is_empty() { (list) } @else {
+            form.chosen method="get" action={ (queue_path(queue)) "/chosen" } {
+                @for (name, value) in place { input type="hidden" name=(name) value=(value); }
+                (list)
+                div.actions {
+                    span.note { "With the chosen ones:" }
+                    @for deed in deeds { button name="what" value=(<&str>::from(deed)) { (deed.label()) "…" } }
+                }
+            }
+        }
+    }
+}
+
+/// The values that lead back to the list.
+fn place(values: &Values) -> Vec<(&str, &str)> {
+    let state = values.get("state").map(|state| ("state", state));
+    values.filter_pairs().into_iter().chain(state).collect()
+}
+
+/// The address of the list.
+pub(super) fn back(name: &str, place: &[(&str, &str)]) -> String {
+    let is_of_queue = place.iter().any(|(name, _)| *name == "state");
+    let page = if is_of_queue { queue_path(name) } else { dead_path(name) };
+    format!("{}#tasks", link(&page, place))
+}
+
+fn ids(values: &Values) -> Result<Vec<String>, ApiProblem> {
+    let ids: Vec<String> = values.all(BOX).map(str::to_owned).collect();
+    match ids.len() {
+        0 => Err(invalid("no row is chosen: go back, and tick the boxes of some")),
+        1..=MOST_IDS => Ok(ids),
+        many => Err(invalid(format!("{many} rows are chosen, and {MOST_IDS} at most go together"))),
+    }
+}
+
+/// Works on the tasks, or only looks at what that would do. Returns for how many it did, how many it skipped,
+/// and how many it has not reached in time.
+async fn work(
+    call: &PageCall,
+    queue: &Queue,
+    ids: &[String],
+    deed: Deed,
+    is_real: bool,
+) -> Result<[u64; 3], OperationError> {
+    let what = match deed {
+        Deed::Cancel | Deed::Drain => {
+            let done = cancel_ids(&call.dashboard.api.queues(), queue, ids, !is_real, None).await?;
+            let left = (ids.len() as u64).saturating_sub(done.examined);
+            return Ok([done.succeeded, done.skipped, left]);
+        }
+        Deed::Requeue if is_real => Redrive::Requeue(None),
+        Deed::Requeue => Redrive::Count(Counted::Requeued),
+        Deed::Purge if is_real => Redrive::Purge,
+        Deed::Purge => Redrive::Count(Counted::Purged),
+        Deed::Import => return Err(OperationError::Invalid("rows are there, and are not imported".into())),
+    };
+    let done = queue.redrive_named(ids, what).await?;
+    Ok([done.succeeded, done.skipped, 0])
+}
+
+/// A line about those that are skipped, if there are any.
+fn left_out(deed: Deed, skipped: u64) -> Markup {
+    html! {
+        @if skipped > 0 { p.error { (plural(skipped, "chosen row")) " left out: " (deed.why_skipped()) "." } }
+    }
+}
+
+/// Shows the chosen tasks, and asks.
+pub(super) async fn confirm(call: PageCall, Path(name): Path<String>) -> PageAnswer {
+    let asked = [Deed::Cancel, Deed::Requeue, Deed::Purge];
+    let deed = asked.into_iter().find(|deed| call.values.get("what") == Some((*deed).into()));
+    let deed = deed.ok_or_else(|| invalid("what: it is neither cancel, requeue nor purge"))?;
+    let ids = ids(&call.values)?;
+    let queue = call.dashboard.api.queue(&name).await?;
+    let [count, skipped, _] = work(&call, &queue, &ids, deed, false).await?;
+    let sample = TaskSample::of_ids(&queue, &ids, call.dashboard.api.mask()).await?;
+    let (words, place) = (plural(count, deed.noun()), place(&call.values));
+    let back = back(&name, &place);
+    let form = ConfirmForm {
+        action: format!("{}/chosen/{}", queue_path(&name), <&str>::from(deed)),
+        hidden: html! {
+            @for (name, value) in &place { input type="hidden" name=(name) value=(value); }
+            @for id in &ids { input type="hidden" name=(BOX) value=(id); }
+        },
+        why: Some((false, String::new())),
+        button: format!("{} {words}", deed.label()),
+        is_dangerous: deed != Deed::Requeue,
+    };
+    let asked = Confirmation {
+        trail: html! { a href=(back) { "Queue " (data(&name)) } },
+        back: &back,
+        heading: format!("{} {words} of", deed.label()),
+        name: &name,
+        told: html! {
+            p.count { strong { (words) } " of queue " (data(&name)) ", chosen by hand." }
+            (left_out(deed, skipped))
+            (samples(&name, &sample))
+            @match deed {
+                Deed::Requeue => {}
+                Deed::Purge => p.error { "What is purged is deleted for good." },
+                _ => p.error { "They are cancelled for good. A handler that runs is stopped." },
+            }
+        },
+        role: role_of(deed),
+        form: (count > 0).then_some(form),
+        more: html! {},
+    };
+    Ok(asked.page(&call.visitor))
+}
+
+/// Works on the chosen tasks, and says what became of them.
+pub(super) async fn act(call: PageCall, Path(name): Path<String>, deed: Deed) -> PageAnswer {
+    let (ids, why) = (ids(&call.values)?, call.values.get("why").unwrap_or_default().trim());
+    check_why(why)?;
+    let queue = call.dashboard.api.queue(&name).await?;
+    let [count, skipped, left] = work(&call, &queue, &ids, deed, true).await?;
+    let words = plural(count, deed.noun());
+    if count > 0 {
+        let change = ChangeView::chosen(deed, &operator(&call.visitor)).queue(&name);
+        changes::note(&queue.link, change.detail(&format!("{words}, chosen by hand")).why(why)).await;
+    }
+    // A status of what was deleted would tell of its end before.
+    let mut rows = Vec::new();
+    for id in ids.iter().take(SHOWN).filter(|_| deed != Deed::Purge) {
+        let task = patiently(|| queue.status(id)).await?;
+        let status = task.map_or_else(|| html! { (NONE) }, |task| state(task.status.into_str()));
+        rows.push(vec![to_task("Task", &task_path(&name, id), id), cell("State now", status)]);
+    }
+    let list = back(&name, &place(&call.values));
+    let title = format!("{words} {} {}", if count == 1 { "is" } else { "are" }, deed.done());
+    let main = html! {
+        p.trail { a href=(list) { "Queue " (data(&name)) } }
+        h1 { (title) }
+        @if count > 0 { p.done role="status" { (title) ", chosen by hand." } }
+        (left_out(deed, skipped))
+        @if left > 0 { p.error { (plural(left, "row")) " not reached in time: choose them again." } }
+        @if !rows.is_empty() { (table("The chosen tasks", rows)) }
+        p { a.button href=(list) { "Back to the list" } }
+    };
+    let note = AuditNote { ids, ..AuditNote::queue(&name) }.with_counts(count, skipped);
+    Ok(note.on(page(&call.visitor, &title, &main)))
+}

@@ -1,0 +1,134 @@
+//! A list of tasks of one state, with boxes for those that may be chosen, and the way on.
+//!
+//! Redis has tasks in one order only, so a list cannot be sorted; it says so. Not here: which tasks there are
+//! (`operations::list`), work on chosen ones (`chosen`).
+
+use maud::{Markup, html};
+
+use super::chosen;
+use super::layout::state;
+use super::session::Visitor;
+use super::table::{PageCell, cell, count, link as to_task, table, text_or_none, time};
+use super::text::{data_or_none, grouped, version};
+use super::values::{Values, task_path};
+use crate::builds::Builds;
+use crate::clock::now_ms;
+use crate::config::QueueRules;
+use crate::operations::{ListedTask, TaskList};
+use crate::queue::listing::ListedState;
+
+/// Tasks on a page.
+pub(super) const TASKS: usize = 25;
+
+/// A part of a list.
+pub(super) struct ShownTasks<'s> {
+    pub visitor: &'s Visitor,
+    pub rules: &'s QueueRules,
+    pub listed: ListedState,
+    pub values: &'s Values,
+    pub builds: &'s Builds,
+}
+
+impl ShownTasks<'_> {
+    pub(super) fn section(&self, list: &TaskList) -> Markup {
+        let ShownTasks { visitor, rules, listed, values, .. } = self;
+        let order = match listed {
+            ListedState::Queued => "the next one to run first",
+            ListedState::Running => "the oldest first",
+            ListedState::Delayed => "the next one due first",
+            ListedState::Held => "as they are parked",
+            ListedState::Dead | ListedState::Ended => "the newest first",
+        };
+        let deeds = chosen::deeds(visitor, *listed);
+        let rows = list.tasks.iter().map(|task| {
+            let mut row = chosen::tick(&deeds, &task.id);
+            row.extend(self.cells(task));
+            row
+        });
+        html! {
+            @if !list.tasks.is_empty() {
+                (chosen::form(&rules.name, &deeds, &self.place(), &table(listed.into_str(), rows)))
+                p.note { "In the order that Redis has: " (order) ". Another one would need all of them." }
+            } @else if list.examined == 0 && values.filter_pairs().is_empty() {
+                p.quiet { (nothing(&rules.name, *listed)) }
+            } @else {
+                p.quiet { "None among the " (grouped(list.examined as u64)) " that were looked at." }
+            }
+            (self.way_on(list))
+        }
+    }
+
+    fn cells<'c>(&'c self, task: &ListedTask) -> Vec<PageCell<'c>> {
+        let (when, at) = match self.listed {
+            ListedState::Queued | ListedState::Held => ("Enqueued", task.enqueued_at),
+            ListedState::Running => ("Began", task.started_at),
+            ListedState::Delayed => ("Due", task.due_at),
+            ListedState::Dead => ("Died", task.finished_at),
+            ListedState::Ended => ("Ended", task.finished_at),
+        };
+        let note = html! {
+            @if let Some(progress) = task.progress { (progress) " % " }
+            (data_or_none(task.error.as_deref().or(task.note.as_deref())))
+        };
+        let mut row = vec![to_task("Id", &task_path(&self.rules.name, &task.id), &task.id)];
+        match self.listed {
+            ListedState::Dead => row.push(text_or_none("Reason", task.reason.as_deref())),
+            ListedState::Ended => row.push(cell("Status", state(task.status.into_str()))),
+            _ => {}
+        }
+        let shown = self.rules.show.iter().zip(&task.columns);
+        row.extend(shown.map(|(place, text)| text_or_none(&place.name, text.as_deref())));
+        row.extend([
+            time(when, at, now_ms()),
+            cell("Error or note", note),
+            count("Attempt", task.attempt.into()),
+            cell("Version", version(task.plugin.as_deref(), self.builds)),
+            text_or_none("Host", task.consumer.as_deref()),
+        ]);
+        row
+    }
+
+    /// The values that lead back to the list: those of the page of dead letters have no state.
+    fn place(&self) -> Vec<(&str, &str)> {
+        let is_of_queue = self.values.get("state").is_some() || self.listed != ListedState::Dead;
+        let state = is_of_queue.then_some(("state", self.listed.into_str()));
+        self.values.filter_pairs().into_iter().chain(state).collect()
+    }
+
+    /// The way on, if the list goes on.
+    fn way_on(&self, list: &TaskList) -> Markup {
+        let to =
+            |cursor: &str| chosen::back(&self.rules.name, &[self.place(), vec![("cursor", cursor)]].concat());
+        let has_begun = self.values.get("cursor").is_some();
+        html! {
+            @if has_begun || list.next.is_some() {
+                p.pages {
+                    @if has_begun { a.button href=(to("")) { "First page" } }
+                    @if let Some(cursor) = &list.next {
+                        a.button href=(to(cursor)) { "Next page" }
+                        span.note { (grouped(list.examined as u64)) " were looked at" }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The words for a list without tasks: which ones would be there.
+fn nothing(queue: &str, listed: ListedState) -> Markup {
+    html! {
+        @match listed {
+            ListedState::Queued => {
+                "No task waits for a host. " code { "tqhost enqueue " (queue) " name=value" }
+                " adds one, and so does the form below."
+            }
+            ListedState::Running => "No task runs at present.",
+            ListedState::Delayed => {
+                "No task is delayed. One that is tried again later, or was enqueued for later, is here."
+            }
+            ListedState::Held => "No task is held. One that waits for its turn, or for its flow, is here.",
+            ListedState::Dead => "No dead letter. A task that will not be tried again is here.",
+            ListedState::Ended => "No task has ended lately.",
+        }
+    }
+}

@@ -58,7 +58,9 @@ pub(super) fn form(queue: &str, deeds: &[Deed], place: &[(&str, &str)], list: &M
                 (list)
                 div.actions {
                     span.note { "With the chosen ones:" }
-                    @for deed in deeds { button name="what" value=(<&str>::from(deed)) { (deed.label()) "…" } }
+                    @for deed in deeds {
+                        button name="what" value=(<&str>::from(deed)) { (deed.label()) "…" }
+                    }
                 }
             }
         }

@@ -40,6 +40,8 @@ pub(crate) struct JobCount {
     pub matched: u64,
     /// Dead letters that match, and that a requeue would leave: they were sent again, or can never run.
     pub skipped: u64,
+    /// So many of the matching ones belong to a flow that is not known any more.
+    pub without_flow: u64,
     /// How many places were looked at.
     pub examined: u64,
     /// The cursor with which the count goes on; null when nothing is left.
@@ -55,6 +57,7 @@ impl JobCount {
     pub(crate) fn add(&mut self, part: JobCount) {
         self.matched += part.matched;
         self.skipped += part.skipped;
+        self.without_flow += part.without_flow;
         self.examined += part.examined;
         self.next = part.next;
         self.sample.extend(part.sample);
@@ -63,9 +66,9 @@ impl JobCount {
 }
 
 impl From<JobCount> for ManyDone {
-    fn from(JobCount { matched, skipped, examined, next, sample, .. }: JobCount) -> ManyDone {
+    fn from(JobCount { matched, skipped, without_flow, examined, next, sample, .. }: JobCount) -> ManyDone {
         let sample = Some(sample);
-        ManyDone { succeeded: matched, skipped, examined, next, sample, ..ManyDone::default() }
+        ManyDone { succeeded: matched, skipped, without_flow, examined, next, sample, ..ManyDone::default() }
     }
 }
 

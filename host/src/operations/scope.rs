@@ -143,6 +143,7 @@ async fn look(
     Ok(JobCount {
         matched: step.done.succeeded,
         skipped: step.done.skipped,
+        without_flow: step.done.without_flow,
         examined: step.examined,
         next: step.next.map(|walk| write_walk(&walk)),
         sample: TaskSample::of_letters(queue, &step.sample, &filter.mask),

@@ -75,14 +75,21 @@ fn a_cause_whose_filter_would_take_more_has_no_link() {
         bench.xadd("tq:{work}:dead", &fields);
     }
     let host = bench.host();
-    let page = Browser::new(&host).page(DEAD);
-    let links: Vec<String> = page
-        .split("<a href=\"")
+    let browser = Browser::new(&host);
+    let page = browser.page(DEAD);
+    let all: Vec<String> = page
+        .split(" href=\"")
         .filter_map(|rest| rest.split('"').next())
         .filter(|link| link.contains("?reason="))
         .map(|link| link.replace("&amp;", "&"))
         .collect();
-    assert_eq!(links.len(), 2, "{links:?}");
+    // The buttons in the row lead to the page that asks.
+    let (asks, links): (Vec<String>, Vec<String>) = all.into_iter().partition(|link| link.contains("what="));
+    assert_eq!((asks.len(), links.len()), (4, 2), "{asks:?} {links:?}");
+    for ask in &asks {
+        let deed = if ask.ends_with("what=purge") { "Purge" } else { "Requeue" };
+        assert!(text(&browser.page(ask)).contains(&format!("{deed} 1 dead letter")), "{ask}");
+    }
     for link in
         ["reason=rejected&version=echo%40aaaa&error=no+such+page", "reason=crashed&version=echo%40aaaa"]
     {

@@ -337,8 +337,16 @@ fn lists_have_the_columns_that_a_queue_names() {
         for part in ["<th scope=\"col\">tenant</th>", "<th scope=\"col\">data/user/id</th>"] {
             assert!(page.contains(part), "{part}: {page}");
         }
-        for value in ["acme", "7", "[masked]"] {
-            assert!(page.contains(&format!("<td><bdi class=\"data\">{value}</bdi></td>")), "{value}: {page}");
+        let masked = "<td><bdi class=\"data\">[masked]</bdi></td>";
+        assert!(page.contains(masked), "{page}");
+        for (field, value) in [("tenant", "acme"), ("data%2Fuser%2Fid", "7")] {
+            let of = if path.ends_with("work") { "drain" } else { "dead" };
+            let place = format!("/queues/work/{of}?where={field}%3D{value}");
+            let link = format!("<td><a href=\"{place}\"><bdi class=\"data\">{value}</bdi></a></td>");
+            assert!(page.contains(&link), "{link}: {page}");
+            // The page is of the tasks with this value, and has the button for them.
+            let button = if of == "drain" { "Cancel 1 task" } else { "Requeue…" };
+            assert!(browser.page(&place).contains(button), "{place}");
         }
         assert!(!page.contains("ada@"), "{page}");
     }

@@ -13,6 +13,7 @@ mod incidents;
 mod live;
 mod mask;
 mod pages;
+mod steps;
 
 use percent_encoding::percent_decode_str;
 

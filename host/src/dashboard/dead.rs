@@ -6,6 +6,7 @@ use axum::extract::Path;
 use maud::{Markup, html};
 
 use super::act::export_link;
+use super::chosen;
 use super::layout::{done, field, page};
 use super::list::{ShownTasks, TASKS};
 use super::problem::PageAnswer;
@@ -17,6 +18,7 @@ use super::values::{Values, dead_path, link, queue_path};
 use crate::api::dead::download;
 use crate::builds::Builds;
 use crate::clock::now_ms;
+use crate::operations::jobs::Deed;
 use crate::operations::{
     self, GroupBy, GroupKind, ListRequest, TaskGroup, TaskGroups, known_builds, task_groups,
 };
@@ -60,7 +62,7 @@ pub(super) async fn show(call: PageCall, Path(name): Path<String>) -> PageAnswer
             (filter_form(&path, values))
             section aria-labelledby="groups" {
                 h2 id="groups" { "Causes" }
-                (group_table(&path, &groups, values, &builds))
+                (group_table(&path, &groups, values, &builds, &chosen::deeds(&visitor, listed)))
             }
             section aria-labelledby="act" {
                 h2 id="act" {
@@ -116,32 +118,38 @@ fn filter_form(path: &str, values: &Values) -> Markup {
     }
 }
 
-fn group_table(path: &str, groups: &TaskGroups, values: &Values, builds: &Builds) -> Markup {
+fn group_table(path: &str, groups: &TaskGroups, values: &Values, builds: &Builds, deeds: &[Deed]) -> Markup {
     let now = now_ms();
-    // A group is chosen in addition to what is filtered already.
-    let narrowed = |group: &TaskGroup| {
+    // A group is chosen in addition to what is filtered already. A deed leads to the page that asks.
+    let narrowed = |group: &TaskGroup, deed: Option<Deed>| {
         let mut pairs: Vec<(&str, &str)> = values.filter_pairs();
         pairs.retain(|(name, _)| !["reason", "version", "error"].contains(name));
         let [reason, version, error] = asked(group);
         let narrowing = [("reason", reason), ("version", version), ("error", error.or(values.get("error")))];
         pairs.extend(narrowing.map(|(name, value)| (name, value.unwrap_or_default())));
-        link(path, &pairs)
+        pairs.extend(deed.map(|deed| ("what", deed.into())));
+        link(&format!("{path}{}", if deed.is_some() { "/confirm" } else { "" }), &pairs)
     };
     let row = |group: &TaskGroup| {
         let error = group.error.as_deref().filter(|error| !error.is_empty());
         let error = html! { @match error { Some(error) => (data(error)), None => "no error" } };
-        let error = match takes_more(group, groups) {
-            true => error,
-            false => html! { a href=(narrowed(group)) { (error) } },
+        let is_exact = !takes_more(group, groups);
+        let error = html! { @if is_exact { a href=(narrowed(group, None)) { (error) } } @else { (error) } };
+        let acts = html! {
+            @for deed in deeds.iter().filter(|_| is_exact) {
+                a.button href=(narrowed(group, Some(*deed))) { (deed.label()) "…" } " "
+            }
         };
-        vec![
+        let act = (!deeds.is_empty()).then(|| cell("Act", acts));
+        let row = vec![
             cell("Error", error),
             text_or_none("Reason", group.reason.as_deref()),
             cell("Version", version(group.version.as_deref(), builds)),
             count("Count", group.count),
             time("First", Some(group.oldest_at), now),
             time("Last", Some(group.newest_at), now),
-        ]
+        ];
+        row.into_iter().chain(act).collect()
     };
     html! {
         p.note {

@@ -8,12 +8,13 @@ use maud::{Markup, html};
 use super::chosen;
 use super::layout::state;
 use super::session::Visitor;
-use super::table::{PageCell, cell, count, link as to_task, table, text_or_none, time};
+use super::table::{PageCell, cell, count, link as linked, table, text_or_none, time};
 use super::text::{data_or_none, grouped, version};
-use super::values::{Values, task_path};
+use super::values::{Values, dead_path, link, queue_path, task_path};
 use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::config::QueueRules;
+use crate::mask::MASKED;
 use crate::operations::{ListedTask, TaskList};
 use crate::queue::listing::ListedState;
 
@@ -70,14 +71,21 @@ impl ShownTasks<'_> {
             @if let Some(progress) = task.progress { (progress) " % " }
             (data_or_none(task.error.as_deref().or(task.note.as_deref())))
         };
-        let mut row = vec![to_task("Id", &task_path(&self.rules.name, &task.id), &task.id)];
+        let mut row = vec![linked("Id", &task_path(&self.rules.name, &task.id), &task.id)];
         match self.listed {
             ListedState::Dead => row.push(text_or_none("Reason", task.reason.as_deref())),
             ListedState::Ended => row.push(cell("Status", state(task.status.into_str()))),
             _ => {}
         }
         let shown = self.rules.show.iter().zip(&task.columns);
-        row.extend(shown.map(|(place, text)| text_or_none(&place.name, text.as_deref())));
+        row.extend(shown.map(|(place, text)| {
+            let (name, text) = (&place.name, text.as_deref());
+            let path = text.and_then(|text| self.alike(name, text));
+            match (path, text) {
+                (Some(path), Some(text)) => linked(name, &path, text),
+                (_, text) => text_or_none(name, text),
+            }
+        }));
         row.extend([
             time(when, at, now_ms()),
             cell("Error or note", note),
@@ -86,6 +94,23 @@ impl ShownTasks<'_> {
             text_or_none("Host", task.consumer.as_deref()),
         ]);
         row
+    }
+
+    /// The page with all tasks that have this value, where something can be done with them. None: a condition
+    /// would not say this value, since it is hidden, cut, or has an asterisk at its end.
+    fn alike(&self, field: &str, value: &str) -> Option<String> {
+        let is_plain = !value.is_empty() && value.trim() == value && !value.ends_with(['*', '…']);
+        if !is_plain || value == MASKED || field.contains(['=', '!']) {
+            return None;
+        }
+        let path = match self.listed {
+            ListedState::Queued | ListedState::Delayed | ListedState::Held => {
+                format!("{}/drain", queue_path(&self.rules.name))
+            }
+            ListedState::Dead => dead_path(&self.rules.name),
+            ListedState::Running | ListedState::Ended => return None,
+        };
+        Some(link(&path, &[("where", &format!("{field}={value}"))]))
     }
 
     /// The values that lead back to the list: those of the page of dead letters have no state.

@@ -1,0 +1,86 @@
+//! Incidents of an operator, in as few clicks as they may take: each is half of what it took once, or less.
+//!
+//! Not here: the same in a real browser, with a version that is rolled back (`tests/world`); by the command
+//! line (`cli::incident`).
+
+use super::{Browser, job_over, text, unescaped};
+use crate::support::Bench;
+
+/// An operator who clicks on what the pages have.
+struct Operator<'h> {
+    browser: Browser<'h>,
+    page: String,
+    clicks: u32,
+}
+
+impl Operator<'_> {
+    /// Follows the first link of the page that leads to an address with this part.
+    #[track_caller]
+    fn follow(&mut self, part: &str) {
+        let mut links = self.page.split(" href=\"").filter_map(|rest| rest.split('"').next()).map(unescaped);
+        let link = links.find(|link| link.contains(part));
+        let link = link.unwrap_or_else(|| panic!("no link with {part} in {}", self.page));
+        self.page = self.browser.page(&link);
+        self.clicks += 1;
+    }
+
+    /// Presses the button of a form that begins a job. Returns the words of its end.
+    #[track_caller]
+    fn begin(&mut self, action: &str) -> String {
+        self.clicks += 1;
+        job_over(&self.browser, &self.browser.press(&self.page, action, &[]))
+    }
+}
+
+#[test]
+fn the_flood_of_one_tenant_is_cancelled_by_two_clicks_and_no_task_of_another() {
+    const FLOOD: usize = 300;
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\nshow = [\"tenant\"]\n");
+    let tenants = ["acme-labs", "initech", "Acme"];
+    let mut others = Vec::new();
+    for n in 0..FLOOD {
+        bench.xadd("work", &[("tenant", "acme"), ("n", &n.to_string())]);
+        if n % 10 == 0 {
+            let tenant = tenants[n / 10 % tenants.len()];
+            others.push(bench.xadd("work", &[("tenant", tenant), ("to", "sales@acme.example")]));
+        }
+    }
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let mut operator = Operator { page: browser.page("/queues/work"), browser, clicks: 0 };
+    // The tenant in a row, then the button.
+    operator.follow("/drain?where=tenant%3Dacme");
+    assert!(text(&operator.page).contains("300 tasks wait"), "{}", text(&operator.page));
+    let shown = operator.begin("/queues/work/drain");
+    assert!(shown.contains("300 tasks are cancelled, and none is left"), "{shown}");
+    assert_eq!(operator.clicks, 2);
+    let left: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+"));
+    let left: Vec<String> = left.into_iter().map(|(entry, _)| entry).collect();
+    assert_eq!(left, others);
+    host.stop();
+}
+
+#[test]
+fn the_dead_letters_of_one_cause_come_back_by_three_clicks_from_the_overview() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
+    for n in 0..300 {
+        let error = if n % 3 == 0 { "upstream answered 503" } else { "upstream answered 429" };
+        let fields =
+            [("tq-id", &*format!("id-{n}")), ("tq-reason", "retries-exhausted"), ("tq-error", error)];
+        bench.xadd("tq:{work}:dead", &[&fields[..], &[("tq-plugin", "echo@aaaa")]].concat());
+    }
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    let mut operator = Operator { page: browser.page("/"), browser, clicks: 0 };
+    operator.follow("/queues/work/dead");
+    let row =
+        operator.page.split("<tr>").find(|row| row.contains("answered 503")).expect("its row").to_owned();
+    operator.page = row;
+    operator.follow("what=requeue");
+    let shown = operator.begin("/queues/work/dead/requeue");
+    assert!(shown.contains("100 dead letters are requeued, and none is left"), "{shown}");
+    assert_eq!(operator.clicks, 3);
+    let (dead, waiting): (u64, u64) = (bench.redis("XLEN", "tq:{work}:dead"), bench.redis("XLEN", "work"));
+    assert_eq!((dead, waiting), (200, 100));
+    host.stop();
+}

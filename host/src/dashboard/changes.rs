@@ -37,7 +37,8 @@ pub(super) async fn show(PageCall { dashboard, visitor, values }: PageCall) -> P
             @if let Some(name) = queue.or(plugin) { " of " (data(name)) }
         }
         p.note {
-            "Operators made these changes, by command, by the API and by these pages. The last 500 are kept."
+            "Operators made these changes, by command, by the API and by these pages. The newest 100 are \
+             shown, and the last 500 are kept."
             @if queue.or(plugin).is_some() { " " a href=(at("/changes")) { "All changes" } }
         }
         section aria-label="All changes" data-live="changes" {

@@ -7,12 +7,13 @@
 //! Not here: work on all that match a filter, which is a job (`act`).
 
 use axum::extract::Path;
+use axum::response::IntoResponse;
 use maud::{Markup, html};
 
 use super::confirm::{ConfirmForm, Confirmation};
 use super::layout::{page, samples, state};
 use super::orders::operator;
-use super::problem::{PageAnswer, invalid};
+use super::problem::{PageAnswer, PageProblem, invalid};
 use super::session::Visitor;
 use super::state::PageCall;
 use super::table::{BOXES, PageCell, cell, link as to_task, table};
@@ -73,10 +74,19 @@ fn place(values: &Values) -> Vec<(&str, &str)> {
     values.filter_pairs().into_iter().chain(state).collect()
 }
 
+/// The link to the list.
+fn trail(list: &str, name: &str, place: &[(&str, &str)]) -> Markup {
+    let page = if is_of_queue(place) { "Queue " } else { "Dead letters of " };
+    html! { a href=(list) { (page) (data(name)) } }
+}
+
+fn is_of_queue(place: &[(&str, &str)]) -> bool {
+    place.iter().any(|(name, _)| *name == "state")
+}
+
 /// The address of the list.
 pub(super) fn back(name: &str, place: &[(&str, &str)]) -> String {
-    let is_of_queue = place.iter().any(|(name, _)| *name == "state");
-    let page = if is_of_queue { queue_path(name) } else { dead_path(name) };
+    let page = if is_of_queue(place) { queue_path(name) } else { dead_path(name) };
     format!("{}#tasks", link(&page, place))
 }
 
@@ -117,7 +127,15 @@ async fn work(
 /// A line about those that are skipped, if there are any.
 fn left_out(deed: Deed, skipped: u64) -> Markup {
     html! {
-        @if skipped > 0 { p.error { (plural(skipped, "chosen row")) " left out: " (deed.why_skipped()) "." } }
+        @if skipped > 0 {
+            p.error {
+                (plural(skipped, "chosen row")) " left out: " (deed.why_skipped())
+                @if matches!(deed, Deed::Requeue | Deed::Purge) {
+                    ", or not among the newest 5,000 dead letters and without a status"
+                }
+                "."
+            }
+        }
     }
 }
 
@@ -128,7 +146,8 @@ pub(super) async fn confirm(call: PageCall, Path(name): Path<String>) -> PageAns
     let deed = deed.ok_or_else(|| invalid("what: it is neither cancel, requeue nor purge"))?;
     let ids = ids(&call.values)?;
     let queue = call.dashboard.api.queue(&name).await?;
-    let [count, skipped, _] = work(&call, &queue, &ids, deed, false).await?;
+    let may = call.visitor.caller.may(role_of(deed));
+    let [count, skipped, left] = if may { work(&call, &queue, &ids, deed, false).await? } else { [0; 3] };
     let sample = TaskSample::of_ids(&queue, &ids, call.dashboard.api.mask()).await?;
     let (words, place) = (plural(count, deed.noun()), place(&call.values));
     let back = back(&name, &place);
@@ -143,18 +162,23 @@ pub(super) async fn confirm(call: PageCall, Path(name): Path<String>) -> PageAns
         is_dangerous: deed != Deed::Requeue,
     };
     let asked = Confirmation {
-        trail: html! { a href=(back) { "Queue " (data(&name)) } },
+        trail: trail(&back, &name, &place),
         back: &back,
         heading: format!("{} {words} of", deed.label()),
         name: &name,
         told: html! {
             p.count { strong { (words) } " of queue " (data(&name)) ", chosen by hand." }
             (left_out(deed, skipped))
+            @if left > 0 { p.error { (plural(left, "row")) " not counted in time: they are meant, too." } }
+            @if may && count == 0 { p { "There is nothing to do." } }
             (samples(&name, &sample))
             @match deed {
                 Deed::Requeue => {}
                 Deed::Purge => p.error { "What is purged is deleted for good." },
-                _ => p.error { "They are cancelled for good. A handler that runs is stopped." },
+                _ => p.error {
+                    "They are cancelled for good, with the tasks of their flows. A handler that runs is \
+                     stopped."
+                },
             }
         },
         role: role_of(deed),
@@ -169,7 +193,11 @@ pub(super) async fn act(call: PageCall, Path(name): Path<String>, deed: Deed) ->
     let (ids, why) = (ids(&call.values)?, call.values.get("why").unwrap_or_default().trim());
     check_why(why)?;
     let queue = call.dashboard.api.queue(&name).await?;
-    let [count, skipped, left] = work(&call, &queue, &ids, deed, true).await?;
+    let note = AuditNote { ids: ids.clone(), ..AuditNote::queue(&name) };
+    let [count, skipped, left] = match work(&call, &queue, &ids, deed, true).await {
+        Ok(done) => done,
+        Err(error) => return Ok(note.on(PageProblem::from(error).into_response())),
+    };
     let words = plural(count, deed.noun());
     if count > 0 {
         let change = ChangeView::chosen(deed, &operator(&call.visitor)).queue(&name);
@@ -178,14 +206,16 @@ pub(super) async fn act(call: PageCall, Path(name): Path<String>, deed: Deed) ->
     // A status of what was deleted would tell of its end before.
     let mut rows = Vec::new();
     for id in ids.iter().take(SHOWN).filter(|_| deed != Deed::Purge) {
-        let task = patiently(|| queue.status(id)).await?;
+        // The work is done, whether this can be told or not.
+        let task = patiently(|| queue.status(id)).await.ok().flatten();
         let status = task.map_or_else(|| html! { (NONE) }, |task| state(task.status.into_str()));
         rows.push(vec![to_task("Task", &task_path(&name, id), id), cell("State now", status)]);
     }
-    let list = back(&name, &place(&call.values));
+    let place = place(&call.values);
+    let list = back(&name, &place);
     let title = format!("{words} {} {}", if count == 1 { "is" } else { "are" }, deed.done());
     let main = html! {
-        p.trail { a href=(list) { "Queue " (data(&name)) } }
+        p.trail { (trail(&list, &name, &place)) }
         h1 { (title) }
         @if count > 0 { p.done role="status" { (title) ", chosen by hand." } }
         (left_out(deed, skipped))
@@ -193,6 +223,6 @@ pub(super) async fn act(call: PageCall, Path(name): Path<String>, deed: Deed) ->
         @if !rows.is_empty() { (table("The chosen tasks", rows)) }
         p { a.button href=(list) { "Back to the list" } }
     };
-    let note = AuditNote { ids, ..AuditNote::queue(&name) }.with_counts(count, skipped);
+    let note = note.with_counts(count, skipped);
     Ok(note.on(page(&call.visitor, &title, &main)))
 }

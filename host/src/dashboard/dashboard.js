@@ -118,9 +118,11 @@
   const isInUse = (part) => {
     const at = getSelection();
     const isSelected = at && !at.isCollapsed && at.anchorNode && part.contains(at.anchorNode);
+    const fields = [...part.querySelectorAll("input:not([type=checkbox]), textarea")];
+    const isTyped = fields.some((field) => field.value !== field.defaultValue);
     const isUnfolded = part.querySelector("details[open], tbody input:checked");
     const hasFocus = part.contains(document.activeElement) && document.activeElement !== part;
-    return isSelected || isUnfolded || hasFocus;
+    return isSelected || isTyped || isUnfolded || hasFocus;
   };
 
   const put = (text) => {

@@ -40,7 +40,8 @@ const FORM_TIME: Duration = Duration::from_secs(5);
 /// The paths that are open without a session.
 const OPEN: [&str; 4] = ["/login", "/dashboard.css", "/dashboard.js", "/favicon.svg"];
 /// The ends of the paths of pages without a part that changes by itself.
-const STILL: [&str; 7] = ["/search", "/drain", "/confirm", "/chosen", "/export", "/rollback", "/lift"];
+const STILL: [&str; 8] =
+    ["/search", "/drain", "/confirm", "/chosen", "/export", "/file", "/rollback", "/lift"];
 /// A page that is not there at present comes back by itself after this number of seconds.
 const AGAIN: &str = "5";
 

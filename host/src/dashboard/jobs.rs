@@ -19,7 +19,7 @@ use crate::api::guard::{check_resume, role_of};
 use crate::api::jobs::file as kept_file;
 use crate::clock::{ms, now_ms};
 use crate::operations::jobs::{self, BulkJob, JobState};
-use crate::operations::{self, OperationError, find_queue};
+use crate::operations::{self, OperationError};
 
 pub(super) fn job_path(id: &str) -> String {
     at(&format!("/jobs/{}", part(id)))
@@ -70,12 +70,7 @@ pub(super) async fn list(PageCall { dashboard, visitor, values }: PageCall) -> P
 pub(super) async fn show(call: PageCall, Path(id): Path<String>) -> PageAnswer {
     let PageCall { dashboard, visitor, .. } = call;
     let link = dashboard.api.link().await?;
-    let mut job = jobs::find(link, &id).await?;
-    if job.kept.is_some()
-        && let Ok(queue) = find_queue(&dashboard.api.queues(), &job.queue, link)
-    {
-        job.kept = queue.kept_tasks(&job.id).await?;
-    }
+    let job = operations::with_kept(&dashboard.api.queues(), link, &id).await?;
     let (all, now) = (jobs::list(link).await?, now_ms());
     let path = job_path(&job.id);
     let title = format!("{} of {}", work(&job), job.queue);

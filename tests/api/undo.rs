@@ -246,3 +246,52 @@ fn on_a_full_redis_only_a_job_that_keeps_nothing_goes_on() {
     }
     host.stop();
 }
+
+#[test]
+fn an_undo_trusts_a_producer_no_more_than_a_host_does() {
+    let mut bench = Bench::new(QUEUES);
+    let forged = [
+        ("n", "1"),
+        ("tq-attempt", "3"),
+        ("tq-deferrals", "5"),
+        ("tq-crashes", "7"),
+        ("tq-fence", "77"),
+        ("tq-joins", "tq:{work}:flow:x"),
+        ("tq-enqueued-at", "5"),
+        ("tq-unknown", "x"),
+        ("tq-key", "k"),
+    ];
+    let first = bench.xadd("work", &forged);
+    let host = bench.host();
+    let drain = start(&host, &json!({ "do": "drain", "all": true }));
+    assert_eq!(over(&host, &drain)["done"], 1);
+    let back = undo(&host, &drain);
+    assert_eq!(over(&host, &back)["done"], 1);
+    let fields = all_of(&mut bench, "work").pop().expect("the task is back");
+    let fields: BTreeMap<String, String> = fields
+        .chunks(2)
+        .map(|pair| (String::from_utf8_lossy(&pair[0]).into(), String::from_utf8_lossy(&pair[1]).into()))
+        .collect();
+    for untold in ["tq-attempt", "tq-deferrals", "tq-crashes", "tq-fence", "tq-joins", "tq-unknown"] {
+        assert!(!fields.contains_key(untold), "{fields:?}");
+    }
+    let time = first.split('-').next().expect("a time");
+    let told = ["n", "tq-id", "tq-key", "tq-enqueued-at"].map(|name| fields[name].as_str());
+    assert_eq!(told, ["1", &first, "k", time], "{fields:?}");
+    host.stop();
+}
+
+#[test]
+fn a_delayed_task_that_cannot_be_read_is_not_drained() {
+    let mut bench = Bench::new(QUEUES);
+    bench.tqhost(&["enqueue", "work", "n=1", "--delay", "1h"]).ok();
+    let host = bench.host();
+    eventually("it is parked", || (bench.places("work").delayed == 1).then_some(()));
+    let parked: Vec<(String, Vec<u8>)> = bench.redis("HGETALL", "tq:{work}:parked");
+    let _: u64 = bench.redis("HSET", ("tq:{work}:parked", &parked[0].0, "no fields"));
+    let drain = start(&host, &json!({ "do": "drain", "all": true }));
+    let job = over(&host, &drain);
+    assert_eq!((&job["done"], &job["skipped"]), (&json!(0), &json!(1)), "{job}");
+    assert_eq!(bench.places("work").delayed, 1);
+    host.stop();
+}

@@ -137,7 +137,7 @@ const CASES: &[Case] = &[
             )],
             &[("(completes or buries or mark == 'here')", "completes")],
             &[("(completes or buries or mark == 'here')", "(completes or buries)")],
-            &[("'hash')\n  or join_refusal(status)\n", "'hash')\n")],
+            &[("'stream')\n  or join_refusal(status)\n", "'stream')\n")],
             &[("or join_refusal(status) ~= nil", "")],
             &[("if bad then error(bad) end", "")],
             &[("is_broken or not queue\n      or", "not queue\n      or")],

@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 /// The queries of paths that take some. A path that is not here is asked without any.
-const QUERIES: [(&str, &[&str]); 9] = [
+const QUERIES: [(&str, &[&str]); 10] = [
     (
         "/v1/queues/{queue}/tasks",
         &[
@@ -31,6 +31,7 @@ const QUERIES: [(&str, &[&str]); 9] = [
     ("/queues/{queue}/dead", &["", "reason=rejected", "text=nothing-has-this"]),
     ("/queues/{queue}/dead/confirm", &["what=purge", "what=requeue&reason=rejected"]),
     ("/queues/{queue}/drain", &[""]),
+    ("/queues/{queue}/chosen", &["what=cancel&task=1-0"]),
 ];
 
 /// The names in paths.

@@ -85,7 +85,7 @@ impl Soak {
         }
         self.until_drained();
         for queue in ["bad", "deferred", "trapped"] {
-            self.bench.tqhost(&["dead", "purge", queue, "--all", "--yes"]).ok();
+            self.bench.tqhost(&["dead", "purge", queue, "--all", "--yes", "--no-undo"]).ok();
         }
         // These keys stay: the streams, what hosts publish about themselves, the last replies to a running
         // host's settlements, the histories of groups, and those of the last hours.

@@ -98,7 +98,7 @@ pub(super) async fn get_job(
     State(api): State<Api>,
     PathOf(id): PathOf<String>,
 ) -> Result<Json<BulkJob>, ApiProblem> {
-    Ok(Json(jobs::find(api.link().await?, &id).await?.shown()))
+    Ok(Json(operations::with_kept(&api.queues(), api.link().await?, &id).await?.shown()))
 }
 
 /// Stops a job: what it has done stays, and it does no more

@@ -83,7 +83,7 @@ pub(super) async fn run(config: &Config, args: JobsArgs, out: &mut Out) -> Resul
     };
     let job = match (change, args.id) {
         (Some((id, state)), _) => jobs::change(&link, &id, state, &operator()).await?,
-        (None, Some(id)) => jobs::find(&link, &id).await?,
+        (None, Some(id)) => operations::with_kept(&config.queues, &link, &id).await?,
         (None, None) => {
             let all = jobs::list(&link).await?;
             match (out.json, all.is_empty()) {

@@ -28,7 +28,7 @@ const STEP_LOOKS: u64 = 2_000;
 /// The longest error, in characters.
 const MAX_ERROR: usize = 500;
 /// A process that has not written for this long has lost the job.
-const LEASE: Duration = Duration::from_secs(10);
+pub(super) const LEASE: Duration = Duration::from_secs(10);
 /// The time between two looks at a job that another process carries out, or that waits for its rate.
 const LOOK: Duration = Duration::from_millis(500);
 

@@ -54,7 +54,7 @@ pub(crate) use dead::{DeadList, DeadView, dead_list};
 pub(crate) use deploy::{DeployWatch, HostVerdict, Taken, check_deployable};
 pub(crate) use enqueue::{check_delay, enqueue, full};
 pub(crate) use error::OperationError;
-pub(crate) use fields::{JsonMembers, fields_of_json};
+pub(crate) use fields::{JsonMembers, fields_of_json, text_in};
 pub(crate) use find::{find_everywhere, find_queue, rules};
 pub(crate) use groups::{GroupBy, GroupKind, TaskGroup, TaskGrouping, TaskGroups, task_groups};
 pub(crate) use job_step::{JobTurn, turn};
@@ -73,4 +73,4 @@ pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, counted, 
 pub(crate) use retry::{Retried, retry, retry_preview};
 pub(crate) use sample::TaskSample;
 pub(crate) use task::{BranchView, TaskView, task_view, unknown_task};
-pub(crate) use undo::{kept_of, undo};
+pub(crate) use undo::{kept_of, undo, with_kept};

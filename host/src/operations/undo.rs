@@ -8,8 +8,10 @@
 use super::deed::Deed;
 use super::error::OperationError;
 use super::find::find_queue;
+use super::job_step::LEASE;
 use super::jobs::{self, BulkJob, JobOrder};
 use super::patience::patiently;
+use crate::clock::ms;
 use crate::config::QueueRules;
 use crate::queue::{Link, Queue, TaskFilter};
 
@@ -28,6 +30,13 @@ pub(crate) async fn undo(
     let of = jobs::find(link, id).await?;
     if !of.state.is_over() {
         return Err(OperationError::NotRunning(format!("job {id} is under way: stop it first")));
+    }
+    // Its last step may still take tasks away, which this would leave.
+    let now_ms = patiently(|| link.now_ms()).await?;
+    if !of.host.is_empty() && of.seen_at + ms(LEASE) > now_ms {
+        return Err(OperationError::NotRunning(format!(
+            "job {id} ends its last step at present: ask again in a second"
+        )));
     }
     let queue = find_queue(queues, &of.queue, link)?;
     for number in 1..=MOST_TIMES {
@@ -59,6 +68,21 @@ async fn begin(
         ..JobOrder::new(deed, TaskFilter::default())
     };
     jobs::start(&queue.link, queue, order).await
+}
+
+/// A job, with what it keeps at this moment.
+pub(crate) async fn with_kept(
+    queues: &[QueueRules],
+    link: &Link,
+    id: &str,
+) -> Result<BulkJob, OperationError> {
+    let mut job = jobs::find(link, id).await?;
+    if job.kept.is_some()
+        && let Ok(queue) = find_queue(queues, &job.queue, link)
+    {
+        job.kept = patiently(|| queue.kept_tasks(&job.id)).await?;
+    }
+    Ok(job)
 }
 
 /// The queue with what a job keeps in the place of its dead letters. Refuses if it keeps nothing.

@@ -43,7 +43,7 @@ impl Queue {
     /// Like [`Queue::cancel`], for a task that a list has just found. With `only_waiting`, a task that a host
     /// has taken since then stays as it is, and the status is PROCESSING. Where the job of this queue keeps
     /// what it takes away, a task that cannot be kept stays, too: one that waits for its flow, which has its
-    /// fields, and one with too many fields to run.
+    /// fields, one with too many fields to run, and a delayed one whose fields cannot be read.
     pub(crate) async fn cancel_found(
         &self,
         task: &FoundTask,
@@ -51,7 +51,8 @@ impl Queue {
     ) -> Result<Option<Status>, QueueError> {
         let (id, entry) = (&task.status.id, task.entry.as_deref().unwrap_or_default());
         let letter = if self.is_keeping() { self.drained(task) } else { RawFields::new() };
-        if self.is_keeping() && (task.waits_for_flow() || letter.len() > MOST_FIELDS) {
+        let is_unread = task.delayed_member().is_some() && task.fields.is_empty() && task.reserved.is_empty();
+        if self.is_keeping() && (task.waits_for_flow() || letter.len() > MOST_FIELDS || is_unread) {
             return Ok(Some(Status::Processing));
         }
         // A task that a host has seen, parked or held has its alias already.

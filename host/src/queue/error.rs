@@ -234,7 +234,7 @@ impl fmt::Display for QueueError {
             write!(
                 f,
                 "{what}: Redis at {address} is full, and takes no new tasks: raise its maxmemory, purge dead \
-                 letters, or wait until queued tasks have ended"
+                 letters with --no-undo, or wait until queued tasks have ended"
             )
         } else if self.tls_cause().is_some() {
             write!(f, "{what}: Redis at {address} was not asked")

@@ -107,7 +107,7 @@ fn judge(info: &str, snapshots: Option<bool>, may_lag: bool) -> Vec<Danger> {
         found.push(Danger { kind, is_urgent, what, way_out });
     };
     let (used, most) = (number("used_memory"), number("maxmemory"));
-    let way_out = "Raise maxmemory, purge dead letters, or shorten retention.";
+    let way_out = "Raise maxmemory, purge dead letters with --no-undo, or shorten retention.";
     if most > 0 && used >= most {
         let what = "Redis is full: it refuses new tasks. Those that it has go on to their ends.";
         add("redis-full", true, what.to_owned(), way_out);

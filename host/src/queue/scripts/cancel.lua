@@ -59,9 +59,25 @@ local function take_delayed(one)
   return true, fields
 end
 
+-- The letter without what a producer wrote into an entry as if it were a host. What is parked was looked at.
+local function trusted_letter()
+  local notes = { ['tq-queue'] = 1, ['tq-reason'] = 1, ['tq-error'] = 1, ['tq-attempts'] = 1 }
+  local written, noted = {}, {}
+  for i = 1, #letter, 2 do
+    append(notes[letter[i]] and noted or written, letter[i], letter[i + 1])
+  end
+  keep_trusted(written, status, id, listed_entry)
+  if not value_in(written, 'tq-enqueued-at') then
+    append(written, 'tq-enqueued-at', string.match(listed_entry, '^(%d+)%-') or now_text)
+  end
+  append(written, unpack(noted))
+  return written
+end
+
 -- Keeps the task in the step that takes it away.
 local function keep_task()
   if lives == '' then return end
+  if listed_member == '' then letter = trusted_letter() end
   if not value_in(letter, 'tq-enqueued-at') then append(letter, 'tq-enqueued-at', now_text) end
   append(letter, 'tq-failed-at', now_text)
   keep(kept, lives, letter)

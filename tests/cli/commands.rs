@@ -434,7 +434,8 @@ fn dead_letters_are_listed_shown_requeued_and_purged() {
         redriven(1, 0)
     );
     let unsure = bench.tqhost(&["dead", "purge", "work", "--all"]);
-    let question = "Delete 7 dead letters of work for good? Nobody can be asked here: add --yes";
+    let question =
+        "Delete 7 dead letters of work (they are kept for a day)? Nobody can be asked here: add --yes";
     assert!(unsure.code == 2 && unsure.stderr.contains(question), "{unsure:#?}");
     assert_eq!(bench.places("work").dead, 7);
     assert_eq!(ask(&bench, &["dead", "requeue", "work", "--all"]), redriven(7, 0));

@@ -204,7 +204,7 @@ fn answered(bench: &mut Bench, args: &str, meanwhile: impl FnOnce(&mut Bench)) -
 fn what_is_deleted_is_what_was_counted() {
     let mut bench = with_dead(3);
     let shown = answered(&mut bench, "dead purge work --all", |bench| add_dead(bench, 3..5));
-    assert!(shown.contains("Delete 3 dead letters of work for good? [y/N]"), "{shown}");
+    assert!(shown.contains("Delete 3 dead letters of work (they are kept for a day)? [y/N]"), "{shown}");
     for id in ["id-0  n=0", "id-1  n=1", "id-2  n=2"] {
         assert!(shown.contains(&format!("  {id}\r\n")), "the question shows some of them: {shown}");
     }

@@ -275,7 +275,8 @@ impl CountsQuery {
 impl ManyBody {
     /// The ids, or none: all that match are meant. A mistake must not become "all".
     pub(super) fn chosen(&self, deed: Deed) -> Result<Option<&[String]>, ApiProblem> {
-        let of_all = [self.begin.is_some(), self.state.is_some(), !self.why.is_empty()];
+        let is_kept = self.keep == Some(true);
+        let of_all = [self.begin.is_some(), self.state.is_some(), is_kept, !self.why.is_empty()];
         match &self.ids {
             _ if self.deed.is_some() => Err(invalid("do: the path says what is done")),
             Some(_) if self.all => Err(invalid("ids and all exclude each other: send one of them")),
@@ -286,7 +287,7 @@ impl ManyBody {
                 Err(invalid(format!("ids: {} of them are not 1 to {MOST_IDS}", ids.len())))
             }
             Some(_) if of_all.contains(&true) || !self.filter(&FieldMask::default())?.is_empty() => {
-                Err(invalid("filters, state, begin and why go with all, not with ids"))
+                Err(invalid("filters, state, begin, keep and why go with all, not with ids"))
             }
             Some(ids) => Ok(Some(ids)),
         }
@@ -396,7 +397,7 @@ mod tests {
         assert!(refused("{\"ids\": []}").starts_with("ids: 0 of them"));
         assert!(refused("{\"reason\": \"rejected\"}").starts_with("send ids, or all"));
         assert!(
-            refused("{\"ids\": [\"1\"], \"text\": \"a\"}").starts_with("filters, state, begin and why go")
+            refused("{\"ids\": [\"1\"], \"text\": \"a\"}").starts_with("filters, state, begin, keep and why")
         );
         assert!(refused("{\"all\": true, \"older_than\": \"5\"}").starts_with("older_than: "));
         assert!(serde_json::from_str::<ManyBody>("{\"all\": true, \"resaon\": \"x\"}").is_err());

@@ -27,7 +27,7 @@ const IDS_TIME: Duration = Duration::from_secs(10);
 
 /// Cancels many tasks: those with these ids, or all that match
 ///
-/// All that match are a job, for whose end one request waits 18 seconds; with `next` as its cursor the next
+/// All that match are a job, for whose end one request waits 10 seconds; with `next` as its cursor the next
 /// request waits on. Each answer has what was done since the one before.
 #[utoipa::path(
     post,
@@ -85,8 +85,9 @@ pub(super) async fn requeue_dead(
     change(&api, &caller, &name, Deed::Requeue, &body).await
 }
 
-/// Deletes dead letters for good
+/// Deletes dead letters
 ///
+/// All that match are kept for a day, for an undo, unless `keep` is false; those with these ids are not.
 /// It waits for all that match as `tasks/cancel` does.
 #[utoipa::path(
     post,

@@ -67,6 +67,7 @@ impl From<OperationError> for ApiProblem {
             OperationError::NoEvents(_) => ProblemCode::NoEvents,
             OperationError::UnknownPlugin(_) => ProblemCode::UnknownPlugin,
             OperationError::UnknownJob(_) | OperationError::UnknownIncident(_) => ProblemCode::NotFound,
+            OperationError::TooManyJobs(_) => ProblemCode::Busy,
             OperationError::OutOfReach(_) => ProblemCode::UnknownQueue,
         };
         ApiProblem::new(code, error.to_string())

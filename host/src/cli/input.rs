@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 
 use super::exit::CommandError;
 use crate::field::without_bom;
-use crate::operations::JsonMembers;
+use crate::operations::{JsonMembers, text_in};
 use crate::queue::NewTask;
 use crate::task::Field;
 
@@ -93,7 +93,7 @@ pub(super) fn stdin() -> Result<Vec<u8>, CommandError> {
 pub(super) fn whole_objects(bytes: &[u8], name: &str) -> Result<Vec<Vec<Field>>, CommandError> {
     let bytes = without_bom(bytes);
     let read = if bytes.trim_ascii_start().starts_with(b"[") {
-        json::<Vec<JsonMembers>>(bytes).map(|tasks| tasks.into_iter().map(fields_of).collect())
+        json::<Vec<JsonMembers>>(bytes).and_then(|tasks| tasks.into_iter().map(fields_of).collect())
     } else {
         only_object(bytes).map(|fields| vec![fields])
     };
@@ -188,7 +188,7 @@ fn spool(from: &mut impl Read) -> io::Result<File> {
 /// Reads a text that is one JSON object.
 fn only_object(bytes: &[u8]) -> Result<Vec<Field>, String> {
     if bytes.trim_ascii_start().starts_with(b"{") {
-        json(bytes).map(fields_of)
+        json(bytes).and_then(fields_of)
     } else {
         Err("not a JSON object: write {\"name\": \"value\"}".to_owned())
     }
@@ -207,10 +207,13 @@ fn json<'j, T: Deserialize<'j>>(bytes: &'j [u8]) -> Result<T, String> {
 }
 
 /// A string becomes its text. Any other value becomes its JSON source, so that a number keeps all its digits.
-fn fields_of(JsonMembers(members): JsonMembers) -> Vec<Field> {
+fn fields_of(JsonMembers(members): JsonMembers) -> Result<Vec<Field>, String> {
     let field = |(name, source): (String, Box<RawValue>)| {
-        let text = serde_json::from_str::<String>(source.get());
-        Field { name, value: text.unwrap_or_else(|_| source.get().to_owned()).into_bytes() }
+        let value = match text_in(source.get()) {
+            Some(text) => text.map_err(|why| format!("field {name:?}: {why}"))?,
+            None => source.get().to_owned(),
+        };
+        Ok(Field { name, value: value.into_bytes() })
     };
     members.into_iter().map(field).collect()
 }
@@ -234,6 +237,12 @@ mod tests {
             CommandError::Usage(text) => format!("usage: {text}"),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn half_of_a_surrogate_pair_is_an_error() {
+        let read = only_object(br#"{"a": "\ud800"}"#).expect_err("no text");
+        assert!(read.starts_with("field \"a\": "), "{read}");
     }
 
     #[test]

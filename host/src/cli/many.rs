@@ -61,13 +61,14 @@ async fn ask(queue: &Queue, order: &JobOrder) -> Result<(String, Option<u64>), C
     let JobCount { matched, begin, sample, .. } = count(queue, order).await?;
     show_sample(&sample);
     let (name, many) = (&queue.rules.name, text::plural(matched, order.deed.noun()));
+    let end = if order.keep { " (they are kept for a day)" } else { " for good" };
     let question = match (order.deed, order.filter.is_empty()) {
         (Deed::Cancel, _) => format!("Cancel {many} of {name}?"),
         (Deed::Drain, true) => format!("Cancel {many} that wait in {name}?"),
         (Deed::Drain, false) => format!("Cancel {many} that wait and match in {name}?"),
         (Deed::Requeue, _) => format!("Requeue {many} of {name}?"),
-        (Deed::Purge | Deed::Import, true) => format!("Delete {many} of {name} for good?"),
-        (Deed::Purge | Deed::Import, false) => format!("Delete {many} that match of {name} for good?"),
+        (Deed::Purge | Deed::Import, true) => format!("Delete {many} of {name}{end}?"),
+        (Deed::Purge | Deed::Import, false) => format!("Delete {many} that match of {name}{end}?"),
     };
     confirm(&question, "--yes", &format!("nothing was {}", order.deed.done())).await?;
     Ok((begin, Some(matched)))

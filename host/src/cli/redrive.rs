@@ -167,7 +167,12 @@ async fn write_named(
             file.remove();
             Err(error)
         }
-        StepEnd::Cut => Err(interrupted(&known(0, deletes, if deletes { "deleted" } else { "written" }))),
+        StepEnd::Cut => {
+            if !deletes || file.written == 0 {
+                file.remove();
+            }
+            Err(interrupted(&known(0, deletes, if deletes { "deleted" } else { "written" })))
+        }
     }
 }
 

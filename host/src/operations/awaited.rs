@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::cursor::{self, BadCursor};
 use super::deed::Deed;
@@ -14,8 +14,9 @@ use super::jobs::{self, BulkJob, JobState};
 use super::many::ManyDone;
 use crate::queue::{Link, Queue};
 
-/// How long one request waits.
-const WAIT: Duration = Duration::from_secs(18);
+/// How long one request waits, and how long a look may take at its end.
+const WAIT: Duration = Duration::from_secs(10);
+const LAST_LOOK: Duration = Duration::from_secs(2);
 /// The time between two looks at a job, at first and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 const KIND: &str = "job";
@@ -65,7 +66,12 @@ impl AwaitedJob {
     ) -> Result<ManyDone, OperationError> {
         let (end, mut pause) = (Instant::now() + WAIT, LOOK.0);
         let mut job = loop {
-            let job = jobs::find(link, &self.id).await?;
+            let job = match timeout_at(end + LAST_LOOK, jobs::find(link, &self.id)).await {
+                Ok(Err(error)) if !error.may_pass() => return Err(error),
+                Ok(Ok(job)) => job,
+                // The job goes on without Redis's answer, and so may whoever waits.
+                _ => return Ok(self.nothing_new()),
+            };
             if job.queue != queue.rules.name || job.deed != deed {
                 return Err(BadCursor.into());
             }
@@ -91,6 +97,16 @@ impl AwaitedJob {
         }
     }
 
+    /// The answer where it is not known what the job has done meanwhile.
+    fn nothing_new(self) -> ManyDone {
+        let next = Some(self.cursor(self.told));
+        ManyDone { job: Some(self.id), next, ..ManyDone::default() }
+    }
+
+    fn cursor(&self, told: [u64; 5]) -> String {
+        cursor::write(KIND, &[&self.id, &told.map(|n| n.to_string()).join(" ")])
+    }
+
     /// The work of the job that was not told yet.
     fn done(&self, job: &BulkJob) -> ManyDone {
         let all = ManyDone::from(job);
@@ -99,7 +115,7 @@ impl AwaitedJob {
         let [succeeded, skipped, children, without_flow, examined] =
             now.map(|count| count.saturating_sub(told.next().unwrap_or_default()));
         let goes_on = !job.state.is_over();
-        let next = goes_on.then(|| cursor::write(KIND, &[&self.id, &now.map(|n| n.to_string()).join(" ")]));
+        let next = goes_on.then(|| self.cursor(now));
         let wait_ms = Some(job.pause().as_millis() as u64).filter(|ms| goes_on && *ms > 0);
         ManyDone { succeeded, skipped, children, without_flow, examined, next, wait_ms, ..all }
     }

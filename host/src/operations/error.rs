@@ -51,6 +51,9 @@ pub(crate) enum OperationError {
     /// A job for whose end somebody waits came to none.
     #[error("{why}")]
     JobFailed { why: String, may_pass: bool },
+    /// As many jobs are under way as may be.
+    #[error("{0}")]
+    TooManyJobs(String),
     /// A part of a task's tree is out of reach, or what a job takes away cannot be kept.
     #[error("{0}")]
     OutOfReach(String),

@@ -54,9 +54,17 @@ pub(crate) fn fields_of_json(members: &[(String, Box<RawValue>)]) -> Result<Vec<
         .collect()
 }
 
+/// The text of a value that is a string: an error where half of a surrogate pair is missing, which only
+/// reading it finds. None: it is another value.
+pub(crate) fn text_in(source: &str) -> Option<Result<String, String>> {
+    let read = || serde_json::from_str(source).map_err(|error| error.to_string());
+    source.starts_with('"').then(read)
+}
+
 fn bytes(name: &str, source: &str) -> Result<Vec<u8>, OperationError> {
-    if let Ok(text) = serde_json::from_str::<String>(source) {
-        return Ok(text.into_bytes());
+    if let Some(text) = text_in(source) {
+        let wrong = |why| OperationError::Invalid(format!("field {name:?}: {why}"));
+        return text.map(String::into_bytes).map_err(wrong);
     }
     match serde_json::from_str::<Base64Bytes>(source) {
         Ok(bytes) => STANDARD.decode(&bytes.base64).map_err(|error| {
@@ -77,6 +85,7 @@ mod tests {
         assert_eq!(read("{\"base64\": \"/w==\"}"), Ok(vec![0xff]));
         assert_eq!(read("12345678901234567890.10"), Ok(b"12345678901234567890.10".to_vec()));
         assert_eq!(read("{\"base64\": 1}"), Ok(b"{\"base64\": 1}".to_vec()));
+        assert!(read("\"\\ud800\"").is_err_and(|why| why.starts_with("field \"f\": ")));
         assert_eq!(read("[1,  2]"), Ok(b"[1,  2]".to_vec()));
         let bad = read("{\"base64\": \"/w=\"}").unwrap_err();
         assert!(bad.starts_with("field \"f\": base64 cannot be read: "), "{bad}");

@@ -297,7 +297,7 @@ async fn make_room(link: &Link) -> Result<(), OperationError> {
     let (over, others): (Vec<BulkJob>, Vec<BulkJob>) =
         list(link).await?.into_iter().partition(|job| job.state.is_over());
     if others.len() >= MOST {
-        return Err(OperationError::Invalid(format!(
+        return Err(OperationError::TooManyJobs(format!(
             "{MOST} jobs are under way: wait for one, or stop it with `tqhost jobs stop ID`"
         )));
     }

@@ -198,7 +198,7 @@ fn hosts_keep_few_jobs() {
     add_dead(&mut bench, 0..60);
     let slow = json!({ "do": "requeue", "rate": "1/h" });
     let under_way: Vec<String> = (0..20).map(|_| start(&host, &slow)).collect();
-    let why = problem(&post(&host, JOBS, &slow), 422, "invalid");
+    let why = problem(&post(&host, JOBS, &slow), 503, "busy");
     assert!(why.contains("20 jobs are under way"), "{why}");
     for id in under_way {
         good(&ask(&host, "DELETE", &format!("/v1/jobs/{id}")), 200);

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::support::dead_letters::add_dead;
 use super::support::files::{digest, guest};
-use super::support::{Bench, Held, Host, http};
+use super::support::{Bench, Held, Host, eventually, http};
 
 /// Values that are there; each other one is made up. A stream is read for a moment, up to its first event.
 const CONFIG: &str = r#"
@@ -94,18 +94,28 @@ fn enqueue_later(address: &str) {
     }
 }
 
-/// Begins some jobs, and pauses them.
+/// Begins some jobs. Those that purge end, and keep what they have taken away; the others are paused.
 fn jobs(bench: &Bench, address: &str) -> Vec<String> {
     let headers = [("authorization", "Bearer s3cret"), ("content-type", "application/json")];
-    let body = "{\"do\": \"requeue\", \"rate\": \"1/h\"}";
-    let begun = || {
+    let begun = |body: &str| {
         let answer = http::send(address, "POST", "/v1/queues/work/jobs", &headers, Some(body));
         assert_eq!(answer.status, 202, "{answer:?}");
-        let id = answer.json()["id"].as_str().expect("an id").to_owned();
+        answer.json()["id"].as_str().expect("an id").to_owned()
+    };
+    let purges = ["trap 3", "trap 7", "trap 19"].map(|text| {
+        let id = begun(&format!("{{\"do\": \"purge\", \"text\": \"{text}\"}}"));
+        eventually("the purge has ended", || {
+            let job = http::send(address, "GET", &format!("/v1/jobs/{id}"), &headers, None).json();
+            (job["state"] == "done" && job["kept"]["tasks"].as_u64() > Some(0)).then_some(())
+        });
+        id
+    });
+    let paused = [(); 3].map(|()| {
+        let id = begun("{\"do\": \"requeue\", \"rate\": \"1/h\"}");
         bench.tqhost(&["jobs", "pause", &id]).ok();
         id
-    };
-    (0..5).map(|_| begun()).collect()
+    });
+    purges.into_iter().chain(paused).collect()
 }
 
 /// Sends requests to the operations of these methods, and gives the report.

@@ -621,7 +621,7 @@ fn a_drain_does_not_touch_a_task_that_a_host_has_just_taken() {
 }
 
 #[test]
-fn what_is_kept_comes_back_once_and_only_where_its_task_is_nowhere_else() {
+fn a_kept_task_comes_back_once_and_only_where_it_is_nowhere_else() {
     let mut bench = Bench::new("[queues.work]\n");
     let (status, kept) = ("tq:{work}:task:id-1", "tq:{work}:kept:job");
     let letter = ["tq-id", "id-1", "tq-reason", "rejected", "tq-error", "no"];

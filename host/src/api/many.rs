@@ -1,5 +1,5 @@
-//! Endpoints: work on many tasks. Cancel, drain, requeue, purge: those that are named at once, and all that
-//! match as a job, for whose end the request waits.
+//! Endpoints: cancel, drain, requeue and purge of many tasks. Tasks that are named are done at once. All
+//! tasks that match are a job, and the request waits for its end.
 //!
 //! Not here: what a body may say (`body`), jobs for which nobody waits (`jobs`), the work (`operations`).
 
@@ -20,7 +20,6 @@ use crate::config::units::parse_rate;
 use crate::operations::jobs::{self, Deed, JobOrder};
 use crate::operations::{AwaitedJob, ManyDone, OperationError, cancel_ids};
 use crate::queue::Queue;
-use crate::queue::redrive::{Counted, Redrive};
 
 /// For how long one request requeues tasks that are named, at a rate.
 const IDS_TIME: Duration = Duration::from_secs(10);
@@ -45,7 +44,7 @@ pub(super) async fn cancel_tasks(
     change(&api, &caller, &name, Deed::Cancel, &body).await
 }
 
-/// Cancels all tasks that wait: queued, delayed and held. What runs goes on
+/// Cancels all tasks that wait: queued, delayed and held. Running tasks go on
 ///
 /// The body has `"all": true`, and filters if you like; it waits as `tasks/cancel` does. A task that a host
 /// takes meanwhile is skipped.
@@ -87,7 +86,8 @@ pub(super) async fn requeue_dead(
 
 /// Deletes dead letters
 ///
-/// All that match are kept for a day, for an undo, unless `keep` is false; those with these ids are not.
+/// A purge of all that match keeps them for a day, for an undo, unless `keep` is false. A purge of ids keeps
+/// nothing.
 /// It waits for all that match as `tasks/cancel` does.
 #[utoipa::path(
     post,
@@ -139,19 +139,13 @@ async fn of_ids(
         let why = "rate: so many ids take more than 10 s: send fewer at once, or all: true with filters";
         return Err(OperationError::Invalid(why.into()));
     }
-    let what = match (order.deed, dry_run) {
-        (Deed::Cancel | Deed::Drain, _) => {
-            return cancel_ids(&api.queues(), queue, ids, dry_run, cursor).await;
-        }
-        _ if cursor.is_some() => {
-            return Err(OperationError::Invalid("cursor: one request takes all ids".into()));
-        }
-        (Deed::Requeue, true) => Redrive::Count(Counted::Requeued),
-        (Deed::Requeue, false) => Redrive::Requeue(rate),
-        (Deed::Purge | Deed::Import, true) => Redrive::Count(Counted::Purged),
-        (Deed::Purge | Deed::Import, false) => Redrive::Purge,
-    };
-    Ok(queue.redrive_named(ids, what).await?.into())
+    if let Deed::Cancel | Deed::Drain = order.deed {
+        return cancel_ids(&api.queues(), queue, ids, dry_run, cursor).await;
+    }
+    if cursor.is_some() {
+        return Err(OperationError::Invalid("cursor: one request takes all ids".into()));
+    }
+    Ok(queue.redrive_named(ids, order.deed.on_named(dry_run, rate)?).await?.into())
 }
 
 /// Begins a job and waits for it, waits for one that a request before began, or only counts.

@@ -269,8 +269,8 @@ fn lock(target: &Path, plugin: &str) -> Result<File, CommandError> {
     }
 }
 
-/// The known builds, by which a withdrawn version is recognised: those of the hosts, and those of files that
-/// a deploy put in place on this machine.
+/// The known builds, by which a withdrawn version is recognised: the builds of the hosts, and of the files
+/// that a deploy put in place on this machine.
 fn all_builds(hosts: &[HostInfo], target: &Path, before: Option<&FileContent>, new: &NewFile) -> Builds {
     let mut builds = known_builds(hosts);
     if let Some(before) = before {

@@ -1,8 +1,8 @@
 //! Commands on all tasks that match, which are jobs: `cancel --all`, `drain`, `dead requeue` and `purge`.
 //!
-//! In: the order of a job. Out: how many tasks it was done to, or would be, as a sentence or as JSON. A user
-//! who is asked sees their number and some of them; those that come later are left alone. Not here: how the
-//! job is carried out (`jobs`), and which arguments there are (`cancel`, `drain`, `redrive`).
+//! In: the order of a job. Out: the number of its tasks, as a sentence or as JSON. The question shows this
+//! number and some of the tasks; tasks that come later are left alone. Not here: how the job is carried out
+//! (`jobs`), and which arguments there are (`cancel`, `drain`, `redrive`).
 
 use std::path::Path;
 

@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::config::units::parse_rate;
 use crate::operations::jobs::{Deed, JobOrder};
 use crate::operations::{ManyDone, patiently};
-use crate::queue::redrive::{Counted, DeadChoice, Redrive};
+use crate::queue::redrive::DeadChoice;
 use crate::queue::{Queue, RedriveError, TaskFilter};
 
 /// Which dead letters of a queue a command is for.
@@ -91,14 +91,9 @@ pub(super) async fn purge(
     }
 }
 
-/// Requeues or deletes those that are named.
+/// Requeues or deletes the dead letters that are named.
 async fn named(chosen: &Chosen, deed: Deed, rate: Option<String>, out: &mut Out) -> Result<(), CommandError> {
-    let what = match (deed, out.dry_run) {
-        (Deed::Purge, true) => Redrive::Count(Counted::Purged),
-        (Deed::Purge, false) => Redrive::Purge,
-        (_, true) => Redrive::Count(Counted::Requeued),
-        (_, false) => Redrive::Requeue(rate.and_then(|rate| parse_rate(&rate).ok())),
-    };
+    let what = deed.on_named(out.dry_run, rate.and_then(|rate| parse_rate(&rate).ok()))?;
     let step = chosen.queue.redrive(&chosen.choice, what);
     let step = match CommandProgress::begin()?.long_step("looking for dead letters", step).await {
         StepEnd::Done(step) => step.map_err(|error| failed(error, out.dry_run, deed.done()))?,
@@ -144,8 +139,8 @@ pub(super) async fn export(
     chosen.end(skipped)
 }
 
-/// Writes the dead letters with these names into a file, and deletes those that are on the disk, if `deletes`
-/// says so. Returns the file, and how many it deleted.
+/// Writes the dead letters with these names into a file. With `deletes`, it then deletes the ones that are in
+/// the file. Returns the file, and how many were deleted.
 async fn write_named(
     queue: &Queue,
     ids: &[String],

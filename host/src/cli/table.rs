@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut_or_left_out_in_an_order() {
+    fn columns_without_room_are_cut_or_left_out_in_an_order() {
         let spare = &["COUNT", "VERSION", "NONE"];
         let mut table = TextTable::new(spare).id("ID").figures(["COUNT"]).names(["VERSION"]).texts(["ERROR"]);
         let id = "0190b8e4-61a9-76b6-8505-cad2c3ca81d9";

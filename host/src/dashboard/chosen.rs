@@ -1,19 +1,18 @@
 //! Work on the rows that somebody has chosen: their boxes, a page that shows them and asks, and the result.
 //!
-//! In: the ids of a list's boxes. Out: work on exactly these tasks, or on those of them for which it still
-//! makes sense; the rest is skipped, and the page says why. Everything works without JavaScript; the script
+//! In: the ids of a list's boxes. Out: work on exactly these tasks. A task that has ended meanwhile, or is
+//! not dead any more, is skipped, and the page says why. Everything works without JavaScript; the script
 //! adds a box for all of the page, and lets a list stand still while a box is chosen.
 //!
 //! Not here: work on all that match a filter, which is a job (`act`).
 
 use axum::extract::Path;
-use axum::response::IntoResponse;
 use maud::{Markup, html};
 
 use super::confirm::{ConfirmForm, Confirmation};
 use super::layout::{page, samples, state};
 use super::orders::operator;
-use super::problem::{PageAnswer, PageProblem, invalid};
+use super::problem::{PageAnswer, changed, invalid};
 use super::session::Visitor;
 use super::state::PageCall;
 use super::table::{BOXES, PageCell, cell, link as to_task, table};
@@ -27,7 +26,6 @@ use crate::operations::jobs::Deed;
 use crate::operations::{MOST_IDS, OperationError, TaskSample, cancel_ids, patiently};
 use crate::queue::Queue;
 use crate::queue::listing::ListedState;
-use crate::queue::redrive::{Counted, Redrive};
 
 /// The name of a box.
 const BOX: &str = "task";
@@ -99,8 +97,7 @@ fn ids(values: &Values) -> Result<Vec<String>, ApiProblem> {
     }
 }
 
-/// Works on the tasks, or only looks at what that would do. Returns for how many it did, how many it skipped,
-/// and how many it has not reached in time.
+/// Works on the tasks, or only counts. Returns the numbers of tasks: done, skipped, not reached in time.
 async fn work(
     call: &PageCall,
     queue: &Queue,
@@ -108,23 +105,16 @@ async fn work(
     deed: Deed,
     is_real: bool,
 ) -> Result<[u64; 3], OperationError> {
-    let what = match deed {
-        Deed::Cancel | Deed::Drain => {
-            let done = cancel_ids(&call.dashboard.api.queues(), queue, ids, !is_real, None).await?;
-            let left = (ids.len() as u64).saturating_sub(done.examined);
-            return Ok([done.succeeded, done.skipped, left]);
-        }
-        Deed::Requeue if is_real => Redrive::Requeue(None),
-        Deed::Requeue => Redrive::Count(Counted::Requeued),
-        Deed::Purge if is_real => Redrive::Purge,
-        Deed::Purge => Redrive::Count(Counted::Purged),
-        Deed::Import => return Err(OperationError::Invalid("rows are there, and are not imported".into())),
-    };
-    let done = queue.redrive_named(ids, what).await?;
+    if let Deed::Cancel | Deed::Drain = deed {
+        let done = cancel_ids(&call.dashboard.api.queues(), queue, ids, !is_real, None).await?;
+        let left = (ids.len() as u64).saturating_sub(done.examined);
+        return Ok([done.succeeded, done.skipped, left]);
+    }
+    let done = queue.redrive_named(ids, deed.on_named(!is_real, None)?).await?;
     Ok([done.succeeded, done.skipped, 0])
 }
 
-/// A line about those that are skipped, if there are any.
+/// A line about the rows that are skipped, if there are any.
 fn left_out(deed: Deed, skipped: u64) -> Markup {
     html! {
         @if skipped > 0 {
@@ -196,7 +186,7 @@ pub(super) async fn act(call: PageCall, Path(name): Path<String>, deed: Deed) ->
     let note = AuditNote { ids: ids.clone(), ..AuditNote::queue(&name) };
     let [count, skipped, left] = match work(&call, &queue, &ids, deed, true).await {
         Ok(done) => done,
-        Err(error) => return Ok(note.on(PageProblem::from(error).into_response())),
+        Err(error) => return changed(note, Err(error)),
     };
     let words = plural(count, deed.noun());
     if count > 0 {

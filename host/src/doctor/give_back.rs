@@ -15,7 +15,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::adopt::{AdoptItem, AdoptKind, AdoptReport, named};
-use super::walk::{FIRST, START};
+use super::walk::{FIRST, SCAN, START};
 use crate::config::units::show_duration;
 use crate::queue::hosts::{HostInfo, is_host};
 use crate::queue::reply::{self, Shaped, optional};
@@ -30,8 +30,6 @@ const PAGE: usize = 100;
 const BYTES: usize = 4 << 20;
 /// A call waits for the leases of hosts for so long, and refuses if they last longer.
 const WAITS: Duration = Duration::from_secs(15);
-/// Keys of the whole Redis in one step.
-const SCAN: usize = 1000;
 
 /// The contents of a queue.
 #[derive(Debug, Default)]

@@ -30,7 +30,7 @@ use crate::queue::{Census, Queue, QueueError, codec};
 pub(crate) use mend::FaultKind;
 use mend::{Judgement, KeySuspects, Suspect};
 pub(crate) use strays::{Stray, strays};
-use walk::{FEW, FIRST, START};
+use walk::{FEW, FIRST, SCAN, START};
 
 /// How long a suspect has to move on.
 const MOMENT: Duration = Duration::from_millis(500);
@@ -44,8 +44,6 @@ const BATCH: usize = 2000;
 const TASK_BATCH: usize = 20_000;
 /// Tasks of the stream that are remembered, at about 16 bytes each. Others are searched for again.
 const SEEN: usize = 2_000_000;
-/// Keys of the whole Redis in one step.
-const SCAN: usize = 1000;
 /// Findings of one kind that are listed; the others are only counted.
 const LISTED: usize = 100;
 

@@ -4,15 +4,13 @@
 //! In: the queues of the configuration. Out: for each of their streams, the strays beside it that have
 //! entries. Not here: what is in the queues' own keys (`walk`).
 
-use super::walk::{Page, START, page};
+use super::walk::{Page, SCAN, START, page};
 use crate::config::{QueueRules, edits};
 use crate::queue::keys::EVERYTHING;
 use crate::queue::reply;
 use crate::queue::{Link, QueueError};
 
 const WHAT: &str = "look for streams that no queue reads";
-/// Keys of the whole Redis in one step.
-const SCAN: usize = 1000;
 /// How far a name may be from that of a queue.
 const EDITS: usize = 2;
 /// Shorter names differ by two letters all the time.

@@ -14,6 +14,8 @@ use crate::queue::{Link, Queue, QueueError, Status, census, keys, millis};
 
 /// Entries, members and keys looked at in one step.
 const PAGE: usize = 200;
+/// Keys of the whole Redis in one step.
+pub(super) const SCAN: usize = 1000;
 /// Parked fields may be large: the first look takes this many, the next as many as fit at the size of those.
 pub(super) const FEW: usize = 4;
 /// Large entries would make a page block Redis, so a page of them has fewer.

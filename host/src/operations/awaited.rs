@@ -1,7 +1,7 @@
 //! The wait for the end of a job, in requests of some seconds.
 //!
-//! In: a job, or `next` of the answer before. Out: what it has done since then, so that the answers add up.
-//! Whoever goes away leaves the job running. Not here: its steps (`jobs`).
+//! In: a job, or `next` of the answer before. Out: the work that it has done since then, so that the answers
+//! add up. A client that goes away leaves the job running. Not here: its steps (`jobs`).
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl From<&BulkJob> for ManyDone {
     }
 }
 
-/// A job that somebody waits for, and what it had done when that was last told.
+/// A job for whose end a client waits, and the counts that the client was told last.
 #[derive(Debug)]
 pub(crate) struct AwaitedJob {
     id: String,
@@ -65,32 +65,32 @@ impl AwaitedJob {
         who: &str,
     ) -> Result<ManyDone, OperationError> {
         let (end, mut pause) = (Instant::now() + WAIT, LOOK.0);
+        let is_stuck = |job: &BulkJob| job.state == JobState::Running && job.error.is_some();
         let mut job = loop {
             let job = match timeout_at(end + LAST_LOOK, jobs::find(link, &self.id)).await {
                 Ok(Err(error)) if !error.may_pass() => return Err(error),
                 Ok(Ok(job)) => job,
-                // The job goes on without Redis's answer, and so may whoever waits.
+                // The job goes on without Redis's answer, so the client may wait on, too.
                 _ => return Ok(self.nothing_new()),
             };
             if job.queue != queue.rules.name || job.deed != deed {
                 return Err(BadCursor.into());
             }
-            let is_stuck = job.state == JobState::Running && job.error.is_some();
-            if job.state.is_over() || is_stuck || Instant::now() + pause.max(job.pause()) > end {
+            if job.state.is_over() || is_stuck(&job) || Instant::now() + pause.max(job.pause()) > end {
                 break job;
             }
             sleep(pause).await;
             pause = (pause * 2).min(LOOK.1);
         };
-        let is_stuck = job.state == JobState::Running && job.error.is_some();
-        if is_stuck {
+        let may_pass = is_stuck(&job);
+        if may_pass {
             job = jobs::change(link, &self.id, JobState::Stopped, who).await?;
         }
         let (id, state, figure): (_, &str, _) = (&job.id, job.state.into(), job.figure());
         let told = format!("{figure}, not all of them: job {id} is {state}");
         match (job.state, &job.error) {
             (JobState::Stopped | JobState::Failed, Some(error)) => {
-                Err(OperationError::JobFailed { why: format!("{error}; {told}"), may_pass: is_stuck })
+                Err(OperationError::JobFailed { why: format!("{error}; {told}"), may_pass })
             }
             (JobState::Stopped, None) => Err(OperationError::NotRunning(told)),
             _ => Ok(self.done(&job)),

@@ -208,7 +208,7 @@ pub(super) async fn cancel_all(
     Ok(())
 }
 
-/// Counts the tasks that would be cancelled, until so many were looked at or the time has passed.
+/// Counts the tasks that would be cancelled, until `most` were looked at or the time has passed.
 pub(super) async fn cancel_count(
     queue: &Queue,
     bulk: &BulkCancel<'_>,

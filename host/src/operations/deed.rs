@@ -5,6 +5,10 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::error::OperationError;
+use crate::config::model::Rate;
+use crate::queue::redrive::{Counted, Redrive};
+
 /// The work of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -34,6 +38,23 @@ impl Deed {
     /// Whether a job can keep what this takes away, so that it can be undone.
     pub(crate) fn can_keep(self) -> bool {
         matches!(self, Deed::Drain | Deed::Purge)
+    }
+
+    /// The way in which it is done to dead letters that are named, or in which they are counted. Tasks that
+    /// have not ended are cancelled in another way, and an import has no names.
+    pub(crate) fn on_named(self, dry_run: bool, rate: Option<Rate>) -> Result<Redrive, OperationError> {
+        match (self, dry_run) {
+            (Deed::Requeue, true) => Ok(Redrive::Count(Counted::Requeued)),
+            (Deed::Requeue, false) => Ok(Redrive::Requeue(rate)),
+            (Deed::Purge, true) => Ok(Redrive::Count(Counted::Purged)),
+            (Deed::Purge, false) => Ok(Redrive::Purge),
+            (Deed::Cancel | Deed::Drain | Deed::Import, _) => {
+                let name: &str = self.into();
+                Err(OperationError::Invalid(format!(
+                    "{name}: this is not done to dead letters by their names"
+                )))
+            }
+        }
     }
 
     /// The word for what it has done.

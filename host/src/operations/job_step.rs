@@ -28,7 +28,7 @@ const STEP_LOOKS: u64 = 2_000;
 /// The longest error, in characters.
 const MAX_ERROR: usize = 500;
 /// A process that has not written for this long has lost the job.
-pub(super) const LEASE: Duration = Duration::from_secs(10);
+const LEASE: Duration = Duration::from_secs(10);
 /// The time between two looks at a job that another process carries out, or that waits for its rate.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -44,6 +44,13 @@ pub(crate) enum JobTurn {
     Failed(BulkJob, OperationError),
 }
 
+impl BulkJob {
+    /// Whether the process that carries it out has written lately, so that no other one may take a step.
+    pub(super) fn has_lease(&self, now_ms: u64) -> bool {
+        !self.host.is_empty() && self.seen_at + LEASE.as_millis() as u64 > now_ms
+    }
+}
+
 /// Takes the next turn of a job on this queue: a step, if no other process has it. `me` is the name of this
 /// process.
 pub(crate) async fn turn(
@@ -55,8 +62,7 @@ pub(crate) async fn turn(
 ) -> Result<JobTurn, OperationError> {
     let link = &queue.link;
     let take = |mut job: BulkJob, now_ms: u64| {
-        let has_another =
-            !job.host.is_empty() && job.host != me && job.seen_at + LEASE.as_millis() as u64 > now_ms;
+        let has_another = job.host != me && job.has_lease(now_ms);
         if job.state != JobState::Running {
             let was_mine = job.host == me;
             job.host.clear();

@@ -1,4 +1,4 @@
-//! The counts of work on many tasks, as whoever asked for it is told.
+//! The counts of work on many tasks, as clients and commands are told them.
 //!
 //! Not here: the work (`jobs`, `cancel`, `dead`), the wait for it (`awaited`).
 
@@ -19,17 +19,17 @@ pub(crate) struct ManyDone {
     pub skipped: u64,
     /// Tasks of their flows that were cancelled with them.
     pub children: u64,
-    /// So many of the succeeded ones were requeued although their flow is not known any more.
+    /// The number of succeeded ones whose flow is not known any more.
     pub without_flow: u64,
     /// How many places were looked at; of tasks that were named, how many names are done.
     pub examined: u64,
     /// The cursor with which the next request goes on, or waits on; null when nothing is left.
     pub next: Option<String>,
-    /// So many milliseconds pass at this rate before anything more is done; null: none.
+    /// The milliseconds that pass at this rate before anything more is done; null: none.
     pub wait_ms: Option<u64>,
     /// The job that does it, which hosts go on with whether somebody waits or not; null: there is none.
     pub job: Option<String>,
-    /// With `dry_run` and `all`: up to 5 of those that were counted.
+    /// With `dry_run` and `all`: up to 5 of the counted tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<Vec<TaskSample>>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct JobCount {
     pub matched: u64,
     /// Dead letters that match, and that a requeue would leave: they were sent again, or can never run.
     pub skipped: u64,
-    /// So many of the matching ones belong to a flow that is not known any more.
+    /// The number of matching ones whose flow is not known any more.
     pub without_flow: u64,
     /// How many places were looked at.
     pub examined: u64,
@@ -48,7 +48,7 @@ pub(crate) struct JobCount {
     pub next: Option<String>,
     /// Where a job on exactly these tasks begins.
     pub begin: String,
-    /// Up to 5 of those that were counted.
+    /// Up to 5 of the counted tasks.
     pub sample: Vec<TaskSample>,
 }
 

@@ -1,21 +1,19 @@
 //! The way back: what a job has taken away comes back, by another job.
 //!
 //! In: the id of a job. Out: the job that brings its tasks back, which is begun if there is none yet. Two
-//! operators who ask at the same moment get the same one, as its id is made of the other's.
+//! requests at the same moment get the same job, as its id is made of the other's.
 //!
 //! Not here: how each task comes back once (`queue::undo`), the file (`letters`).
 
 use super::deed::Deed;
 use super::error::OperationError;
 use super::find::find_queue;
-use super::job_step::LEASE;
 use super::jobs::{self, BulkJob, JobOrder};
 use super::patience::patiently;
-use crate::clock::ms;
 use crate::config::QueueRules;
 use crate::queue::{Link, Queue, TaskFilter};
 
-/// So often can one go on after it was stopped or has failed.
+/// An undo that was stopped or has failed can be begun again, up to this number of times in all.
 const MOST_TIMES: u32 = 20;
 
 /// Begins to bring back what a job keeps: tasks of a drain wait again, and dead letters of a purge are there
@@ -33,7 +31,7 @@ pub(crate) async fn undo(
     }
     // Its last step may still take tasks away, which this would leave.
     let now_ms = patiently(|| link.now_ms()).await?;
-    if !of.host.is_empty() && of.seen_at + ms(LEASE) > now_ms {
+    if of.has_lease(now_ms) {
         return Err(OperationError::NotRunning(format!(
             "job {id} ends its last step at present: ask again in a second"
         )));

@@ -22,7 +22,7 @@ use crate::config::model::Rate;
 
 /// The most tasks that a count gives as a sample.
 pub(crate) const SAMPLE: usize = 5;
-/// About so many bytes of dead letters are kept by one call.
+/// The bytes of dead letters that one call keeps: the last of them may pass this bound.
 const CALL_BYTES: usize = 4 << 20;
 /// So many named dead letters are looked up at once.
 const NAMES: usize = 100;

@@ -100,7 +100,7 @@ impl Queue {
         call.key("dead", dead).key("kept", &self.keys.dead).arg("letter", &letter.entry)
     }
 
-    /// Deletes these dead letters, and gives how many were there.
+    /// Deletes these dead letters. Returns how many were there.
     pub(crate) async fn delete_dead(&self, entries: &[&str]) -> Result<u64, QueueError> {
         if entries.is_empty() {
             return Ok(0);

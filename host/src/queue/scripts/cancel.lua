@@ -67,9 +67,6 @@ local function trusted_letter()
     append(notes[letter[i]] and noted or written, letter[i], letter[i + 1])
   end
   keep_trusted(written, status, id, listed_entry)
-  if not value_in(written, 'tq-enqueued-at') then
-    append(written, 'tq-enqueued-at', string.match(listed_entry, '^(%d+)%-') or now_text)
-  end
   append(written, unpack(noted))
   return written
 end
@@ -78,7 +75,9 @@ end
 local function keep_task()
   if lives == '' then return end
   if listed_member == '' then letter = trusted_letter() end
-  if not value_in(letter, 'tq-enqueued-at') then append(letter, 'tq-enqueued-at', now_text) end
+  if not value_in(letter, 'tq-enqueued-at') then
+    append(letter, 'tq-enqueued-at', string.match(listed_entry, '^(%d+)%-') or now_text)
+  end
   append(letter, 'tq-failed-at', now_text)
   keep(kept, lives, letter)
 end

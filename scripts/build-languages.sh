@@ -202,7 +202,7 @@ land() {
 
 # The name of its folder contains the hash of the lock file.
 compiler=$(basename "$javascript_tools")
-wit=
+wit=$templates/javascript/wit
 make_it() {
     sed -i "s/{{PACKAGE}}/$1/g; s/{{NAME}}/$1/g" package.json
     ln -s "$javascript_tools/node_modules" node_modules

@@ -15,7 +15,7 @@ use tqhost_handler::{Failure, FieldError, Json, Task};
 
 mod bindings {
     wit_bindgen::generate!({
-        path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+        path: ["../../wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
         world: "tqhost:testing/sleeper",
         generate_all,
     });

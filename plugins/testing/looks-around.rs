@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tqhost_handler::{Failure, Json, Task, config, handler};
 
 wit_bindgen::generate!({
-    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    path: ["../../wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
     world: "tqhost:testing/looker",
     generate_all,
 });

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use tqhost_handler::{Failure, FieldError, Task, config, context, handler, log};
 
 wit_bindgen::generate!({
-    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    path: ["../../wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
     world: "tqhost:testing/roller",
     generate_all,
 });

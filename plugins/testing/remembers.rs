@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tqhost_handler::{Failure, Json, Task, handler, log};
 
 wit_bindgen::generate!({
-    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    path: ["../../wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
     world: "tqhost:testing/printer",
     generate_all,
 });

@@ -4,7 +4,7 @@
 use tqhost_handler::{Failure, Task, handler};
 
 wit_bindgen::generate!({
-    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    path: ["../../wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
     world: "tqhost:testing/more",
     generate_all,
 });

@@ -3,7 +3,7 @@
 #![cfg(target_family = "wasm")]
 
 wit_bindgen::generate!({
-    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    path: ["../../wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
     world: "tqhost:testing/greeting",
     generate_all,
 });

@@ -501,6 +501,43 @@ fn may_ask(hosts: &[&str], http: &str) -> String {
 }
 
 #[test]
+fn tasks_that_wait_share_an_instance_and_each_has_what_is_its_own() {
+    let web = Web::start();
+    let shares = GUESTS
+        .map(|guest| {
+            format!(
+                "[plugins.{guest}]\nallowed_hosts = [{:?}]\ninstance = {{ concurrent = 100 }}\n",
+                web.origin()
+            )
+        })
+        .concat();
+    let (mut bench, host) = host(&GUESTS, &shares);
+    let url = format!("{}/size", web.origin());
+    for queue in ["javascript", "python"] {
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        for n in 0..10 {
+            let end = if n == 3 { "waits, throws" } else { "waits" };
+            pipe.cmd("XADD").arg(&[queue, "*", "end", end, "url", &url]);
+        }
+        let ids: Vec<String> = pipe.query(&mut bench.db).expect("XADD");
+        for (n, id) in ids.iter().enumerate() {
+            let line = host.log(&format!("waited by {id}"));
+            assert_eq!(line["task"], **id, "{line}");
+            if n == 3 {
+                bench.until(queue, id, "FAILED");
+                let error = bench.status(queue, id, "error");
+                assert!(error.contains("boom in "), "{error}");
+                continue;
+            }
+            let seen: Value = serde_json::from_str(&result(&mut bench, queue, id)).expect("JSON");
+            assert_eq!(seen["count"], 201, "{queue}");
+        }
+    }
+    host.stop();
+}
+
+#[test]
 fn requests_are_answered() {
     let web = Web::start();
     let (mut bench, host) = host(&GUESTS, &may_ask(&[&web.origin()], ""));

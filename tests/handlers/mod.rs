@@ -24,3 +24,4 @@ mod published;
 mod reports;
 pub mod resume_model;
 mod stock;
+mod together;

@@ -103,7 +103,9 @@ fn grants_json<S: Serializer>(grants: &config::Plugin, to: S) -> Result<S::Ok, S
         })
     });
     let instance = match warm {
-        Some(warm) => json!({ "warm": warm.idle, "max_tasks": warm.max_tasks }),
+        Some(warm) => {
+            json!({ "warm": warm.idle, "max_tasks": warm.max_tasks, "concurrent": warm.concurrent })
+        }
         None => json!("per-task"),
     };
     json!({
@@ -126,7 +128,11 @@ fn grants_text(grants: &config::Plugin) -> String {
         None => "an instance per task".to_owned(),
         Some(warm) => {
             let tasks = text::plural(warm.max_tasks.into(), "task");
-            format!("{} kept warm, each for {tasks}", text::plural(warm.idle.into(), "instance"))
+            let at_once = match warm.concurrent {
+                1 => String::new(),
+                most => format!(", {most} at once"),
+            };
+            format!("{} kept warm, each for {tasks}{at_once}", text::plural(warm.idle.into(), "instance"))
         }
     });
     let list =
@@ -213,6 +219,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
             .chain(config.slot_notes())
             .chain(hold_notes(&config.queues, &plugins))
             .chain(wait_notes(config))
+            .chain(at_once_notes(config, &plugins))
             .collect(),
         queues: config.queues.iter().map(queue).collect(),
         ok: plugins.iter().all(|plugin| plugin.state != PluginVerdict::Bad),
@@ -283,6 +290,42 @@ fn wait_notes(config: &Config) -> impl Iterator<Item = String> {
              http = {{ first_byte_timeout = \"{timeout}\" }}"
         )
     })
+}
+
+/// The bounds of how much runs at once that another bound makes useless.
+fn at_once_notes(config: &Config, plugins: &[CheckedPlugin]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (name, grants) in &config.plugins {
+        let queues = config.queues.iter().filter(|queue| queue.plugin == *name);
+        let most = queues.map(|queue| queue.concurrency).fold(0, u32::saturating_add);
+        if grants.http.max_connections < most && !grants.allowed_hosts.is_empty() {
+            notes.push(format!(
+                "plugins.{name}.http: max_connections = {} bounds the requests of {most} tasks at once \
+                 (`concurrency`): the others wait",
+                grants.http.max_connections
+            ));
+        }
+        let Some(concurrent) = grants.warm.map(|warm| warm.concurrent).filter(|tasks| *tasks > 1) else {
+            continue;
+        };
+        if concurrent > most && most > 0 {
+            notes.push(format!(
+                "plugins.{name}.instance: of concurrent = {concurrent} tasks at once in an instance, \
+                 its queues run {most} (`concurrency`)"
+            ));
+        }
+        let runs_many = |plugin: &CheckedPlugin| {
+            plugin.exports.iter().any(|export| export.starts_with("tqhost:extensions/concurrent-handler@"))
+        };
+        let checked = plugins.iter().find(|plugin| plugin.plugin == *name);
+        if checked.is_some_and(|plugin| plugin.state == PluginVerdict::Good && !runs_many(plugin)) {
+            notes.push(format!(
+                "plugins.{name}.instance: concurrent = {concurrent} has no effect: the plugin does not \
+                 export tqhost:extensions/concurrent-handler, so each instance runs one task at a time"
+            ));
+        }
+    }
+    notes
 }
 
 /// Does with a plugin what a host does before it runs it, except for the self-check.

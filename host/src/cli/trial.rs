@@ -299,6 +299,7 @@ impl Trial {
             effects: Arc::new(NoEffects::of(self.rules.clone())),
             trace: AttemptTrace::default(),
             stop: CancellationToken::new(),
+            disturbed: 0,
         }
     }
 }

@@ -46,8 +46,14 @@ const MAX_CONNECTIONS: RangeInclusive<u32> = 1..=10_000;
 const MAX_REQUESTS: RangeInclusive<u32> = 1..=1_000_000;
 const BODY_BYTES: RangeInclusive<u64> = 0..=4 << 30;
 
-pub(super) fn read(item: &Item) -> Http {
-    let default = Http::default();
+/// The bounds where nobody has set any, for a plugin whose queues run so many tasks at once in this host.
+pub(super) fn default(at_once: u32) -> Http {
+    let usual = Http::default();
+    Http { max_connections: usual.max_connections.max(at_once).min(*MAX_CONNECTIONS.end()), ..usual }
+}
+
+/// Reads the bounds. `default` has those that nobody has set.
+pub(super) fn read(item: &Item, default: Http) -> Http {
     let Some(table) = item.table(&KEYS) else { return default };
     let duration = |key, default| table.get(key).and_then(|item| item.duration(TIMEOUT)).unwrap_or(default);
     let count =

@@ -1,6 +1,6 @@
 //! `instance`: whether an instance of a plugin runs one task or several.
 //!
-//! In: `"per-task"`, or `{ warm, max_tasks }`. Out: a [`Warm`], or none: no instance is kept.
+//! In: `"per-task"`, or `{ warm, max_tasks, concurrent }`. Out: a [`Warm`], or none: no instance is kept.
 
 use std::ops::RangeInclusive;
 
@@ -10,13 +10,16 @@ use super::model::Warm;
 use super::reader::{Item, Keys};
 use super::units::show_text;
 
-pub(super) const KEYS: Keys = Keys { known: &["warm", "max_tasks"], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys { known: &["warm", "max_tasks", "concurrent"], elsewhere: &[] };
 
 const WARM: RangeInclusive<u32> = 1..=256;
 const MAX_TASKS: RangeInclusive<u32> = 1..=1_000_000;
 const DEFAULT_MAX_TASKS: u32 = 1000;
+const CONCURRENT: RangeInclusive<u32> = 1..=1000;
+/// The instances that are kept of those that run several tasks at once.
+const DEFAULT_WARM: u32 = 4;
 
-const FORMS: &str = "write \"per-task\" or { warm = 4, max_tasks = 1000 }";
+const FORMS: &str = "write \"per-task\" or { warm = 4, max_tasks = 1000 }, or { concurrent = 100 }";
 
 pub(super) fn read(item: &Item) -> Option<Warm> {
     match item.value() {
@@ -29,11 +32,17 @@ pub(super) fn read(item: &Item) -> Option<Warm> {
             let table = item.table(&KEYS)?;
             let max_tasks =
                 table.get("max_tasks").map_or(Some(DEFAULT_MAX_TASKS), |item| item.integer(MAX_TASKS));
-            let Some(warm) = table.get("warm") else {
-                item.problem(format!("has no warm, the number of instances to keep: {FORMS}"));
-                return None;
+            let concurrent = table.get("concurrent");
+            let idle = match table.get("warm") {
+                Some(warm) => warm.integer(WARM),
+                None if concurrent.is_some() => Some(DEFAULT_WARM),
+                None => {
+                    item.problem(format!("has no warm, the number of instances to keep: {FORMS}"));
+                    None
+                }
             };
-            Some(Warm { idle: warm.integer(WARM)?, max_tasks: max_tasks? })
+            let concurrent = concurrent.map_or(Some(1), |item| item.integer(CONCURRENT));
+            Some(Warm { idle: idle?, max_tasks: max_tasks?, concurrent: concurrent? })
         }
         _ => item.wrong_type("the string \"per-task\", or a table like { warm = 4, max_tasks = 1000 }"),
     }
@@ -48,8 +57,9 @@ mod tests {
     fn good_kinds() {
         let table = [
             ("\"per-task\"", None),
-            ("{ warm = 4, max_tasks = 50 }", Some(Warm { idle: 4, max_tasks: 50 })),
-            ("{ warm = 1 }", Some(Warm { idle: 1, max_tasks: 1000 })),
+            ("{ warm = 4, max_tasks = 50 }", Some(Warm { idle: 4, max_tasks: 50, concurrent: 1 })),
+            ("{ warm = 1 }", Some(Warm { idle: 1, max_tasks: 1000, concurrent: 1 })),
+            ("{ concurrent = 100 }", Some(Warm { idle: 4, max_tasks: 1000, concurrent: 100 })),
         ];
         for (value, warm) in table {
             let config = parse(&format!("[queues.a]\n[plugins.a]\ninstance = {value}")).expect(value);
@@ -69,6 +79,7 @@ mod tests {
             ("true", "is a boolean, but must be"),
             ("{}", "has no warm"),
             ("{ max_tasks = 5 }", "has no warm"),
+            ("{ concurrent = 0 }", ".concurrent: 0 is out of bounds: write 1 to 1000"),
             ("{ warm = 0 }", ".warm: 0 is out of bounds: write 1 to 256"),
             ("{ warm = 257 }", "out of bounds"),
             ("{ warm = \"4\" }", ".warm: is a string, but must be a whole number"),

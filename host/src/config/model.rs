@@ -483,6 +483,8 @@ pub struct Warm {
     pub idle: u32,
     /// The most tasks that one instance runs.
     pub max_tasks: u32,
+    /// The most tasks that one instance runs at the same time.
+    pub concurrent: u32,
 }
 
 impl Default for Plugin {

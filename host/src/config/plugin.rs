@@ -51,6 +51,8 @@ fn read_plugin(name: &str, item: &Item, queues: &[QueueRules]) -> Option<Plugin>
     if let (Some(item), true) = (&http_item, allowed_hosts.is_empty()) {
         item.warn("bounds requests that allowed_hosts does not allow");
     }
+    let own = queues.iter().filter(|queue| queue.plugin == name);
+    let usual = http::default(own.map(|queue| queue.concurrency).fold(0, u32::saturating_add));
     Some(Plugin {
         config: table.get("config").map(|item| read_config(&item)).unwrap_or_default(),
         memory: table.get("memory").and_then(|item| item.size(MEMORY_BYTES)).unwrap_or(default.memory),
@@ -63,7 +65,7 @@ fn read_plugin(name: &str, item: &Item, queues: &[QueueRules]) -> Option<Plugin>
             .and_then(|item| item.size(LOG_BYTES))
             .unwrap_or(default.max_log_rate),
         allowed_hosts,
-        http: http_item.map(|item| http::read(&item)).unwrap_or_default(),
+        http: http_item.map_or_else(|| usual.clone(), |item| http::read(&item, usual.clone())),
         warm: table.get("instance").and_then(|item| instance::read(&item)),
         records: table.get("records").map(|item| read_records(&item, queues)).unwrap_or_default(),
     })

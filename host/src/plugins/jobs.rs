@@ -102,6 +102,10 @@ impl Workshop {
             tracing::info!(plugin = %work.plugin.name, "the plugin can make requests, and its allowed_hosts \
                 allows none: each would be refused");
         }
+        if prepared.handler.lacks_concurrency() {
+            tracing::warn!(plugin = %work.plugin.name, "`concurrent` has no effect: the plugin does not \
+                export tqhost:extensions/concurrent-handler, so each instance runs one task at a time");
+        }
         self.while_it_stays(work, digest, self.checked(work, prepared)).await
     }
 

@@ -58,8 +58,8 @@ pub(crate) struct RanAttempt {
 pub(crate) enum Judged {
     /// For each task, in their order.
     Each(Vec<(Outcome, Ruling)>),
-    /// The call for several tasks failed, which says nothing of any of them, nor of the version: each is to
-    /// be run alone.
+    /// The call for several tasks failed, or another task made the instance fail. That says nothing of any of
+    /// them, nor of the version: each is to be run again by itself.
     Split { kind: FailureKind, message: String },
 }
 
@@ -114,7 +114,9 @@ impl Version {
         let outcomes = match ended {
             Ended::Each(outcomes) => outcomes,
             Ended::Failed { kind, message } if tasks.len() == 1 => vec![Outcome::Failed { kind, message }],
-            Ended::Failed { kind, message } => return ran(Judged::Split { kind, message }),
+            Ended::Failed { kind, message } | Ended::Disturbed { kind, message } => {
+                return ran(Judged::Split { kind, message });
+            }
         };
         let judged = tasks.iter().zip(outcomes).map(|(task, outcome)| {
             self.figures.record(&outcome);

@@ -3,7 +3,7 @@
 //! Not here: running it (`handler`).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +30,8 @@ pub struct Attempt {
     pub trace: AttemptTrace,
     /// Ends the attempt without a report.
     pub stop: CancellationToken,
+    /// How often the tasks were disturbed by others ([`Ended::Disturbed`]).
+    pub disturbed: u32,
 }
 
 /// How an attempt went.
@@ -56,6 +58,8 @@ pub enum Ended {
     /// The handler did not return, or the number of results was wrong. With several tasks, this does not show
     /// which task is to blame.
     Failed { kind: FailureKind, message: String },
+    /// Another task made the instance fail. This one is not to blame, and is to run again.
+    Disturbed { kind: FailureKind, message: String },
 }
 
 impl AttemptReport {
@@ -63,9 +67,15 @@ impl AttemptReport {
     pub fn outcomes(&self, tasks: usize) -> Vec<Outcome> {
         match &self.ended {
             Ended::Each(outcomes) => outcomes.clone(),
-            Ended::Failed { kind, message } => {
+            Ended::Failed { kind, message } | Ended::Disturbed { kind, message } => {
                 vec![Outcome::Failed { kind: *kind, message: message.clone() }; tasks]
             }
         }
     }
+}
+
+/// A deadline by the clock that the handler may see, in milliseconds since the Unix epoch.
+pub(super) fn deadline_ms(deadline: Instant) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from((now + deadline.saturating_duration_since(Instant::now())).as_millis()).unwrap_or(u64::MAX)
 }

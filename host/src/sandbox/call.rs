@@ -6,9 +6,8 @@
 //! Not here: the instance, its limits and its time (`handler`), the self-check (`check`), the meaning of
 //! errors (`failure`).
 
-use std::borrow::Cow;
 use std::marker::PhantomData;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use wasmtime::Store;
 use wasmtime::component::types::ComponentItem;
@@ -16,29 +15,29 @@ use wasmtime::component::{
     self as engine, ComponentExportIndex, ComponentNamedList, InstancePre, Lift, Lower, TypedFunc,
 };
 
-use super::attempt::{Attempt, Ended};
+use super::attempt::{Attempt, deadline_ms};
 use super::component;
-use super::effects::Outages;
 use super::error::LoadError;
-use super::failure::{self, Phase};
+use super::failure::Phase;
 use super::host::bindings::{exports::tqhost::handler::handler as guest, tqhost::handler::types};
-use super::mask::Mask;
+use super::reply::{Reply, ReplyFailure};
 use super::state::GuestState;
 use super::warm::Instance;
-use crate::effects::Effects;
-use crate::task::{FailureKind, Outcome, Task};
+use crate::task::Task;
 
-type Reply = Result<Option<Vec<u8>>, guest::Failure>;
+type Lifted = Result<Option<Vec<u8>>, guest::Failure>;
 
-type HandleBatch = Export<(&'static [guest::Task<'static>],), (Vec<Reply>,)>;
+type HandleBatch = Export<(&'static [guest::Task<'static>],), (Vec<Lifted>,)>;
 
 /// A component that is ready to be instantiated, with the places of its functions.
 #[derive(Clone)]
 pub(super) struct Exports {
     pub(super) pre: InstancePre<GuestState>,
-    handle: Export<(guest::Task<'static>,), (Reply,)>,
+    handle: Export<(guest::Task<'static>,), (Lifted,)>,
     /// The function for several tasks at once.
     pub(super) handle_batch: Option<HandleBatch>,
+    /// The function that runs many tasks at once.
+    pub(super) run: Option<Export<(), ()>>,
     /// The function to call before the first attempt.
     pub(super) self_check: Option<Export<(), (Result<(), String>,)>>,
 }
@@ -52,8 +51,9 @@ impl Exports {
         if handle_batch.is_none() {
             handle_batch = Export::find(&pre, component::BATCH_BEFORE, "handle-batch")?;
         }
+        let run = Export::find(&pre, component::CONCURRENT_OFFERED, "run")?;
         let self_check = Export::find(&pre, component::LIFECYCLE_OFFERED, "self-check")?;
-        Ok(Exports { pre, handle, handle_batch, self_check })
+        Ok(Exports { pre, handle, handle_batch, run, self_check })
     }
 }
 
@@ -103,6 +103,32 @@ impl<P: ComponentNamedList + Lower, R: ComponentNamedList + Lift> Export<P, R> {
     }
 }
 
+/// Makes the instance if there is none yet.
+async fn running<'i>(
+    exports: &Exports,
+    instance: &'i mut Instance,
+) -> Result<(&'i mut Store<GuestState>, &'i engine::Instance), (wasmtime::Error, Phase)> {
+    let Instance { store, running, .. } = instance;
+    let running = match running {
+        Some(running) => running,
+        None => running.insert(
+            exports.pre.instantiate_async(&mut *store).await.map_err(|error| (error, Phase::Instantiate))?,
+        ),
+    };
+    Ok((store, running))
+}
+
+/// Calls the function that runs many tasks at once, which takes them by itself.
+pub(super) async fn run(
+    run: Export<(), ()>,
+    exports: &Exports,
+    instance: &mut Instance,
+) -> Result<(), (wasmtime::Error, Phase)> {
+    let (store, instance) = running(exports, instance).await?;
+    let failed = |error| (error, Phase::Call);
+    run.of(instance, store).map_err(failed)?.call_async(store, ()).await.map_err(failed)
+}
+
 /// Calls the function for one task or for several. Makes the instance first if there is none yet.
 pub(super) async fn call(
     exports: &Exports,
@@ -110,17 +136,9 @@ pub(super) async fn call(
     attempt: &Attempt,
     deadline: Instant,
 ) -> Result<Vec<Reply>, (wasmtime::Error, Phase)> {
-    let Instance { store, running, .. } = instance;
-    let instance = match running {
-        Some(running) => running,
-        None => running.insert(
-            exports.pre.instantiate_async(&mut *store).await.map_err(|error| (error, Phase::Instantiate))?,
-        ),
-    };
-    // Use the clock that the handler may see. Instantiation has already taken time from the attempt.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let deadline_ms = u64::try_from((now + deadline.saturating_duration_since(Instant::now())).as_millis())
-        .unwrap_or(u64::MAX);
+    let (store, instance) = running(exports, instance).await?;
+    // Instantiation has already taken time from the attempt.
+    let deadline_ms = deadline_ms(deadline);
     let shown = |task, fields| shown(task, fields, attempt.max_attempts, deadline_ms);
     let failed = |error| (error, Phase::Call);
     if let (Some(handle_batch), 2..) = (exports.handle_batch, attempt.tasks.len()) {
@@ -130,14 +148,27 @@ pub(super) async fn call(
         let function: TypedFunc<(&[guest::Task<'_>],), _> =
             handle_batch.of(instance, store).map_err(failed)?;
         let (replies,) = function.call_async(store, (&tasks,)).await.map_err(failed)?;
-        return Ok(replies);
+        return Ok(replies.into_iter().map(reply).collect());
     }
     // A handler without batches gets only the first task. `ended` reports the wrong number of replies.
     let Some(task) = attempt.tasks.first() else { return Ok(Vec::new()) };
     let fields = fields(task);
     let function: TypedFunc<(guest::Task<'_>,), _> = exports.handle.of(instance, store).map_err(failed)?;
     let (reply,) = function.call_async(store, (shown(task, &fields),)).await.map_err(failed)?;
-    Ok(vec![reply])
+    Ok(vec![self::reply(reply)])
+}
+
+/// The reply, as it is decided on.
+fn reply(lifted: Lifted) -> Reply {
+    lifted.map_err(|failure| match failure {
+        guest::Failure::Retry(types::Retry { message, after_ms }) => {
+            ReplyFailure::Retry { message, after_ms }
+        }
+        guest::Failure::Reject(message) => ReplyFailure::Reject(message),
+        guest::Failure::Defer(types::Deferral { message, after_ms }) => {
+            ReplyFailure::Defer { message, after_ms }
+        }
+    })
 }
 
 fn fields(task: &Task) -> Vec<types::Field<'_>> {
@@ -159,60 +190,6 @@ fn shown<'t>(
         enqueued_at_ms: task.enqueued_at_ms,
         deadline_ms,
         traceparent: task.traceparent.as_deref(),
-    }
-}
-
-/// Turns the replies into the result of the call. `effects` has those of each task.
-pub(super) fn ended(
-    replies: Vec<Reply>,
-    effects: Vec<Effects>,
-    outages: &Outages,
-    max_output: u64,
-    mask: &Mask,
-) -> Ended {
-    if replies.len() != effects.len() {
-        let message = format!("the handler gave {} results for {} tasks", replies.len(), effects.len());
-        return Ended::Failed { kind: FailureKind::Trap, message };
-    }
-    let each = replies.into_iter().zip(effects).enumerate();
-    let outcomes = each.map(|(index, (reply, effects))| {
-        let outcome = outcome(reply, effects, max_output, mask);
-        match (outcome, outages.get(&index)) {
-            (Outcome::Retry { message, after }, Some(asked)) => {
-                Outcome::Unavailable { message, after: asked.or(after) }
-            }
-            (outcome, _) => outcome,
-        }
-    });
-    Ended::Each(outcomes.collect())
-}
-
-fn outcome(reply: Reply, effects: Effects, max_output: u64, mask: &Mask) -> Outcome {
-    match reply {
-        Ok(Some(result)) if result.len() as u64 > max_output => Outcome::Failed {
-            kind: FailureKind::OutputTooLarge,
-            message: format!("the handler returned {} bytes, max_output is {max_output}", result.len()),
-        },
-        Ok(result) => Outcome::Completed {
-            result: result.map(|result| without_secrets(result, mask)),
-            effects: (!effects.is_empty()).then(|| Box::new(effects)),
-        },
-        Err(guest::Failure::Retry(retry)) => Outcome::Retry {
-            message: failure::bounded(retry.message, mask),
-            after: retry.after_ms.map(Duration::from_millis),
-        },
-        Err(guest::Failure::Reject(message)) => Outcome::Reject { message: failure::bounded(message, mask) },
-        Err(guest::Failure::Defer(defer)) => Outcome::Defer {
-            message: failure::bounded(defer.message, mask),
-            after: Duration::from_millis(defer.after_ms),
-        },
-    }
-}
-
-fn without_secrets(result: Vec<u8>, mask: &Mask) -> Vec<u8> {
-    match mask.bytes(&result) {
-        Cow::Owned(masked) => masked,
-        Cow::Borrowed(_) => result,
     }
 }
 

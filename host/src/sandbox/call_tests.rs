@@ -158,7 +158,7 @@ async fn a_warm_instance_counts_each_task_of_a_batch() {
     for (max_tasks, kept) in [(3, 0), (4, 1)] {
         let grants = config::Plugin {
             memory: 16 << 20,
-            warm: Some(config::Warm { idle: 1, max_tasks }),
+            warm: Some(config::Warm { idle: 1, max_tasks, concurrent: 1 }),
             ..config::Plugin::default()
         };
         let handler = sandbox.load(&compiled, &grants).unwrap();

@@ -5,19 +5,19 @@
 //!
 //! Not here: what follows when a version fails its check (`plugins`).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
+use super::attempt_state::{AttemptState, Interrupts};
 use super::call::Export;
-use super::effects::AttemptEffects;
 use super::failure::{self, Phase};
-use super::handler::{AbortOnDrop, Handler, LoadedHandler, is_interrupt, store};
+use super::handler::{AbortOnDrop, Handler};
 use super::limits::Limits;
+use super::loaded::{LoadedHandler, is_interrupt, store};
 use super::shared::Shared;
-use super::state::Interrupts;
 use crate::task::{FailureKind, Task};
 
 /// How long a self-check may take.
@@ -77,7 +77,12 @@ async fn run(
     limits.claim(turn.clone());
     let mut store = store(shared, &loaded, limits);
     let interrupts = Interrupts { stop: CancellationToken::new(), turn: turn.clone() };
-    store.data_mut().begin(log, Vec::new(), AttemptEffects::default(), deadline, interrupts);
+    store.data_mut().begin(AttemptState {
+        log: Arc::new(Mutex::new(log)),
+        deadline,
+        interrupts: Some(interrupts),
+        ..AttemptState::nobody()
+    });
     let mut made = None;
     let call = async {
         let instance = loaded

@@ -23,11 +23,16 @@ pub(super) const HANDLER_OFFERED: &str = "tqhost:handler/handler@0.1.0";
 pub(super) const BATCH_OFFERED: &str = "tqhost:extensions/batch-handler@0.1.0";
 /// The name of the same interface in components that were built before there was `tqhost:extensions`.
 pub(super) const BATCH_BEFORE: &str = "tqhost:handler/batch-handler@0.1.0";
+pub(super) const CONCURRENT_OFFERED: &str = "tqhost:extensions/concurrent-handler@0.1.0";
 pub(super) const LIFECYCLE_OFFERED: &str = "tqhost:handler/lifecycle@0.1.0";
 /// Names that a component may export beside its handler, each with the name to use instead of another
 /// version.
-const OPTIONAL: [(&str, &str); 3] =
-    [(BATCH_OFFERED, BATCH_OFFERED), (BATCH_BEFORE, BATCH_OFFERED), (LIFECYCLE_OFFERED, LIFECYCLE_OFFERED)];
+const OPTIONAL: [(&str, &str); 4] = [
+    (BATCH_OFFERED, BATCH_OFFERED),
+    (BATCH_BEFORE, BATCH_OFFERED),
+    (CONCURRENT_OFFERED, CONCURRENT_OFFERED),
+    (LIFECYCLE_OFFERED, LIFECYCLE_OFFERED),
+];
 
 /// The exported and imported names of a component.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -17,6 +17,8 @@ use crate::telemetry::{AttemptTrace, RequestTrace};
 
 /// Why a guest in a self-check has no effects.
 const IN_CHECK: &str = "a self-check has no task, so it reads no data and has no effects";
+/// Why a guest with several tasks at once has no effects while none of them computes.
+const BETWEEN: &str = "the call belongs to no task that runs, so it reads no data and has no effects";
 
 /// Ends the attempt, because Redis did not keep or give what a flow needs. It is not the fault of the guest.
 #[derive(Debug, Error)]
@@ -27,8 +29,9 @@ pub(super) struct FlowFailed(pub(super) String);
 #[derive(Default)]
 pub(super) struct AttemptEffects {
     tasks: Arc<Vec<Task>>,
-    /// None in a self-check.
+    /// None in a self-check, and where no task runs.
     source: Option<Arc<dyn EffectSource>>,
+    is_between: bool,
     each: Vec<Effects>,
     /// The task that calls belong to. None in a batch, until the guest selects one.
     selected: Option<usize>,
@@ -47,7 +50,19 @@ impl AttemptEffects {
     ) -> AttemptEffects {
         let each = vec![Effects::default(); tasks.len()];
         let selected = (tasks.len() == 1).then_some(0);
-        AttemptEffects { tasks, source, each, selected, outages: Outages::new(), trace }
+        AttemptEffects { tasks, source, each, selected, is_between: false, outages: Outages::new(), trace }
+    }
+
+    /// The effects of calls that belong to no task, among tasks that do.
+    pub(super) fn of_nobody() -> AttemptEffects {
+        AttemptEffects { is_between: true, ..AttemptEffects::default() }
+    }
+
+    /// Drops what the task has done, and refuses more of it.
+    pub(super) fn close(&mut self) {
+        (self.source, self.is_between) = (None, true);
+        self.each.fill(Effects::default());
+        self.outages.clear();
     }
 
     /// Makes further calls belong to a task of the batch.
@@ -98,11 +113,13 @@ impl AttemptEffects {
 
     /// The source that answers reads.
     pub(super) fn source(&self) -> Result<Arc<dyn EffectSource>, EffectError> {
-        self.source.clone().ok_or_else(|| EffectError::Unavailable(IN_CHECK.to_owned()))
+        self.source.clone().ok_or_else(|| EffectError::Unavailable(self.why_none().to_owned()))
     }
 
     fn why_none(&self) -> &'static str {
-        if self.source.is_none() {
+        if self.is_between {
+            BETWEEN
+        } else if self.source.is_none() {
             IN_CHECK
         } else {
             "the call has several tasks: call `select` of tqhost:extensions/delivery first"

@@ -94,6 +94,15 @@ fn trapped(trap: Trap, last_words: Option<&str>) -> String {
     }
 }
 
+/// The kind and the message of an exception that nobody caught, in an instance that goes on.
+pub(super) fn uncaught(refused: Option<&str>, log: &GuestLog) -> (FailureKind, String) {
+    match (refused, log.last_words()) {
+        (Some(refused), _) => (FailureKind::OutOfMemory, with_last_words(refused, log)),
+        (None, Some(words)) => (FailureKind::Trap, bounded(words.to_owned(), log.mask())),
+        (None, None) => (FailureKind::Trap, "an uncaught exception, and nothing was logged about it".into()),
+    }
+}
+
 /// The calls of the guest in which the error happened, the innermost first.
 pub(super) fn backtrace(error: &Error, mask: &Mask) -> Vec<String> {
     let Some(trace) = error.downcast_ref::<WasmBacktrace>() else { return Vec::new() };

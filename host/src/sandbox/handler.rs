@@ -13,92 +13,38 @@
 //! Not here: the call and its replies (`call`), which instances are kept and how long (`warm`), the meaning
 //! of errors (`failure`), what the guest may call (`host`).
 
-use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
-use wasmtime::{Store, UpdateDeadline};
 
 use super::attempt::{Attempt, AttemptReport, Ended};
+use super::attempt_state::{AttemptState, Interrupts};
 use super::blob_access::BlobAccess;
 use super::call::{self, Exports};
-use super::component;
 use super::effects::AttemptEffects;
 use super::failure::{self, Phase};
-use super::host;
-use super::limits::Limits;
-use super::log::GuestLog;
+use super::loaded::{self, LoadedHandler, MAX_LEFT_HANDLES};
 use super::mask::Mask;
-use super::number::Number;
-use super::quota::Quota;
+use super::seats::OpenInstances;
 use super::share::{Owner, Share};
 use super::shared::{Sandbox, Shared};
-use super::state::{GuestState, Interrupts};
 use super::turns::Turn;
 use super::warm::Instance;
-use crate::config::{self, RecordGrants, Secret};
-use crate::task::{FailureKind, Outcome, Task};
+use super::{component, host, reply, together};
+use crate::config;
+use crate::task::{FailureKind, Outcome};
 
-/// Extra bytes that a result may need before it is measured: failure texts, headers of lists and options.
-const RESULT_SLACK: u64 = 1 << 20;
-/// Handles that a guest may leave open at the end of a task and still get another task. Language runtimes
-/// keep some streams open.
-const MAX_LEFT_HANDLES: usize = 32;
+/// An attempt that was disturbed more often runs in an instance of its own.
+const MOST_DISTURBED: u32 = 1;
 
 /// A loaded version of a plugin, ready to run attempts. Cheap to clone.
 #[derive(Clone)]
 pub struct Handler(pub(super) Arc<LoadedHandler>);
-
-pub(super) struct LoadedHandler {
-    pub(super) sandbox: Sandbox,
-    pub(super) exports: Exports,
-    pub(super) config: Arc<BTreeMap<String, Secret>>,
-    records: Arc<RecordGrants>,
-    blobs: Arc<BlobAccess>,
-    /// The most bytes of a blob that a guest may pass in one call. 0 if it does not import blobs.
-    blob_fuel: u64,
-    pub(super) mask: Arc<Mask>,
-    pub(super) http: Arc<host::http::Grant>,
-    pub(super) owner: Arc<Owner>,
-    pub(super) memory: u64,
-    /// Bytes that a new instance probably needs.
-    expected: AtomicU64,
-    pub(super) max_output: u64,
-    max_log_rate: u64,
-    pub(super) number: Number,
-    /// How instances are kept. None if each instance runs one task.
-    warm: Option<config::Warm>,
-}
-
-impl LoadedHandler {
-    /// The log of one attempt.
-    pub(super) fn log(&self, tasks: Arc<Vec<Task>>, plugin: Arc<str>) -> GuestLog {
-        let quota = Quota { share: self.owner.share().clone(), rate: self.max_log_rate };
-        GuestLog::new(tasks, plugin, self.owner.label().cloned(), self.mask.clone(), quota)
-    }
-
-    /// Notes the peak memory of an instance. The estimate rises at once to a higher peak, and falls slowly
-    /// after lower ones.
-    fn needs(&self, peak: u64) {
-        let expected = self.expected.load(Ordering::Relaxed);
-        let now = peak.max(expected - expected.saturating_sub(peak) / 16);
-        if now != expected {
-            self.expected.store(now, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for LoadedHandler {
-    fn drop(&mut self) {
-        self.sandbox.0.pool.drop_version(self.number);
-    }
-}
 
 impl Handler {
     pub(super) fn new(sandbox: Sandbox, exports: Exports, grants: &config::Plugin) -> Handler {
@@ -131,12 +77,18 @@ impl Handler {
             max_log_rate: grants.max_log_rate,
             number,
             warm: grants.warm,
+            open: OpenInstances::default(),
         }))
     }
 
     /// Whether an attempt may have several tasks.
     pub fn takes_batches(&self) -> bool {
-        self.0.exports.handle_batch.is_some()
+        self.0.exports.handle_batch.is_some() && self.0.together().is_none()
+    }
+
+    /// Whether the plugin is to run several tasks at once in an instance, but the handler cannot.
+    pub fn lacks_concurrency(&self) -> bool {
+        self.0.warm.is_some_and(|warm| warm.concurrent > 1) && self.0.exports.run.is_none()
     }
 
     /// The most bytes of memory that an attempt may have.
@@ -180,6 +132,14 @@ impl Handler {
     }
 
     async fn run_here(&self, attempt: Attempt) -> Option<AttemptReport> {
+        // A backtrace is that of a call for one task.
+        if let Some((function, warm)) = self.0.together()
+            && !self.0.sandbox.0.backtraces
+            && attempt.disturbed <= MOST_DISTURBED
+            && attempt.tasks.iter().all(|task| task.crashes == 0)
+        {
+            return together::run(&self.0, function, attempt, warm.concurrent, warm.max_tasks).await;
+        }
         let loaded = &*self.0;
         // A panic can leave only the instance half done, and the instance is dropped with it.
         AssertUnwindSafe(run(loaded, attempt)).catch_unwind().await.unwrap_or_else(|_| {
@@ -202,7 +162,7 @@ impl<T> Drop for AbortOnDrop<T> {
 
 async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> {
     let turn = loaded.sandbox.0.turns.turn(loaded.number);
-    let mut instance = instance(loaded, &attempt.stop, &turn).await?;
+    let mut instance = loaded::instance(loaded, &attempt.stop, &turn).await?;
     let started = Instant::now();
     // The clock cannot hold every timeout, so the largest is a year.
     let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
@@ -210,15 +170,20 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     let log = loaded.log(attempt.tasks.clone(), attempt.plugin.clone());
     let tasks = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
     instance.tasks = instance.tasks.saturating_add(tasks);
-    // Each call gets new fuel. Results that do not overlap are no larger than the memory that they come from.
-    let most = loaded.max_output.saturating_mul(tasks.into()).min(loaded.memory.max(loaded.max_output));
-    let fuel = most.max(loaded.blob_fuel).saturating_add(RESULT_SLACK);
+    let fuel = loaded.fuel(tasks);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
     let interrupts = Interrupts { stop: attempt.stop.clone(), turn: turn.clone() };
     let source = Some(attempt.effects.clone());
     let effects = AttemptEffects::new(attempt.tasks.clone(), source, attempt.trace.clone());
-    instance.store.data_mut().begin(log, attempt.progress.clone(), effects, deadline, interrupts);
-    instance.store.data_mut().plugin = Some(attempt.plugin.clone());
+    instance.store.data_mut().begin(AttemptState {
+        log: Arc::new(Mutex::new(log)),
+        progress: attempt.progress.clone(),
+        effects,
+        plugin: Some(attempt.plugin.clone()),
+        deadline,
+        interrupts: Some(interrupts),
+        ..AttemptState::nobody()
+    });
     instance.store.set_epoch_deadline(1);
 
     let called = {
@@ -235,7 +200,7 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     // The phase in which a timeout struck.
     let phase = if instance.running.is_some() { Phase::Call } else { Phase::Instantiate };
     let report = {
-        let (effects, outages) = instance.store.data_mut().effects.take();
+        let (effects, outages) = instance.store.data_mut().attempt.effects.take();
         let state = instance.store.data();
         let mut log = state.log();
         log.finish();
@@ -253,10 +218,10 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
             _ => Vec::new(),
         };
         let ended = match called {
-            Some(Ok(replies)) => call::ended(replies, effects, &outages, loaded.max_output, &loaded.mask),
+            Some(Ok(replies)) => reply::ended(replies, effects, &outages, loaded.max_output, &loaded.mask),
             // The epoch callback interrupted a guest that computed, because `stop` was cancelled.
             Some(Err(_)) if attempt.stop.is_cancelled() => return None,
-            Some(Err((error, _))) if is_interrupt(&error) => timed_out(phase, timeout, &turn),
+            Some(Err((error, _))) if loaded::is_interrupt(&error) => timed_out(phase, timeout, &turn),
             Some(Err((error, phase))) => {
                 let (task, tasks) = (attempt.tasks.first().map(|task| task.id.as_str()), attempt.tasks.len());
                 // The backtrace is formatted only if this log level is on.
@@ -282,73 +247,16 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     Some(report)
 }
 
-/// Takes a kept instance, or makes a new one. Gives None if `stop` is cancelled.
-async fn instance(loaded: &LoadedHandler, stop: &CancellationToken, call: &Turn) -> Option<Instance> {
-    let shared: &Shared = &loaded.sandbox.0;
-    if loaded.warm.is_some()
-        && let Some(mut kept) = shared.pool.take(loaded.number)
-        && kept.store.data_mut().limits.claim(call.clone())
-    {
-        return Some(kept);
-    }
-    let made = async {
-        let place = shared.pool.place().await?;
-        let mut limits =
-            Limits::new(loaded.memory, shared.budget.start(loaded.expected.load(Ordering::Relaxed)).await);
-        limits.claim(call.clone()).then(|| Instance::new(store(shared, loaded, limits), place))
-    };
-    tokio::select! {
-        biased;
-        made = made => made,
-        () = stop.cancelled() => None,
-    }
-}
-
-pub(super) fn store(shared: &Shared, loaded: &LoadedHandler, limits: Limits) -> Store<GuestState> {
-    let mut store = Store::new(
-        &shared.engine,
-        GuestState::new(
-            limits,
-            loaded.config.clone(),
-            loaded.records.clone(),
-            loaded.blobs.clone(),
-            loaded.http.clone(),
-        ),
-    );
-    store.limiter(|state| &mut state.limits);
-    store.epoch_deadline_callback(|store| Ok(tick(store.data())));
-    store.set_epoch_deadline(1);
-    store.set_hostcall_fuel(usize::try_from(RESULT_SLACK).unwrap_or(usize::MAX));
-    store
-}
-
-/// Decides at a tick of the clock how a handler that computes goes on. Timers fire only when a thread is
-/// free, so this reads the clock itself.
-fn tick(state: &GuestState) -> UpdateDeadline {
-    let Some(Interrupts { stop, turn }) = &state.interrupts else { return UpdateDeadline::Continue(1) };
-    if stop.is_cancelled() || turn.is_evicted() || Instant::now() >= state.deadline {
-        return UpdateDeadline::Interrupt;
-    }
-    if !turn.is_over() {
-        return UpdateDeadline::Continue(1);
-    }
-    UpdateDeadline::YieldCustom(1, Box::pin(turn.clone().next()))
-}
-
 /// Ends the attempt in the instance, and says whether the instance may run another task.
 fn is_fit(instance: &mut Instance, ended: &Ended, warm: &config::Warm) -> bool {
     let state = instance.store.data_mut();
     let left = state.end();
     let failed = match ended {
         Ended::Each(outcomes) => outcomes.iter().any(|outcome| matches!(outcome, Outcome::Failed { .. })),
-        Ended::Failed { .. } => true,
+        Ended::Failed { .. } | Ended::Disturbed { .. } => true,
     };
     let failed = failed || state.limits.refused().is_some();
     !failed && left <= MAX_LEFT_HANDLES && instance.tasks < warm.max_tasks
-}
-
-pub(super) fn is_interrupt(error: &wasmtime::Error) -> bool {
-    matches!(error.downcast_ref::<wasmtime::Trap>(), Some(wasmtime::Trap::Interrupt))
 }
 
 fn timed_out(phase: Phase, timeout: Duration, turn: &Turn) -> Ended {

@@ -88,6 +88,16 @@ impl Limits {
         self.peak
     }
 
+    /// Takes the last refusal, so that it counts once.
+    pub(super) fn take_refused(&mut self) -> Option<String> {
+        self.refused.take()
+    }
+
+    /// Whether little is left of the grant, as after a leak.
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.used + self.behind_handles > self.memory / 4 * 3
+    }
+
     /// The last refusal, if there was one.
     pub(super) fn refused(&self) -> Option<&str> {
         self.refused.as_deref()

@@ -12,6 +12,7 @@
 //! Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
 
 mod attempt;
+mod attempt_state;
 mod blob_access;
 mod budget;
 mod build_section;
@@ -31,12 +32,16 @@ mod host;
 mod last_lines;
 mod last_words;
 mod limits;
+mod loaded;
 mod log;
 mod log_rate;
 mod machine;
 mod mask;
 mod number;
 mod quota;
+mod reply;
+mod seated;
+mod seats;
 mod share;
 mod shared;
 mod state;
@@ -44,6 +49,7 @@ mod state;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod together;
 mod turns;
 mod unescape;
 mod untyped;

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio_util::sync::CancellationToken;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::cli::{WasiCliCtx, WasiCliCtxView};
 use wasmtime_wasi::clocks::{WasiClocksCtx, WasiClocksCtxView};
@@ -16,15 +15,14 @@ use wasmtime_wasi::filesystem::{WasiFilesystemCtx, WasiFilesystemCtxView};
 use wasmtime_wasi::sockets::{WasiSocketsCtx, WasiSocketsCtxView};
 use wasmtime_wasi_http::WasiHttpCtxView;
 
+use super::attempt_state::AttemptState;
 use super::blob_access::BlobAccess;
-use super::effects::AttemptEffects;
 use super::host::http::{self, Client, Grant};
 use super::limits::Limits;
 use super::log::GuestLog;
-use super::turns::Turn;
+use super::seated::SeatedTasks;
 use crate::config::{RecordGrants, Secret};
 use crate::effects::{EffectError, Effects};
-use crate::task::Progress;
 
 /// Handles that one guest may hold at once. Some stand for bytes of the host, which count as its memory
 /// (`host::http` says how many).
@@ -34,23 +32,19 @@ const WEIGH_EVERY: u32 = 16;
 
 pub(super) struct GuestState {
     pub(super) limits: Limits,
-    /// The log of the attempt that runs. Streams that the guest kept from an earlier attempt write here, too.
-    pub(super) log: Arc<Mutex<GuestLog>>,
+    /// The attempt that calls of the guest belong to.
+    pub(super) attempt: Box<AttemptState>,
+    /// The other tasks of an instance that runs several at once.
+    pub(super) together: Option<Box<SeatedTasks>>,
+    /// The log that streams write to: that of `attempt`. The guest keeps streams from attempt to attempt.
+    pub(super) printed_to: Arc<Mutex<Arc<Mutex<GuestLog>>>>,
     /// The values that wasi:config/store gives.
     pub(super) config: Arc<BTreeMap<String, Secret>>,
-    /// The progress of each task of the attempt.
-    pub(super) progress: Vec<Progress>,
-    pub(super) effects: AttemptEffects,
     /// The keys of Redis hashes that the plugin may use.
     pub(super) records: Arc<RecordGrants>,
     pub(super) blobs: Arc<BlobAccess>,
     /// The bytes of a blob that the host holds for the call that is at work.
     pub(super) borrowed: u64,
-    /// The plugin whose tasks run. None in a self-check.
-    pub(super) plugin: Option<Arc<str>>,
-    pub(super) deadline: Instant,
-    /// Ends or delays the call of the attempt that runs. None before the first attempt.
-    pub(super) interrupts: Option<Interrupts>,
     pub(super) table: ResourceTable,
     cli: WasiCliCtx,
     clocks: Option<WasiClocksCtx>,
@@ -59,15 +53,8 @@ pub(super) struct GuestState {
     /// Refuses everything.
     sockets: Option<WasiSocketsCtx>,
     grant: Arc<Grant>,
-    http: Option<Box<Client>>,
     /// The number of calls of wasi:http so far.
     http_calls: u32,
-}
-
-/// The reasons, beside the deadline, for which a tick stops or delays a handler that computes.
-pub(super) struct Interrupts {
-    pub(super) stop: CancellationToken,
-    pub(super) turn: Turn,
 }
 
 impl GuestState {
@@ -85,58 +72,54 @@ impl GuestState {
         let cli = WasiCliCtx::default();
         GuestState {
             limits,
-            log: Arc::default(),
+            attempt: Box::new(AttemptState::nobody()),
+            together: None,
+            printed_to: Arc::default(),
             config,
-            progress: Vec::new(),
-            effects: AttemptEffects::default(),
             records,
             blobs,
             borrowed: 0,
-            plugin: None,
-            deadline: Instant::now(),
-            interrupts: None,
             table,
             cli,
             clocks: None,
             filesystem: WasiFilesystemCtx::default(),
             sockets: None,
             grant,
-            http: None,
             http_calls: 0,
         }
     }
 
+    /// Lets the guest hold more handles, as it runs many tasks at once.
+    pub(super) fn widen(&mut self, handles: usize) {
+        self.table.set_max_capacity(handles.max(MAX_RESOURCES));
+    }
+
     /// Renews everything that belongs to one attempt.
-    pub(super) fn begin(
-        &mut self,
-        log: GuestLog,
-        progress: Vec<Progress>,
-        effects: AttemptEffects,
-        deadline: Instant,
-        interrupts: Interrupts,
-    ) {
+    pub(super) fn begin(&mut self, attempt: AttemptState) {
         self.limits.begin();
-        *self.log() = log;
-        (self.progress, self.deadline, self.http) = (progress, deadline, None);
-        (self.effects, self.plugin) = (effects, None);
-        self.interrupts = Some(interrupts);
+        self.replace(Box::new(attempt));
+    }
+
+    /// Makes calls of the guest belong to another attempt, and returns the one before.
+    pub(super) fn replace(&mut self, attempt: Box<AttemptState>) -> Box<AttemptState> {
+        *self.printed_to.lock().unwrap_or_else(PoisonError::into_inner) = attempt.log.clone();
+        std::mem::replace(&mut self.attempt, attempt)
     }
 
     /// Drops the task of the attempt that has ended, and breaks off its requests. Gives the number of handles
     /// that the guest left open.
     pub(super) fn end(&mut self) -> usize {
-        *self.log() = GuestLog::default();
         self.borrowed = 0;
         // The weight differs from the last check only if the guest has made a few more calls.
         self.count();
         self.limits.rest();
-        (self.progress, self.http, self.interrupts) = (Vec::new(), None, None);
-        self.effects = AttemptEffects::default();
+        self.replace(Box::new(AttemptState::nobody()));
+        self.together = None;
         self.table.iter_mut().count()
     }
 
     pub(super) fn log(&self) -> MutexGuard<'_, GuestLog> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.attempt.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn cli(&mut self) -> WasiCliCtxView<'_> {
@@ -157,10 +140,12 @@ impl GuestState {
 
     pub(super) fn http(&mut self) -> WasiHttpCtxView<'_> {
         self.weigh();
-        let (grant, log, deadline, effects) = (&self.grant, &self.log, self.deadline, &self.effects);
-        let client = self.http.get_or_insert_with(|| {
+        let AttemptState { log, effects, deadline, over, http, .. } = &mut *self.attempt;
+        let nobody = self.together.as_ref().is_some_and(|together| together.entered().is_none());
+        let client = http.get_or_insert_with(|| {
             let subject = log.lock().unwrap_or_else(PoisonError::into_inner).subject();
-            Box::new(Client::new(grant.clone(), subject, deadline, effects.request_trace()))
+            let trace = effects.request_trace();
+            Box::new(Client::new(self.grant.clone(), subject, *deadline, trace, over.clone(), nobody))
         });
         let (hooks, ctx) = client.parts();
         WasiHttpCtxView { hooks, table: &mut self.table, ctx }
@@ -173,10 +158,10 @@ impl GuestState {
         &mut self,
         change: impl FnOnce(&mut Effects) -> Result<T, EffectError>,
     ) -> wasmtime::Result<Result<T, E>> {
-        if let Err(error) = self.effects.source() {
+        if let Err(error) = self.attempt.effects.source() {
             return Ok(Err(error.into()));
         }
-        let changed = change(self.effects.effects()?);
+        let changed = change(self.attempt.effects.effects()?);
         if !self.count() {
             wasmtime::bail!("its effects need more memory than the plugin was granted");
         }
@@ -195,8 +180,8 @@ impl GuestState {
 
     /// Until when a call may wait for Redis: there is time left to say why it failed, before the timeout.
     pub(super) fn patience(&self) -> Instant {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        self.deadline - (left / 10).min(Duration::from_secs(1))
+        let left = self.attempt.deadline.saturating_duration_since(Instant::now());
+        self.attempt.deadline - (left / 10).min(Duration::from_secs(1))
     }
 
     /// Checks that a name or a key may leave the sandbox. One with a secret is refused and not masked, as two
@@ -225,7 +210,8 @@ impl GuestState {
     /// The bytes of the host that belong to this guest.
     fn weight(&mut self) -> u64 {
         self.borrowed
-            + self.effects.bytes()
+            + self.attempt.effects.bytes()
+            + self.together.as_ref().map_or(0, |together| together.bytes())
             + self.table.iter_mut().map(|handle| http::weight(handle)).sum::<u64>()
     }
 

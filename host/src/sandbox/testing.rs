@@ -61,6 +61,7 @@ pub(crate) fn embed(wat: &str, world: &str) -> Vec<u8> {
 pub(crate) fn embed_in(wat: &str, world: &str, handler_wit: &str) -> Vec<u8> {
     let mut resolve = Resolve::default();
     resolve.push_str("handler.wit", handler_wit).unwrap();
+    resolve.push_str("io.wit", include_str!("../../../wit/deps/io/io.wit")).unwrap();
     for (name, text) in FOREIGN {
         if world.contains(name) {
             resolve.push_str("foreign.wit", text).unwrap();
@@ -88,7 +89,6 @@ const FOREIGN: &[(&str, &str)] = &[
         "package wasi:config@0.2.0-rc.1; interface store { variant error { upstream(string), io(string) }
          get: func(key: string) -> result<option<string>, error>; }",
     ),
-    ("wasi:clocks", "package wasi:io@0.2.3; interface poll { resource pollable { block: func(); } }"),
     (
         "wasi:clocks",
         "package wasi:clocks@0.2.3; interface monotonic-clock { use wasi:io/poll@0.2.3.{pollable};
@@ -133,6 +133,7 @@ pub(crate) fn attempt() -> Attempt {
         effects: Arc::new(NoEffects::default()),
         trace: AttemptTrace::default(),
         stop: CancellationToken::new(),
+        disturbed: 0,
     }
 }
 

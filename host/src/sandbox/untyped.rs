@@ -17,8 +17,8 @@ use super::error::LoadError;
 /// The packages whose interfaces are known, each after those that it uses.
 const PACKAGES: [(&str, &str); 7] = [
     ("handler.wit", include_str!("../../../wit/handler.wit")),
+    ("io.wit", include_str!("../../../wit/deps/io/io.wit")),
     ("extensions.wit", include_str!("../../../wit/deps/extensions/extensions.wit")),
-    ("io.wit", include_str!("../../../plugins/sdk/wit/deps/io/io.wit")),
     ("clocks.wit", include_str!("../../../plugins/sdk/wit/deps/clocks/clocks.wit")),
     ("http.wit", include_str!("../../../plugins/sdk/wit/deps/http/http.wit")),
     ("store.wit", include_str!("../../../plugins/sdk/wit/deps/config/store.wit")),
@@ -102,10 +102,12 @@ mod tests {
         }
         let all: Vec<String> = resolve.interfaces.iter().filter_map(|(id, _)| resolve.id_of(id)).collect();
         let is_export = |name: &&String| {
-            ["/handler@", "/lifecycle@", "/batch-handler@"].iter().any(|export| name.contains(export))
+            ["/handler@", "/lifecycle@", "/batch-handler@", "/concurrent-handler@"]
+                .iter()
+                .any(|export| name.contains(export))
         };
         let (exports, imports): (Vec<&String>, Vec<&String>) = all.iter().partition(is_export);
-        assert_eq!((exports.len(), imports.len() > 12), (3, true), "{imports:?}");
+        assert_eq!((exports.len(), imports.len() > 12), (4, true), "{imports:?}");
         let lines = |word: &str, names: &[&String]| -> String {
             names.iter().map(|name| format!("{word} {name};\n")).collect()
         };

@@ -33,7 +33,7 @@ use crate::telemetry::{AttemptTrace, RunEnd};
 /// another hop.
 pub(crate) async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     members.iter().for_each(|(task, _)| record_wait(&shared, task));
-    run_shared(shared, version, members).await;
+    run_shared(shared, version, members, 0).await;
 }
 
 /// Records how long a task has waited, since its entry was added, or since it was due if it was delayed.
@@ -42,13 +42,23 @@ pub(crate) fn record_wait(shared: &SharedQueue, task: &Task) {
 }
 
 /// Runs tasks beside other attempts, once no attempt runs alone.
-async fn run_shared(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+async fn run_shared(
+    shared: Arc<SharedQueue>,
+    version: Arc<Version>,
+    members: Vec<(Task, Hold)>,
+    disturbed: u32,
+) {
     let _others = shared.capacity.alone().enter_shared().await;
-    run_attempt(shared.clone(), version, members).await;
+    run_attempt(shared.clone(), version, members, disturbed).await;
 }
 
-/// Runs tasks whose turn it is.
-pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+/// Runs tasks whose turn it is, which other tasks have `disturbed` so often.
+pub(crate) async fn run_attempt(
+    shared: Arc<SharedQueue>,
+    version: Arc<Version>,
+    members: Vec<(Task, Hold)>,
+    disturbed: u32,
+) {
     let rules = &shared.queue.rules;
     let mut members = members;
     // A process that was stopped for a while goes on here before it knows of that.
@@ -78,7 +88,7 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
     let (tasks, holds): (Vec<Task>, Vec<Hold>) = members.into_iter().unzip();
     let trace = shared.traces.begin(&tasks, codec::last_span);
     let tasks = Arc::new(tasks);
-    let judged = attempt(&shared, &version, &tasks, &holds, &trace).await;
+    let judged = attempt(&shared, &version, &tasks, &holds, &trace, disturbed).await;
     let mut tasks = Arc::unwrap_or_clone(tasks);
     trace_ends(&shared, &version, &mut tasks, &holds, &trace, judged.as_ref().map(|ran| &ran.judged));
     match judged {
@@ -115,16 +125,18 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
             }
         }
         Some(RanAttempt { judged: Judged::Split { kind, message }, .. }) => {
-            shared.metrics.split_batches.inc();
-            tracing::warn!(
-                queue = rules.name,
-                tasks = tasks.len(),
-                kind = kind.into_str(),
-                error = message,
-                "a batch failed; its tasks run again one by one"
-            );
+            if tasks.len() > 1 {
+                shared.metrics.split_batches.inc();
+                tracing::warn!(
+                    queue = rules.name,
+                    tasks = tasks.len(),
+                    kind = kind.into_str(),
+                    error = message,
+                    "a batch failed; its tasks run again one by one"
+                );
+            }
             for (task, hold) in tasks.into_iter().zip(holds) {
-                run_singly(&shared, &version, task, hold);
+                run_singly(&shared, &version, task, hold, disturbed + 1);
             }
         }
         None => {
@@ -200,9 +212,10 @@ fn record_of(rules: &QueueRules, outcome: &Outcome, last_lines: &str) -> Option<
         .then(|| Box::new(AttemptRecord { outcome: outcome.word(), last_lines: last_lines.to_owned() }))
 }
 
-/// Runs a task of a batch by itself, beside the others.
-fn run_singly(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
-    drop(shared.runners.spawn(run_shared(shared.clone(), version.clone(), vec![(task, hold)])));
+/// Runs a task by itself that others have disturbed, beside the others.
+fn run_singly(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold, disturbed: u32) {
+    let again = run_shared(shared.clone(), version.clone(), vec![(task, hold)], disturbed);
+    drop(shared.runners.spawn(again));
 }
 
 /// Runs one attempt, which is stopped when all of its tasks are to stop. `None`: it was stopped.
@@ -212,6 +225,7 @@ async fn attempt(
     tasks: &Arc<Vec<Task>>,
     holds: &[Hold],
     trace: &AttemptTrace,
+    disturbed: u32,
 ) -> Option<RanAttempt> {
     let rules = &shared.queue.rules;
     let stop = if let [hold] = holds { hold.stop().clone() } else { CancellationToken::new() };
@@ -224,6 +238,7 @@ async fn attempt(
         effects: shared.effects.clone(),
         trace: trace.clone(),
         stop: stop.clone(),
+        disturbed,
     };
     if holds.len() == 1 {
         return version.run(attempt).await;

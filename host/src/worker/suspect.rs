@@ -46,7 +46,7 @@ async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, task: Task, mut ho
     };
     let version = shared.versions.borrow().clone().unwrap_or(version);
     // A task that is to stop is not run, but given back or left to the host that owns it.
-    let Some(guard) = guard else { return runner::run_attempt(shared, version, vec![(task, hold)]).await };
+    let Some(guard) = guard else { return runner::run_attempt(shared, version, vec![(task, hold)], 0).await };
     let label = version.label();
     let settled = CancellationToken::new();
     let suspect = Task { fields: Vec::new(), ..task.clone() };
@@ -57,7 +57,7 @@ async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, task: Task, mut ho
     let way = gate::Way { alone: true, again: false };
     let members = gate::pass(&shared, &label, vec![(task, hold)], Instant::now(), way).await;
     members.iter().for_each(|(task, _)| runner::record_wait(&shared, task));
-    runner::run_attempt(shared, version, members).await;
+    runner::run_attempt(shared, version, members, 0).await;
 }
 
 /// Keeps other attempts from running until the suspect has run for [`LONGEST`] leases. Then it removes the

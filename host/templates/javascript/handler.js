@@ -4,7 +4,7 @@
 
 import { handles, reject, text } from './tqhost.js';
 
-function count(task) {
+async function count(task) {
   const words = text(task, 'content').split(/\s+/).filter(Boolean).length;
   if (words === 0) throw reject('field `content` is empty');
   console.log(`counted ${words} words`);

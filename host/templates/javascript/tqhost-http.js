@@ -10,10 +10,9 @@
 //   const response = await fetch('https://api.example.com/v1/orders', { method: 'POST', body: order });
 //   if (response.status === 429) throw unavailable('the server is busy', retryAfterMs(response));
 
-import { subscribeDuration } from 'wasi:clocks/monotonic-clock@0.2.4';
 import { handle } from 'wasi:http/outgoing-handler@0.2.4';
 import { Fields, OutgoingBody, OutgoingRequest, httpErrorCode } from 'wasi:http/types@0.2.4';
-import { poll } from 'wasi:io/poll@0.2.4';
+import { ready as isReady } from './tqhost-loop.js';
 import { failedOutside, reject, remainingMs, retry, unavailable } from './tqhost.js';
 
 /**
@@ -46,19 +45,16 @@ export async function fetch(url, { method = 'GET', headers, body, timeoutMs = In
   const message = messageOf(target, method.toUpperCase(), new Headers(headers), content);
   const rest = Number(remainingMs());
   const mostMs = Math.max(0, Math.round(Math.min(timeoutMs, rest - Math.min(rest / 10, marginMs))));
-  return using(subscribeDuration(BigInt(mostMs) * 1_000_000n), async (timer) => {
-    const out = content.length > 0 ? message.body() : undefined;
-    const sent = attempt(() => handle(message, undefined), (code) => errorOf(code, target));
-    return using(sent, async () => {
-      if (out !== undefined) write(out, content, timer, target);
-      // The handler may send other requests before it waits for this one.
-      await undefined;
-      using(sent.subscribe(), (ready) => wait(ready, timer, target));
-      // The response is ready, and nothing has taken it yet.
-      const answer = sent.get().val;
-      if (answer.tag === 'err') throw errorOf(answer.val, target);
-      return using(answer.val, (response) => read(response, timer, target));
-    });
+  const end = performance.now() + mostMs;
+  const out = content.length > 0 ? message.body() : undefined;
+  const sent = attempt(() => handle(message, undefined), (code) => errorOf(code, target));
+  return using(sent, async () => {
+    if (out !== undefined) await write(out, content, end, target);
+    await using(sent.subscribe(), (ready) => wait(ready, end, target));
+    // The response is ready, and nothing has taken it yet.
+    const answer = sent.get().val;
+    if (answer.tag === 'err') throw errorOf(answer.val, target);
+    return using(answer.val, (response) => read(response, end, target));
   });
 }
 
@@ -191,13 +187,13 @@ function messageOf({ tls, host, path }, method, headers, content) {
   return message;
 }
 
-function write(out, content, timer, target) {
+async function write(out, content, end, target) {
   try {
-    using(out.write(), (stream) => {
+    await using(out.write(), async (stream) => {
       for (let at = 0; at < content.length; ) {
         const room = Number(stream.checkWrite());
         if (room === 0) {
-          using(stream.subscribe(), (ready) => wait(ready, timer, target));
+          await using(stream.subscribe(), (ready) => wait(ready, end, target));
         } else {
           stream.write(content.subarray(at, at + room));
           at += room;
@@ -211,14 +207,14 @@ function write(out, content, timer, target) {
   }
 }
 
-function read(response, timer, target) {
+async function read(response, end, target) {
   const headers = new Headers();
   using(response.headers(), (fields) => {
     for (const [name, value] of fields.entries()) headers.append(name, String.fromCharCode(...value));
   });
   const pieces = [];
-  using(response.consume(), (body) => using(body.stream(), (stream) => {
-    for (let piece; (piece = next(stream, timer, target)) !== undefined; ) pieces.push(piece);
+  await using(response.consume(), (body) => using(body.stream(), async (stream) => {
+    for (let piece; (piece = await next(stream, end, target)) !== undefined; ) pieces.push(piece);
   }));
   const whole = new Uint8Array(pieces.reduce((size, piece) => size + piece.length, 0));
   pieces.reduce((at, piece) => (whole.set(piece, at), at + piece.length), 0);
@@ -236,20 +232,24 @@ function answerOf(status, headers, whole) {
   return Object.defineProperties(answer, { status: { value: status }, ok: { value: false } });
 }
 
-function next(stream, timer, target) {
-  using(stream.subscribe(), (ready) => wait(ready, timer, target));
-  try {
-    return stream.read(65_536n);
-  } catch ({ payload }) {
-    if (payload.tag === 'closed') return undefined;
-    const code = using(payload.val, httpErrorCode) ?? { tag: 'HTTP-response-incomplete' };
-    throw errorOf(code, target, { isAnswered: true });
+async function next(stream, end, target) {
+  for (;;) {
+    try {
+      const piece = stream.read(65_536n);
+      if (piece.length > 0) return piece;
+    } catch ({ payload }) {
+      if (payload.tag === 'closed') return undefined;
+      const code = using(payload.val, httpErrorCode) ?? { tag: 'HTTP-response-incomplete' };
+      throw errorOf(code, target, { isAnswered: true });
+    }
+    await using(stream.subscribe(), (ready) => wait(ready, end, target));
   }
 }
 
-function wait(ready, timer, target) {
-  // The timer counts whatever else is there: a server could send without end.
-  if (poll([ready, timer]).includes(1)) throw errorOf({ tag: 'HTTP-response-timeout' }, target);
+async function wait(ready, end, target) {
+  // The time counts whatever else is there: a server could send without end.
+  const rest = end - performance.now();
+  if (rest <= 0 || !(await isReady(ready, rest))) throw errorOf({ tag: 'HTTP-response-timeout' }, target);
 }
 
 /** Calls a function that may fail with an error of the interface. */

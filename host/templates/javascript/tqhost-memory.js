@@ -104,6 +104,9 @@ export const interfaces = {
   'wasi:logging/logging': { log: (level, _, message) => process.stderr.write(`${level} ${message}\n`) },
   'wasi:config/store': { get: (key) => memory.config.get(key) },
   'tqhost:extensions/delivery': { fence: () => memory.fence, select() {} },
+  'tqhost:extensions/tasks': { enter() {}, fail() {}, finish() {}, next() {}, subscribe() {} },
+  'wasi:clocks/monotonic-clock': { subscribeDuration() {} },
+  'wasi:io/poll': { poll: () => [] },
   'tqhost:extensions/outage': {
     unavailable: (index, afterMs) =>
       void memory.outages.push({ index, afterMs: afterMs === undefined ? undefined : Number(afterMs) }),

@@ -6,6 +6,7 @@ import { unavailable as reportOutage } from 'tqhost:extensions/outage@0.1.0';
 import { progress, remainingMs } from 'tqhost:handler/context@0.1.0';
 import { log } from 'wasi:logging/logging@0.1.0-draft';
 import { get } from 'wasi:config/store@0.2.0-rc.1';
+import { own, run, runAll } from './tqhost-loop.js';
 
 /** @typedef {import('tqhost:handler/types@0.1.0').Task} Task */
 
@@ -113,9 +114,6 @@ export { progress, remainingMs };
 /** The errors of a chain of causes that are told. A chain may be a circle. */
 const MAX_CAUSES = 10;
 
-/** Set when a request of this attempt has failed for a reason outside of the handler: makes the failure. */
-let outside;
-
 /**
  * For tqhost-http.js: notes that a request of this attempt has failed outside, and the failure for a later
  * exception, `retry` or `unavailable`. The exception must not count against this version of the handler.
@@ -123,7 +121,7 @@ let outside;
  * @param {number} [afterMs] how long the server asks to wait
  */
 export function failedOutside(failure, afterMs) {
-  outside = (/** @type {string} */ message) => failure(message, afterMs);
+  own().outside = (/** @type {string} */ message) => failure(message, afterMs);
 }
 
 /**
@@ -134,18 +132,27 @@ export function failedOutside(failure, afterMs) {
  * @param {(task: Task) => unknown} handle
  */
 export function handles(handle) {
+  /** How a task ends: with a result or a failure, or undefined after an error that nobody caught. */
+  const ended = async (/** @type {Task} */ task) => {
+    own().outside = undefined;
+    try {
+      return { tag: 'ok', val: result(await handle(task)) };
+    } catch (error) {
+      const failure = failureOf(error);
+      if (failure) return { tag: 'err', val: told(failure, 0) };
+      logError(error);
+      const { outside } = own();
+      return outside && { tag: 'err', val: told(outside(String(error)), 0) };
+    }
+  };
   return {
     async handle(/** @type {Task} */ task) {
-      outside = undefined;
-      try {
-        return result(await handle(task));
-      } catch (error) {
-        const failure = failureOf(error);
-        if (failure) throw told(failure, 0);
-        const trap = trapOf(error);
-        throw outside ? told(outside(String(error)), 0) : trap;
-      }
+      const end = await run(ended(task));
+      if (end?.tag === 'ok') return end.val;
+      // What is no failure of the interface makes the attempt trap.
+      throw end === undefined ? new Error('an error that nobody caught') : end.val;
     },
+    run: () => runAll(ended),
   };
 }
 
@@ -160,26 +167,21 @@ export function batches(handle) {
   return {
     async handleBatch(/** @type {Task[]} */ tasks) {
       try {
-        const values = await handle(tasks);
+        const values = await run(handle(tasks));
         return values.map((value, index) => {
           const failure = failureOf(value);
           return failure ? { tag: 'err', val: told(failure, index) } : { tag: 'ok', val: result(value) };
         });
       } catch (error) {
-        throw trapOf(error);
+        logError(error);
+        throw new Error(String(error));
       }
     },
   };
 }
 
-/**
- * Logs an error, so that the host finds its text for the task's error. The returned value is not a failure of
- * the interface, so throwing it makes the attempt trap.
- */
-function trapOf(error) {
-  log('error', '', withCauses(error));
-  return new Error(String(error));
-}
+/** Logs an error, so that the host finds its text for the task's error. */
+const logError = (error) => log('error', '', withCauses(error));
 
 /** An error with its stack, and those of the errors that caused it. */
 function withCauses(error) {

@@ -6,7 +6,7 @@ In: a task with the field `content`. Out: `{"words": n}`.
 from tqhost import handles, reject, text
 
 
-def count(task):
+async def count(task):
     words = len(text(task, "content").split())
     if words == 0:
         raise reject("field `content` is empty")

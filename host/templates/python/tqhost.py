@@ -3,6 +3,9 @@
 In: a function from a task to a result. Out: the class `Handler` that the component exports.
 """
 
+import asyncio
+import contextvars
+import inspect
 import io
 import json as _json
 import math
@@ -15,6 +18,12 @@ from componentize_py_types import Err, Ok
 from wit_world.imports import context, logging, outage, store
 from wit_world.imports.logging import Level
 from wit_world.imports.types import Deferral, Failure_Defer, Failure_Reject, Failure_Retry, Retry, Task
+
+
+# False in a unit test, which has streams, seeds and an event loop of its own.
+_in_sandbox = sys.platform == "wasi"
+if _in_sandbox:
+    import tqhost_loop
 
 
 def reject(message: str) -> Err:
@@ -119,30 +128,53 @@ def log(level: str, message: str) -> None:
 def handles(handle):
     """Makes the component's handler from a function.
 
-    The function returns None, text, bytes, or a value that JSON can represent. If it raises an exception that
-    is not one of the failures above, the exception is logged with its places and the attempt ends as a trap:
-    the task is tried again, and the trap counts against this version. After a request that failed outside,
-    such an exception is a retry instead.
+    The function may be `async`. It returns None, text, bytes, or a value that JSON can represent. If it
+    raises an exception that is not one of the failures above, the exception is logged with its places and the
+    attempt ends as a trap: the task is tried again, and the trap counts against this version. After a request
+    that failed outside, such an exception is a retry instead.
     """
 
     class Handler:
         def handle(self, task: Task) -> bytes | None:
             _begin(task)
             try:
-                return _result(handle(task))
+                value = handle(task)
+                return _result(_run(value) if inspect.iscoroutine(value) else value)
             except BaseException as error:  # with sys.exit(), which would end the attempt without a word
-                failure = _failure(error)
+                failure = _failure_of(error)
                 if failure is None:
-                    _tell(error)
-                    if _outside is None:
-                        _trap(error)
-                    kind, after_ms = _outside
-                    failure = kind(_described(error), after_ms)
-                raise _told(failure, 0) from None
+                    _trap(error)
+                raise failure from None
             finally:
                 _end_lines()
 
+        def run(self) -> None:
+            tqhost_loop.run_all(self.one)
+
+        async def one(self, number: int, task: Task) -> None:
+            _begin(task)
+            try:
+                value = handle(task)
+                ended = Ok(_result(await value if inspect.iscoroutine(value) else value))
+            except BaseException as error:
+                ended = _failure_of(error)
+            _end_lines()
+            tqhost_loop.finish(number, ended)
+
     return Handler
+
+
+def _failure_of(error: BaseException) -> Err | None:
+    """The failure that an exception stands for. None if nobody caught it, which is logged then."""
+    failure = _failure(error)
+    if failure is None:
+        _tell(error)
+        outside = _attempt.get().outside
+        if outside is None:
+            return None
+        kind, after_ms = outside
+        failure = kind(_described(error), after_ms)
+    return _told(failure, 0)
 
 
 def batches(handle):
@@ -182,8 +214,17 @@ def _told(failure: Err, index: int) -> Err:
     return Err(failure.value)
 
 
-# How to fail, and how long the server asks to wait; set when a request of this attempt has failed outside.
-_outside: tuple | None = None
+class _Attempt:
+    """The helpers' notes on one attempt."""
+
+    def __init__(self):
+        # How to fail, and how long the server asks to wait; set when a request has failed outside.
+        self.outside: tuple | None = None
+        # The unfinished lines on stdout and stderr.
+        self.rests = {"info": "", "warn": ""}
+
+
+_attempt = contextvars.ContextVar("attempt", default=_Attempt())
 
 
 def failed_outside(failure=retry, after_ms: int | None = None) -> None:
@@ -192,8 +233,7 @@ def failed_outside(failure=retry, after_ms: int | None = None) -> None:
     `failure` is `retry` or `unavailable`. A later exception becomes this failure, because it must not count
     against this version of the handler.
     """
-    global _outside
-    _outside = (failure, after_ms)
+    _attempt.get().outside = (failure, after_ms)
 
 
 def _failure(value) -> Err | None:
@@ -257,7 +297,6 @@ class _Lines(io.TextIOBase):
 
     def __init__(self, level: str):
         self.level = level
-        self.rest = ""
 
     def writable(self) -> bool:
         return True
@@ -266,19 +305,18 @@ class _Lines(io.TextIOBase):
         if _task is None and self.level == "warn" and _in_sandbox:
             # A module may warn when it is imported, and no host is there then.
             return sys.__stderr__.write(more)
-        *lines, self.rest = (self.rest + more).split("\n")
+        rests = _attempt.get().rests
+        *lines, rests[self.level] = (rests[self.level] + more).split("\n")
         for line in lines:
             log(self.level, line)
         return len(more)
 
     def end(self) -> None:
         """Drops an unfinished line, so that it does not become part of another task's line."""
-        if self.rest:
+        if _attempt.get().rests[self.level]:
             self.write("\n")
 
 
-# False in a unit test, which has streams and seeds of its own.
-_in_sandbox = sys.platform == "wasi"
 _out, _err = _Lines("info"), _Lines("warn")
 if _in_sandbox:
     sys.stdout, sys.stderr = _out, _err
@@ -293,41 +331,19 @@ def _end_lines() -> None:
 
 def _begin(task: Task) -> None:
     """Prepares an attempt. Before the first attempt of an instance, it gives new seeds."""
-    global _task, _outside
+    global _task
     is_first = _task is None
-    _task, _outside = task, None
-    if is_first and _in_sandbox and "asyncio" in sys.modules:
-        _wait_without_sockets()
+    _task = task
+    _attempt.set(_Attempt())
     if is_first:
         for generator in _seeded:
             generator.seed()
 
 
-# The task that runs.
+# The task that began last.
 _task: Task | None = None
 
-
-def _wait_without_sockets() -> None:
-    """Lets asyncio.run() work. Its own loop begins with a pair of sockets, which the host refuses."""
-    asyncio, selectors = sys.modules["asyncio"], sys.modules["selectors"]
-
-    class Waits(selectors.SelectSelector):
-        def select(self, timeout=None):
-            if timeout is None:
-                raise RuntimeError("asyncio waits for something that can never happen")
-            time.sleep(max(0, timeout))
-            return []
-
-    class Loop(asyncio.SelectorEventLoop):
-        def __init__(self):
-            super().__init__(Waits())
-
-        def _make_self_pipe(self):
-            pass
-
-        _close_self_pipe = _write_to_self = _make_self_pipe
-
-    sys.modules["asyncio.unix_events"]._UnixDefaultEventLoopPolicy._loop_factory = Loop
+_run = tqhost_loop.run if _in_sandbox else asyncio.run
 
 
 # The top of a file runs when the component is built, and every instance begins with the state that it left.

@@ -44,6 +44,9 @@ try:
     import app as _app
     import wit_world.exports as _exports
 
+    if not hasattr(_app, "ConcurrentHandler"):
+        # The handler's class has `run`, too.
+        _app.ConcurrentHandler = _app.Handler
     for _name, _kind in vars(_exports).items():
         # A protocol for each class that componentize-py looks for.
         if getattr(_kind, "_is_protocol", False) and _kind.__module__ == _exports.__name__:

@@ -96,29 +96,72 @@ def request(
     than the rest of the attempt: a tenth of it less, up to half a second. So the handler can still tell that
     the server did not answer.
     """
+    return _blocking(_exchange(method, url, headers or {}, body, timeout))
+
+
+async def fetch(
+    method: str,
+    url: str,
+    *,
+    headers: dict[str, str] | None = None,
+    body: bytes | str | None = None,
+    timeout: float | None = None,
+) -> Response:
+    """Does what `request` does, while other requests and other tasks of the instance go on."""
+    return await _awaiting(_exchange(method, url, headers or {}, body, timeout))
+
+
+def _exchange(method, url, headers, body, timeout):
+    """The steps of a request. Each yields what it waits for, and is told whether that is there in time."""
     tls, host, path = _target(url)
     content = body.encode() if isinstance(body, str) else body or b""
     rest = remaining_ms()
-    most = (rest - min(rest // 10, _MARGIN_MS)) * 1_000_000
-    wait = most if timeout is None else int(min(most, max(0, timeout) * 1e9))
-    with monotonic_clock.subscribe_duration(wait) as timer:
-        message = _message(method, tls, host, path, headers or {}, content)
-        out = message.body() if content else None
-        try:
-            sent = outgoing_handler.handle(message, None)
-        except Err as error:
-            raise _error(error.value, host) from None
-        with sent:
-            if out is not None:
-                _write(out, content, timer, host)
-            with sent.subscribe() as ready:
-                _wait(ready, timer, host)
-            # The response is ready, and nothing has taken it yet.
-            answer = sent.get().value
-            if isinstance(answer, Err):
-                raise _error(answer.value, host)
-            with answer.value as response:
-                return _read(response, timer, host)
+    most = (rest - min(rest // 10, _MARGIN_MS)) / 1000
+    end = time.monotonic() + (most if timeout is None else min(most, max(0, timeout)))
+    message = _message(method, tls, host, path, headers, content)
+    out = message.body() if content else None
+    try:
+        sent = outgoing_handler.handle(message, None)
+    except Err as error:
+        raise _error(error.value, host) from None
+    with sent:
+        if out is not None:
+            yield from _write(out, content, end, host)
+        with sent.subscribe() as ready:
+            yield from _wait(ready, end, host)
+        # The response is ready, and nothing has taken it yet.
+        answer = sent.get().value
+        if isinstance(answer, Err):
+            raise _error(answer.value, host)
+        with answer.value as response:
+            return (yield from _read(response, end, host))
+
+
+def _blocking(steps):
+    """Takes the steps one by one, and blocks where they wait."""
+    told = None
+    try:
+        while True:
+            ready, seconds = steps.send(told)
+            with monotonic_clock.subscribe_duration(int(seconds * 1e9)) as timer:
+                # The timer counts whatever else is there: a server could send without end.
+                told = 1 not in poll.poll([ready, timer])
+    except StopIteration as end:
+        return end.value
+
+
+async def _awaiting(steps):
+    """Takes the steps one by one, and lets others go on where they wait."""
+    from tqhost_loop import ready as is_ready
+
+    told = None
+    try:
+        while True:
+            told = await is_ready(*steps.send(told))
+    except StopIteration as end:
+        return end.value
+    finally:
+        steps.close()
 
 
 # The most time that is left for the handler after a request.
@@ -225,7 +268,7 @@ def _message(method: str, tls: bool, host: str, path: str, headers: dict[str, st
     return message
 
 
-def _write(out, content: bytes, timer, host: str) -> None:
+def _write(out, content: bytes, end: float, host: str):
     try:
         with out.write() as stream:
             at = 0
@@ -233,7 +276,7 @@ def _write(out, content: bytes, timer, host: str) -> None:
                 room = stream.check_write()
                 if room == 0:
                     with stream.subscribe() as ready:
-                        _wait(ready, timer, host)
+                        yield from _wait(ready, end, host)
                 else:
                     stream.write(content[at : at + room])
                     at += room
@@ -243,7 +286,7 @@ def _write(out, content: bytes, timer, host: str) -> None:
         pass
 
 
-def _read(response, timer, host: str) -> Response:
+def _read(response, end: float, host: str):
     with response.headers() as fields:
         headers: dict[str, str] = {}
         for name, value in fields.entries():
@@ -252,10 +295,8 @@ def _read(response, timer, host: str) -> Response:
     pieces = []
     with response.consume() as body, body.stream() as stream:
         while True:
-            with stream.subscribe() as ready:
-                _wait(ready, timer, host)
             try:
-                pieces.append(stream.read(64 * 1024))
+                piece = stream.read(64 * 1024)
             except Err as error:
                 if isinstance(error.value, StreamError_Closed):
                     break
@@ -263,6 +304,10 @@ def _read(response, timer, host: str) -> Response:
                     code = http.http_error_code(failed)
                 code = code or http.ErrorCode_HttpResponseIncomplete()
                 raise _error(code, host, is_answered=True) from None
+            pieces.append(piece)
+            if not piece:
+                with stream.subscribe() as ready:
+                    yield from _wait(ready, end, host)
     answer = Response(response.status(), headers, b"".join(pieces))
     if answer.status == 429 or answer.status >= 500:
         later = unavailable if answer.status in (429, 503) else retry
@@ -270,9 +315,9 @@ def _read(response, timer, host: str) -> Response:
     return answer
 
 
-def _wait(ready, timer, host: str) -> None:
-    # The timer counts whatever else is there: a server could send without end.
-    if 1 in poll.poll([ready, timer]):
+def _wait(ready, end: float, host: str):
+    rest = end - time.monotonic()
+    if rest <= 0 or not (yield ready, rest):
         raise HttpError("HTTP-response-timeout", _WHY["HTTP-response-timeout"].replace("{host}", host))
 
 

@@ -4,7 +4,7 @@
 
 import { type Task, handles, reject, text } from './tqhost.js';
 
-function count(task: Task): { words: number } {
+async function count(task: Task): Promise<{ words: number }> {
   const words = text(task, 'content').split(/\s+/).filter(Boolean).length;
   if (words === 0) throw reject('field `content` is empty');
   console.log(`counted ${words} words`);

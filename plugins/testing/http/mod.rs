@@ -13,7 +13,7 @@ use bindings::wasi::io::streams::{InputStream, OutputStream, StreamError};
 
 mod bindings {
     wit_bindgen::generate!({
-        path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+        path: ["../../wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
         world: "tqhost:testing/requester",
         generate_all,
     });

@@ -18,6 +18,7 @@ function work(task) {
   console.log('printed by', task.id, { n: 1n });
   console.error(`complained by ${task.id}`);
   const end = has(task, 'end') ? text(task, 'end') : 'well';
+  if (end.startsWith('waits')) return waits(task, end);
   if (has(task, 'url')) return end === 'code' ? ask(task).catch((error) => error.code) : ask(task);
   if (end === 'effects') return effects(text(task, 'key'));
   if (end === 'blobs') return files(task.id);
@@ -31,6 +32,17 @@ function work(task) {
   if (end === 'promise') return Promise.resolve({ tasks });
   if (end === 'recursion') return (function again(n) { return again(n + 1) + 1; })(0);
   return { tasks };
+}
+
+/** Waits for a clock and for `url`, counts itself before and after, and throws if `end` says so. */
+async function waits(task, end) {
+  state.increment(task.id, 1);
+  await Promise.all([1, 2, 3].map(() => new Promise((resolve) => { setTimeout(resolve, 100); })));
+  const answer = await fetch(text(task, 'url'), { method: 'post', body: 'x'.repeat(100) });
+  state.increment(task.id, answer.status);
+  console.log(`waited by ${task.id}`);
+  if (end === 'waits, throws') explode();
+  return { tasks, count: Number(state.increment(task.id, 0)) };
 }
 
 /** Has effects of each kind, with a record at `key`, and returns what it reads then. */
@@ -91,6 +103,7 @@ function explode() {
 const helped = handles(work);
 
 export const handler = {
+  ...helped,
   handle(task) {
     if (has(task, 'end') && text(task, 'end') === 'uncaught') explode();
     return helped.handle(task);

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from tqhost import batches, defer, handles, has, json, progress, reject, retry, text, unavailable
 from tqhost_blobs import BlobError, blobs
 from tqhost_effects import fence, flow, outbox, records, select, state
-from tqhost_http import HttpError, request
+from tqhost_http import HttpError, fetch, request
 
 tasks = 0
 
@@ -38,6 +38,8 @@ def work(task):
     logging.warning("warned by %s", task.id)
     sys.stdout.write(f"unfinished by {task.id}")
     end = text(task, "end") if has(task, "end") else "well"
+    if end.startswith("waits"):
+        return waits(task, end)
     if has(task, "url"):
         return attempt(task).code if end == "code" else ask(task)
     if end == "effects":
@@ -67,6 +69,18 @@ def work(task):
     if end == "recursion":
         recurse(0)
     return {"tasks": tasks, "seconds": time.time()}
+
+
+async def waits(task, end):
+    """Waits for a clock and for `url`, counts itself before and after, and throws if `end` says so."""
+    state.increment(task.id, 1)
+    await asyncio.gather(*(asyncio.sleep(0.1) for _ in range(3)))
+    answer = await fetch("post", text(task, "url"), body="x" * 100)
+    state.increment(task.id, answer.status)
+    print("waited by", task.id)
+    if end == "waits, throws":
+        explode()
+    return {"tasks": tasks, "count": state.increment(task.id, 0)}
 
 
 def effects(key):

@@ -104,8 +104,8 @@ async fn get(mut cx: StoreContextMut<'_, GuestState>, name: String) -> Result<Ve
 
 /// Checks that the guest may make the call.
 fn begin(state: &GuestState, name: String) -> Result<BlobCall, Refusal> {
-    let Some(plugin) = state.plugin.clone() else {
-        return Err(Refusal::Unavailable("a self-check has no task, so it has no blobs".into()));
+    let Some(plugin) = state.attempt.plugin.clone() else {
+        return Err(Refusal::Unavailable("the call belongs to no task, so it has no blobs".into()));
     };
     let checked = state.check_public(&name, "name");
     let name = checked.and_then(|()| BlobName::new(name)).map_err(Refusal::InvalidName)?;

@@ -5,10 +5,10 @@ use crate::sandbox::state::GuestState;
 
 impl Host for GuestState {
     fn fence(&mut self) -> wasmtime::Result<u64> {
-        Ok(self.effects.task()?.fence)
+        Ok(self.attempt.effects.task()?.fence)
     }
 
     fn select(&mut self, index: u32) -> wasmtime::Result<()> {
-        self.effects.select(index as usize)
+        self.attempt.effects.select(index as usize)
     }
 }

@@ -7,9 +7,9 @@ use crate::sandbox::state::GuestState;
 
 impl Host for GuestState {
     async fn results(&mut self) -> wasmtime::Result<Vec<ChildResult>> {
-        let Some(flow) = self.effects.task()?.joins.clone() else { return Ok(Vec::new()) };
+        let Some(flow) = self.attempt.effects.task()?.joins.clone() else { return Ok(Vec::new()) };
         // The guest needs as much memory as the host for a moment.
-        let read = self.effects.source()?.results(&flow, self.limits.room(), self.patience());
+        let read = self.attempt.effects.source()?.results(&flow, self.limits.room(), self.patience());
         let results = read.await.map_err(|error| match error {
             EffectError::Unavailable(why) => FlowFailed(why).into(),
             error => wasmtime::Error::from(error),

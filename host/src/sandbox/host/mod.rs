@@ -17,6 +17,7 @@ mod random;
 mod records;
 mod state;
 mod stdio;
+mod tasks;
 
 use wasmtime::component::{HasData, HasSelf, Linker, ResourceTable};
 use wasmtime_wasi::cli::WasiCli;
@@ -61,6 +62,7 @@ pub(super) mod effect_bindings {
                 import tqhost:extensions/delivery@0.1.0;
                 import tqhost:extensions/outage@0.1.0;
                 import tqhost:extensions/records@0.1.0;
+                import tqhost:extensions/tasks@0.1.0;
             }
         ",
         world: "tqhost:host/effects",
@@ -72,6 +74,7 @@ pub(super) mod effect_bindings {
             "tqhost:extensions/records.get": async | trappable,
             default: trappable,
         },
+        with: { "wasi:io": wasmtime_wasi_io::bindings::wasi::io },
     });
 }
 
@@ -86,6 +89,7 @@ const OFFERED: &[(&str, &str)] = &[
     ("tqhost:extensions/delivery", "0.1"),
     ("tqhost:extensions/records", "0.1"),
     ("tqhost:extensions/outage", "0.1"),
+    ("tqhost:extensions/tasks", "0.1"),
     ("wasi:cli/environment", "0.2"),
     ("wasi:cli/exit", "0.2"),
     ("wasi:cli/stdin", "0.2"),
@@ -162,6 +166,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result
     effect_bindings::tqhost::extensions::delivery::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
     effect_bindings::tqhost::extensions::records::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
     effect_bindings::tqhost::extensions::outage::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
+    effect_bindings::tqhost::extensions::tasks::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
     blobs::add_to_linker(l)?;
     config_store::add_to_linker(l)?;
     http::link::add_to_linker(l)?;

@@ -7,6 +7,6 @@ use crate::sandbox::state::GuestState;
 
 impl Host for GuestState {
     fn unavailable(&mut self, index: u32, after_ms: Option<u64>) -> wasmtime::Result<()> {
-        self.effects.note_outage(index as usize, after_ms.map(Duration::from_millis))
+        self.attempt.effects.note_outage(index as usize, after_ms.map(Duration::from_millis))
     }
 }

@@ -34,7 +34,7 @@ impl Host for GuestState {
             return self.effect(|effects| effects.enqueue(then).map(|()| id));
         }
         // Nothing is staged for a call that is refused, and the effects know of all that may be staged.
-        let source = match self.effects.source() {
+        let source = match self.attempt.effects.source() {
             Ok(source) => source,
             Err(error) => return Ok(Err(error.into())),
         };
@@ -68,8 +68,8 @@ impl GuestState {
             self.check_public(key, "idempotency key").map_err(EffectError::NotPermitted)?;
         }
         let (fields, delay) = (self.fields(fields)?, effects::time(delay_ms));
-        let mut task = self.effects.source()?.new_task(&queue, fields, delay, idempotency_key)?;
-        telemetry::add_to(&mut task.fields, || self.effects.traceparent());
+        let mut task = self.attempt.effects.source()?.new_task(&queue, fields, delay, idempotency_key)?;
+        telemetry::add_to(&mut task.fields, || self.attempt.effects.traceparent());
         Ok(task)
     }
 }

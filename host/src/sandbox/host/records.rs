@@ -17,12 +17,12 @@ impl Host for GuestState {
     }
 
     async fn get(&mut self, key: String) -> Reply<Option<Vec<types::Field>>> {
-        let source = self.check_record(&key).and_then(|()| self.effects.source());
-        let committed = match source {
-            Ok(source) => source.record(&key, self.limits.room()).await,
-            Err(error) => Err(error),
+        let source = match self.check_record(&key).and_then(|()| self.attempt.effects.source()) {
+            Ok(source) => source,
+            Err(error) => return Ok(Err(error.into())),
         };
-        let effects = self.effects.effects()?;
+        let committed = source.record(&key, self.limits.room()).await;
+        let effects = self.attempt.effects.effects()?;
         let shown = |fields: Vec<Field>| {
             fields.into_iter().map(|Field { name, value }| types::Field { name, value }).collect()
         };

@@ -12,7 +12,7 @@ impl Host for GuestState {
             Ok(committed) => committed,
             Err(error) => return Ok(Err(error.into())),
         };
-        Ok(self.effects.effects()?.state_over(&key, committed).map_err(Error::from))
+        Ok(self.attempt.effects.effects()?.state_over(&key, committed).map_err(Error::from))
     }
 
     fn set(&mut self, key: String, value: Vec<u8>, ttl_ms: u64) -> Reply<()> {
@@ -51,13 +51,14 @@ impl GuestState {
         if let Err(error) = self.check_state(key) {
             return Ok(Err(error));
         }
-        if self.effects.effects()?.hides_state(key) {
+        let source = match self.attempt.effects.source() {
+            Ok(source) => source,
+            Err(error) => return Ok(Err(error)),
+        };
+        if self.attempt.effects.effects()?.hides_state(key) {
             return Ok(Ok(None));
         }
-        Ok(match self.effects.source() {
-            Ok(source) => source.state(key, self.limits.room()).await,
-            Err(error) => Err(error),
-        })
+        Ok(source.state(key, self.limits.room()).await)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `wasi:cli/stdout` and `stderr`: bytes go to the attempt's log, which never makes the guest wait.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use wasmtime::component::Resource;
 use wasmtime_wasi::async_trait;
@@ -26,18 +26,19 @@ impl stderr::Host for GuestState {
 }
 
 fn push(state: &mut GuestState, stream: GuestStream) -> wasmtime::Result<Resource<DynOutputStream>> {
-    let output: DynOutputStream = Box::new(LogStream { log: state.log.clone(), stream });
+    let output: DynOutputStream = Box::new(LogStream { log: state.printed_to.clone(), stream });
     Ok(state.table.push(output)?)
 }
 
 struct LogStream {
-    log: Arc<Mutex<GuestLog>>,
+    log: Arc<Mutex<Arc<Mutex<GuestLog>>>>,
     stream: GuestStream,
 }
 
 impl OutputStream for LogStream {
     fn write(&mut self, bytes: bytes::Bytes) -> StreamResult<()> {
-        self.log.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).write(self.stream, &bytes);
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        log.lock().unwrap_or_else(PoisonError::into_inner).write(self.stream, &bytes);
         Ok(())
     }
 

@@ -91,7 +91,7 @@ async fn a_trap_before_the_first_call_is_a_failure_of_each_attempt() {
     ];
     for (start, kind, why) in table {
         let wasm = with(&format!("(func $start {start}) (start $start)"));
-        for warm in [None, Some(crate::config::Warm { idle: 4, max_tasks: 100 })] {
+        for warm in [None, Some(crate::config::Warm { idle: 4, max_tasks: 100, concurrent: 1 })] {
             let guest = load(&sandbox, &wasm).with_grants(&Plugin { warm, ..grants() });
             for _ in 0..3 {
                 let report =

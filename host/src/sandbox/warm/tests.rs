@@ -58,7 +58,7 @@ fn grants(idle: u32, max_tasks: u32) -> Plugin {
     Plugin {
         memory: 1 << 20,
         max_output: 64 * 1024,
-        warm: Some(Warm { idle, max_tasks }),
+        warm: Some(Warm { idle, max_tasks, concurrent: 1 }),
         ..Plugin::default()
     }
 }

@@ -94,6 +94,8 @@ struct Hooks {
     latest: Instant,
     stop: CancellationToken,
     _stops: DropGuard,
+    /// It belongs to no task, although others of the instance run.
+    is_nobodys: bool,
 }
 
 impl Client {
@@ -102,8 +104,10 @@ impl Client {
         subject: Option<Subject>,
         deadline: std::time::Instant,
         trace: RequestTrace,
+        over: CancellationToken,
+        is_nobodys: bool,
     ) -> Client {
-        let (stop, mut ctx) = (CancellationToken::new(), WasiHttpCtx::new());
+        let (stop, mut ctx) = (over.child_token(), WasiHttpCtx::new());
         ctx.set_field_size_limit(MAX_FIELDS);
         let hooks = Hooks {
             requests: 0,
@@ -113,6 +117,7 @@ impl Client {
             latest: Instant::from(deadline) + AFTER_ATTEMPT,
             _stops: stop.clone().drop_guard(),
             stop,
+            is_nobodys,
             grant,
         };
         Client { hooks, ctx }
@@ -131,6 +136,10 @@ impl Hooks {
         options: Option<RequestOptions>,
     ) -> Result<exchange::Exchange, Error> {
         let bounds = &self.grant.bounds;
+        if self.is_nobodys {
+            self.refusals.tell("a request", "it belongs to no task");
+            return Err(Error::HttpRequestDenied);
+        }
         let Some(target) = Target::of(request.uri()) else {
             self.refusals.tell("a request", "its url has no valid host, or a user name in it");
             return Err(Error::HttpRequestUriInvalid);

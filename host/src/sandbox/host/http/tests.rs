@@ -35,6 +35,8 @@ fn client(hosts: &[&str]) -> Hooks {
         log.subject(),
         deadline,
         RequestTrace::default(),
+        CancellationToken::new(),
+        false,
     )
     .hooks
 }

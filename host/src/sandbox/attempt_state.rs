@@ -1,0 +1,52 @@
+//! The state of one attempt in the store of its instance: what calls of the guest need to know of it.
+//!
+//! Not here: the rest of the store (`state`).
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use tokio_util::sync::CancellationToken;
+
+use super::effects::AttemptEffects;
+use super::host::http::Client;
+use super::log::GuestLog;
+use super::turns::Turn;
+use crate::task::Progress;
+
+/// The part of an instance that belongs to one attempt.
+pub(super) struct AttemptState {
+    pub(super) log: Arc<Mutex<GuestLog>>,
+    /// The progress of each task of the attempt.
+    pub(super) progress: Vec<Progress>,
+    pub(super) effects: AttemptEffects,
+    /// The plugin whose tasks run. None where no task runs, as in a self-check.
+    pub(super) plugin: Option<Arc<str>>,
+    pub(super) deadline: Instant,
+    /// Ends or delays the call of the attempt that runs. None before the first attempt.
+    pub(super) interrupts: Option<Interrupts>,
+    /// Ends the requests of the attempt.
+    pub(super) over: CancellationToken,
+    pub(super) http: Option<Box<Client>>,
+}
+
+impl AttemptState {
+    /// The state in which no task runs.
+    pub(super) fn nobody() -> AttemptState {
+        AttemptState {
+            log: Arc::default(),
+            progress: Vec::new(),
+            effects: AttemptEffects::default(),
+            plugin: None,
+            deadline: Instant::now(),
+            interrupts: None,
+            over: CancellationToken::new(),
+            http: None,
+        }
+    }
+}
+
+/// The reasons, beside the deadline, for which a tick stops or delays a handler that computes.
+pub(super) struct Interrupts {
+    pub(super) stop: CancellationToken,
+    pub(super) turn: Turn,
+}

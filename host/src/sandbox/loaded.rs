@@ -1,0 +1,162 @@
+//! A loaded version of a plugin, and its instances.
+//!
+//! In: compiled code and its grants. Out: an instance that was kept, or a new one, once there is a place and
+//! memory for it. Not here: running an attempt (`handler`, `together`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tokio_util::sync::CancellationToken;
+use wasmtime::{Store, UpdateDeadline};
+
+use super::attempt_state::Interrupts;
+use super::blob_access::BlobAccess;
+use super::call::{Export, Exports};
+use super::host;
+use super::limits::Limits;
+use super::log::GuestLog;
+use super::mask::Mask;
+use super::number::Number;
+use super::quota::Quota;
+use super::seats::OpenInstances;
+use super::share::Owner;
+use super::shared::{Sandbox, Shared};
+use super::state::GuestState;
+use super::turns::Turn;
+use super::warm::Instance;
+use crate::config::{self, RecordGrants, Secret};
+use crate::task::Task;
+
+/// Extra bytes that a result may need before it is measured: failure texts, headers of lists and options.
+const RESULT_SLACK: u64 = 1 << 20;
+/// Handles that a guest may leave open at the end of a task and still get another task. Language runtimes
+/// keep some streams open.
+pub(super) const MAX_LEFT_HANDLES: usize = 32;
+
+pub(super) struct LoadedHandler {
+    pub(super) sandbox: Sandbox,
+    pub(super) exports: Exports,
+    pub(super) config: Arc<BTreeMap<String, Secret>>,
+    pub(super) records: Arc<RecordGrants>,
+    pub(super) blobs: Arc<BlobAccess>,
+    /// The most bytes of a blob that a guest may pass in one call. 0 if it does not import blobs.
+    pub(super) blob_fuel: u64,
+    pub(super) mask: Arc<Mask>,
+    pub(super) http: Arc<host::http::Grant>,
+    pub(super) owner: Arc<Owner>,
+    pub(super) memory: u64,
+    /// Bytes that a new instance probably needs.
+    pub(super) expected: AtomicU64,
+    pub(super) max_output: u64,
+    pub(super) max_log_rate: u64,
+    pub(super) number: Number,
+    /// How instances are kept. None if each instance runs one task.
+    pub(super) warm: Option<config::Warm>,
+    /// The instances that run several tasks at once and take more.
+    pub(super) open: OpenInstances,
+}
+
+impl LoadedHandler {
+    /// The log of one attempt.
+    pub(super) fn log(&self, tasks: Arc<Vec<Task>>, plugin: Arc<str>) -> GuestLog {
+        let quota = Quota { share: self.owner.share().clone(), rate: self.max_log_rate };
+        GuestLog::new(tasks, plugin, self.owner.label().cloned(), self.mask.clone(), quota)
+    }
+
+    /// The bytes that one call between guest and host may carry.
+    pub(super) fn fuel(&self, tasks: u32) -> u64 {
+        // Results that do not overlap are no larger than the memory that they come from.
+        let most = self.max_output.saturating_mul(tasks.into()).min(self.memory.max(self.max_output));
+        most.max(self.blob_fuel).saturating_add(RESULT_SLACK)
+    }
+
+    /// The function that runs several tasks at once, if the plugin is to, and the most tasks of an instance.
+    pub(super) fn together(&self) -> Option<(Export<(), ()>, config::Warm)> {
+        let warm = self.warm.filter(|warm| warm.concurrent > 1)?;
+        Some((self.exports.run?, warm))
+    }
+
+    /// Notes the peak memory of an instance. The estimate rises at once to a higher peak, and falls slowly
+    /// after lower ones.
+    pub(super) fn needs(&self, peak: u64) {
+        let expected = self.expected.load(Ordering::Relaxed);
+        let now = peak.max(expected - expected.saturating_sub(peak) / 16);
+        if now != expected {
+            self.expected.store(now, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for LoadedHandler {
+    fn drop(&mut self) {
+        self.sandbox.0.pool.drop_version(self.number);
+    }
+}
+
+/// Takes a kept instance, or makes a new one. Gives None if `stop` is cancelled.
+pub(super) async fn instance(
+    loaded: &LoadedHandler,
+    stop: &CancellationToken,
+    call: &Turn,
+) -> Option<Instance> {
+    let shared: &Shared = &loaded.sandbox.0;
+    if loaded.warm.is_some()
+        && let Some(mut kept) = shared.pool.take(loaded.number)
+        && kept.store.data_mut().limits.claim(call.clone())
+    {
+        return Some(kept);
+    }
+    let made = async {
+        let place = shared.pool.place().await?;
+        let mut limits =
+            Limits::new(loaded.memory, shared.budget.start(loaded.expected.load(Ordering::Relaxed)).await);
+        limits.claim(call.clone()).then(|| Instance::new(store(shared, loaded, limits), place))
+    };
+    tokio::select! {
+        biased;
+        made = made => made,
+        () = stop.cancelled() => None,
+    }
+}
+
+pub(super) fn store(shared: &Shared, loaded: &LoadedHandler, limits: Limits) -> Store<GuestState> {
+    let mut store = Store::new(
+        &shared.engine,
+        GuestState::new(
+            limits,
+            loaded.config.clone(),
+            loaded.records.clone(),
+            loaded.blobs.clone(),
+            loaded.http.clone(),
+        ),
+    );
+    store.limiter(|state| &mut state.limits);
+    store.epoch_deadline_callback(|mut store| Ok(tick(store.data_mut())));
+    store.set_epoch_deadline(1);
+    store.set_hostcall_fuel(usize::try_from(RESULT_SLACK).unwrap_or(usize::MAX));
+    store
+}
+
+/// Decides at a tick of the clock how a handler that computes goes on. Timers fire only when a thread is
+/// free, so this reads the clock itself.
+fn tick(state: &mut GuestState) -> UpdateDeadline {
+    let Some(Interrupts { stop, turn }) = &state.attempt.interrupts else {
+        return UpdateDeadline::Continue(1);
+    };
+    if stop.is_cancelled() || turn.is_evicted() || Instant::now() >= state.attempt.deadline {
+        return UpdateDeadline::Interrupt;
+    }
+    if !turn.is_over() {
+        return UpdateDeadline::Continue(1);
+    }
+    if state.together.as_mut().is_some_and(|together| together.is_stray()) {
+        return UpdateDeadline::Interrupt;
+    }
+    UpdateDeadline::YieldCustom(1, Box::pin(turn.clone().next()))
+}
+
+pub(super) fn is_interrupt(error: &wasmtime::Error) -> bool {
+    matches!(error.downcast_ref::<wasmtime::Trap>(), Some(wasmtime::Trap::Interrupt))
+}

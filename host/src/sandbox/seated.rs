@@ -1,0 +1,84 @@
+//! The tasks of an instance that runs several at once, in its store.
+//!
+//! In: tasks that the guest takes. Out: the state of the one that it enters. Not here: their seats (`seats`),
+//! the calls of the guest (`host::tasks`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::attempt_state::{AttemptState, Interrupts};
+use super::effects::AttemptEffects;
+use super::seats::{InstanceSeats, Seated};
+use super::turns::Turn;
+
+/// Ticks that the guest may compute for no task.
+const STRAY_TICKS: u32 = 100;
+/// A year; the clock cannot hold every timeout.
+pub(super) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The tasks of an instance, in its store.
+pub(super) struct SeatedTasks {
+    pub(super) seats: Arc<InstanceSeats>,
+    pub(super) turn: Turn,
+    /// The state in which no task computes, while one does.
+    pub(super) nobody: Option<Box<AttemptState>>,
+    /// The states of the tasks that do not compute.
+    pub(super) others: BTreeMap<u32, Box<AttemptState>>,
+    /// The bytes of their effects.
+    pub(super) others_bytes: u64,
+    pub(super) max_output: u64,
+    /// Ticks in which the guest has computed for no task.
+    pub(super) strays: u32,
+}
+
+impl SeatedTasks {
+    pub(super) fn entered(&self) -> Option<u32> {
+        // While nobody computes, its state is in use.
+        self.nobody.as_ref()?;
+        self.seats.entered()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.others_bytes
+    }
+
+    /// Counts a tick. Returns whether the guest has computed for too long without a task.
+    pub(super) fn is_stray(&mut self) -> bool {
+        if self.nobody.is_none() {
+            self.strays += 1;
+        }
+        self.strays > STRAY_TICKS
+    }
+
+    /// Makes the state of a task that the guest takes. Returns its deadline.
+    pub(super) fn take(&mut self, number: u32, seated: &Seated) -> Instant {
+        let attempt = &seated.attempt;
+        let deadline = self.seats.start_of(seated.since) + attempt.timeout.min(LONGEST);
+        let source = Some(attempt.effects.clone());
+        let interrupts = Interrupts { stop: CancellationToken::new(), turn: self.turn.clone() };
+        let state = AttemptState {
+            log: seated.log.clone(),
+            progress: attempt.progress.clone(),
+            effects: AttemptEffects::new(attempt.tasks.clone(), source, attempt.trace.clone()),
+            plugin: Some(attempt.plugin.clone()),
+            deadline,
+            interrupts: Some(interrupts),
+            over: seated.over.clone(),
+            http: None,
+        };
+        self.others.insert(number, Box::new(state));
+        deadline
+    }
+
+    /// Refuses what a task does from now on, since its attempt has an end.
+    pub(super) fn refuse(&mut self, number: u32) {
+        if let Some(state) = self.others.get_mut(&number) {
+            self.others_bytes -= state.effects.bytes();
+            state.effects.close();
+            state.plugin = None;
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Runs many attempts at the same time in one instance, for handlers that mostly wait.
+//!
+//! In: attempts of a version whose plugin has `concurrent`. Out: a report for each, as `handler` makes them.
+//! The first attempts open an instance, further ones join it, and it is kept or dropped when all have ended.
+//!
+//! ```text
+//! run ─▶ a seat in an open instance, or in a new one ─▶ Left ─▶ AttemptReport
+//!                                            └ drive: one call of `run`, for as long as tasks are live
+//! ```
+//!
+//! If the instance fails, only the task that computed has failed. The others are *disturbed*: they are not
+//! charged, and run again.
+//!
+//! Not here: which task has which seat (`seats`), the interface that the guest calls (`host::tasks`).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::attempt::{Attempt, AttemptReport, Ended};
+use super::attempt_state::{AttemptState, Interrupts};
+use super::call::{self, Export};
+use super::effects::AttemptEffects;
+use super::failure::{self, Phase};
+use super::loaded::{self, LoadedHandler, MAX_LEFT_HANDLES};
+use super::seated::{LONGEST, SeatedTasks};
+use super::seats::{InstanceSeats, Late, Left, Seated};
+use super::turns::Turn;
+use super::warm::Instance;
+use crate::task::{FailureKind, Task};
+
+/// How long the guest may take to return when all tasks have ended.
+const TO_CLOSE: Duration = Duration::from_secs(1);
+/// Handles that each task of an instance may hold.
+const HANDLES: usize = 64;
+
+/// A task's seat, which it leaves when this is dropped.
+struct TaskSeat {
+    seats: Arc<InstanceSeats>,
+    number: u32,
+    over: CancellationToken,
+}
+
+impl Drop for TaskSeat {
+    fn drop(&mut self) {
+        self.over.cancel();
+        self.seats.leave(self.number);
+    }
+}
+
+/// Runs an attempt beside others of its version, as [`super::Handler::run`] does alone.
+pub(super) async fn run(
+    loaded: &Arc<LoadedHandler>,
+    function: Export<(), ()>,
+    attempt: Attempt,
+    most: u32,
+    max_tasks: u32,
+) -> Option<AttemptReport> {
+    let (attempt, over, since) = (Arc::new(attempt), CancellationToken::new(), Instant::now());
+    let log = Arc::new(Mutex::new(loaded.log(attempt.tasks.clone(), attempt.plugin.clone())));
+    let seated = Seated { attempt: attempt.clone(), log: log.clone(), over: over.clone(), since };
+    let (end, mut left) = oneshot::channel();
+    let new = || InstanceSeats::new(most, max_tasks);
+    let (seats, number, is_new) = loaded.open.seat(Box::new(seated), end, new);
+    let seat = TaskSeat { seats, number, over };
+    let seats = &seat.seats;
+    if is_new {
+        loaded.sandbox.0.runs_on.spawn(drive(
+            loaded.clone(),
+            function,
+            seats.clone(),
+            attempt.plugin.clone(),
+        ));
+    }
+    let (stop, timeout) = (&attempt.stop, attempt.timeout.min(LONGEST));
+    let left = tokio::select! {
+        biased;
+        left = &mut left => left,
+        () = stop.cancelled() => return None,
+        () = seats.has_begun.cancelled() => {
+            let deadline = seats.start_of(since) + timeout;
+            tokio::select! {
+                biased;
+                left = &mut left => left,
+                () = stop.cancelled() => return None,
+                () = tokio::time::sleep_until(deadline.into()) => {
+                    Ok(Left::Ended(late(seats, number, timeout)))
+                }
+            }
+        }
+    };
+    let ended = match left {
+        Ok(Left::Ended(ended)) => ended,
+        Ok(Left::Evicted) => return None,
+        Err(_) => disturbed("the host failed while it ran the instance".to_owned()),
+    };
+    let (duration, peak_memory) = (seats.start_of(since).elapsed(), seats.peak.load(Ordering::Relaxed));
+    drop(seat);
+    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+    log.finish();
+    Some(AttemptReport {
+        ended,
+        backtrace: Vec::new(),
+        last_lines: log.take_last_lines(),
+        peak_memory,
+        duration,
+    })
+}
+
+fn disturbed(message: String) -> Ended {
+    Ended::Disturbed { kind: FailureKind::Trap, message }
+}
+
+/// The end of a task at its deadline.
+fn late(seats: &InstanceSeats, number: u32, timeout: Duration) -> Ended {
+    let waited = match seats.late(number) {
+        Late::HeldUp => {
+            return disturbed(
+                "another task held its instance up: it computed, or waited without `await`".to_owned(),
+            );
+        }
+        Late::Holds => {
+            seats.broken.cancel();
+            Duration::ZERO
+        }
+        Late::Waits => timeout,
+    };
+    let (kind, message) = Phase::Call.timed_out("the handler", timeout, waited);
+    Ended::Failed { kind, message }
+}
+
+/// Runs an instance for as long as it has tasks.
+async fn drive(
+    loaded: Arc<LoadedHandler>,
+    function: Export<(), ()>,
+    seats: Arc<InstanceSeats>,
+    plugin: Arc<str>,
+) {
+    let turn = loaded.sandbox.0.turns.turn(loaded.number);
+    if let Some(mut instance) = loaded::instance(&loaded, &seats.over, &turn).await {
+        seats.begin(instance.tasks);
+        begin(&loaded, &mut instance, &seats, &turn, plugin);
+        let call = call::run(function, &loaded.exports, &mut instance);
+        let called = tokio::select! {
+            biased;
+            called = turn.clone().keep(std::panic::AssertUnwindSafe(call).catch_unwind()) => Some(called),
+            () = turn.evicted() => None,
+            () = seats.broken.cancelled() => None,
+            () = late_to_close(&seats) => None,
+        };
+        match called {
+            Some(Ok(called)) => end(&loaded, instance, &seats, &turn, called),
+            // The panic itself has been logged.
+            Some(Err(_)) => end_all(&instance, &seats, &turn, "the host failed while it ran the instance"),
+            None => end_all(&instance, &seats, &turn, "another task held the instance for too long"),
+        }
+    }
+    seats.end_all(|_| Left::Evicted);
+}
+
+async fn late_to_close(seats: &InstanceSeats) {
+    seats.over.cancelled().await;
+    tokio::time::sleep(TO_CLOSE).await;
+}
+
+/// Prepares the state of the instance for its tasks.
+fn begin(
+    loaded: &LoadedHandler,
+    instance: &mut Instance,
+    seats: &Arc<InstanceSeats>,
+    turn: &Turn,
+    plugin: Arc<str>,
+) {
+    let fuel = loaded.fuel(1);
+    instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
+    let nobody = Task { entry: String::new(), fence: 0, ..Task::bare("".into(), "no-task") };
+    let log = loaded.log(Arc::new(vec![nobody]), plugin);
+    let interrupts = Interrupts { stop: CancellationToken::new(), turn: turn.clone() };
+    let state = instance.store.data_mut();
+    state.begin(AttemptState {
+        log: Arc::new(Mutex::new(log)),
+        effects: AttemptEffects::of_nobody(),
+        deadline: Instant::now() + LONGEST,
+        interrupts: Some(interrupts),
+        ..AttemptState::nobody()
+    });
+    state.together = Some(Box::new(SeatedTasks {
+        seats: seats.clone(),
+        turn: turn.clone(),
+        nobody: None,
+        others: BTreeMap::new(),
+        others_bytes: 0,
+        max_output: loaded.max_output,
+        strays: 0,
+    }));
+    state.widen(HANDLES * seats.most());
+    instance.store.set_epoch_deadline(1);
+}
+
+/// Settles what follows from the end of the call.
+fn end(
+    loaded: &LoadedHandler,
+    mut instance: Instance,
+    seats: &InstanceSeats,
+    turn: &Turn,
+    called: Result<(), (wasmtime::Error, Phase)>,
+) {
+    let state = instance.store.data();
+    seats.note_peak(state.limits.peak());
+    loaded.needs(state.limits.peak());
+    let Err((error, phase)) = called else {
+        seats.end_all(|_| Left::Ended(disturbed("the instance returned before its tasks had ended".into())));
+        instance.tasks = seats.begun();
+        let is_refused = state.limits.refused().is_some();
+        let left = instance.store.data_mut().end();
+        let shared = &loaded.sandbox.0;
+        if let Some(warm) = &loaded.warm
+            && seats.is_clean()
+            && !is_refused
+            && left <= MAX_LEFT_HANDLES
+            && !shared.budget.is_wanted()
+        {
+            shared.pool.keep(loaded.number, warm.idle, instance);
+        }
+        return;
+    };
+    if turn.is_evicted() {
+        return end_all(&instance, seats, turn, "");
+    }
+    let mut log = state.log();
+    log.finish();
+    let computed = seats.entered();
+    let (kind, message) = if loaded::is_interrupt(&error) {
+        let why = "the handler did not end in time: it computed";
+        (FailureKind::BusyTimeout, why.to_owned())
+    } else {
+        failure::classify(&error, phase, &state.limits, &log)
+    };
+    drop(log);
+    let task = state.attempt.effects.task().map(|task| task.id.as_str()).ok();
+    let plugin = state.attempt.plugin.as_deref();
+    let error = &message;
+    tracing::warn!(plugin, task, error, "an instance failed; the other tasks that it ran begin again");
+    seats.end_all(|number| {
+        let (kind, message) = (kind, message.clone());
+        Left::Ended(if phase == Phase::Instantiate || computed == Some(number) {
+            Ended::Failed { kind, message }
+        } else {
+            Ended::Disturbed { kind, message: format!("beside it in its instance: {message}") }
+        })
+    });
+}
+
+/// Ends all tasks of an instance that is stopped.
+fn end_all(instance: &Instance, seats: &InstanceSeats, turn: &Turn, why: &str) {
+    let peak = instance.store.data().limits.peak();
+    seats.note_peak(peak);
+    if turn.is_evicted() {
+        tracing::warn!(memory = peak, "stopped: all handlers together need more memory than they have");
+        return seats.end_all(|_| Left::Evicted);
+    }
+    seats.end_all(|_| Left::Ended(disturbed(why.to_owned())));
+}

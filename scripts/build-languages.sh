@@ -218,7 +218,7 @@ make_it() {
     quietly "$python_tools/bin/python" build.py "$1.wasm"
 }
 for name in "${python[@]}"; do
-    land "$name" "$templates"/python/tqhost*.py "$templates/python/build.py"
+    land "$name" "$templates"/python/{tqhost,build}*.py
 done
 
 wit=

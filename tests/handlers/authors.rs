@@ -588,6 +588,29 @@ fn asks_as_its_readme_tells(lang: &str, file: &str, handler: &str) {
     assert_eq!((&view["result"], web.requests()), (&json!({ "status": 200 }), 1), "{view}");
 }
 
+/// A project that asks a model passes its own tests, which have a server of their own.
+fn asks_a_model(lang: &str) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    run(folder.path(), &["new", NAME, "--lang", lang, "--template", "model"]).ok();
+    let ran = make(&folder.path().join(NAME), "test");
+    assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
+}
+
+#[test]
+fn a_project_in_python_asks_a_model() {
+    asks_a_model("python");
+}
+
+#[test]
+fn a_project_in_javascript_asks_a_model() {
+    asks_a_model("javascript");
+}
+
+#[test]
+fn a_project_in_typescript_asks_a_model() {
+    asks_a_model("typescript");
+}
+
 #[test]
 fn a_project_in_rust_passes_its_own_test() {
     passes_its_own_test("rust");

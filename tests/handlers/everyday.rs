@@ -208,6 +208,15 @@ fn everyday_programs_in_rust() {
 fn everyday_programs_in_javascript() {
     let programs = Programs::new("javascript", in_javascript);
     programs.all_work(172_800_000.into(), &["TypeError: the order has no price", "handler.js:"]);
+    let no_intl = |name: &str| {
+        format!("TypeError: `{name}` knows no languages and time zones here, as the engine has no `Intl`")
+    };
+    let expected = json!({
+        "request": "5", "zipped": "zipped", "form": true, "race": "the timer", "signal": "Error: no patience",
+        "timeout": "TimeoutError: the time is over", "buffer": "aMOkbGxv", "environment": [true, true],
+        "language": no_intl("toLocaleString"), "number": no_intl("toLocaleString"),
+    });
+    assert_eq!(programs.result("habits"), expected);
     programs.draws_differ();
 }
 
@@ -215,6 +224,22 @@ fn everyday_programs_in_javascript() {
 fn everyday_programs_in_python() {
     let programs = Programs::new("python", in_python);
     programs.all_work("creme-brulee".into(), &["LookupError: the order has no price", "app.py:"]);
+    let late = "URLError: <urlopen error {host} did not answer in time>";
+    let no_sockets = "OSError: a handler has no sockets: the host makes its requests, by httpx, requests, \
+         urllib.request or tqhost_http";
+    let expected = json!({
+        "urllib": "5", "zipped": "zipped", "both": ["5", "5"],
+        "late": late.replace("{host}", &programs.web.origin()[7..]),
+        "status": "HTTPError: HTTP Error 418: ", "codec": "éハ",
+        "socket": no_sockets, "lookup": no_sockets,
+        "tls": "OSError: TLS is the host's part: it makes the connection of every request, and checks the \
+                certificate",
+        "import": "colorsys",
+        "late import": "ModuleNotFoundError: `turtle` is imported while a task runs, and was not imported \
+                        when the component was built: import it at the top of app.py",
+        "thread": "in no thread",
+    });
+    assert_eq!(programs.result("habits"), expected);
     programs.draws_differ();
 }
 

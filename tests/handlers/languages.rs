@@ -534,6 +534,8 @@ fn tasks_that_wait_share_an_instance_and_each_has_what_is_its_own() {
             assert_eq!(seen["count"], 201, "{queue}");
         }
     }
+    // A clock that a task leaves behind is not taken for a task.
+    assert_eq!(host.logged("an instance failed"), Vec::<Value>::new());
     host.stop();
 }
 

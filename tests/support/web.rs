@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `/echo` | the head of the request as it came |
 //! | `/size` | the size of the request's body |
+//! | `/zipped` | the text `zipped`, as gzip that nobody asked for |
 //! | `/kept` | how many requests this connection has brought; the connection stays open |
 //! | `/kept-for?SECONDS` | like `/kept`, and says for how long |
 //! | `/closing` | like `/kept`, but the connection is closed |
@@ -205,6 +206,10 @@ fn server_of(certificate: &str, key: &str) -> ServerConfig {
     builder.with_no_client_auth().with_single_cert(vec![certificate], key).expect("a server")
 }
 
+/// The text `zipped` as gzip.
+const ZIPPED: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\xca\x2c\x28\x48\x4d\x01\x00\x57\x68\
+    \xc2\xe2\x06\x00\x00\x00";
+
 /// Answers the requests of a connection. An error ends it; the client is to blame for it.
 fn answer(stream: impl Read + Write, seen: &Seen) {
     let mut stream = BufReader::new(stream);
@@ -240,6 +245,12 @@ fn answer_one(
         }
         "/left" => kept(stream.get_mut(), "", &"x".repeat(1 << 20)),
         "/echo" => page(stream.get_mut(), "200 OK", "content-type: text/plain\r\n", &head),
+        "/zipped" => {
+            let stream = stream.get_mut();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n", ZIPPED.len());
+            write!(stream, "{head}content-encoding: gzip\r\nconnection: close\r\n\r\n")
+                .and_then(|()| stream.write_all(ZIPPED))
+        }
         "/size" => {
             let size = match length(&head) {
                 Some(length) => {

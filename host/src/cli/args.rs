@@ -245,6 +245,16 @@ pub(super) struct NewArgs {
     /// The language to write it in
     #[arg(long, value_name = "LANGUAGE", default_value = "rust")]
     pub lang: Language,
+    /// The handler to begin with: words counts words, model asks a server with OpenAI's interface
+    #[arg(long, value_name = "TEMPLATE", default_value = "words")]
+    pub template: Starter,
+}
+
+/// A handler that `tqhost new` begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Starter {
+    Words,
+    Model,
 }
 
 /// A language that `tqhost new` has a template for.

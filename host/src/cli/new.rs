@@ -25,6 +25,12 @@ pub(super) fn run(args: &NewArgs, out: &mut Out) -> Result<(), CommandError> {
             "the name {name:?} must not begin with a dash: commands would take it for an option"
         )));
     }
+    let Some(files) = templates::files(args.lang, args.template, name) else {
+        let LanguageWords { language, .. } = templates::words(args.lang);
+        return Err(CommandError::Usage(format!(
+            "there is no template `model` in {language} yet: it is there in Python, JavaScript and TypeScript"
+        )));
+    };
     let folder = Path::new(name);
     match fs::create_dir(folder) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -32,7 +38,6 @@ pub(super) fn run(args: &NewArgs, out: &mut Out) -> Result<(), CommandError> {
         }
         made => made.with_context(|| format!("cannot make the folder {name}"))?,
     }
-    let files = templates::files(args.lang, name);
     if let Err(error) = files.iter().try_for_each(|file| write(folder, file)) {
         // The folder was made here, so nothing else is in it.
         let _ = fs::remove_dir_all(folder);

@@ -6,7 +6,7 @@
 
 use serde::Deserialize;
 
-use super::args::Language;
+use super::args::{Language, Starter};
 
 /// One file of a project.
 #[derive(Debug)]
@@ -69,8 +69,8 @@ const WIT: &[Part] = &[
 const SCRIPTS: &[Part] = &[
     files!("wit/" from "templates/javascript/wit/": "world.wit"),
     files!("" from "templates/javascript/":
-        "build.js" "build-errors.js" "tqhost.js" "tqhost-blobs.js" "tqhost-effects.js" "tqhost-http.js"
-        "tqhost-loop.js" "tqhost-memory.js"),
+        "build.js" "build-errors.js" "build-buffer.js" "tqhost.js" "tqhost-blobs.js" "tqhost-effects.js"
+        "tqhost-http.js" "tqhost-loop.js" "tqhost-memory.js" "tqhost-web.js"),
     ("", &[(".gitignore", "/node_modules\n/build\n/types\n/*.wasm\n")]),
 ];
 
@@ -82,9 +82,9 @@ const TYPESCRIPT: &[Part] = &[files!("" from "templates/typescript/":
 
 const PYTHON: &[Part] = &[
     files!("" from "templates/python/":
-        "requirements.txt" "requirements-build.txt" "Makefile" "app.py" "wit/world.wit" "build.py"
-        "tqhost.py" "tqhost_build.py" "tqhost_blobs.py" "tqhost_effects.py" "tqhost_http.py"
-        "tqhost_loop.py" "tqhost_memory.py" "test/test_handler.py"),
+        "requirements.txt" "requirements-build.txt" "constraints.txt" "Makefile" "app.py" "wit/world.wit"
+        "build.py" "build_plan.py" "tqhost.py" "tqhost_build.py" "tqhost_blobs.py" "tqhost_effects.py"
+        "tqhost_http.py" "tqhost_loop.py" "tqhost_memory.py" "tqhost_packages.py" "test/test_handler.py"),
     ("", &[(".gitignore", "/.venv\n/bindings\n/*.wasm\n__pycache__\n")]),
 ];
 
@@ -95,6 +95,26 @@ const GO: &[Part] = &[
         "tqhost/http/http.go" "tqhost/http/transport_wasip1.go" "tqhost/http/wasi_wasip1.go"),
     ("", &[(".gitignore", "/*.wasm\n")]),
 ];
+
+/// The files that take the place of others, or come to them, in a project that asks a model.
+fn of_model(lang: Language) -> Option<&'static [Part]> {
+    const GRANTS: Part = files!("" from "templates/model/": "tqhost.toml");
+    match lang {
+        Language::Javascript => Some(&[
+            files!("" from "templates/model/javascript/": "handler.js" "test/handler.test.js"),
+            GRANTS,
+        ]),
+        Language::Typescript => Some(&[
+            files!("" from "templates/model/typescript/": "handler.ts"),
+            files!("" from "templates/model/javascript/": "test/handler.test.js"),
+            GRANTS,
+        ]),
+        Language::Python => {
+            Some(&[files!("" from "templates/model/python/": "app.py" "test/test_handler.py"), GRANTS])
+        }
+        Language::Rust | Language::Go => None,
+    }
+}
 
 pub(super) fn words(lang: Language) -> LanguageWords {
     let text = match lang {
@@ -108,13 +128,22 @@ pub(super) fn words(lang: Language) -> LanguageWords {
     toml::from_str(text).unwrap_or_default()
 }
 
-/// All files of a project. `name` must be valid as a plugin's name.
-pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
+/// All files of a project; none if the language has no such template. `name` is valid as a plugin's name.
+pub(super) fn files(lang: Language, starter: Starter, name: &str) -> Option<Vec<ProjectFile>> {
+    let asks_model = starter == Starter::Model;
+    let special = if asks_model { of_model(lang)? } else { &[] };
     // Names of crates have no dots, and names of npm packages have no capital letters.
     let package = name.to_lowercase().replace('.', "-");
     let module = package.replace('-', "_");
     let key = if name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
     let words = words(lang);
+    let grants = if asks_model { format!(" --config tqhost.toml --queue {name}") } else { String::new() };
+    let does = if asks_model {
+        "It asks a model\nfor a summary of a text; `tqhost.toml` has the server's address, and grants it."
+    } else {
+        "It counts words\nuntil you write something else."
+    };
+    let built = if lang == Language::Typescript { "../build/handler.js" } else { "../handler.js" };
     let marks = [
         ("{{NAME}}", name),
         ("{{PACKAGE}}", &package),
@@ -127,6 +156,9 @@ pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
         ("{{REQUESTS}}", &words.requests),
         ("{{EFFECTS}}", &words.effects),
         ("{{BLOBS}}", &words.blobs),
+        ("{{GRANTS}}", &grants),
+        ("{{DOES}}", does),
+        ("{{BUILT}}", built),
     ];
     let own: &[&[Part]] = match lang {
         Language::Rust => &[RUST],
@@ -148,10 +180,19 @@ pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
             // version.
             text = text.replace("@0.2.3", "@0.2.4");
         }
+        if asks_model && path == "wit/world.wit" {
+            text = text.replace("  // import wasi:http/", "  import wasi:http/");
+        }
         ProjectFile { is_program: path.ends_with(".sh"), path, text }
     };
-    let parts = std::iter::once(&COMMON).chain(own.iter().copied().flatten());
-    parts.flat_map(|(folder, files)| files.iter().map(|(path, text)| file(folder, path, text))).collect()
+    let mut parts = std::iter::once(&COMMON).chain(own.iter().copied().flatten());
+    let all = |parts: &mut dyn Iterator<Item = &Part>| -> Vec<ProjectFile> {
+        parts.flat_map(|(folder, files)| files.iter().map(|(path, text)| file(folder, path, text))).collect()
+    };
+    let (mut files, special) = (all(&mut parts), all(&mut special.iter()));
+    files.retain(|file| special.iter().all(|other| other.path != file.path));
+    files.extend(special);
+    Some(files)
 }
 
 #[cfg(test)]
@@ -164,6 +205,10 @@ mod tests {
     const ALL: [Language; 5] =
         [Language::Rust, Language::Javascript, Language::Typescript, Language::Python, Language::Go];
 
+    fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
+        super::files(lang, Starter::Words, name).expect("every language counts words")
+    }
+
     fn text(files: &[ProjectFile], path: &str) -> String {
         files.iter().find(|file| file.path == path).unwrap_or_else(|| panic!("no {path}")).text.clone()
     }
@@ -175,7 +220,8 @@ mod tests {
     #[test]
     fn no_mark_is_left() {
         for lang in ALL {
-            for file in files(lang, "Word.count_2") {
+            let with_model = super::files(lang, Starter::Model, "Word.count_2").unwrap_or_default();
+            for file in files(lang, "Word.count_2").into_iter().chain(with_model) {
                 // A literal of Go may have two braces, too, but no word in capitals behind them.
                 let is_mark = |rest: &str| rest.split_once("}}").is_some_and(|(word, _)| is_capital(word));
                 let is_left = file.text.split("{{").skip(1).any(is_mark);

@@ -3,7 +3,7 @@
 // In: errors of the bundler or of the engine, and the bundle. Out: the same errors, with places in the files
 // that the bundle was made of.
 
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { builtinModules } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -50,9 +50,12 @@ export function packageOf(file) {
 export function placeOf({ map, lines }, line, column) {
   const { originalSource: file, originalLine, originalColumn } = map.findEntry(line, column);
   if (file === undefined) return { file: BUNDLE, line: line + 1, column, lineText: lines[line] };
-  const lineText = readFileSync(file, 'utf8').split('\n')[originalLine];
+  // A package may have a map of its own, with files that only its makers have.
+  const lineText = existsSync(file) ? readFileSync(file, 'utf8').split('\n')[originalLine] : lines[line];
   return { file, line: originalLine + 1, column: originalColumn, lineText };
 }
+
+const isOwn = ({ file }) => !/^(tqhost(-\w+)?|build)\.js$/.test(file);
 
 /** Why the engine could not run the top of the files, from what it said. */
 export async function whyNot(bundle, said) {
@@ -60,12 +63,13 @@ export async function whyNot(bundle, said) {
   const thrown = new RegExp(`^${BUNDLE}:(\\d+):(\\d+) (.*)$`, 'm').exec(said);
   if (thrown) {
     const [, line, column, text] = thrown;
-    // The first place of the stack is that of the error.
-    const [, ...callers] = said.matchAll(new RegExp(`^ +.*@${BUNDLE}:(\\d+):(\\d+)$`, 'gm'));
-    const notes = callers.map(([, ...place]) => ({ text: 'It was called here:', location: at(...place) }));
+    // The first place of the stack is that of the error. The helpers are not the author's.
+    const stack = [...said.matchAll(new RegExp(`^ +.*@${BUNDLE}:(\\d+):(\\d+)$`, 'gm'))];
+    const [own = at(line, column), ...callers] = stack.map(([, ...place]) => at(...place)).filter(isOwn);
+    const notes = callers.map((location) => ({ text: 'It was called here:', location }));
     const needsHost = / can only be used during request handling.*/;
     if (needsHost.test(text)) notes.push(AT_THE_TOP);
-    return { text: text.replace(needsHost, ' needs a host'), location: at(line, column), notes };
+    return { text: text.replace(needsHost, ' needs a host'), location: own, notes };
   }
   const isOfHost = said.includes('unknown imported function');
   const caller = isOfHost && (await whoCalls(bundle, at));
@@ -101,6 +105,5 @@ async function whoCalls(bundle, at) {
   rmSync(folder, { recursive: true });
   if (!first) return undefined;
   const places = [...first.stack.matchAll(/bundle\.mjs:(\d+):(\d+)/g)].map(([, ...place]) => at(...place));
-  const isOwn = ({ file }) => !/^tqhost(-\w+)?\.js$/.test(file);
   return { text: `${first.name} needs a host`, location: places.find(isOwn) ?? places[0] };
 }

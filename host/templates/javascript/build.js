@@ -7,34 +7,47 @@
 //
 // Not here: the places of errors (`build-errors.js`).
 
-import { existsSync, renameSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { SourceMap } from 'node:module';
 import { build } from 'esbuild';
 import { BUNDLE, fail, packageOf, placeOf, show, whyNot, withoutNode } from './build-errors.js';
 
 /** What packages look for, and the engine does not have. The value of each is `undefined`. */
 const MISSING = [
-  'Buffer', 'process', 'Intl', 'WebAssembly', 'SharedArrayBuffer', 'Atomics', 'Worker', 'WebSocket',
+  'Intl', 'WebAssembly', 'SharedArrayBuffer', 'Atomics', 'Worker', 'WebSocket',
   'XMLHttpRequest', 'window', 'document', 'navigator', 'localStorage', 'setImmediate',
 ];
 
-/** The file that exports what the handler's file does: the handler has `run`, too. */
-const entry = (file) => `
-  export * from './${file}';
-  import { handler } from './${file}';
-  export const concurrentHandler = handler;`;
+/** In place of `fetch`, in a world without requests. */
+async function fetchNeedsALine() {
+  throw new TypeError('`fetch` needs the line `import wasi:http/outgoing-handler@0.2.4;` in wit/world.wit');
+}
+
+/** The first file: it loads the helpers before the handler. The handler has the `run` of many tasks, too. */
+function entry() {
+  const handler = existsSync('handler.ts') ? './handler.ts' : './handler.js';
+  const hasHttp = /^\s*import wasi:http\/outgoing-handler@/m.test(readFileSync('wit/world.wit', 'utf8'));
+  return `
+    import './tqhost-web.js';
+    ${hasHttp ? "import './tqhost-http.js';" : `globalThis.fetch = ${fetchNeedsALine};`}
+    import { handler } from '${handler}';
+    export * from '${handler}';
+    export const concurrentHandler = handler;`;
+}
 
 /** One file of all that the handler imports: its text, its lines, and where they come from. */
 async function bundled() {
   const missing = MISSING.map((name) => [name, `globalThis.${name}`]);
   const made = await build({
-    stdin: { contents: entry(existsSync('handler.ts') ? 'handler.ts' : 'handler.js'), resolveDir: '.' },
+    stdin: { contents: entry(), resolveDir: '.', sourcefile: 'build.js' },
+    inject: ['./build-buffer.js'],
+    alias: { 'node:buffer': 'buffer' },
     outfile: BUNDLE,
     bundle: true,
     write: false,
     logLevel: 'silent',
     format: 'esm',
-    platform: 'neutral',
+    platform: 'browser',
     mainFields: ['browser', 'module', 'main'],
     conditions: ['worker', 'browser', 'module'],
     target: 'es2022',
@@ -62,6 +75,10 @@ async function warnOfMissing(bundle) {
   const globals = new RegExp(`(?<!typeof )globalThis\\.(${MISSING.join('|')})\\b`, 'g');
   const patterns = [
     [globals, (name) => `\`${name}\` is undefined in a handler`],
+    [
+      /^(?:export )?(?:const|let|var) .*\bprocess\.env\.\w/g,
+      () => '`process.env` is empty at the top of a file, which runs when the component is built',
+    ],
     [/new RegExp\(["'`].*?\\\\p\{/gi, () => 'a handler has no `\\p{…}` in regular expressions'],
     [/\.normalize\((["']NFK?[CD]["'])?\)/g, () => 'a handler has no `normalize` of strings'],
   ];
@@ -70,6 +87,8 @@ async function warnOfMissing(bundle) {
     for (const [pattern, say] of patterns) {
       for (const { index, 1: name } of line.matchAll(pattern)) {
         const location = placeOf(bundle, number, index);
+        // It asks before it uses what may be missing.
+        if (/node_modules\/buffer\//.test(location.file)) continue;
         const who = packageOf(location.file);
         const text = say(name) + (who && `, and ${who} uses it`);
         const key = `${location.file} ${text}`;

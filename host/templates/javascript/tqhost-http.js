@@ -7,12 +7,14 @@
 // After a failed request, or a response with status 429 or 5xx, an exception that the handler does not catch
 // is a retry instead of a trap. It is `unavailable` after 429, 503 and a timeout, and without any answer.
 //
+// It is the global `fetch`, too, so packages find it: build.js adds this file if wit/world.wit has the line.
+//
 //   const response = await fetch('https://api.example.com/v1/orders', { method: 'POST', body: order });
 //   if (response.status === 429) throw unavailable('the server is busy', retryAfterMs(response));
 
 import { handle } from 'wasi:http/outgoing-handler@0.2.4';
 import { Fields, OutgoingBody, OutgoingRequest, httpErrorCode } from 'wasi:http/types@0.2.4';
-import { ready as isReady } from './tqhost-loop.js';
+import { ready } from './tqhost-loop.js';
 import { failedOutside, reject, remainingMs, retry, unavailable } from './tqhost.js';
 
 /**
@@ -34,28 +36,79 @@ export class HttpError extends Error {
 }
 
 /**
- * Like `fetch` in a browser, but with `timeoutMs` for the whole response instead of a signal. By default, and
- * at most, a request may take a little less than the rest of the attempt: a tenth of it less, up to half a
- * second. So the handler can still tell that the server did not answer. Requests that are made before the
- * first one is awaited run at the same time.
+ * `fetch` of the web, with `timeoutMs` for the whole response as well as `signal`. By default, and at most, a
+ * request may take a little less than the rest of the attempt: a tenth of it less, up to half a second. So
+ * the handler can still tell that the server did not answer. Other requests and timers run while it waits.
+ * @param {string | URL | Request} input
+ * @param {RequestInit & { timeoutMs?: number }} [init]
  */
-export async function fetch(url, { method = 'GET', headers, body, timeoutMs = Infinity } = {}) {
-  const target = targetOf(String(url));
-  const content = bytesOf(body);
-  const message = messageOf(target, method.toUpperCase(), new Headers(headers), content);
+export async function fetch(input, init = {}) {
+  const whole = await requestOf(input, init);
+  const { signal = input.signal, timeoutMs = Infinity } = init;
+  if (signal?.aborted) throw signal.reason;
+  // In a unit test the memory answers.
+  const { status, headers, body, error } = await (handle.answer ?? exchange)(whole, signal, timeoutMs);
+  if (error) throw errorOf({ tag: error }, targetOf(whole.url));
+  const content = await decoded(headers, body, whole);
+  const later = status === 429 || status === 503 ? unavailable : retry;
+  if (status === 429 || status >= 500) failedOutside(later, retryAfterMs({ headers }));
+  return answerOf(status, headers, content, whole.url);
+}
+
+/** The parts of a request, with its body as bytes. */
+async function requestOf(input, init) {
+  const from = input instanceof Request ? input : undefined;
+  const headers = new Headers(init.headers ?? from?.headers);
+  let content = bytesOf(init.body);
+  if (content === undefined) {
+    // The standard knows how to write forms, blobs and streams, and how to call them.
+    const written = init.body === undefined ? from : new Response(init.body);
+    content = written ? new Uint8Array(await written.arrayBuffer()) : new Uint8Array();
+    const type = written?.headers.get('content-type')?.replace(/boundary=([^";]+)/, 'boundary="$1"');
+    if (type && !headers.has('content-type')) headers.set('content-type', type);
+  }
+  const method = (init.method ?? from?.method ?? 'GET').toUpperCase();
+  return { url: from ? from.url : String(input), method, headers, content };
+}
+
+/** Sends the request, and waits for the whole response. */
+async function exchange({ url, method, headers, content }, signal, timeoutMs) {
+  const target = targetOf(url);
+  const message = messageOf(target, method, headers, content);
   const rest = Number(remainingMs());
   const mostMs = Math.max(0, Math.round(Math.min(timeoutMs, rest - Math.min(rest / 10, marginMs))));
   const end = performance.now() + mostMs;
+  const wait = async (pollable) => {
+    // The time counts whatever else is there: a server could send without end.
+    const left = end - performance.now();
+    if (left > 0 && (await ready(pollable, left, signal))) return;
+    throw errorOf({ tag: 'HTTP-response-timeout' }, target);
+  };
   const out = content.length > 0 ? message.body() : undefined;
   const sent = attempt(() => handle(message, undefined), (code) => errorOf(code, target));
   return using(sent, async () => {
-    if (out !== undefined) await write(out, content, end, target);
-    await using(sent.subscribe(), (ready) => wait(ready, end, target));
+    if (out !== undefined) await write(out, content, wait);
+    await using(sent.subscribe(), wait);
     // The response is ready, and nothing has taken it yet.
     const answer = sent.get().val;
     if (answer.tag === 'err') throw errorOf(answer.val, target);
-    return using(answer.val, (response) => read(response, end, target));
+    return using(answer.val, (response) => read(response, wait, target));
   });
+}
+
+/** The body without its content coding. */
+async function decoded(headers, body, { url }) {
+  const coding = headers.get('content-encoding')?.trim().toLowerCase() ?? '';
+  if (!['gzip', 'x-gzip', 'deflate'].includes(coding) || body.length === 0) return body;
+  // Some servers send deflate without its head.
+  const isBare = coding === 'deflate' && (body[0] & 15) !== 8;
+  const kind = isBare ? 'deflate-raw' : coding.replace('x-', '');
+  try {
+    const stream = new Blob([body]).stream().pipeThrough(new DecompressionStream(kind));
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  } catch {
+    throw errorOf({ tag: 'HTTP-response-content-coding' }, targetOf(url));
+  }
 }
 
 /**
@@ -151,11 +204,13 @@ function targetOf(url) {
   return { tls: scheme.toLowerCase() === 'https', host, path: path.startsWith('/') ? path : `/${path}` };
 }
 
+/** The bytes of a simple body; undefined for one that the standard has to write. */
 function bytesOf(body) {
-  if (body === undefined || body === null) return new Uint8Array();
+  if (body === null) return new Uint8Array();
   if (body instanceof ArrayBuffer) return new Uint8Array(body);
   if (ArrayBuffer.isView(body)) return new Uint8Array(body.buffer, body.byteOffset, body.byteLength);
-  return new TextEncoder().encode(String(body));
+  const isPlain = !['object', 'undefined'].includes(typeof body) || Object.hasOwn(body ?? {}, 'toString');
+  return isPlain ? new TextEncoder().encode(String(body)) : undefined;
 }
 
 const standardMethods = ['GET', 'HEAD', 'POST', 'PUT', 'DELETE', 'CONNECT', 'OPTIONS', 'TRACE', 'PATCH'];
@@ -187,13 +242,13 @@ function messageOf({ tls, host, path }, method, headers, content) {
   return message;
 }
 
-async function write(out, content, end, target) {
+async function write(out, content, wait) {
   try {
     await using(out.write(), async (stream) => {
       for (let at = 0; at < content.length; ) {
         const room = Number(stream.checkWrite());
         if (room === 0) {
-          await using(stream.subscribe(), (ready) => wait(ready, end, target));
+          await using(stream.subscribe(), wait);
         } else {
           stream.write(content.subarray(at, at + room));
           at += room;
@@ -203,53 +258,42 @@ async function write(out, content, end, target) {
     OutgoingBody.finish(out, undefined);
   } catch (error) {
     // If the server does not take the whole body, its response, or the error in its place, says why.
-    if (error instanceof HttpError) throw error;
+    if (!error?.payload) throw error;
   }
 }
 
-async function read(response, end, target) {
+async function read(response, wait, target) {
   const headers = new Headers();
   using(response.headers(), (fields) => {
     for (const [name, value] of fields.entries()) headers.append(name, String.fromCharCode(...value));
   });
   const pieces = [];
   await using(response.consume(), (body) => using(body.stream(), async (stream) => {
-    for (let piece; (piece = await next(stream, end, target)) !== undefined; ) pieces.push(piece);
+    for (let piece; (piece = await next(stream, wait, target)) !== undefined; ) pieces.push(piece);
   }));
-  const whole = new Uint8Array(pieces.reduce((size, piece) => size + piece.length, 0));
-  pieces.reduce((at, piece) => (whole.set(piece, at), at + piece.length), 0);
-  const status = response.status();
-  const later = status === 429 || status === 503 ? unavailable : retry;
-  if (status === 429 || status >= 500) failedOutside(later, retryAfterMs({ headers }));
-  return answerOf(status, headers, whole);
+  const body = new Uint8Array(pieces.reduce((size, piece) => size + piece.length, 0));
+  pieces.reduce((at, piece) => (body.set(piece, at), at + piece.length), 0);
+  return { status: response.status(), headers, body };
 }
 
 /** The standard `Response` refuses statuses that are not in the standard, and a body with some that are. */
-function answerOf(status, headers, whole) {
+function answerOf(status, headers, whole, url) {
   const body = whole.length === 0 || [204, 205, 304].includes(status) ? null : whole;
-  if (status >= 200 && status <= 599) return new Response(body, { status, headers });
-  const answer = new Response(body, { headers });
-  return Object.defineProperties(answer, { status: { value: status }, ok: { value: false } });
+  const isStandard = status >= 200 && status <= 599;
+  const answer = new Response(body, isStandard ? { status, headers } : { headers });
+  const more = isStandard ? {} : { status: { value: status }, ok: { value: false } };
+  return Object.defineProperties(answer, { url: { value: url }, ...more });
 }
 
-async function next(stream, end, target) {
-  for (;;) {
-    try {
-      const piece = stream.read(65_536n);
-      if (piece.length > 0) return piece;
-    } catch ({ payload }) {
-      if (payload.tag === 'closed') return undefined;
-      const code = using(payload.val, httpErrorCode) ?? { tag: 'HTTP-response-incomplete' };
-      throw errorOf(code, target, { isAnswered: true });
-    }
-    await using(stream.subscribe(), (ready) => wait(ready, end, target));
+async function next(stream, wait, target) {
+  await using(stream.subscribe(), wait);
+  try {
+    return stream.read(65_536n);
+  } catch ({ payload }) {
+    if (payload.tag === 'closed') return undefined;
+    const code = using(payload.val, httpErrorCode) ?? { tag: 'HTTP-response-incomplete' };
+    throw errorOf(code, target, { isAnswered: true });
   }
-}
-
-async function wait(ready, end, target) {
-  // The time counts whatever else is there: a server could send without end.
-  const rest = end - performance.now();
-  if (rest <= 0 || !(await isReady(ready, rest))) throw errorOf({ tag: 'HTTP-response-timeout' }, target);
 }
 
 /** Calls a function that may fail with an error of the interface. */
@@ -275,3 +319,5 @@ function using(resource, use) {
   drop();
   return used;
 }
+
+globalThis.fetch = fetch;

@@ -1,10 +1,13 @@
-// Stands in for a host in unit tests: effects and blobs go to `memory`, and log lines to the console.
+// Stands in for a host in unit tests: effects and blobs go to `memory`, log lines to the console, and
+// `memory.http` answers requests.
 //
 // In: a handler and the fields of a task. Out: the handler's result, and what it left in `memory`.
 // package.json loads this file before the tests, so that Node.js finds the modules that only the compiler
 // knows.
 //
-// Not here: grants, limits of size and HTTP requests. `tqhost try` has all of them.
+//   memory.http = [{ id: 7 }, reply('busy', 429, { 'retry-after': '2' }), 'connection-refused'];
+//
+// Not here: grants and limits of size. `tqhost try` has all of them.
 
 import * as modules from 'node:module';
 
@@ -21,6 +24,14 @@ const fresh = () => ({
   blobs: new Map(),
   /** Configuration that is granted. */
   config: new Map(),
+  /**
+   * What answers requests: a list of answers, one for each request in turn; a function from a request to an
+   * answer; or `network`, which is that of this machine. An answer is a `reply`, or its body (bytes, or else
+   * JSON), or the code of an `HttpError`, like 'connection-refused'.
+   */
+  http: undefined,
+  /** Requests: `{ method, url, headers, body, json() }`, names of headers in lower case, bodies as text. */
+  requests: [],
   fence: 1n,
   /** What the last call reported with `unavailable`: `{ index, afterMs }` for each task. */
   outages: [],
@@ -30,6 +41,54 @@ const fresh = () => ({
 
 /** What a handler did, and what it finds. */
 export const memory = fresh();
+
+/** @typedef {{ status: number, headers: Record<string, string>, body: any }} Reply */
+class Answer {
+  constructor(body, status, headers) {
+    Object.assign(this, { body, status, headers });
+  }
+}
+
+/**
+ * An answer of a server. Its body is text, bytes, or what becomes JSON.
+ * @param {any} [body]
+ * @param {Record<string, string>} [headers]
+ */
+export const reply = (body = '', status = 200, headers = {}) => new Answer(body, status, headers);
+
+const fetchOfNode = globalThis.fetch;
+
+/** Asks the network of this machine, without the host's grants. */
+export async function network({ method, url, headers, content }) {
+  const body = content.length > 0 ? content : undefined;
+  const response = await fetchOfNode(url, { method, headers, body, redirect: 'manual' });
+  const own = Object.fromEntries(response.headers);
+  // Node.js has decoded the body already.
+  delete own['content-encoding'];
+  return reply(new Uint8Array(await response.arrayBuffer()), response.status, own);
+}
+
+/** In place of the exchange of tqhost-http.js. */
+async function answered({ method, url, headers, content }) {
+  const body = text(content);
+  const request = { method, url, headers: Object.fromEntries(headers), body, json: () => JSON.parse(body) };
+  memory.requests.push(request);
+  const { http } = memory;
+  const answer = Array.isArray(http) ? http.shift() : await http?.({ ...request, content });
+  if (answer === undefined) {
+    const kinds = 'it is a list, a function or `network`';
+    throw new Error(`${method} ${url}: \`memory.http\` has no answer; ${kinds}`);
+  }
+  if (typeof answer === 'string') return { error: answer };
+  const given = answer instanceof Answer ? answer : reply(answer);
+  const isPlain = typeof given.body === 'string' || given.body instanceof Uint8Array;
+  const type = isPlain ? {} : { 'content-type': 'application/json' };
+  return {
+    status: given.status,
+    headers: new Headers({ ...type, ...given.headers }),
+    body: bytes(isPlain ? given.body : JSON.stringify(given.body)),
+  };
+}
 
 /** Empties the memory. Call it before each test. */
 export const reset = () => Object.assign(memory, fresh());
@@ -42,6 +101,7 @@ export const reset = () => Object.assign(memory, fresh());
  * @returns {Promise<string | undefined>}
  */
 export async function run(handler, fields, attempt = 1) {
+  await web;
   const { sent, state, records } = memory;
   const before = structuredClone({ sent, state, records });
   memory.outages = [];
@@ -103,10 +163,17 @@ export const interfaces = {
   'tqhost:handler/context': { progress() {}, remainingMs: () => 60_000n },
   'wasi:logging/logging': { log: (level, _, message) => process.stderr.write(`${level} ${message}\n`) },
   'wasi:config/store': { get: (key) => memory.config.get(key) },
+  'wasi:http/outgoing-handler': { handle: { answer: answered } },
+  'wasi:http/types': {
+    Fields: undefined,
+    OutgoingBody: undefined,
+    OutgoingRequest: undefined,
+    httpErrorCode: undefined,
+  },
   'tqhost:extensions/delivery': { fence: () => memory.fence, select() {} },
   'tqhost:extensions/tasks': { enter() {}, fail() {}, finish() {}, next() {}, subscribe() {} },
-  'wasi:clocks/monotonic-clock': { subscribeDuration() {} },
-  'wasi:io/poll': { poll: () => [] },
+  'wasi:clocks/monotonic-clock': { subscribeDuration: undefined },
+  'wasi:io/poll': { poll: undefined },
   'tqhost:extensions/outage': {
     unavailable: (index, afterMs) =>
       void memory.outages.push({ index, afterMs: afterMs === undefined ? undefined : Number(afterMs) }),
@@ -171,6 +238,13 @@ function resolve(specifier, context, next) {
 }
 
 export { resolve };
+const isHere = import.meta.url === here;
 // Older versions of Node.js have `register` only, which loads this file in a thread of its own.
 if (modules.registerHooks) modules.registerHooks({ resolve });
-else if (import.meta.url === here) modules.register(`${here}?hooks`);
+else if (isHere) modules.register(`${here}?hooks`);
+// Its `fetch` is the global one, as in a component. It imports this file, so nothing here can wait for it.
+const web = isHere ? import('./tqhost-http.js') : undefined;
+if (isHere) {
+  const own = process.env;
+  process.env = new Proxy(own, { get: (_, key) => memory.config.get(key) ?? own[key] });
+}

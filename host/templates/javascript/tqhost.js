@@ -132,9 +132,8 @@ export function failedOutside(failure, afterMs) {
  * @param {(task: Task) => unknown} handle
  */
 export function handles(handle) {
-  /** How a task ends: with a result or a failure, or undefined after an error that nobody caught. */
+  /** How a task ends: with a result or a failure; the tag is `trap` after an error that nobody caught. */
   const ended = async (/** @type {Task} */ task) => {
-    own().outside = undefined;
     try {
       return { tag: 'ok', val: result(await handle(task)) };
     } catch (error) {
@@ -142,15 +141,16 @@ export function handles(handle) {
       if (failure) return { tag: 'err', val: told(failure, 0) };
       logError(error);
       const { outside } = own();
-      return outside && { tag: 'err', val: told(outside(String(error)), 0) };
+      if (outside) return { tag: 'err', val: told(outside(String(error)), 0) };
+      return { tag: 'trap', val: new Error(String(error)) };
     }
   };
   return {
     async handle(/** @type {Task} */ task) {
-      const end = await run(ended(task));
-      if (end?.tag === 'ok') return end.val;
+      const end = await run(() => ended(task));
+      if (end.tag === 'ok') return end.val;
       // What is no failure of the interface makes the attempt trap.
-      throw end === undefined ? new Error('an error that nobody caught') : end.val;
+      throw end.val;
     },
     run: () => runAll(ended),
   };
@@ -167,7 +167,7 @@ export function batches(handle) {
   return {
     async handleBatch(/** @type {Task[]} */ tasks) {
       try {
-        const values = await run(handle(tasks));
+        const values = await run(() => handle(tasks));
         return values.map((value, index) => {
           const failure = failureOf(value);
           return failure ? { tag: 'err', val: told(failure, index) } : { tag: 'ok', val: result(value) };

@@ -5,6 +5,7 @@
 """
 
 import hashlib
+import json
 import os
 import pathlib
 import subprocess
@@ -22,14 +23,17 @@ def build(output: pathlib.Path) -> None:
     locked = HERE / "requirements.lock"
     if locked.exists() and digest_of("requirements.txt") not in locked.read_text():
         sys.exit("requirements.txt has changed since requirements.lock was made: run `make lock`")
+    late = planned()
     compiler = pathlib.Path(sys.executable).with_name("componentize-py")
     # Packages come from the virtual environment, and not from those of the machine.
     environment = {**os.environ, "VIRTUAL_ENV": sys.prefix, "RUST_BACKTRACE": "0"}
     with tempfile.TemporaryDirectory() as folder:
         built = pathlib.Path(folder, "built.wasm")
+        pathlib.Path(folder, "tqhost_late.py").write_text(f"NAMES = {late!r}\n")
         command = [compiler, "--quiet", "--wit-path", "wit", "--world", "project"]
         command += [f"--import-interface-name={interface}={name}" for interface, name in NAMES.items()]
         command += ["componentize", "tqhost_build", "--output", built]
+        command += ["--python-path", ".", "--python-path", folder]
         ran = subprocess.run(command, cwd=HERE, env=environment, stderr=subprocess.PIPE, text=True)
         if ran.returncode != 0:
             sys.exit(reason(ran.stderr))
@@ -39,6 +43,14 @@ def build(output: pathlib.Path) -> None:
     unfinished = output.with_name(output.name + ".tmp")
     unfinished.write_bytes(component)
     os.replace(unfinished, output)
+
+
+def planned() -> list[str]:
+    """What the component imports beside app.py. Packages that cannot work end the build before it begins."""
+    ran = subprocess.run([sys.executable, "build_plan.py"], cwd=HERE, stdout=subprocess.PIPE, text=True)
+    if ran.returncode != 0:
+        sys.exit(1)
+    return json.loads(ran.stdout)
 
 
 def reason(said: str) -> str:
@@ -60,7 +72,8 @@ def digest_of(file: str | pathlib.Path) -> str:
 def lock() -> None:
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
-        subprocess.run([*pip, "--dest", folder, "--requirement", "requirements.txt"], cwd=HERE, check=True)
+        pip += ["--requirement", "requirements.txt", "--constraint", "constraints.txt", "--dest", folder]
+        subprocess.run(pip, cwd=HERE, check=True)
         digest = digest_of("requirements.txt")
         lines = [f"# Made by `make lock` of the requirements.txt with the SHA-256 {digest}"]
         for file in sorted(pathlib.Path(folder).iterdir()):

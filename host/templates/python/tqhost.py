@@ -12,7 +12,6 @@ import math
 import os
 import random
 import sys
-import time
 
 from componentize_py_types import Err, Ok
 from wit_world.imports import context, logging, outage, store

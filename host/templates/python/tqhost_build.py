@@ -1,9 +1,11 @@
 """What componentize-py runs when it builds the component: it imports the handler, app.py.
 
-In: app.py. Out: its classes; or, between two marks on stderr, Python's traceback for build.py to show. Not in
-a component at work: this file does nothing after the build.
+In: app.py. Out: its classes, and all modules that a task may import later, because there are no files then;
+or, between two marks on stderr, Python's traceback for build.py to show. Not in a component at work: this
+file does nothing after the build.
 """
 
+import importlib
 import sys
 
 import componentize_py_runtime as _runtime
@@ -39,19 +41,36 @@ def _report(error: BaseException) -> str:
     return "".join(told.format())
 
 
+def _import_what_comes_late() -> None:
+    """Imports what tasks may import later: there are no files then, nor codecs that were never used."""
+    try:
+        from tqhost_late import NAMES  # build.py makes it for this build
+    except ImportError:
+        return
+    for name in NAMES:
+        try:
+            importlib.import_module(name)
+        except BaseException:  # what it needs is not there, and so no task can use it
+            pass
+
+
 _call, _runtime.call_import = _runtime.call_import, _refuse
 try:
+    import tqhost_packages as _packages
+
+    _packages.install()
     import app as _app
     import wit_world.exports as _exports
 
-    if not hasattr(_app, "ConcurrentHandler"):
-        # The handler's class has `run`, too.
-        _app.ConcurrentHandler = _app.Handler
+    # The handler's class has `run`, too.
+    _app.ConcurrentHandler = getattr(_app, "ConcurrentHandler", None) or getattr(_app, "Handler", None)
     for _name, _kind in vars(_exports).items():
         # A protocol for each class that componentize-py looks for.
         if getattr(_kind, "_is_protocol", False) and _kind.__module__ == _exports.__name__:
             if not hasattr(_app, _name):
                 raise AttributeError(f"app.py has no `{_name}`, which wit/world.wit exports")
+    _import_what_comes_late()
+    sys.meta_path.append(_packages.Late())
 except BaseException as error:
     print(_MARK, _report(error), _MARK, sep="\n", file=sys.__stderr__)
     # The helpers have changed how an exception is told.

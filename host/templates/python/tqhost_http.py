@@ -7,17 +7,28 @@ configuration grants the targets (`allowed_hosts`), and bounds times and sizes (
     if response.status == 429:
         raise unavailable("the server is busy", response.retry_after_ms())
 
+    response = await fetch("GET", "https://api.example.com/v1/orders/7")
+
+    with stream("GET", "https://api.example.com/v1/rows") as answer:
+        for piece in answer: ...
+
+While `request` and `stream` wait, the whole instance does. With `fetch`, other requests and other tasks of
+the instance go on.
+
 After a failed request, or a response with status 429 or 5xx, an exception that the handler does not catch is
 a retry instead of a trap. It is `unavailable` after 429, 503 and a timeout, and if there is no answer at all.
-Not here: redirects, which are responses like any other, and bodies that arrive in pieces.
+Not here: redirects, which are responses like any other; httpx, requests and urllib (`tqhost_packages`).
 """
 
 import calendar  # noqa: F401: mktime_tz imports it when it runs, and then nothing more can be imported
 import json as _json
 import re
 import time
-from dataclasses import dataclass
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
 from email.utils import mktime_tz, parsedate_tz
+from typing import Any, NamedTuple
 
 from componentize_py_types import Err
 from tqhost import failed_outside, reject, remaining_ms, retry, unavailable
@@ -38,6 +49,8 @@ class Response:
     headers: dict[str, str]
     """Names in lower case. Several values of one name are joined with `, `."""
     body: bytes
+    fields: list[tuple[str, str]] = field(default_factory=list)
+    """The headers as the server has sent them, one by one."""
 
     def text(self) -> str:
         return self.body.decode("utf-8")
@@ -50,17 +63,55 @@ class Response:
 
         Without `Retry-After` it is None, and the queue's backoff decides.
         """
-        value = self.headers.get("retry-after", "").strip()
-        if (parts := _DELAY.fullmatch(value)) is not None:
-            # A fraction is rounded up. What is longer than any time is the longest one.
-            rounded = 1 if (parts[2] or "").strip("0") else 0
-            return int(min((float(parts[1]) + rounded) * 1000, _LONGEST_MS))
-        until = _seconds(value)
-        if until is None:
-            return None
-        # A date is compared with the server's own clock, if the response tells it.
-        now = _seconds(self.headers.get("date", ""))
-        return int(max(0, until - (time.time() if now is None else now)) * 1000)
+        return _retry_after_ms(self.headers)
+
+
+class Answer:
+    """A response whose body arrives in pieces: iterate over it once. `with` ends the request in any case."""
+
+    def __init__(self, status: int, fields: list[tuple[str, str]], pieces):
+        self.status = status
+        self.fields = fields
+        self.headers: dict[str, str] = {}
+        for name, value in fields:
+            name = name.lower()
+            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
+        self._pieces = self._sent = pieces
+        if status == 429 or status >= 500:
+            failed_outside(unavailable if status in (429, 503) else retry, self.retry_after_ms())
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The pieces of an answer of `begin`."""
+        return self._pieces
+
+    async def aclose(self) -> None:
+        await self._sent.aclose()
+
+    def __enter__(self) -> "Answer":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._pieces.close()
+        self._sent.close()
+
+    def retry_after_ms(self) -> int | None:
+        """The same as that of a `Response`."""
+        return _retry_after_ms(self.headers)
+
+    def lines(self) -> Iterator[str]:
+        """The lines of a body of text, each when it is complete."""
+        rest = b""
+        for piece in self:
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from (line.rstrip(b"\r").decode("utf-8") for line in whole)
+        if rest:
+            yield rest.decode("utf-8")
 
 
 class HttpError(Exception):
@@ -96,7 +147,10 @@ def request(
     than the rest of the attempt: a tenth of it less, up to half a second. So the handler can still tell that
     the server did not answer.
     """
-    return _blocking(_exchange(method, url, headers or {}, body, timeout))
+    pieces = _blocking(_steps(method, url, headers, body, timeout, is_whole=True))
+    with Answer(*next(pieces), pieces) as sent:
+        content = b"".join(_decoded(sent.headers, sent))
+    return Response(sent.status, sent.headers, content, sent.fields)
 
 
 async def fetch(
@@ -108,16 +162,93 @@ async def fetch(
     timeout: float | None = None,
 ) -> Response:
     """Does what `request` does, while other requests and other tasks of the instance go on."""
-    return await _awaiting(_exchange(method, url, headers or {}, body, timeout))
+    sent = await begin(method, url, headers, body, timeout, is_whole=True)
+    content = b"".join(_decoded(sent.headers, [piece async for piece in sent]))
+    return Response(sent.status, sent.headers, content, sent.fields)
 
 
-def _exchange(method, url, headers, body, timeout):
-    """The steps of a request. Each yields what it waits for, and is told whether that is there in time."""
-    tls, host, path = _target(url)
+async def begin(method, url, headers, body, timeout, *, is_whole: bool) -> Answer:
+    """For `fetch` and tqhost_packages: waits for the head. `async for` brings the body as it was sent."""
+    pieces = _awaiting(_steps(method, url, headers, body, timeout, is_whole))
+    return Answer(*await anext(pieces), pieces)
+
+
+def stream(
+    method: str,
+    url: str,
+    *,
+    headers: dict[str, str] | None = None,
+    body: bytes | str | None = None,
+    timeout: float | None = None,
+    decoded: bool = True,
+) -> Answer:
+    """Sends a request and waits for the head of the response.
+
+    `timeout` is in seconds, for the head and then for each piece of the body. Without `decoded`, a body with
+    `content-encoding` stays as it is.
+    """
+    pieces = _blocking(_steps(method, url, headers, body, timeout, is_whole=False))
+    sent = Answer(*next(pieces), pieces)
+    if decoded:
+        sent._pieces = _decoded(sent.headers, sent._pieces)
+    return sent
+
+
+class _Wait(NamedTuple):
+    """What a step waits for. It is told whether that is there in time."""
+
+    ready: Any
+    seconds: float
+
+
+def _blocking(steps) -> Iterator:
+    """What the steps find. The whole instance waits where they wait."""
+    told = None
+    try:
+        while True:
+            step = steps.send(told)
+            told = None
+            if isinstance(step, _Wait):
+                with monotonic_clock.subscribe_duration(int(step.seconds * 1e9)) as timer:
+                    told = 1 not in poll.poll([step.ready, timer])
+            else:
+                yield step
+    except StopIteration:
+        return
+    finally:
+        steps.close()
+
+
+async def _awaiting(steps) -> AsyncIterator:
+    """What the steps find. Others go on where they wait."""
+    told = None
+    try:
+        while True:
+            step = steps.send(told)
+            told = None
+            if isinstance(step, _Wait):
+                # A unit test has no event loop of ours, and never waits here.
+                from tqhost_loop import ready
+
+                told = await ready(step.ready, step.seconds)
+            else:
+                yield step
+    except StopIteration:
+        return
+    finally:
+        steps.close()
+
+
+def _steps(method, url, headers, body, timeout, is_whole: bool):
+    """What a request waits for, and what it finds: the status with the headers, then pieces of the body."""
     content = body.encode() if isinstance(body, str) else body or b""
-    rest = remaining_ms()
-    most = (rest - min(rest // 10, _MARGIN_MS)) / 1000
-    end = time.monotonic() + (most if timeout is None else min(most, max(0, timeout)))
+    exchange = _exchange if _answered is None else _answered
+    return exchange(method.upper(), url, headers or {}, content, timeout, is_whole)
+
+
+def _exchange(method, url, headers, content, timeout, is_whole):
+    tls, host, path = _target(url)
+    clock = _Clock(timeout, is_whole, host)
     message = _message(method, tls, host, path, headers, content)
     out = message.body() if content else None
     try:
@@ -126,42 +257,55 @@ def _exchange(method, url, headers, body, timeout):
         raise _error(error.value, host) from None
     with sent:
         if out is not None:
-            yield from _write(out, content, end, host)
+            yield from _write(out, content, clock)
         with sent.subscribe() as ready:
-            yield from _wait(ready, end, host)
+            yield from clock.wait(ready)
         # The response is ready, and nothing has taken it yet.
         answer = sent.get().value
         if isinstance(answer, Err):
             raise _error(answer.value, host)
         with answer.value as response:
-            return (yield from _read(response, end, host))
+            with response.headers() as fields:
+                head = [(name, value.decode("latin-1")) for name, value in fields.entries()]
+            yield response.status(), head
+            yield from _pieces(response, clock)
 
 
-def _blocking(steps):
-    """Takes the steps one by one, and blocks where they wait."""
-    told = None
+class _Clock:
+    """Bounds the waits of one request: all together, or each of them."""
+
+    def __init__(self, timeout: float | None, is_whole: bool, host: str):
+        rest = remaining_ms()
+        most = (rest - min(rest // 10, _MARGIN_MS)) / 1000
+        self.each = most if timeout is None else min(most, max(0, timeout))
+        self.end = time.monotonic() + (self.each if is_whole else most)
+        self.host = host
+
+    def wait(self, ready):
+        # The time counts whatever else is there: a server could send without end.
+        rest = min(self.each, self.end - time.monotonic())
+        if rest <= 0 or not (yield _Wait(ready, rest)):
+            raise failure_of("HTTP-response-timeout", self.host)
+
+
+def _decoded(headers: dict[str, str], pieces) -> Iterator[bytes]:
+    """The pieces of the body, without its content coding."""
+    coding = headers.get("content-encoding", "").strip().lower()
+    if coding not in ("gzip", "x-gzip", "deflate"):
+        yield from pieces
+        return
+    decoder = None
     try:
-        while True:
-            ready, seconds = steps.send(told)
-            with monotonic_clock.subscribe_duration(int(seconds * 1e9)) as timer:
-                # The timer counts whatever else is there: a server could send without end.
-                told = 1 not in poll.poll([ready, timer])
-    except StopIteration as end:
-        return end.value
-
-
-async def _awaiting(steps):
-    """Takes the steps one by one, and lets others go on where they wait."""
-    from tqhost_loop import ready as is_ready
-
-    told = None
-    try:
-        while True:
-            told = await is_ready(*steps.send(told))
-    except StopIteration as end:
-        return end.value
-    finally:
-        steps.close()
+        for piece in filter(None, pieces):
+            if decoder is None:
+                # Some servers send deflate without its head.
+                is_bare = coding == "deflate" and piece[0] & 0x0F != 8
+                decoder = zlib.decompressobj(-15 if is_bare else 47)
+            yield decoder.decompress(piece)
+        if decoder is not None:
+            yield decoder.flush()
+    except zlib.error as error:
+        raise HttpError("HTTP-response-content-coding", f"the body is not {coding}: {error}") from None
 
 
 # The most time that is left for the handler after a request.
@@ -170,14 +314,22 @@ _MARGIN_MS = 500
 # The longest time that the host can be told.
 _LONGEST_MS = 2**64 - 1
 
+# With these codes the time was over.
+TOO_LATE = {
+    "HTTP-response-timeout",
+    "connection-timeout",
+    "connection-read-timeout",
+    "connection-write-timeout",
+}
+
+# A unit test's answer in place of the network, from tqhost_memory.
+_answered = getattr(outgoing_handler, "answered", None)
+
 # Made when the component is built.
 _DELAY = re.compile("([0-9]+)(?:[.]([0-9]+))?")
 _URL = re.compile("(https?)://([^/?#]*)([^#]*)(#.*)?", re.IGNORECASE | re.DOTALL)
 _WORDS = re.compile("[A-Z][a-z0-9]*")
-_METHODS = {
-    name: getattr(http, f"Method_{name.capitalize()}")
-    for name in ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"]
-}
+_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
 
 _THE_SAME_AGAIN = {
     "HTTP-request-URI-invalid",
@@ -244,7 +396,6 @@ def _target(url: str) -> tuple[bool, str, str]:
 
 
 def _message(method: str, tls: bool, host: str, path: str, headers: dict[str, str], content: bytes):
-    method = method.upper()
     fields = http.Fields()
     size = {"content-length": str(len(content))} if content or method in ("POST", "PUT", "PATCH") else {}
     for name, value in {**headers, **size}.items():
@@ -256,7 +407,9 @@ def _message(method: str, tls: bool, host: str, path: str, headers: dict[str, st
             raise HttpError(code, f"the header `{name}` cannot be sent") from None
     message = http.OutgoingRequest(fields)
     try:
-        message.set_method(_METHODS[method]() if method in _METHODS else http.Method_Other(method))
+        is_known = method in _METHODS
+        kind = getattr(http, f"Method_{method.capitalize()}") if is_known else http.Method_Other
+        message.set_method(kind() if is_known else kind(method))
     except Err:
         raise HttpError("HTTP-request-method-invalid", f"there is no method `{method}`") from None
     try:
@@ -268,7 +421,7 @@ def _message(method: str, tls: bool, host: str, path: str, headers: dict[str, st
     return message
 
 
-def _write(out, content: bytes, end: float, host: str):
+def _write(out, content: bytes, clock: _Clock):
     try:
         with out.write() as stream:
             at = 0
@@ -276,7 +429,7 @@ def _write(out, content: bytes, end: float, host: str):
                 room = stream.check_write()
                 if room == 0:
                     with stream.subscribe() as ready:
-                        yield from _wait(ready, end, host)
+                        yield from clock.wait(ready)
                 else:
                     stream.write(content[at : at + room])
                     at += room
@@ -286,15 +439,11 @@ def _write(out, content: bytes, end: float, host: str):
         pass
 
 
-def _read(response, end: float, host: str):
-    with response.headers() as fields:
-        headers: dict[str, str] = {}
-        for name, value in fields.entries():
-            name, value = name.lower(), value.decode("latin-1")
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    pieces = []
+def _pieces(response, clock: _Clock):
     with response.consume() as body, body.stream() as stream:
         while True:
+            with stream.subscribe() as ready:
+                yield from clock.wait(ready)
             try:
                 piece = stream.read(64 * 1024)
             except Err as error:
@@ -303,26 +452,31 @@ def _read(response, end: float, host: str):
                 with error.value.value as failed:
                     code = http.http_error_code(failed)
                 code = code or http.ErrorCode_HttpResponseIncomplete()
-                raise _error(code, host, is_answered=True) from None
-            pieces.append(piece)
-            if not piece:
-                with stream.subscribe() as ready:
-                    yield from _wait(ready, end, host)
-    answer = Response(response.status(), headers, b"".join(pieces))
-    if answer.status == 429 or answer.status >= 500:
-        later = unavailable if answer.status in (429, 503) else retry
-        failed_outside(later, answer.retry_after_ms())
-    return answer
+                raise _error(code, clock.host, is_answered=True) from None
+            if piece:
+                yield piece
 
 
-def _wait(ready, end: float, host: str):
-    rest = end - time.monotonic()
-    if rest <= 0 or not (yield ready, rest):
-        raise HttpError("HTTP-response-timeout", _WHY["HTTP-response-timeout"].replace("{host}", host))
+def _retry_after_ms(headers: dict[str, str]) -> int | None:
+    value = headers.get("retry-after", "").strip()
+    if (parts := _DELAY.fullmatch(value)) is not None:
+        # A fraction is rounded up. What is longer than any time is the longest one.
+        rounded = 1 if (parts[2] or "").strip("0") else 0
+        return int(min((float(parts[1]) + rounded) * 1000, _LONGEST_MS))
+    until = _seconds(value)
+    if until is None:
+        return None
+    # A date is compared with the server's own clock, if the response tells it.
+    now = _seconds(headers.get("date", ""))
+    return int(max(0, until - (time.time() if now is None else now)) * 1000)
 
 
 def _error(error, host: str, *, is_answered: bool = False) -> HttpError:
-    code = _code(error, "ErrorCode_")
+    return failure_of(_code(error, "ErrorCode_"), host, is_answered=is_answered)
+
+
+def failure_of(code: str, host: str, *, is_answered: bool = False) -> HttpError:
+    """The error with this code."""
     why = _WHY.get(code, "the request to {host} failed: " + code).replace("{host}", host)
     return HttpError(code, why, is_answered=is_answered)
 

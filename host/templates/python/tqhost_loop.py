@@ -1,7 +1,8 @@
 """Runs async handlers: one task, or many at once in one instance (`instance = { concurrent = … }`).
 
 In: coroutines. Out: an event loop that waits for the host: clocks, answers, and the next task. Before each
-step, the loop tells the host which task computes, so that the step belongs to this task.
+step, the loop tells the host which task computes, so that the step belongs to this task. When a task ends,
+what it has left running is cancelled, as asyncio.run() does.
 
 `ready(pollable, seconds)` waits for something of the host. Not here: what a task returns (`tqhost`).
 """
@@ -23,6 +24,8 @@ except ImportError as error:
 
 # The number of the task, in an instance that runs several.
 _number = contextvars.ContextVar("number", default=None)
+# The tasks of such an instance that have not ended.
+_running: dict[int, asyncio.Task] = {}
 # The number that the host knows.
 _entered = None
 # While there is always something to do, the host is asked in every n-th round.
@@ -31,6 +34,8 @@ _ROUNDS = 8
 
 def _enter(number) -> None:
     global _entered
+    # The host has forgotten a task that has ended, so its steps belong to no task.
+    number = number if number in _running else None
     if number != _entered:
         _entered = number
         _tasks.enter(number)
@@ -94,6 +99,15 @@ class Loop(asyncio.SelectorEventLoop):
 
     _close_self_pipe = _write_to_self = _make_self_pipe
 
+    def run_in_executor(self, executor, function, *args):
+        """There are no threads: asyncio.to_thread() runs its function at once."""
+        done = self.create_future()
+        try:
+            done.set_result(function(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
 
 async def ready(pollable, seconds: float) -> bool:
     """Waits until it is ready, while other tasks go on. False if it is not ready after `seconds`."""
@@ -115,12 +129,22 @@ sys.modules["asyncio.unix_events"]._UnixDefaultEventLoopPolicy._loop_factory = L
 
 def run(coroutine):
     """Runs one task to its end."""
-    return _loop.run_until_complete(coroutine)
+    try:
+        return _loop.run_until_complete(coroutine)
+    finally:
+        _cancel_rest()
+
+
+def _cancel_rest() -> None:
+    rest = asyncio.all_tasks(_loop)
+    for each in rest:
+        each.cancel()
+    if rest:
+        _loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
 
 
 def run_all(begin) -> None:
     """Runs the tasks that the host brings. `begin(number, task)` makes a task's coroutine."""
-    running: dict = {}
 
     def take():
         while (event := _tasks.next()) is not None:
@@ -129,10 +153,11 @@ def run_all(begin) -> None:
                 context = contextvars.copy_context()
                 context.run(_number.set, number)
                 job = _loop.create_task(begin(number, event.value.task), context=context)
-                running[number] = job
-                job.add_done_callback(lambda _, number=number: running.pop(number, None))
+                # One that is cancelled before its first step has not called `finish`.
+                job.add_done_callback(lambda _, number=number: number in _running and finish(number, None))
+                _running[number] = job
             elif isinstance(event, _tasks.Event_Stop):
-                job = running.get(event.value)
+                job = _running.get(event.value)
                 if job is not None:
                     job.cancel()
             else:
@@ -146,7 +171,8 @@ def run_all(begin) -> None:
             _loop.run_forever()
         finally:
             _loop.waits.news = _loop.waits.take = None
-            _enter(None)
+        _cancel_rest()
+        _enter(None)
 
 
 def finish(number: int, ended) -> None:
@@ -158,3 +184,7 @@ def finish(number: int, ended) -> None:
         _tasks.finish(number, ended)
     # No task computes now, as the host sees it.
     _entered = None
+    own = _running.pop(number)
+    for each in asyncio.all_tasks(_loop):
+        if each is not own and each.get_context().get(_number) == number:
+            each.cancel()

@@ -1,19 +1,27 @@
-"""Stands in for a host in unit tests: effects and blobs go to `memory`, and log lines to stderr.
+"""Stands in for a host in unit tests: effects and blobs go to `memory`, log lines to stderr, and
+`memory.http` answers requests.
 
 In: a handler and the fields of a task. Out: the handler's result, and what it left in `memory`. Import this
 file before the handler, because it provides the modules that only the compiler knows.
 
-Not here: grants, limits of size and HTTP requests. `tqhost try` has all of them.
+    memory.http = [{"id": 7}, Reply("busy", 429, {"retry-after": "2"}), "connection-refused"]
+
+Not here: grants and limits of size. `tqhost try` has all of them.
 """
 
 import copy
 import enum
+import http.client
+import json
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
+
+import tqhost_packages
 
 
 @dataclass
@@ -33,6 +41,11 @@ class Memory:
     fence: int = 1
     outages: list[tuple[int, int | None]] = field(default_factory=list)
     """What the last call reported with `unavailable`: the place of the task, and `after_ms`."""
+    http: Any = None
+    """What answers requests: a list of answers, one for each request in turn; a function from a `Request` to
+    an answer; or `network`, which is that of this machine. An answer is a `Reply`, or what becomes its body
+    (bytes, or else JSON), or the code of an `HttpError`, like `connection-refused`."""
+    requests: list["Request"] = field(default_factory=list)
     refusal: tuple[str, str] | None = None
     """The code and text of an error. The next call of outbox, state, records or blobs fails with
     it."""
@@ -40,6 +53,42 @@ class Memory:
     def reset(self) -> None:
         """Empties the memory. Call it before each test."""
         self.__dict__.update(Memory().__dict__)
+
+
+@dataclass
+class Request:
+    """A request that the handler has made. Names of headers are in lower case."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Reply:
+    """An answer. Its body is text, bytes, a list of pieces that arrive one by one, or what becomes JSON."""
+
+    body: Any = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def network(request: Request) -> Reply:
+    """Asks the network of this machine, without the host's grants."""
+    url = urlsplit(request.url)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = kind(url.netloc, timeout=60)
+    try:
+        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        connection.request(request.method, path, request.body or None, request.headers)
+        response = connection.getresponse()
+        return Reply(response.read(), response.status, dict(response.getheaders()))
+    finally:
+        connection.close()
 
 
 memory = Memory()
@@ -224,6 +273,33 @@ def _begin_blob(name: str) -> None:
         _refuse("invalid-name", f'"{name}" is not the name of a blob')
 
 
+def _answered(method, url, headers, content, _timeout, _is_whole):
+    """In place of the exchange of tqhost_http: the head of the response, then the pieces of its body."""
+    import tqhost_http  # only here, because it imports what this file provides
+
+    _, host, _ = tqhost_http._target(url)
+    request = Request(method, url, {name.lower(): value for name, value in headers.items()}, content)
+    memory.requests.append(request)
+    answer = memory.http
+    if isinstance(answer, list):
+        answer = answer.pop(0) if answer else None
+    elif callable(answer):
+        answer = answer(request)
+    if answer is None:
+        kinds = "it is a list, a function or `network`"
+        raise AssertionError(f"{method} {url}: `memory.http` has no answer; {kinds}")
+    if isinstance(answer, str):
+        raise tqhost_http.failure_of(answer, host)
+    reply = answer if isinstance(answer, Reply) else Reply(answer)
+    kind, body = {}, reply.body
+    are_pieces = isinstance(answer, Reply) and isinstance(body, list)
+    if not isinstance(body, (bytes, str)) and not are_pieces:
+        kind, body = {"content-type": "application/json"}, json.dumps(body)
+    yield reply.status, list({**kind, **reply.headers}.items())
+    for piece in body if isinstance(body, list) else [body]:
+        yield piece.encode() if isinstance(piece, str) else piece
+
+
 _Level = enum.Enum("Level", ["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"])
 
 
@@ -260,6 +336,11 @@ _INTERFACES = {
     "state": _methods(_State()),
     "records": _methods(_Records()),
     "blobs": _methods(_Blobs()),
+    "outgoing_handler": {"answered": _answered},
+    "http_types": {},
+    "monotonic_clock": {},
+    "poll": {},
+    "streams": {"StreamError_Closed": _Case},
 }
 
 _provide("componentize_py_types", {"Ok": Ok, "Err": Err})
@@ -268,3 +349,5 @@ _provide("wit_world.imports", {})
 for _name, _content in _INTERFACES.items():
     _provide(f"wit_world.imports.{_name}", _content)
     setattr(sys.modules["wit_world.imports"], _name, sys.modules[f"wit_world.imports.{_name}"])
+
+tqhost_packages.install(is_sandbox=False)

@@ -34,12 +34,17 @@ function work(task) {
   return { tasks };
 }
 
-/** Waits for a clock and for `url`, counts itself before and after, and throws if `end` says so. */
+/**
+ * Waits for a clock and for `url`, counts itself before and after, and throws if `end` says so. A timer and a
+ * request that it leaves behind end with it.
+ */
 async function waits(task, end) {
   state.increment(task.id, 1);
+  setInterval(() => {}, 5);
   await Promise.all([1, 2, 3].map(() => new Promise((resolve) => { setTimeout(resolve, 100); })));
   const answer = await fetch(text(task, 'url'), { method: 'post', body: 'x'.repeat(100) });
   state.increment(task.id, answer.status);
+  fetch(text(task, 'url').replace('/size', '/silent')).catch(() => {});
   console.log(`waited by ${task.id}`);
   if (end === 'waits, throws') explode();
   return { tasks, count: Number(state.increment(task.id, 0)) };

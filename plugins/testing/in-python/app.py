@@ -71,12 +71,26 @@ def work(task):
     return {"tasks": tasks, "seconds": time.time()}
 
 
+left = []
+
+
+async def ticks():
+    while True:
+        await asyncio.sleep(0.005)
+
+
 async def waits(task, end):
-    """Waits for a clock and for `url`, counts itself before and after, and throws if `end` says so."""
+    """Waits for a clock and for `url`, counts itself before and after, and throws if `end` says so.
+
+    A clock and a request that it leaves behind end with it.
+    """
     state.increment(task.id, 1)
+    left.append(asyncio.ensure_future(ticks()))
     await asyncio.gather(*(asyncio.sleep(0.1) for _ in range(3)))
     answer = await fetch("post", text(task, "url"), body="x" * 100)
     state.increment(task.id, answer.status)
+    left.append(asyncio.ensure_future(fetch("GET", text(task, "url").replace("/size", "/silent"))))
+    await asyncio.sleep(0)
     print("waited by", task.id)
     if end == "waits, throws":
         explode()

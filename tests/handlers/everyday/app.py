@@ -1,13 +1,18 @@
-"""Ten everyday programs in Python. The field `program` says which one runs."""
+"""Eleven everyday programs in Python. The field `program` says which one runs."""
 
 import asyncio
 import csv
+import importlib
 import io
 import json as jsons
 import logging
 import random
 import secrets
+import socket
+import ssl
 import time
+import urllib.error
+import urllib.request
 import uuid
 from datetime import datetime, timedelta, timezone
 
@@ -15,7 +20,7 @@ from slugify import slugify
 
 from tqhost import config, handles, json, text
 from tqhost_blobs import blobs
-from tqhost_http import request
+from tqhost_http import fetch, request
 
 
 def packages(task):
@@ -94,7 +99,50 @@ def draws(task):
     return {"drawn": [random.random(), secrets.randbits(48) + 0.5]}
 
 
+def habits(task):
+    """What programs do elsewhere without a thought."""
+    origin = config("service").removesuffix("/size")
+
+    def why(call):
+        try:
+            return call()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    def late():
+        import colorsys  # build_plan.py sees it
+
+        return colorsys.__name__
+
+    async def both():
+        answers = (fetch("POST", f"{origin}/size", body=b"12345") for _ in range(2))
+        return [answer.text() for answer in await asyncio.gather(*answers)]
+
+    async def in_thread():
+        return await asyncio.to_thread(lambda: "in no thread")
+
+    def size(url, **options):
+        with urllib.request.urlopen(url, **options) as response:
+            return response.read().decode()
+
+    return {
+        "urllib": size(f"{origin}/size", data=b"12345"),
+        "zipped": request("GET", f"{origin}/zipped").text(),
+        "both": asyncio.run(both()),
+        "late": why(lambda: size(f"{origin}/silent", timeout=0.1)),
+        "status": why(lambda: size(f"{origin}/status?418")),
+        "codec": b"\xe9".decode("cp1252") + b"\x83n".decode("shift_jis"),
+        "socket": why(socket.socket),
+        "lookup": why(lambda: socket.getaddrinfo("localhost", 80)),
+        "tls": why(lambda: ssl.create_default_context().wrap_socket(None)),
+        "import": late(),
+        "late import": why(lambda: importlib.import_module("turtle")),
+        "thread": asyncio.run(in_thread()),
+    }
+
+
 programs = {
+    "habits": habits,
     "packages": packages,
     "dates": dates,
     "uuids": uuids,

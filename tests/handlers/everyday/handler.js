@@ -1,4 +1,4 @@
-// Ten everyday programs in JavaScript. The field `program` says which one runs.
+// Eleven everyday programs in JavaScript. The field `program` says which one runs.
 import ms from 'ms';
 import { config, handles, json, text } from './tqhost.js';
 import { blobs } from './tqhost-blobs.js';
@@ -29,6 +29,31 @@ const programs = {
       body: JSON.stringify({ words: ['one', 'two'] }),
     });
     return { status: response.status, body: await response.text() };
+  },
+
+  // What programs do elsewhere without a thought. This `fetch` is the global one.
+  async habits() {
+    const { fetch } = globalThis;
+    const origin = config('service').replace('/size', '');
+    const why = (call) => new Promise((resolve) => resolve(call())).catch(String);
+    const form = new FormData();
+    form.append('name', 'value');
+    const control = new AbortController();
+    setTimeout(() => control.abort(new Error('no patience')), 20);
+    const slow = () => fetch(`${origin}/silent`);
+    const soon = new Promise((resolve) => setTimeout(resolve, 20, 'the timer'));
+    return {
+      request: await (await fetch(new Request(`${origin}/size`, { method: 'POST', body: '12345' }))).text(),
+      zipped: await (await fetch(new URL(`${origin}/zipped`))).text(),
+      form: Number(await (await fetch(`${origin}/size`, { method: 'POST', body: form })).text()) > 40,
+      race: await Promise.race([slow(), soon]),
+      signal: await why(() => fetch(`${origin}/silent`, { signal: control.signal })),
+      timeout: await why(() => fetch(`${origin}/silent`, { signal: AbortSignal.timeout(20) })),
+      buffer: Buffer.from('hällo').toString('base64'),
+      environment: [process.env.service === config('service'), process.env.nothing === undefined],
+      language: await why(() => new Date(0).toLocaleString('de-DE', { timeZone: 'Europe/Berlin' })),
+      number: await why(() => (1234.5).toLocaleString('de-DE')),
+    };
   },
 
   json(task) {

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"io"
@@ -236,11 +237,37 @@ func responseOf(request *http.Request, until limit, answer uint32, host string) 
 	if value, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64); err == nil {
 		length = value
 	}
-	return &http.Response{
+	response := &http.Response{
 		Status: strconv.Itoa(status) + " " + http.StatusText(status), StatusCode: status,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: header, Body: content, ContentLength: length, Request: request,
-	}, nil
+	}
+	// A handler that asks for a coding itself decodes it itself, as with net/http elsewhere.
+	if request.Header.Get("Accept-Encoding") == "" && strings.EqualFold(header.Get("Content-Encoding"), "gzip") {
+		response.Body = &unzipped{Closer: content, from: content}
+		response.Uncompressed, response.ContentLength = true, -1
+		header.Del("Content-Encoding")
+		header.Del("Content-Length")
+	}
+	return response, nil
+}
+
+// unzipped is the body of a response that came as gzip.
+type unzipped struct {
+	io.Closer
+	from   io.Reader
+	reader *gzip.Reader
+}
+
+func (body *unzipped) Read(to []byte) (int, error) {
+	if body.reader == nil {
+		reader, err := gzip.NewReader(body.from)
+		if err != nil {
+			return 0, err
+		}
+		body.reader = reader
+	}
+	return body.reader.Read(to)
 }
 
 // reader is the body of a response.

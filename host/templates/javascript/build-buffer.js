@@ -1,0 +1,2 @@
+// For build.js: a file that mentions `Buffer` gets that of the package.
+export { Buffer } from 'buffer';

@@ -8,7 +8,11 @@ mod blobs;
 mod browser;
 mod deploy;
 mod java;
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../handlers/llm.rs"]
+mod llm;
 mod openapi;
+mod packages;
 mod proxy;
 mod s3_server;
 mod search;

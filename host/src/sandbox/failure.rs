@@ -82,7 +82,7 @@ fn trapped(trap: Trap, last_words: Option<&str>) -> String {
         // Compilers put the stack at the bottom of the memory, where its overflow looks like a bad pointer.
         (Trap::MemoryOutOfBounds, _) => ": a bad pointer, or a stack overflow",
         (Trap::UnreachableCodeReached, None) => {
-            ": a panic, an abort or an uncaught exception, and nothing was logged about it"
+            ": a panic, an abort or an uncaught exception without a word; `tqhost try --backtrace` says where"
         }
         // Many languages end in this way after they have printed the reason.
         (Trap::UnreachableCodeReached, Some(words)) => return words.to_owned(),

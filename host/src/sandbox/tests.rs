@@ -192,7 +192,8 @@ fn proposals_that_no_compiler_of_handlers_needs_are_refused() {
 #[tokio::test]
 async fn the_ways_to_fail_are_told_apart() {
     let (kind, message) = failure("unreachable").await;
-    let hint = "a panic, an abort or an uncaught exception, and nothing was logged about it";
+    let hint =
+        "a panic, an abort or an uncaught exception without a word; `tqhost try --backtrace` says where";
     assert_eq!(
         (kind, message),
         (FailureKind::Trap, format!("wasm `unreachable` instruction executed: {hint}"))

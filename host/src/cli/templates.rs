@@ -175,7 +175,7 @@ pub(super) fn files(lang: Language, starter: Starter, name: &str) -> Option<Vec<
             // The interface is two folders up in the repository, and one folder up in a project.
             text = text.replace("\"../../wit\"", "\"../wit\"").replace("repository's", "project's");
         }
-        if path.starts_with("wit/deps/") {
+        if lang != Language::Rust && path.starts_with("wit/deps/") {
             // JavaScript's compiler has the complete 0.2.3 built in, and refuses a reduced one of that
             // version.
             text = text.replace("@0.2.3", "@0.2.4");

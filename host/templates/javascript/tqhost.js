@@ -192,13 +192,14 @@ function withCauses(error) {
   return told.join('\ncaused by ');
 }
 
-/** A stack with the places in your files, which build.js knows, instead of those in the bundle. */
+/** The lines of a stack that are in your files and packages: build.js knows where each line is from. */
 function withPlaces(stack) {
   const { files, at } = globalThis.tqhostPlaces ?? { at: [] };
-  return stack.replace(/bundle\.js:(\d+):\d+/g, (place, line) => {
+  const placed = stack.replace(/bundle\.js:(\d+):\d+/g, (place, line) => {
     const found = at[line - 1];
     return found ? `${files[found[0]]}:${found[1]}` : place;
   });
+  return placed.split('\n').filter((line) => !/@(tqhost(-\w+)?|bundle)\.js:/.test(line)).join('\n');
 }
 
 /** The failure for the task at this place of the call, once the host knows whether a service is down. */

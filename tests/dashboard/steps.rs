@@ -1,10 +1,10 @@
 //! Incidents of an operator, in as few clicks as they may take: each is half of what it took once, or less.
 //!
-//! Not here: the same in a real browser, with a version that is rolled back (`tests/world`); by the command
-//! line (`cli::incident`).
+//! Not here: the same in a real browser (`tests/world`); by the command line (`cli::incident`).
 
 use super::{Browser, job_over, text, unescaped};
-use crate::support::Bench;
+use crate::support::files::{digest, guest, loaded, put, row};
+use crate::support::{Bench, Web, eventually};
 
 /// An operator who clicks on what the pages have.
 struct Operator<'h> {
@@ -82,5 +82,46 @@ fn the_dead_letters_of_one_cause_come_back_by_three_clicks_from_the_overview() {
     assert_eq!(operator.clicks, 3);
     let (dead, waiting): (u64, u64) = (bench.redis("XLEN", "tq:{work}:dead"), bench.redis("XLEN", "work"));
     assert_eq!((dead, waiting), (200, 100));
+    host.stop();
+}
+
+#[test]
+fn a_bad_deploy_is_taken_back_and_its_dead_letters_come_back_by_four_clicks_from_the_overview() {
+    const FAILED: u64 = 40;
+    let (web, good, bad) = (Web::start(), guest("echo"), guest("asks-a-service"));
+    let mut bench = Bench::new(&format!(
+        "[queues.mail]\nmax_retries = 0\n[plugins.mail]\nallowed_hosts = [\"{}\"]\n",
+        web.origin()
+    ));
+    put(&bench, "mail", &good);
+    let host = bench.host();
+    loaded(&host, &good);
+    put(&bench, "mail", &bad);
+    loaded(&host, &bad);
+    for _ in 0..FAILED {
+        bench.xadd("mail", &[("url", &format!("{}/refused", web.origin()))]);
+    }
+    host.until_ended_as("mail", "retries-exhausted", FAILED);
+    let browser = Browser::new(&host);
+    let page = eventually("the overview has a card for the version", || {
+        let page = browser.page("/");
+        page.contains("/plugins/mail/rollback").then_some(page)
+    });
+    let mut operator = Operator { page, browser, clicks: 0 };
+    operator.follow("/plugins/mail/rollback");
+    // The reason is that of the card, unless somebody writes another.
+    let why = operator.page.split("name=\"why\"").nth(1).and_then(|rest| rest.split("value=\"").nth(1));
+    let why = why.and_then(|rest| rest.split('"').next()).map(unescaped).expect("a reason");
+    operator.clicks += 1;
+    operator.browser.press(&operator.page, "/plugins/mail/rollback", &[("why", &why)]);
+    eventually("the good version is back", || {
+        row(&bench, "mail").filter(|row| row["version"] == digest(&good)).map(drop)
+    });
+    operator.page = operator.browser.page("/");
+    operator.follow("what=requeue");
+    let shown = operator.begin("/queues/mail/dead/requeue");
+    assert!(shown.contains("40 dead letters are requeued, and none is left"), "{shown}");
+    assert_eq!(operator.clicks, 4);
+    bench.until_drained("mail");
     host.stop();
 }

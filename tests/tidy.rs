@@ -138,7 +138,7 @@ fn the_licences_of_all_dependencies_are_allowed() {
 #[test]
 fn every_rule_can_fail() {
     let wide = "x".repeat(MAX_COLUMNS + 1);
-    let wrong: [(Rule, &str, &str); 45] = [
+    let wrong: [(Rule, &str, &str); 46] = [
         (page_links, "host/src/dashboard/x.rs", "a href=\"/x\" {}\n"),
         (page_links, "host/src/dashboard/x.rs", "Redirect::to(\"/x\")\n"),
         (headers, "host/src/x.rs", "use std::fs;\n"),
@@ -175,6 +175,7 @@ fn every_rule_can_fail() {
         (fences, "docs/x.md", "# A figure ``` a ─▶ b ```\n"),
         (fences, "docs/x.md", "```\na ─▶ b\n"),
         (comments, "host/src/x.rs", "//! x\n/// What is read.\n"),
+        (comments, "host/src/x.rs", "//! x\n    fn who_runs() {}\n"),
         (comments, "host/src/queue/scripts/x.lua", "-- Of each task.\n"),
         (guests, "plugins/testing/undescribed.rs", ""),
         (guests, "plugins/testing/README.md", "| `nowhere` | does | becomes |\n"),

@@ -8,7 +8,7 @@ use crate::support::dead_letters::add_dead;
 use crate::support::http::send;
 
 #[test]
-fn what_is_wrong_with_a_request_is_told() {
+fn the_fault_of_a_request_is_told() {
     let bench = Bench::new(
         "[queues.work]\nplugin = \"missing\"\n[queues.strict]\nplugin = \"missing\"\nmax_running = 1\n\
          order = \"strict\"\n",

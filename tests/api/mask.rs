@@ -120,7 +120,7 @@ fn hidden_fields_stay_hidden_however_they_are_written() {
 }
 
 #[test]
-fn what_is_hidden_stays_so_in_json_that_is_no_utf_8() {
+fn a_hidden_field_stays_hidden_in_json_that_is_no_utf_8() {
     let mut bench = bench();
     let host = bench.host();
     let body = [&b"{\"email\": \""[..], EMAIL.as_bytes(), b"\", \"name\": \"\xff\"}"].concat();

@@ -384,7 +384,7 @@ fn cancelling_many_says_how_far_it_came_when_it_fails() {
 }
 
 #[test]
-fn what_is_delayed_is_cancelled_before_it_can_become_due_behind_the_walk() {
+fn delayed_tasks_are_cancelled_before_they_can_become_due_behind_the_walk() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
     let host = bench.host();
     let mut pipe = redis::pipe();

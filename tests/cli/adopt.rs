@@ -69,7 +69,7 @@ fn attempt(bench: &mut Bench, id: &str) -> u64 {
 }
 
 #[test]
-fn what_was_done_stays_done_and_what_was_pending_begins_anew() {
+fn done_tasks_stay_done_and_pending_ones_begin_anew() {
     let mut bench = bench(QUEUE);
     let done = add(&mut bench, 2);
     read(&mut bench, "old-1", 2);
@@ -148,7 +148,7 @@ fn adopt_under_limits(limits: &str) -> Runs {
 }
 
 #[test]
-fn what_an_old_consumer_left_takes_places_one_after_the_other() {
+fn tasks_of_an_old_consumer_take_places_one_after_the_other() {
     let runs = adopt_under_limits("max_running = 1\n");
     assert_eq!(most_at_once(&runs.all()), 1);
     let runs = adopt_under_limits("max_running = 3\n");
@@ -156,7 +156,7 @@ fn what_an_old_consumer_left_takes_places_one_after_the_other() {
 }
 
 #[test]
-fn what_an_old_consumer_left_of_a_key_runs_in_order_before_what_is_new() {
+fn an_old_consumers_tasks_of_a_key_run_in_order_before_new_ones() {
     for limits in ["", "max_running = 2\n"] {
         let runs = adopt_under_limits(&format!("{limits}serial = {{ field = \"key\" }}\n"));
         for key in ["a", "b"] {
@@ -166,7 +166,7 @@ fn what_an_old_consumer_left_of_a_key_runs_in_order_before_what_is_new() {
 }
 
 #[test]
-fn what_an_old_consumer_left_runs_first_in_a_strict_order() {
+fn tasks_of_an_old_consumer_run_first_in_a_strict_order() {
     let runs = adopt_under_limits("max_running = 1\norder = \"strict\"\n");
     let all: Vec<(String, u32)> = runs.all().into_iter().map(|run| (run.key, run.n)).collect();
     let expected: Vec<(String, u32)> =
@@ -175,7 +175,7 @@ fn what_an_old_consumer_left_runs_first_in_a_strict_order() {
 }
 
 #[test]
-fn what_an_old_consumer_left_outlives_the_host_that_took_it_over() {
+fn tasks_of_an_old_consumer_outlive_the_host_that_took_them_over() {
     let runs = Runs::start();
     let mut bench = runs
         .bench("[queues.work]\nplugin = \"fetches\"\nlease = \"1s\"\nmax_running = 1\norder = \"strict\"\n");

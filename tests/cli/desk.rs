@@ -201,7 +201,7 @@ fn answered(bench: &mut Bench, args: &str, meanwhile: impl FnOnce(&mut Bench)) -
 }
 
 #[test]
-fn what_is_deleted_is_what_was_counted() {
+fn exactly_the_counted_letters_are_deleted() {
     let mut bench = with_dead(3);
     let shown = answered(&mut bench, "dead purge work --all", |bench| add_dead(bench, 3..5));
     assert!(shown.contains("Delete 3 dead letters of work (they are kept for a day)? [y/N]"), "{shown}");
@@ -324,7 +324,7 @@ fn looked(mut answer: Value) -> Value {
 }
 
 #[test]
-fn what_a_purge_has_written_can_be_brought_back() {
+fn the_file_of_a_purge_can_be_brought_back() {
     let mut bench = with_dead(130);
     let fields: [&[u8]; 16] = [
         b"a",
@@ -454,7 +454,7 @@ fn a_wrong_line_is_named_before_anything_is_added() {
 }
 
 #[test]
-fn what_a_purge_has_written_goes_to_a_queue_with_another_name() {
+fn the_file_of_a_purge_goes_to_a_queue_with_another_name() {
     let mut bench = with_dead(2);
     let file = bench.dir.path().join("dead.jsonl");
     let path = file.to_str().expect("a path");

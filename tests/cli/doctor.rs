@@ -133,7 +133,7 @@ fn a_healthy_queue_is_well_in_every_state() {
 }
 
 #[test]
-fn what_was_deleted_while_it_was_pending_is_lost() {
+fn an_entry_deleted_while_it_was_pending_is_lost() {
     let mut bench = bench();
     let plain = bench.xadd("work", &[("n", "1")]);
     let named = enqueue(&bench, &["--key", "k"]);
@@ -165,7 +165,7 @@ fn what_was_deleted_while_it_was_pending_is_lost() {
 }
 
 #[test]
-fn what_nobody_would_deliver_comes_back_and_runs() {
+fn an_entry_that_nobody_would_deliver_comes_back_and_runs() {
     let mut bench = bench();
     let plain = bench.xadd("work", &[("n", "1")]);
     let acked = enqueue(&bench, &[]);
@@ -195,7 +195,7 @@ fn what_nobody_would_deliver_comes_back_and_runs() {
 
 /// Another consumer's group acknowledges entries and does not delete them.
 #[test]
-fn what_was_acknowledged_before_tqhost_came_is_history() {
+fn entries_acknowledged_before_tqhost_came_are_left_alone() {
     let mut bench = Bench::new(QUEUE);
     bench.install("echo", "echo");
     let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
@@ -410,7 +410,7 @@ fn queue(bench: &Bench) -> tqhost::testing::queue::Queue {
 }
 
 #[test]
-fn what_would_be_kept_for_ever_expires() {
+fn keys_that_would_be_kept_for_ever_expire() {
     let mut bench = bench();
     let _: u64 = bench.redis("HSET", (task("a"), "status", "COMPLETED"));
     let _: u64 = bench.redis("HSET", (task("b"), "progress", "50"));
@@ -435,7 +435,7 @@ fn a_key_that_is_held_for_nobody_is_freed() {
 }
 
 #[test]
-fn what_is_in_two_places_is_told() {
+fn a_task_in_two_places_is_told() {
     let mut bench = bench();
     let id = enqueue(&bench, &["--delay", "1h"]);
     let at = bench.status("work", &id, "enqueued_at");
@@ -531,7 +531,7 @@ fn many_findings_are_counted_and_twenty_thousand_tasks_are_walked_in_pages() {
 }
 
 #[test]
-fn what_stands_still_beside_a_host_that_is_ready_is_told() {
+fn a_queue_that_stands_still_beside_a_ready_host_is_told() {
     let mut bench = bench();
     let claimed = bench.xadd("work", &[("n", "1")]);
     read(&mut bench, 1);

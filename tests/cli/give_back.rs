@@ -116,7 +116,7 @@ fn a_list_gets_its_items_back_in_order() {
 }
 
 #[test]
-fn what_a_frozen_host_may_still_run_stays_until_its_lease_is_over() {
+fn tasks_that_a_frozen_host_may_still_run_stay_until_its_lease_is_over() {
     let held = Held::new();
     let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\nlease = \"5m\"\n");
     let [url] = held.task();
@@ -167,7 +167,7 @@ fn an_operator_may_say_that_the_hosts_have_ended() {
 }
 
 #[test]
-fn what_goes_out_can_come_in_again() {
+fn tasks_that_went_out_can_come_in_again() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nlease = \"1s\"\n");
     bench.install("echo", "echo");
     let host = bench.host();

@@ -490,7 +490,7 @@ fn one_bad_line_keeps_the_whole_file_out() {
 }
 
 #[test]
-fn what_is_not_there_is_said_to_be_not_there() {
+fn a_missing_plugin_or_task_is_named_as_missing() {
     let bench = Bench::new("[queues.work]\n");
     refused(
         &bench.tqhost(&["status", "work", "1-0"]),

@@ -190,7 +190,7 @@ fn a_large_purge_is_one_press() {
 }
 
 #[test]
-fn what_can_never_run_is_not_counted_for_a_requeue() {
+fn letters_that_can_never_run_are_not_counted_for_a_requeue() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"missing\"\n");
     add_dead(&mut bench, 0..2);
     bench.xadd("tq:{work}:dead", &[("tq-id", "large"), ("tq-reason", "malformed"), ("tq-packed", "x")]);

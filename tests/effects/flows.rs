@@ -177,7 +177,7 @@ fn lists_have_the_task_that_waits_for_its_flow() {
 }
 
 #[test]
-fn who_cancels_the_task_that_joins_a_flow_cancels_its_children() {
+fn cancelling_the_task_that_joins_a_flow_cancels_its_children() {
     let mut bench = bench(&QUEUES.replace("[queues.part]", "[queues.part]\nmax_backlog = 3"));
     let host = bench.host();
     let mut parts = vec![json!([["sleep", 60_000]]); 5];

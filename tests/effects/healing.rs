@@ -59,7 +59,7 @@ fn a_flow_expires_after_the_end_of_a_last_task_without_a_status() {
 }
 
 #[test]
-fn who_cancels_the_last_task_of_a_flow_that_has_failed_cancels_the_rest_of_the_flow() {
+fn cancelling_the_last_task_of_a_failed_flow_cancels_the_rest_of_it() {
     let queues = QUEUES.replace("[queues.part]", "[queues.part]\nmax_backlog = 2");
     // The last task is dead, or waits in a paused queue to be buried.
     for is_paused in [false, true] {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{bench, done, error, told};
 
 #[test]
-fn what_is_not_granted_is_refused_with_the_way_out() {
+fn an_effect_without_a_grant_is_refused_with_the_way_out() {
     let mut bench = bench(
         "[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"next\"]\n[queues.next]\nplugin = \"effects\"\n\
          [queues.third]\nplugin = \"effects\"\n[plugins.effects]\nrecords = [\"kb:*\", \"next\"]\n",

@@ -102,7 +102,7 @@ fn told(host: &Host) -> usize {
 }
 
 #[test]
-fn what_happens_to_hundreds_of_queues_at_once_is_told_once() {
+fn one_event_of_hundreds_of_queues_is_one_line() {
     const QUEUES: usize = 500;
     let queues: String = (0..QUEUES).map(|n| format!("[queues.q{n}]\nplugin = \"echo\"\n")).collect();
     let mut bench = Bench::new(&queues);

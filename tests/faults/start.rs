@@ -152,7 +152,7 @@ fn a_host_that_stops_in_order_is_shown_as_stopping_and_never_as_stalled() {
 }
 
 #[test]
-fn what_is_open_to_others_is_told_once_at_the_start() {
+fn files_open_to_others_are_told_once_at_the_start() {
     use std::fs::{Permissions, set_permissions};
     use std::os::unix::fs::PermissionsExt as _;
 

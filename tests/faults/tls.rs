@@ -94,7 +94,7 @@ fn the_nodes_of_a_cluster_have_tls_too() {
 }
 
 #[test]
-fn what_redis_refuses_ends_the_start_with_the_reason() {
+fn a_refusal_of_redis_ends_the_start_with_the_reason() {
     let bench = bench();
     write(bench.dir.path(), "password", "p@ss/word");
     write(bench.dir.path(), "wrong", "hunter2");

@@ -144,7 +144,7 @@ fn a_task_comes_from_a_file_from_stdin_and_from_the_command_line() {
 }
 
 #[test]
-fn what_a_handler_prints_is_shown() {
+fn a_handlers_printed_lines_are_shown() {
     let ran = tried("panics", &["--field", "a=1"]);
     assert!(
         ran.stdout.contains("error log    panic: panicked at") && ran.stdout.contains("boom on attempt 1"),
@@ -430,7 +430,7 @@ fn a_handler_that_never_ends_is_broken_off_when_it_is_mended() {
 }
 
 #[test]
-fn what_is_being_compiled_does_not_hold_up_the_end_of_a_watch() {
+fn a_compilation_does_not_hold_up_the_end_of_a_watch() {
     let folder = tempfile::tempdir().expect("a folder");
     // This component contains the runtime of its language, so it takes many seconds to compile.
     fs::copy(guest_path("in-javascript"), folder.path().join("h.wasm")).expect("copy");

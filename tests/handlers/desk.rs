@@ -65,7 +65,7 @@ fn a_dead_letter_is_tried_as_its_queue_had_it() {
 }
 
 #[test]
-fn what_cannot_be_exported_is_told() {
+fn a_letter_that_cannot_be_exported_is_told() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
     bench.install("echo", "echo");
     let host = bench.host();

@@ -264,7 +264,7 @@ fn private_addresses_are_of_one_entry_and_serve_no_other() {
 }
 
 #[test]
-fn what_became_of_requests_is_counted() {
+fn ends_of_requests_are_counted() {
     let web = Web::start();
     let closed = std::net::TcpListener::bind("127.0.0.1:0")
         .and_then(|taken| taken.local_addr())

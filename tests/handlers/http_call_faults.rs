@@ -82,7 +82,7 @@ fn an_application_that_lies_once_gets_the_task_again() {
 
 /// A body that is longer than its length must not become the answer to another task.
 #[test]
-fn what_follows_an_answer_is_no_answer() {
+fn bytes_after_an_answer_are_no_answer() {
     let forged = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n0!\
         HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged";
     let application = Application::start(move |call| match call.field("n").as_str() {

@@ -341,7 +341,7 @@ fn a_version_that_throws_is_rolled_back_and_what_follows_from_a_failed_request_i
 }
 
 #[test]
-fn what_is_random_differs_from_task_to_task() {
+fn random_values_differ_from_task_to_task() {
     let (mut bench, host) = host(&GUESTS, "");
     for queue in ["javascript", "python"] {
         let [one, other] = [(); 2].map(|()| -> Value {
@@ -362,7 +362,7 @@ fn what_is_random_differs_from_task_to_task() {
 }
 
 #[test]
-fn what_is_printed_bears_its_task() {
+fn a_printed_line_bears_its_task() {
     let (mut bench, host) = host(&GUESTS, "");
     let lines = [
         ("javascript", "info", "printed by {} {\"n\":1}"),

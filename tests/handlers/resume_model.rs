@@ -233,7 +233,7 @@ fn a_model_that_gives_no_good_answer_is_a_retry_with_the_reason() {
 }
 
 #[test]
-fn what_no_attempt_would_change_is_rejected() {
+fn an_error_that_no_attempt_would_change_is_rejected() {
     let refused = json!({ "message": { "content": null, "refusal": "I will not" }, "finish_reason": "stop" });
     let filtered = json!({ "message": { "content": "" }, "finish_reason": "content_filter" });
     let cut = json!({ "message": { "content": "{\"isRes" }, "finish_reason": "length" });
@@ -253,7 +253,7 @@ fn what_no_attempt_would_change_is_rejected() {
 }
 
 #[test]
-fn what_the_operator_can_mend_is_retried_and_told() {
+fn a_fault_that_the_operator_can_mend_is_retried_and_told() {
     let body = format!("{{\"error\":{{\"message\":\"Incorrect API key provided: {KEY}\"}}}}");
     let (error, reason, asked) = died(vec![Said::status(401, "", &body)], "");
     assert_eq!(

@@ -114,7 +114,7 @@ fn a_task_that_makes_its_instance_fail_costs_no_other_task_an_attempt() {
 }
 
 #[test]
-fn what_a_task_does_is_its_own() {
+fn effects_and_log_lines_stay_with_their_task() {
     let mut bench = bench("{ concurrent = 100 }");
     let mut tasks = vec![("effects", "300"); 60];
     tasks.extend([("throw", "300"), ("nobody", "100")]);

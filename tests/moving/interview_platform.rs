@@ -265,7 +265,7 @@ fn found(report: &Value) -> BTreeMap<&str, u64> {
 }
 
 #[test]
-fn what_the_old_consumers_left_is_taken_over_and_every_record_has_one_end() {
+fn tasks_of_the_old_consumers_are_taken_over_and_every_record_has_one_end() {
     let mut platform = Platform::new();
     let mut expected: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     let mut expect = |line: &Line, ids: &[String], end: &'static str| {

@@ -130,7 +130,7 @@ fn are_two_to_one(is_high: &[bool]) {
 }
 
 #[test]
-fn what_the_old_consumer_left_is_taken_over_and_every_job_has_one_end() {
+fn tasks_of_the_old_consumer_are_taken_over_and_every_job_has_one_end() {
     let mut bench = Bench::new("[queues.jobs-high]\n");
     let db = Mutex::new(bench.redis.connection());
     let application = Application::start(move |call| answer(&db, call));

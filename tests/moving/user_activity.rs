@@ -26,7 +26,7 @@ fn event(id: &str, action: &str) -> String {
 }
 
 #[test]
-fn what_the_old_consumer_left_is_taken_over_and_every_event_has_one_end() {
+fn tasks_of_the_old_consumer_are_taken_over_and_every_event_has_one_end() {
     let application = Application::start(|call| {
         let event: Value = serde_json::from_slice(&call.body).expect("an event");
         match event["action"].as_str() {

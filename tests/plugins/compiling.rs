@@ -144,7 +144,7 @@ fn a_crash_of_it_is_an_error_of_the_file() {
 }
 
 #[test]
-fn what_takes_too_much_is_refused() {
+fn a_compilation_that_takes_too_much_is_refused() {
     // The test lowers the limits instead of using a larger file.
     is_an_error_of_the_file(&[
         (

@@ -304,7 +304,7 @@ fn compiled_code_is_kept_and_only_used_when_it_is_whole() {
 }
 
 #[test]
-fn what_others_put_in_the_place_of_the_cache_is_not_run() {
+fn code_that_others_put_in_the_place_of_the_cache_is_not_run() {
     let [first, second] = [1, 2].map(|mark| version("echo", mark));
     let queue = "[queues.work]\nplugin = \"echo\"\n";
     // Code that this host has not compiled.

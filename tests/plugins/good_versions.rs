@@ -97,7 +97,7 @@ fn a_host_that_never_had_the_good_version_goes_back_to_it() {
 }
 
 #[test]
-fn what_no_host_vouches_for_is_not_gone_back_to() {
+fn a_version_that_no_host_vouches_for_is_not_gone_back_to() {
     let mut bench = Bench::new(QUEUES);
     let (good, bad, first) = incident(&mut bench);
     first.stop();

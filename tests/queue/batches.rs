@@ -253,7 +253,7 @@ fn a_batch_of_which_nothing_is_left_is_stopped() {
 }
 
 #[test]
-fn what_is_cancelled_while_it_waits_for_others_is_not_run() {
+fn a_task_cancelled_while_it_waits_for_others_is_not_run() {
     let mut bench = bench();
     let queue = "[queues.work]\nplugin = \"batches\"\nbatch = { max_tasks = 2, max_wait = \"1m\" }\n";
     bench.configure_for(queue, bench.redis.port);
@@ -271,7 +271,7 @@ fn what_is_cancelled_while_it_waits_for_others_is_not_run() {
 }
 
 #[test]
-fn what_is_cancelled_while_it_waits_is_not_run_where_few_tasks_may_run_either() {
+fn a_task_cancelled_while_it_waits_is_not_run_where_few_may_run_either() {
     let mut bench = bench();
     let queue = "[queues.work]\nplugin = \"batches\"\nconcurrency = 5\nmax_running = 5\n\
         batch = { max_tasks = 3, max_wait = \"1m\" }\n";

@@ -68,7 +68,7 @@ fn one_attempt_at_a_time_is_shared_too() {
 }
 
 #[test]
-fn what_a_queue_does_not_use_goes_to_the_others() {
+fn capacity_that_a_queue_does_not_use_goes_to_the_others() {
     let mut bench = Bench::new(&queues(4, &[("busy", 1), ("idle", 100)]));
     bench.install("sleeps", "sleeps");
     let host = bench.host();

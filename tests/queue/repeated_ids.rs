@@ -142,7 +142,7 @@ fn a_status_does_not_expire_while_its_task_is_delayed_or_held() {
 }
 
 #[test]
-fn what_was_sent_twice_is_drained_as_a_whole() {
+fn a_task_sent_twice_is_drained_as_a_whole() {
     let mut bench =
         told("[queues.track]\nplugin = \"as-told\"\nserial = { field = \"key\" }\nconcurrency = 10\n");
     for _ in 0..3 {

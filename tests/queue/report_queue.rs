@@ -191,7 +191,7 @@ fn an_item_arrives_byte_for_byte() {
 }
 
 #[test]
-fn what_is_pushed_first_runs_first_and_one_runs_at_a_time() {
+fn the_item_pushed_first_runs_first_and_one_runs_at_a_time() {
     // Bursts of several producers. The test waits for the end of some of them.
     let bursts = prop::collection::vec((1..15usize, any::<bool>()), 1..6);
     check(Reports::start(ECHO, &["echo"]), 40, bursts, |reports, bursts| {

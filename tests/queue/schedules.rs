@@ -252,7 +252,7 @@ fn a_paused_queue_collects_its_tasks() {
 }
 
 #[test]
-fn what_comes_while_the_one_before_runs_may_be_told_not_to() {
+fn a_scheduled_task_may_be_left_out_while_the_one_before_runs() {
     let schedule = SECONDLY.replace(
         "plugin = \"echo\"",
         "plugin = \"sleeps\"\nidempotency = { field = \"kind\", window = \"1s\" }",
@@ -315,7 +315,7 @@ fn a_schedule_that_a_host_of_another_configuration_forgot_goes_on() {
 }
 
 #[test]
-fn what_happens_to_the_keys_is_told_and_survived() {
+fn damage_to_the_keys_is_told_and_survived() {
     let mut bench = Bench::new(SECONDLY);
     bench.install("echo", "echo");
     let _: () = bench.redis("SET", ("tq:{ticks}:schedule", "not a hash"));

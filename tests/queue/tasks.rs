@@ -198,7 +198,7 @@ fn a_handlers_own_wait_is_kept_up_to_a_day_whatever_the_backoff_is() {
 }
 
 #[test]
-fn what_is_no_task_is_set_aside_and_the_batch_goes_on() {
+fn an_entry_that_is_no_task_is_set_aside_and_the_batch_goes_on() {
     let mut bench = Bench::new("[queues.mixed]\nplugin = \"echo\"\n");
     bench.install("echo", "echo");
     let bad = bench.xadd("mixed", &[("tq-attempt", "many"), ("a", "1")]);

@@ -76,7 +76,7 @@ fn queues_on_all_nodes_work_as_on_one_server() {
 }
 
 #[test]
-fn what_needs_several_slots_is_refused_and_a_node_is_told_from_a_cluster() {
+fn features_that_need_several_slots_are_refused_and_a_node_is_told_from_a_cluster() {
     let bench = Bench::new("[queues.a]\n");
     let cluster = Cluster::start(bench.dir.path(), 1, false);
     bench.configure_url("[queues.a]\n", &cluster.nodes[0].url());

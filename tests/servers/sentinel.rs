@@ -83,7 +83,7 @@ fn a_primary_that_dies_or_hangs_is_given_up() {
 }
 
 #[test]
-fn what_sentinels_do_not_know_is_told() {
+fn a_primary_that_sentinels_do_not_know_is_told() {
     let bench = Bench::new("[queues.work]\n");
     let sentinel = RedisServer::sentinel(&bench.dir.path().join("sentinel"), &bench.redis);
     let config = |master: &str, url: &str| {

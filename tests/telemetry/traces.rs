@@ -109,7 +109,7 @@ fn without_a_collector_a_context_goes_on_as_it_is() {
 }
 
 #[test]
-fn who_begins_a_trace_decides_whether_it_is_sent() {
+fn the_beginner_of_a_trace_decides_whether_it_is_sent() {
     let (collector, web) = (Collector::start(), Web::start());
     let mut bench = bench(&(with(&collector, &chain(&web)) + "sample = 0\n"));
     let host = bench.host();
@@ -351,7 +351,7 @@ fn each_task_of_a_batch_has_its_own_trace() {
 }
 
 #[test]
-fn who_is_told_of_a_cancelled_task_stands_below_its_last_attempt() {
+fn the_task_that_tells_of_a_cancelled_one_stands_below_its_last_attempt() {
     let collector = Collector::start();
     let queues = "[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"1h\"] }\n\
          on_end = \"told\"\n[queues.told]\nplugin = \"echo\"\n";

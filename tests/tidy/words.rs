@@ -1,7 +1,7 @@
 //! Checks the words of documents and comments, as far as a program can.
 //!
 //! In: the files of the repository. Out: blocks of code that a wrapped paragraph has swallowed, and comments
-//! that begin with a free relative ("What is read.") where a sentence should stand.
+//! and names of functions that begin with a free relative ("What is read.") where a sentence should stand.
 
 use super::{Files, lines};
 
@@ -33,6 +33,11 @@ pub fn comments(files: &Files) -> Vec<String> {
             _ => continue,
         };
         for (at, line) in lines(path, text) {
+            let name = line.trim_start().trim_start_matches("pub ").trim_start_matches("async ");
+            if ["fn what_", "fn who_", "fn whoever_", "fn those_"].iter().any(|begin| name.starts_with(begin))
+            {
+                problems.push(format!("{at}: begin the name with a noun: {name}"));
+            }
             let Some(comment) = line.trim_start().strip_prefix(mark) else { continue };
             let words = comment.trim_start_matches(['/', '!', ' ']);
             if BEGINNINGS.iter().any(|word| words.starts_with(word)) && !words.ends_with('?') {

@@ -295,7 +295,7 @@ fn a_backlog_that_nothing_ends_is_told_of_until_it_does() {
 }
 
 #[test]
-fn what_makes_a_host_or_a_queue_wait_and_what_is_refused_or_lost_is_told_of() {
+fn waits_refusals_and_losses_of_hosts_and_queues_raise_alerts() {
     let web = Web::start();
     web.set_service(Service::Answers("503 Service Unavailable", ""));
     let queues = format!(

@@ -80,7 +80,7 @@ fn a_blob_is_an_object_below_the_prefix_with_its_content_type() {
 }
 
 #[test]
-fn what_is_refused_leaves_no_object() {
+fn a_refused_write_leaves_no_object() {
     let server = S3Server::start(None);
     let mut bench = bench(&server, "tq", "");
     let host = bench.host();

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_readiness_is_woken_by_the_last_thing_that_was_missing() {
+    async fn a_wait_for_readiness_ends_with_the_last_missing_part() {
         let health = Health::new(STALL);
         let (mail, report) = (health.queue("mail"), health.queue("report"));
         let waiter = tokio::spawn({
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_failed_for_good_makes_it_unready_for_good() {
+    fn a_failure_for_good_makes_it_unready_for_good() {
         let health = Health::new(STALL);
         health.started();
         let pulse = health.queue("mail");

@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn contradictory_arguments_are_refused() {
         assert_eq!(refused("tqhost enqueue q"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost enqueue q a=1 --jsonl f"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost enqueue q a=1 --timeout 5m"), ErrorKind::MissingRequiredArgument);

@@ -377,7 +377,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_serde_writes_is_read(
+        fn json_that_serde_writes_is_read(
             values in prop::collection::vec(("\\PC{0,6}", "\\PC{0,12}", any::<Option<f64>>()), 1..6)
         ) {
             let mut line = String::from("{");

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_read_or_write_is_told_with_the_way_out() {
+    fn files_that_others_can_read_or_write_are_told_with_the_way_out() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path();
         for name in ["plugins", "data", "data/blobs"] {

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clashes_or_is_missing_is_told_without_showing_it() {
+    fn clashing_and_missing_values_are_told_without_showing_them() {
         let table = [
             ("", "password = \"p\"", "redis.password: needs url or sentinel beside it"),
             ("", "ca = \"x\"", "redis.ca: needs url or sentinel beside it"),

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_elsewhere_is_named_with_the_way_out() {
+    fn a_key_of_another_slot_is_named_with_the_way_out() {
         let text = "[queues.a]\nplugin = \"p\"\nenqueue_to = [\"b\"]\non_end = \"b\"\n[queues.b]\n\
                     list = \"b:queue\"\ndead_letter = \"b:dead\"\n\
                     [plugins.p]\nrecords = [\"{a}:*\", \"kb:{kb}:*\"]\n";

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_chart_shows_is_said_in_words_and_escaped() {
+    fn values_of_a_chart_are_said_in_words_and_escaped() {
         let axis = TimeAxis { from_ms: 0, step_ms: 60_000, steps: 2 };
         let chart = Chart { id: "c", title: "<b>", description: "at most 7".into(), axis: &axis, marks: &[] };
         let lines = [ChartLine { name: "<i>", values: vec![Some(7.0), None] }];

@@ -38,10 +38,12 @@ const KEYS: [(&str, &str); 4] = [
 
 pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Markup {
     let path = visitor.map(|visitor| visitor.path.as_str()).unwrap_or_default();
-    let is_current = |page: &str| match page {
-        "/" => path == "/" || path.starts_with("/queues/"),
-        page => path.starts_with(page),
+    // Pages below a main page are marked as its parts.
+    let current = |page: &str| {
+        let is_below = if page == "/" { path.starts_with("/queues/") } else { path.starts_with(page) };
+        if path == page { Some("page") } else { is_below.then_some("true") }
     };
+    let is_login = path == "/login";
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -63,12 +65,14 @@ pub(super) fn frame(visitor: Option<&Visitor>, title: &str, main: &Markup) -> Ma
                 a.skip href="#main" { "Skip to the content" }
                 header {
                     span.name { "tqhost" }
-                    nav aria-label="Main" {
-                        @for (page, name) in PAGES {
-                            a href=(at(page)) aria-current=[is_current(page).then_some("page")] { (name) }
+                    @if !is_login {
+                        nav aria-label="Main" {
+                            @for (page, name) in PAGES {
+                                a href=(at(page)) aria-current=[current(page)] { (name) }
+                            }
                         }
                     }
-                    @if let Some(visitor) = visitor.filter(|visitor| visitor.path != "/login") {
+                    @if let Some(visitor) = visitor.filter(|_| !is_login) {
                         form.search method="get" action=(at("/search")) role="search"
                             aria-label="All queues" {
                             input type="search" name="q" required placeholder="Queue, id or alias ( / )"

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_users_wrote_is_escaped_and_cut() {
+    fn text_of_users_is_escaped_and_cut() {
         let shown = data("<script>&\"").into_string();
         assert_eq!(shown, "<bdi class=\"data\">&lt;script&gt;&amp;&quot;</bdi>");
         assert!(data(&"ä".repeat(300)).into_string().contains(&format!("{}…<", "ä".repeat(200))));

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_stays_a_field() {
+    fn an_unknown_entry_stays_a_field() {
         let all = converted(&[("data", "{"), ("why", "x"), ("tq-odd", "1")], &[], &[]);
         assert_eq!(
             (value(&all, "data"), value(&all, "why"), value(&all, "tq-odd")),

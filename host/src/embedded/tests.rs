@@ -43,7 +43,7 @@ fn fake(folder: &Path, name: &str, script: &str) -> OsString {
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_after_a_restart() {
+async fn written_data_is_there_after_a_restart() {
     let dir = temp();
     let redis = Embedded::start(dir.path()).await.expect("a server");
     assert!(redis.server.pid().is_some());

@@ -159,7 +159,7 @@ fn every_outcome_and_every_state_starts_at_zero() {
 }
 
 #[test]
-fn what_a_queue_counts_is_shown() {
+fn counts_of_a_queue_are_shown() {
     let host = Host::new();
     let mail = host.board.queue("mail");
     SettledAs::VARIANTS.iter().for_each(|outcome| mail.settled(*outcome));
@@ -229,7 +229,7 @@ fn reloads_of_the_configuration_are_shown_from_the_start() {
 }
 
 #[test]
-fn what_a_host_can_do_and_does_is_shown() {
+fn capacity_and_work_of_a_host_are_shown() {
     let host = Host::new();
     host.board.show(queue("other", 3));
     assert_lines(
@@ -381,7 +381,7 @@ fn a_queue_with_a_long_timeout_has_buckets_up_to_it() {
 }
 
 #[test]
-fn what_a_plugin_counts_is_shown_until_no_queue_uses_it() {
+fn counts_of_a_plugin_are_shown_until_no_queue_uses_it() {
     let host = Host::new();
     let figures = host.plugins.status()[0].figures.clone();
     figures.reloads.inc();

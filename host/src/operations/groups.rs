@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_counted() {
+    fn left_out_groups_are_counted() {
         let errors = |count: usize| -> Vec<DeadLetter> {
             (0..count).map(|n| letter(n, &"é".repeat(n % 61), n as u64)).collect()
         };

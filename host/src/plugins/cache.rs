@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_got_and_only_if_whole() {
+    fn code_that_was_put_is_got_and_only_if_whole() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("a/b");
         let cache = Cache::open(&dir);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_that_take_long_make_room_for_some() {
+    async fn long_compilations_make_room_for_others() {
         // Nobody ends before there are as many as there can be, but for the last ones.
         let log = ten(Duration::from_millis(5), |log| log.now == 1 + SLOW || log.began.len() == 10).await;
         assert_eq!((log.began, log.most), ((0..10).collect(), 1 + SLOW));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_gives_up_leaves_the_turn_to_others() {
+    async fn giving_up_leaves_the_turn_to_others() {
         let gate = Gate::new(Duration::from_secs(3600));
         let [first, second] = [gate.clone(), gate.clone()]
             .map(|gate| tokio::spawn(async move { gate.compile(std::future::pending::<()>()).await }));

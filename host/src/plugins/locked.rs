@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_go_of_is_dropped_when_the_lock_is_free() {
+    fn a_released_value_is_dropped_when_the_lock_is_free() {
         let mutex = Arc::new(Mutex::new(0));
         let mut locked = Locked::new(mutex.lock().unwrap());
         locked.let_go([Old(mutex.clone()), Old(mutex.clone())]);

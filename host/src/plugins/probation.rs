@@ -403,7 +403,7 @@ mod tests {
         /// Whatever ends in whatever order: nothing is charged before a good verdict, there is one verdict,
         /// no task is given back for ever.
         #[test]
-        fn what_must_hold(ends in prop::collection::vec((0u8..12, 0u8..4, 0u64..60), 1..200)) {
+        fn its_rules_hold_after_any_ends(ends in prop::collection::vec((0u8..12, 0u8..4, 0u64..60), 1..200)) {
             let mut now = Instant::now();
             let probation = Probation::new(now);
             let (mut verdicts, mut is_good) = (0, false);

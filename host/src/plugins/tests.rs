@@ -120,7 +120,7 @@ async fn until(plugins: &Plugins, wanted: impl Fn(&super::PluginStatus) -> bool)
 }
 
 #[tokio::test]
-async fn what_is_there_at_the_start_is_active_when_start_returns() {
+async fn plugins_that_are_there_are_active_when_start_returns() {
     let folder = Folder::new();
     folder.put(&handler(ECHO));
     let plugins = folder.start().await;

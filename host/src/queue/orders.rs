@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_another_form_is_left_out() {
+    fn orders_of_another_form_are_left_out() {
         let json = serde_json::to_string(&order("3f", true, 7)).expect("JSON");
         let orders = read_texts(&[
             ("p/3f", &json),

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_task_is_refused() {
+    fn fields_that_cannot_be_a_task_are_refused() {
         let new = |fields| NewTask::new(fields, Duration::ZERO).map(drop);
         assert_eq!(new(vec![]), Err(NotATask::NoFields));
         assert_eq!(new(vec![field("a"), field("tq-id")]), Err(NotATask::Reserved("tq-id".into(), "tq-")));

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_trimmed_unread_is_known_where_it_can_be() {
+    fn trimmed_unread_entries_are_known_where_they_can_be() {
         // length, added, first, highest deleted, delivered, read
         let table = [
             (stand(10, 10, 1, 0, 0, 0), Some(0), "nothing is missing"),

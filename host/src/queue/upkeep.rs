@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_lose_tasks_is_told() {
+    fn settings_that_may_lose_tasks_are_told() {
         assert_eq!(judge("", None, false), []);
         let good = "# Memory\r\nused_memory:90\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n\
                     # Persistence\r\naof_enabled:1\r\naof_last_write_status:ok\r\n\

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needed_much_waits_before_it_starts() {
+    fn an_attempt_that_needed_much_waits_before_it_starts() {
         let host = Host::new(100);
         let first = host.begun(60 * MIB).expect("room");
         let mut second = Box::pin(host.budget.start(50 * MIB));

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_the_process_says_what_is_to_be_done() {
+    fn the_end_of_the_process_says_the_next_step() {
         assert_eq!(of(Signal::SIGXCPU, ""), "compiling it takes more than 600 s of processor time");
         for words in
             ["memory allocation of 7 bytes failed\n", "<jemalloc>: background thread creation failed (11)\n"]
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_any_more_is_ended() {
+    fn a_process_that_nobody_waits_for_is_ended() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("sleeps");
         // Another process writes the program. If this one did, a child that another thread starts meanwhile

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_refuses_may_pass_and_what_is_wrong_with_the_code_does_not() {
+    fn a_refusal_of_the_system_may_pass_and_a_fault_of_the_code_does_not() {
         let refused = wasmtime::Error::from(rustix::io::Errno::NOMEM)
             .context("mmap failed to allocate 0x1000 bytes")
             .context("loading");

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_is_found_the_next_time_and_before_what_is_older() {
+    fn an_added_function_is_found_the_next_time_and_before_older_ones() {
         let first = Functions::new(Vec::new());
         assert_eq!((first.get(&key(1)), first.all()), (None, None));
         first.insert(&key(1), b"one".to_vec());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_not_found() {
+    fn a_function_that_was_cut_is_not_found() {
         let functions = Functions::new(Vec::new());
         functions.insert(&key(1), b"one".to_vec());
         let all = functions.all().expect("a new function");

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_handles_stand_for_counts_with_the_memory() {
+    fn resources_behind_handles_count_with_the_memory() {
         let mut limits = limits(100);
         assert!(limits.memory_growing(0, 60, None).unwrap());
         assert!(limits.hold(40));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_attempt_holds_counts_on() {
+    fn memory_that_an_earlier_attempt_holds_still_counts() {
         let mut limits = limits(100);
         assert!(limits.memory_growing(0, 60, None).unwrap());
         assert!(!limits.memory_growing(60, 120, None).unwrap());

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_is_counted() {
+    fn dropped_lines_are_counted() {
         let quota = Quota { share: Arc::default(), rate: 100 };
         let taken = [(); 5].map(|()| quota.take(&"p".into(), 108));
         assert_eq!((taken, quota.share.lines.dropped()), ([true, true, false, false, false], 3));

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_or_stands_in_the_configuration_is_left() {
+    fn short_values_and_words_of_the_configuration_are_left() {
         let config =
             [("model", Secret::new("a-long-name-of-a-model")), ("pin", Secret::kept_apart("1234567"))];
         let mask = Mask::new(&config.map(|(name, secret)| (name.to_owned(), secret)).into());

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_that_compute_go_on_one_after_the_other() {
+    async fn computing_handlers_go_on_one_after_the_other() {
         let (turns, [version]) = (Turns::new(1), versions());
         let counts: Arc<[AtomicUsize; 3]> = Arc::default();
         let calls: Vec<_> = (0..3)
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_waited_for_is_what_others_do() {
+    async fn a_wait_is_for_the_work_of_others() {
         let turns = Turns::new(1);
         let [own, of_others, nobodys] = versions();
         let [sleeps, alone, beside] = [(); 3].map(|()| turns.turn(own));
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_something_else_holds_no_turn() {
+    async fn a_handler_that_waits_for_something_else_holds_no_turn() {
         let (turns, [version, other]) = (Turns::new(1), versions());
         let (came, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let waits = {

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_began_a_trace_decides_whether_it_is_sent() {
+    fn the_beginner_of_a_trace_decides_about_its_attempts() {
         let (traces, mut spans) = kept(0.0);
         let (quiet, sampled, own) = (task(Some(&ABOVE.replace("-01", "-00"))), task(Some(ABOVE)), task(None));
         for task in [&quiet, &sampled, &own] {

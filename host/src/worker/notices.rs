@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_left_out_is_due_a_second_later() {
+    async fn a_line_that_was_left_out_is_due_a_second_later() {
         let notices = Notices::default();
         let began = Instant::now();
         assert_eq!(notices.admit(NoticeKind::Dead), Some(None));

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_clock_dealt_with_ahead_is_not_due_again() {
+    fn a_time_that_a_fast_clock_dealt_with_is_not_due_again() {
         let minutely = times("* * * * *");
         assert_eq!(plan(&minutely, 5 * MINUTE, 3 * MINUTE).due_ms, None);
     }

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_version_spoiled_comes_back_as_it_was() {
+    fn a_task_that_a_version_spoiled_comes_back_as_it_was() {
         let trap = Outcome::Failed { kind: FailureKind::Trap, message: "unreachable".into() };
         // This is its last attempt.
         let decision = give_back(&trap, &task(3, 1, 1), Duration::from_secs(2));

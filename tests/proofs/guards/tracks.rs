@@ -63,7 +63,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         what: "what another program left gets a turn or is held, before anything new is read",
-        scenario: what_another_program_left_has_a_turn,
+        scenario: a_task_of_another_program_gets_its_turn,
         mutations: &[
             &[("not tracks.take(id, found[2], field, deliveries)", "false")],
             &[("if is_foreign(history, owner[1]) then return", "if false then return")],
@@ -196,7 +196,7 @@ fn repeated_deliveries_begin_with_a_whole_lease(store: &mut Store) -> Step {
     Ok(())
 }
 
-fn what_another_program_left_has_a_turn(store: &mut Store) -> Step {
+fn a_task_of_another_program_gets_its_turn(store: &mut Store) -> Step {
     store.run::<u64>("HSET", &["tq:{work}:history", "tqhost", "5-0"])?;
     let left = [add(store, "t")?, add(store, "u")?];
     same("delivered", store.read(WORK, "worker-7")?, left[0].as_str())?;

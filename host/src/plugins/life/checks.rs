@@ -191,7 +191,7 @@ fn hindrances_doubts_and_an_end() {
 }
 
 #[test]
-fn what_an_operator_withdraws_and_lifts() {
+fn versions_that_an_operator_withdraws_and_lifts() {
     holds(ORDERED, &[SEEN[6]]);
     missed(System { loses: Some(LostEffect::LetGo), ..ORDERED }, WITHDRAWN);
     missed(System { lacks: Some(Guard::WithdrawalsAddUp), ..ORDERED }, WITHDRAWN);

@@ -32,7 +32,7 @@ async fn a_watcher_that_fails_is_told_of_and_what_runs_goes_on() {
 }
 
 #[tokio::test]
-async fn what_fails_in_the_background_is_told_of() {
+async fn failures_in_the_background_are_told_of() {
     let folder = Folder::new();
     folder.put(&handler(ECHO));
     let plugins = folder.start().await;

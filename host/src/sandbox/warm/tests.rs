@@ -100,7 +100,7 @@ async fn an_instance_is_used_again_until_it_has_had_its_tasks() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_ends_an_instance_and_what_the_handler_reports_does_not() {
+async fn a_trap_ends_an_instance_and_a_reported_failure_does_not() {
     let sandbox = sandbox(4);
     let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));
     let short = |number| Attempt { timeout: Duration::from_millis(200), ..nth(number) };

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_configuration_names_may_be_special() {
+    fn an_address_that_the_configuration_names_may_be_special() {
         let private = [v4([10, 1, 0, 0], 16).into(), v6([0xfd00, 0, 0, 0, 0, 0, 0, 1], 128).into()];
         let table = [
             ("127.0.0.1", "127.0.0.1", true),

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_checked_is_connected_to() {
+    async fn the_checked_address_is_connected_to() {
         use std::sync::atomic::{AtomicU16, Ordering};
         static LOOKUPS: AtomicU16 = AtomicU16::new(0);
         // Gives another address from the second lookup on.

@@ -73,7 +73,7 @@ fn targets_have_one_spelling() {
 }
 
 #[test]
-fn what_is_no_target_is_none() {
+fn a_text_that_is_no_target_is_none() {
     for url in [
         "http://user@example.com/",
         "http://user:password@127.0.0.1/",

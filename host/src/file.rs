@@ -56,7 +56,7 @@ pub(crate) fn look(path: &Path) -> Found {
     }
 }
 
-/// Reads the file if it has this `stamp` before and after the reading. Gives `None` if somebody changed it.
+/// Reads the file if it has this `stamp` before and after the reading. Returns `None` if somebody changed it.
 pub(crate) fn read(path: &Path, stamp: Stamp) -> io::Result<Option<Vec<u8>>> {
     // The path may name a FIFO since the last look, and opening a FIFO would wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;

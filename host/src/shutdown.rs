@@ -69,7 +69,7 @@ impl Stop {
 /// Loops that serve until all tasks are settled or given up.
 #[derive(Debug, Default)]
 pub(crate) struct Loops {
-    /// Tells those to end that do not end with [`Stop::claiming`].
+    /// Ends the loops that go on after [`Stop::claiming`].
     pub over: CancellationToken,
     pub tracker: TaskTracker,
 }

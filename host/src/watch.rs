@@ -87,7 +87,7 @@ impl FolderWatch {
         watched.or_else(|error| if had_failed { Ok(()) } else { Err(error) })
     }
 
-    /// Watches each folder that can be watched. Gives the last error.
+    /// Watches each folder that can be watched. Returns the last error.
     fn watch(&mut self, mut ids: Vec<Option<FolderId>>) -> notify::Result<()> {
         let hint = self.hint.clone();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {

@@ -136,7 +136,7 @@ async fn of_ids(
     let rate = order.rate.as_deref().and_then(|rate| parse_rate(rate).ok());
     let takes = |rate: Rate| rate.per.mul_f64((ids.len() - 1) as f64 / f64::from(rate.count));
     if rate.is_some_and(|rate| takes(rate) > IDS_TIME) {
-        let why = "rate: so many ids take more than 10 s: send fewer at once, or all: true with filters";
+        let why = "rate: these ids take more than 10 s: send fewer at once, or all: true with filters";
         return Err(OperationError::Invalid(why.into()));
     }
     if let Deed::Cancel | Deed::Drain = order.deed {

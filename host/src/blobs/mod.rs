@@ -105,7 +105,7 @@ impl Blobs {
         Ok(())
     }
 
-    /// Writes a blob, in the place of an earlier one of this name. Gives its URL.
+    /// Writes a blob, in the place of an earlier one of this name. Returns its URL.
     pub(crate) async fn put(
         &self,
         plugin: &str,

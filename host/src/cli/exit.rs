@@ -114,7 +114,7 @@ fn named(error: anyhow::Error, queue: &str) -> anyhow::Error {
     error
 }
 
-/// Prints what clap has to say: a help text, the version, or why the command line is wrong. Gives the exit
+/// Prints what clap has to say: a help text, the version, or why the command line is wrong. Returns the exit
 /// code.
 pub(super) fn usage(error: &clap::Error, json: bool) -> u8 {
     if !error.use_stderr() {

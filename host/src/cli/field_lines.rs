@@ -9,7 +9,7 @@ use super::output::{Paint, Tone};
 use super::text;
 use crate::operations::FieldView;
 
-/// A list with fields ends behind the task with which they have so many bytes.
+/// A list with fields ends behind the task with which its fields reach this number of bytes.
 pub(super) const MOST_BYTES: usize = 8 << 20;
 const INDENT: &str = "  ";
 

@@ -30,10 +30,10 @@ use crate::queue::{Queue, TaskFilter};
 
 /// The most bytes of a line.
 const MAX_LINE: u64 = 64 << 20;
-/// The most dead letters in one call, and about so many bytes.
+/// The most dead letters in one call, and about the most bytes.
 const BATCH: usize = 100;
 const BATCH_BYTES: usize = 4 << 20;
-/// After so many lines the command looks whether it is to end.
+/// The number of lines after which the command looks whether it is to end.
 const LINES: u64 = 500;
 /// Dead letters that one read looks at.
 const PAGE: usize = 500;

@@ -26,9 +26,9 @@ impl<T> TaskResults<T> {
     }
 }
 
-/// Does something with one task after the other, and tells with `so_far` how far it has come. Gives what came
-/// of it, and how the command ends after that is shown: with an error if it was cut off, and with exit code 1
-/// if a task was refused.
+/// Does something with one task after the other, and tells with `so_far` how far it has come. Returns what
+/// came of it, and how the command ends after that is shown: with an error if it was cut off, and with exit
+/// code 1 if a task was refused.
 pub(super) async fn each<T>(
     ids: &[String],
     act: impl AsyncFn(&str) -> Result<T, OperationError>,

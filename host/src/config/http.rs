@@ -46,7 +46,7 @@ const MAX_CONNECTIONS: RangeInclusive<u32> = 1..=10_000;
 const MAX_REQUESTS: RangeInclusive<u32> = 1..=1_000_000;
 const BODY_BYTES: RangeInclusive<u64> = 0..=4 << 30;
 
-/// The bounds where nobody has set any, for a plugin whose queues run so many tasks at once in this host.
+/// The bounds where nobody has set any, for a plugin whose queues run `at_once` tasks at once in this host.
 pub(super) fn default(at_once: u32) -> Http {
     let usual = Http::default();
     Http { max_connections: usual.max_connections.max(at_once).min(*MAX_CONNECTIONS.end()), ..usual }

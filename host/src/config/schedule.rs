@@ -22,7 +22,7 @@ pub(super) const KEYS: Keys = Keys {
 const MAX_EXPRESSIONS: usize = 100;
 const MAX_FIELDS: usize = 100;
 
-/// Gives none, and adds a problem, if anything in the table is wrong.
+/// Returns none, and adds a problem, if anything in the table is wrong.
 pub(super) fn read(item: &Item) -> Option<Schedule> {
     if !item.value().is_table() {
         item.problem("must be a table: write [queues.NAME.schedule], and in it cron = \"0 3 * * *\"");

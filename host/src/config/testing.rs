@@ -21,7 +21,7 @@ pub(super) fn parse_as_command(text: &str) -> Result<Config, ConfigErrors> {
     Config::parse_with(text, Path::new("/etc/tqhost/tqhost.toml"), &env, Secrets::OfCommands)
 }
 
-/// Gives the whole message for a text that must not be valid.
+/// Returns the whole message for a text that must not be valid.
 pub(super) fn problem(text: &str) -> String {
     parse(text).expect_err(text).to_string()
 }

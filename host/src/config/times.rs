@@ -92,7 +92,7 @@ fn millis(time: &Zoned) -> Option<u64> {
     time.timestamp().as_millisecond().try_into().ok()
 }
 
-/// Reads an expression of five fields, of six with the second first, or a nickname. Gives it with single
+/// Reads an expression of five fields, of six with the second first, or a nickname. Returns it with single
 /// spaces. The error continues a sentence that begins with the text.
 pub fn parse_cron(text: &str) -> Result<(String, Cron), String> {
     if text.len() > MAX_EXPRESSION_BYTES {

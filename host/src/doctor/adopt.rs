@@ -421,7 +421,7 @@ impl Queue {
             .map(drop)
     }
 
-    /// Deletes what the group was done with before tqhost came. Gives how many entries.
+    /// Deletes what the group was done with before tqhost came. Returns how many entries.
     async fn forget_history(&self) -> Result<u64, QueueError> {
         let (mut from, mut deleted) = (FIRST.to_owned(), 0);
         while !from.is_empty() {

@@ -37,7 +37,7 @@ struct Holdings {
     tasks: Returned,
     /// The entries that the group has not read.
     queued: u64,
-    /// So many of those that wait have fields of tqhost, as far as the first hundred tell.
+    /// Of the first hundred waiting entries, the number with fields of tqhost.
     reserved: u64,
     /// Pending at hosts, whatever becomes of them.
     pending: u64,
@@ -332,7 +332,7 @@ impl Queue {
         }
     }
 
-    /// Gives back everything. Gives what became of the tasks, without the kinds of those that were given.
+    /// Gives back everything. Returns what became of the tasks, without the kinds of those that were given.
     ///
     /// A consumer reads first what comes to a list last. So a list gets first what was added last, and last
     /// what has begun, which may be a retry in front of tasks that are held for it.
@@ -377,7 +377,7 @@ impl Queue {
         }
     }
 
-    /// Gives back held tasks, those of each key in their order. Gives how many.
+    /// Gives back held tasks, those of each key in their order. Returns how many.
     async fn return_held(&self, terms: Terms) -> Result<u64, QueueError> {
         const WHAT: &str = "look through the held tasks";
         let (command, first, last) = match self.rules.list {
@@ -445,7 +445,7 @@ impl Queue {
         self.shaped("return", Returned::read(reply))
     }
 
-    /// Removes consumers, and the keys that only hosts need. Gives how many.
+    /// Removes consumers, and the keys that only hosts need. Returns how many.
     async fn remove_keys(&self) -> Result<u64, QueueError> {
         const WHAT: &str = "remove keys";
         let mut removed = 0;

@@ -187,7 +187,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    /// Walks the pending entries. Gives how many were not kept alive for a lease.
+    /// Walks the pending entries. Returns how many were not kept alive for a lease.
     async fn claims(&mut self) -> Result<u64, QueueError> {
         let lease = self.queue.rules.lease;
         let mut abandoned = 0;

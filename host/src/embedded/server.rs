@@ -155,7 +155,7 @@ impl Supervision {
         }
     }
 
-    /// Gives `None` when the server is to stop.
+    /// Returns `None` when the server is to stop.
     fn spawn(&self, launch: &Launch) -> io::Result<Option<Child>> {
         let mut command = command(launch)?;
         let mut state = self.lock();

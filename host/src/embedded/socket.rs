@@ -33,7 +33,7 @@ pub(super) async fn takes_connections(socket: &Path) -> bool {
     !matches!(timeout(CONNECT_TIMEOUT, UnixStream::connect(socket)).await, Ok(Err(_)))
 }
 
-/// Gives `None` when no server answers.
+/// Returns `None` when no server answers.
 pub(super) async fn ping(socket: &Path) -> Option<PingReply> {
     let line = timeout(ANSWER_TIMEOUT, ask(socket, b"PING\r\n")).await.ok()?.ok()?;
     Some(match line.as_str() {

@@ -170,7 +170,7 @@ impl TaskGrouping {
         Ok(TaskGrouping { kind, state, walk, found, numbered, ungrouped, matching, examined })
     }
 
-    /// Looks at 5,000 further tasks, or for 3 seconds. Gives whether there are more.
+    /// Looks at 5,000 further tasks, or for 3 seconds. Returns whether there are more.
     pub(crate) async fn step(&mut self, queue: &Queue, filter: &TaskFilter) -> Result<bool, OperationError> {
         let now_ms = patiently(|| queue.now_ms()).await?;
         let (looks, end) = (self.examined + LOOKS, Instant::now() + TIME);

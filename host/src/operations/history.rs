@@ -26,7 +26,7 @@ use crate::task::{AttemptEnd, SettledAs};
 pub(crate) const OVERVIEW: u64 = 60;
 /// The minutes from which rates and alarms are made.
 pub(crate) const LATELY: usize = 10;
-/// A queue with a backlog should finish something within so many minutes.
+/// A queue with a backlog should finish something within this number of minutes.
 pub(crate) const SILENT: usize = 5;
 
 /// The last minutes of a queue, in all hosts; or the last day or week in longer steps. The names are stable.

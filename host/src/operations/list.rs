@@ -27,7 +27,7 @@ use crate::queue::{Queue, Status, TaskFilter};
 const LOOKS: usize = 5_000;
 /// For how long it looks at most.
 const TIME: Duration = Duration::from_secs(3);
-/// A list with fields ends behind the task with which its fields have so many bytes.
+/// A list with fields ends behind the task with which its fields reach this number of bytes.
 pub(super) const FIELD_BYTES: usize = 8 << 20;
 
 /// The order for a list.

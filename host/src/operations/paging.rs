@@ -9,7 +9,7 @@ const MOST: usize = 200;
 /// A read with more bytes makes the next one smaller.
 const BYTES: usize = 2 << 20;
 
-/// How many tasks are read behind a page of `count` that had so many bytes.
+/// How many tasks are read behind a page of `count` tasks that had `bytes` bytes.
 pub(super) fn next(count: usize, bytes: usize) -> usize {
     if bytes > BYTES { count / 2 } else { count * 2 }.clamp(1, MOST)
 }

@@ -167,7 +167,7 @@ impl Walk<'_> {
 }
 
 /// Cancels what is below a task that was to join a flow: its children, the flows that they started, and what
-/// is below those. Gives how many tasks had not ended.
+/// is below those. Returns how many tasks had not ended.
 pub(crate) async fn cancel_below(
     queues: &[QueueRules],
     queue: &Queue,
@@ -212,7 +212,7 @@ pub(crate) async fn cancel_below(
     Ok(cancelled)
 }
 
-/// Cancels one task. Gives whether it had not ended, and the flows that it started if it had completed.
+/// Cancels one task. Returns whether it had not ended, and the flows that it started if it had completed.
 async fn cancel_one(queue: &Queue, id: &str) -> Result<(bool, Vec<TaskName>), OperationError> {
     match patiently(|| queue.cancel(id)).await? {
         Some(Status::Completed) => {

@@ -61,7 +61,7 @@ impl Cache {
         Cache { max_files, ..self }
     }
 
-    /// Gives the content that was stored under `name`. It removes a file that is not whole. A file that
+    /// Returns the content that was stored under `name`. It removes a file that is not whole. A file that
     /// cannot be read stays, as it may be the last copy of a version, and is an error.
     pub(super) fn get(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
         let Some(folder) = &self.folder else { return Ok(None) };

@@ -11,7 +11,7 @@ use crate::clock::{ms, now_ms};
 
 /// Changes kept of each plugin.
 const KEPT: usize = 20;
-/// A reason is cut at so many characters: all of it goes into the host's announcement.
+/// A reason is cut at this number of characters: all of it goes into the host's announcement.
 const MAX_REASON_CHARS: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]

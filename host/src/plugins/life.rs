@@ -38,7 +38,7 @@ use state::{Guard, Noting, Shown};
 /// The way out where a version is in quarantine and there is no other.
 const NO_OTHER: &str = "there is no other version to run in its place: put one there, or lift the quarantine";
 
-/// Gives the life after `event`, and the effects to carry out, in their order.
+/// Returns the life after `event`, and the effects to carry out, in their order.
 pub(super) fn step(life: Life, event: LifeEvent, now: Instant) -> (Life, Vec<Effect>) {
     let mut step = Step { life, now, effects: Vec::new() };
     step.take(event);
@@ -258,7 +258,7 @@ impl Step {
         self.withdraw();
     }
 
-    /// Nothing serves from now on. Gives the digest of what did.
+    /// Nothing serves from now on. Returns the digest of what did.
     fn withdraw(&mut self) -> Option<Digest> {
         let active = self.life.serving.active()?.digest.clone();
         self.effects.push(Effect::Withdraw);

@@ -123,12 +123,12 @@ impl PluginEntry {
         }
     }
 
-    /// Takes one step of the plugin's life. Gives the job that it asks for.
+    /// Takes one step of the plugin's life. Returns the job that it asks for.
     pub(super) fn tell(self: &Arc<Self>, event: LifeEvent) -> Option<Work> {
         self.step(&mut self.record(), event, None, None)
     }
 
-    /// A job has ended, and may have made a version. Gives the job that comes next.
+    /// A job has ended, and may have made a version. Returns the job that comes next.
     pub(super) fn ended(self: &Arc<Self>, job: u64, end: JobEnd, made: Option<Prepared>) -> Option<Work> {
         let mut record = self.record();
         let good_holds = record.good.as_ref().is_some_and(|good| good.probation.is_good());

@@ -499,7 +499,7 @@ const QUICK: Times = Times {
     patience: super::gate::PATIENCE,
 };
 
-/// Lets that self-check pass from so many seconds on.
+/// Lets that self-check pass from this number of seconds on.
 fn from(later: u64) -> config::Plugin {
     let from = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + later;
     config::Plugin {

@@ -281,7 +281,7 @@ impl Queue {
         Ok(found)
     }
 
-    /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Gives one answer for each task.
+    /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Returns one answer for each task.
     pub async fn begin(
         &self,
         consumer: &str,
@@ -344,7 +344,7 @@ impl Queue {
         self.shaped("begin", begin_reply(reply, tasks))
     }
 
-    /// Renews leases. Gives one answer for each task.
+    /// Renews leases. Returns one answer for each task.
     pub async fn heartbeat(
         &self,
         consumer: &str,
@@ -374,7 +374,7 @@ impl Queue {
         self.link.script(&self.leaving(consumer, lanes)).await.map(drop)
     }
 
-    /// The call that removes a consumer, and the last replies to its settlements in so many lanes.
+    /// The call that removes a consumer, and the last replies to its settlements in each of its lanes.
     pub(crate) fn leaving(&self, consumer: &str, lanes: usize) -> ScriptCall {
         let call = self.call(&script::LEAVE);
         let settled = |lane| self.keys.settled(consumer, lane);

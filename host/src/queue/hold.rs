@@ -166,7 +166,7 @@ impl Queue {
         self.call_hold(call).await.map(drop)
     }
 
-    /// Notes that the probe of this consumer ended without an answer of the service. Gives how long nobody
+    /// Notes that the probe of this consumer ended without an answer of the service. Returns how long nobody
     /// may try a task from now on.
     pub(crate) async fn end_silent_probe(&self, consumer: &str) -> Result<Duration, QueueError> {
         let Some(call) = self.hold_call("silent", consumer, true, Duration::ZERO) else {

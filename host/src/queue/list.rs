@@ -26,7 +26,7 @@ impl Queue {
         if self.shaped(WHAT, reply::count(&length))? > 0 { Ok(true) } else { Err(error) }
     }
 
-    /// Turns up to `limit` of the oldest items into tasks. Gives their number.
+    /// Turns up to `limit` of the oldest items into tasks. Returns their number.
     pub async fn move_items(&self, list: &str, limit: usize) -> Result<u64, QueueError> {
         let call = self.call(&script::MOVE).key("list", list).arg("limit", limit);
         let call = call.arg("most", self.rules.max_backlog);

@@ -193,7 +193,7 @@ impl Queue {
         ]
     }
 
-    /// A command that counts the hours with a history, of those that a reader sees in this minute.
+    /// A command that counts the hours with a history, among the hours that a reader sees in this minute.
     pub(crate) fn count_hours(&self, minute: u64) -> Cmd {
         let hours = (minute / HOUR).saturating_sub(MAX_MINUTES / HOUR)..=minute / HOUR;
         redis::cmd("EXISTS").arg(hours.map(|hour| self.keys.minutes(hour)).collect::<Vec<_>>()).to_owned()

@@ -71,7 +71,7 @@ pub(crate) enum Redrive {
     Purge,
     /// Dead letters that a job keeps are there again.
     Restore,
-    /// Nothing: those are counted that this would take.
+    /// Nothing is changed: the letters that it would take are counted.
     Count(Counted),
 }
 
@@ -94,7 +94,7 @@ impl Redrive {
         (tenth as usize).clamp(1, PAGE)
     }
 
-    /// The time that passes after so many were requeued, before the next ones may be.
+    /// The time between requeueing `count` letters and requeueing the next ones.
     fn pause(self, count: u64) -> Duration {
         let Redrive::Requeue(Some(rate)) = self else { return Duration::ZERO };
         rate.per.mul_f64(count as f64 / f64::from(rate.count))
@@ -186,7 +186,7 @@ impl RedrivePace {
         true
     }
 
-    /// Notes that so many were requeued just now.
+    /// Notes that `sent` letters were requeued just now.
     fn note(&mut self, sent: u64) {
         let pause = self.what.pause(sent);
         self.free_at = (!pause.is_zero()).then(|| Instant::now() + pause);
@@ -327,8 +327,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Goes through all dead letters from `walk` on, until the budget is spent. Gives how long the next step
-    /// has to wait; none when no dead letter is left.
+    /// Goes through all dead letters from `walk` on, until the budget is spent. Returns how long the next
+    /// step has to wait; none when no dead letter is left.
     async fn redrive_all(
         &self,
         filter: &TaskFilter,

@@ -35,7 +35,7 @@ impl Search {
         (self.entries < ENTRIES && self.bytes < BYTES).then_some(self.count)
     }
 
-    /// Notes a page. Gives from where the next one is, as XRANGE takes it; none if this was the last one.
+    /// Notes a page. Returns from where the next one is, as XRANGE takes it; none if this was the last one.
     pub(super) fn looked_at(&mut self, page: &[StreamEntry]) -> Option<String> {
         let next = page.last().filter(|_| page.len() == self.count).map(|last| format!("({}", last.id));
         let bytes: usize = page.iter().map(StreamEntry::bytes).sum();

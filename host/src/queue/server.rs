@@ -91,7 +91,7 @@ pub(crate) enum Unusable {
 }
 
 /// Connects, checks, and reads the orders that stand, again and again for this long while the server cannot
-/// be reached or is not ready. Gives the version as [`check`] does, and the orders.
+/// be reached or is not ready. Returns the version as [`check`] does, and the orders.
 pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<(String, Orders), Unusable> {
     let end = Instant::now() + patience;
     let mut is_told = false;

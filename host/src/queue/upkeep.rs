@@ -13,7 +13,7 @@ use super::reply;
 use super::script::{self, ScriptCall};
 
 impl Queue {
-    /// Removes up to `limit` consumers that have no pending entries and sent no request for `idle`. Gives
+    /// Removes up to `limit` consumers that have no pending entries and sent no request for `idle`. Returns
     /// their number.
     pub async fn sweep_consumers(&self, idle: Duration, limit: usize) -> Result<u64, QueueError> {
         const WHAT: &str = "sweep";

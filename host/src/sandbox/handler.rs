@@ -119,7 +119,7 @@ impl Handler {
 
     /// Runs one attempt to its end, on the guests' threads or where the caller has entered their runtime.
     ///
-    /// Gives None if `stop` was cancelled, or if the attempt was evicted because all handlers together need
+    /// Returns None if `stop` was cancelled, or if the attempt was evicted because all handlers together need
     /// too much memory.
     pub async fn run(&self, attempt: Attempt) -> Option<AttemptReport> {
         if Handle::try_current().is_ok_and(|here| here.id() == self.guests().id()) {

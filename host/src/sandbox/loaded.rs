@@ -95,7 +95,7 @@ impl Drop for LoadedHandler {
     }
 }
 
-/// Takes a kept instance, or makes a new one. Gives None if `stop` is cancelled.
+/// Takes a kept instance, or makes a new one. Returns None if `stop` is cancelled.
 pub(super) async fn instance(
     loaded: &LoadedHandler,
     stop: &CancellationToken,

@@ -106,8 +106,8 @@ impl GuestState {
         std::mem::replace(&mut self.attempt, attempt)
     }
 
-    /// Drops the task of the attempt that has ended, and breaks off its requests. Gives the number of handles
-    /// that the guest left open.
+    /// Drops the task of the attempt that has ended, and breaks off its requests. Returns the number of
+    /// handles that the guest left open.
     pub(super) fn end(&mut self) -> usize {
         self.borrowed = 0;
         // The weight differs from the last check only if the guest has made a few more calls.
@@ -200,7 +200,7 @@ impl GuestState {
         }
     }
 
-    /// Counts the bytes of the host that belong to this guest. Gives false if they exceed its grant or the
+    /// Counts the bytes of the host that belong to this guest. Returns false if they exceed its grant or the
     /// budget.
     pub(super) fn count(&mut self) -> bool {
         let weight = self.weight();

@@ -80,7 +80,7 @@ impl Turns {
         }
     }
 
-    /// Gives a turn, or a place in the version's line if no turn is free.
+    /// Returns a turn, or a place in the version's line if no turn is free.
     fn ask(&self, version: Number) -> Result<Held, oneshot::Receiver<Held>> {
         let mut line = self.line();
         if line.free > 0 {

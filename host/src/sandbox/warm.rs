@@ -74,12 +74,12 @@ impl Pool {
         }
     }
 
-    /// Gives a number that no other version has.
+    /// Returns a number that no other version has.
     pub(super) fn number(&self) -> Number {
         Number(self.numbers.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Waits for a place for a new instance. Gives None only when the sandbox ends.
+    /// Waits for a place for a new instance. Returns None only when the sandbox ends.
     pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(place) = self.places.clone().try_acquire_owned() {
             return Some(place);
@@ -137,7 +137,7 @@ impl Pool {
         drop(instances);
     }
 
-    /// Drops instances that are idle for too long. Gives the time of the next check, or None if nothing is
+    /// Drops instances that are idle for too long. Returns the time of the next check, or None if nothing is
     /// kept.
     pub(super) fn drop_idle(&self, now: Instant) -> Option<Instant> {
         let mut idle = self.idle();

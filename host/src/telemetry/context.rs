@@ -13,7 +13,7 @@ const LENGTH: usize = 55;
 /// The longest text that is passed on.
 const MAX_LENGTH: usize = 256;
 
-/// A span, as those name it that come after it.
+/// A span, in the form in which its successors name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TraceContext {
     pub(crate) trace: u128,
@@ -23,7 +23,7 @@ pub(crate) struct TraceContext {
 }
 
 impl TraceContext {
-    /// Reads a text. None if it is not a trace context: then it is nobody's.
+    /// Reads a text. None if it is not a trace context.
     pub(crate) fn parse(text: &str) -> Option<TraceContext> {
         let is_known = text.len() == LENGTH && text.starts_with("00-");
         let is_later = text.len() <= MAX_LENGTH && text.as_bytes().get(LENGTH) == Some(&b'-');

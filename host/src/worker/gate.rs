@@ -29,7 +29,7 @@ pub(crate) struct Way {
     pub again: bool,
 }
 
-/// Gives the tasks that pass the gate, with their fences. If the host stops before Redis answers, all tasks
+/// Returns the tasks that pass the gate, with their fences. If the host stops before Redis answers, all tasks
 /// are given back.
 pub(crate) async fn pass(
     shared: &SharedQueue,

@@ -91,11 +91,12 @@ pub(crate) struct HoldProbe(Arc<Holding>);
 pub(crate) enum Charge {
     /// As a retry.
     AsUsual,
-    /// The queue is held: not at all. The task comes back after `least` at the earliest. `at_ms` is Redis's
-    /// clock. `keeps`: others got through after its first failure, so its earlier failures still count.
+    /// The queue is held, so the failure is not charged. The task comes back after `least` at the earliest.
+    /// `at_ms` is Redis's clock. `keeps`: others got through after its first failure, so its
+    /// earlier failures still count.
     Held { at_ms: u64, least: Duration, keeps: bool },
-    /// The queue is open, or others get through: not at all, as long as the task has fewer than `most` of
-    /// these failures.
+    /// The queue is open, or others get through. The failure is charged from the task's `most`-th such
+    /// failure on.
     Below { most: u32, at_ms: u64 },
 }
 
@@ -291,7 +292,8 @@ impl Holding {
         self.lend(still).await;
     }
 
-    /// Notes how the attempts of one call ended. Gives how those are charged that failed for a cause outside.
+    /// Notes how the attempts of one call ended. Returns how failures for a cause outside
+    /// are charged.
     pub(crate) async fn ended<'t>(
         &self,
         each: impl Iterator<Item = (&'t Task, &'t Outcome)> + Clone + Send,

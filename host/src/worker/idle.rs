@@ -64,7 +64,7 @@ impl IdleState {
         self.rest.subscribe()
     }
 
-    /// Notes what a look for a pause has found. Gives whether that is new.
+    /// Notes what a look for a pause has found. Returns whether that is new.
     pub(crate) fn note_pause(&self, found: Pause) -> bool {
         self.paused.send_if_modified(|known| std::mem::replace(known, found.clone()) != found)
     }

@@ -230,7 +230,7 @@ impl Inflight {
         }
     }
 
-    /// Notes that the leases that were not renewed for `longest` are lost, and stops these attempts. Gives
+    /// Notes that the leases that were not renewed for `longest` are lost, and stops these attempts. Returns
     /// how many they are. It asks nobody: another host may own their tasks soon.
     pub(crate) fn expire(&self, longest: Duration, now: Instant) -> usize {
         let old = |lease: &&LeaseState| now.saturating_duration_since(lease.renewed) >= longest;

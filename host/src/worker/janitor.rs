@@ -67,7 +67,7 @@ impl Janitor {
         stop.run_until_cancelled(steps).await;
     }
 
-    /// Gives how long to wait before the next step, if that is longer than [`STEP`].
+    /// Returns how long to wait before the next step, if that is longer than [`STEP`].
     async fn step(&mut self) -> Result<Duration, QueueError> {
         let queues = self.lookout.held();
         if queues.is_empty() {
@@ -106,7 +106,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// Looks at the next part of the keys. Gives how many were asked for their expiry.
+    /// Looks at the next part of the keys. Returns how many were asked for their expiry.
     async fn look_at_keys(&mut self, queues: &[Arc<SharedQueue>]) -> Result<usize, QueueError> {
         let (now, is_new) = (Instant::now(), self.cursor.is_none());
         if is_new && self.walked.is_some_and(|began| now.duration_since(began) < EVERY) {

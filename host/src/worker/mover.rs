@@ -42,7 +42,7 @@ impl Mover {
         stop.run_until_cancelled(steps).await;
     }
 
-    /// Gives how long to wait before the next step.
+    /// Returns how long to wait before the next step.
     async fn step(&self) -> Result<Duration, QueueError> {
         if !self.shared.queue.wait_for_item(&self.link, &self.list, BLOCK).await? {
             return Ok(Duration::ZERO);

@@ -165,7 +165,7 @@ impl Notices {
 }
 
 impl Throttle {
-    /// Gives the count of [`Notices::admit`], and whether this line is the first one that is left out.
+    /// Returns the count of [`Notices::admit`], and whether this line is the first one that is left out.
     fn admit(&mut self, now: Instant, tasks: u64) -> (Option<Option<u64>>, bool) {
         if self.until.is_some_and(|until| now < until) {
             let is_first = self.more == 0;

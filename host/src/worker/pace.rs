@@ -103,7 +103,7 @@ impl Pace {
         }
     }
 
-    /// Ends the outage for this loop. Gives its beginning if it is over for all loops.
+    /// Ends the outage for this loop. Returns its beginning if it is over for all loops.
     fn leave(&mut self) -> Option<Instant> {
         self.waits.take()?;
         let mut outage = self.outage();

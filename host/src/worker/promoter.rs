@@ -35,7 +35,7 @@ impl Promoter {
         }
     }
 
-    /// Moves tasks that are due. Gives the time until the next one.
+    /// Moves tasks that are due. Returns the time until the next one.
     async fn promote(&self) -> Result<Duration, QueueError> {
         let shared = &self.shared;
         let promoted = shared.queue.promote(MAX_BATCH).await?;

@@ -72,8 +72,8 @@ impl Reclaimer {
         }
     }
 
-    /// Takes tasks over. Gives the longest time until the next look. `None`: there is nothing to do until the
-    /// queue's rest ends.
+    /// Takes tasks over. Returns the longest time until the next look. `None`: there is nothing to do until
+    /// the queue's rest ends.
     async fn look(&self, rests: bool, stop: &CancellationToken) -> Result<Option<Duration>, QueueError> {
         if rests && self.shared.queue.group_position().await?.is_some_and(|group| group.pending == 0) {
             return Ok(None);

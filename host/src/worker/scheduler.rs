@@ -76,7 +76,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives how long to wait before the next look.
+    /// Returns how long to wait before the next look.
     async fn look(&mut self) -> Result<Duration, QueueError> {
         if !self.tidied {
             self.shared.queue.forget_other_schedules(&self.name).await?;

@@ -139,8 +139,8 @@ impl Settler {
         Some(batch)
     }
 
-    /// Settles jobs. Gives those that are to be sent again, each with the time to wait before. The last call
-    /// of the lane had this `number`.
+    /// Settles jobs. Returns those that are to be sent again, each with the time to wait before. The last
+    /// call of the lane had this `number`.
     ///
     /// If the lane has to give up, the error holds all jobs that are not settled.
     async fn carry_out(

@@ -129,7 +129,7 @@ impl SharedQueue {
     ) {
         let (ran, record) = ran.map_or((None, None), |Ran { duration, record }| (Some(duration), record));
         // Where few tasks may run beside each other, only the owner completes one, and none is plain.
-        // The short form has no place for the span that those get to know who are told of the end.
+        // The short form has no place for the span, which the task that tells of the end names.
         let tells_span =
             self.traces.are_sent() && self.queue.rules.on_end.completed.is_some() && ran.is_some();
         let is_known = hold.settling() || self.queue.rules.turns.are_limited() || tells_span;

@@ -4,7 +4,7 @@
 -- KEYS  stream, history, adopted
 -- ARGV  group, from (where a group that is missing begins: the entry before its first one; empty: nowhere; $:
 --       the end), is_done (1: all that the group was given so far is history), groups... (to confirm)
--- Gives the note, or false where the group is missing and was not to be created. Safe to run again.
+-- Returns the note, or false where the group is missing and was not to be created. Safe to run again.
 begin_call()
 local bad = wrong_type(stream, 'stream', history, 'hash', adopted, 'hash')
 if bad then return bad end

@@ -3,7 +3,7 @@
 -- KEYS  stream; each task: alias (a sorted set of ids by the time of enqueueing)
 -- ARGV  most (how many tasks an alias keeps, the newest); each task: id, enqueued_at (ms; empty: now), lives
 --       (ms that it lives at least from now on)
--- Gives how many tasks were noted. Safe to run again.
+-- Returns how many tasks were noted. Safe to run again.
 --
 -- A key of another type in the place of an alias is replaced: the key is tqhost's.
 begin_call()

@@ -6,7 +6,7 @@
 -- ARGV  group, retention, window, consumer, plugin, lease, max_crashes; each task: entry, attempt,
 --       enqueued_at, id, held (ms since it was claimed), crashes, alone (1: it runs alone in its host), fence
 --       (of its delivery), again (1: another host may have run it under this entry)
--- Gives for each task one of
+-- Returns for each task one of
 --   1: this consumer owns it: run it
 --   { 1, fence }: the same, with a higher fence than it was asked with
 --   0: another consumer owns it: drop it

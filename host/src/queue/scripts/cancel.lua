@@ -6,7 +6,7 @@
 --       only_waiting (1: only if it waits; empty: also if it runs), listed_member (of the delayed tasks in
 --       which it was found; empty: not looked for), lives (how long all that the job keeps lives, in ms;
 --       empty: it is not kept), fields... (of the dead letter, without the time)
--- Gives the status that the task had before, or an empty one when it is not known. CANCELLED, COMPLETED and
+-- Returns the status that the task had before, or an empty one when it is not known. CANCELLED, COMPLETED and
 --   FAILED stay as they are; so does a task that runs where only one that waits is meant (PROCESSING), and
 --   one that is to be kept and is not where it was found. Of a second entry with the id of another task, it
 --   gives PENDING.
@@ -50,7 +50,7 @@ local function drop_entry(entry)
   return fields
 end
 
--- Takes a task from among the delayed ones. Gives whether it was there, and its fields.
+-- Takes a task from among the delayed ones. Returns whether it was there, and its fields.
 local function take_delayed(one)
   if redis.call('ZREM', delayed, one) == 0 then return false end
   local fields = parked_fields(redis.call('HGET', parked, one) or '')

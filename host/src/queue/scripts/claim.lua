@@ -3,10 +3,10 @@
 -- KEYS  stream, delayed, history
 -- ARGV  group, retention, window, consumer, want (how many entries at most), most (how many entries may be
 --       pending for all consumers together; empty: any number), field, alias
--- Gives what stopped it, the entries as { id, fields }, and the tasks with aliases that it held, each as
+-- Returns what stopped it, the entries as { id, fields }, and the tasks with aliases that it held, each as
 --   { id, enqueued-at ms, the field with its alias }. It stops because
 --   0: there are no more entries
---   1: so many are pending as may be
+--   1: the most tasks that may be pending are pending
 --   2: it gave all that it was asked for, or looked at enough
 --   3: entries that consumers of another program left are pending, and reclaim.lua takes them over first
 --

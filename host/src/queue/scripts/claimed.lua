@@ -2,7 +2,7 @@
 --
 -- KEYS  stream
 -- ARGV  group, from, limit, bytes
--- Gives the id to go on at ('' when done), and { entry, idle ms, 1 when the entry is in the stream } for
+-- Returns the id to go on at ('' when done), and { entry, idle ms, 1 when the entry is in the stream } for
 -- each.
 --   Writes nothing.
 begin_call()

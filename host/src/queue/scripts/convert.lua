@@ -3,7 +3,7 @@
 --
 -- KEYS  dead, dead_list (the list while its items become entries)
 -- ARGV  limit, bytes
--- Gives how many were turned, and how many are left.
+-- Returns how many were turned, and how many are left.
 --
 -- A producer LPUSHes, so the oldest item is the last one. At any moment an item is in one place.
 begin_call()

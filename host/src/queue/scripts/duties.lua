@@ -2,7 +2,7 @@
 --
 -- KEYS  holders (duty → host), hosts (by the time when their lease ends)
 -- ARGV  host, lease, duties... (of the queues that this host serves)
--- Gives how many hosts have a lease, and for each duty 1 when this host has it now, 0 when another has it.
+-- Returns how many hosts have a lease, and for each duty 1 when this host has it now, 0 when another has it.
 --
 -- A lease that ends more than two leases from now was granted before the clock went back, and is ignored.
 -- Safe to run again.

@@ -3,7 +3,7 @@
 -- KEYS  stream, delayed, parked, status, marker, holder
 -- ARGV  group, retention, window, delay (ms; 0: at once), id, most (tasks that may wait or run), fields...
 --       (tq-id is among them)
--- Gives one of
+-- Returns one of
 --   1: accepted
 --   0: a task of this id is known already (the reply to an earlier call was lost)
 --   -1: the queue is full

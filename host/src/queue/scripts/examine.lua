@@ -3,7 +3,7 @@
 -- KEYS  stream, delayed, parked; each task: status, marker (the stream: also if it is not known yet)
 -- ARGV  group, retention, window, mends; each task: id, before (the form of its status at the look before;
 --       empty: this is the first look)
--- Gives for each task { verdict, the form of its status, the earliest time (ms) of the entry under which it
+-- Returns for each task { verdict, the form of its status, the earliest time (ms) of the entry under which it
 --   may wait, the marker that it names or false, the status or false, 1 when it was mended }.
 --   Verdicts:
 --   0 nothing is wrong

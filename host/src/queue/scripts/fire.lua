@@ -3,7 +3,7 @@
 -- KEYS  stream, delayed, schedule, status
 -- ARGV  name (of the schedule), time (ms), id (of the task, made of the time), most (tasks that may wait or
 --       run), late (how late it may be, ms; -1: any time), fields... (tq-id is among them)
--- Gives one of
+-- Returns one of
 --   1: enqueued
 --   0: this time or a later one was handled before (perhaps by this call, whose reply was lost)
 --   -1: the queue is full; nothing was written

@@ -53,7 +53,7 @@ function flows.keys_of(flow)
   return flows.with_keys({ marker = known[1], dead = known[2] }, queue, id)
 end
 
--- Reads what is stored of a flow, with the keys of the task that joins it. Gives an empty table for none.
+-- Reads what is stored of a flow, with the keys of the task that joins it. Returns an empty table for none.
 function flows.about(flow)
   local queue, id = home_of(flow)
   local known = queue and redis.pcall('HGETALL', flow)
@@ -154,7 +154,7 @@ function flows.join(flow, index, id, how, changes, queue)
     if result then redis.call('HSET', results, index .. ':value', result) end
     local started = value_in(changes, 'flows')
     if started then redis.call('HSET', results, index .. ':flows', started) end
-    -- Hosts that send spans tell the child's span. One that is not sampled is nobody's.
+    -- Hosts that send spans tell the child's span. A span that is not sampled is sent by no host.
     local span = value_in(changes, 'traceparent')
     if span and string.sub(span, -3) == '-01' and #spans < MOST_SPANS then
       redis.call('HSET', flow, 'spans', spans .. span .. ' ')

@@ -2,7 +2,7 @@
 --
 -- KEYS  stream, history
 -- ARGV  group, from, limit, bytes
--- Gives the id to go on at ('' when done), and how many were deleted. Safe to run again.
+-- Returns the id to go on at ('' when done), and how many were deleted. Safe to run again.
 begin_call()
 local last = last_delivered()
 local size, looked = 0, 0

@@ -3,7 +3,7 @@
 --
 -- KEYS  stream, delayed, parked, dead, history, adopted, list
 -- ARGV  group, commands... (sent by hosts outside of scripts)
--- Gives 1 when it created the group, 0 when the group existed. Gives an error, and writes nothing, if the
+-- Returns 1 when it created the group, 0 when the group existed. Returns an error, and writes nothing, if the
 --   user may not run all commands (TQRIGHTS, and their names), a key has another type (TQTYPE), or the stream
 --   has groups that nobody has confirmed (TQGROUP, and their names).
 --

@@ -2,7 +2,7 @@
 --
 -- KEYS  stream; each task: status, marker
 -- ARGV  group, retention, window, consumer, lease; each task: entry, id, percent (empty: nothing new), note
--- Gives for each task one of
+-- Returns for each task one of
 --   1: the lease is renewed
 --   0: the lease is lost: stop the attempt
 --   2: the task was cancelled: stop the attempt

@@ -2,8 +2,8 @@
 --
 -- KEYS  stream, status, dead, kept
 -- ARGV  group, retention, letter (its entry among the kept ones)
--- Gives 1; or 0, and then nothing was written: it is not kept (any more), the status names a dead letter that
---   exists, or the task has not ended, is not stopped yet, or has completed.
+-- Returns 1; or 0, and then nothing was written: it is not kept (any more), the status names a dead letter
+--   that exists, or the task has not ended, is not stopped yet, or has completed.
 --
 -- The status is kept for at least a day, also where the queue keeps none, so that the import of a file that
 -- has the task, too, finds it.

@@ -2,8 +2,8 @@
 --
 -- KEYS  orders
 -- ARGV  field, before (empty: there is no such job yet), after (empty: only look)
--- Gives the time in ms, and the job as it is now; empty if there is none. Safe to run again: the caller finds
--- its own change.
+-- Returns the time in ms, and the job as it is now; empty if there is none. Safe to run again: the caller
+-- finds its own change.
 begin_call()
 local job = redis.call('HGET', orders, field) or ''
 if job == before and after ~= '' then

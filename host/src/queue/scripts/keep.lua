@@ -2,7 +2,7 @@
 --
 -- KEYS  kept
 -- ARGV  lives (how long all that the job keeps lives, in ms), fields... (of the dead letter)
--- Gives 1. If it runs again it adds the dead letter again, of which only the first one is brought back.
+-- Returns 1. If it runs again it adds the dead letter again, of which only the first one is brought back.
 begin_call()
 local bad = wrong_type(kept, 'stream')
 if bad then return bad end

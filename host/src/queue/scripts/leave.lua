@@ -2,7 +2,7 @@
 --
 -- KEYS  stream, replies... (the last ones to this consumer's settlements)
 -- ARGV  group, consumer
--- Gives 1 when the consumer was removed, 0 when it has pending entries or XPENDING fails (no group).
+-- Returns 1 when the consumer was removed, 0 when it has pending entries or XPENDING fails (no group).
 begin_call()
 local pending = redis.pcall('XPENDING', stream, group, '-', '+', 1, consumer)
 if pending.err or #pending > 0 then return 0 end

@@ -129,7 +129,7 @@ local function value_in(fields, name)
   return value
 end
 
--- Takes keys and their types in turn. Gives nil, or an error reply for the first key of another type.
+-- Takes keys and their types in turn. Returns nil, or an error reply for the first key of another type.
 local function wrong_type(key, kind, ...)
   if not key then return nil end
   local got = redis.call('TYPE', key).ok
@@ -194,8 +194,8 @@ local function window_after(how)
   return completed and (how == 'COMPLETED' and completed or others) or window
 end
 
--- Puts a task into the stream of a queue, or among its delayed ones as `member` if it is due later. Gives the
--- field of its status that names the place, and its value.
+-- Puts a task into the stream of a queue, or among its delayed ones as `member` if it is due later. Returns
+-- the field of its status that names the place, and its value.
 local function put(queue, fields, due, member)
   if due <= now then return 'entry', redis.call('XADD', queue.stream, '*', unpack(fields)) end
   redis.call('ZADD', queue.delayed, due, member)

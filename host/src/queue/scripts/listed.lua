@@ -3,7 +3,7 @@
 -- KEYS  delayed, parked
 -- ARGV  is_held (1: only held tasks), due (time of the task after which the list goes on; empty: from the
 --       beginning), member (of this task), count
--- Gives for each { member, due time, its fields (none where they cannot be read) }. Writes nothing.
+-- Returns for each { member, due time, its fields (none where they cannot be read) }. Writes nothing.
 --
 -- Where the task has left meanwhile, the list goes on with the first task of its due time, so a task may come
 -- twice, and none is left out.

@@ -3,7 +3,7 @@
 -- KEYS  stream, delayed, parked, dead, history, status, marker
 -- ARGV  group, retention, window, suspicion, mends, subject (the entry, member or task id that it is about),
 --       id (of the task), patience (lease, ms; for a task that may be stuck: the ms after which it is)
--- Gives { 1 when it is so, 1 when it was mended }.
+-- Returns { 1 when it is so, 1 when it was mended }.
 --
 -- The script looks and writes at one moment, so a task that has moved on is left alone. Safe to run again.
 begin_call()

@@ -2,7 +2,7 @@
 --
 -- KEYS  stream, delayed, list
 -- ARGV  limit, most (tasks that may wait or run)
--- Gives how many were moved. At any moment an item is in the list or in the stream.
+-- Returns how many were moved. At any moment an item is in the list or in the stream.
 -- A full queue takes nothing.
 begin_call()
 local bad = wrong_type(stream, 'stream', list, 'list')

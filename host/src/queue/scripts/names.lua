@@ -4,7 +4,7 @@
 -- KEYS  stream
 -- ARGV  from (the id to begin at), to (the id to end at), command (XRANGE or XREVRANGE), most (how many),
 --       bytes
--- Gives for each entry its id, and 1 if it has a field that begins with tq-, or 0. Writes nothing.
+-- Returns for each entry its id, and 1 if it has a field that begins with tq-, or 0. Writes nothing.
 begin_call()
 local out, size = {}, 0
 most, bytes = tonumber(most), tonumber(bytes)

@@ -2,9 +2,9 @@
 --
 -- KEYS  delayed, parked
 -- ARGV  cursor ('0' at first), count (about how many to look at)
--- Gives the next cursor ('0' when done), how many bytes the fields had, and for each { member, its task id or
---   false, 1 when it is not among the delayed ones, 1 when its fields cannot be read and it is not due yet }.
---   Writes nothing. A task that is due and cannot be read is buried at its delivery.
+-- Returns the next cursor ('0' when done), how many bytes the fields had, and for each { member, its task id
+--   or false, 1 when it is not among the delayed ones, 1 when its fields cannot be read and it is not due
+--   yet }. Writes nothing. A task that is due and cannot be read is buried at its delivery.
 begin_call()
 local page = redis.call('HSCAN', parked, cursor, 'COUNT', count)
 local out, size = {}, 0

@@ -89,7 +89,7 @@ local function comes_after(a, b)
   return a_seq > b_seq
 end
 
--- Whether the group has passed over an entry; `last` is the entry that the group was given last. Gives 1
+-- Whether the group has passed over an entry; `last` is the entry that the group was given last. Returns 1
 -- when nothing will deliver the entry again, 2 when the group was done with it before tqhost came (it is
 -- history), and 0 otherwise. `history` is the key with group.lua's note. Without a note no host has come yet.
 local function passed_over(history, last, entry)

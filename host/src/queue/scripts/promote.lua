@@ -4,7 +4,7 @@
 -- KEYS  stream, delayed, parked; each member: status (of its task; the stream: not known)
 -- ARGV  group, retention, window, most (how many to list; `now`: none, and the members are moved although
 --       they are not due); each member: member (to be moved)
--- Gives moved, lost (members without fields), ms until the next one is due (-1: none; 0: some are due
+-- Returns moved, lost (members without fields), ms until the next one is due (-1: none; 0: some are due
 --   already), a list of those that are due: member, id of its task or '', and a list of those that cannot be
 --   moved: member, the text of an error. A member that is not due any more stays where it is, so the script
 --   is safe to run again.

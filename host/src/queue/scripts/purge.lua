@@ -2,7 +2,8 @@
 --
 -- KEYS  dead, kept
 -- ARGV  lives (how long all that the job keeps lives, in ms), letters... (their entries)
--- Gives how many it deleted. The others are not there (any more), or have more fields than a script can take.
+-- Returns how many it deleted. The others are not there (any more), or have more fields than a script can
+-- take.
 --   Safe to run again.
 --
 -- Another program's dead letter goes by its entry, which is a new one when it comes back. So it gets its name

@@ -3,7 +3,7 @@
 -- KEYS  rate (the time, in microseconds, up to which places are taken; each place takes one step)
 -- ARGV  step (microseconds from one place to the next), ahead (how many steps the time above may be ahead of
 --       now), want (how many places; negative: how many are given back)
--- Gives how many were taken, and the ms until the next one is free (0 when some were taken or given back).
+-- Returns how many were taken, and the ms until the next one is free (0 when some were taken or given back).
 --
 -- If the clock was put back, that time lies too far in the future, and the queue would wait until then. When
 -- it is ahead by more than twice the steps that it may be, the rate begins again at the present.

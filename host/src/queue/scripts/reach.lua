@@ -1,6 +1,6 @@
 -- Does nothing with its keys: Redis itself refuses the call when the user may not read and write them.
 --
 -- KEYS  keys... (any)
--- Gives 1. Safe to run again.
+-- Returns 1. Safe to run again.
 begin_call()
 return 1

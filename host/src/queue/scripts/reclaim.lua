@@ -4,7 +4,7 @@
 -- ARGV  group, retention, window, consumer, lease, from, limit, bytes, outlived (ms: an owner that gave a
 --       sign of life this long, or longer, after the entry's last heartbeat did not die with it; 0: no owner
 --       died), most (how many entries may run for all consumers together; empty: any number), field, alias
--- Gives the id to go on at ('' when done), the entries as { id, fields, deliveries }, the ids of entries
+-- Returns the id to go on at ('' when done), the entries as { id, fields, deliveries }, the ids of entries
 --   that were deleted while they were pending, and the held tasks with aliases as claim.lua gives them.
 --
 -- The delivery count is 1 + crashes, so it grows only where the owner died. A host that stalled and went on

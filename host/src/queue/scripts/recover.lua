@@ -2,7 +2,7 @@
 --
 -- KEYS  stream
 -- ARGV  group, consumer, from, look, give (how many to return), bytes, in_flight... (entries to leave out)
--- Gives the id to go on at ('' when done) and entries as { id, fields (false when deleted), deliveries }.
+-- Returns the id to go on at ('' when done) and entries as { id, fields (false when deleted), deliveries }.
 --   Writes nothing.
 begin_call()
 local skip, out, size = {}, {}, 0

@@ -2,7 +2,7 @@
 --
 -- KEYS  dead
 -- ARGV  entry, fields... (the new ones)
--- Gives 1, or 0 when it is not there (any more): then nothing was written.
+-- Returns 1, or 0 when it is not there (any more): then nothing was written.
 begin_call()
 if #redis.call('XRANGE', dead, entry, entry) == 0 then return 0 end
 redis.call('XADD', dead, '*', unpack(ARGV, fields_at))

@@ -4,9 +4,9 @@
 -- ARGV  group, retention, window, letter (the dead letter's entry), enqueued_at, only_says (1: says what it
 --       would return, and writes nothing), fields... (if it only says it: tq-id, tq-flow and tq-joins are
 --       enough)
--- Gives 1; 2 when the flow that the task belongs to, or joins, is not known any more; or 0: then nothing was
---   written. The dead letter does not exist (any more), or its id belongs to a task that has completed, runs,
---   or is being stopped: its producer sent it again. Or a flow holds the task with this id.
+-- Returns 1; 2 when the flow that the task belongs to, or joins, is not known any more; or 0: then nothing
+--   was written. The dead letter does not exist (any more), or its id belongs to a task that has completed,
+--   runs, or is being stopped: its producer sent it again. Or a flow holds the task with this id.
 begin_call()
 take_told()
 local fields = { unpack(ARGV, fields_at) }

@@ -7,7 +7,7 @@
 --       under a lease that lasts may still run, and is left; 0: the hosts have ended), statuses (the prefix
 --       of their keys), only_looks (1: changes nothing), tasks... (entries of the stream, or members of the
 --       delayed tasks)
--- Gives how many are given back, how many are left, the latest time (ms) at which one of those that their
+-- Returns how many are given back, how many are left, the latest time (ms) at which one of those that their
 --   producer delayed is due, and how many there are of each of KINDS.
 --
 -- Safe to run again: each goes from one place to the other in this step. A task that has its turn loses it,

@@ -160,7 +160,7 @@ local function complete_plain(count, results, set, statuses, entries, times, run
   end
 end
 
--- Completes `count` plain attempts that set so many values.
+-- Completes `count` plain attempts that set `values` values together.
 local function complete_setters(count, results, values)
   local statuses, entries, times, runs, texts = take_plain(count, results)
   local counts, keys, value = take_values(count), take_keys(values), take_values(values)

@@ -3,7 +3,7 @@
 -- KEYS  children (the list of the flow's children), flow
 -- ARGV  lives (how long, in ms, they are kept if the parent does not complete), expected (how many the list
 --       holds before this call), children...
--- Gives how many children the list holds. If it did not hold as many as expected, nothing was written: an
+-- Returns how many children the list holds. If it did not hold as many as expected, nothing was written: an
 -- earlier call whose reply was lost has added these, or the list is gone. A call that arrives after the flow
 -- has started adds nothing either, because its children may have left the list by then.
 

@@ -2,7 +2,7 @@
 --
 -- KEYS  stream, history, adopted
 -- ARGV  group
--- Gives { entries there are, entries added so far, the first one's id, the last one's, the highest id that
+-- Returns { entries there are, entries added so far, the first one's id, the last one's, the highest id that
 --   was deleted by XDEL, the note of the history or false }, and for each group { name, last delivered id,
 --   entries read so far or false, pending ones, 1 when it is confirmed }. Empty without a stream. Writes
 --   nothing.

@@ -2,8 +2,8 @@
 --
 -- KEYS  stream (or dead letters, which have no group), history
 -- ARGV  group, from, limit, bytes
--- Gives the id to go on at ('' when done), and for each entry { entry, its task id or false, 1 when the group
---   has read it and it is not pending, 2 when that was so before tqhost came, else 0 }. Writes nothing.
+-- Returns the id to go on at ('' when done), and for each entry { entry, its task id or false, 1 when the
+--   group has read it and it is not pending, 2 when that was so before tqhost came, else 0 }. Writes nothing.
 --
 -- Fields may be large, and Redis copies them for every look. The script fetches one entry first, then as many
 -- as fit if they have the size of those before.

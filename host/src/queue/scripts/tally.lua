@@ -4,7 +4,7 @@
 -- ARGV  figures_field, figures (to add, as JSON: name → count), versions_field, versions (theirs, as JSON:
 --       version → name → count), host, number (of this host's call, which grows), lives (how long, in ms, the
 --       key is kept), most_versions (of a minute), most_marks (how many hosts are marked)
--- Gives 1 when it added the figures, 0 when this call was carried out before.
+-- Returns 1 when it added the figures, 0 when this call was carried out before.
 --
 -- The mark of a host is the number of its last call. Safe to run again, unless more than `most_marks` hosts
 -- have counted something in this hour: the others have no mark.

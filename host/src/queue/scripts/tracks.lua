@@ -3,7 +3,7 @@
 -- KEYS  stream, delayed
 -- ARGV  group, retention, window, cursor ('0' at first), count (about how many to look at), what (owners:
 --       looks at the tasks that have their turn, tracks: at the members of all tracks), mends
--- Gives the next cursor ('0' when done), and for each fault a kind and the task's id or the member:
+-- Returns the next cursor ('0' when done), and for each fault a kind and the task's id or the member:
 --   turn-without-task: the task has its turn, and is in no place any more
 --   track-without-turn: tasks are held, and none of their track has its turn
 --   broken-track: a turn is noted in one of two places, or a held task is not among the delayed ones

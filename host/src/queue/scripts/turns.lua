@@ -182,7 +182,7 @@ function tracks.take(entry, fields, field, before)
   return false
 end
 
--- Gives what a host needs to note the alias of a task that was held just now: its id, when it was enqueued,
+-- Returns what a host needs to note the alias of a task that was held just now: its id, when it was enqueued,
 -- and the field that has the alias. Nil: the task has none.
 function tracks.named_by(fields, field)
   for i = 1, field ~= '' and #fields or 0, 2 do

@@ -3,6 +3,6 @@
 --
 -- KEYS  key
 -- ARGV  command, parts... (its arguments behind the key)
--- Gives the reply to the command.
+-- Returns the reply to the command.
 begin_call()
 return redis.call(command, key, unpack(ARGV, parts_at))

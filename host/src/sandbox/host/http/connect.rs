@@ -90,7 +90,7 @@ fn dns_error(why: &str) -> Refused {
     Error::DnsError { rcode: Some(why.to_owned()), info_code: None }.into()
 }
 
-/// Gives the addresses that may be connected to, or an error if there are none.
+/// Returns the addresses that may be connected to, or an error if there are none.
 fn checked(
     grant: &Grant,
     target: &Target,
@@ -158,8 +158,8 @@ async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<
     Ok(Box::new(stream))
 }
 
-/// Gives the TLS settings. The first call reads and parses the system's certificates on a thread of its own,
-/// since lookups may fill the runtime's pool.
+/// Returns the TLS settings. The first call reads and parses the system's certificates on a thread of its
+/// own, since lookups may fill the runtime's pool.
 async fn tls_settings(grant: &Arc<Grant>) -> Option<Arc<ClientConfig>> {
     let make = async || {
         let (made, settings) = oneshot::channel();
@@ -171,7 +171,7 @@ async fn tls_settings(grant: &Arc<Grant>) -> Option<Arc<ClientConfig>> {
     grant.tls.get_or_init(make).await.clone()
 }
 
-/// Gives an error code for the guest, and the cause for the log.
+/// Returns an error code for the guest, and the cause for the log.
 fn not_secure(error: &io::Error) -> Refused {
     let cause = tls::cause(error);
     // The text may list all names of a certificate, so it is cut.
@@ -295,7 +295,7 @@ mod tests {
     async fn the_checked_address_is_connected_to() {
         use std::sync::atomic::{AtomicU16, Ordering};
         static LOOKUPS: AtomicU16 = AtomicU16::new(0);
-        // Gives another address from the second lookup on.
+        // Returns another address from the second lookup on.
         fn rebinds(_: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
             let last = if LOOKUPS.fetch_add(1, Ordering::SeqCst) == 0 { 1 } else { 2 };
             Ok(vec![SocketAddr::from(([127, 0, 0, last], port))])

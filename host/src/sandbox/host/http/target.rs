@@ -17,7 +17,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Gives None for another scheme, a user name in the URI, or a host that is neither a name nor an
+    /// Returns None for another scheme, a user name in the URI, or a host that is neither a name nor an
     /// address.
     pub(super) fn of(uri: &http::Uri) -> Option<Target> {
         let scheme: Scheme = uri.scheme_str()?.parse().ok()?;

@@ -41,6 +41,7 @@ pub fn attempt(tasks: &Arc<Vec<Task>>, timeout: Duration) -> Attempt {
         progress: vec![Progress::default()],
         effects: Arc::new(NoEffects::default()),
         trace: AttemptTrace::default(),
+        disturbed: 0,
         stop: CancellationToken::new(),
     }
 }

@@ -40,7 +40,7 @@ pub fn calls() {
             .load(&sandbox.compile(&wasm).expect("it compiles"), &Plugin::default())
             .expect("a handler");
         let warm = fresh.with_grants(&Plugin {
-            warm: Some(Warm { idle: CONCURRENT, max_tasks: 1000 }),
+            warm: Some(Warm { idle: CONCURRENT, max_tasks: 1000, concurrent: 1 }),
             ..Plugin::default()
         });
         let (mut of_fresh, mut of_warm) = (Vec::new(), Vec::new());

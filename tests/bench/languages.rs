@@ -160,8 +160,8 @@ fn figures(case: &Case, sandbox: &Sandbox, runtime: &Runtime) -> Figures {
     }
     let code = fs::read(file.path()).expect("read");
     let fresh = sandbox.load(&code, &Plugin::default()).expect("it is loaded");
-    let warm = fresh
-        .with_grants(&Plugin { warm: Some(Warm { idle: 1, max_tasks: 1_000_000 }), ..Plugin::default() });
+    let kept = Warm { idle: 1, max_tasks: 1_000_000, concurrent: 1 };
+    let warm = fresh.with_grants(&Plugin { warm: Some(kept), ..Plugin::default() });
     let (fresh_us, peak) = runtime.block_on(calls(&fresh, &case.fields));
     let (warm_us, _) = runtime.block_on(calls(&warm, &case.fields));
     let rates = [Vec::new(), Vec::new()];

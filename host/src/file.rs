@@ -9,8 +9,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// The largest file that is read.
-pub(crate) const MAX_BYTES: u64 = 64 << 20;
+/// The largest file that is read. A plugin in Python with the packages of two model providers has 67 MiB.
+pub(crate) const MAX_BYTES: u64 = 96 << 20;
 /// How long a file must stay the same before it is read.
 pub(crate) const SETTLE: Duration = Duration::from_millis(100);
 

@@ -506,10 +506,10 @@ fn files_that_are_huge_or_have_other_bytes_are_told_of_and_nothing_else_happens(
     let line = eventually("it is told of", || {
         host.logged("plugin cannot be used")
             .iter()
-            .find(|line| line.to_string().contains("larger than 64 MiB"))
+            .find(|line| line.to_string().contains("larger than 96 MiB"))
             .cloned()
     });
-    let why = "the file is larger than 64 MiB: it has 17179869184 bytes";
+    let why = "the file is larger than 96 MiB: it has 17179869184 bytes";
     assert!(line["error"] == why && line["digest"].is_null() && line["took_ms"].is_u64(), "{line}");
     // The file was not read, so its version is unknown.
     let row = eventually("it is shown", || row(&bench, "echo-v2").filter(|row| row["error"] == why));

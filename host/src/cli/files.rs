@@ -14,10 +14,8 @@ use sha2::{Digest, Sha256};
 use super::text;
 use crate::builds::BuildNote;
 use crate::config::Config;
+use crate::file::MAX_BYTES;
 use crate::plugins;
-
-/// Files larger than this are not read: no host takes them.
-const MAX_FILE: u64 = 64 << 20;
 
 /// A plugin's file.
 #[derive(Debug)]
@@ -73,11 +71,11 @@ fn content(path: &Path) -> io::Result<FileContent> {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a file"));
     }
     let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE {
+    File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
         return Err(io::Error::new(
             ErrorKind::FileTooLarge,
-            format!("it is larger than {} MiB", MAX_FILE >> 20),
+            format!("it is larger than {} MiB", MAX_BYTES >> 20),
         ));
     }
     let mut digest = String::new();

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The largest plugin file that is read, in bytes.
-pub(crate) const MAX_FILE: u64 = 64 << 20;
+pub(crate) const MAX_FILE: u64 = crate::file::MAX_BYTES;
 
 /// Why a plugin's file cannot be used.
 #[derive(Debug, Error, Serialize, Deserialize)]

@@ -444,7 +444,7 @@ fn files_that_are_no_components_are_refused_in_words() {
     let sandbox = testing::sandbox();
     let compiled = sandbox.compile(&handler(DONE)).unwrap();
     assert!(refused(&compiled).contains("compiled code"));
-    assert!(matches!(sandbox.compile(&vec![0; (64 << 20) + 1]), Err(LoadError::TooLarge)));
+    assert!(matches!(sandbox.compile(&vec![0; (96 << 20) + 1]), Err(LoadError::TooLarge)));
 }
 
 #[test]

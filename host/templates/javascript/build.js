@@ -99,16 +99,19 @@ async function warnOfMissing(bundle) {
   await show('warning', [...warnings.values()]);
 }
 
-/** For tqhost.js, which tells the places of exceptions: the file and line of each line of the bundle. */
+/**
+ * For tqhost.js, which tells the places of exceptions: the file and line of each line of the bundle. It is
+ * text, which takes less memory than arrays until an exception needs it.
+ */
 function places({ map, lines }) {
   const files = [];
-  const at = lines.map((line, number) => {
+  const at = lines.flatMap((line, number) => {
     const { originalSource, originalLine } = map.findEntry(number, line.search(/\S|$/));
-    if (originalSource === undefined) return 0;
+    if (originalSource === undefined) return [-1, 0];
     if (!files.includes(originalSource)) files.push(originalSource);
     return [files.indexOf(originalSource), originalLine + 1];
   });
-  return `globalThis.tqhostPlaces = ${JSON.stringify({ files, at })};\n`;
+  return `globalThis.tqhostPlaces = ${JSON.stringify(JSON.stringify({ files, at }))};\n`;
 }
 
 const output = process.argv[2];

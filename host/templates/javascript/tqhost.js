@@ -194,10 +194,10 @@ function withCauses(error) {
 
 /** The lines of a stack that are in your files and packages: build.js knows where each line is from. */
 function withPlaces(stack) {
-  const { files, at } = globalThis.tqhostPlaces ?? { at: [] };
+  const { files = [], at = [] } = JSON.parse(globalThis.tqhostPlaces ?? '{}');
   const placed = stack.replace(/bundle\.js:(\d+):\d+/g, (place, line) => {
-    const found = at[line - 1];
-    return found ? `${files[found[0]]}:${found[1]}` : place;
+    const file = files[at[2 * line - 2]];
+    return file ? `${file}:${at[2 * line - 1]}` : place;
   });
   return placed.split('\n').filter((line) => !/@(tqhost(-\w+)?|bundle)\.js:/.test(line)).join('\n');
 }

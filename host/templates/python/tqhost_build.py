@@ -5,6 +5,7 @@ or, between two marks on stderr, Python's traceback for build.py to show. Not in
 file does nothing after the build.
 """
 
+import gc
 import importlib
 import sys
 
@@ -54,6 +55,16 @@ def _import_what_comes_late() -> None:
             pass
 
 
+def _clear_free_memory() -> None:
+    """Overwrites what the imports used and freed, because the component contains all memory that is not 0."""
+    gc.collect()
+    end, blocks = id(bytes(1 << 21)), []
+    # The small ones would only fill the list.
+    for power in range(20, 7, -1):
+        while id(block := bytes(1 << power)) < end:
+            blocks.append(block)
+
+
 _call, _runtime.call_import = _runtime.call_import, _refuse
 try:
     import tqhost_packages as _packages
@@ -71,6 +82,7 @@ try:
                 raise AttributeError(f"app.py has no `{_name}`, which wit/world.wit exports")
     _import_what_comes_late()
     sys.meta_path.append(_packages.Late())
+    _clear_free_memory()
 except BaseException as error:
     print(_MARK, _report(error), _MARK, sep="\n", file=sys.__stderr__)
     # The helpers have changed how an exception is told.

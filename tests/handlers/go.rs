@@ -138,6 +138,8 @@ fn requests_of_net_http_go_through_the_host() {
     assert_eq!((&found["status"], &found["body"]), (&json!(200), &json!("90000")), "{found}");
     let found = seen(&mut bench, &[("url", &page("/nowhere"))]);
     assert_eq!(found, json!({ "status": 404, "type": null, "body": "" }));
+    let found = seen(&mut bench, &[("url", &page("/zipped"))]);
+    assert_eq!(found["body"], "zipped");
     // The server answers only when both requests are there at once.
     let found = seen(&mut bench, &[("url", &page("/meet")), ("times", "2")]);
     assert_eq!(found["body"], "met");

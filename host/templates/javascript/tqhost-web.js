@@ -42,6 +42,14 @@ if (globalThis.process === undefined) {
     setTimeout(() => control.abort(new DOMException('the time is over', 'TimeoutError')), ms);
     return control.signal;
   };
+  // The stream of the engine's own never ends in the loop of tqhost-loop.js.
+  Blob.prototype.stream = function () {
+    const start = async (control) => {
+      control.enqueue(new Uint8Array(await this.arrayBuffer()));
+      control.close();
+    };
+    return new ReadableStream({ start });
+  };
 }
 
 /** Without arguments the engine's own answers are right. */

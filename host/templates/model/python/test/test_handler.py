@@ -80,6 +80,7 @@ class Component(unittest.TestCase):
             grants = ["--config", str(config), "--queue", "q"]
             ran = subprocess.run([*command, *grants], capture_output=True, text=True)
         server.shutdown()
+        server.server_close()
         self.assertTrue(ran.stdout, ran.stderr)
         self.assertEqual(json.loads(ran.stdout)["result"], {"summary": "Seven words."}, ran.stdout)
 

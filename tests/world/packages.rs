@@ -1,86 +1,72 @@
 //! The packages of docs/languages/packages.md, in handlers that are built with public registries.
 //!
-//! In: the rows of that page. Out: each package that works there works here, against a server with OpenAI's
-//! interface; each one that does not fails to build, with the words of its row. Not here: packages that need
-//! no server, and the helpers themselves (`handlers` of the end-to-end tests).
+//! In: the tables below, and the handlers in packages/, which use each package. Out: the tables of the page:
+//! each package that works there works here, in the version of the day, and each other one fails to build,
+//! with its words. Not here: the helpers themselves (`handlers` of the end-to-end tests).
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
-
 use super::llm::{Llm, Said};
-use super::support::Ran;
+use super::support::{Ran, Web};
 
 const PAGE: &str = include_str!("../../docs/languages/packages.md");
-const WORDS: &str = "Hello from a model";
 
-/// A package in Python as its row names it, lines of requirements.txt, and a function that returns [`WORDS`],
-/// with the server's address as `URL`.
-const PYTHON: [(&str, &str, &str); 7] = [
-    (
-        "openai",
-        "openai",
-        "from openai import OpenAI\nfrom pydantic import BaseModel\n\n\
-         def ask():\n    client = OpenAI(base_url=URL + '/v1', api_key='k')\n    \
-         found = client.chat.completions.create(model='m', messages=[{'role': 'user', 'content': 'x'}])\n    \
-         return found.choices[0].message.content\n",
-    ),
-    (
-        "httpx",
-        "httpx",
-        "import asyncio\nimport httpx\n\nasync def ask():\n    \
-         httpx.post(URL, json={}).raise_for_status()\n    \
-         async with httpx.AsyncClient() as client:\n        \
-         both = await asyncio.gather(*(client.post(URL, json={}) for _ in range(2)))\n    \
-         return both[1].json()['choices'][0]['message']['content']\n",
-    ),
-    (
-        "requests",
-        "requests",
-        "import requests\n\ndef ask():\n    \
-         return requests.post(URL, json={}).json()['choices'][0]['message']['content']\n",
-    ),
-    ("pydantic", "pydantic>=2", ""),
-    ("numpy", "numpy", "import numpy\n"),
-    ("orjson", "orjson", "import orjson\n"),
-    ("tiktoken", "tiktoken", "import tiktoken\n"),
+/// Packages that work: names of the registry, and how they are used.
+const PYTHON: [(&str, &str); 13] = [
+    ("openai", "chat, a stream, `AsyncOpenAI`, `timeout`"),
+    ("anthropic", "a message"),
+    ("httpx", "GET, `timeout`, gzip, `AsyncClient`"),
+    ("requests", "GET, POST, `timeout`, gzip, `Session`"),
+    ("urllib", "POST"),
+    ("pydantic", "models, in version 1"),
+    ("tenacity", "a request that is tried again"),
+    ("jinja2", "a template"),
+    ("pypdf", "a file that it wrote"),
+    ("beautifulsoup4", "`html.parser`"),
+    ("dateutil", "a date"),
+    ("yaml", "a document that it wrote"),
+    ("markdown", "a line"),
+];
+const JAVASCRIPT: [(&str, &str); 14] = [
+    ("openai", "chat, a stream, `timeout`"),
+    ("@anthropic-ai/sdk", "a message"),
+    ("axios", "GET, POST, `timeout`, gzip"),
+    ("ky", "GET, `timeout`, gzip"),
+    ("p-retry", "a request that is tried again"),
+    ("zod", "objects"),
+    ("ajv", "a schema"),
+    ("date-fns", "dates"),
+    ("uuid", "versions 5 and 7"),
+    ("lodash-es", "`groupBy`"),
+    ("cheerio", "a selector"),
+    ("papaparse", "CSV"),
+    ("yaml", "a document that it wrote"),
+    ("jose", "a token with HS256"),
 ];
 
-/// A package in JavaScript, and a handler that returns [`WORDS`].
-const JAVASCRIPT: [(&str, &str); 3] = [
-    (
-        "openai",
-        "import OpenAI from 'openai';\nasync function ask() {\n  \
-         const client = new OpenAI({ baseURL: `${URL}/v1`, apiKey: 'k' });\n  \
-         const messages = [{ role: 'user', content: 'x' }];\n  \
-         const found = await client.chat.completions.create({ model: 'm', messages });\n  \
-         return found.choices[0].message.content;\n}\n",
-    ),
-    (
-        "axios",
-        "import axios from 'axios';\n\
-         const ask = async () => (await axios.post(URL, {})).data.choices[0].message.content;\n",
-    ),
-    (
-        "zod",
-        "import { z } from 'zod';\nconst shape = z.object({ choices: z.array(z.any()) });\n\
-         async function ask() {\n  const response = await fetch(URL, { method: 'POST', body: '{}' });\n  \
-         return shape.parse(await response.json()).choices[0].message.content;\n}\n",
-    ),
+/// Packages that do not work: what the build says, and why and what to use instead, for the page.
+const NOT_PYTHON: [(&str, &str, &str); 4] = [
+    ("numpy", "native code", "native; `statistics`, `csv`, `sqlite3`, or a handler in Rust or Go"),
+    ("orjson", "native code", "native; `json`"),
+    ("tiktoken", "native code", "native; the number in the model's answer"),
+    ("lxml", "native code", "native; `xml.etree`, `beautifulsoup4`"),
+];
+const NOT_JAVASCRIPT: [(&str, &str, &str); 3] = [
+    ("undici", "is a module of Node.js", "it needs Node.js; `fetch`"),
+    ("marked", "in regular expression", "it has `\\p{…}` in regular expressions; `markdown` of Python"),
+    ("sharp", "is a module of Node.js", "native; a handler in Rust or Go"),
 ];
 
-/// The last cell of a package's row in a part of the page.
-fn row(language: &str, package: &str) -> String {
+/// Checks that the page has these rows, and no others of their language.
+fn is_on_page(language: &str, works: &[(&str, &str)], fails: &[(&str, &str, &str)]) {
+    let works = works.iter().map(|(name, used)| format!("| `{name}` | {used} | yes |"));
+    let fails = fails.iter().map(|(name, _, why)| format!("| `{name}` | | no: {why} |"));
+    let rows: Vec<String> = works.chain(fails).collect();
     let part = PAGE.split("\n## ").find(|part| part.starts_with(language)).expect("the part of a language");
-    let is_it = |line: &&str| {
-        line.starts_with("| `")
-            && line.split('|').nth(1).is_some_and(|cell| cell.contains(&format!("`{package}`")))
-    };
-    let rows: Vec<&str> = part.lines().filter(is_it).collect();
-    let line = rows.last().unwrap_or_else(|| panic!("{package} has no row for {language}"));
-    line.trim_end_matches('|').rsplit('|').next().expect("a cell").trim().to_owned()
+    let told: Vec<&str> = part.lines().filter(|line| line.starts_with("| `")).collect();
+    assert_eq!(told, rows, "docs/languages/packages.md:\n{}", rows.join("\n"));
 }
 
 /// Runs a command in a folder, with the network.
@@ -92,64 +78,79 @@ fn ran(folder: &Path, program: &str, args: &[&str]) -> Ran {
 }
 
 /// A project whose handler may make requests.
-fn project(folder: &Path, lang: &str, llm: &Llm) {
+fn project(folder: &Path, lang: &str) -> PathBuf {
     ran(folder, env!("CARGO_BIN_EXE_tqhost"), &["new", "p", "--lang", lang]).ok();
-    let world = folder.join("p/wit/world.wit");
-    let text =
-        fs::read_to_string(&world).expect("the world").replace("// import wasi:http/", "import wasi:http/");
-    fs::write(world, text).expect("write");
-    let config = format!("[queues.p]\n[plugins.p]\nallowed_hosts = [{:?}]\n", llm.origin());
-    fs::write(folder.join("p/tqhost.toml"), config).expect("write");
+    let path = folder.join("p");
+    let world = fs::read_to_string(path.join("wit/world.wit")).expect("the world");
+    fs::write(path.join("wit/world.wit"), world.replace("// import wasi:http/", "import wasi:http/"))
+        .expect("write");
+    path
 }
 
-fn answers(project: &Path) -> Value {
-    let args = ["try", "p.wasm", "--field", "a=1", "--queue", "p", "--config", "tqhost.toml", "--json"];
-    ran(project, env!("CARGO_BIN_EXE_tqhost"), &args).json()
+/// Builds the project, and runs its handler once for each package.
+fn each_works(path: &Path, packages: &[(&str, &str)]) {
+    let built = ran(path, "make", &["build"]);
+    assert_eq!(built.code, 0, "{built:#?}");
+    let said = r#"{"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}}],
+        "type": "message", "role": "assistant", "content": [{"type": "text", "text": "Hello"}]}"#;
+    let event = r#"{"choices": [{"index": 0, "delta": {"content": "Hello"}}]}"#;
+    let events = Llm::start(vec![Said::status(200, "", &format!("data: {event}\n\ndata: [DONE]\n\n"))]);
+    let model = Llm::start(vec![Said::status(200, "", said)]);
+    for (package, _) in packages {
+        // A page of it is ready when two requests are there at once, but only once.
+        let web = Web::start();
+        let (model, events, web) = (model.origin(), events.origin(), web.origin());
+        let config = format!(
+            "[queues.p]\n[plugins.p]\nallowed_hosts = [{model:?}, {events:?}, {web:?}]\n\
+             config = {{ model = {model:?}, events = {events:?}, web = {web:?} }}\n"
+        );
+        fs::write(path.join("tqhost.toml"), config).expect("write");
+        fs::write(path.join("task.json"), format!("{{\"package\": {package:?}}}")).expect("write");
+        let args = ["try", "p.wasm", "task.json", "--queue", "p", "--config", "tqhost.toml", "--json"];
+        let view = ran(path, env!("CARGO_BIN_EXE_tqhost"), &args).json();
+        assert_eq!(view["outcome"], "completed", "{package}: {view}");
+    }
 }
 
 #[test]
 fn packages_of_python_are_as_the_page_says() {
-    let llm = Llm::start(vec![Said::content(WORDS)]);
-    for (package, requirements, program) in PYTHON {
-        let folder = tempfile::tempdir().expect("a folder");
-        project(folder.path(), "python", &llm);
-        let path = folder.path().join("p");
-        let handler = if program.contains("def ask") { "handles(lambda task: ask())" } else { "None" };
-        let app = format!(
-            "from tqhost import handles\n\nURL = {:?}\n{program}\nHandler = {handler}\n",
-            llm.origin()
-        );
-        fs::write(path.join("app.py"), app).expect("write");
-        fs::write(path.join("requirements.txt"), requirements).expect("write");
+    is_on_page("Python", &PYTHON, &NOT_PYTHON);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = project(folder.path(), "python");
+    let handler = fs::read_to_string(path.join("app.py")).expect("the handler");
+    let fails = NOT_PYTHON.map(|(package, ..)| package).join("\n");
+    fs::write(path.join("requirements.txt"), fails).expect("write");
+    for (package, words, _) in NOT_PYTHON {
+        fs::write(path.join("app.py"), format!("import {package}\n{handler}")).expect("write");
         let built = ran(&path, "make", &["build"]);
-        let said = row("Python", package);
-        if said.starts_with("yes") {
-            assert_eq!(built.code, 0, "{package}: {built:#?}");
-            assert_eq!(answers(&path)["result"], WORDS, "{package}");
-        } else {
-            let is_told = built.stderr.contains("native code") || built.stderr.contains("no native code");
-            assert!(said.starts_with("no: ") && built.code != 0 && is_told, "{package}: {built:#?}");
-        }
+        assert!(built.code != 0 && built.stderr.contains(words), "{package}: {built:#?}");
     }
+    let named = |package| match package {
+        "dateutil" => "python-dateutil",
+        "yaml" => "pyyaml",
+        "urllib" => "",
+        package => package,
+    };
+    fs::write(path.join("requirements.txt"), PYTHON.map(|(package, _)| named(package)).join("\n"))
+        .expect("write");
+    fs::write(path.join("app.py"), include_str!("packages/app.py")).expect("write");
+    each_works(&path, &PYTHON);
 }
 
 #[test]
 fn packages_of_javascript_are_as_the_page_says() {
-    let llm = Llm::start(vec![Said::content(WORDS)]);
+    is_on_page("JavaScript", &JAVASCRIPT, &NOT_JAVASCRIPT);
     let folder = tempfile::tempdir().expect("a folder");
-    project(folder.path(), "javascript", &llm);
-    let path = folder.path().join("p");
-    for (package, program) in JAVASCRIPT {
-        assert!(row("JavaScript", package).starts_with("yes"), "{package}");
-        let handler = format!(
-            "import {{ handles }} from './tqhost.js';\nconst URL = {:?};\n{program}\n\
-             export const handler = handles(() => ask());\n",
-            llm.origin()
-        );
+    let path = project(folder.path(), "javascript");
+    let names = JAVASCRIPT.map(|(package, _)| package).into_iter();
+    let names: Vec<&str> = names.chain(NOT_JAVASCRIPT.map(|(package, ..)| package)).collect();
+    ran(&path, "npm", &[&["install", "--silent"], &names[..]].concat()).ok();
+    for (package, words, _) in NOT_JAVASCRIPT {
+        let handler = format!("export * as used from '{package}';\nexport const handler = {{}};\n");
         fs::write(path.join("handler.js"), handler).expect("write");
-        ran(&path, "npm", &["install", "--silent", package]).ok();
         let built = ran(&path, "make", &["build"]);
-        assert_eq!(built.code, 0, "{package}: {built:#?}");
-        assert_eq!(answers(&path)["result"], WORDS, "{package}");
+        assert!(built.code != 0 && built.stderr.contains(words), "{package}: {built:#?}");
     }
+    fs::write(path.join("handler.js"), include_str!("packages/handler.js")).expect("write");
+    each_works(&path, &JAVASCRIPT);
 }

@@ -24,7 +24,7 @@ use crate::embedded::{self, Embedded};
 use crate::jobs::{JobBell, JobLoop};
 use crate::mask::FieldMask;
 use crate::metrics::{AlarmBoard, Sources};
-use crate::plugins::{Plugins, Shelf, Source, UNWATCHED};
+use crate::plugins::{Plugins, Shelf, Source, UNWATCHED, user_cache};
 use crate::queue::orders::Orders;
 use crate::queue::server::SizeLimits;
 use crate::queue::upkeep::Danger;
@@ -353,8 +353,8 @@ async fn start_plugins(
     let blobs = Blobs::open(&config.blobs)?;
     let shelf = Shelf::new(redis.link(), blobs.clone(), &config.admin);
     let sandbox = Sandbox::within(opts, memory(config), blobs)?;
-    let (dir, cache_dir) = (config.plugins_dir.clone(), config.data_dir.join("cache"));
-    let source = Source { sandbox, dir, cache_dir, orders, shelf };
+    let (dir, cache_dir) = (config.plugins_dir.clone(), config.cache_dir());
+    let source = Source { sandbox, dir, cache_dir, user_cache: user_cache(), orders, shelf };
     let plugins = Plugins::start(source, grants, watchers.over.clone(), &watchers.tracker).await?;
     Ok((plugins, SandboxSize { max_memory, max_attempts, max_warm }))
 }

@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::support::bench::guest_path;
+use crate::support::files::functions;
 use crate::support::process::{compilers, is_there};
 use crate::support::{Ran, Web, eventually};
 
@@ -452,11 +453,7 @@ fn a_compilation_does_not_hold_up_the_end_of_a_watch() {
 fn a_changed_handler_is_compiled_with_the_functions_that_are_as_before() {
     let folder = tempfile::tempdir().expect("a folder");
     let (handler, cache) = (folder.path().join("h.wasm"), folder.path().join("cache"));
-    let kept = || {
-        let files = fs::read_dir(cache.join("tqhost/try/cache")).expect("the cache").flatten();
-        let mut kept = files.filter(|file| file.file_name().to_string_lossy().starts_with("functions-"));
-        kept.next().expect("the functions").path()
-    };
+    let kept = || functions(&cache.join("tqhost/try/cache")).expect("the functions");
     let changed_and_tried = |change: u8| {
         // A custom section: another file with the same functions.
         let section = [0, 3, 1, b'x', change];

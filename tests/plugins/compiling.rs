@@ -7,6 +7,7 @@
 //! SECTION=compilation`).
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -14,9 +15,10 @@ use nix::unistd::Pid;
 use rustix::process::Resource;
 use serde_json::Value;
 
-use crate::support::files::{digest, guest, label, loaded, put, row, version};
+use crate::support::bench::{CACHES, caches};
+use crate::support::files::{digest, functions, guest, label, loaded, put, row, version};
 use crate::support::process::{self, compilers};
-use crate::support::{Bench, Host, Trickle, eventually, within};
+use crate::support::{Bench, Host, Ran, Trickle, eventually, within};
 
 const QUEUES: &str = "[queues.work]\nplugin = \"p\"\n[queues.other]\nplugin = \"echo\"\n";
 const SECRET: &str = "hunter2-of-the-environment";
@@ -235,6 +237,44 @@ fn others_do_not_wait_for_one_that_takes_long() {
     bench.configure_for("[queues.other]\nplugin = \"echo\"\n", bench.redis.port);
     eventually("the process that compiles has ended", || (!process::is_there(pid)).then_some(()));
     assert!(host.stop_for_log().logged("plugin cannot be used").is_empty(), "that is no failure");
+}
+
+#[test]
+fn a_host_and_the_commands_of_its_user_compile_a_file_once() {
+    let (bench, host) = bench();
+    let file = bench.dir.path().join("h.wasm");
+    let tried = |bytes: &[u8], with: &[&str]| -> Value {
+        fs::write(&file, bytes).expect("write");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
+        command.arg("try").arg(&file).args(["--field", "a=1", "--json"]).args(with);
+        let ran = Ran::from(command.env(CACHES, caches(&bench.config())).output().expect("run tqhost"));
+        ran.ok().json()["from_cache"].take()
+    };
+    let [first, second, third] = [70, 71, 72].map(|mark| version("echo", mark));
+    // The author knows no configuration.
+    assert_eq!(tried(&first, &[]), false);
+    put(&bench, "p", &first);
+    assert_eq!(loaded(&host, &first)["from_cache"], true);
+    assert!(host.logged("compiling the plugin").is_empty());
+
+    put(&bench, "p", &second);
+    assert_eq!(loaded(&host, &second)["from_cache"], false);
+    let config = bench.config().display().to_string();
+    assert_eq!(tried(&second, &["--config", &config, "--plugin", "p"]), true);
+    let cache = bench.dir.path().join(".tqhost/cache");
+    assert!(functions(&cache).is_some(), "the next version needs only what has changed");
+    host.stop();
+
+    put(&bench, "p", &third);
+    bench.tqhost(&["check"]).ok();
+    // The host keeps the code for itself: the commands keep the latest few.
+    let host = bench.host();
+    assert_eq!(loaded(&host, &third)["from_cache"], true);
+    host.stop();
+    fs::remove_dir_all(caches(&bench.config())).expect("remove the caches");
+    let host = bench.host();
+    assert_eq!(loaded(&host, &third)["from_cache"], true);
+    host.stop();
 }
 
 #[test]

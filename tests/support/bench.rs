@@ -283,11 +283,20 @@ impl From<Output> for Ran {
     }
 }
 
+/// The variable that names the user's caches.
+pub const CACHES: &str = "XDG_CACHE_HOME";
+
+/// The user's caches, for a host with this configuration and its commands.
+pub fn caches(config: &Path) -> PathBuf {
+    config.with_file_name("caches")
+}
+
 /// Runs a command of tqhost.
 pub fn tqhost(config: &Path, args: &[&str]) -> Ran {
     timing::note();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
     command.arg("--config").arg(config).args(args).stdin(Stdio::null()).env_remove("TQHOST_LOG");
+    command.env(CACHES, caches(config));
     command.output().expect("run tqhost").into()
 }
 
@@ -367,6 +376,7 @@ impl Host {
             .arg("--config")
             .arg(config)
             .args(["run", "--log-format", "json"])
+            .env(CACHES, caches(config))
             .env("TQHOST_LOG", "info,tqhost=debug");
         command
     }

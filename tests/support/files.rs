@@ -3,7 +3,7 @@
 //! In: guests' names. Out: bytes, digests, files in `plugins/`, log lines about a version. Not here: where
 //! guests are built (`bench`, `wat`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -31,6 +31,12 @@ pub fn marked(bytes: &[u8], mark: u32) -> Vec<u8> {
     // Section id 0, its size, the length of its name, the name, the content.
     let section = [[0, 9, 4, b'm', b'a', b'r', b'k'].as_slice(), &mark.to_le_bytes()].concat();
     [header, &section, rest].concat()
+}
+
+/// The file of compiled functions in a cache.
+pub fn functions(cache: &Path) -> Option<PathBuf> {
+    let mut files = std::fs::read_dir(cache).ok()?.flatten().map(|file| file.path());
+    files.find(|file| file.extension().is_some_and(|extension| extension == "functions"))
 }
 
 /// The name of this version in a task's status.

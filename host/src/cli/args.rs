@@ -146,10 +146,6 @@ pub(super) enum Command {
         /// Tasks are running: leave them half of the cores and what else they need
         #[arg(long)]
         behind: bool,
-        /// The functions of earlier compilations come before the plugin, and those for the next one go behind
-        /// the code
-        #[arg(long)]
-        keeps_functions: bool,
     },
 }
 

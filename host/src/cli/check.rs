@@ -24,7 +24,8 @@ use crate::clock::{ms, now_ms};
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
 use crate::operations::ScheduleView;
-use crate::sandbox::{Compiler, Sandbox, SandboxOptions};
+use crate::plugins::Singles;
+use crate::sandbox::{Allowance, Compiler, Sandbox, SandboxOptions};
 
 /// The whole output as JSON. The names are stable.
 #[derive(Debug, Serialize)]
@@ -200,8 +201,9 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
     };
     // Settings that no store takes, such as a key of a wrong form. Nothing is asked of the store.
     Blobs::open(&config.blobs)?;
+    let singles = Singles::new(sandbox.clone(), Some(config.cache_dir()));
     let plugins: Vec<CheckedPlugin> =
-        files::plugin_names(config).iter().map(|name| examine(config, &sandbox, name)).collect();
+        files::plugin_names(config).iter().map(|name| examine(config, &sandbox, &singles, name)).collect();
     let now_ms = now_ms();
     let queue = |queue: &config::QueueRules| CheckedQueue {
         queue: queue.name.clone(),
@@ -329,7 +331,7 @@ fn at_once_notes(config: &Config, plugins: &[CheckedPlugin]) -> Vec<String> {
 }
 
 /// Does with a plugin what a host does before it runs it, except for the self-check.
-fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> CheckedPlugin {
+fn examine(config: &Config, sandbox: &Sandbox, singles: &Singles, name: &str) -> CheckedPlugin {
     let PluginFile { name, path, queues, content } = files::read(config, name);
     let grants = config.plugins.get(&name).cloned().unwrap_or_default();
     let mut view = CheckedPlugin {
@@ -356,9 +358,7 @@ fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> CheckedPlugin {
                 view.makes_requests = found.makes_requests();
                 (view.exports, view.imports) = (found.exports, found.imports);
             });
-            let loaded = found
-                .and_then(|()| sandbox.compile(&content.bytes))
-                .and_then(|code| sandbox.load(&code, &view.grants));
+            let loaded = found.and_then(|()| singles.load(&content.bytes, &view.grants, &Allowance::full()));
             view.version = Some(content.digest);
             (view.build, view.build_error) = (content.build, content.build_error);
             loaded.err().map(|error| chain(&error))
@@ -476,8 +476,9 @@ mod tests {
             backtraces: false,
         })
         .expect("a sandbox");
+        let singles = Singles::without_cache(sandbox.clone());
         let mut plugins: Vec<CheckedPlugin> =
-            ["p", "b"].iter().map(|name| examine(&config, &sandbox, name)).collect();
+            ["p", "b"].iter().map(|name| examine(&config, &sandbox, &singles, name)).collect();
         for plugin in &mut plugins {
             plugin.file = plugin.file.replace(&folder.display().to_string(), "/srv");
         }

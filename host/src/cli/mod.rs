@@ -126,9 +126,9 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result
         Some(command) => command,
     };
     first.map_or(Ok(()), FirstProcess::end_with_signals).context("cannot listen to signals")?;
-    if let Command::Compile { reservation, host, behind, keeps_functions } = command {
+    if let Command::Compile { reservation, host, behind } = command {
         let cores = if behind { Cores::Half } else { Cores::All };
-        return Ok(sandbox::serve_compiler(reservation, cores, host, keeps_functions)?);
+        return Ok(sandbox::serve_compiler(reservation, cores, host)?);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;

@@ -9,7 +9,6 @@
 
 mod view;
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,7 +64,7 @@ pub(super) async fn run(named: Option<&Path>, mut args: TryArgs, out: &mut Out) 
         }
         _ => None,
     };
-    let (plugin, mut rules, mut grants) = granted(named, &args)?;
+    let (plugin, mut rules, mut grants, of_host) = granted(named, &args)?;
     if args.timeout.is_some_and(|timeout| timeout.is_zero()) {
         return Err(CommandError::Usage(
             "--timeout 0s leaves the handler no time: write one from 1ms up".into(),
@@ -91,7 +90,10 @@ pub(super) async fn run(named: Option<&Path>, mut args: TryArgs, out: &mut Out) 
         compiler: if args.backtrace { Compiler::Here } else { Compiler::separate() },
         backtraces: args.backtrace,
     })?;
-    let singles = Singles::new(sandbox, cache_dir().filter(|_| !args.backtrace).as_deref());
+    let singles = match args.backtrace {
+        true => Singles::without_cache(sandbox),
+        false => Singles::new(sandbox, of_host),
+    };
     let (plugin, rules) = (plugin.into(), rules.into());
     let trial = Trial { args, plugin, grants, rules, singles, log, stdin, dead, is_granted };
     if !trial.args.watch {
@@ -313,19 +315,19 @@ async fn dead_letter(named: Option<&Path>, queue: &str, id: &str) -> Result<Expo
     }
 }
 
-/// The plugin's name, the rules of its queue and its grants: from the configuration where one was asked for,
-/// else the defaults.
+/// The plugin's name, the rules of its queue, its grants and the host's compiled code: from the configuration
+/// where one was asked for, else the defaults.
 fn granted(
     named: Option<&Path>,
     args: &TryArgs,
-) -> Result<(String, config::QueueRules, config::Plugin), CommandError> {
+) -> Result<(String, config::QueueRules, config::Plugin, Option<PathBuf>), CommandError> {
     let stem = args.handler.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     if named.is_none() && args.plugin.is_none() && args.queue.is_none() {
         // A queue with the default rules.
         let config = Config::parse("[queues.try]\n", Path::new("/tqhost.toml"), &|_| None);
         let config = config.map_err(|errors| CommandError::Config(errors.to_string()))?;
         let rules = rules(&config, "try")?.clone();
-        return Ok((stem, rules, config::Plugin::default()));
+        return Ok((stem, rules, config::Plugin::default(), None));
     }
     let config = load(named)?;
     let of_queue = args.queue.as_deref().map(|name| rules(&config, name)).transpose()?;
@@ -343,18 +345,11 @@ fn granted(
     let Some(rules) = of_queue.or(user).or(config.queues.first()) else {
         return Err(CommandError::Config(format!("{} has no queue", config.path.display())));
     };
-    Ok((plugin, rules.clone(), grants))
+    Ok((plugin, rules.clone(), grants, Some(config.cache_dir())))
 }
 
 fn load(named: Option<&Path>) -> Result<Config, CommandError> {
     Config::load(&config_file(named)?).map_err(|errors| CommandError::Config(errors.to_string()))
-}
-
-/// Where compiled handlers are kept between trials.
-fn cache_dir() -> Option<PathBuf> {
-    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
-    Some(caches.join("tqhost/try/cache"))
 }
 
 /// Checks that task and fields can be read again and again. A file that is missing may come later.

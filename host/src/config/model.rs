@@ -52,6 +52,13 @@ pub struct Config {
     pub secret_files: BTreeSet<PathBuf>,
 }
 
+impl Config {
+    /// Where compiled code is kept.
+    pub(crate) fn cache_dir(&self) -> PathBuf {
+        self.data_dir.join("cache")
+    }
+}
+
 /// The collector of traces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Telemetry {

@@ -6,17 +6,22 @@
 //! The host runs files of the cache as machine code. So the folder is ours alone (`folder`), and each file
 //! carries the SHA-256 of its content: a torn write or a bad disk must not be run. Without a safe folder
 //! there is no cache, which is slower but right.
+//!
+//! `tqhost try` and `tqhost check` have a cache of their own, that of their user, and a host has one under
+//! its `data_dir`. Each reads what the other has compiled, if it runs as the same user, and writes only to
+//! its own.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use sha2::{Digest as _, Sha256};
 
-use super::folder::OwnFolder;
+use super::folder::{OwnFolder, UnnamedFile};
 
 /// Files that a host keeps beside those of versions in use; the least recently used ones go first.
 const MAX_FILES: usize = 100;
@@ -24,20 +29,32 @@ const MAX_FILES: usize = 100;
 /// code.
 const MAX_BYTES: u64 = 1 << 30;
 const EXTENSION: &str = ".cwasm";
+const OF_FUNCTIONS: &str = ".functions";
 const DIGEST_BYTES: usize = 32;
 
 /// A folder of compiled code, or none.
 #[derive(Debug, Clone)]
 pub(super) struct Cache {
     folder: Option<Arc<OwnFolder>>,
+    /// Another folder, which is only read.
+    beside: Option<PathBuf>,
+    /// Whether code that is found there is stored here: its owner may remove it.
+    takes_over: bool,
     max_files: usize,
+}
+
+/// Where the commands of this user keep compiled code.
+pub(crate) fn user_cache() -> Option<PathBuf> {
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+    Some(caches.join("tqhost/try/cache"))
 }
 
 impl Cache {
     /// Makes the folder if need be. One that is not safe is not used, loudly.
     pub(super) fn open(dir: &Path) -> Cache {
         match OwnFolder::open(dir) {
-            Ok(folder) => Cache { folder: Some(Arc::new(folder)), max_files: MAX_FILES },
+            Ok(folder) => Cache { folder: Some(Arc::new(folder)), max_files: MAX_FILES, ..Cache::none() },
             Err(error) => {
                 tracing::error!(dir = %dir.display(), %error, "no compiled-code cache: every start \
                     compiles every plugin");
@@ -53,7 +70,19 @@ impl Cache {
 
     /// None at all.
     pub(super) fn none() -> Cache {
-        Cache { folder: None, max_files: 0 }
+        Cache { folder: None, beside: None, takes_over: false, max_files: 0 }
+    }
+
+    /// A cache that also finds what is in another folder of this user. With `takes_over` it stores that, as
+    /// the owner of the other folder may remove it.
+    pub(super) fn beside(self, dir: Option<PathBuf>, takes_over: bool) -> Cache {
+        Cache { beside: dir, takes_over, ..self }
+    }
+
+    /// The other folder. There may be one since the last look.
+    fn other(&self) -> Option<OwnFolder> {
+        let dir = self.beside.as_deref().filter(|dir| dir.is_dir())?;
+        OwnFolder::open(dir).ok()
     }
 
     /// A cache with room for fewer files.
@@ -64,23 +93,34 @@ impl Cache {
     /// Returns the content that was stored under `name`. It removes a file that is not whole. A file that
     /// cannot be read stays, as it may be the last copy of a version, and is an error.
     pub(super) fn get(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
-        let Some(folder) = &self.folder else { return Ok(None) };
-        let file = file(name);
-        match folder.file(&file).and_then(read) {
-            Ok(code) => Ok(Some(code)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
-            {
-                let path = folder.path(&file);
-                tracing::warn!(path = %path.display(), %error, "removing a cached file that cannot be used");
-                self.remove(name);
-                Ok(None)
-            }
-            Err(error) => {
-                let path = folder.path(&file);
-                Err(format!("its compiled code in {} cannot be read: {error}", path.display()))
-            }
+        let own = self.folder.as_ref().map_or(Ok(None), |folder| get(folder, &file(name)))?;
+        if own.is_some() {
+            return Ok(own);
+        }
+        // A file that cannot be read there is compiled here.
+        let found = self.other().and_then(|folder| get(&folder, &file(name)).ok().flatten());
+        if let Some(code) = found.as_ref().filter(|_| self.takes_over) {
+            self.put(name, code);
+        }
+        Ok(found)
+    }
+
+    /// Opens the compiled functions of this name, whose reader checks them.
+    pub(super) fn functions(&self, name: &str) -> Option<File> {
+        let file = format!("{name}{OF_FUNCTIONS}");
+        let own = self.folder.as_ref().and_then(|folder| folder.file(&file).ok());
+        own.or_else(|| self.other()?.file(&file).ok())
+    }
+
+    /// Begins a file of functions.
+    pub(super) fn new_functions(&self) -> Option<UnnamedFile<'_>> {
+        self.folder.as_ref()?.create().ok()
+    }
+
+    /// Stores a file of functions that was written.
+    pub(super) fn keep_functions(&self, name: &str, new: UnnamedFile<'_>) {
+        if let Err(error) = new.keep(&format!("{name}{OF_FUNCTIONS}")) {
+            tracing::warn!(name, %error, "cannot cache compiled functions");
         }
     }
 
@@ -93,10 +133,11 @@ impl Cache {
         }
     }
 
-    /// Removes what is too much: nothing of what is in use.
-    pub(super) fn prune(&self, in_use: &BTreeSet<String>) {
+    /// Removes what is too much: nothing of what is in use, and not the functions of this name.
+    pub(super) fn prune(&self, in_use: &BTreeSet<String>, functions: &str) {
         let Some(folder) = &self.folder else { return };
-        let stay = in_use.iter().map(|name| file(name)).collect();
+        let functions = format!("{functions}{OF_FUNCTIONS}");
+        let stay = in_use.iter().map(|name| file(name)).chain([functions]).collect();
         if let Err(error) = prune(folder, &stay, self.max_files, MAX_BYTES) {
             let dir = folder.dir();
             tracing::warn!(dir = %dir.display(), %error, "cannot remove what is too much in the cache");
@@ -104,12 +145,30 @@ impl Cache {
     }
 
     pub(super) fn remove(&self, name: &str) {
-        if let Some(folder) = &self.folder
-            && let Err(error) = folder.remove(&file(name))
-        {
-            let path = folder.path(&file(name));
-            tracing::warn!(path = %path.display(), %error, "cannot remove a cached file");
+        if let Some(folder) = &self.folder {
+            remove(folder, &file(name));
         }
+    }
+}
+
+/// The content of a file, if it is there and whole.
+fn get(folder: &OwnFolder, file: &str) -> Result<Option<Vec<u8>>, String> {
+    let path = folder.path(file);
+    match folder.file(file).and_then(read) {
+        Ok(code) => Ok(Some(code)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
+            tracing::warn!(path = %path.display(), %error, "removing a cached file that cannot be used");
+            remove(folder, file);
+            Ok(None)
+        }
+        Err(error) => Err(format!("its compiled code in {} cannot be read: {error}", path.display())),
+    }
+}
+
+fn remove(folder: &OwnFolder, file: &str) {
+    if let Err(error) = folder.remove(file) {
+        tracing::warn!(path = %folder.path(file).display(), %error, "cannot remove a cached file");
     }
 }
 
@@ -134,7 +193,8 @@ fn read(mut file: File) -> io::Result<Vec<u8>> {
 /// also what crashed writers left behind.
 fn prune(folder: &OwnFolder, stay: &BTreeSet<String>, max_files: usize, max_bytes: u64) -> io::Result<()> {
     let mut files = folder.entries()?;
-    files.retain(|file| file.name.ends_with(EXTENSION) || file.is_temporary());
+    let is_cached = |name: &str| [EXTENSION, OF_FUNCTIONS].iter().any(|end| name.ends_with(end));
+    files.retain(|file| is_cached(&file.name) || file.is_temporary());
     files.retain(|file| !stay.contains(&file.name));
     // The latest first.
     files.sort_by(|one, other| (other.used, &other.name).cmp(&(one.used, &one.name)));
@@ -174,6 +234,33 @@ mod tests {
     }
 
     #[test]
+    fn code_of_another_folder_is_found_and_taken_over_by_a_host() {
+        let root = tempfile::tempdir().unwrap();
+        let [commands, host] = ["commands", "host"].map(|name| root.path().join(name));
+        let caches = || {
+            let of_host = Cache::open(&host).beside(Some(commands.clone()), true);
+            (of_host, Cache::open(&commands).beside(Some(host.clone()), false))
+        };
+        // The commands are first used when the host has run for long.
+        let of_host = Cache::open(&host).beside(Some(commands.clone()), true);
+        assert_eq!(of_host.get("x"), Ok(None));
+        let (_, of_commands) = caches();
+        of_commands.put("x", b"code");
+        of_commands.keep_functions("f", of_commands.new_functions().unwrap());
+        drop(of_commands.new_functions());
+        assert_eq!(fs::read_dir(&commands).unwrap().count(), 2, "a file that is not kept is removed");
+        assert_eq!(of_host.get("x").unwrap().as_deref(), Some(&b"code"[..]));
+        assert_eq!(["f", "g"].map(|name| of_host.functions(name).is_some()), [true, false]);
+        fs::remove_dir_all(&commands).unwrap();
+        assert!(of_host.get("x").unwrap().is_some(), "it has taken it over");
+
+        let (_, of_commands) = caches();
+        assert!(of_commands.get("x").unwrap().is_some());
+        fs::write(host.join("x.cwasm"), [0; 40]).unwrap();
+        assert_eq!(of_commands.get("x"), Ok(None), "a damaged file");
+    }
+
+    #[test]
     fn the_oldest_go_when_there_are_too_many() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::open(root.path());
@@ -181,7 +268,7 @@ mod tests {
         for n in 0..MAX_FILES + 5 {
             let name = format!("{n:03}");
             cache.put(&name, b"code");
-            cache.prune(&in_use.iter().cloned().chain([name]).collect());
+            cache.prune(&in_use.iter().cloned().chain([name]).collect(), "");
         }
         let has = |n: usize| cache.get(&format!("{n:03}")).unwrap().is_some();
         // The one that is stored at the time stays as well.

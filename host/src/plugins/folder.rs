@@ -110,15 +110,17 @@ impl OwnFolder {
 
     /// Writes a file as a whole, or not at all. Two hosts may share the folder.
     pub(super) fn write(&self, name: &str, parts: &[&[u8]]) -> io::Result<()> {
+        let mut new = self.create()?;
+        parts.iter().try_for_each(|part| new.file.write_all(part))?;
+        new.keep(name)
+    }
+
+    /// Begins a file that has no name yet.
+    pub(super) fn create(&self) -> io::Result<UnnamedFile<'_>> {
         let temporary = format!("{}{TEMPORARY}", uuid::Uuid::now_v7());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.handle, &temporary, flags, Mode::RUSR | Mode::WUSR)?;
-        let mut file = File::from(file);
-        let written = parts
-            .iter()
-            .try_for_each(|part| file.write_all(part))
-            .and_then(|()| Ok(rustix::fs::renameat(&self.handle, &temporary, &self.handle, name)?));
-        written.inspect_err(|_| drop(self.remove(&temporary)))
+        Ok(UnnamedFile { folder: self, temporary, file: file.into() })
     }
 
     /// Removes a file, if it is there.
@@ -146,6 +148,29 @@ impl OwnFolder {
             }
         }
         Ok(entries)
+    }
+}
+
+/// A file that is being written. It is removed when this is dropped, unless it has got a name.
+#[derive(Debug)]
+pub(super) struct UnnamedFile<'a> {
+    folder: &'a OwnFolder,
+    temporary: String,
+    pub(super) file: File,
+}
+
+impl UnnamedFile<'_> {
+    /// Gives the file its name, in place of another one.
+    pub(super) fn keep(self, name: &str) -> io::Result<()> {
+        let handle = &self.folder.handle;
+        Ok(rustix::fs::renameat(handle, &self.temporary, handle, name)?)
+    }
+}
+
+impl Drop for UnnamedFile<'_> {
+    fn drop(&mut self) {
+        // A file that was kept has another name.
+        let _ = self.folder.remove(&self.temporary);
     }
 }
 

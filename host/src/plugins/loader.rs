@@ -7,15 +7,13 @@ use std::time::{Duration, Instant};
 
 use super::cache::Cache;
 use crate::config;
-use crate::sandbox::{Allowance, Compiled, Handler, LoadError, Sandbox};
+use crate::sandbox::{Allowance, Compiled, FunctionFiles, Handler, LoadError, Sandbox};
 
 #[derive(Clone)]
 pub(super) struct Loader {
     sandbox: Sandbox,
     compatibility: String,
     cache: Cache,
-    /// Whether functions are kept in the cache for the next compilation.
-    keeps_functions: bool,
 }
 
 /// A handler and how it was come by.
@@ -28,12 +26,7 @@ pub(super) struct Prepared {
 impl Loader {
     pub(super) fn new(sandbox: Sandbox, cache: Cache) -> Loader {
         let compatibility = sandbox.compatibility();
-        Loader { sandbox, compatibility, cache, keeps_functions: false }
-    }
-
-    /// A loader that keeps the functions that it compiles, for files that are versions of one another.
-    pub(super) fn that_keeps_functions(self) -> Loader {
-        Loader { keeps_functions: true, ..self }
+        Loader { sandbox, compatibility, cache }
     }
 
     /// `digest` is the SHA-256 of `wasm`; `in_use` gives those of the versions whose code stays in the cache,
@@ -51,19 +44,18 @@ impl Loader {
             return Ok(loaded);
         }
         let name = self.name(digest);
-        let of_functions = self.name("functions");
-        // Functions that cannot be read are compiled again.
-        let known =
-            self.keeps_functions.then(|| self.cache.get(&of_functions).ok().flatten().unwrap_or_default());
-        let Compiled { code, functions } = self.sandbox.compile_with(allowance, known.as_deref(), wasm)?;
+        let (known, mut next) = (self.cache.functions(&self.compatibility), None);
+        let mut begin = || next.insert(self.cache.new_functions()?).file.try_clone().ok();
+        let files = FunctionFiles { known, next: &mut begin };
+        let Compiled { code, has_functions } = self.sandbox.compile_with(allowance, files, wasm)?;
         let handler = self.sandbox.load(&code, grants)?;
         self.cache.put(&name, &code);
-        if let Some(functions) = functions {
-            self.cache.put(&of_functions, &functions);
+        if let Some(next) = next.filter(|_| has_functions) {
+            self.cache.keep_functions(&self.compatibility, next);
         }
         if let Some(in_use) = in_use() {
             let in_use = in_use.iter().map(|digest| self.name(digest));
-            self.cache.prune(&in_use.chain([name, of_functions]).collect());
+            self.cache.prune(&in_use.chain([name]).collect(), &self.compatibility);
         }
         Ok(Prepared { handler, took: started.elapsed(), from_cache: false })
     }

@@ -49,6 +49,7 @@ use crate::queue::orders::Orders;
 use crate::sandbox::Sandbox;
 
 pub(crate) use build_file::build_of;
+pub(crate) use cache::user_cache;
 pub(crate) use catalog::{Plugins, UNWATCHED};
 pub(crate) use history::Change;
 pub(crate) use probation::Ruling;
@@ -71,6 +72,8 @@ pub(crate) struct Source {
     pub dir: PathBuf,
     /// Where compiled code is kept.
     pub cache_dir: PathBuf,
+    /// Where this user's commands keep theirs.
+    pub user_cache: Option<PathBuf>,
     /// The orders of operators that stand. A reload that was ordered before the start is done with it.
     pub orders: Orders,
     /// Where good versions are kept for all hosts.
@@ -97,10 +100,11 @@ impl Plugins {
         stop: CancellationToken,
         tracker: &TaskTracker,
     ) -> anyhow::Result<Plugins> {
-        let Source { sandbox, dir, cache_dir, orders, shelf } = source;
+        let Source { sandbox, dir, cache_dir, user_cache, orders, shelf } = source;
         let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir))
             .await
-            .context("cannot look at the cache")?;
+            .context("cannot look at the cache")?
+            .beside(user_cache, true);
         let notes = Notes::new(cache.folder());
         let plugins = Plugins::new(dir, notes, times.pauses, wanted, orders, shelf);
         let unwatched = plugins.0.unwatched.clone();

@@ -1,5 +1,5 @@
-//! One handler's file by itself, for `tqhost try`: read when it is stable, compiled through a small cache,
-//! watched for its next version.
+//! One handler's file by itself, for `tqhost try` and `tqhost check`: read when it is stable, compiled
+//! through a small cache, watched for its next version.
 //!
 //! In: a path. Out: the handler in it and how it was come by; a wait for the next change of this and other
 //! files. The rules for what is stable are those of a running host. Not here: versions that replace one
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 
-use super::cache::Cache;
+use super::cache::{Cache, user_cache};
 use super::jobs::hex;
 use super::loader::{Loader, Prepared};
 use crate::config;
@@ -45,13 +45,18 @@ pub(crate) struct Singles {
 }
 
 impl Singles {
-    /// Without a `cache_dir` everything is compiled each time.
-    pub(crate) fn new(sandbox: Sandbox, cache_dir: Option<&Path>) -> Singles {
-        let cache = cache_dir.map_or_else(Cache::none, |dir| Cache::open(dir).with_at_most(MAX_CACHED));
-        Singles { loader: Loader::new(sandbox, cache).that_keeps_functions() }
+    /// Keeps compiled code for the commands of this user, and uses what a host keeps in `of_host`.
+    pub(crate) fn new(sandbox: Sandbox, of_host: Option<PathBuf>) -> Singles {
+        let own = user_cache().map_or_else(Cache::none, |dir| Cache::open(&dir).with_at_most(MAX_CACHED));
+        Singles { loader: Loader::new(sandbox, own.beside(of_host, false)) }
     }
 
-    /// Loads what [`read`] gave. Blocks while it compiles.
+    /// Compiles everything each time.
+    pub(crate) fn without_cache(sandbox: Sandbox) -> Singles {
+        Singles { loader: Loader::new(sandbox, Cache::none()) }
+    }
+
+    /// Loads the bytes of a file. Blocks while it compiles.
     pub(crate) fn load(
         &self,
         bytes: &[u8],

@@ -70,7 +70,8 @@ impl Folder {
         let path = |name: &str| self.root.path().join(name);
         let (sandbox, stop) = (testing::sandbox(), self.stop.clone());
         let (dir, cache_dir) = (path("plugins"), path("cache"));
-        let source = Source { sandbox, dir, cache_dir, orders, shelf: Shelf::default() };
+        let (shelf, user_cache) = (Shelf::default(), None);
+        let source = Source { sandbox, dir, cache_dir, user_cache, orders, shelf };
         Plugins::start_with(times, source, names, stop, &self.tracker).await.unwrap()
     }
 

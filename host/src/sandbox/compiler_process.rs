@@ -6,13 +6,13 @@
 //! endless work, use all memory or overflow the stack. That harms only the separate process.
 //!
 //! ```text
-//! host: compile ── the file ─▶ stdin of `tqhost compile`: serve ─▶ validated, compiled
-//!          ▲                                                          │
-//!          └──── the code or the error, and a byte that says which ── stdout ◀┘
+//! host: compile ── functions, the file ─▶ stdin of `tqhost compile`: serve ─▶ validated, compiled
+//!          ▲                                                                     │
+//!          └─ functions, the code or the error, and a byte that says which ── stdout ◀┘
 //! ```
 //!
-//! For an author, the functions of earlier compilations go before the file, and the answer has those for the
-//! next one behind the code.
+//! The functions of earlier compilations go before the file, and those for the next one come before the code.
+//! The host passes them on from file to process and back, and never has them in its memory.
 //!
 //! The process has none of the host's environment, files and connections, so it knows no secret. It ends with
 //! the host. It is not a sandbox: it runs as the same user.
@@ -20,7 +20,8 @@
 //! Not here: the compilation itself (`compiler`).
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -44,11 +45,14 @@ const MAX_SECONDS: u64 = 600;
 /// Elapsed time for one file. A process may make no progress: stopped, without memory, without a core.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// The most memory for one file, in bytes, where there is plenty. The components named at [`MAX_SECONDS`]
-/// take a third of a GiB, and no file is larger than [`MAX_FILE`].
+/// take half a GiB, and no file is larger than [`MAX_FILE`].
 const MAX_MEMORY: u64 = 4 << 30;
 /// The memory for one file where half of the host's is less: enough for the components named at
 /// [`MAX_SECONDS`].
 const USUAL_MEMORY: u64 = 512 << 20;
+/// The memory for one file from which on functions are kept. The known ones take up to
+/// [`functions::MAX_BYTES`], and the new ones as much as their code.
+const MEMORY_FOR_FUNCTIONS: u64 = 1 << 30;
 /// Largest compiled code of one file, in bytes; the host holds it in memory. The components named at
 /// [`MAX_SECONDS`] give 35 MB, two or three times their own size.
 const MAX_CODE: u64 = 512 << 20;
@@ -66,9 +70,6 @@ const COMMAND: &str = "compile";
 const RESERVATION: &str = "--reservation";
 const HOST: &str = "--host";
 const LOW_PRIORITY: &str = "--behind";
-const KEEPS: &str = "--keeps-functions";
-/// The bytes that say how long the functions are.
-const LENGTH: usize = 8;
 
 /// Where plugins are compiled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -99,21 +100,28 @@ impl Compiler {
     }
 }
 
+/// Where functions are kept.
+pub(crate) struct FunctionFiles<'a> {
+    /// Has those of earlier compilations.
+    pub(crate) known: Option<File>,
+    /// Makes the file of those for the next compilation, once they are there.
+    pub(crate) next: &'a mut dyn FnMut() -> Option<File>,
+}
+
 /// The answer to a file.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub(crate) code: Vec<u8>,
-    /// The functions for the next compilation, if some were not known before.
-    pub(crate) functions: Option<Vec<u8>>,
+    /// Whether the file of [`FunctionFiles::next`] has the functions for the next compilation.
+    pub(crate) has_functions: bool,
 }
 
-/// Compiles a file in a new process. Blocks until the process has ended. `functions` are those of earlier
-/// compilations; `None`: they are not to be kept.
+/// Compiles a file in a new process. Blocks until the process has ended.
 pub(super) fn compile(
     program: &Path,
     reservation: u64,
     allowance: &Allowance,
-    functions: Option<&[u8]>,
+    functions: FunctionFiles<'_>,
     wasm: &[u8],
 ) -> Result<Compiled, LoadError> {
     if wasm.len() as u64 > MAX_FILE {
@@ -128,18 +136,14 @@ pub(super) fn compile(
         .arg(reservation.to_string())
         .arg(HOST)
         .arg(std::process::id().to_string())
-        .args((allowance.cores == Cores::Half).then_some(LOW_PRIORITY))
-        .args(functions.map(|_| KEEPS));
+        .args((allowance.cores == Cores::Half).then_some(LOW_PRIORITY));
     command.env_clear().envs(std::env::var_os(LIBRARIES).map(|path| (OsString::from(LIBRARIES), path)));
     // A terminal sends its signals to the host's group, so the process has another group.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| {
         LoadError::Hindered(format!("cannot start the process that compiles it: {error}"))
     })?;
-    let length = functions.map(|functions| (functions.len() as u64).to_le_bytes());
-    let file = [length.as_ref().map_or(&[][..], |length| length), functions.unwrap_or_default(), wasm];
-    let most = MAX_CODE + functions.map_or(0, |_| functions::MAX_BYTES as u64);
-    let said = converse(&mut child, file, most, &allowance.cancel);
+    let said = converse(&mut child, functions, wasm, &allowance.cancel);
     if said.is_err() {
         // This fails only if the process has ended already.
         let _ = child.kill();
@@ -147,9 +151,9 @@ pub(super) fn compile(
     let lost =
         |error| LoadError::Hindered(format!("cannot speak with the process that compiles it: {error}"));
     let status = child.wait().map_err(lost)?;
-    let (mut answer, words) = said.map_err(lost)?;
+    let (Compiled { code: mut answer, has_functions }, words) = said.map_err(lost)?;
     match answer.pop().filter(|_| status.success()) {
-        Some(CODE) => Ok(answer_of(answer, functions.is_some())),
+        Some(CODE) => Ok(Compiled { code: answer, has_functions }),
         Some(_) if answer.len() as u64 >= MAX_CODE => {
             Err(LoadError::TooCostly(format!("more than {} MiB of code", MAX_CODE >> 20)))
         }
@@ -161,14 +165,14 @@ pub(super) fn compile(
     }
 }
 
-/// Sends the file to the process, and reads its answer, of `most` bytes, and the first part of its stderr.
-/// Kills the process when the compilation is cancelled.
+/// Sends functions and file to the process, and reads its answer and the first part of its stderr. Kills the
+/// process when the compilation is cancelled.
 fn converse(
     child: &mut Child,
-    file: [&[u8]; 3],
-    most: u64,
+    FunctionFiles { known, next }: FunctionFiles<'_>,
+    wasm: &[u8],
     stop: &CancellationToken,
-) -> io::Result<(Vec<u8>, String)> {
+) -> io::Result<(Compiled, String)> {
     let (Some(mut stdin), Some(mut stdout), Some(mut stderr)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
     else {
@@ -189,29 +193,48 @@ fn converse(
             }
         })?;
         // This write fails if the process ends early; its exit status then says why.
-        thread().spawn_scoped(scope, move || drop(file.iter().try_for_each(|part| stdin.write_all(part))))?;
+        thread().spawn_scoped(scope, move || {
+            let _ = send_functions(known, &mut stdin).and_then(|()| stdin.write_all(wasm));
+        })?;
         let words = thread().spawn_scoped(scope, move || {
             let mut words = Vec::new();
             let _ = stderr.by_ref().take(MAX_WORDS).read_to_end(&mut words);
             let _ = io::copy(&mut stderr, &mut io::sink());
             String::from_utf8_lossy(&words).into_owned()
         })?;
-        let mut answer = Vec::new();
+        let has_functions = receive_functions(&mut stdout, next)?;
+        let mut code = Vec::new();
         // If the process writes more than this, its writes fail once `stdout` is dropped.
-        stdout.by_ref().take(most + 1).read_to_end(&mut answer)?;
-        Ok((answer, words.join().unwrap_or_default()))
+        stdout.by_ref().take(MAX_CODE + 1).read_to_end(&mut code)?;
+        Ok((Compiled { code, has_functions }, words.join().unwrap_or_default()))
     })
 }
 
-/// Takes an answer apart: the code, then, if functions are kept, these and their length.
-fn answer_of(mut answer: Vec<u8>, keeps: bool) -> Compiled {
-    let length = answer.last_chunk::<LENGTH>().filter(|_| keeps).map(|length| u64::from_le_bytes(*length));
-    let Some(length) = length.and_then(|length| usize::try_from(length).ok()) else {
-        return Compiled { code: answer, functions: None };
-    };
-    answer.truncate(answer.len() - LENGTH);
-    let functions = answer.split_off(answer.len().saturating_sub(length));
-    Compiled { code: answer, functions: Some(functions).filter(|functions| !functions.is_empty()) }
+/// Sends the number of bytes of the functions, and these.
+fn send_functions(known: Option<File>, to: &mut impl Write) -> io::Result<()> {
+    let length = known.as_ref().map_or(Ok(0), |known| known.metadata().map(|about| about.len()));
+    let length = length.ok().filter(|length| *length <= functions::MAX_FILE_BYTES).unwrap_or(0);
+    to.write_all(&length.to_le_bytes())?;
+    match known {
+        Some(known) => io::copy(&mut known.take(length), to).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Reads the functions of the answer into a file, and returns whether it has them all. A file that cannot be
+/// written costs time in the next compilation, nothing else.
+fn receive_functions(from: &mut impl Read, to: &mut dyn FnMut() -> Option<File>) -> io::Result<bool> {
+    let mut length = [0; 8];
+    match from.read_exact(&mut length) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+        read => read?,
+    }
+    let length = u64::from_le_bytes(length).min(functions::MAX_FILE_BYTES);
+    let mut functions = from.take(length);
+    let to = (length > 0).then(to).flatten();
+    let copied = to.map(|mut to| io::copy(&mut functions, &mut to));
+    io::copy(&mut functions, &mut io::sink())?;
+    Ok(copied.is_some_and(|copied| copied.is_ok_and(|copied| copied == length)))
 }
 
 /// The error for a process that gave no answer.
@@ -241,46 +264,40 @@ fn failed(status: ExitStatus, words: &str) -> LoadError {
 
 /// Runs `tqhost compile`: reads a file from stdin, and writes the answer to stdout. `host` is the process
 /// that waits for the answer.
-pub(crate) fn serve(reservation: u64, cores: Cores, host: u32, keeps: bool) -> anyhow::Result<()> {
+pub(crate) fn serve(reservation: u64, cores: Cores, host: u32) -> anyhow::Result<()> {
     let hindered = |error: String| LoadError::Hindered(format!("the process that compiles it: {error}"));
-    let compile = || -> Result<Vec<u8>, LoadError> {
+    let compile = || -> Result<(Arc<Functions>, Vec<u8>), LoadError> {
         confine(host).map_err(|error| hindered(error.to_string()))?;
+        let keeps = memory_of(machine::memory()) >= MEMORY_FOR_FUNCTIONS;
         let (functions, wasm) = read(keeps).map_err(|error| hindered(error.to_string()))?;
-        let engine = super::engine::that_compiles(reservation, functions.clone())
+        let engine = super::engine::that_compiles(reservation, keeps.then(|| functions.clone()))
             .map_err(|error| hindered(format!("{error:#}")))?;
-        let mut answer = compiler::compile(&engine, cores, &wasm)?;
-        if let Some(functions) = functions {
-            let all = functions.all().unwrap_or_default();
-            answer.extend_from_slice(&all);
-            answer.extend_from_slice(&(all.len() as u64).to_le_bytes());
-        }
-        Ok(answer)
+        Ok((functions, compiler::compile(&engine, cores, &wasm)?))
     };
-    let (kind, answer) = match compile() {
-        Ok(answer) => (CODE, answer),
-        Err(error) => (ERROR, serde_json::to_vec(&error)?),
+    let (kind, answer, functions) = match compile() {
+        Ok((functions, code)) => (CODE, code, functions),
+        Err(error) => (ERROR, serde_json::to_vec(&error)?, Arc::default()),
     };
-    let mut stdout = io::stdout().lock();
+    let mut stdout = BufWriter::new(io::stdout().lock());
+    functions.write(functions::MAX_BYTES, &mut stdout)?;
     stdout.write_all(&answer)?;
     stdout.write_all(&[kind])?;
     Ok(stdout.flush()?)
 }
 
-/// Reads the functions, if they are kept, and the file.
-fn read(keeps: bool) -> io::Result<(Option<Arc<Functions>>, Vec<u8>)> {
+/// Reads the functions, or skips them, and the file.
+fn read(keeps: bool) -> io::Result<(Arc<Functions>, Vec<u8>)> {
     let mut stdin = io::stdin().lock();
-    let functions = if keeps {
-        let mut length = [0; LENGTH];
-        stdin.read_exact(&mut length)?;
-        let mut kept = Vec::new();
-        stdin.by_ref().take(u64::from_le_bytes(length)).read_to_end(&mut kept)?;
-        Some(Arc::new(Functions::new(kept)))
-    } else {
-        None
-    };
-    let mut wasm = Vec::new();
+    let mut length = [0; 8];
+    stdin.read_exact(&mut length)?;
+    let (mut kept, mut wasm) = (Vec::new(), Vec::new());
+    let mut functions = stdin.by_ref().take(u64::from_le_bytes(length));
+    if keeps {
+        functions.read_to_end(&mut kept)?;
+    }
+    io::copy(&mut functions, &mut io::sink())?;
     stdin.take(MAX_FILE + 1).read_to_end(&mut wasm)?;
-    Ok((functions, wasm))
+    Ok((Arc::new(Functions::new(kept)), wasm))
 }
 
 /// Bounds what this process takes, and ties it to the host.
@@ -378,17 +395,21 @@ mod tests {
         assert!(!failed(ExitStatus::from_raw(1 << 8), "no").may_pass());
     }
 
+    fn compiled_by(program: &Path, allowance: &Allowance, wasm: &[u8]) -> Result<Compiled, LoadError> {
+        let functions = FunctionFiles { known: None, next: &mut || None };
+        compile(program, 1 << 16, allowance, functions, wasm)
+    }
+
     #[test]
     fn a_program_that_is_not_there_is_no_fault_of_the_file() {
-        let error = compile(Path::new("/nowhere"), 1 << 16, &Allowance::full(), None, b"").unwrap_err();
+        let error = compiled_by(Path::new("/nowhere"), &Allowance::full(), b"").unwrap_err();
         assert!(error.may_pass() && error.to_string().contains("cannot start the process"), "{error}");
     }
 
     #[test]
     fn a_program_that_says_something_else_gives_no_code() {
         for program in ["/bin/true", "/bin/false", "/bin/echo"] {
-            let error = compile(Path::new(program), 1 << 16, &Allowance::full(), None, &vec![0; 1 << 20])
-                .unwrap_err();
+            let error = compiled_by(Path::new(program), &Allowance::full(), &vec![0; 1 << 20]).unwrap_err();
             assert!(error.to_string().contains("compiling it ends with exit status"), "{program}: {error}");
         }
     }
@@ -403,8 +424,7 @@ mod tests {
         assert!(Command::new("sh").args(["-c", write]).arg(&program).status().unwrap().success());
         let allowance = Allowance::full();
         let stop = allowance.cancel.clone();
-        let compiling =
-            thread::spawn(move || compile(&program, 1 << 16, &allowance, None, &vec![0; 1 << 20]));
+        let compiling = thread::spawn(move || compiled_by(&program, &allowance, &vec![0; 1 << 20]));
         stop.cancel();
         assert!(matches!(compiling.join().unwrap(), Err(LoadError::Cancelled)));
     }

@@ -1,69 +1,97 @@
 //! Compiled functions that are kept for the next compilation, so that only what has changed is compiled.
 //!
 //! In: the functions that were kept, as one sequence of bytes, and those that the compiler adds. Out: all of
-//! them. The compiler finds a function by a key that it makes of all that the code depends on. A component in
-//! JavaScript or Python has tens of thousands of functions, and most changes of its source change none. With
-//! wasmtime 48 one key in eight differs from one compilation to the next, so its function is compiled again.
+//! them. The compiler finds a function by a key, the SHA-256 of all that its code depends on. A component in
+//! JavaScript or Python has tens of thousands of functions, which belong to the runtime of its language, so
+//! a change of its source changes hardly one, and two plugins of one language share most of theirs.
+//! With wasmtime 48 one key in twelve differs from one compilation to the next, so its function is compiled
+//! again.
 //!
-//! Only for an author who compiles one file again and again (`tqhost try`). In a host, the file of one plugin
-//! would leave code for another's.
+//! Whoever could make up these bytes could make the host run any code. So they go through the folder that is
+//! ours alone (`plugins::cache`), and carry their own SHA-256: after a torn write, all is compiled again.
 //!
 //! Not here: where the bytes are kept (`plugins::loader`).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::io::{self, Write};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use sha2::{Digest as _, Sha256};
 use wasmtime::CacheStore;
 
 /// Bytes that are kept. A component in JavaScript has 38 MB, and one in Python 27 MB.
 pub(super) const MAX_BYTES: usize = 128 << 20;
 
-/// A key's length, in bytes: it is a SHA-256.
+/// A key's length, in bytes: it is a SHA-256, as is what follows the last function.
 const KEY: usize = 32;
 type Key = [u8; KEY];
+/// The largest file of functions, in bytes.
+pub(super) const MAX_FILE_BYTES: u64 = (MAX_BYTES + KEY) as u64;
 
 /// The functions of one compilation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Functions {
-    /// Each is its key, the length of its code in four bytes, and its code. The last ones are the oldest.
+    /// Each is its key, the length of its code in four bytes, and its code. The last ones are the least
+    /// recently used.
     kept: Vec<u8>,
-    places: HashMap<Key, Range<usize>>,
+    places: HashMap<Key, CodePlace>,
     new: Mutex<HashMap<Key, Vec<u8>>>,
 }
 
+/// Where the code of a kept function is.
+#[derive(Debug)]
+struct CodePlace {
+    bytes: Range<usize>,
+    is_used: AtomicBool,
+}
+
 impl Functions {
-    /// Takes what [`Functions::all`] gave.
-    pub(super) fn new(kept: Vec<u8>) -> Functions {
-        let mut places = HashMap::new();
-        let mut at = 0;
-        while let Some((key, code)) = next(&kept, at) {
-            at = code.end;
-            places.insert(key, code);
+    /// Takes what [`Functions::write`] wrote. If it is not that, there are no functions.
+    pub(super) fn new(mut kept: Vec<u8>) -> Functions {
+        let expected = kept.split_off(kept.len().saturating_sub(KEY));
+        if Sha256::digest(&kept)[..] != expected {
+            kept.clear();
+        }
+        let (mut places, mut at) = (HashMap::new(), 0);
+        while let Some((key, bytes)) = next(&kept, at) {
+            at = bytes.end;
+            places.insert(key, CodePlace { bytes, is_used: AtomicBool::new(false) });
         }
         Functions { kept, places, new: Mutex::default() }
     }
 
-    /// All functions, the new ones first, up to [`MAX_BYTES`]. `None`: there is no new one.
-    pub(super) fn all(&self) -> Option<Vec<u8>> {
+    /// Writes the number of bytes in eight bytes, then the functions: the new ones, then those that were
+    /// used, then the others, `most` bytes altogether. If there is no new one, it writes none.
+    pub(super) fn write(&self, most: usize, to: &mut impl Write) -> io::Result<()> {
         let new = self.added();
         if new.is_empty() {
-            return None;
+            return to.write_all(&0_u64.to_le_bytes());
         }
-        let mut all = Vec::with_capacity(self.kept.len());
-        for (key, code) in new.iter() {
-            all.extend_from_slice(key);
-            all.extend_from_slice(&u32::try_from(code.len()).ok()?.to_le_bytes());
-            all.extend_from_slice(code);
+        let mut kept: Vec<(&Key, &CodePlace)> = self.places.iter().collect();
+        kept.sort_by_key(|(_, place)| (!place.is_used.load(Ordering::Relaxed), place.bytes.start));
+        let kept = kept.into_iter().map(|(key, place)| (key, &self.kept[place.bytes.clone()]));
+        let (mut all, mut length) = (Vec::new(), 0);
+        for (key, code) in new.iter().map(|(key, code)| (key, &code[..])).chain(kept) {
+            let with_it = length + KEY + 4 + code.len();
+            if with_it > most {
+                break;
+            }
+            length = with_it;
+            all.push((key, code));
         }
-        let mut at = 0;
-        while let Some((_, code)) = next(&self.kept, at).filter(|(_, code)| all.len() + code.end <= MAX_BYTES)
-        {
-            at = code.end;
+        to.write_all(&((length + KEY) as u64).to_le_bytes())?;
+        let mut digest = Sha256::new();
+        for (key, code) in all {
+            let length = u32::try_from(code.len()).map_err(io::Error::other)?.to_le_bytes();
+            for part in [key, &length[..], code] {
+                digest.update(part);
+                to.write_all(part)?;
+            }
         }
-        all.extend_from_slice(&self.kept[..at]);
-        (all.len() <= MAX_BYTES).then_some(all)
+        to.write_all(&digest.finalize())
     }
 
     fn added(&self) -> MutexGuard<'_, HashMap<Key, Vec<u8>>> {
@@ -84,7 +112,10 @@ impl CacheStore for Functions {
     fn get(&self, key: &[u8]) -> Option<Cow<'_, [u8]>> {
         let key: Key = key.try_into().ok()?;
         match self.places.get(&key) {
-            Some(place) => Some(Cow::Borrowed(&self.kept[place.clone()])),
+            Some(place) => {
+                place.is_used.store(true, Ordering::Relaxed);
+                Some(Cow::Borrowed(&self.kept[place.bytes.clone()]))
+            }
             // Two functions of a component may have the same code.
             None => self.added().get(&key).cloned().map(Cow::Owned),
         }
@@ -105,30 +136,51 @@ mod tests {
         [n; KEY]
     }
 
-    #[test]
-    fn an_added_function_is_found_the_next_time_and_before_older_ones() {
-        let first = Functions::new(Vec::new());
-        assert_eq!((first.get(&key(1)), first.all()), (None, None));
-        first.insert(&key(1), b"one".to_vec());
-        assert_eq!(first.get(&key(1)).as_deref(), Some(&b"one"[..]));
+    /// Returns the bytes for the next compilation, 1,000 at most.
+    fn written(functions: &Functions) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        functions.write(1000, &mut bytes).expect("write");
+        let kept = bytes.split_off(8);
+        assert_eq!(bytes, (kept.len() as u64).to_le_bytes());
+        kept
+    }
 
-        let second = Functions::new(first.all().expect("a new function"));
-        assert_eq!(second.all(), None, "nothing is new");
-        second.insert(&key(2), Vec::new());
-        let all = second.all().expect("a new function");
-        assert!(all.starts_with(&key(2)) && all.ends_with(b"one"));
-
-        let third = Functions::new(all);
-        assert_eq!([1, 2].map(|n| third.get(&key(n)).map(|code| code.len())), [Some(3), Some(0)]);
+    fn found(functions: &Functions) -> [Option<usize>; 3] {
+        [1, 2, 3].map(|n| functions.get(&key(n)).map(|code| code.len()))
     }
 
     #[test]
-    fn a_function_that_was_cut_is_not_found() {
+    fn functions_are_found_the_next_time_and_the_least_recently_used_go_first() {
+        let first = Functions::new(Vec::new());
+        assert_eq!((found(&first), written(&first)), ([None; 3], Vec::new()));
+        let large = 400;
+        first.insert(&key(1), vec![1; large]);
+        assert_eq!(found(&first), [Some(large), None, None]);
+
+        let second = Functions::new(written(&first));
+        assert_eq!(written(&second), b"", "nothing is new");
+        second.insert(&key(2), vec![2; large]);
+
+        let third = Functions::new(written(&second));
+        assert!(third.get(&key(1)).is_some(), "it is used");
+        third.insert(&key(3), b"three".to_vec());
+        assert_eq!(found(&Functions::new(written(&third))), [Some(large), Some(large), Some(5)]);
+        third.insert(&key(4), vec![4; 200]);
+        assert_eq!(found(&Functions::new(written(&third))), [Some(large), None, Some(5)]);
+    }
+
+    #[test]
+    fn functions_that_are_not_as_they_were_written_are_not_found() {
         let functions = Functions::new(Vec::new());
         functions.insert(&key(1), b"one".to_vec());
-        let all = functions.all().expect("a new function");
-        for length in 0..all.len() {
-            assert_eq!(Functions::new(all[..length].to_vec()).get(&key(1)), None, "{length}");
+        let all = written(&functions);
+        assert_eq!(found(&Functions::new(all.clone()))[0], Some(3));
+        for at in 0..all.len() {
+            let mut changed = all.clone();
+            changed[at] ^= 1;
+            for bytes in [changed, all[..at].to_vec()] {
+                assert_eq!(found(&Functions::new(bytes)), [None; 3], "{at}");
+            }
         }
         assert!(!functions.insert(b"short", Vec::new()) && functions.get(b"short").is_none());
     }

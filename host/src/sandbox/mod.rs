@@ -67,7 +67,7 @@ pub(crate) use build_section::{build_in, with_build, without_build};
 pub(crate) use check::TIMEOUT as CHECK_TIMEOUT;
 pub(crate) use compiler::{Allowance, Cores};
 pub use compiler_process::Compiler;
-pub(crate) use compiler_process::{Compiled, serve as serve_compiler};
+pub(crate) use compiler_process::{Compiled, FunctionFiles, serve as serve_compiler};
 pub(crate) use component::Interfaces;
 pub(crate) use error::LoadError;
 pub use handler::Handler;
@@ -94,16 +94,16 @@ impl Sandbox {
     /// Validates a plugin's bytes and compiles them, on all cores. This takes seconds for large components:
     /// do not call it on a thread of the runtime, and call it for one plugin at a time.
     pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
-        self.compile_with(&Allowance::full(), None, wasm).map(|compiled| compiled.code)
+        self.compile_with(&Allowance::full(), FunctionFiles { known: None, next: &mut || None }, wasm)
+            .map(|compiled| compiled.code)
     }
 
     /// Validates and compiles a plugin within an allowance, which limits the cores and can cancel the work. A
-    /// separate process finds the functions of earlier compilations in `functions`, and gives those for the
-    /// next one; with `None` it keeps none.
+    /// separate process takes the functions of earlier compilations, and leaves those for the next one.
     pub(crate) fn compile_with(
         &self,
         allowance: &Allowance,
-        functions: Option<&[u8]>,
+        functions: FunctionFiles<'_>,
         wasm: &[u8],
     ) -> Result<Compiled, LoadError> {
         match &self.0.compiler {
@@ -112,7 +112,7 @@ impl Sandbox {
             }
             Compiler::Here => {
                 let code = compiler::compile(&self.0.engine, allowance.cores, wasm)?;
-                Ok(Compiled { code, functions: None })
+                Ok(Compiled { code, has_functions: false })
             }
         }
     }

@@ -14,7 +14,7 @@ fn args(line: &str) -> TryArgs {
 
 #[test]
 fn without_a_configuration_the_defaults_hold() {
-    let (plugin, rules, grants) = granted(None, &args("tqhost try a/b.wasm t.json")).expect("defaults");
+    let (plugin, rules, grants, _) = granted(None, &args("tqhost try a/b.wasm t.json")).expect("defaults");
     assert_eq!(
         (plugin.as_str(), rules.timeout, rules.max_retries, grants.memory),
         ("b", Duration::from_secs(60), 3, 128 << 20)
@@ -30,7 +30,7 @@ fn grants_and_rules_come_from_the_configuration() {
     fs::write(&path, text).expect("write");
     let told = |line: &str| {
         granted(Some(&path), &args(line))
-            .map(|(name, rules, grants)| (name, rules.timeout.as_secs(), grants.memory))
+            .map(|(name, rules, grants, _)| (name, rules.timeout.as_secs(), grants.memory))
     };
     for line in ["tqhost try p.wasm t", "tqhost try x.wasm t --plugin p", "tqhost try x.wasm t --queue a"] {
         assert_eq!(told(line).expect(line), ("p".to_owned(), 5, 64 << 20), "{line}");

@@ -293,8 +293,11 @@ fn ends_of_requests_are_counted() {
     assert_eq!(error(&mut bench, &format!("http://127.0.0.1:{closed}/")), "ConnectionRefused");
     assert!(error(&mut bench, &format!("{}/endless", web.origin())).starts_with("HttpResponseBodySize"));
     eventually("all are counted", || (counted(&host) == [3, 1, 1, 2, 0]).then_some(()));
-    let id = bench.xadd("work", &[("url", &format!("{}/silent", web.origin()))]);
+    let id = bench.xadd("work", &[("url", &format!("{}/silent?key=hunter2", web.origin()))]);
     bench.until("work", &id, "FAILED");
+    let late = bench.status("work", &id, "error");
+    let open = format!("it waited for most of that time, and GET {}/silent has been open for ", web.origin());
+    assert!(late.starts_with("timeout: ") && late.contains(&open), "{late}");
     eventually("it is counted", || (counted(&host) == [3, 1, 1, 2, 1]).then_some(()));
     // The count continues with another version and with other grants.
     let mut bytes = std::fs::read(bench.plugin_path("fetches")).expect("read the guest");

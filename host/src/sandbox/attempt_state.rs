@@ -11,6 +11,7 @@ use super::effects::AttemptEffects;
 use super::host::http::Client;
 use super::log::GuestLog;
 use super::turns::Turn;
+use super::waits::GuestWaits;
 use crate::task::Progress;
 
 /// The part of an instance that belongs to one attempt.
@@ -24,6 +25,7 @@ pub(super) struct AttemptState {
     pub(super) deadline: Instant,
     /// Ends or delays the call of the attempt that runs. None before the first attempt.
     pub(super) interrupts: Option<Interrupts>,
+    pub(super) waits: Arc<GuestWaits>,
     /// Ends the requests of the attempt.
     pub(super) over: CancellationToken,
     pub(super) http: Option<Box<Client>>,
@@ -39,6 +41,7 @@ impl AttemptState {
             plugin: None,
             deadline: Instant::now(),
             interrupts: None,
+            waits: Arc::default(),
             over: CancellationToken::new(),
             http: None,
         }

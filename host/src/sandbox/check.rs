@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempt_state::{AttemptState, Interrupts};
 use super::call::Export;
-use super::failure::{self, Phase};
+use super::failure::{self, Phase, Whereabouts};
 use super::handler::{AbortOnDrop, Handler};
 use super::limits::Limits;
 use super::loaded::{LoadedHandler, is_interrupt, store};
@@ -107,9 +107,9 @@ async fn run(
         }
         Ok(Ok(reply)) => return reply.map_err(|why| CheckError::Failed(failure::bounded(why, &loaded.mask))),
         Ok(Err((error, phase))) if !is_interrupt(&error) => {
-            failure::classify(&error, phase, &state.limits, &log)
+            failure::classify(&error, phase, &state.limits, loaded.output(1), &log)
         }
-        Ok(Err(_)) | Err(_) => phase.timed_out("it", timeout, turn.waited()),
+        Ok(Err(_)) | Err(_) => phase.timed_out("it", timeout, turn.waited(), &Whereabouts::default()),
     };
     let why = format!("{}: {message}", kind.into_str());
     Err(match kind {

@@ -121,6 +121,8 @@ fn base(reservation: u64) -> Config {
     let mut config = Config::new();
     config.memory_reservation(reservation);
     config.epoch_interruption(true);
+    // A trap has the memories of its guest, in which the place is found (`place`).
+    config.coredump_on_trap(true);
     // WASI 0.3 is not offered, and its bookkeeping would slow every call.
     config.concurrency_support(false);
     // Features that no compiler uses for handlers are off. Without garbage collection, a store needs no heap

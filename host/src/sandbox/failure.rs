@@ -18,6 +18,10 @@ use crate::task::FailureKind;
 /// Largest size of any text that leaves the sandbox for an error field, in bytes.
 pub(super) const MAX_MESSAGE: usize = 4 * 1024;
 
+/// The host refuses to copy what is too large. wasmtime's error has no public type, so this is in its text; a
+/// test checks that text.
+const TOO_MUCH_COPIED: &str = "fuel allocated for hostcalls has been exhausted";
+
 /// Where the guest was when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -27,19 +31,51 @@ pub(super) enum Phase {
 
 impl Phase {
     /// The message for a guest that was ended by its timeout. `who` was called, and has `waited` for others.
-    pub(super) fn timed_out(self, who: &str, timeout: Duration, waited: Duration) -> (FailureKind, String) {
-        let late = format!("{who} did not end within {timeout:?}");
-        match self {
-            Phase::Instantiate => (FailureKind::StartTimeout, format!("not instantiated within {timeout:?}")),
-            Phase::Call if waited < timeout / 2 => {
-                (FailureKind::BusyTimeout, format!("{late}: it computed for most of that time"))
-            }
-            Phase::Call => (
-                FailureKind::Timeout,
-                format!("{late}: it waited for most of that time, for a service, a clock or other handlers"),
-            ),
+    pub(super) fn timed_out(
+        self,
+        who: &str,
+        timeout: Duration,
+        waited: Duration,
+        found: &Whereabouts,
+    ) -> (FailureKind, String) {
+        if self == Phase::Instantiate {
+            return (FailureKind::StartTimeout, format!("not instantiated within {timeout:?}"));
         }
+        let (kind, how) = match (&found.requests, found.is_waiting) {
+            _ if waited < timeout / 2 => {
+                (FailureKind::BusyTimeout, "it computed for most of that time".into())
+            }
+            (Some(requests), _) => {
+                (FailureKind::Timeout, format!("it waited for most of that time, and {requests}"))
+            }
+            (None, true) => {
+                (FailureKind::Timeout, "it slept for most of that time, with no request open".into())
+            }
+            (None, false) => (
+                FailureKind::Timeout,
+                "it waited for most of that time, for a service, a clock or other handlers".to_owned(),
+            ),
+        };
+        let place = found.place.as_deref().map(|place| format!(", {place}")).unwrap_or_default();
+        (kind, format!("{who} did not end within {timeout:?}: {how}{place}"))
     }
+}
+
+/// Where a guest was that was ended by its timeout.
+#[derive(Debug, Default)]
+pub(super) struct Whereabouts {
+    /// It waited for what it had asked the host for: a clock, an answer.
+    pub(super) is_waiting: bool,
+    pub(super) requests: Option<String>,
+    pub(super) place: Option<String>,
+}
+
+/// The bytes that a call may return.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OutputBounds {
+    pub(super) max_output: u64,
+    /// The host copies no more. A larger result is not measured.
+    pub(super) copied: u64,
 }
 
 /// Finds the kind and the message of a failure.
@@ -47,6 +83,7 @@ pub(super) fn classify(
     error: &Error,
     phase: Phase,
     limits: &Limits,
+    output: OutputBounds,
     log: &GuestLog,
 ) -> (FailureKind, String) {
     if let Some(FlowFailed(why)) = error.downcast_ref::<FlowFailed>() {
@@ -67,8 +104,18 @@ pub(super) fn classify(
         );
     }
     let cause = error.root_cause().to_string();
-    if is_result_too_large(error, &cause) {
-        return (FailureKind::OutputTooLarge, "what the handler returned is larger than max_output".into());
+    if cause.contains(TOO_MUCH_COPIED) {
+        let OutputBounds { max_output, copied } = output;
+        // A refused argument of a host function has a backtrace, a refused result has none.
+        return if error.downcast_ref::<WasmBacktrace>().is_none() {
+            let why = format!("the handler returned more than {copied} bytes, max_output is {max_output}");
+            (FailureKind::OutputTooLarge, why)
+        } else {
+            let why = format!(
+                "it passed more than {copied} bytes to a function of the host, max_output is {max_output}"
+            );
+            (FailureKind::Trap, with_last_words(&why, log))
+        };
     }
     let kind = if phase == Phase::Instantiate { FailureKind::Instantiate } else { FailureKind::Trap };
     (kind, with_last_words(&cause, log))
@@ -110,14 +157,6 @@ pub(super) fn backtrace(error: &Error, mask: &Mask) -> Vec<String> {
     let lines = trace.to_string();
     let lines = lines.lines().skip(1).filter(|line| !line.starts_with("note:"));
     lines.map(|line| bounded(line.trim_end().to_owned(), mask)).collect()
-}
-
-/// Whether the host refused to copy the result because it is too large. wasmtime's error has no public type,
-/// so this compares its text; a test checks that text. A refused argument of a host function has a backtrace,
-/// a refused result has none.
-fn is_result_too_large(error: &Error, cause: &str) -> bool {
-    error.downcast_ref::<WasmBacktrace>().is_none()
-        && cause.contains("fuel allocated for hostcalls has been exhausted")
 }
 
 fn with_last_words(cause: &str, log: &GuestLog) -> String {

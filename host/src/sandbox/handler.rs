@@ -14,6 +14,7 @@
 //! of errors (`failure`), what the guest may call (`host`).
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -27,13 +28,15 @@ use super::attempt_state::{AttemptState, Interrupts};
 use super::blob_access::BlobAccess;
 use super::call::{self, Exports};
 use super::effects::AttemptEffects;
-use super::failure::{self, Phase};
+use super::failure::{self, Phase, Whereabouts};
 use super::loaded::{self, LoadedHandler, MAX_LEFT_HANDLES};
 use super::mask::Mask;
+use super::place;
 use super::seats::OpenInstances;
 use super::share::{Owner, Share};
 use super::shared::{Sandbox, Shared};
 use super::turns::Turn;
+use super::waits::GuestWaits;
 use super::warm::Instance;
 use super::{component, host, reply, together};
 use crate::config;
@@ -168,11 +171,12 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
     let deadline = started + timeout;
     let log = loaded.log(attempt.tasks.clone(), attempt.plugin.clone());
-    let tasks = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
-    instance.tasks = instance.tasks.saturating_add(tasks);
-    let fuel = loaded.fuel(tasks);
+    let count = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
+    instance.tasks = instance.tasks.saturating_add(count);
+    let fuel = loaded.fuel(count);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
     let interrupts = Interrupts { stop: attempt.stop.clone(), turn: turn.clone() };
+    let waits = Arc::<GuestWaits>::default();
     let source = Some(attempt.effects.clone());
     let effects = AttemptEffects::new(attempt.tasks.clone(), source, attempt.trace.clone());
     instance.store.data_mut().begin(AttemptState {
@@ -182,18 +186,24 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
         plugin: Some(attempt.plugin.clone()),
         deadline,
         interrupts: Some(interrupts),
+        waits: waits.clone(),
         ..AttemptState::nobody()
     });
     instance.store.set_epoch_deadline(1);
 
     let called = {
         let call = turn.clone().keep(call::call(&loaded.exports, &mut instance, &attempt, deadline));
+        let mut call = pin!(call);
         tokio::select! {
             biased;
-            called = call => Some(called),
+            called = &mut call => Some(called),
             () = attempt.stop.cancelled() => return None,
             () = turn.evicted() => None,
-            () = tokio::time::sleep_until(deadline.into()) => None,
+            () = tokio::time::sleep_until(deadline.into()) => {
+                // A guest that waits ends at once, with a trap that tells where it was.
+                waits.late.notify_waiters();
+                call.now_or_never()
+            }
         }
     };
     let duration = started.elapsed();
@@ -221,17 +231,21 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
             Some(Ok(replies)) => reply::ended(replies, effects, &outages, loaded.max_output, &loaded.mask),
             // The epoch callback interrupted a guest that computed, because `stop` was cancelled.
             Some(Err(_)) if attempt.stop.is_cancelled() => return None,
-            Some(Err((error, _))) if loaded::is_interrupt(&error) => timed_out(phase, timeout, &turn),
+            Some(Err((error, _))) if loaded::is_interrupt(&error) => {
+                let found = place::whereabouts(&error, &instance.store, &waits, log.place());
+                timed_out(phase, timeout, &turn, &found, &loaded.mask)
+            }
             Some(Err((error, phase))) => {
                 let (task, tasks) = (attempt.tasks.first().map(|task| task.id.as_str()), attempt.tasks.len());
                 // The backtrace is formatted only if this log level is on.
                 let shown = || loaded.mask.text(&format!("{error:?}")).into_owned();
                 let plugin = &attempt.plugin;
                 tracing::debug!(target: "guest", task, tasks, %plugin, error = shown(), "failed");
-                let (kind, message) = failure::classify(&error, phase, &state.limits, &log);
+                let output = loaded.output(count);
+                let (kind, message) = failure::classify(&error, phase, &state.limits, output, &log);
                 Ended::Failed { kind, message }
             }
-            None => timed_out(phase, timeout, &turn),
+            None => timed_out(phase, timeout, &turn, &waits.whereabouts(), &loaded.mask),
         };
         let last_lines = log.take_last_lines();
         AttemptReport { ended, backtrace, last_lines, peak_memory: state.limits.peak(), duration }
@@ -259,7 +273,7 @@ fn is_fit(instance: &mut Instance, ended: &Ended, warm: &config::Warm) -> bool {
     !failed && left <= MAX_LEFT_HANDLES && instance.tasks < warm.max_tasks
 }
 
-fn timed_out(phase: Phase, timeout: Duration, turn: &Turn) -> Ended {
-    let (kind, message) = phase.timed_out("the handler", timeout, turn.waited());
-    Ended::Failed { kind, message }
+fn timed_out(phase: Phase, timeout: Duration, turn: &Turn, found: &Whereabouts, mask: &Mask) -> Ended {
+    let (kind, message) = phase.timed_out("the handler", timeout, turn.waited(), found);
+    Ended::Failed { kind, message: failure::bounded(message, mask) }
 }

@@ -14,6 +14,7 @@ use wasmtime::{Store, UpdateDeadline};
 use super::attempt_state::Interrupts;
 use super::blob_access::BlobAccess;
 use super::call::{Export, Exports};
+use super::failure::OutputBounds;
 use super::host;
 use super::limits::Limits;
 use super::log::GuestLog;
@@ -25,6 +26,7 @@ use super::share::Owner;
 use super::shared::{Sandbox, Shared};
 use super::state::GuestState;
 use super::turns::Turn;
+use super::waits::LateWait;
 use super::warm::Instance;
 use crate::config::{self, RecordGrants, Secret};
 use crate::task::Task;
@@ -70,6 +72,11 @@ impl LoadedHandler {
         // Results that do not overlap are no larger than the memory that they come from.
         let most = self.max_output.saturating_mul(tasks.into()).min(self.memory.max(self.max_output));
         most.max(self.blob_fuel).saturating_add(RESULT_SLACK)
+    }
+
+    /// The bounds of what a call for so many tasks may return.
+    pub(super) fn output(&self, tasks: u32) -> OutputBounds {
+        OutputBounds { max_output: self.max_output, copied: self.fuel(tasks) }
     }
 
     /// The function that runs several tasks at once, if the plugin is to, and the most tasks of an instance.
@@ -157,6 +164,11 @@ fn tick(state: &mut GuestState) -> UpdateDeadline {
     UpdateDeadline::YieldCustom(1, Box::pin(turn.clone().next()))
 }
 
+/// Whether the guest was ended because its time was over: it computed, or it waited.
 pub(super) fn is_interrupt(error: &wasmtime::Error) -> bool {
-    matches!(error.downcast_ref::<wasmtime::Trap>(), Some(wasmtime::Trap::Interrupt))
+    matches!(error.downcast_ref::<wasmtime::Trap>(), Some(wasmtime::Trap::Interrupt)) || is_late_wait(error)
+}
+
+pub(super) fn is_late_wait(error: &wasmtime::Error) -> bool {
+    error.is::<LateWait>()
 }

@@ -26,6 +26,9 @@ pub(super) const BUDGET: usize = 256 * 1024;
 /// Bytes that each line costs beside its text, so that empty lines are not free.
 const LINE_COST: usize = 32;
 
+/// Begins the message of a guest that tells where it computes, as its deadline is near.
+const PLACE: &str = "its deadline is near: it computes ";
+
 /// The attempt that a line belongs to.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
@@ -49,6 +52,8 @@ pub(super) struct GuestLog {
     batch_logged: bool,
     lines: [Vec<u8>; 2],
     last: LastWords,
+    /// Where the guest said that it computes, when its deadline was near.
+    place: Option<String>,
     tail: LastLines,
 }
 
@@ -109,7 +114,9 @@ impl GuestLog {
         let mask = self.mask.clone();
         let text = mask.text(&text);
         let text = clean(text.as_bytes());
-        if level == Level::ERROR {
+        if let Some(place) = text.strip_prefix(PLACE) {
+            self.place = Some(place.to_owned());
+        } else if level == Level::ERROR {
             self.last.note_error(&text);
         }
         self.tail.add(Some(level), &text);
@@ -128,6 +135,10 @@ impl GuestLog {
     /// The message of a panic or an exception, or else the last line on stderr or at level error.
     pub(super) fn last_words(&self) -> Option<&str> {
         self.last.text()
+    }
+
+    pub(super) fn place(&self) -> Option<&str> {
+        self.place.as_deref()
     }
 
     /// Takes the last lines, whatever the host's own log has kept of them.

@@ -38,6 +38,8 @@ mod log_rate;
 mod machine;
 mod mask;
 mod number;
+mod place;
+mod python;
 mod quota;
 mod reply;
 mod seated;
@@ -53,6 +55,7 @@ mod together;
 mod turns;
 mod unescape;
 mod untyped;
+mod waits;
 mod warm;
 
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -66,6 +66,7 @@ impl SeatedTasks {
             plugin: Some(attempt.plugin.clone()),
             deadline,
             interrupts: Some(interrupts),
+            waits: seated.waits.clone(),
             over: seated.over.clone(),
             http: None,
         };

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempt::{Attempt, Ended};
 use super::log::GuestLog;
+use super::waits::GuestWaits;
 
 /// A task that holds up the others of its instance for longer than this is the reason if one of them is late,
 /// and no more tasks join it.
@@ -38,6 +39,7 @@ pub(super) enum Left {
 pub(super) struct Seated {
     pub(super) attempt: Arc<Attempt>,
     pub(super) log: Arc<Mutex<GuestLog>>,
+    pub(super) waits: Arc<GuestWaits>,
     /// Cancelled when its attempt has an end.
     pub(super) over: CancellationToken,
     pub(super) since: Instant,
@@ -311,6 +313,7 @@ mod tests {
         let seated = Seated {
             attempt: Arc::new(testing::attempt()),
             log: Arc::default(),
+            waits: Arc::default(),
             over: CancellationToken::new(),
             since: Instant::now(),
         };

@@ -140,12 +140,13 @@ impl GuestState {
 
     pub(super) fn http(&mut self) -> WasiHttpCtxView<'_> {
         self.weigh();
-        let AttemptState { log, effects, deadline, over, http, .. } = &mut *self.attempt;
+        let AttemptState { log, effects, deadline, waits, over, http, .. } = &mut *self.attempt;
         let nobody = self.together.as_ref().is_some_and(|together| together.entered().is_none());
         let client = http.get_or_insert_with(|| {
             let subject = log.lock().unwrap_or_else(PoisonError::into_inner).subject();
             let trace = effects.request_trace();
-            Box::new(Client::new(self.grant.clone(), subject, *deadline, trace, over.clone(), nobody))
+            let (waits, over) = (waits.clone(), over.clone());
+            Box::new(Client::new(self.grant.clone(), subject, *deadline, trace, (waits, over), nobody))
         });
         let (hooks, ctx) = client.parts();
         WasiHttpCtxView { hooks, table: &mut self.table, ctx }

@@ -28,14 +28,19 @@ use super::call::{self, Export};
 use super::effects::AttemptEffects;
 use super::failure::{self, Phase};
 use super::loaded::{self, LoadedHandler, MAX_LEFT_HANDLES};
+use super::mask::Mask;
+use super::place;
 use super::seated::{LONGEST, SeatedTasks};
 use super::seats::{InstanceSeats, Late, Left, Seated};
 use super::turns::Turn;
+use super::waits::GuestWaits;
 use super::warm::Instance;
 use crate::task::{FailureKind, Task};
 
 /// How long the guest may take to return when all tasks have ended.
 const TO_CLOSE: Duration = Duration::from_secs(1);
+/// How long a guest may take to be interrupted at the deadline of the task that it computes.
+const INTERRUPTED: Duration = Duration::from_millis(100);
 /// Handles that each task of an instance may hold.
 const HANDLES: usize = 64;
 
@@ -63,7 +68,14 @@ pub(super) async fn run(
 ) -> Option<AttemptReport> {
     let (attempt, over, since) = (Arc::new(attempt), CancellationToken::new(), Instant::now());
     let log = Arc::new(Mutex::new(loaded.log(attempt.tasks.clone(), attempt.plugin.clone())));
-    let seated = Seated { attempt: attempt.clone(), log: log.clone(), over: over.clone(), since };
+    let waits = Arc::<GuestWaits>::default();
+    let seated = Seated {
+        attempt: attempt.clone(),
+        log: log.clone(),
+        waits: waits.clone(),
+        over: over.clone(),
+        since,
+    };
     let (end, mut left) = oneshot::channel();
     let new = || InstanceSeats::new(most, max_tasks);
     let (seats, number, is_new) = loaded.open.seat(Box::new(seated), end, new);
@@ -89,7 +101,7 @@ pub(super) async fn run(
                 left = &mut left => left,
                 () = stop.cancelled() => return None,
                 () = tokio::time::sleep_until(deadline.into()) => {
-                    Ok(Left::Ended(late(seats, number, timeout)))
+                    late(seats, number, timeout, &waits, &mut left, &loaded.mask).await
                 }
             }
         }
@@ -117,21 +129,36 @@ fn disturbed(message: String) -> Ended {
 }
 
 /// The end of a task at its deadline.
-fn late(seats: &InstanceSeats, number: u32, timeout: Duration) -> Ended {
+async fn late(
+    seats: &InstanceSeats,
+    number: u32,
+    timeout: Duration,
+    waits: &GuestWaits,
+    left: &mut oneshot::Receiver<Left>,
+    mask: &Mask,
+) -> Result<Left, oneshot::error::RecvError> {
     let waited = match seats.late(number) {
         Late::HeldUp => {
-            return disturbed(
-                "another task held its instance up: it computed, or waited without `await`".to_owned(),
-            );
+            let why = "another task held its instance up: it computed, or waited without `await`";
+            return Ok(Left::Ended(disturbed(why.to_owned())));
         }
         Late::Holds => {
-            seats.broken.cancel();
-            Duration::ZERO
+            // The guest is interrupted where it waits, or at the next tick, and then tells where it was.
+            waits.late.notify_waiters();
+            if let Ok(left) = tokio::time::timeout(INTERRUPTED, left).await {
+                return left;
+            }
+            if seats.late(number) == Late::Holds {
+                seats.broken.cancel();
+                Duration::ZERO
+            } else {
+                timeout
+            }
         }
         Late::Waits => timeout,
     };
-    let (kind, message) = Phase::Call.timed_out("the handler", timeout, waited);
-    Ended::Failed { kind, message }
+    let (kind, message) = Phase::Call.timed_out("the handler", timeout, waited, &waits.whereabouts());
+    Ok(Left::Ended(Ended::Failed { kind, message: failure::bounded(message, mask) }))
 }
 
 /// Runs an instance for as long as it has tasks.
@@ -236,10 +263,16 @@ fn end(
     log.finish();
     let computed = seats.entered();
     let (kind, message) = if loaded::is_interrupt(&error) {
-        let why = "the handler did not end in time: it computed";
-        (FailureKind::BusyTimeout, why.to_owned())
+        let found = place::whereabouts(&error, &instance.store, &state.attempt.waits, log.place());
+        let (kind, how) = match found.is_waiting {
+            true => (FailureKind::Timeout, "it waited without `await`"),
+            false => (FailureKind::BusyTimeout, "it computed"),
+        };
+        let place = found.place.map(|place| format!(", {place}")).unwrap_or_default();
+        let message = format!("the handler did not end in time: {how}{place}");
+        (kind, failure::bounded(message, &loaded.mask))
     } else {
-        failure::classify(&error, phase, &state.limits, &log)
+        failure::classify(&error, phase, &state.limits, loaded.output(1), &log)
     };
     drop(log);
     let task = state.attempt.effects.task().map(|task| task.id.as_str()).ok();

@@ -13,6 +13,7 @@ pub(super) mod http;
 mod logging;
 mod outage;
 mod outbox;
+mod poll;
 mod random;
 mod records;
 mod state;
@@ -184,7 +185,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result
     clocks::monotonic_clock::add_to_linker::<_, WasiClocks>(l, GuestState::clocks)?;
     clocks::wall_clock::add_to_linker::<_, WasiClocks>(l, GuestState::clocks)?;
     io::error::add_to_linker::<_, Io>(l, |state| &mut state.table)?;
-    io::poll::add_to_linker::<_, Io>(l, |state| &mut state.table)?;
+    io::poll::add_to_linker::<_, poll::GuestPolls>(l, poll::view)?;
     io::streams::add_to_linker::<_, Io>(l, |state| &mut state.table)?;
     filesystem::preopens::add_to_linker::<_, WasiFilesystem>(l, GuestState::filesystem)?;
     filesystem::types::add_to_linker::<_, WasiFilesystem>(l, GuestState::filesystem)?;

@@ -36,6 +36,7 @@ use wasmtime_wasi_http::p2::types::{HostIncomingResponse, HostOutgoingRequest};
 use wasmtime_wasi_http::{Error, FieldMap, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpHooks};
 
 use crate::sandbox::log::Subject;
+use crate::sandbox::waits::GuestWaits;
 use crate::telemetry::RequestTrace;
 
 use counts::{CountedRequest, RequestEnd};
@@ -90,6 +91,7 @@ struct Hooks {
     places: Arc<Semaphore>,
     refusals: Refusals,
     trace: RequestTrace,
+    waits: Arc<GuestWaits>,
     /// The time when the attempt's requests end, if nothing has stopped them before.
     latest: Instant,
     stop: CancellationToken,
@@ -104,7 +106,7 @@ impl Client {
         subject: Option<Subject>,
         deadline: std::time::Instant,
         trace: RequestTrace,
-        over: CancellationToken,
+        (waits, over): (Arc<GuestWaits>, CancellationToken),
         is_nobodys: bool,
     ) -> Client {
         let (stop, mut ctx) = (over.child_token(), WasiHttpCtx::new());
@@ -114,6 +116,7 @@ impl Client {
             places: Arc::new(Semaphore::new(grant.bounds.max_concurrent as usize)),
             refusals: Refusals { subject, seen: Arc::default() },
             trace,
+            waits,
             latest: Instant::from(deadline) + AFTER_ATTEMPT,
             _stops: stop.clone().drop_guard(),
             stop,
@@ -206,6 +209,7 @@ impl WasiHttpHooks for Hooks {
     ) -> Box<dyn Future<Output = Exchanged> + Send> {
         let mut counted =
             CountedRequest::new(self.grant.owner.share().clone(), self.trace.begin(&mut request));
+        let open = self.waits.request(&request);
         let exchange = match self.admit(request, options) {
             Ok(exchange) => exchange,
             Err(error) => {
@@ -216,6 +220,7 @@ impl WasiHttpHooks for Hooks {
         let (answer, response) = oneshot::channel();
         let stop = self.stop.clone();
         let running = async move {
+            let _open = open;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}

@@ -35,7 +35,7 @@ fn client(hosts: &[&str]) -> Hooks {
         log.subject(),
         deadline,
         RequestTrace::default(),
-        CancellationToken::new(),
+        (Arc::default(), CancellationToken::new()),
         false,
     )
     .hooks

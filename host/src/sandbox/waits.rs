@@ -1,0 +1,122 @@
+//! The waits of a guest: they end at the deadline of its attempt, and its open requests are noted.
+//!
+//! In: what the guest waits for, and the requests that it begins. Out: a trap at the deadline, and words for
+//! the task's error. Not here: the place in the guest (`place`), the requests themselves (`host::http`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use thiserror::Error;
+use tokio::sync::Notify;
+
+use super::failure::Whereabouts;
+
+/// The requests that are told, the oldest ones.
+const MOST_REQUESTS: usize = 2;
+/// The most characters of a request.
+const MOST_REQUEST: usize = 200;
+/// Ends a guest that waits at its deadline. As this is a trap, it has the calls that led to the wait.
+#[derive(Debug, Error)]
+#[error("it waited until its deadline")]
+pub(super) struct LateWait;
+
+/// The waits of one attempt: its requests, and the calls in which its guest waits.
+#[derive(Default)]
+pub(super) struct GuestWaits {
+    /// Notified at the deadline.
+    pub(super) late: Notify,
+    numbers: AtomicU64,
+    open: Mutex<Vec<OpenRequest>>,
+}
+
+struct OpenRequest {
+    number: u64,
+    what: String,
+    since: Instant,
+}
+
+/// A request that has not ended, until this is dropped.
+pub(super) struct RequestMark {
+    waits: Arc<GuestWaits>,
+    number: u64,
+}
+
+impl Drop for RequestMark {
+    fn drop(&mut self) {
+        self.waits.open().retain(|request| request.number != self.number);
+    }
+}
+
+impl GuestWaits {
+    /// Waits for something, but no longer than until the deadline.
+    pub(super) async fn until_late<T>(
+        &self,
+        work: impl Future<Output = wasmtime::Result<T>>,
+    ) -> wasmtime::Result<T> {
+        tokio::select! {
+            biased;
+            done = work => done,
+            () = self.late.notified() => Err(LateWait.into()),
+        }
+    }
+
+    /// Notes a request. Its query is left out, as some services have keys there.
+    pub(super) fn request<T>(self: &Arc<Self>, request: &http::Request<T>) -> RequestMark {
+        let (uri, number) = (request.uri(), self.numbers.fetch_add(1, Ordering::Relaxed));
+        let scheme = uri.scheme_str().unwrap_or("http");
+        let host = uri.authority().map_or("", |authority| authority.as_str());
+        let mut what = format!("{} {scheme}://{host}{}", request.method(), uri.path());
+        if let Some((cut, _)) = what.char_indices().nth(MOST_REQUEST) {
+            what.truncate(cut);
+            what.push('…');
+        }
+        self.open().push(OpenRequest { number, what, since: Instant::now() });
+        RequestMark { waits: self.clone(), number }
+    }
+
+    /// The requests that are open, the oldest ones. None if there are none.
+    pub(super) fn requests(&self) -> Option<String> {
+        let open = self.open();
+        let one = |OpenRequest { what, since, .. }: &OpenRequest| {
+            format!("{what} has been open for {:.1}s", since.elapsed().as_secs_f64())
+        };
+        let mut told: Vec<String> = open.iter().take(MOST_REQUESTS).map(one).collect();
+        if open.len() > MOST_REQUESTS {
+            told.push(format!("{} more are open", open.len() - MOST_REQUESTS));
+        }
+        (!told.is_empty()).then(|| told.join(", "))
+    }
+
+    /// The whereabouts of a guest whose calls cannot be seen.
+    pub(super) fn whereabouts(&self) -> Whereabouts {
+        Whereabouts { requests: self.requests(), ..Whereabouts::default() }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Vec<OpenRequest>> {
+        // Nothing panics while it is locked.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_told_without_its_query_until_it_ends() {
+        let waits: Arc<GuestWaits> = Arc::default();
+        let request = |method: &str, uri: &str| {
+            let request = http::Request::builder().method(method).uri(uri).body(());
+            waits.request(&request.expect("a request"))
+        };
+        assert_eq!(waits.requests(), None);
+        let first = request("POST", "https://api.example.com:8443/v1/chat?key=hunter2");
+        let told = waits.requests().expect("one is open");
+        assert!(told.starts_with("POST https://api.example.com:8443/v1/chat has been open for 0."), "{told}");
+        let others = ["GET", "PUT"].map(|method| request(method, "http://a.example/"));
+        assert!(waits.requests().expect("three are open").ends_with("s, 1 more are open"));
+        drop((first, others));
+        assert_eq!(waits.requests(), None);
+    }
+}

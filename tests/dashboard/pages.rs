@@ -336,12 +336,15 @@ fn the_overview_tells_what_is_wrong_with_redis_and_with_rules() {
     let rules = std::fs::read_to_string(bench.config()).expect("the configuration");
     std::fs::write(&other, rules.replace("[queues.work]\n", "[queues.work]\nmax_retries = 7\n"))
         .expect("write");
+    // A producer has the name of the stream wrong.
+    bench.xadd("worrk", &[("a", "1")]);
     let other = Host::start(&other, "info");
     let browser = Browser::new(&host);
     let told = |what: &str| {
         eventually(what, || text(&browser.page("/")).contains(what).then_some(()));
     };
     told("queue work: Hosts have different rules for it.");
+    told("has entries (1), and no queue reads it: if a producer means this queue, its stream is");
     told("Redis: Redis keeps nothing on disk: a restart loses all tasks. Set appendonly to yes.");
     let _: () = bench.redis("CONFIG", ("SET", "maxmemory-policy", "allkeys-lru"));
     told("Redis: Redis may evict keys when its memory is full, and with them whole queues.");

@@ -58,7 +58,8 @@ pub(super) async fn run(config: &Config, args: DoctorArgs, out: &mut Out) -> Res
         let others: Vec<Queue> =
             config.queues.iter().map(|rules| Queue::new(rules.clone(), queue.link.clone())).collect();
         let hosts = patiently(|| hosts::list(&queue.link)).await?;
-        let strays = strays.get_or_try_init(|| doctor::strays(&queue.link, &config.queues)).await?;
+        let strays =
+            strays.get_or_try_init(|| doctor::strays(&queue.link, &config.queues, usize::MAX)).await?;
         let mut report = match fix {
             // Not repeated: the second call would not report what the first one repaired before its reply was
             // lost.

@@ -53,6 +53,7 @@ mod queue_history;
 mod search;
 mod session;
 mod state;
+mod strays;
 mod table;
 mod task;
 mod text;

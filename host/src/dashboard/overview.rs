@@ -10,6 +10,7 @@ use super::problem::{PageAnswer, PageProblem};
 use super::queue_history::{about_ms, percent, percentiles, sparkline_words};
 use super::session::Visitor;
 use super::state::{Dashboard, PageCall};
+use super::strays;
 use super::table::{PageCell, cell, count, figure, link, sorted};
 use super::text::{NONE, age_or_none, data, grouped, moment, per_second, plural};
 use super::values::{Values, dead_path, queue_path};
@@ -31,11 +32,13 @@ pub(super) async fn show(call: PageCall) -> PageAnswer {
     match looked.await {
         Ok(seen) => {
             let visitor = Visitor { open: seen.open(), ..visitor };
+            let unread = dashboard.strays.look(api.link().await?, &api.queues()).await;
             let main = html! {
                 h1 { "Overview" }
                 (done(&values))
                 (incidents::section(&visitor, &seen.incidents, QUIET))
                 (queues(&seen, &values))
+                (strays::section(&unread))
             };
             Ok(page(&visitor, "Overview", &main))
         }

@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 
 use super::problem::PageProblem;
 use super::session::{Sessions, Visitor};
+use super::strays::StraysSeen;
 use super::values::Values;
 use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::api::Api;
@@ -19,11 +20,12 @@ pub(crate) struct Dashboard {
     pub(super) sessions: Arc<Sessions>,
     /// The last overview that this host saw.
     pub(super) last: LastOverview,
+    pub(super) strays: StraysSeen,
 }
 
 impl Dashboard {
     pub(crate) fn new(api: Api, last: LastOverview) -> Dashboard {
-        Dashboard { api, sessions: Arc::new(Sessions::new()), last }
+        Dashboard { api, sessions: Arc::new(Sessions::new()), last, strays: StraysSeen::default() }
     }
 }
 

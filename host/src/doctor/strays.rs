@@ -27,12 +27,17 @@ pub(crate) struct Stray {
     pub entries: u64,
 }
 
-/// Looks through all streams in Redis.
-pub(crate) async fn strays(link: &Link, queues: &[QueueRules]) -> Result<Vec<Stray>, QueueError> {
-    let mut found = Vec::new();
+/// Looks through the streams in Redis, in at most so many pages of keys.
+pub(crate) async fn strays(
+    link: &Link,
+    queues: &[QueueRules],
+    most_pages: usize,
+) -> Result<Vec<Stray>, QueueError> {
+    let (mut found, mut pages) = (Vec::new(), 0);
     for node in link.at_each_node().await? {
         let mut next = Some(START.to_owned());
-        while let Some(cursor) = next {
+        while let Some(cursor) = next.filter(|_| pages < most_pages) {
+            pages += 1;
             let page = streams(&node, &cursor).await?;
             for stream in page.items {
                 if let Some(beside) = resembled(&stream, queues)

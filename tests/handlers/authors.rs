@@ -66,15 +66,7 @@ fn every_outcome_is_told_with_its_exit_code() {
         ("rejects", &[], 1, json!({ "outcome": "reject", "kind": null })),
         ("defers", &[], 1, json!({ "outcome": "defer", "after_ms": 1000 })),
         ("traps", &[], 1, json!({ "outcome": "failed", "kind": "trap" })),
-        (
-            "loops",
-            &["--timeout", "100ms"],
-            1,
-            json!({
-                "kind": "timeout",
-                "message": "the handler did not end within 100ms: it computed for most of that time",
-            }),
-        ),
+        ("loops", &["--timeout", "100ms"], 1, json!({ "kind": "timeout" })),
         ("hoards", &[], 1, json!({ "outcome": "failed", "kind": "out-of-memory" })),
         (
             "big-result",
@@ -190,6 +182,52 @@ fn grants_are_those_of_a_configuration() {
     // Without `--plugin` or `--queue` no configuration is read, even if the folder has one.
     assert!(!of(&[])["result"].to_string().contains("small"));
     assert!(!of(&["--queue", "r"])["result"].to_string().contains("small"));
+}
+
+#[test]
+fn effects_and_blobs_are_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = "[queues.q]\nplugin = \"p\"\nenqueue_to = [\"r\"]\n[queues.r]\n\
+        [plugins.p]\nrecords = [\"resume:*\"]\n";
+    fs::write(folder.path().join("tqhost.toml"), config).expect("write");
+    let calls = json!([
+        ["enqueue", { "queue": "r", "fields": { "kind": "mail" }, "delay": 60_000, "key": "k" }],
+        ["fan-out", [{ "queue": "r", "fields": { "n": "1" } }, { "queue": "r", "fields": { "n": "2" } }],
+            { "queue": "r", "fields": { "joins": "all" } }],
+        ["put", "resume:118", { "score": "0.9" }],
+        ["set", "seen", "yes", 5_000],
+    ]);
+    let of = |guest: &str, calls: &Value, more: &[&str]| {
+        let guest = fs::canonicalize(guest_path(guest)).expect("a path");
+        let field = format!("do={calls}");
+        let args = ["try", guest.to_str().expect("UTF-8"), "--queue", "q", "--field", &field];
+        run(folder.path(), &[&args, more].concat())
+    };
+    // Only the effects of the last run count.
+    let ran = of("effects", &calls, &["--runs", "2"]).ok();
+    for line in [
+        "  task for r: kind=mail, in 1m, key k\n",
+        "  task for r: joins=all, when 2 have completed\n    child for r: n=1\n    child for r: n=2\n",
+        "  record resume:118: score=0.9\n",
+        "  state seen = yes, for 5.0s\n",
+    ] {
+        assert!(ran.stdout.contains(line), "{line} is not in\n{}", ran.stdout);
+    }
+    let view = of("effects", &calls, &["--json"]).ok().json();
+    let effects = &view["effects"];
+    assert_eq!(effects["tasks"][0]["fields"], json!([{ "name": "kind", "value": "mail" }]), "{view}");
+    assert_eq!(effects["flows"][0]["children"].as_array().map(Vec::len), Some(2), "{view}");
+    assert_eq!(
+        (&effects["records"][0]["key"], &effects["state"][0]["value"]),
+        (&json!("resume:118"), &json!("yes")),
+        "{view}"
+    );
+    // A task that has not completed has no effects, and blobs act at once.
+    let failed = json!([["set", "seen", "yes", 0], ["retry"]]);
+    assert!(of("effects", &failed, &["--json"]).json()["effects"].is_null());
+    let blobs = json!([["put", "a.txt", "text/plain", "hello"], ["retry"]]);
+    let ran = of("keeps-blobs", &blobs, &[]);
+    assert!(ran.code == 1 && ran.stdout.contains("blob p/a.txt, 5 B\n"), "{ran:#?}");
 }
 
 #[test]

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
-use object_store::{Attribute, Attributes, ObjectStoreExt as _, PutOptions, PutPayload};
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use object_store::{Attribute, Attributes, ObjectStore as _, ObjectStoreExt as _, PutOptions, PutPayload};
 use thiserror::Error;
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::AbortHandle;
@@ -89,6 +89,13 @@ impl Blobs {
             .context("cannot start the thread for blobs")?;
         let runs_on = runtime.handle().clone();
         Ok(Blobs(Arc::new(Opened { place, max_blob, timeout, runtime: Some(runtime), runs_on })))
+    }
+
+    /// The paths and sizes of the first blobs of a store in memory. None of another store.
+    pub(crate) async fn kept(&self, most: usize) -> anyhow::Result<Vec<(String, u64)>> {
+        let BlobPlace::Memory(store) = &self.0.place else { return Ok(Vec::new()) };
+        let found: Vec<_> = store.list(None).take(most).try_collect().await?;
+        Ok(found.into_iter().map(|meta| (meta.location.to_string(), meta.size)).collect())
     }
 
     /// The most bytes of a blob.

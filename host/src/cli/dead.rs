@@ -19,12 +19,13 @@ use super::progress::{CommandProgress, StepEnd, interrupted};
 use super::table::{Cell, TextTable};
 use super::task_file::ExportedTask;
 use super::tasks::titles;
-use super::{import, redrive, text, value};
+use super::{import, redrive, status, text, value};
 use crate::clock;
 use crate::config::Config;
 use crate::mask::FieldMask;
 use crate::operations::jobs::{self, Deed, JobOrder};
 use crate::operations::{DeadList, DeadView, GroupKind, TaskGrouping, dead_list, patiently};
+use crate::queue::attempts::FailedAttempt;
 use crate::queue::listing::ListedState;
 use crate::queue::{DeadLetter, Queue, TaskFilter};
 
@@ -70,6 +71,15 @@ struct ListView {
     matching: u64,
     /// Whether all were looked at for this; else there may be more.
     all_counted: bool,
+}
+
+/// One dead letter, as JSON.
+#[derive(Serialize)]
+struct LetterView {
+    #[serde(flatten)]
+    letter: DeadView,
+    /// The attempts that failed, as far as they are kept.
+    attempts: Vec<FailedAttempt>,
 }
 
 async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), CommandError> {
@@ -219,10 +229,17 @@ pub(super) async fn exported(config: &Config, name: &str, id: &str) -> Result<Ex
 }
 
 async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> Result<(), CommandError> {
-    let letter = letter(&open(config, name).await?, id).await?;
-    match out.json {
-        true => out.json(&DeadView::new(&letter, true)),
-        false => out.line(render(&letter, clock::now_ms(), &TimeZone::system(), out.paint)),
+    let queue = open(config, name).await?;
+    let letter = letter(&queue, id).await?;
+    let attempts = patiently(|| queue.failed_attempts(&letter.id)).await?;
+    if out.json {
+        out.json(&LetterView { letter: DeadView::new(&letter, true), attempts });
+        return Ok(());
+    }
+    let zone = TimeZone::system();
+    out.line(render(&letter, clock::now_ms(), &zone, out.paint));
+    if !attempts.is_empty() {
+        out.line(format!("\n{}", status::failed(&attempts, &zone, out.paint)));
     }
     Ok(())
 }

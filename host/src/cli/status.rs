@@ -212,7 +212,7 @@ fn kept_fields(task: &TaskStatus, mask: &FieldMask) -> Option<String> {
 }
 
 /// The attempts that failed, and the log of the last one.
-fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
+pub(super) fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
     let mut table = TextTable::new(&["HOST", "RAN", "VERSION", "BEGAN"])
         .figures(["ATTEMPT"])
         .fixed(["BEGAN"])

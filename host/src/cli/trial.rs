@@ -7,6 +7,7 @@
 //! Not here: how fields are read (`input`), the handler's log (`trial_log`), what a queue would do next
 //! (`worker::settle`).
 
+mod effects;
 mod view;
 
 use std::fs;
@@ -25,6 +26,7 @@ use super::output::{Out, note};
 use super::task_file::{ExportedTask, GivenTask, given, limits};
 use super::trial_log::TrialLog;
 use super::{input, text};
+use crate::blobs::Blobs;
 use crate::builds::short;
 use crate::chain::chain;
 use crate::clock;
@@ -39,6 +41,10 @@ use crate::telemetry::AttemptTrace;
 
 use view::{Tried, is_completed, took};
 
+/// The most bytes of a blob, and the most blobs that are told.
+const MAX_BLOB_IN_MEMORY: u64 = 16 << 20;
+const MOST_BLOBS: usize = 100;
+
 /// A trial, without the bytes of handler and task, which may change between runs.
 struct Trial {
     args: TryArgs,
@@ -46,6 +52,8 @@ struct Trial {
     grants: config::Plugin,
     rules: Arc<config::QueueRules>,
     singles: Singles,
+    /// The blobs of all runs.
+    blobs: Blobs,
     log: TrialLog,
     /// The content of stdin, which cannot be read twice.
     stdin: Option<Vec<u8>>,
@@ -82,20 +90,22 @@ pub(super) async fn run(named: Option<&Path>, mut args: TryArgs, out: &mut Out) 
         limits.apply(&mut rules, &mut grants);
     }
     let log = TrialLog::start((!out.json).then_some(out.paint))?;
-    let sandbox = Sandbox::new(SandboxOptions {
+    let blobs = Blobs::in_memory(MAX_BLOB_IN_MEMORY)?;
+    let options = SandboxOptions {
         max_concurrent: 1,
         max_warm: 0,
         max_memory: grants.memory,
         // Code with the lines of its source is of no use to others, so it is not kept.
         compiler: if args.backtrace { Compiler::Here } else { Compiler::separate() },
         backtraces: args.backtrace,
-    })?;
+    };
+    let sandbox = Sandbox::within(options, u64::MAX, blobs.clone())?;
     let singles = match args.backtrace {
         true => Singles::without_cache(sandbox),
         false => Singles::new(sandbox, of_host),
     };
     let (plugin, rules) = (plugin.into(), rules.into());
-    let trial = Trial { args, plugin, grants, rules, singles, log, stdin, dead, is_granted };
+    let trial = Trial { args, plugin, grants, rules, singles, blobs, log, stdin, dead, is_granted };
     if !trial.args.watch {
         let handler = trial.read_handler().await?;
         return trial.once(&handler, trial.tasks().await?, out).await;
@@ -221,11 +231,11 @@ impl Trial {
             out.line(format!("self-check passed in {}", took(duration)));
         }
         let tasks = Arc::new(self.deliver(tasks));
-        let progress = Progress::default();
+        let (progress, source) = (Progress::default(), Arc::new(NoEffects::of(self.rules.clone())));
         let (mut last, mut durations) = (None::<AttemptReport>, Vec::new());
         for run in 0..self.args.runs {
             self.log.mute(run > 0);
-            let attempt = self.attempt(&tasks, progress.clone());
+            let attempt = self.attempt(&tasks, progress.clone(), source.clone());
             let report =
                 single.handler.run(attempt).await.ok_or_else(|| anyhow!("the attempt was stopped"))?;
             durations.push(report.duration);
@@ -241,7 +251,20 @@ impl Trial {
         durations.sort();
         let (handler, grants, tasks) = (&self.args.handler, &self.grants, &tasks[..]);
         let (single, progress, log) = (&single, progress.take(), self.log.take());
-        let tried = Tried { handler, single, self_check, tasks, grants, report, durations, progress, log };
+        let (staged, blobs) = (source.staged(), self.blobs.kept(MOST_BLOBS).await?);
+        let tried = Tried {
+            handler,
+            single,
+            self_check,
+            tasks,
+            grants,
+            report,
+            durations,
+            progress,
+            log,
+            staged,
+            blobs,
+        };
         match out.json {
             true => out.json(&tried.json()),
             false => tried.render(out),
@@ -290,7 +313,7 @@ impl Trial {
         (1..).zip(tasks).map(task).collect()
     }
 
-    fn attempt(&self, tasks: &Arc<Vec<Task>>, progress: Progress) -> Attempt {
+    fn attempt(&self, tasks: &Arc<Vec<Task>>, progress: Progress, effects: Arc<NoEffects>) -> Attempt {
         let attempt = tasks.iter().map(|task| task.attempt).max().unwrap_or(1);
         Attempt {
             tasks: tasks.clone(),
@@ -298,7 +321,7 @@ impl Trial {
             max_attempts: self.rules.max_retries.saturating_add(1).max(attempt),
             timeout: self.args.timeout.unwrap_or(self.rules.timeout),
             progress: vec![progress],
-            effects: Arc::new(NoEffects::of(self.rules.clone())),
+            effects,
             trace: AttemptTrace::default(),
             stop: CancellationToken::new(),
             disturbed: 0,

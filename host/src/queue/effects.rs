@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
@@ -396,12 +396,25 @@ fn record_call(key: &str, change: &RecordChange) -> Part {
 
 /// A source for attempts without a Redis: nothing is committed, and only the rules of a queue are checked.
 #[derive(Debug, Default)]
-pub struct NoEffects(Option<Arc<config::QueueRules>>);
+pub struct NoEffects {
+    rules: Option<Arc<config::QueueRules>>,
+    /// The children of flows that are not dropped, for those who look at them.
+    staged: Mutex<Vec<(FlowName, Vec<OutboxTask>)>>,
+}
 
 impl NoEffects {
     /// For attempts of this queue. The default is for attempts of no queue, which may enqueue nothing.
     pub(crate) fn of(rules: Arc<config::QueueRules>) -> NoEffects {
-        NoEffects(Some(rules))
+        NoEffects { rules: Some(rules), staged: Mutex::default() }
+    }
+
+    /// The children of each flow.
+    pub(crate) fn staged(&self) -> Vec<(FlowName, Vec<OutboxTask>)> {
+        self.now_staged().clone()
+    }
+
+    fn now_staged(&self) -> MutexGuard<'_, Vec<(FlowName, Vec<OutboxTask>)>> {
+        self.staged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -416,14 +429,17 @@ impl EffectSource for NoEffects {
 
     fn stage(
         &self,
-        _: &FlowName,
-        _: Vec<OutboxTask>,
+        flow: &FlowName,
+        children: Vec<OutboxTask>,
         _: Instant,
     ) -> BoxFuture<'static, Result<(), EffectError>> {
+        self.now_staged().push((flow.clone(), children));
         std::future::ready(Ok(())).boxed()
     }
 
-    fn unstage(&self, _: Vec<FlowName>) {}
+    fn unstage(&self, flows: Vec<FlowName>) {
+        self.now_staged().retain(|(flow, _)| !flows.contains(flow));
+    }
 
     fn results(
         &self,
@@ -441,7 +457,7 @@ impl EffectSource for NoEffects {
         delay: Duration,
         key: Option<String>,
     ) -> Result<OutboxTask, EffectError> {
-        match &self.0 {
+        match &self.rules {
             Some(rules) => new_task(rules, queue, fields, delay, key),
             None => Err(EffectError::UnknownQueue(format!("there is no queue `{queue}`"))),
         }

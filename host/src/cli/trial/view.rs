@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 use super::super::output::{Out, Tone};
 use super::super::trial_log::LogLine;
 use super::super::{text, value};
+use super::effects::TrialEffects;
 use crate::clock::ms;
 use crate::config;
+use crate::effects::{FlowName, OutboxTask};
 use crate::operations::result_json;
 use crate::plugins::Single;
 use crate::sandbox::{AttemptReport, Ended};
@@ -33,6 +35,10 @@ pub(super) struct Tried<'t> {
     pub durations: Vec<Duration>,
     pub progress: Option<(u8, String)>,
     pub log: Vec<LogLine>,
+    /// The children of the flows of all tasks.
+    pub staged: Vec<(FlowName, Vec<OutboxTask>)>,
+    /// The path and the size of each blob.
+    pub blobs: Vec<(String, u64)>,
 }
 
 /// How a task ended.
@@ -71,13 +77,18 @@ impl Tried<'_> {
     pub(super) fn json(&self) -> Value {
         let Tried { handler, single, self_check, grants, report, progress, log, .. } = self;
         let (end, each) = self.ends();
-        let task = |(task, EndView { outcome, kind, message, after_ms, result }): (&Task, EndView)| {
+        let outcomes = report.outcomes(self.tasks.len());
+        let effects = |outcome: &Outcome| self.effects(outcome).map(|effects| effects.json());
+        let task = |((task, end), outcome): ((&Task, EndView), &Outcome)| {
+            let EndView { outcome: word, kind, message, after_ms, result } = end;
             json!({
-                "id": task.id, "outcome": outcome, "kind": kind, "message": message, "after_ms": after_ms,
-                "result": result,
+                "id": task.id, "outcome": word, "kind": kind, "message": message, "after_ms": after_ms,
+                "result": result, "effects": effects(outcome),
             })
         };
-        let tasks = each.map(|each| self.tasks.iter().zip(each).map(task).collect::<Vec<_>>());
+        let tasks = each.map(|each| self.tasks.iter().zip(each).zip(&outcomes).map(task).collect::<Vec<_>>());
+        let of_all = if let [outcome] = &outcomes[..] { effects(outcome) } else { None };
+        let blob = |(path, bytes): &(String, u64)| json!({ "path": path, "bytes": bytes });
         let [least, median, most] = self.times().map(millis);
         json!({
             "handler": handler.display().to_string(),
@@ -91,6 +102,8 @@ impl Tried<'_> {
             "message": end.message,
             "after_ms": end.after_ms,
             "result": end.result,
+            "effects": of_all,
+            "blobs": self.blobs.iter().map(blob).collect::<Vec<_>>(),
             "tasks": tasks,
             "progress": progress.as_ref().map(|(percent, note)| json!({ "percent": percent, "note": note })),
             "log": log,
@@ -125,6 +138,7 @@ impl Tried<'_> {
             None => {
                 let lines = [end.words(), outcomes.first().and_then(result)];
                 lines.into_iter().flatten().for_each(|line| out.line(line));
+                outcomes.first().into_iter().for_each(|outcome| self.tell_effects(outcome, out));
             }
             Some(_) if matches!(report.ended, Ended::Failed { .. }) => {
                 out.line(end.words().unwrap_or_default());
@@ -135,10 +149,28 @@ impl Tried<'_> {
                     let said = out.paint.tone(end.tone(), end.outcome);
                     let words = end.words().or_else(|| result(outcome)).unwrap_or_default();
                     out.line(format!("{}  {said}  {words}", text::escape(&task.id)).trim_end());
+                    self.tell_effects(outcome, out);
                 }
             }
         }
+        for (path, bytes) in &self.blobs {
+            out.line(format!("blob {}, {}", text::escape(path), text::size(*bytes)));
+        }
         report.backtrace.iter().for_each(|line| out.line(text::escape(line)));
+    }
+}
+
+impl Tried<'_> {
+    /// The effects that a host would commit. A task that has not completed has none.
+    fn effects<'t>(&'t self, outcome: &'t Outcome) -> Option<TrialEffects<'t>> {
+        let Outcome::Completed { effects: Some(effects), .. } = outcome else { return None };
+        Some(TrialEffects { effects, staged: &self.staged })
+    }
+
+    fn tell_effects(&self, outcome: &Outcome, out: &mut Out) {
+        let Some(effects) = self.effects(outcome) else { return };
+        out.line(out.paint.tone(Tone::Faint, "effects, which a host commits with the task:"));
+        effects.lines().into_iter().for_each(|line| out.line(format!("  {line}")));
     }
 }
 

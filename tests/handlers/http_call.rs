@@ -132,7 +132,7 @@ fn one_field_is_sent_as_it_is() {
     let without = bench.xadd("work", &[("other", "1")]);
     bench.until("work", &id, "COMPLETED");
     bench.until("work", &without, "FAILED");
-    assert_eq!(bench.status("work", &without, "error"), "field `data` is missing");
+    assert_eq!(bench.status("work", &without, "error"), "field `data` is missing: it has other");
     let calls = application.calls();
     assert_eq!((calls.len(), &calls[0].body[..]), (1, b"\xff\x00{".as_slice()));
     assert_eq!(calls[0].header("content-type"), "image/png");

@@ -241,10 +241,10 @@ fn an_exception_tells_its_author_what_it_was() {
         (id, error)
     };
     let table = [
-        ("javascript", "throw", "TypeError: boom in JavaScript", "explode@handler.js:"),
+        ("javascript", "throw", "TypeError: boom in JavaScript", "in explode"),
         ("javascript", "number", "42", ""),
         ("javascript", "caused", "RangeError: it was not there", "caused by Error: boom in JavaScript"),
-        ("javascript", "recursion", "InternalError: too much recursion", "again@handler.js:"),
+        ("javascript", "recursion", "InternalError: too much recursion", "in again"),
         ("python", "throw", "LookupError: boom in Python", "in explode"),
         ("python", "exit", "SystemExit: 3", "in work"),
         ("python", "caused", "ValueError: it was not there", "caused by LookupError: boom in Python"),

@@ -24,4 +24,5 @@ mod published;
 mod reports;
 pub mod resume_model;
 mod stock;
+mod to_the_line;
 mod together;

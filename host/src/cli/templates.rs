@@ -69,8 +69,8 @@ const WIT: &[Part] = &[
 const SCRIPTS: &[Part] = &[
     files!("wit/" from "templates/javascript/wit/": "world.wit"),
     files!("" from "templates/javascript/":
-        "build.js" "build-errors.js" "build-buffer.js" "tqhost.js" "tqhost-blobs.js" "tqhost-effects.js"
-        "tqhost-http.js" "tqhost-loop.js" "tqhost-memory.js" "tqhost-web.js"),
+        "build.js" "build-errors.js" "build-loops.js" "build-buffer.js" "tqhost.js" "tqhost-blobs.js"
+        "tqhost-effects.js" "tqhost-http.js" "tqhost-loop.js" "tqhost-memory.js" "tqhost-web.js"),
     ("", &[(".gitignore", "/node_modules\n/build\n/types\n/*.wasm\n")]),
 ];
 

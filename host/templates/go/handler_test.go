@@ -47,7 +47,7 @@ func TestTheWordsOfTheSampleAreCounted(t *testing.T) {
 
 func TestATaskWithoutTextIsRejected(t *testing.T) {
 	outcome, message, _ := tried(t, "--field", "other=1")
-	if outcome != "reject" || message != "field `content` is missing" {
+	if outcome != "reject" || message != "field `content` is missing: it has other" {
 		t.Fatal(outcome, message)
 	}
 }

@@ -5,12 +5,13 @@
 // In: handler.js (or handler.ts), its files, the packages in node_modules. Out: the component; or errors with
 // a file and a line of yours, while the earlier component stays.
 //
-// Not here: the places of errors (`build-errors.js`).
+// Not here: the places of errors (`build-errors.js`), those of loops (`build-loops.js`).
 
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { SourceMap } from 'node:module';
 import { build } from 'esbuild';
 import { BUNDLE, fail, packageOf, placeOf, show, whyNot, withoutNode } from './build-errors.js';
+import { withCountedLoops } from './build-loops.js';
 
 /** What packages look for, and the engine does not have. The value of each is `undefined`. */
 const MISSING = [
@@ -58,6 +59,8 @@ async function bundled() {
       'async-await': false,
       'async-generator': false,
       'for-await': false,
+      // The engine ends at an `import()` of what is not in the bundle. So it is an error where it is used.
+      'dynamic-import': false,
     },
     external: ['tqhost:*', 'wasi:*'],
     define: { ...Object.fromEntries(missing), global: 'globalThis', 'process.env.NODE_ENV': '"production"' },
@@ -118,7 +121,7 @@ const output = process.argv[2];
 const bundle = await bundled();
 await warnOfMissing(bundle);
 const { componentize } = await import('@bytecodealliance/componentize-js');
-const { component } = await componentize(bundle.code + places(bundle), {
+const { component } = await componentize(withCountedLoops(bundle) + places(bundle), {
   sourceName: BUNDLE,
   witPath: 'wit',
   worldName: 'project',

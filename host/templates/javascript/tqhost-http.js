@@ -42,7 +42,16 @@ export class HttpError extends Error {
  * @param {string | URL | Request} input
  * @param {RequestInit & { timeoutMs?: number }} [init]
  */
-export async function fetch(input, init = {}) {
+export function fetch(input, init = {}) {
+  // What fails later has no stack of your files.
+  const { stack } = new Error();
+  return fetched(input, init).catch((error) => {
+    if (error instanceof HttpError) error.stack = stack;
+    throw error;
+  });
+}
+
+async function fetched(input, init) {
   const whole = await requestOf(input, init);
   const { signal = input.signal, timeoutMs = Infinity } = init;
   if (signal?.aborted) throw signal.reason;

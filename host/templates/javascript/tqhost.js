@@ -6,7 +6,7 @@ import { unavailable as reportOutage } from 'tqhost:extensions/outage@0.1.0';
 import { progress, remainingMs } from 'tqhost:handler/context@0.1.0';
 import { log } from 'wasi:logging/logging@0.1.0-draft';
 import { get } from 'wasi:config/store@0.2.0-rc.1';
-import { own, run, runAll } from './tqhost-loop.js';
+import { isServed, own, run, runAll } from './tqhost-loop.js';
 
 /** @typedef {import('tqhost:handler/types@0.1.0').Task} Task */
 
@@ -64,8 +64,14 @@ export const defer = (message, afterMs) => ({
  */
 export function bytes(task, name) {
   const field = task.fields.find((field) => field.name === name);
-  if (field === undefined) throw reject(`field \`${name}\` is missing`);
+  if (field === undefined) throw reject(`field \`${name}\` is missing: it has ${names(task)}`);
   return field.value;
+}
+
+/** The names of the fields that the task has, at most ten. One of them may be a typing error. */
+function names({ fields }) {
+  const more = fields.length > 10 ? [`and ${fields.length - 10} more`] : [];
+  return [...fields.slice(0, 10).map(({ name }) => name), ...more].join(', ') || 'no fields';
 }
 
 /**
@@ -113,6 +119,8 @@ export { progress, remainingMs };
 
 /** The errors of a chain of causes that are told. A chain may be a circle. */
 const MAX_CAUSES = 10;
+/** The places that are told of each. */
+const MAX_PLACES = 10;
 
 /**
  * For tqhost-http.js: notes that a request of this attempt has failed outside, and the failure for a later
@@ -138,10 +146,10 @@ export function handles(handle) {
       return { tag: 'ok', val: result(await handle(task)) };
     } catch (error) {
       const failure = failureOf(error);
-      if (failure) return { tag: 'err', val: told(failure, 0) };
+      if (failure) return { tag: 'err', val: told(placed(failure, error), 0) };
       logError(error);
       const { outside } = own();
-      if (outside) return { tag: 'err', val: told(outside(String(error)), 0) };
+      if (outside) return { tag: 'err', val: told(outside(withInnermost(error)), 0) };
       return { tag: 'trap', val: new Error(String(error)) };
     }
   };
@@ -183,24 +191,71 @@ export function batches(handle) {
 /** Logs an error, so that the host finds its text for the task's error. */
 const logError = (error) => log('error', '', withCauses(error));
 
-/** An error with its stack, and those of the errors that caused it. */
+/** An error with its places, and those of the errors that caused it. A unit test has stacks of Node.js. */
 function withCauses(error) {
-  const told = [];
-  for (let one = error; one !== undefined && told.length < MAX_CAUSES; one = one?.cause) {
-    told.push(`${one}\n${withPlaces(one?.stack ?? '')}`.trimEnd());
-  }
-  return told.join('\ncaused by ');
+  const places = ({ stack }) =>
+    globalThis.tqhostPlaces ? placesOf(stack, MAX_PLACES).join('') : `\n${stack ?? ''}`;
+  return causes(error).map((one) => `${one}${places(one ?? {})}`.trimEnd()).join(' caused by ');
 }
 
-/** The lines of a stack that are in your files and packages: build.js knows where each line is from. */
-function withPlaces(stack) {
-  const { files = [], at = [] } = JSON.parse(globalThis.tqhostPlaces ?? '{}');
-  const placed = stack.replace(/bundle\.js:(\d+):\d+/g, (place, line) => {
-    const file = files[at[2 * line - 2]];
-    return file ? `${file}:${at[2 * line - 1]}` : place;
-  });
-  return placed.split('\n').filter((line) => !/@(tqhost(-\w+)?|bundle)\.js:/.test(line)).join('\n');
+/** An error, the innermost one of those that caused it, and the innermost place in your own files. */
+function withInnermost(error) {
+  const inner = causes(error).at(-1);
+  const because = inner === error ? '' : `, caused by ${inner}`;
+  return `${error}${because}${ownPlace(error)}`;
 }
+
+/** The innermost place in your own files, of those that the error has. */
+const ownPlace = (error) => placesOf(error?.stack, 1, /node_modules/).join('');
+
+/** A retry that an error of a helper stands for, such as that of a request, with the place in your files. */
+function placed(failure, error) {
+  if (failure === error || failure.tag !== 'retry') return failure;
+  return { ...failure, val: { ...failure.val, message: `${failure.val.message}${ownPlace(error)}` } };
+}
+
+/** An error and what caused it, the innermost last. */
+function causes(error) {
+  const told = [];
+  for (let one = error; one !== undefined && told.length < MAX_CAUSES; one = one?.cause) told.push(one);
+  return told;
+}
+
+/**
+ * The first places of a stack in your files and in packages, as build.js knows them, such as
+ * ` at handler.js:4 in work`. Calls of the helpers and of the engine say nothing about the handler.
+ */
+function placesOf(stack, most, others) {
+  const { files = [], at = [] } = JSON.parse(globalThis.tqhostPlaces ?? '{}');
+  const place = ([, name, line]) => {
+    const file = files[at[2 * line - 2]];
+    if (!file || /^(tqhost(-\w+)?|build(-\w+)?)\.js$/.test(file) || others?.test(file)) return [];
+    return [` at ${file}:${at[2 * line - 1]}${name && ` in ${name.replace(/[/<]+$/, '')}`}`];
+  };
+  const lines = [...(stack ?? '').matchAll(/^(.*)@bundle\.js:(\d+):\d+$/gm)];
+  return lines.flatMap(place).slice(0, most);
+}
+
+/** How many rounds a loop makes between two looks at the clock. */
+const ROUNDS = 500;
+/** The part of an attempt's time in which it is late. */
+const LATE = 0.1;
+
+/**
+ * For loops, which build-loops.js lets call this. When the deadline is near, it tells the host once where the
+ * task computes. The host has these words in the error, if the attempt does not end in time.
+ */
+globalThis.tqhostLate = () => {
+  if (!isServed) return ROUNDS;
+  const [notes, left] = [own(), Number(remainingMs())];
+  notes.late ??= left * LATE;
+  if (left <= notes.late) {
+    notes.late = -1;
+    const places = placesOf(new Error().stack, 3).join('');
+    if (places) log('warn', '', `its deadline is near: it computes${places}`);
+  }
+  return ROUNDS;
+};
 
 /** The failure for the task at this place of the call, once the host knows whether a service is down. */
 function told(failure, index) {

@@ -75,7 +75,14 @@ def content(task: Task, name: str) -> bytes:
     for field in task.fields:
         if field.name == name:
             return field.value
-    raise reject(f"field `{name}` is missing")
+    raise reject(f"field `{name}` is missing: it has {_names(task)}")
+
+
+def _names(task: Task) -> str:
+    """The names of the fields that the task has, at most ten. One of them may be a typing error."""
+    names = [field.name for field in task.fields]
+    more = [f"and {len(names) - 10} more"] if len(names) > 10 else []
+    return ", ".join(names[:10] + more) or "no fields"
 
 
 def text(task: Task, name: str) -> str:
@@ -172,7 +179,12 @@ def _failure_of(error: BaseException) -> Err | None:
         if outside is None:
             return None
         kind, after_ms = outside
-        failure = kind(_described(error), after_ms)
+        cause = _causes(error)[-1]
+        because = "" if cause is error else f", caused by {_described(cause)}"
+        failure = kind(f"{_described(error)}{because}{_own_place(error)}", after_ms)
+    elif failure is not error and isinstance(failure.value, Failure_Retry):
+        # An error of a helper, such as that of a request: it says why, and the place says which one.
+        failure.value.value.message += _own_place(error)
     return _told(failure, 0)
 
 
@@ -270,25 +282,46 @@ def _result(value) -> bytes | None:
 
 
 def _places(error: BaseException) -> str:
-    """The places where it was raised, at most ten, the innermost last, and then what caused it."""
-    text, inner = _places_of(error)[1:], error
+    """The places where it was raised, the innermost first, and then what caused it."""
+    text = _places_of(error)
+    for inner in _causes(error)[1:]:
+        text += f" caused by {_described(inner)}{_places_of(inner)}"
+    return text
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An exception and what caused it, the innermost last. A chain may be a circle."""
     told = [error]
     while len(told) < 5:
-        inner = inner.__cause__ or (None if inner.__suppress_context__ else inner.__context__)
+        last = told[-1]
+        inner = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
         if inner is None or inner in told:
             break
         told.append(inner)
-        text += [f"\ncaused by {_described(inner)}", *_places_of(inner)]
-    return "".join(text)
+    return told
 
 
-def _places_of(error: BaseException) -> list[str]:
+def _own_place(error: BaseException) -> str:
+    """The innermost place in the project's own files, which componentize-py has in /0."""
+    place, step = "", error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if code.co_filename.startswith("/0/") and not code.co_filename.startswith("/0/tqhost"):
+            place = f" at {code.co_filename[3:]}:{step.tb_lineno} in {code.co_name}"
+        step = step.tb_next
+    return place
+
+
+def _places_of(error: BaseException) -> str:
+    """At most ten places. Calls of the helpers and of Python's imports say nothing about the handler."""
     places, step = [], error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
-        places.append(f"\n  {code.co_filename.rsplit('/', 1)[-1]}:{step.tb_lineno} in {code.co_name}")
+        file = code.co_filename.rsplit("/", 1)[-1]
+        if not file.startswith(("tqhost", "<frozen")):
+            places.append(f" at {file}:{step.tb_lineno} in {code.co_name}")
         step = step.tb_next
-    return places[:1] + places[1:][-10:]
+    return "".join(places[::-1][:10])
 
 
 class _Lines(io.TextIOBase):

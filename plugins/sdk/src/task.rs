@@ -83,7 +83,7 @@ fn bytes<'f>(fields: &'f [Field], name: &str) -> Result<&'f [u8], FieldError> {
         .iter()
         .find(|field| field.name == name)
         .map(|field| field.value.as_slice())
-        .ok_or_else(|| FieldError::missing(name))
+        .ok_or_else(|| FieldError::missing(name, fields))
 }
 
 pub(crate) fn text<'f>(fields: &'f [Field], name: &str) -> Result<&'f str, FieldError> {
@@ -96,8 +96,13 @@ pub(crate) fn text<'f>(fields: &'f [Field], name: &str) -> Result<&'f str, Field
 pub struct FieldError(String);
 
 impl FieldError {
-    fn missing(name: &str) -> FieldError {
-        FieldError(format!("field `{name}` is missing"))
+    /// One of the names that are there may be a typing error. At most ten are told.
+    fn missing(name: &str, there: &[Field]) -> FieldError {
+        let mut names: Vec<&str> = there.iter().take(10).map(|field| field.name.as_str()).collect();
+        let more = format!("and {} more", there.len().saturating_sub(10));
+        names.extend((there.len() > 10).then_some(more.as_str()));
+        let names = if names.is_empty() { "no fields".to_owned() } else { names.join(", ") };
+        FieldError(format!("field `{name}` is missing: it has {names}"))
     }
 
     /// The error of a handler's own check: `FieldError::invalid("content", "is empty")`.
@@ -151,7 +156,10 @@ mod tests {
     fn errors_name_the_field_and_reject() {
         let task = task();
         let table = [
-            (task.text("nothing").unwrap_err(), "field `nothing` is missing"),
+            (
+                task.text("nothing").unwrap_err(),
+                "field `nothing` is missing: it has text, n, json, cut, secret, binary, text",
+            ),
             (task.text("binary").unwrap_err(), "field `binary` is not UTF-8 text"),
             (
                 task.number::<u8>("text").unwrap_err(),

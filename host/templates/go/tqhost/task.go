@@ -3,6 +3,7 @@ package tqhost
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -50,7 +51,23 @@ func (task *Task) Bytes(name string) ([]byte, error) {
 			return field.Value, nil
 		}
 	}
-	return nil, Reject(fmt.Sprintf("field `%s` is missing", name))
+	return nil, Reject(fmt.Sprintf("field `%s` is missing: it has %s", name, task.names()))
+}
+
+// names are those of the fields that the task has, at most ten. One of them may be a typing error.
+func (task *Task) names() string {
+	names := make([]string, 0, 11)
+	for at, field := range task.Fields {
+		if at == 10 {
+			names = append(names, fmt.Sprintf("and %d more", len(task.Fields)-at))
+			break
+		}
+		names = append(names, field.Name)
+	}
+	if len(names) == 0 {
+		return "no fields"
+	}
+	return strings.Join(names, ", ")
 }
 
 // Text returns a field's text.

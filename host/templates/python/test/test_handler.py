@@ -31,7 +31,8 @@ class Handler(unittest.TestCase):
 
     def test_a_task_without_text_is_rejected(self):
         ran = tried("--field", "other=1")
-        self.assertEqual((ran["outcome"], ran["message"]), ("reject", "field `content` is missing"))
+        expected = ("reject", "field `content` is missing: it has other")
+        self.assertEqual((ran["outcome"], ran["message"]), expected)
 
 
 if __name__ == "__main__":

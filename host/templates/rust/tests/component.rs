@@ -30,7 +30,7 @@ fn a_task_without_text_is_rejected() {
     let ran = tried(&["--field", "other=1"]);
     assert_eq!(
         (&ran["outcome"], &ran["message"]),
-        (&json!("reject"), &json!("field `content` is missing")),
+        (&json!("reject"), &json!("field `content` is missing: it has other")),
         "{ran}"
     );
 }

@@ -27,5 +27,6 @@ test('the words of the sample are counted', () => {
 
 test('a task without text is rejected', () => {
   const { outcome, message } = tried('--field', 'other=1');
-  assert.deepEqual({ outcome, message }, { outcome: 'reject', message: 'field `content` is missing' });
+  const expected = { outcome: 'reject', message: 'field `content` is missing: it has other' };
+  assert.deepEqual({ outcome, message }, expected);
 });

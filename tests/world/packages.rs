@@ -51,7 +51,7 @@ const NOT_PYTHON: [(&str, &str, &str); 4] = [
     ("numpy", "native code", "native; `statistics`, `csv`, `sqlite3`, or a handler in Rust or Go"),
     ("orjson", "native code", "native; `json`"),
     ("tiktoken", "native code", "native; the number in the model's answer"),
-    ("lxml", "native code", "native; `xml.etree`, `beautifulsoup4`"),
+    ("regex", "native code", "native; `re`"),
 ];
 const NOT_JAVASCRIPT: [(&str, &str, &str); 3] = [
     ("undici", "is a module of Node.js", "it needs Node.js; `fetch`"),
@@ -96,15 +96,14 @@ fn each_works(path: &Path, packages: &[(&str, &str)]) {
     let event = r#"{"choices": [{"index": 0, "delta": {"content": "Hello"}}]}"#;
     let events = Llm::start(vec![Said::status(200, "", &format!("data: {event}\n\ndata: [DONE]\n\n"))]);
     let model = Llm::start(vec![Said::status(200, "", said)]);
+    let web = Web::start();
+    let (model, events, web) = (model.origin(), events.origin(), web.origin());
+    let config = format!(
+        "[queues.p]\n[plugins.p]\nallowed_hosts = [{model:?}, {events:?}, {web:?}]\n\
+         config = {{ model = {model:?}, events = {events:?}, web = {web:?} }}\n"
+    );
+    fs::write(path.join("tqhost.toml"), config).expect("write");
     for (package, _) in packages {
-        // A page of it is ready when two requests are there at once, but only once.
-        let web = Web::start();
-        let (model, events, web) = (model.origin(), events.origin(), web.origin());
-        let config = format!(
-            "[queues.p]\n[plugins.p]\nallowed_hosts = [{model:?}, {events:?}, {web:?}]\n\
-             config = {{ model = {model:?}, events = {events:?}, web = {web:?} }}\n"
-        );
-        fs::write(path.join("tqhost.toml"), config).expect("write");
         fs::write(path.join("task.json"), format!("{{\"package\": {package:?}}}")).expect("write");
         let args = ["try", "p.wasm", "task.json", "--queue", "p", "--config", "tqhost.toml", "--json"];
         let view = ran(path, env!("CARGO_BIN_EXE_tqhost"), &args).json();

@@ -210,6 +210,8 @@ export async function run(begin) {
 export async function runAll(begin) {
   let isOver = false;
   const end = (number, ended) => {
+    // One that was stopped may go on for a while.
+    if (!kept.has(number)) return;
     if (ended.tag === 'trap') fail(number);
     else finish(number, ended);
     // No task computes now, as the host sees it.
@@ -224,7 +226,10 @@ export async function runAll(begin) {
         kept.set(number, {});
         within(number, () => begin(task).then((ended) => end(number, ended)));
       } else if (event.tag === 'stop') {
-        release(event.val, 'the time of the task is over');
+        const number = event.val;
+        release(number, 'the time of the task is over');
+        // A task that has not ended now waits for a timer, which never fires, or goes on all the same.
+        drained().then(() => within(number, () => end(number, { tag: 'trap' })));
       } else {
         // The host says so whenever it is asked.
         isOver = true;

@@ -160,7 +160,7 @@ def handles(handle):
         async def one(self, number: int, task: Task) -> None:
             _begin(task)
             try:
-                value = handle(task)
+                value = tqhost_loop.call(handle, task)
                 ended = Ok(_result(await value if inspect.iscoroutine(value) else value))
             except BaseException as error:
                 ended = _failure_of(error)

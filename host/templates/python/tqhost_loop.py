@@ -78,7 +78,9 @@ class _Waits(selectors.SelectSelector):
         return []
 
     def _poll(self, waiting, pollables) -> None:
-        _enter(None)
+        # While a loop of asyncio.run() waits, its task holds the instance.
+        if self.news is not None:
+            _enter(None)
         for index in poll.poll(pollables):
             if index < len(waiting):
                 future = waiting[index][1]
@@ -122,8 +124,18 @@ async def ready(pollable, seconds: float) -> bool:
         del loop.waits.waiting[pollable]
 
 
+def _complain(loop, context) -> None:
+    """Logs an exception that nobody caught, for the task that it belongs to: it may be found much later."""
+    of, computes = context.get("future") or context.get("task"), _entered
+    if isinstance(of, asyncio.Task):
+        _enter(of.get_context().get(_number))
+    loop.default_exception_handler(context)
+    _enter(computes)
+
+
 # Made when the component is built. asyncio.run() makes one of its own.
 _loop = Loop()
+_loop.set_exception_handler(_complain)
 sys.modules["asyncio.unix_events"]._UnixDefaultEventLoopPolicy._loop_factory = Loop
 
 
@@ -141,6 +153,17 @@ def _cancel_rest() -> None:
         each.cancel()
     if rest:
         _loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+
+
+def call(function, task):
+    """Calls a handler within the loop. One that is not async may call asyncio.run(), as it may alone."""
+    own = asyncio.tasks._swap_current_task(_loop, None)
+    asyncio._set_running_loop(None)
+    try:
+        return function(task)
+    finally:
+        asyncio._set_running_loop(_loop)
+        asyncio.tasks._swap_current_task(_loop, own)
 
 
 def run_all(begin) -> None:

@@ -25,7 +25,7 @@ use crate::config::units::show_duration;
 use crate::config::{self, Config};
 use crate::operations::ScheduleView;
 use crate::plugins::Singles;
-use crate::sandbox::{Allowance, Compiler, Sandbox, SandboxOptions};
+use crate::sandbox::{Allowance, Compiler, NOT_CONCURRENT, Sandbox, SandboxOptions};
 
 /// The whole output as JSON. The names are stable.
 #[derive(Debug, Serialize)]
@@ -322,8 +322,7 @@ fn at_once_notes(config: &Config, plugins: &[CheckedPlugin]) -> Vec<String> {
         let checked = plugins.iter().find(|plugin| plugin.plugin == *name);
         if checked.is_some_and(|plugin| plugin.state == PluginVerdict::Good && !runs_many(plugin)) {
             notes.push(format!(
-                "plugins.{name}.instance: concurrent = {concurrent} has no effect: the plugin does not \
-                 export tqhost:extensions/concurrent-handler, so each instance runs one task at a time"
+                "plugins.{name}.instance: concurrent = {concurrent} has no effect: {NOT_CONCURRENT}"
             ));
         }
     }

@@ -24,7 +24,7 @@ use super::loader::{Loader, Prepared};
 use super::registry::Work;
 use crate::builds::short;
 use crate::file::{self, Found, Stamp};
-use crate::sandbox::{Allowance, LoadError};
+use crate::sandbox::{Allowance, LoadError, NOT_CONCURRENT};
 use crate::watch::RESCAN;
 
 /// The tools of a job.
@@ -103,8 +103,7 @@ impl Workshop {
                 allows none: each would be refused");
         }
         if prepared.handler.lacks_concurrency() {
-            tracing::warn!(plugin = %work.plugin.name, "`concurrent` has no effect: the plugin does not \
-                export tqhost:extensions/concurrent-handler, so each instance runs one task at a time");
+            tracing::warn!(plugin = %work.plugin.name, "`concurrent` has no effect: {NOT_CONCURRENT}");
         }
         self.while_it_stays(work, digest, self.checked(work, prepared)).await
     }

@@ -51,11 +51,16 @@ pub(super) fn compile(engine: &wasmtime::Engine, cores: Cores, wasm: &[u8]) -> R
         engine.precompile_component(&component).map_err(|error| {
             match error.downcast_ref::<wasmtime::OutOfMemory>() {
                 Some(_) => LoadError::TooCostly("more memory than there is".into()),
-                None => LoadError::Malformed(format!("{error:#}")),
+                None => invalid(format!("{error:#}")),
             }
         })
     };
     contained(|| on_own_threads(cores, compile))
+}
+
+/// The validator has no type for this reason, so it is known by its text. A test checks that.
+fn invalid(why: String) -> LoadError {
+    if why.contains("component model async feature") { LoadError::Async } else { LoadError::Malformed(why) }
 }
 
 /// Turns a panic into an error. The reader of component types panics for some malformed files.

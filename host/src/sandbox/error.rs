@@ -15,6 +15,13 @@ pub enum LoadError {
     NotWasm(String),
     #[error("not a valid WebAssembly component: {0}")]
     Malformed(String),
+    /// Its functions need what the component model has for WASI 0.3.
+    #[error(
+        "its functions are async in the component model (WASI 0.3), and tqhost runs those of WASI 0.2: build \
+         it with `handle: func` of wit/handler.wit. `handles` of `tqhost new` takes an `async` function all \
+         the same, in Python and JavaScript"
+    )]
+    Async,
     #[error("this is a core module without a component type, not a component{}", if *wasip1 {
         " (it was built for wasip1, which tqhost adapts if the module has the type of its exports: generate \
          its bindings from wit/handler.wit, with wit-bindgen for example, or export the function \
@@ -40,7 +47,7 @@ pub enum LoadError {
     WrongWorld { exports: Vec<String> },
     #[error("it exports {found}, but this tqhost runs {offered}")]
     WrongVersion { found: String, offered: String },
-    #[error("it imports what handlers cannot have: {}", shown(imports))]
+    #[error("it imports what handlers cannot have: {}{}", shown(imports), way_out(imports))]
     NotOffered { imports: Vec<RefusedImport> },
     #[error("the types do not match wit/handler.wit: {0}")]
     WrongType(String),
@@ -91,6 +98,11 @@ fn shown(imports: &[RefusedImport]) -> String {
         callers => format!("{name} ({why}), for {}", callers.join(", ")),
     };
     imports.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn way_out(imports: &[RefusedImport]) -> &'static str {
+    let is_newer = |import: &RefusedImport| import.name.contains("@0.3.");
+    if imports.iter().any(is_newer) { "; build it for WASI 0.2, in Rust for wasm32-wasip2" } else { "" }
 }
 
 fn list(words: &str, names: &[String]) -> String {

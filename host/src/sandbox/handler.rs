@@ -45,6 +45,11 @@ use crate::task::{FailureKind, Outcome};
 /// An attempt that was disturbed more often runs in an instance of its own.
 const MOST_DISTURBED: u32 = 1;
 
+/// Why `concurrent` has no effect on a handler, and what helps.
+pub(crate) const NOT_CONCURRENT: &str = "the plugin does not export tqhost:extensions/concurrent-handler, so \
+    each instance runs one task at a time; projects of `tqhost new` in Python and JavaScript export it; for \
+    other languages, such as Rust and Go, write `warm` in its place";
+
 /// A loaded version of a plugin, ready to run attempts. Cheap to clone.
 #[derive(Clone)]
 pub struct Handler(pub(super) Arc<LoadedHandler>);

@@ -74,6 +74,7 @@ pub(crate) use compiler_process::{Compiled, FunctionFiles, serve as serve_compil
 pub(crate) use component::Interfaces;
 pub(crate) use error::LoadError;
 pub use handler::Handler;
+pub(crate) use handler::NOT_CONCURRENT;
 pub(crate) use share::Share;
 pub use shared::{Sandbox, SandboxOptions};
 

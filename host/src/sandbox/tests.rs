@@ -541,6 +541,13 @@ fn wrong_worlds_are_named() {
     let message = refused(&embed(&module(imports, DONE), world));
     assert!(message.contains("wasi:sockets/network@0.3.0 (tqhost offers version 0.2); "), "{message}");
     assert!(message.contains("acme:api/api (tqhost does not know it)"), "{message}");
+    assert!(message.ends_with("; build it for WASI 0.2, in Rust for wasm32-wasip2"), "{message}");
+
+    let of_next = include_str!("../../../wit/handler.wit").replace("handle: func(", "handle: async func(");
+    let wasm =
+        testing::embed_in(&module("", DONE), "world test { export tqhost:handler/handler@0.1.0; }", &of_next);
+    let Err(error) = testing::sandbox().compile(&wasm) else { panic!("compiled") };
+    assert!(matches!(error, LoadError::Async), "{error}");
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Runs many tasks at once in one instance, and ends each as its field `do` says, after `ms` milliseconds.
 //!
-//! `ok` (the default) returns `id`, `most` (the most tasks that the instance has had at once) and `in` (the
-//! number of tasks that it has had); `effects` enqueues to `reports`, counts a key, reports progress and logs
-//! before it waits, and again at its end; `throw`, `retry` and `reject` end this task alone. `late` never
-//! ends, but stops when it is told to; `deaf` does not stop. `nobody` makes the calls of `effects` for no
-//! task, and returns what the host said. The others misbehave for the whole instance: `trap`, `loop`,
-//! `hoard`, `return` (from `run`), `sleep` (blocks for ever), `stray` (computes for no task), `twice` (ends
-//! twice).
+//! `ok` (the default) returns `id`, `most` (the most tasks that the instance has had at once), `in` (the
+//! number of tasks that it has had) and `left` (the milliseconds until its deadline), and has used `bytes` of
+//! memory for a moment; `effects` enqueues to `reports`, counts a key, reports progress and logs before it
+//! waits, and again at its end; `throw`, `retry`, `reject`, `big` (a result of 3 MiB) and `floods` (of log
+//! lines) end this task alone. `late` never ends, but stops when it is told to; `deaf` does not stop, and
+//! `stubborn` computes when it is told to. `nobody` makes the calls of `effects` for no task, and returns
+//! what the host said. The others misbehave for the whole instance, as [`misbehave`] and [`shared`] say.
 //!
 //! By `handle`, that is alone, each returns ok with `alone`; but those that misbehave do it again.
 #![cfg(target_family = "wasm")]
@@ -52,6 +52,23 @@ struct Waiting {
     timer: Pollable,
 }
 
+/// What the instance has had so far.
+struct Seen {
+    most: usize,
+    had: u32,
+    /// Whether it still asks for tasks.
+    asks: bool,
+}
+
+/// The end of a task as the guest sees it.
+enum End {
+    /// The host knows of it.
+    Told,
+    Reply(Result<Option<Vec<u8>>, Failure>),
+    /// `run` is to return.
+    Return,
+}
+
 fn text<'t>(task: &'t Task, name: &str) -> Option<&'t str> {
     let field = task.fields.iter().find(|field| field.name == name)?;
     str::from_utf8(&field.value).ok()
@@ -63,26 +80,22 @@ fn what(task: &Task) -> &str {
 
 fn waiting(number: u32, task: Task) -> Waiting {
     let ms: u64 = text(&task, "ms").and_then(|ms| ms.parse().ok()).unwrap_or(0);
-    let ms = if ["late", "deaf"].contains(&what(&task)) { 1_000_000 } else { ms };
+    let ms = if ["late", "deaf", "stubborn"].contains(&what(&task)) { 1_000_000 } else { ms };
     Waiting { number, task, timer: subscribe_duration(ms * 1_000_000) }
 }
 
 impl Concurrent for Guest {
     fn run() {
         let news = tasks::subscribe();
-        let (mut all, mut most, mut had): (Vec<Waiting>, usize, u32) = (Vec::new(), 0, 0);
+        let mut all: Vec<Waiting> = Vec::new();
+        let mut seen = Seen { most: 0, had: 0, asks: true };
         loop {
-            while let Some(event) = tasks::next() {
+            while seen.asks
+                && let Some(event) = tasks::next()
+            {
                 match event {
                     Event::Close => return,
-                    Event::Stop(number) => {
-                        if let Some(place) =
-                            all.iter().position(|one| one.number == number && what(&one.task) != "deaf")
-                        {
-                            all.remove(place);
-                            tasks::fail(number);
-                        }
-                    }
+                    Event::Stop(number) => stop(&mut all, number),
                     Event::Start(start) => {
                         let one = waiting(start.number, start.task);
                         tasks::enter(Some(one.number));
@@ -91,21 +104,25 @@ impl Concurrent for Guest {
                         }
                         tasks::enter(None);
                         all.push(one);
-                        had += 1;
-                        most = most.max(all.len());
+                        seen.had += 1;
+                        seen.most = seen.most.max(all.len());
                     }
                 }
             }
-            let pollables: Vec<&Pollable> =
-                [&news].into_iter().chain(all.iter().map(|one| &one.timer)).collect();
+            let news = seen.asks.then_some(&news);
+            let pollables: Vec<&Pollable> = all.iter().map(|one| &one.timer).chain(news).collect();
             let mut ready = poll(&pollables);
             ready.sort_unstable_by(|a, b| b.cmp(a));
             for index in ready {
-                if index > 0 {
-                    let one = all.remove(index as usize - 1);
-                    let result = format!("{{\"id\":\"{}\",\"most\":{most},\"in\":{had}}}", one.task.id);
-                    if end(&one, result) {
-                        return;
+                if (index as usize) < all.len() {
+                    let one = all.remove(index as usize);
+                    tasks::enter(Some(one.number));
+                    match end(&one, &all, &mut seen) {
+                        End::Told => {}
+                        End::Reply(reply) => {
+                            tasks::finish(one.number, reply.as_ref().map(Option::as_deref));
+                        }
+                        End::Return => return,
                     }
                 }
             }
@@ -113,44 +130,77 @@ impl Concurrent for Guest {
     }
 }
 
-/// Ends a task as it says. Returns whether `run` is to return.
-fn end(one: &Waiting, result: String) -> bool {
-    let number = one.number;
-    tasks::enter(Some(number));
-    let ended = match what(&one.task) {
+fn stop(all: &mut Vec<Waiting>, number: u32) {
+    let Some(place) = all.iter().position(|one| one.number == number) else { return };
+    match what(&all[place].task) {
+        "deaf" => {}
+        "stubborn" => {
+            tasks::enter(Some(number));
+            compute()
+        }
+        _ => {
+            all.remove(place);
+            tasks::fail(number);
+        }
+    }
+}
+
+/// Ends a task that computes as it says, beside `others`.
+fn end(one: &Waiting, others: &[Waiting], seen: &mut Seen) -> End {
+    let (number, task) = (one.number, &one.task);
+    let bytes = text(task, "bytes").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+    if bytes > 0 {
+        let timers: Vec<Pollable> = (0..150).map(|_| subscribe_duration(1)).collect();
+        drop(core::hint::black_box((vec![1_u8; bytes], timers)));
+    }
+    let Seen { most, had, .. } = seen;
+    let left = context::remaining_ms();
+    let result = format!("{{\"id\":\"{}\",\"most\":{most},\"in\":{had},\"left\":{left}}}", task.id);
+    End::Reply(match what(task) {
         "retry" => Err(Failure::Retry(Retry { message: "as told".into(), after_ms: None })),
         "reject" => Err(Failure::Reject("as told".into())),
         "effects" => {
-            effects(&one.task, "after");
+            effects(task, "after");
             Ok(Some(result.into_bytes()))
         }
         "nobody" => {
             tasks::enter(None);
-            let said = effects(&one.task, "nobody");
+            let said = effects(task, "nobody");
             tasks::enter(Some(number));
             Ok(Some(said.into_bytes()))
         }
         "throw" => {
-            log(Level::Error, "", &format!("boom of {}", one.task.id));
+            log(Level::Error, "", &format!("boom of {}", task.id));
             tasks::fail(number);
-            return false;
+            return End::Told;
         }
-        "return" => return true,
-        "stray" => {
-            tasks::enter(None);
-            compute()
+        "return" => return End::Return,
+        what => {
+            shared(what, number, others, seen);
+            misbehave(what);
+            Ok(Some(if what == "big" { vec![b'x'; 3 << 20] } else { result.into_bytes() }))
         }
-        "twice" => {
-            tasks::finish(number, Ok(None));
-            Ok(None)
-        }
-        other => {
-            misbehave(other);
-            Ok(Some(result.into_bytes()))
-        }
-    };
-    tasks::finish(number, ended.as_ref().map(Option::as_deref));
-    false
+    })
+}
+
+/// Ways to misbehave that only a shared instance has.
+fn shared(what: &str, number: u32, others: &[Waiting], seen: &mut Seen) {
+    match what {
+        // It computes, blocks or traps when it has said that no task computes.
+        "stray" | "sleep between" | "trap between" => tasks::enter(None),
+        // It ends, or enters, what is not there; or ends what is not its own.
+        "twice" => tasks::finish(number, Ok(None)),
+        "unknown" => tasks::enter(Some(1_000_000)),
+        "ends unknown" => tasks::finish(1_000_000, Ok(None)),
+        "ends another" => tasks::finish(others[0].number, Ok(None)),
+        // It says all the time that another one computes.
+        "enters" => loop {
+            others.iter().for_each(|other| tasks::enter(Some(other.number)));
+        },
+        // It never asks for a task again.
+        "silent" => seen.asks = false,
+        _ => {}
+    }
 }
 
 /// Makes calls that need a task, and returns what the host refused.
@@ -170,17 +220,35 @@ fn effects(task: &Task, note: &str) -> String {
     said
 }
 
+/// Ways to misbehave, alone or together.
 fn misbehave(what: &str) {
     match what {
-        "trap" => core::arch::wasm32::unreachable(),
-        "loop" => compute(),
-        "sleep" => subscribe_duration(u64::MAX / 2).block(),
+        "trap" | "trap between" => core::arch::wasm32::unreachable(),
+        "panic" => panic!("as told"),
+        "loop" | "stray" => compute(),
+        "calls" => loop {
+            context::progress(1, "again");
+        },
+        "sleep" | "sleep between" => subscribe_duration(u64::MAX / 2).block(),
         "hoard" => loop {
-            let grown = core::arch::wasm32::memory_grow(0, 16);
-            if grown == usize::MAX {
+            if core::arch::wasm32::memory_grow(0, 16) == usize::MAX {
                 core::arch::wasm32::unreachable();
             }
         },
+        // It takes nearly all, and ends well.
+        "leak" => {
+            while core::arch::wasm32::memory_size(0) < 240
+                && core::arch::wasm32::memory_grow(0, 1) != usize::MAX
+            {}
+        }
+        "handles" => {
+            let mut held = Vec::new();
+            loop {
+                held.push(subscribe_duration(1));
+            }
+        }
+        "hoards handles" => core::mem::forget((0..3050).map(|_| subscribe_duration(1)).collect::<Vec<_>>()),
+        "floods" => (0..5000).for_each(|n| log(Level::Info, "", &format!("line {n}"))),
         _ => {}
     }
 }
@@ -195,8 +263,13 @@ fn compute() -> ! {
 impl Handler for Guest {
     fn handle(task: Task) -> Result<Option<Vec<u8>>, Failure> {
         match what(&task) {
-            "stray" => compute(),
-            "twice" | "return" => core::arch::wasm32::unreachable(),
+            "effects" => drop(["before", "after"].map(|note| effects(&task, note))),
+            "enters" => compute(),
+            "twice" | "return" | "unknown" | "ends unknown" | "ends another" => {
+                core::arch::wasm32::unreachable()
+            }
+            // In an instance of its own this is more than it may hold.
+            "hoards handles" => misbehave("handles"),
             other => misbehave(other),
         }
         Ok(Some(format!("{{\"id\":\"{}\",\"alone\":true}}", task.id).into_bytes()))

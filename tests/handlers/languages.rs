@@ -539,6 +539,86 @@ fn tasks_that_wait_share_an_instance_and_each_has_what_is_its_own() {
     host.stop();
 }
 
+/// Ways to misbehave in an instance with others: what becomes of the task, and whether its instance fails.
+const CLUMSY: [(&str, &str, &str, bool); 22] = [
+    ("python", "endless", "timeout: ", true),
+    ("python", "blocks", "timeout: ", true),
+    ("python", "spins", "timeout: ", false),
+    ("python", "deaf", "timeout: ", false),
+    ("python", "never", "timeout: ", false),
+    ("python", "hoards", "out-of-memory: ", false),
+    ("python", "leaves", "", false),
+    ("python", "exits in a child", "trap: ", true),
+    ("python", "aborts", "trap: ", true),
+    ("python", "large", "output-too-large: ", false),
+    ("python", "floods", "", false),
+    ("python", "clocks", "", false),
+    ("javascript", "endless", "timeout: ", true),
+    ("javascript", "spins", "timeout: ", true),
+    ("javascript", "deaf", "timeout: ", false),
+    ("javascript", "never", "timeout: ", false),
+    ("javascript", "sleeps", "timeout: ", false),
+    ("javascript", "hoards", "out-of-memory: ", false),
+    ("javascript", "leaves", "", false),
+    ("javascript", "large", "output-too-large: ", false),
+    ("javascript", "floods", "", false),
+    ("javascript", "throw", "trap: TypeError: boom in JavaScript", false),
+];
+
+#[test]
+fn a_task_that_misbehaves_beside_others_costs_them_no_attempt() {
+    let shared = GUESTS.map(|guest| {
+        let queue = guest.trim_start_matches("in-");
+        format!(
+            "[queues.shared-{queue}]\nplugin = \"{guest}\"\nconcurrency = 20\ntimeout = \"6s\"\n\
+             max_retries = 0\n[plugins.{guest}]\ninstance = {{ concurrent = 20 }}\n"
+        )
+    });
+    let (mut bench, host) = host(&GUESTS, &shared.concat());
+    let mut unfair = Vec::new();
+    for (language, end, error, fails) in CLUMSY {
+        let queue = format!("shared-{language}");
+        let failed = host.logged("an instance failed").len() + host.logged("an instance is stopped").len();
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        for n in 0..20 {
+            pipe.cmd("XADD").arg(&[queue.as_str(), "*", "end", if n == 3 { end } else { "naps" }]);
+        }
+        let ids: Vec<String> = pipe.query(&mut bench.db).expect("XADD");
+        bench.until_drained(&queue);
+        for (n, id) in ids.iter().enumerate() {
+            let [status, said, attempt, result] =
+                ["status", "error", "attempt", "result"].map(|field| bench.status(&queue, id, field));
+            let is_right = match (n, error) {
+                (3, "") => status == "COMPLETED",
+                (3, error) => status == "FAILED" && said.starts_with(error),
+                _ => {
+                    status == "COMPLETED"
+                        && attempt == "1"
+                        && result == format!("{{\"id\":\"{id}\",\"count\":1}}")
+                }
+            };
+            if !is_right {
+                unfair.push(format!("{queue}, {end}: task {n}: {status} {said} {result}"));
+            }
+        }
+        let now = host.logged("an instance failed").len() + host.logged("an instance is stopped").len();
+        if (now > failed) != fails {
+            unfair.push(format!("{queue}, {end}: instances that failed: {}", now - failed));
+        }
+    }
+    for note in ["before ", "after "] {
+        for line in host.logged(note) {
+            let of = line["message"].as_str().and_then(|message| message.strip_prefix(note));
+            if of.is_some_and(|id| line["task"] != *id) {
+                unfair.push(line.to_string());
+            }
+        }
+    }
+    assert!(unfair.is_empty(), "{}", unfair.join("\n"));
+    host.stop();
+}
+
 #[test]
 fn requests_are_answered() {
     let web = Web::start();

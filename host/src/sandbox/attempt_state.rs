@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::effects::AttemptEffects;
 use super::host::http::Client;
+use super::limits::AttemptMemory;
 use super::log::GuestLog;
 use super::turns::Turn;
 use super::waits::GuestWaits;
@@ -29,6 +30,8 @@ pub(super) struct AttemptState {
     /// Ends the requests of the attempt.
     pub(super) over: CancellationToken,
     pub(super) http: Option<Box<Client>>,
+    /// The memory that it has asked for, while another attempt of the instance computes.
+    pub(super) seen: AttemptMemory,
 }
 
 impl AttemptState {
@@ -44,6 +47,7 @@ impl AttemptState {
             waits: Arc::default(),
             over: CancellationToken::new(),
             http: None,
+            seen: AttemptMemory::default(),
         }
     }
 }

@@ -144,7 +144,7 @@ impl Handler {
         if let Some((function, warm)) = self.0.together()
             && !self.0.sandbox.0.backtraces
             && attempt.disturbed <= MOST_DISTURBED
-            && attempt.tasks.iter().all(|task| task.crashes == 0)
+            && attempt.tasks.iter().all(|task| task.crashes == 0 && !self.0.open.is_apart(task))
         {
             return together::run(&self.0, function, attempt, warm.concurrent, warm.max_tasks).await;
         }

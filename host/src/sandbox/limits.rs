@@ -24,6 +24,15 @@ pub(super) struct Limits {
     elements: usize,
     /// The size of the last permitted growth, in case the growth fails afterwards.
     pending: u64,
+    /// The memory of the attempt that computes.
+    seen: AttemptMemory,
+}
+
+/// The memory that one attempt has asked for.
+#[derive(Default)]
+pub(super) struct AttemptMemory {
+    /// Bytes by which the memories have grown.
+    grown: u64,
     refused: Option<String>,
 }
 
@@ -37,7 +46,7 @@ impl Limits {
             peak: 0,
             elements: 0,
             pending: 0,
-            refused: None,
+            seen: AttemptMemory::default(),
         }
     }
 
@@ -45,7 +54,7 @@ impl Limits {
     pub(super) fn begin(&mut self) {
         self.peak = self.used + self.behind_handles;
         self.pending = 0;
-        self.refused = None;
+        self.seen = AttemptMemory::default();
     }
 
     /// Begins a call. Returns false if the instance was stopped meanwhile and must not be used.
@@ -63,14 +72,14 @@ impl Limits {
     pub(super) fn hold(&mut self, bytes: u64) -> bool {
         let all = self.used.saturating_add(bytes);
         if all > self.memory {
-            self.refused = Some(format!(
+            self.seen.refused = Some(format!(
                 "its handles and effects stand for {bytes} bytes beside {} in use; {} are granted",
                 self.used, self.memory
             ));
             return false;
         }
         if !self.account.grow(all) {
-            self.refused = Some("all handlers together have no more memory".to_owned());
+            self.seen.refused = Some("all handlers together have no more memory".to_owned());
             return false;
         }
         self.behind_handles = bytes;
@@ -88,9 +97,19 @@ impl Limits {
         self.peak
     }
 
+    /// Goes on with another attempt of the instance. Returns what was seen of the one before.
+    pub(super) fn turn_to(&mut self, seen: AttemptMemory) -> AttemptMemory {
+        std::mem::replace(&mut self.seen, seen)
+    }
+
+    /// Whether the attempt that computes has taken most of the memory, with these bytes of its effects.
+    pub(super) fn has_taken_most(&self, effects: u64) -> bool {
+        self.seen.grown.saturating_add(effects) > self.memory / 2
+    }
+
     /// Takes the last refusal, so that it counts once.
     pub(super) fn take_refused(&mut self) -> Option<String> {
-        self.refused.take()
+        self.seen.refused.take()
     }
 
     /// Whether little is left of the grant, as after a leak.
@@ -100,7 +119,7 @@ impl Limits {
 
     /// The last refusal, if there was one.
     pub(super) fn refused(&self) -> Option<&str> {
-        self.refused.as_deref()
+        self.seen.refused.as_deref()
     }
 }
 
@@ -116,32 +135,34 @@ impl ResourceLimiter for Limits {
         let before = self.used + self.behind_handles;
         let all = before.saturating_add(delta);
         if all > self.memory {
-            self.refused = Some(format!(
+            self.seen.refused = Some(format!(
                 "it asked for {delta} bytes beside {before} in use; {} are granted",
                 self.memory
             ));
             return Ok(false);
         }
         if let Some(maximum) = maximum.filter(|maximum| desired > *maximum) {
-            self.refused = Some(format!(
+            self.seen.refused = Some(format!(
                 "it asked for {desired} bytes in a memory that declares a maximum of {maximum}"
             ));
             return Ok(false);
         }
         if !self.account.grow(all) {
-            self.refused = Some("all handlers together have no more memory".to_owned());
+            self.seen.refused = Some("all handlers together have no more memory".to_owned());
             return Ok(false);
         }
         self.pending = delta;
         self.used += delta;
+        self.seen.grown += delta;
         self.peak = self.peak.max(all);
         Ok(true)
     }
 
     fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
         self.used -= self.pending;
+        self.seen.grown = self.seen.grown.saturating_sub(self.pending);
         self.pending = 0;
-        self.refused.get_or_insert_with(|| error.to_string());
+        self.seen.refused.get_or_insert_with(|| error.to_string());
         Ok(())
     }
 
@@ -153,7 +174,7 @@ impl ResourceLimiter for Limits {
     ) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
         if elements > TABLE_ELEMENTS || maximum.is_some_and(|maximum| desired > maximum) {
-            self.refused =
+            self.seen.refused =
                 Some(format!("it asked for {elements} table elements; {TABLE_ELEMENTS} are allowed"));
             return Ok(false);
         }

@@ -152,7 +152,11 @@ fn tick(state: &mut GuestState) -> UpdateDeadline {
     let Some(Interrupts { stop, turn }) = &state.attempt.interrupts else {
         return UpdateDeadline::Continue(1);
     };
-    if stop.is_cancelled() || turn.is_evicted() || Instant::now() >= state.attempt.deadline {
+    let is_late = match &state.together {
+        Some(together) => together.is_late(&state.attempt),
+        None => Instant::now() >= state.attempt.deadline,
+    };
+    if stop.is_cancelled() || turn.is_evicted() || is_late {
         return UpdateDeadline::Interrupt;
     }
     if !turn.is_over() {

@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio_util::sync::CancellationToken;
-
 use super::attempt_state::{AttemptState, Interrupts};
 use super::effects::AttemptEffects;
-use super::seats::{InstanceSeats, Seated};
+use super::limits::AttemptMemory;
+use super::seats::{HELD, InstanceSeats, Seated};
 use super::turns::Turn;
 
 /// Ticks that the guest may compute for no task.
@@ -30,8 +29,8 @@ pub(super) struct SeatedTasks {
     /// The bytes of their effects.
     pub(super) others_bytes: u64,
     pub(super) max_output: u64,
-    /// Ticks in which the guest has computed for no task.
-    pub(super) strays: u32,
+    /// Ticks in which the guest has computed for no task. None before it asks for one, as a start takes time.
+    pub(super) strays: Option<u32>,
 }
 
 impl SeatedTasks {
@@ -47,10 +46,18 @@ impl SeatedTasks {
 
     /// Counts a tick. Returns whether the guest has computed for too long without a task.
     pub(super) fn is_stray(&mut self) -> bool {
+        let Some(strays) = &mut self.strays else { return false };
         if self.nobody.is_none() {
-            self.strays += 1;
+            *strays += 1;
         }
-        self.strays > STRAY_TICKS
+        *strays > STRAY_TICKS
+    }
+
+    /// Whether the task that computes holds the instance after its end. A task that is told to stop may still
+    /// need a moment.
+    pub(super) fn is_late(&self, attempt: &AttemptState) -> bool {
+        let is_over = attempt.over.is_cancelled() || Instant::now() >= attempt.deadline + HELD;
+        is_over && self.seats.is_held()
     }
 
     /// Makes the state of a task that the guest takes. Returns its deadline.
@@ -58,7 +65,7 @@ impl SeatedTasks {
         let attempt = &seated.attempt;
         let deadline = self.seats.start_of(seated.since) + attempt.timeout.min(LONGEST);
         let source = Some(attempt.effects.clone());
-        let interrupts = Interrupts { stop: CancellationToken::new(), turn: self.turn.clone() };
+        let interrupts = Interrupts { stop: self.seats.broken.clone(), turn: self.turn.clone() };
         let state = AttemptState {
             log: seated.log.clone(),
             progress: attempt.progress.clone(),
@@ -69,6 +76,7 @@ impl SeatedTasks {
             waits: seated.waits.clone(),
             over: seated.over.clone(),
             http: None,
+            seen: AttemptMemory::default(),
         };
         self.others.insert(number, Box::new(state));
         deadline

@@ -1,18 +1,21 @@
 //! The tasks that one instance runs at the same time, as its guest and their attempts see them.
 //!
 //! ```text
-//! InstanceSeats::add ─▶ SeatEvent::Start ─▶ the guest takes it ─▶ InstanceSeats::ended ─▶ Left
-//!                     InstanceSeats::leave ─▶ SeatEvent::Stop ─▶ the guest forgets it
+//! InstanceSeats::add ─▶ SeatEvent::Start ─▶ the guest takes it ─▶ InstanceSeats::ended ─▶ Left::Ended
+//!                        InstanceSeats::stop ─▶ SeatEvent::Stop ─▶ the guest takes it ─▶ Left::Told
 //! ```
 //!
 //! A task is *live* until its attempt has an end. After that the guest may still be busy with it: then it
 //! keeps its seat, and nothing that it does counts. An instance is *open* while it takes more tasks. It
-//! closes for good when no task is live, or when it has run enough of them.
+//! closes for good when no task is live, when it has run enough of them, or when something is wrong with it.
+//!
+//! A guest that does not take the news of a stop within [`HELD`] is busy, or does not ask. Then the task that
+//! computes is the reason, or nobody knows it.
 //!
 //! Not here: the instance (`together`), the interface that the guest calls (`host::tasks`).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,15 +25,28 @@ use tokio_util::sync::CancellationToken;
 use super::attempt::{Attempt, Ended};
 use super::log::GuestLog;
 use super::waits::GuestWaits;
+use crate::task::Task;
 
-/// A task that holds up the others of its instance for longer than this is the reason if one of them is late,
-/// and no more tasks join it.
+/// A task that computes for longer than this, or a guest that takes no news for as long, holds up the tasks
+/// of its instance. No more tasks join it.
 pub(super) const HELD: Duration = Duration::from_secs(1);
+/// An instance that has not forgotten a task for this long after its end takes no more tasks.
+const TO_FORGET: Duration = Duration::from_secs(10);
+
+/// The number of the next task of any instance. An instance is kept for further tasks, and what one has left
+/// behind in it must never pass for another.
+static NUMBERS: AtomicU32 = AtomicU32::new(0);
 
 /// How a task left its instance.
 #[derive(Debug)]
 pub(super) enum Left {
     Ended(Ended),
+    /// The guest has heard that it is to stop.
+    Told,
+    /// Another task holds the instance, or the guest takes no news.
+    HeldUp,
+    /// It holds the instance itself, so only the end of the instance stops it.
+    Holds,
     /// The instance was stopped, as the host needs its memory.
     Evicted,
 }
@@ -63,7 +79,7 @@ pub(super) struct InstanceSeats {
     pub(super) news: Notify,
     /// Cancelled when no task is live, and none may come.
     pub(super) over: CancellationToken,
-    /// Cancelled when a task that is late holds the instance.
+    /// Cancelled when only the end of the instance stops a task.
     pub(super) broken: CancellationToken,
     /// The most memory of the instance so far, in bytes.
     pub(super) peak: AtomicU64,
@@ -73,21 +89,40 @@ struct SeatsNow {
     is_open: bool,
     /// Tasks that the instance has begun, with those of earlier calls.
     begun: u32,
-    /// The number of the next task.
-    next: u32,
     events: VecDeque<SeatEvent>,
     live: BTreeMap<u32, oneshot::Sender<Left>>,
-    /// Tasks that are not live, and that the guest has not forgotten.
-    left: BTreeSet<u32>,
+    /// Tasks that are not live, and that the guest has not forgotten, and since when.
+    left: BTreeMap<u32, Instant>,
+    /// Whether the instance must not be kept.
+    is_spoiled: bool,
     /// The task that computes, and since when.
     entered: Option<(u32, Instant)>,
 }
 
+/// The most tasks that are remembered for ending their instance.
+const MOST_APART: usize = 1000;
+
 /// The instances of a version that take more tasks.
 #[derive(Default)]
-pub(super) struct OpenInstances(Mutex<Vec<Arc<InstanceSeats>>>);
+pub(super) struct OpenInstances {
+    open: Mutex<Vec<Arc<InstanceSeats>>>,
+    /// The last tasks that have ended their instance. Their next attempts run apart from others.
+    apart: Mutex<VecDeque<String>>,
+}
 
 impl OpenInstances {
+    /// Notes that a task has ended its instance.
+    pub(super) fn keep_apart(&self, task: &Task) {
+        let mut apart = self.apart.lock().unwrap_or_else(PoisonError::into_inner);
+        apart.truncate(MOST_APART - 1);
+        apart.push_front(name(task));
+    }
+
+    pub(super) fn is_apart(&self, task: &Task) -> bool {
+        let apart = self.apart.lock().unwrap_or_else(PoisonError::into_inner);
+        !apart.is_empty() && apart.contains(&name(task))
+    }
+
     /// Takes a seat in an instance that has one. The flag says that it is a new instance.
     pub(super) fn seat(
         &self,
@@ -95,7 +130,7 @@ impl OpenInstances {
         end: oneshot::Sender<Left>,
         new: impl FnOnce() -> InstanceSeats,
     ) -> (Arc<InstanceSeats>, u32, bool) {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|seats| seats.is_open());
         let mut waits = (seated, end);
         for seats in open.iter() {
@@ -111,15 +146,9 @@ impl OpenInstances {
     }
 }
 
-/// Why a task is late.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Late {
-    /// The guest is busy with it, so only the end of the instance stops it.
-    Holds,
-    /// Another task holds the instance, or the guest has not taken it.
-    HeldUp,
-    /// It waits for something.
-    Waits,
+/// Queues of one plugin may have tasks with the same id.
+fn name(task: &Task) -> String {
+    format!("{}:{}", task.queue, task.id)
 }
 
 impl InstanceSeats {
@@ -130,10 +159,10 @@ impl InstanceSeats {
             now: Mutex::new(SeatsNow {
                 is_open: true,
                 begun: 0,
-                next: 0,
                 events: VecDeque::new(),
                 live: BTreeMap::new(),
-                left: BTreeSet::new(),
+                left: BTreeMap::new(),
+                is_spoiled: false,
                 entered: None,
             }),
             began: OnceLock::new(),
@@ -161,12 +190,13 @@ impl InstanceSeats {
         end: oneshot::Sender<Left>,
     ) -> Result<u32, (Box<Seated>, oneshot::Sender<Left>)> {
         let mut now = self.now();
-        let is_held = now.entered.is_some_and(|(_, since)| since.elapsed() > HELD);
+        let forgets = now.left.values().all(|since| since.elapsed() < TO_FORGET);
+        now.is_open &= forgets;
+        let is_held = now.entered.is_some_and(|(_, since)| since.elapsed() > HELD) || self.is_deaf(&now);
         if !now.is_open || is_held || now.live.len() + now.left.len() >= self.most {
             return Err((seated, end));
         }
-        let number = now.next;
-        now.next += 1;
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         now.begun = now.begun.saturating_add(1);
         now.is_open = now.begun < self.max_tasks;
         now.live.insert(number, end);
@@ -191,15 +221,34 @@ impl InstanceSeats {
         self.began.get().map_or(added, |began| added.max(*began))
     }
 
-    /// Takes no more tasks.
-    pub(super) fn close(&self) {
-        self.now().is_open = false;
+    /// Whether the guest has not taken a task for long.
+    fn is_deaf(&self, now: &SeatsNow) -> bool {
+        let untaken = now.events.iter().find_map(|event| match event {
+            SeatEvent::Start(_, seated) => Some(seated.since),
+            SeatEvent::Stop(_) => None,
+        });
+        let has_begun = self.began.get().is_some();
+        has_begun && untaken.is_some_and(|since| self.start_of(since).elapsed() > HELD)
+    }
+
+    /// Takes no more tasks, and is not kept.
+    pub(super) fn spoil(&self) {
+        let mut now = self.now();
+        (now.is_open, now.is_spoiled) = (false, true);
     }
 
     /// The next event for the guest. `Err`: all tasks have ended.
     pub(super) fn next(&self) -> Result<Option<SeatEvent>, ()> {
         let mut now = self.now();
         match now.events.pop_front() {
+            Some(SeatEvent::Stop(number)) => {
+                if let Some(live) = now.live.remove(&number) {
+                    now.left.insert(number, Instant::now());
+                    let _ = live.send(Left::Told);
+                    self.look(&mut now);
+                }
+                Ok(Some(SeatEvent::Stop(number)))
+            }
             Some(event) => Ok(Some(event)),
             None if self.over.is_cancelled() => Err(()),
             None => Ok(None),
@@ -220,10 +269,16 @@ impl InstanceSeats {
         self.now().entered.map(|(number, _)| number)
     }
 
+    /// Whether a task has computed for so long that it holds the instance.
+    pub(super) fn is_held(&self) -> bool {
+        self.now().entered.is_some_and(|(_, since)| since.elapsed() > HELD)
+    }
+
     /// Ends a task, and frees its seat. The end does not count if the task is not live.
     pub(super) fn ended(&self, number: u32, end: impl FnOnce() -> Ended) {
         let mut now = self.now();
         now.left.remove(&number);
+        now.events.retain(|event| !matches!(event, SeatEvent::Stop(of) if *of == number));
         if let Some(live) = now.live.remove(&number) {
             // The attempt may have ended at this moment.
             let _ = live.send(Left::Ended(end()));
@@ -231,35 +286,44 @@ impl InstanceSeats {
         self.look(&mut now);
     }
 
-    /// Gives a task up that its attempt waits for no more.
-    pub(super) fn leave(&self, number: u32) {
+    /// Asks the guest to stop a live task, or takes it back if the guest does not have it yet.
+    pub(super) fn stop(&self, number: u32) {
         let mut now = self.now();
-        if now.live.remove(&number).is_none() {
-            return;
-        }
-        let untaken =
-            now.events.iter().position(|event| matches!(event, SeatEvent::Start(n, _) if *n == number));
-        match untaken {
-            Some(place) => drop(now.events.remove(place)),
-            None => {
-                now.left.insert(number);
-                now.events.push_back(SeatEvent::Stop(number));
-                self.news.notify_one();
+        let place = now.events.iter().position(|event| match event {
+            SeatEvent::Start(of, _) | SeatEvent::Stop(of) => *of == number,
+        });
+        if let Some(place) = place {
+            if matches!(now.events[place], SeatEvent::Start(..)) {
+                drop(now.events.remove(place));
+                if let Some(live) = now.live.remove(&number) {
+                    let _ = live.send(Left::HeldUp);
+                }
             }
+        } else if now.live.contains_key(&number) {
+            now.events.push_back(SeatEvent::Stop(number));
+            self.news.notify_one();
         }
         self.look(&mut now);
     }
 
-    /// Why a task is late, at its deadline.
-    pub(super) fn late(&self, number: u32) -> Late {
-        let now = self.now();
-        let is_untaken =
-            now.events.iter().any(|event| matches!(event, SeatEvent::Start(n, _) if *n == number));
-        match now.entered {
-            Some((entered, _)) if entered == number => Late::Holds,
-            Some((_, since)) if since.elapsed() > HELD => Late::HeldUp,
-            _ if is_untaken => Late::HeldUp,
-            _ => Late::Waits,
+    /// Why the guest has not heard for [`HELD`] that a task is to stop. Ends the instance if nobody knows.
+    pub(super) fn held_up(&self, number: u32) -> Left {
+        let entered = self.now().entered;
+        match entered {
+            Some((entered, since)) if entered == number && since.elapsed() >= HELD => return Left::Holds,
+            Some(_) => {}
+            None => self.broken.cancel(),
+        }
+        Left::HeldUp
+    }
+
+    /// Gives a task up that its attempt waits for no more.
+    pub(super) fn leave(&self, number: u32) {
+        self.stop(number);
+        let mut now = self.now();
+        if now.live.remove(&number).is_some() {
+            now.left.insert(number, Instant::now());
+            self.look(&mut now);
         }
     }
 
@@ -277,7 +341,8 @@ impl InstanceSeats {
     /// Whether the guest has forgotten every task, and may run as many again.
     pub(super) fn is_clean(&self) -> bool {
         let now = self.now();
-        now.live.is_empty() && now.left.is_empty() && now.events.is_empty() && now.begun < self.max_tasks
+        let is_empty = now.live.is_empty() && now.left.is_empty() && now.events.is_empty();
+        is_empty && !now.is_spoiled && now.begun < self.max_tasks
     }
 
     /// The most tasks at once.
@@ -344,7 +409,7 @@ mod tests {
         assert_eq!([take(&seats), take(&seats)], [Some(('+', first)), Some(('+', second))]);
         // The guest never hears of a task that left before it began.
         seats.leave(third);
-        assert!(untaken.await.is_err() && take(&seats).is_none());
+        assert!(matches!(untaken.await, Ok(Left::HeldUp)) && take(&seats).is_none());
         seats.leave(second);
         assert!(left.await.is_err());
         assert_eq!(take(&seats), Some(('-', second)));
@@ -362,22 +427,48 @@ mod tests {
         assert!(seats.is_clean());
     }
 
-    #[test]
-    fn a_late_task_is_to_blame_only_if_no_other_holds_the_instance() {
+    #[tokio::test]
+    async fn a_late_task_is_to_blame_only_if_the_guest_hears_that_or_computes_for_it() {
         let seats = InstanceSeats::new(10, 1000);
-        let numbers: Vec<u32> = (0..3).map(|_| add(&seats).expect("a seat").0).collect();
-        assert_eq!(seats.late(numbers[0]), Late::HeldUp, "the guest has not taken it");
+        let (mut numbers, mut ends): (Vec<u32>, Vec<_>) =
+            (0..4).map(|_| add(&seats).expect("a seat")).unzip();
+        seats.stop(numbers.remove(0));
+        assert!(matches!(ends.remove(0).await, Ok(Left::HeldUp)), "the guest has not taken it");
         for _ in &numbers {
             take(&seats);
         }
-        assert_eq!(seats.late(numbers[0]), Late::Waits);
+        seats.stop(numbers[0]);
+        assert!(ends[0].try_recv().is_err(), "it is live until the guest hears of it");
+        seats.stop(numbers[0]);
+        assert_eq!([take(&seats), take(&seats)], [Some(('-', numbers[0])), None]);
+        assert!(matches!(ends.remove(0).await, Ok(Left::Told)));
         seats.enter(Some(numbers[1]));
-        assert_eq!([seats.late(numbers[0]), seats.late(numbers[1])], [Late::Waits, Late::Holds]);
+        assert!(matches!(seats.held_up(numbers[1]), Left::HeldUp), "it has just come to compute");
         seats.now().entered = Some((numbers[1], Instant::now() - 2 * HELD));
-        assert_eq!([seats.late(numbers[0]), seats.late(numbers[1])], [Late::HeldUp, Late::Holds]);
-        assert!(add(&seats).is_none(), "nothing joins an instance that is held");
+        assert!(matches!(seats.held_up(numbers[2]), Left::HeldUp) && !seats.broken.is_cancelled());
+        assert!(matches!(seats.held_up(numbers[1]), Left::Holds));
+    }
+
+    #[test]
+    fn a_guest_that_takes_no_news_for_no_task_is_stopped() {
+        let seats = InstanceSeats::new(10, 1000);
+        let (number, _live) = add(&seats).expect("a seat");
+        take(&seats);
+        assert!(matches!(seats.held_up(number), Left::HeldUp) && seats.broken.is_cancelled());
+    }
+
+    #[test]
+    fn nothing_joins_an_instance_that_is_held_does_not_ask_or_does_not_forget() {
+        let long_ago = Instant::now() - 2 * TO_FORGET;
+        let seats = InstanceSeats::new(10, 1000);
+        let (number, _live) = add(&seats).expect("a seat");
+        seats.now().entered = Some((number, long_ago));
+        assert!(add(&seats).is_none());
         seats.enter(None);
-        assert!(add(&seats).is_some());
+        seats.begin(0);
+        assert!(add(&seats).is_some(), "it has just begun");
+        seats.now().left.insert(7, long_ago);
+        assert!(add(&seats).is_none() && !seats.is_open());
     }
 
     #[test]

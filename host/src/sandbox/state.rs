@@ -100,6 +100,11 @@ impl GuestState {
         self.replace(Box::new(attempt));
     }
 
+    /// Whether the attempt that computes has taken most of the memory that is granted.
+    pub(super) fn has_taken_most(&self) -> bool {
+        self.limits.has_taken_most(self.attempt.effects.bytes())
+    }
+
     /// Makes calls of the guest belong to another attempt, and returns the one before.
     pub(super) fn replace(&mut self, attempt: Box<AttemptState>) -> Box<AttemptState> {
         *self.printed_to.lock().unwrap_or_else(PoisonError::into_inner) = attempt.log.clone();

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! If the instance fails, only the task that computed has failed. The others are *disturbed*: they are not
-//! charged, and run again.
+//! charged, and run again. So is every task if nobody knows whose fault it is: no task computed, or the
+//! instance ran out of what its tasks share, and the one that computed has not taken most of it.
 //!
 //! Not here: which task has which seat (`seats`), the interface that the guest calls (`host::tasks`).
 
@@ -21,17 +22,19 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use wasmtime::component::ResourceTableError;
 
 use super::attempt::{Attempt, AttemptReport, Ended};
 use super::attempt_state::{AttemptState, Interrupts};
 use super::call::{self, Export};
 use super::effects::AttemptEffects;
-use super::failure::{self, Phase};
+use super::failure::{self, Phase, Whereabouts};
 use super::loaded::{self, LoadedHandler, MAX_LEFT_HANDLES};
 use super::mask::Mask;
 use super::place;
 use super::seated::{LONGEST, SeatedTasks};
-use super::seats::{InstanceSeats, Late, Left, Seated};
+use super::seats::{HELD, InstanceSeats, Left, Seated};
+use super::state::GuestState;
 use super::turns::Turn;
 use super::waits::GuestWaits;
 use super::warm::Instance;
@@ -39,7 +42,7 @@ use crate::task::{FailureKind, Task};
 
 /// How long the guest may take to return when all tasks have ended.
 const TO_CLOSE: Duration = Duration::from_secs(1);
-/// How long a guest may take to be interrupted at the deadline of the task that it computes.
+/// How long a guest may take to be interrupted that holds the instance for a task whose time is over.
 const INTERRUPTED: Duration = Duration::from_millis(100);
 /// Handles that each task of an instance may hold.
 const HANDLES: usize = 64;
@@ -89,28 +92,28 @@ pub(super) async fn run(
             attempt.plugin.clone(),
         ));
     }
-    let (stop, timeout) = (&attempt.stop, attempt.timeout.min(LONGEST));
+    let timeout = attempt.timeout.min(LONGEST);
+    let deadline = async {
+        seats.has_begun.cancelled().await;
+        tokio::time::sleep_until((seats.start_of(since) + timeout).into()).await;
+    };
+    let mut found = Whereabouts::default();
     let left = tokio::select! {
         biased;
         left = &mut left => left,
-        () = stop.cancelled() => return None,
-        () = seats.has_begun.cancelled() => {
-            let deadline = seats.start_of(since) + timeout;
-            tokio::select! {
-                biased;
-                left = &mut left => left,
-                () = stop.cancelled() => return None,
-                () = tokio::time::sleep_until(deadline.into()) => {
-                    late(seats, number, timeout, &waits, &mut left, &loaded.mask).await
-                }
-            }
+        () = attempt.stop.cancelled() => {
+            drop(stop(seats, number, &waits, &mut left).await);
+            return None;
+        }
+        () = deadline => {
+            found = waits.whereabouts();
+            stop(seats, number, &waits, &mut left).await
         }
     };
-    let ended = match left {
-        Ok(Left::Ended(ended)) => ended,
-        Ok(Left::Evicted) => return None,
-        Err(_) => disturbed("the host failed while it ran the instance".to_owned()),
-    };
+    if let (Ok(Left::Holds), Some(task)) = (&left, attempt.tasks.first()) {
+        loaded.open.keep_apart(task);
+    }
+    let ended = ended(left, timeout, &found, &loaded.mask)?;
     let (duration, peak_memory) = (seats.start_of(since).elapsed(), seats.peak.load(Ordering::Relaxed));
     drop(seat);
     let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,41 +127,57 @@ pub(super) async fn run(
     })
 }
 
+/// How an attempt ended that left its instance in this way. None: it has no end.
+fn ended(
+    left: Result<Left, oneshot::error::RecvError>,
+    timeout: Duration,
+    found: &Whereabouts,
+    mask: &Mask,
+) -> Option<Ended> {
+    Some(match left {
+        Ok(Left::Ended(ended)) => ended,
+        Ok(Left::Evicted) => return None,
+        Ok(Left::Told) => {
+            let (kind, message) = Phase::Call.timed_out("the handler", timeout, timeout, found);
+            Ended::Failed { kind, message: failure::bounded(message, mask) }
+        }
+        Ok(Left::Holds) => {
+            let message =
+                format!("the handler did not end within {timeout:?}: it computed, or waited without `await`");
+            Ended::Failed { kind: FailureKind::BusyTimeout, message }
+        }
+        Ok(Left::HeldUp) => {
+            disturbed("another task held its instance up: it computed, or waited without `await`".to_owned())
+        }
+        Err(_) => disturbed("the host failed while it ran the instance".to_owned()),
+    })
+}
+
 fn disturbed(message: String) -> Ended {
     Ended::Disturbed { kind: FailureKind::Trap, message }
 }
 
-/// The end of a task at its deadline.
-async fn late(
+/// Asks the guest to stop a task, and waits until it has heard that. A task that ends meanwhile has ended.
+async fn stop(
     seats: &InstanceSeats,
     number: u32,
-    timeout: Duration,
     waits: &GuestWaits,
     left: &mut oneshot::Receiver<Left>,
-    mask: &Mask,
 ) -> Result<Left, oneshot::error::RecvError> {
-    let waited = match seats.late(number) {
-        Late::HeldUp => {
-            let why = "another task held its instance up: it computed, or waited without `await`";
-            return Ok(Left::Ended(disturbed(why.to_owned())));
+    seats.stop(number);
+    if let Ok(left) = tokio::time::timeout(HELD, &mut *left).await {
+        return left;
+    }
+    let held_up = seats.held_up(number);
+    if matches!(held_up, Left::Holds) {
+        // The guest is interrupted where it waits, or at the next tick, and then tells where it was.
+        waits.late.notify_waiters();
+        if let Ok(left) = tokio::time::timeout(INTERRUPTED, left).await {
+            return left;
         }
-        Late::Holds => {
-            // The guest is interrupted where it waits, or at the next tick, and then tells where it was.
-            waits.late.notify_waiters();
-            if let Ok(left) = tokio::time::timeout(INTERRUPTED, left).await {
-                return left;
-            }
-            if seats.late(number) == Late::Holds {
-                seats.broken.cancel();
-                Duration::ZERO
-            } else {
-                timeout
-            }
-        }
-        Late::Waits => timeout,
-    };
-    let (kind, message) = Phase::Call.timed_out("the handler", timeout, waited, &waits.whereabouts());
-    Ok(Left::Ended(Ended::Failed { kind, message: failure::bounded(message, mask) }))
+        seats.broken.cancel();
+    }
+    Ok(held_up)
 }
 
 /// Runs an instance for as long as it has tasks.
@@ -171,7 +190,7 @@ async fn drive(
     let turn = loaded.sandbox.0.turns.turn(loaded.number);
     if let Some(mut instance) = loaded::instance(&loaded, &seats.over, &turn).await {
         seats.begin(instance.tasks);
-        begin(&loaded, &mut instance, &seats, &turn, plugin);
+        begin(&loaded, &mut instance, &seats, &turn, plugin.clone());
         let call = call::run(function, &loaded.exports, &mut instance);
         let called = tokio::select! {
             biased;
@@ -184,7 +203,13 @@ async fn drive(
             Some(Ok(called)) => end(&loaded, instance, &seats, &turn, called),
             // The panic itself has been logged.
             Some(Err(_)) => end_all(&instance, &seats, &turn, "the host failed while it ran the instance"),
-            None => end_all(&instance, &seats, &turn, "another task held the instance for too long"),
+            None => {
+                if seats.broken.is_cancelled() {
+                    tracing::warn!(%plugin, "an instance is stopped: its guest hears nothing; its other \
+                        tasks begin again");
+                }
+                end_all(&instance, &seats, &turn, "another task held the instance for too long");
+            }
         }
     }
     seats.end_all(|_| Left::Evicted);
@@ -203,11 +228,12 @@ fn begin(
     turn: &Turn,
     plugin: Arc<str>,
 ) {
-    let fuel = loaded.fuel(1);
+    // A result that is too large is to end its own task alone.
+    let fuel = loaded.fuel(u32::MAX);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
     let nobody = Task { entry: String::new(), fence: 0, ..Task::bare("".into(), "no-task") };
     let log = loaded.log(Arc::new(vec![nobody]), plugin);
-    let interrupts = Interrupts { stop: CancellationToken::new(), turn: turn.clone() };
+    let interrupts = Interrupts { stop: seats.broken.clone(), turn: turn.clone() };
     let state = instance.store.data_mut();
     state.begin(AttemptState {
         log: Arc::new(Mutex::new(log)),
@@ -223,7 +249,7 @@ fn begin(
         others: BTreeMap::new(),
         others_bytes: 0,
         max_output: loaded.max_output,
-        strays: 0,
+        strays: None,
     }));
     state.widen(HANDLES * seats.most());
     instance.store.set_epoch_deadline(1);
@@ -241,13 +267,14 @@ fn end(
     seats.note_peak(state.limits.peak());
     loaded.needs(state.limits.peak());
     let Err((error, phase)) = called else {
+        let is_clean = seats.is_clean();
         seats.end_all(|_| Left::Ended(disturbed("the instance returned before its tasks had ended".into())));
         instance.tasks = seats.begun();
         let is_refused = state.limits.refused().is_some();
         let left = instance.store.data_mut().end();
         let shared = &loaded.sandbox.0;
         if let Some(warm) = &loaded.warm
-            && seats.is_clean()
+            && is_clean
             && !is_refused
             && left <= MAX_LEFT_HANDLES
             && !shared.budget.is_wanted()
@@ -261,7 +288,7 @@ fn end(
     }
     let mut log = state.log();
     log.finish();
-    let computed = seats.entered();
+    let computed = seats.entered().filter(|_| !has_run_out_of_what_is_shared(state, &error));
     let (kind, message) = if loaded::is_interrupt(&error) {
         let found = place::whereabouts(&error, &instance.store, &state.attempt.waits, log.place());
         let (kind, how) = match found.is_waiting {
@@ -272,10 +299,14 @@ fn end(
         let message = format!("the handler did not end in time: {how}{place}");
         (kind, failure::bounded(message, &loaded.mask))
     } else {
-        failure::classify(&error, phase, &state.limits, loaded.output(1), &log)
+        failure::classify(&error, phase, &state.limits, loaded.output(u32::MAX), &log)
     };
     drop(log);
-    let task = state.attempt.effects.task().map(|task| task.id.as_str()).ok();
+    let task = state.attempt.effects.task().ok();
+    if let (Some(task), Some(_)) = (task, computed) {
+        loaded.open.keep_apart(task);
+    }
+    let task = task.map(|task| task.id.as_str());
     let plugin = state.attempt.plugin.as_deref();
     let error = &message;
     tracing::warn!(plugin, task, error, "an instance failed; the other tasks that it ran begin again");
@@ -287,6 +318,13 @@ fn end(
             Ended::Disturbed { kind, message: format!("beside it in its instance: {message}") }
         })
     });
+}
+
+/// Whether an instance failed for want of memory or handles that another task may have taken.
+fn has_run_out_of_what_is_shared(state: &GuestState, error: &wasmtime::Error) -> bool {
+    let is_short = state.limits.refused().is_some() || state.table.max_capacity() == 0;
+    is_short && !state.has_taken_most()
+        || matches!(error.downcast_ref::<ResourceTableError>(), Some(ResourceTableError::Full))
 }
 
 /// Ends all tasks of an instance that is stopped.

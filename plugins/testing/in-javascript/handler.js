@@ -19,6 +19,7 @@ function work(task) {
   console.error(`complained by ${task.id}`);
   const end = has(task, 'end') ? text(task, 'end') : 'well';
   if (end.startsWith('waits')) return waits(task, end);
+  if (end === 'naps' || clumsy[end]) return naps(task, end);
   if (has(task, 'url')) return end === 'code' ? ask(task).catch((error) => error.code) : ask(task);
   if (end === 'effects') return effects(text(task, 'key'));
   if (end === 'blobs') return files(task.id);
@@ -49,6 +50,45 @@ async function waits(task, end) {
   if (end === 'waits, throws') explode();
   return { tasks, count: Number(state.increment(task.id, 0)) };
 }
+
+const sleep = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
+
+/** Waits for a while, and then ends well, or in one of the ways of `clumsy`. It prints before and after. */
+async function naps(task, end) {
+  console.log('before', task.id);
+  await sleep(clumsy[end] ? 50 : 500);
+  if (clumsy[end]) return clumsy[end]();
+  console.log('after', task.id);
+  return { id: task.id, count: Number(state.increment(task.id, 1)) };
+}
+
+/** Ways to misbehave beside others of the instance. */
+const clumsy = {
+  endless() { for (;;); },
+  async spins() { for (;;) await null; },
+  async deaf() {
+    for (;;) await sleep(3_600_000).catch(() => {});
+  },
+  never: () => new Promise(() => {}),
+  sleeps: () => sleep(3_600_000),
+  async hoards() {
+    for (const held = []; ; ) held.push(new Uint8Array(8 << 20).fill(1));
+  },
+  /** Leaves behind what fails later, and what never ends. */
+  async leaves() {
+    Promise.reject(new Error('left by a promise'));
+    setTimeout(explode, 10);
+    queueMicrotask(explode);
+    sleep(3_600_000).then(explode);
+    (async () => { await sleep(20); explode(); })();
+    await sleep(50);
+    Promise.reject(new Error('left at the end'));
+    (async () => { await null; explode(); })();
+    (async () => { await sleep(20); explode(); })();
+  },
+  large: () => 'x'.repeat(3 << 20),
+  floods() { for (let n = 0; n < 2000; n += 1) console.log('line', n); },
+};
 
 /** Has effects of each kind, with a record at `key`, and returns what it reads then. */
 function effects(key) {

@@ -40,6 +40,8 @@ def work(task):
     end = text(task, "end") if has(task, "end") else "well"
     if end.startswith("waits"):
         return waits(task, end)
+    if end in CLUMSY or end == "naps":
+        return naps(task, end)
     if has(task, "url"):
         return attempt(task).code if end == "code" else ask(task)
     if end == "effects":
@@ -95,6 +97,77 @@ async def waits(task, end):
     if end == "waits, throws":
         explode()
     return {"tasks": tasks, "count": state.increment(task.id, 0)}
+
+
+async def naps(task, end):
+    """Waits for a while, and then ends well, or in one of the ways of CLUMSY. It prints before and after."""
+    print("before", task.id)
+    await asyncio.sleep(0.05 if end in CLUMSY else 0.5)
+    if end in CLUMSY:
+        value = CLUMSY[end]()
+        return await value if asyncio.iscoroutine(value) else value
+    print("after", task.id)
+    return {"id": task.id, "count": state.increment(task.id, 1)}
+
+
+def endless():
+    while True:
+        pass
+
+
+async def spins():
+    while True:
+        await asyncio.sleep(0)
+
+
+async def deaf():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+
+async def hoards():
+    held = []
+    while True:
+        held.append(bytes(8 << 20))
+
+
+async def leaves():
+    """Leaves behind what fails later, and what never ends."""
+
+    async def fails():
+        await asyncio.sleep(0)
+        explode()
+
+    left.extend(asyncio.ensure_future(wait) for wait in [fails(), deaf(), asyncio.sleep(0.1)])
+    asyncio.get_running_loop().call_later(0.01, explode)
+    await asyncio.sleep(0.05)
+    asyncio.get_running_loop().call_later(0.01, explode)
+
+
+async def exits_in_a_child():
+    async def child():
+        sys.exit(3)
+
+    await asyncio.ensure_future(child())
+
+
+# Ways to misbehave beside others of the instance.
+CLUMSY = {
+    "endless": endless,
+    "blocks": lambda: time.sleep(3600),
+    "spins": spins,
+    "deaf": deaf,
+    "never": lambda: asyncio.sleep(3600),
+    "hoards": hoards,
+    "leaves": leaves,
+    "exits in a child": exits_in_a_child,
+    "aborts": os.abort,
+    "large": lambda: "x" * (3 << 20),
+    "floods": lambda: [print("line", n) for n in range(2000)] and None,
+}
 
 
 def effects(key):

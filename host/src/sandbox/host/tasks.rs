@@ -90,6 +90,7 @@ impl GuestState {
     /// The next event for the guest, and the deadline of a task that starts. `Err`: all tasks have ended.
     fn next_event(&mut self) -> wasmtime::Result<Result<Option<(SeatEvent, Instant)>, ()>> {
         let together = self.tasks()?;
+        together.strays.get_or_insert_default();
         Ok(match together.seats.next() {
             Ok(Some(event)) => {
                 let deadline = match &event {
@@ -121,11 +122,17 @@ impl GuestState {
             Some(number) => together.others.remove(&number),
             None => together.nobody.take(),
         };
-        let Some(next) = next else { wasmtime::bail!("`tasks`: there is no task {number:?}") };
+        let Some(mut next) = next else {
+            wasmtime::bail!("`tasks`: there is no task {}", number.unwrap_or_default())
+        };
         together.others_bytes -= if number.is_some() { next.effects.bytes() } else { 0 };
-        together.strays = if number.is_some() { 0 } else { together.strays };
+        if number.is_some() {
+            together.strays = Some(0);
+        }
         together.seats.enter(number);
-        let last = self.replace(next);
+        let seen = self.limits.turn_to(std::mem::take(&mut next.seen));
+        let mut last = self.replace(next);
+        last.seen = seen;
         let together = self.tasks()?;
         match before {
             Some(before) => {
@@ -140,11 +147,15 @@ impl GuestState {
     /// Ends a task with what the handler returned. None: with an exception that nobody caught.
     fn finish_task(&mut self, number: u32, reply: Option<Reply>) -> wasmtime::Result<()> {
         let is_exception = reply.is_none();
+        if let Some(computes) = self.tasks()?.entered().filter(|computes| *computes != number) {
+            wasmtime::bail!("`tasks`: task {computes} computes, and cannot end task {number}");
+        }
         self.enter_task(Some(number))?;
         if is_exception {
             // Its last line tells why.
             self.log().finish();
         }
+        let has_taken_most = self.has_taken_most();
         let refused = self.limits.take_refused();
         let peak = self.limits.peak();
         let (effects, outages) = self.attempt.effects.take();
@@ -158,12 +169,17 @@ impl GuestState {
             Some(reply) => reply::ended(vec![reply], effects, &outages, max_output, log.mask()),
             None => {
                 let (kind, message) = failure::uncaught(refused.as_deref(), &log);
-                Ended::Failed { kind, message }
+                if refused.is_none() || has_taken_most {
+                    Ended::Failed { kind, message }
+                } else {
+                    // Others have taken the memory.
+                    Ended::Disturbed { kind, message }
+                }
             }
         });
         drop(log);
         if refused.is_some() || self.limits.is_nearly_full() {
-            seats.close();
+            seats.spoil();
         }
         Ok(())
     }

@@ -400,6 +400,8 @@ fn dead_letters_are_listed_shown_requeued_and_purged() {
         (&letter["reason"], &letter["attempts"], &letter["fields"]),
         (&"rejected".into(), &1.into(), &json!([{ "name": "n", "value": "n3." }]))
     );
+    let failed = &letter["failed_attempts"];
+    assert_eq!((&failed[0]["attempt"], failed.as_array().map(Vec::len)), (&1.into(), Some(1)), "{failed}");
     assert!(bench.tqhost(&["dead", "list", "work"]).ok().stdout.contains("malformed"));
 
     // The plugin now works, and the dead tasks run again from their first attempt.

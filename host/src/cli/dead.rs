@@ -78,8 +78,8 @@ struct ListView {
 struct LetterView {
     #[serde(flatten)]
     letter: DeadView,
-    /// The attempts that failed, as far as they are kept.
-    attempts: Vec<FailedAttempt>,
+    /// They are as those in `status`, as far as they are kept. `attempts` is their number.
+    failed_attempts: Vec<FailedAttempt>,
 }
 
 async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), CommandError> {
@@ -231,15 +231,15 @@ pub(super) async fn exported(config: &Config, name: &str, id: &str) -> Result<Ex
 async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, name).await?;
     let letter = letter(&queue, id).await?;
-    let attempts = patiently(|| queue.failed_attempts(&letter.id)).await?;
+    let failed_attempts = patiently(|| queue.failed_attempts(&letter.id)).await?;
     if out.json {
-        out.json(&LetterView { letter: DeadView::new(&letter, true), attempts });
+        out.json(&LetterView { letter: DeadView::new(&letter, true), failed_attempts });
         return Ok(());
     }
     let zone = TimeZone::system();
     out.line(render(&letter, clock::now_ms(), &zone, out.paint));
-    if !attempts.is_empty() {
-        out.line(format!("\n{}", status::failed(&attempts, &zone, out.paint)));
+    if !failed_attempts.is_empty() {
+        out.line(format!("\n{}", status::failed(&failed_attempts, &zone, out.paint)));
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ struct Holdings {
     tasks: Returned,
     /// The entries that the group has not read.
     queued: u64,
-    /// Of the first hundred waiting entries, the number with fields of tqhost.
+    /// The number of entries with fields of tqhost among the first hundred that wait.
     reserved: u64,
     /// Pending at hosts, whatever becomes of them.
     pending: u64,

@@ -14,7 +14,7 @@
 
 import { handle } from 'wasi:http/outgoing-handler@0.2.4';
 import { Fields, OutgoingBody, OutgoingRequest, httpErrorCode } from 'wasi:http/types@0.2.4';
-import { ready } from './tqhost-loop.js';
+import { drop, ready } from './tqhost-loop.js';
 import { failedOutside, reject, remainingMs, retry, unavailable } from './tqhost.js';
 
 /**
@@ -52,63 +52,83 @@ export function fetch(input, init = {}) {
 }
 
 async function fetched(input, init) {
-  const whole = await requestOf(input, init);
+  const whole = requestOf(input, init);
+  whole.content ??= await written(input, init, whole.headers);
   const { signal = input.signal, timeoutMs = Infinity } = init;
   if (signal?.aborted) throw signal.reason;
   // In a unit test the memory answers.
   const { status, headers, body, error } = await (handle.answer ?? exchange)(whole, signal, timeoutMs);
   if (error) throw errorOf({ tag: error }, targetOf(whole.url));
-  const content = await decoded(headers, body, whole);
+  const coding = body.length > 0 ? headers.get('content-encoding')?.trim().toLowerCase() : undefined;
+  const isCoded = ['gzip', 'x-gzip', 'deflate'].includes(coding);
+  const content = isCoded ? await decoded(coding, body, whole) : body;
   const later = status === 429 || status === 503 ? unavailable : retry;
   if (status === 429 || status >= 500) failedOutside(later, retryAfterMs({ headers }));
   return answerOf(status, headers, content, whole.url);
 }
 
-/** The parts of a request, with its body as bytes. */
-async function requestOf(input, init) {
+/** The parts of a request, with its body as bytes, if it is a simple one. */
+function requestOf(input, init) {
   const from = input instanceof Request ? input : undefined;
   const headers = new Headers(init.headers ?? from?.headers);
-  let content = bytesOf(init.body);
-  if (content === undefined) {
-    // The standard knows how to write forms, blobs and streams, and how to call them.
-    const written = init.body === undefined ? from : new Response(init.body);
-    content = written ? new Uint8Array(await written.arrayBuffer()) : new Uint8Array();
-    const type = written?.headers.get('content-type')?.replace(/boundary=([^";]+)/, 'boundary="$1"');
-    if (type && !headers.has('content-type')) headers.set('content-type', type);
-  }
   const method = (init.method ?? from?.method ?? 'GET').toUpperCase();
+  const content = from && init.body === undefined ? undefined : bytesOf(init.body);
   return { url: from ? from.url : String(input), method, headers, content };
 }
 
-/** Sends the request, and waits for the whole response. */
+/** The bytes of other bodies: the standard knows how to write and to call forms, blobs and streams. */
+async function written(input, { body }, headers) {
+  const message = body === undefined ? input : new Response(body);
+  const content = new Uint8Array(await message.arrayBuffer());
+  const type = message.headers.get('content-type')?.replace(/boundary=([^";]+)/, 'boundary="$1"');
+  if (type && !headers.has('content-type')) headers.set('content-type', type);
+  return content;
+}
+
+/** Sends the request, and waits for the whole response. Each `await` costs time, so there are few. */
 async function exchange({ url, method, headers, content }, signal, timeoutMs) {
   const target = targetOf(url);
   const message = messageOf(target, method, headers, content);
   const rest = Number(remainingMs());
   const mostMs = Math.max(0, Math.round(Math.min(timeoutMs, rest - Math.min(rest / 10, marginMs))));
   const end = performance.now() + mostMs;
+  const late = () => errorOf({ tag: 'HTTP-response-timeout' }, target);
   const wait = async (pollable) => {
-    // The time counts whatever else is there: a server could send without end.
     const left = end - performance.now();
-    if (left > 0 && (await ready(pollable, left, signal))) return;
-    throw errorOf({ tag: 'HTTP-response-timeout' }, target);
+    if (left <= 0 || !(await ready(pollable, left, signal))) throw late();
   };
-  const out = content.length > 0 ? message.body() : undefined;
-  const sent = attempt(() => handle(message, undefined), (code) => errorOf(code, target));
-  return using(sent, async () => {
+  // The host bounds the number of handles of an attempt, so they are given back at once, the last one first.
+  const held = [];
+  const hold = (resource) => (held.push(resource), resource);
+  try {
+    const out = content.length > 0 ? message.body() : undefined;
+    const sent = hold(attempt(() => handle(message, undefined), (code) => errorOf(code, target)));
     if (out !== undefined) await write(out, content, wait);
-    await using(sent.subscribe(), wait);
+    await wait(hold(sent.subscribe()));
     // The response is ready, and nothing has taken it yet.
     const answer = sent.get().val;
     if (answer.tag === 'err') throw errorOf(answer.val, target);
-    return using(answer.val, (response) => read(response, wait, target));
-  });
+    const response = hold(answer.val);
+    const fields = headersOf(response);
+    const stream = hold(hold(response.consume()).stream());
+    const more = hold(stream.subscribe());
+    const pieces = [];
+    for (let piece; (piece = next(stream, target)) !== undefined; ) {
+      if (piece.length === 0) await wait(more);
+      // The time counts whatever is there: a server could send without end.
+      else if (performance.now() >= end) throw late();
+      else pieces.push(piece);
+    }
+    const body = new Uint8Array(pieces.reduce((size, piece) => size + piece.length, 0));
+    pieces.reduce((at, piece) => (body.set(piece, at), at + piece.length), 0);
+    return { status: response.status(), headers: fields, body };
+  } finally {
+    while (held.length > 0) drop(held.pop());
+  }
 }
 
 /** The body without its content coding. */
-async function decoded(headers, body, { url }) {
-  const coding = headers.get('content-encoding')?.trim().toLowerCase() ?? '';
-  if (!['gzip', 'x-gzip', 'deflate'].includes(coding) || body.length === 0) return body;
+async function decoded(coding, body, { url }) {
   // Some servers send deflate without its head.
   const isBare = coding === 'deflate' && (body[0] & 15) !== 8;
   const kind = isBare ? 'deflate-raw' : coding.replace('x-', '');
@@ -215,10 +235,10 @@ function targetOf(url) {
 
 /** The bytes of a simple body; undefined for one that the standard has to write. */
 function bytesOf(body) {
-  if (body === null) return new Uint8Array();
+  if (body === null || body === undefined) return new Uint8Array();
   if (body instanceof ArrayBuffer) return new Uint8Array(body);
   if (ArrayBuffer.isView(body)) return new Uint8Array(body.buffer, body.byteOffset, body.byteLength);
-  const isPlain = !['object', 'undefined'].includes(typeof body) || Object.hasOwn(body ?? {}, 'toString');
+  const isPlain = typeof body !== 'object' || Object.hasOwn(body, 'toString');
   return isPlain ? new TextEncoder().encode(String(body)) : undefined;
 }
 
@@ -252,18 +272,24 @@ function messageOf({ tls, host, path }, method, headers, content) {
 }
 
 async function write(out, content, wait) {
+  const stream = out.write();
+  let more;
   try {
-    await using(out.write(), async (stream) => {
+    try {
       for (let at = 0; at < content.length; ) {
         const room = Number(stream.checkWrite());
         if (room === 0) {
-          await using(stream.subscribe(), wait);
+          more ??= stream.subscribe();
+          await wait(more);
         } else {
           stream.write(content.subarray(at, at + room));
           at += room;
         }
       }
-    });
+    } finally {
+      if (more) drop(more);
+      drop(stream);
+    }
     OutgoingBody.finish(out, undefined);
   } catch (error) {
     // If the server does not take the whole body, its response, or the error in its place, says why.
@@ -271,18 +297,14 @@ async function write(out, content, wait) {
   }
 }
 
-async function read(response, wait, target) {
+function headersOf(response) {
   const headers = new Headers();
-  using(response.headers(), (fields) => {
-    for (const [name, value] of fields.entries()) headers.append(name, String.fromCharCode(...value));
-  });
-  const pieces = [];
-  await using(response.consume(), (body) => using(body.stream(), async (stream) => {
-    for (let piece; (piece = await next(stream, wait, target)) !== undefined; ) pieces.push(piece);
-  }));
-  const body = new Uint8Array(pieces.reduce((size, piece) => size + piece.length, 0));
-  pieces.reduce((at, piece) => (body.set(piece, at), at + piece.length), 0);
-  return { status: response.status(), headers, body };
+  const fields = response.headers();
+  for (const [name, value] of fields.entries()) {
+    headers.append(name, String.fromCharCode.apply(undefined, value));
+  }
+  drop(fields);
+  return headers;
 }
 
 /** The standard `Response` refuses statuses that are not in the standard, and a body with some that are. */
@@ -294,13 +316,14 @@ function answerOf(status, headers, whole, url) {
   return Object.defineProperties(answer, { url: { value: url }, ...more });
 }
 
-async function next(stream, wait, target) {
-  await using(stream.subscribe(), wait);
+/** The next piece of the body: undefined at its end, and an empty one if it has not arrived yet. */
+function next(stream, target) {
   try {
     return stream.read(65_536n);
   } catch ({ payload }) {
     if (payload.tag === 'closed') return undefined;
-    const code = using(payload.val, httpErrorCode) ?? { tag: 'HTTP-response-incomplete' };
+    const code = httpErrorCode(payload.val) ?? { tag: 'HTTP-response-incomplete' };
+    drop(payload.val);
     throw errorOf(code, target, { isAnswered: true });
   }
 }
@@ -312,21 +335,6 @@ function attempt(call, error) {
   } catch (thrown) {
     throw 'payload' in thrown ? error(thrown.payload) : thrown;
   }
-}
-
-/** The host bounds the number of handles of an attempt, so they are given back at once, and in order. */
-function using(resource, use) {
-  const drop = () => resource[Symbol.dispose ?? Symbol.for('dispose')]();
-  let used;
-  try {
-    used = use(resource);
-  } catch (error) {
-    drop();
-    throw error;
-  }
-  if (used instanceof Promise) return used.finally(drop);
-  drop();
-  return used;
 }
 
 globalThis.fetch = fetch;

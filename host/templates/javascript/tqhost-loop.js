@@ -28,6 +28,7 @@ const kept = new Map();
 export const own = () => kept.get(current) ?? {};
 
 function tell() {
+  if (current === entered) return;
   // The host has forgotten a task that has ended, so its callbacks belong to no task.
   const task = kept.has(current) ? current : undefined;
   if (task === entered) return;
@@ -35,24 +36,24 @@ function tell() {
   enter(task);
 }
 
-/** Calls a function for a task. */
-function within(number, call) {
+/** Calls a function with a value for a task. */
+function within(number, call, value) {
   const before = current;
   current = number;
   tell();
   try {
-    return call();
+    return call(value);
   } finally {
     current = before;
     if (before !== undefined || !isFollowed) tell();
   }
 }
 
-/** A function that runs for the task that computes now. */
+/** A function of at most one value that runs for the task that computes now. */
 function bound(call) {
   if (typeof call !== 'function' || current === undefined) return call;
   const number = current;
-  return (...values) => within(number, () => call(...values));
+  return (value) => within(number, call, value);
 }
 
 const engine = { clearTimeout, queueMicrotask, setInterval, setTimeout, then: Promise.prototype.then };
@@ -129,7 +130,8 @@ function release(number, why) {
 /** Lets everything run that can: the engine calls a timer when nothing else is left. */
 const drained = () => new Promise((resolve) => void engine.setTimeout(resolve, 0));
 
-const drop = (resource) => resource[Symbol.dispose ?? Symbol.for('dispose')]();
+/** Gives a handle of the host back. */
+export const drop = (resource) => resource[Symbol.dispose ?? Symbol.for('dispose')]();
 
 /** A clock of the host counts nanoseconds in 64 bits. */
 const LONGEST_MS = 1e9;

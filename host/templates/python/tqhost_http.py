@@ -282,10 +282,18 @@ class _Clock:
         self.host = host
 
     def wait(self, ready):
-        # The time counts whatever else is there: a server could send without end.
+        if not (yield _Wait(ready, self.rest())):
+            raise self.late()
+
+    def rest(self) -> float:
+        """The time that is left. It counts whatever is there: a server could send without end."""
         rest = min(self.each, self.end - time.monotonic())
-        if rest <= 0 or not (yield _Wait(ready, rest)):
-            raise failure_of("HTTP-response-timeout", self.host)
+        if rest <= 0:
+            raise self.late()
+        return rest
+
+    def late(self) -> HttpError:
+        return failure_of("HTTP-response-timeout", self.host)
 
 
 def _decoded(headers: dict[str, str], pieces) -> Iterator[bytes]:
@@ -440,10 +448,8 @@ def _write(out, content: bytes, clock: _Clock):
 
 
 def _pieces(response, clock: _Clock):
-    with response.consume() as body, body.stream() as stream:
+    with response.consume() as body, body.stream() as stream, stream.subscribe() as ready:
         while True:
-            with stream.subscribe() as ready:
-                yield from clock.wait(ready)
             try:
                 piece = stream.read(64 * 1024)
             except Err as error:
@@ -454,7 +460,10 @@ def _pieces(response, clock: _Clock):
                 code = code or http.ErrorCode_HttpResponseIncomplete()
                 raise _error(code, clock.host, is_answered=True) from None
             if piece:
+                clock.rest()
                 yield piece
+            else:
+                yield from clock.wait(ready)
 
 
 def _retry_after_ms(headers: dict[str, str]) -> int | None:

@@ -1,7 +1,7 @@
 //! The wasmtime engine and the clock that interrupts guests.
 //!
-//! In: the largest number of instances at once, and the largest memory grant. Out: an [`Engine`] whose
-//! instances come from a pool, and a [`Ticker`] that moves its epoch.
+//! In: the largest number of instances at once, that of attempts of one queue, and the largest memory grant.
+//! Out: an [`Engine`] whose instances come from a pool, and a [`Ticker`] that moves its epoch.
 //!
 //! Not here: what one attempt may use (`limits`), what a guest may call (`host`).
 
@@ -33,6 +33,9 @@ const TABLE_ELEMENTS: usize = 128 * 1024;
 /// nothing: they use memory beyond it. Each slot of the pool that was ever used keeps this many bytes.
 const MEMORY_KEEP_RESIDENT: usize = 256 * 1024;
 const TABLE_KEEP_RESIDENT: usize = 128 * 1024;
+/// The most attempts of a queue with which slots keep memory. Handlers of a queue that runs more at once
+/// mostly wait, and touch a few pages meanwhile: what thousands of slots keep would be many times as much.
+const MOST_THAT_KEEP: u32 = 1000;
 
 /// Largest number of unused slots that keep the content of their last module. A module that finds such a slot
 /// of its own saves several system calls. Each slot keeps up to [`MEMORY_KEEP_RESIDENT`] bytes, also those of
@@ -47,7 +50,12 @@ const FULL_RESERVATION: u64 = 4 << 30;
 
 /// Makes the engine with the best allocator that this machine allows. Also gives the address space of a
 /// memory, in bytes.
-pub(super) fn build(places: u32, max_memory: u64, backtraces: bool) -> wasmtime::Result<(Engine, u64)> {
+pub(super) fn build(
+    places: u32,
+    of_queue: u32,
+    max_memory: u64,
+    backtraces: bool,
+) -> wasmtime::Result<(Engine, u64)> {
     let with = |mut config: Config| {
         if backtraces {
             config.wasm_backtrace_details(WasmBacktraceDetails::Enable);
@@ -55,7 +63,7 @@ pub(super) fn build(places: u32, max_memory: u64, backtraces: bool) -> wasmtime:
         }
         config
     };
-    let full = with(pooled(places, FULL_RESERVATION));
+    let full = with(pooled(places, of_queue, FULL_RESERVATION));
     let error = match Engine::new(&full) {
         Ok(engine) => return Ok((engine, FULL_RESERVATION)),
         Err(error) => error,
@@ -67,7 +75,7 @@ pub(super) fn build(places: u32, max_memory: u64, backtraces: bool) -> wasmtime:
         max_memory = small,
         "no address space for the instance pool; trying smaller slots"
     );
-    match Engine::new(&with(pooled(places, small))) {
+    match Engine::new(&with(pooled(places, of_queue, small))) {
         Ok(engine) => Ok((engine, small)),
         Err(error) => {
             tracing::warn!(
@@ -88,7 +96,7 @@ pub(super) fn that_compiles(reservation: u64, functions: Option<Arc<Functions>>)
     Engine::new(&config)
 }
 
-fn pooled(places: u32, reservation: u64) -> Config {
+fn pooled(places: u32, of_queue: u32, reservation: u64) -> Config {
     // One place more than for attempts: a self-check needs it.
     let instances = places.saturating_add(1);
     let memories = instances.saturating_mul(MEMORIES);
@@ -110,7 +118,7 @@ fn pooled(places: u32, reservation: u64) -> Config {
         // Do not ask the kernel which pages a guest has written (PAGEMAP_SCAN): it misses pages that are
         // swapped out. With wasmtime 48 the next guest would see them.
         .pagemap_scan(Enabled::No)
-        .linear_memory_keep_resident(MEMORY_KEEP_RESIDENT)
+        .linear_memory_keep_resident(if of_queue > MOST_THAT_KEEP { 0 } else { MEMORY_KEEP_RESIDENT })
         .table_keep_resident(TABLE_KEEP_RESIDENT);
     let mut config = base(reservation);
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));

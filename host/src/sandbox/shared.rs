@@ -81,12 +81,14 @@ pub(super) struct Shared {
 impl Sandbox {
     /// Makes the engine and starts the guest threads. Blobs are kept in memory, until this is dropped.
     pub fn new(opts: SandboxOptions) -> anyhow::Result<Sandbox> {
-        Sandbox::within(opts, u64::MAX, Blobs::in_memory(MAX_BLOB_IN_MEMORY)?)
+        let of_queue = opts.max_concurrent;
+        Sandbox::within(opts, of_queue, u64::MAX, Blobs::in_memory(MAX_BLOB_IN_MEMORY)?)
     }
 
-    /// Makes a sandbox where all handlers together have at most `memory` bytes.
-    pub fn within(opts: SandboxOptions, memory: u64, blobs: Blobs) -> anyhow::Result<Sandbox> {
-        let (engine, reservation) = engine::build(opts.places(), opts.max_memory, opts.backtraces)
+    /// Makes a sandbox where all handlers together have at most `memory` bytes, and no queue runs more than
+    /// `of_queue` attempts at once.
+    pub fn within(opts: SandboxOptions, of_queue: u32, memory: u64, blobs: Blobs) -> anyhow::Result<Sandbox> {
+        let (engine, reservation) = engine::build(opts.places(), of_queue, opts.max_memory, opts.backtraces)
             .map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
         let mut linker = Linker::new(&engine);
         host::add_to_linker(&mut linker)

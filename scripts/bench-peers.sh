@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Fetches or builds what `make bench SECTION=peers` compares tqhost with, and prints its folder.
+# Fetches or builds what `make bench` compares tqhost with (sections peers and waits), and prints its folder.
 #
 #   scripts/bench-peers.sh programs             the programs of tests/bench/peers, built for release
 #   scripts/bench-peers.sh programs-for-tests   the same without optimisation, which is built sooner
 #   scripts/bench-peers.sh bullmq               BullMQ for Node.js, with peer.mjs
+#   scripts/bench-peers.sh asyncio              a Python with redis-py and aiohttp
 #   scripts/bench-peers.sh redis                a redis-server of 8.6 or newer, which ChasquiMQ needs
 #
 # It does not fetch again what is there already. If something cannot be fetched or built, the last line on
@@ -140,5 +141,6 @@ case ${1:-} in
 programs) build release --release ;;
 programs-for-tests) build debug ;;
 bullmq | redis) "$1" ;;
-*) fail "programs, programs-for-tests, bullmq or redis" ;;
+asyncio) scripts/from-pypi.sh asyncio || fail "redis-py and aiohttp cannot be fetched" ;;
+*) fail "programs, programs-for-tests, bullmq, asyncio or redis" ;;
 esac

@@ -124,7 +124,7 @@ fn wanted() -> Vec<&'static Row> {
 }
 
 /// Runs a part of scripts/bench-peers.sh.
-fn set_up(part: &str) -> Found {
+pub fn set_up(part: &str) -> Found {
     println!("  getting ready: {part}");
     let script = repository().join("scripts/bench-peers.sh");
     let output =

@@ -29,6 +29,7 @@ mod operator;
 mod page;
 mod swaps;
 mod turns;
+mod waits;
 
 use std::fs;
 use std::str::FromStr;
@@ -54,7 +55,7 @@ const PEERS: &str = "peers";
 fn main() {
     // `cargo bench` adds arguments for its own harness, which are ignored.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 21] = [
+    let sections: [(&str, fn()); 22] = [
         ("throughput", throughput),
         ("instances", instances::calls),
         ("busy", busy::slots),
@@ -72,6 +73,7 @@ fn main() {
         ("connections", connections::costs),
         ("http-call", http_call::throughput),
         ("turns", turns::costs),
+        ("waits", waits::costs),
         ("operator", operator::reads),
         ("overview", operator::many_queues),
         ("everything", everything::costs),

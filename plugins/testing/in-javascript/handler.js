@@ -4,7 +4,8 @@
 // It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in
 // the call; with `url` the response; with `effects` and `blobs` what it reads. `retry`, `unavailable`,
 // `defer` and `count` use the number in the field `number`; only `count` needs one. `uncaught` bypasses the
-// helper of `tqhost new`, like a handler that does not use it.
+// helper of `tqhost new`, like a handler that does not use it. `asks` asks a model at `url` and prints
+// nothing.
 
 import { batches, defer, handles, has, json, reject, retry, text, unavailable } from './tqhost.js';
 import { blobs } from './tqhost-blobs.js';
@@ -15,9 +16,10 @@ let tasks = 0;
 
 function work(task) {
   tasks += 1;
+  const end = has(task, 'end') ? text(task, 'end') : 'well';
+  if (end === 'asks') return asks(task);
   console.log('printed by', task.id, { n: 1n });
   console.error(`complained by ${task.id}`);
-  const end = has(task, 'end') ? text(task, 'end') : 'well';
   if (end.startsWith('waits')) return waits(task, end);
   if (end === 'naps' || clumsy[end]) return naps(task, end);
   if (has(task, 'url')) return end === 'code' ? ask(task).catch((error) => error.code) : ask(task);
@@ -33,6 +35,13 @@ function work(task) {
   if (end === 'promise') return Promise.resolve({ tasks });
   if (end === 'recursion') return (function again(n) { return again(n + 1) + 1; })(0);
   return { tasks };
+}
+
+/** Returns the number of choices of an answer, or of events. */
+async function asks(task) {
+  const answer = await fetch(text(task, 'url'), { method: 'POST', body: 'x'.repeat(100) });
+  if (answer.headers.get('content-type') !== 'text/event-stream') return (await answer.json()).choices.length;
+  return (await answer.text()).split('data: ').length - 1;
 }
 
 /**

@@ -3,7 +3,7 @@
 It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in the
 call; with `url` the response; with `effects` and `blobs` what it reads. `retry`, `unavailable`, `defer`,
 `count` and `progress` use the number in the field `number`, if there is one. `uncaught` bypasses the helper
-of `tqhost new`, like a handler that does not use it.
+of `tqhost new`, like a handler that does not use it. `asks` asks a model at `url` and prints nothing.
 """
 
 import asyncio
@@ -32,12 +32,14 @@ unseeded, seeded = random.Random(), random.Random(7)
 def work(task):
     global tasks
     tasks += 1
+    end = text(task, "end") if has(task, "end") else "well"
+    if end == "asks":
+        return asks(task)
     print("printed by", task.id, {"n": 1})
     print(f"complained by {task.id}", file=sys.stderr)
     print("nowhere", file=io.StringIO())
     logging.warning("warned by %s", task.id)
     sys.stdout.write(f"unfinished by {task.id}")
-    end = text(task, "end") if has(task, "end") else "well"
     if end.startswith("waits"):
         return waits(task, end)
     if end in CLUMSY or end == "naps":
@@ -71,6 +73,14 @@ def work(task):
     if end == "recursion":
         recurse(0)
     return {"tasks": tasks, "seconds": time.time()}
+
+
+async def asks(task):
+    """Returns the number of choices of an answer, or of events."""
+    answer = await fetch("POST", text(task, "url"), body="x" * 100)
+    if answer.headers["content-type"] == "text/event-stream":
+        return answer.text().count("data: ")
+    return len(answer.json()["choices"])
 
 
 left = []

@@ -6,7 +6,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Queue, Worker } from 'bullmq';
 
 const QUEUE = 'bench';
-const CONCURRENCY = 100;
+// `waits` asks this URL in each job, and says how many jobs run at once.
+const { ASKS, AT_ONCE = 100 } = process.env;
 const CHUNK = 500;
 const PAYLOAD_BYTES = 200;
 
@@ -41,13 +42,19 @@ async function pace(rate, seconds) {
   await queue.close();
 }
 
-function work() {
+async function ask() {
+  const answer = await fetch(ASKS, { method: 'POST', body: 'x'.repeat(100) });
+  if (answer.headers.get('content-type') !== 'text/event-stream') return (await answer.json()).choices.length;
+  return (await answer.text()).split('data: ').length - 1;
+}
+
+async function work() {
   const run = async ({ data }) => {
     note('started', data.payload);
     return data.payload;
   };
-  const options = { connection, concurrency: CONCURRENCY, removeOnComplete: { count: 0 } };
-  const worker = new Worker(QUEUE, run, options);
+  const options = { connection, concurrency: Number(AT_ONCE), removeOnComplete: { count: 0 } };
+  const worker = new Worker(QUEUE, ASKS ? ask : run, options);
   // This event comes after the reply of the script that completed the job.
   worker.on('completed', (_, payload) => note('done', payload));
   worker.on('error', (error) => console.error(error));
@@ -55,6 +62,8 @@ function work() {
     if (process.env.TIMES) writeFileSync(process.env.TIMES, times.join(''));
     process.exit();
   });
+  await worker.waitUntilReady();
+  console.log('ready');
 }
 
 const [order, ...rest] = process.argv.slice(2);
@@ -66,7 +75,7 @@ switch (order) {
     await pace(Number(rest[0]), Number(rest[1]));
     break;
   case 'work':
-    work();
+    await work();
     break;
   default:
     throw new Error('fill N, pace RATE SECONDS, or work');

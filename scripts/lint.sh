@@ -18,6 +18,7 @@ run() {
 run cargo fmt --all --check
 run cargo fmt --all "${plugins[@]}" --check
 run cargo fmt --manifest-path tests/bench/peers/Cargo.toml --check
+run cargo fmt --manifest-path clients/rust/Cargo.toml --check
 run cargo clippy --locked --workspace --all-targets -- -D warnings
 run cargo clippy --locked --test world -- -D warnings
 run cargo clippy --locked --workspace "${plugins[@]}" --target-dir "$plugins_target" \

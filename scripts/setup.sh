@@ -40,14 +40,15 @@ case ${1-} in --tests | --world)
     ;;
 esac
 
-# 4. A JDK for the example in Java, Node.js for the browser, the program that checks units of systemd, and a
-#    proxy with a client.
+# 4. A JDK for the example in Java, Node.js for the browser, the program that checks units of systemd, a proxy
+#    with a client, and a client of Redis for Go, from Debian.
 if [ "${1-}" = --world ]; then
     command -v javac >/dev/null || missing+=(default-jdk-headless)
     command -v npm >/dev/null || missing+=(nodejs npm)
     command -v systemd-analyze >/dev/null || missing+=(systemd)
     command -v nginx >/dev/null || missing+=(nginx-light)
     command -v curl >/dev/null || missing+=(curl)
+    [ -d /usr/share/gocode/src/github.com/gomodule/redigo ] || missing+=(golang-github-gomodule-redigo-dev)
 fi
 
 if [ -n "${missing+some}" ]; then

@@ -2,7 +2,7 @@
 //!
 //! A queue backs up, since the newest version of its handler fails, or waits for a service.
 //!
-//! In: `TQHOST_BROWSER`, the folder of the packages that `scripts/browser.sh` installs;
+//! In: `TQHOST_BROWSER`, the folder of the packages that `scripts/from-npm.sh` installs;
 //! `TQHOST_SCREENSHOTS`, a folder for the pictures, if they are to be kept. The clicks are in
 //! `browser/incident.mjs`. Not here: what every page must have (`dashboard` of the end-to-end tests).
 

@@ -6,6 +6,7 @@
 mod alerts;
 mod blobs;
 mod browser;
+mod clients;
 mod deploy;
 mod java;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]

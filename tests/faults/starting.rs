@@ -218,7 +218,8 @@ const BLOWS: [Blow; 5] = [Blow::Terminate, Blow::Kill, Blow::Cut, Blow::Restart,
 /// tasks.
 fn strike(blow: Blow, after: Duration, is_first: bool) {
     let what = format!("{blow:?} after {after:?}, as the first process: {is_first}");
-    let mut bench = cold(&[]);
+    // By default Redis answers before it has written, where the disk is busy: a kill would lose the tasks.
+    let mut bench = cold(&["--appendfsync", "always"]);
     let tasks = tasks(&mut bench);
     let (mut host, process) = if is_first {
         first_host(&bench)

@@ -2,7 +2,7 @@
 //!
 //! Not here: the rest of the store (`state`).
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
@@ -14,6 +14,9 @@ use super::log::GuestLog;
 use super::turns::Turn;
 use super::waits::GuestWaits;
 use crate::task::Progress;
+
+/// The waits of guests that no attempt has. They are one for all, as each attempt begins and ends with it.
+static OF_NOBODY: LazyLock<Arc<GuestWaits>> = LazyLock::new(Arc::default);
 
 /// The part of an instance that belongs to one attempt.
 pub(super) struct AttemptState {
@@ -27,8 +30,8 @@ pub(super) struct AttemptState {
     /// Ends or delays the call of the attempt that runs. None before the first attempt.
     pub(super) interrupts: Option<Interrupts>,
     pub(super) waits: Arc<GuestWaits>,
-    /// Ends the requests of the attempt.
-    pub(super) over: CancellationToken,
+    /// Ends the requests of the attempt. None: they end with the instance's call.
+    pub(super) over: Option<CancellationToken>,
     pub(super) http: Option<Box<Client>>,
     /// The memory that it has asked for, while another attempt of the instance computes.
     pub(super) seen: AttemptMemory,
@@ -44,8 +47,8 @@ impl AttemptState {
             plugin: None,
             deadline: Instant::now(),
             interrupts: None,
-            waits: Arc::default(),
-            over: CancellationToken::new(),
+            waits: OF_NOBODY.clone(),
+            over: None,
             http: None,
             seen: AttemptMemory::default(),
         }

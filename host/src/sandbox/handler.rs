@@ -29,6 +29,7 @@ use super::blob_access::BlobAccess;
 use super::call::{self, Exports};
 use super::effects::AttemptEffects;
 use super::failure::{self, Phase, Whereabouts};
+use super::limits::AttemptMemory;
 use super::loaded::{self, LoadedHandler, MAX_LEFT_HANDLES};
 use super::mask::Mask;
 use super::place;
@@ -192,7 +193,9 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
         deadline,
         interrupts: Some(interrupts),
         waits: waits.clone(),
-        ..AttemptState::nobody()
+        over: None,
+        http: None,
+        seen: AttemptMemory::default(),
     });
     instance.store.set_epoch_deadline(1);
 

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio_util::sync::CancellationToken;
+
 use super::attempt_state::{AttemptState, Interrupts};
 use super::effects::AttemptEffects;
 use super::limits::AttemptMemory;
@@ -56,7 +58,8 @@ impl SeatedTasks {
     /// Whether the task that computes holds the instance after its end. A task that is told to stop may still
     /// need a moment.
     pub(super) fn is_late(&self, attempt: &AttemptState) -> bool {
-        let is_over = attempt.over.is_cancelled() || Instant::now() >= attempt.deadline + HELD;
+        let is_over = attempt.over.as_ref().is_some_and(CancellationToken::is_cancelled)
+            || Instant::now() >= attempt.deadline + HELD;
         is_over && self.seats.is_held()
     }
 
@@ -74,7 +77,7 @@ impl SeatedTasks {
             deadline,
             interrupts: Some(interrupts),
             waits: seated.waits.clone(),
-            over: seated.over.clone(),
+            over: Some(seated.over.clone()),
             http: None,
             seen: AttemptMemory::default(),
         };

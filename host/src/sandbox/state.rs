@@ -97,7 +97,12 @@ impl GuestState {
     /// Renews everything that belongs to one attempt.
     pub(super) fn begin(&mut self, attempt: AttemptState) {
         self.limits.begin();
-        self.replace(Box::new(attempt));
+        self.belong_to(attempt);
+    }
+
+    fn belong_to(&mut self, attempt: AttemptState) {
+        *self.printed_to.lock().unwrap_or_else(PoisonError::into_inner) = attempt.log.clone();
+        *self.attempt = attempt;
     }
 
     /// Whether the attempt that computes has taken most of the memory that is granted.
@@ -118,7 +123,7 @@ impl GuestState {
         // The weight differs from the last check only if the guest has made a few more calls.
         self.count();
         self.limits.rest();
-        self.replace(Box::new(AttemptState::nobody()));
+        self.belong_to(AttemptState::nobody());
         self.together = None;
         self.table.iter_mut().count()
     }
@@ -150,7 +155,7 @@ impl GuestState {
         let client = http.get_or_insert_with(|| {
             let subject = log.lock().unwrap_or_else(PoisonError::into_inner).subject();
             let trace = effects.request_trace();
-            let (waits, over) = (waits.clone(), over.clone());
+            let (waits, over) = (waits.clone(), over.clone().unwrap_or_default());
             Box::new(Client::new(self.grant.clone(), subject, *deadline, trace, (waits, over), nobody))
         });
         let (hooks, ctx) = client.parts();

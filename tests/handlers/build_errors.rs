@@ -200,7 +200,7 @@ fn a_build_in_javascript_shows_a_file_and_a_line() {
     let line = "`fetch` needs the line `import wasi:http/outgoing-handler@0.2.4;` in wit/world.wit";
     assert!(view["message"].to_string().contains(line), "{view}");
     let view = tried_with_content(&project.path, "x").json();
-    assert!(view["message"].to_string().contains("inner@src/inner.js:4"), "{view}");
+    assert!(view["message"].to_string().contains("at src/inner.js:4 in inner"), "{view}");
 }
 
 #[test]

@@ -40,9 +40,9 @@ export function withoutNode(error) {
   return { ...error, notes: isPackage ? [{ text: `Is it a package? Then: npm install ${name}` }] : [] };
 }
 
-/** `the package x`, or nothing for a file of the project. */
+/** `the package x`, or nothing for a file of the project. Packages with a map of their own name it there. */
 export function packageOf(file) {
-  const name = /.*node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(file)?.[1];
+  const name = /(?:.*node_modules\/|^webpack:\/\/)((?:@[^/]+\/)?[^/]+)/.exec(file)?.[1];
   return name ? `the package ${name}` : '';
 }
 

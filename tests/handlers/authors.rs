@@ -11,20 +11,21 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::support::bench::guest_path;
+use crate::support::bench::{CACHES, guest_path};
 use crate::support::files::functions;
 use crate::support::process::{compilers, is_there};
-use crate::support::{Ran, Web, eventually};
+use crate::support::{Bench, Host, Ran, Web, eventually};
 
 /// Runs a command without a configuration, in a folder.
 fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
-    command.args(args).current_dir(folder).stdin(Stdio::null()).env("XDG_CACHE_HOME", cache_of("guests"));
+    command.args(args).current_dir(folder).stdin(Stdio::null()).env(CACHES, cache_of("guests"));
     command
 }
 
@@ -32,6 +33,24 @@ fn command(folder: &Path, args: &[&str]) -> Command {
 /// would push the large ones out of a shared one.
 pub fn cache_of(what: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache").join(what)
+}
+
+/// The right to compile large handlers: the first test compiles, and the others wait and use its code.
+pub static COMPILING: Mutex<()> = Mutex::new(());
+
+/// Compiles the plugins of a bench into these caches, if that was not done before.
+pub fn compile(bench: &Bench, what: &str) {
+    let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut check = Command::new(env!("CARGO_BIN_EXE_tqhost"));
+    check.arg("--config").arg(bench.config()).arg("check").stdin(Stdio::null());
+    Ran::from(check.env(CACHES, cache_of(what)).output().expect("run tqhost")).ok();
+}
+
+/// Starts a host whose plugins are compiled in these caches. Its folder of data is its own: a host notes
+/// there which versions of a plugin were good and which are in quarantine.
+pub fn host_with_caches(bench: &Bench, what: &str) -> Host {
+    compile(bench, what);
+    bench.host_with_env(vec![(CACHES.to_owned(), cache_of(what))])
 }
 
 fn run(folder: &Path, args: &[&str]) -> Ran {
@@ -42,7 +61,7 @@ fn run(folder: &Path, args: &[&str]) -> Ran {
 pub fn tried_with(cache: &Path, guest: &str, args: &[&str]) -> Ran {
     let path = guest_path(guest);
     let mut command = command(Path::new("."), &[&["try", path.to_str().expect("UTF-8")], args].concat());
-    command.env("XDG_CACHE_HOME", cache).output().expect("run tqhost").into()
+    command.env(CACHES, cache).output().expect("run tqhost").into()
 }
 
 pub fn tried(guest: &str, args: &[&str]) -> Ran {
@@ -474,7 +493,7 @@ fn a_compilation_does_not_hold_up_the_end_of_a_watch() {
     // This component contains the runtime of its language, so it takes many seconds to compile.
     fs::copy(guest_path("in-javascript"), folder.path().join("h.wasm")).expect("copy");
     let mut command = command(folder.path(), &["try", "h.wasm", "--field", "a=1", "--watch", "--json"]);
-    command.env("XDG_CACHE_HOME", folder.path().join("cache"));
+    command.env(CACHES, folder.path().join("cache"));
     let mut watching = Watching::start_command(command);
     let pid = Pid::from_raw(watching.child.id().try_into().expect("a pid"));
     let compiler = eventually("it compiles", || compilers(pid).first().copied());
@@ -498,7 +517,7 @@ fn a_changed_handler_is_compiled_with_the_functions_that_are_as_before() {
         let content = fs::read(guest_path("echo")).expect("read a guest");
         fs::write(&handler, [&content[..], &section].concat()).expect("write");
         let mut command = command(folder.path(), &["try", "h.wasm", "--field", "a=1"]);
-        let ran = Ran::from(command.env("XDG_CACHE_HOME", &cache).output().expect("run tqhost")).ok();
+        let ran = Ran::from(command.env(CACHES, &cache).output().expect("run tqhost")).ok();
         assert!(ran.stdout.contains(", compiled in "), "{}", ran.stdout);
         fs::read(kept()).expect("read the functions")
     };

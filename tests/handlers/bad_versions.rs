@@ -3,10 +3,8 @@
 //!
 //! Not here: other bad versions and the rules of probation (`plugins`).
 
-use std::sync::PoisonError;
-
-use super::authors::cache_of;
-use super::languages::{COMPILES, COMPILING};
+use super::authors::{compile, host_with_caches};
+use super::languages::COMPILES;
 use crate::support::files::{guest, said};
 use crate::support::{Bench, Done, Trickle, within};
 
@@ -25,21 +23,17 @@ fn a_version_that_throws_is_rolled_back_in_every_language_and_no_attempt_is_char
         // Each task has only one attempt.
         let queues = "[queues.work]\nplugin = \"p\"\nmax_retries = 0\n";
         let mut bench = Bench::new(queues);
-        let data = cache_of("languages").join("tqhost/try");
-        let url = format!("redis://127.0.0.1:{}", bench.redis.port);
-        bench.configure_url(&format!("data_dir = {data:?}\n{queues}"), &url);
-        bench.install(good, "p");
-        let compiling = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
-        let host = bench.host_that_may_fail();
-        within(COMPILES, "the good version runs", || {
-            (!host.logged("plugin loaded").is_empty()).then_some(())
-        });
+        // Both are compiled before the host starts.
+        for guest in [bad, good] {
+            bench.install(guest, "p");
+            compile(&bench, "languages");
+        }
+        let host = host_with_caches(&bench, "languages");
         host.log("tqhost is running");
         let trickle = Trickle::start_with(&bench, "work", 4, "end");
         trickle.more(10);
         bench.install(bad, "p");
         within(COMPILES, "the bad version runs", || (host.logged("plugin loaded").len() == 2).then_some(()));
-        drop(compiling);
         let line = said(&host, "plugin version rolled back", &guest(bad));
         assert!(line["reason"].to_string().contains(what), "{bad}: {line}");
         trickle.more(20);

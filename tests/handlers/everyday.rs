@@ -11,8 +11,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::authors::{NAME, built, cache_of};
+use super::authors::{NAME, built, cache_of, host_with_caches};
 use super::languages::COMPILES;
+use crate::support::bench::CACHES;
 use crate::support::files::put_at;
 use crate::support::{Bench, Ran, Web, within};
 
@@ -112,7 +113,7 @@ impl Programs {
         command.args(["try", self.component.to_str().expect("UTF-8"), "--queue", "q", "--json", "--field"]);
         command.args([&format!("program={program}"), "--field", order, "--config", "tqhost.toml"]);
         command.current_dir(self.folder.path()).stdin(Stdio::null());
-        command.env("XDG_CACHE_HOME", cache_of("everyday"));
+        command.env(CACHES, cache_of("everyday"));
         Ran::from(command.output().expect("run tqhost")).json()
     }
 
@@ -172,11 +173,8 @@ impl Programs {
         for instance in ["\"per-task\"", "{ warm = 4, max_tasks = 1000 }"] {
             let queues = format!("[queues.q]\n[plugins.q]\ninstance = {instance}\n");
             let mut bench = Bench::new(&queues);
-            let data = cache_of("everyday").join("tqhost/try");
-            let url = format!("redis://127.0.0.1:{}", bench.redis.port);
-            bench.configure_url(&format!("data_dir = {data:?}\n{queues}"), &url);
             put_at(&bench.plugin_path("q"), &fs::read(&self.component).expect("the component"));
-            let host = bench.host();
+            let host = host_with_caches(&bench, "everyday");
             let mut pipe = redis::pipe();
             for _ in 0..1000 {
                 pipe.cmd("XADD").arg(&["q", "*", "program", "random"]);

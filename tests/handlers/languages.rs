@@ -6,12 +6,12 @@
 //! Not here: projects of `tqhost new` in these languages (`authors`, `everyday`), the guest in Go (`go`).
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::authors::{cache_of, tried_with};
+use super::authors::{COMPILING, cache_of, host_with_caches, tried_with};
 use crate::support::application::{Application, Reply};
 use crate::support::files::{put, said, version};
 use crate::support::web::Service;
@@ -55,24 +55,18 @@ max_retries = 0
 batch = { max_wait = \"1s\" }
 ";
 
-/// The first test compiles, and the others wait and use its cache.
-pub static COMPILING: Mutex<()> = Mutex::new(());
-
 /// A host that has loaded these handlers, with these tables of grants.
 pub fn host(handlers: &[&str], grants: &str) -> (Bench, Host) {
     let bench = Bench::new(QUEUES);
-    // `tqhost try` keeps its compiled code there too.
-    let data = cache_of("languages").join("tqhost/try");
     let port = bench.redis.port;
     bench.configure(&format!(
-        "data_dir = {data:?}\n{QUEUES}\n{grants}\n[redis]\nurl = \"redis://127.0.0.1:{port}\"\n[admin]\n\
+        "{QUEUES}\n{grants}\n[redis]\nurl = \"redis://127.0.0.1:{port}\"\n[admin]\n\
          listen = \"127.0.0.1:0\"\n"
     ));
     for handler in handlers {
         bench.install(handler, handler);
     }
-    let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
-    let host = bench.host_that_may_fail();
+    let host = host_with_caches(&bench, "languages");
     within(COMPILES, "all handlers are loaded", || {
         (host.logged("plugin loaded").len() == handlers.len()).then_some(())
     });

@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::authors::{built, cache_of};
+use super::authors::{built, host_with_caches};
 use super::languages::COMPILES;
 use crate::support::files::put_at;
 use crate::support::{Bench, Ran, Web, within};
@@ -42,13 +42,12 @@ fn lead_to_the_line(lang: &str, file: &str, program: &str, mistakes: &[(&str, &[
     let mut bench = Bench::new(&rules);
     let port = bench.redis.port;
     bench.configure(&format!(
-        "data_dir = {:?}\n{rules}[plugins.line]\nallowed_hosts = [{origin:?}]\n\
+        "{rules}[plugins.line]\nallowed_hosts = [{origin:?}]\n\
          config = {{ service = {:?} }}\n[redis]\nurl = \"redis://127.0.0.1:{port}\"\n",
-        cache_of("line"),
         format!("{origin}/silent?key=hunter2")
     ));
     put_at(&bench.plugin_path("line"), &fs::read(component).expect("the component"));
-    let host = bench.host_that_may_fail();
+    let host = host_with_caches(&bench, "line");
     within(COMPILES, "the handler is loaded", || (!host.logged("plugin loaded").is_empty()).then_some(()));
     let ids: Vec<String> =
         mistakes.iter().map(|(mistake, _)| bench.xadd("line", &[("mistake", mistake)])).collect();

@@ -4,8 +4,7 @@
 #   scripts/from-pypi.sh moto           the server that speaks S3
 #   scripts/from-pypi.sh schemathesis   what asks the HTTP API
 #   scripts/from-pypi.sh yaml           a Python that reads YAML
-#   scripts/from-pypi.sh asyncio        a Python with redis-py and aiohttp, for the benchmark
-#   scripts/from-pypi.sh redis          a Python with redis-py
+#   scripts/from-pypi.sh asyncio        a Python with redis-py and aiohttp
 #
 # tests/world/NAME.txt pins the versions and the hashes of their files, as `uv pip compile --universal
 # --generate-hashes` prints them; pip refuses any other file. It is kept in TQHOST_TOOLS (default

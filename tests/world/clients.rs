@@ -346,7 +346,7 @@ fn tqhost_enqueue_agrees_with_the_cases() {
 
 #[test]
 fn the_client_in_python_conforms() {
-    let python = script("from-pypi.sh", "redis").join("python3");
+    let python = script("from-pypi.sh", "asyncio").join("python3");
     for way in ["sync", "asyncio"] {
         let mut command = Command::new(&python);
         command.arg(clients().join("python/conformance.py")).arg(way).env("PYTHONDONTWRITEBYTECODE", "1");

@@ -24,7 +24,7 @@ pub enum Error {
     NotATask(String),
     /// As many tasks as `max_backlog` wait or run. Nothing was written.
     QueueFull(String),
-    /// The task has not ended within the time. It goes on; this is the last status that was seen.
+    /// The time is over, and the task still waits or runs. Holds the status that was read last.
     NotEnded(Box<Status>),
     /// The HTTP API refuses; `code` is one of docs/api.md, such as `unknown-task` or `task-ended`.
     ApiRefused {

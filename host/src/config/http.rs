@@ -52,7 +52,7 @@ pub(super) fn default(at_once: u32) -> Http {
     Http { max_connections: usual.max_connections.max(at_once).min(*MAX_CONNECTIONS.end()), ..usual }
 }
 
-/// Reads the bounds. `default` has those that nobody has set.
+/// Reads the bounds. A bound that the table does not set is that of `default`.
 pub(super) fn read(item: &Item, default: Http) -> Http {
     let Some(table) = item.table(&KEYS) else { return default };
     let duration = |key, default| table.get(key).and_then(|item| item.duration(TIMEOUT)).unwrap_or(default);

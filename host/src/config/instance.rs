@@ -16,7 +16,7 @@ const WARM: RangeInclusive<u32> = 1..=256;
 const MAX_TASKS: RangeInclusive<u32> = 1..=1_000_000;
 const DEFAULT_MAX_TASKS: u32 = 1000;
 const CONCURRENT: RangeInclusive<u32> = 1..=1000;
-/// The instances that are kept of those that run several tasks at once.
+/// The instances that a plugin with `concurrent` keeps, unless `warm` is set.
 const DEFAULT_WARM: u32 = 4;
 
 const FORMS: &str = "write \"per-task\" or { warm = 4, max_tasks = 1000 }, or { concurrent = 100 }";

@@ -18,7 +18,7 @@ const BYTES: usize = 1 << 20;
 const MAX_PARTS: usize = 7000;
 
 impl Queue {
-    /// Turns the items of a list into entries of a stream. Returns how many.
+    /// Turns the items of a list into entries of a stream. Returns their number.
     pub(super) async fn convert_list(&self) -> Result<u64, QueueError> {
         let mut turned = 0;
         loop {
@@ -32,7 +32,7 @@ impl Queue {
         }
     }
 
-    /// Gives foreign dead letters the form of tqhost's own. Returns how many.
+    /// Gives foreign dead letters the form of tqhost's own. Returns their number.
     pub(super) async fn convert_dead(
         &self,
         told: &[(String, String)],

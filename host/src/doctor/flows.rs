@@ -131,7 +131,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    /// Looks at the statuses of children. Returns those that have none, by their queue.
+    /// Looks at the statuses of children. Returns the children without one, by their queue.
     async fn look_for_statuses(
         &mut self,
         names: &FlowKeys,

@@ -332,7 +332,7 @@ impl Queue {
         }
     }
 
-    /// Gives back everything. Returns what became of the tasks, without the kinds of those that were given.
+    /// Gives back everything. Returns what became of the tasks, except for the kinds of the returned ones.
     ///
     /// A consumer reads first what comes to a list last. So a list gets first what was added last, and last
     /// what has begun, which may be a retry in front of tasks that are held for it.
@@ -377,7 +377,7 @@ impl Queue {
         }
     }
 
-    /// Gives back held tasks, those of each key in their order. Returns how many.
+    /// Gives back held tasks; tasks of one key stay in their order. Returns their number.
     async fn return_held(&self, terms: Terms) -> Result<u64, QueueError> {
         const WHAT: &str = "look through the held tasks";
         let (command, first, last) = match self.rules.list {

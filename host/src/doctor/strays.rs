@@ -27,7 +27,7 @@ pub(crate) struct Stray {
     pub entries: u64,
 }
 
-/// Looks through the streams in Redis, in at most so many pages of keys.
+/// Looks through the streams in Redis, in at most `most_pages` pages of keys.
 pub(crate) async fn strays(
     link: &Link,
     queues: &[QueueRules],

@@ -36,7 +36,7 @@ const DIGEST_BYTES: usize = 32;
 #[derive(Debug, Clone)]
 pub(super) struct Cache {
     folder: Option<Arc<OwnFolder>>,
-    /// Another folder, which is only read.
+    /// Another folder. Nothing is written there; a damaged file is removed.
     beside: Option<PathBuf>,
     /// Whether code that is found there is stored here: its owner may remove it.
     takes_over: bool,

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
 
+use super::attempt::Attempt;
 use super::effects::AttemptEffects;
 use super::host::http::Client;
 use super::limits::AttemptMemory;
@@ -38,6 +39,29 @@ pub(super) struct AttemptState {
 }
 
 impl AttemptState {
+    /// The state of an attempt that begins.
+    pub(super) fn of(
+        attempt: &Attempt,
+        log: Arc<Mutex<GuestLog>>,
+        waits: Arc<GuestWaits>,
+        deadline: Instant,
+        interrupts: Interrupts,
+    ) -> AttemptState {
+        let source = Some(attempt.effects.clone());
+        AttemptState {
+            log,
+            progress: attempt.progress.clone(),
+            effects: AttemptEffects::new(attempt.tasks.clone(), source, attempt.trace.clone()),
+            plugin: Some(attempt.plugin.clone()),
+            deadline,
+            interrupts: Some(interrupts),
+            waits,
+            over: None,
+            http: None,
+            seen: AttemptMemory::default(),
+        }
+    }
+
     /// The state in which no task runs.
     pub(super) fn nobody() -> AttemptState {
         AttemptState {

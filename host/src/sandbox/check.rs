@@ -5,7 +5,7 @@
 //!
 //! Not here: what follows when a version fails its check (`plugins`).
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
@@ -77,8 +77,9 @@ async fn run(
     limits.claim(turn.clone());
     let mut store = store(shared, &loaded, limits);
     let interrupts = Interrupts { stop: CancellationToken::new(), turn: turn.clone() };
+    let log = store.data().renewed_log(log);
     store.data_mut().begin(AttemptState {
-        log: Arc::new(Mutex::new(log)),
+        log,
         deadline,
         interrupts: Some(interrupts),
         ..AttemptState::nobody()
@@ -109,7 +110,9 @@ async fn run(
         Ok(Err((error, phase))) if !is_interrupt(&error) => {
             failure::classify(&error, phase, &state.limits, loaded.output(1), &log)
         }
-        Ok(Err(_)) | Err(_) => phase.timed_out("it", timeout, turn.waited(), &Whereabouts::default()),
+        Ok(Err(_)) | Err(_) => {
+            phase.timed_out("it", timeout, turn.waited(), &Whereabouts::default(), &loaded.mask)
+        }
     };
     let why = format!("{}: {message}", kind.into_str());
     Err(match kind {

@@ -37,6 +37,7 @@ impl Phase {
         timeout: Duration,
         waited: Duration,
         found: &Whereabouts,
+        mask: &Mask,
     ) -> (FailureKind, String) {
         if self == Phase::Instantiate {
             return (FailureKind::StartTimeout, format!("not instantiated within {timeout:?}"));
@@ -57,7 +58,7 @@ impl Phase {
             ),
         };
         let place = found.place.as_deref().map(|place| format!(", {place}")).unwrap_or_default();
-        (kind, format!("{who} did not end within {timeout:?}: {how}{place}"))
+        (kind, bounded(format!("{who} did not end within {timeout:?}: {how}{place}"), mask))
     }
 }
 

@@ -15,8 +15,8 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
@@ -27,12 +27,11 @@ use super::attempt::{Attempt, AttemptReport, Ended};
 use super::attempt_state::{AttemptState, Interrupts};
 use super::blob_access::BlobAccess;
 use super::call::{self, Exports};
-use super::effects::AttemptEffects;
 use super::failure::{self, Phase, Whereabouts};
-use super::limits::AttemptMemory;
 use super::loaded::{self, LoadedHandler, MAX_LEFT_HANDLES};
 use super::mask::Mask;
 use super::place;
+use super::seated::LONGEST;
 use super::seats::OpenInstances;
 use super::share::{Owner, Share};
 use super::shared::{Sandbox, Shared};
@@ -173,8 +172,7 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     let turn = loaded.sandbox.0.turns.turn(loaded.number);
     let mut instance = loaded::instance(loaded, &attempt.stop, &turn).await?;
     let started = Instant::now();
-    // The clock cannot hold every timeout, so the largest is a year.
-    let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
+    let timeout = attempt.timeout.min(LONGEST);
     let deadline = started + timeout;
     let log = loaded.log(attempt.tasks.clone(), attempt.plugin.clone());
     let count = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
@@ -183,20 +181,9 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
     let interrupts = Interrupts { stop: attempt.stop.clone(), turn: turn.clone() };
     let waits = Arc::<GuestWaits>::default();
-    let source = Some(attempt.effects.clone());
-    let effects = AttemptEffects::new(attempt.tasks.clone(), source, attempt.trace.clone());
-    instance.store.data_mut().begin(AttemptState {
-        log: Arc::new(Mutex::new(log)),
-        progress: attempt.progress.clone(),
-        effects,
-        plugin: Some(attempt.plugin.clone()),
-        deadline,
-        interrupts: Some(interrupts),
-        waits: waits.clone(),
-        over: None,
-        http: None,
-        seen: AttemptMemory::default(),
-    });
+    let log = instance.store.data().renewed_log(log);
+    let state = AttemptState::of(&attempt, log, waits.clone(), deadline, interrupts);
+    instance.store.data_mut().begin(state);
     instance.store.set_epoch_deadline(1);
 
     let called = {
@@ -282,6 +269,6 @@ fn is_fit(instance: &mut Instance, ended: &Ended, warm: &config::Warm) -> bool {
 }
 
 fn timed_out(phase: Phase, timeout: Duration, turn: &Turn, found: &Whereabouts, mask: &Mask) -> Ended {
-    let (kind, message) = phase.timed_out("the handler", timeout, turn.waited(), found);
-    Ended::Failed { kind, message: failure::bounded(message, mask) }
+    let (kind, message) = phase.timed_out("the handler", timeout, turn.waited(), found, mask);
+    Ended::Failed { kind, message }
 }

@@ -97,7 +97,7 @@ impl Limits {
         self.peak
     }
 
-    /// Goes on with another attempt of the instance. Returns what was seen of the one before.
+    /// Goes on with another attempt of the instance. Returns the memory of the one before.
     pub(super) fn turn_to(&mut self, seen: AttemptMemory) -> AttemptMemory {
         std::mem::replace(&mut self.seen, seen)
     }

@@ -74,7 +74,7 @@ impl LoadedHandler {
         most.max(self.blob_fuel).saturating_add(RESULT_SLACK)
     }
 
-    /// The bounds of what a call for so many tasks may return.
+    /// The bounds of what a call for `tasks` tasks may return.
     pub(super) fn output(&self, tasks: u32) -> OutputBounds {
         OutputBounds { max_output: self.max_output, copied: self.fuel(tasks) }
     }
@@ -170,9 +170,6 @@ fn tick(state: &mut GuestState) -> UpdateDeadline {
 
 /// Whether the guest was ended because its time was over: it computed, or it waited.
 pub(super) fn is_interrupt(error: &wasmtime::Error) -> bool {
-    matches!(error.downcast_ref::<wasmtime::Trap>(), Some(wasmtime::Trap::Interrupt)) || is_late_wait(error)
-}
-
-pub(super) fn is_late_wait(error: &wasmtime::Error) -> bool {
-    error.is::<LateWait>()
+    matches!(error.downcast_ref::<wasmtime::Trap>(), Some(wasmtime::Trap::Interrupt))
+        || error.is::<LateWait>()
 }

@@ -77,7 +77,7 @@ impl Interpreter<'_> {
         self.pointer(interpreter, THREADS_HEAD)
     }
 
-    /// The places of a call and of those that led to it.
+    /// The places of a call and of its callers.
     fn places_of(&self, mut frame: usize) -> Vec<String> {
         let mut found = Vec::new();
         for _ in 0..MOST_FRAMES {

@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::attempt_state::{AttemptState, Interrupts};
-use super::effects::AttemptEffects;
-use super::limits::AttemptMemory;
 use super::seats::{HELD, InstanceSeats, Seated};
 use super::turns::Turn;
 
@@ -67,20 +65,10 @@ impl SeatedTasks {
     pub(super) fn take(&mut self, number: u32, seated: &Seated) -> Instant {
         let attempt = &seated.attempt;
         let deadline = self.seats.start_of(seated.since) + attempt.timeout.min(LONGEST);
-        let source = Some(attempt.effects.clone());
         let interrupts = Interrupts { stop: self.seats.broken.clone(), turn: self.turn.clone() };
-        let state = AttemptState {
-            log: seated.log.clone(),
-            progress: attempt.progress.clone(),
-            effects: AttemptEffects::new(attempt.tasks.clone(), source, attempt.trace.clone()),
-            plugin: Some(attempt.plugin.clone()),
-            deadline,
-            interrupts: Some(interrupts),
-            waits: seated.waits.clone(),
-            over: Some(seated.over.clone()),
-            http: None,
-            seen: AttemptMemory::default(),
-        };
+        let (log, waits) = (seated.log.clone(), seated.waits.clone());
+        let mut state = AttemptState::of(attempt, log, waits, deadline, interrupts);
+        state.over = Some(seated.over.clone());
         self.others.insert(number, Box::new(state));
         deadline
     }

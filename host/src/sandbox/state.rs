@@ -33,7 +33,7 @@ const WEIGH_EVERY: u32 = 16;
 pub(super) struct GuestState {
     pub(super) limits: Limits,
     /// The attempt that calls of the guest belong to.
-    pub(super) attempt: Box<AttemptState>,
+    pub(super) attempt: AttemptState,
     /// The other tasks of an instance that runs several at once.
     pub(super) together: Option<Box<SeatedTasks>>,
     /// The log that streams write to: that of `attempt`. The guest keeps streams from attempt to attempt.
@@ -69,12 +69,12 @@ impl GuestState {
         let mut table = ResourceTable::new();
         table.set_max_capacity(MAX_RESOURCES);
         // The default is a closed stdin, no arguments, no variables; it allocates nothing.
-        let cli = WasiCliCtx::default();
+        let (cli, attempt) = (WasiCliCtx::default(), AttemptState::nobody());
         GuestState {
             limits,
-            attempt: Box::new(AttemptState::nobody()),
             together: None,
-            printed_to: Arc::default(),
+            printed_to: Arc::new(Mutex::new(attempt.log.clone())),
+            attempt,
             config,
             records,
             blobs,
@@ -102,7 +102,13 @@ impl GuestState {
 
     fn belong_to(&mut self, attempt: AttemptState) {
         *self.printed_to.lock().unwrap_or_else(PoisonError::into_inner) = attempt.log.clone();
-        *self.attempt = attempt;
+        self.attempt = attempt;
+    }
+
+    /// The log of the instance, with the content of this one.
+    pub(super) fn renewed_log(&self, log: GuestLog) -> Arc<Mutex<GuestLog>> {
+        *self.log() = log;
+        self.attempt.log.clone()
     }
 
     /// Whether the attempt that computes has taken most of the memory that is granted.
@@ -111,9 +117,10 @@ impl GuestState {
     }
 
     /// Makes calls of the guest belong to another attempt, and returns the one before.
-    pub(super) fn replace(&mut self, attempt: Box<AttemptState>) -> Box<AttemptState> {
+    pub(super) fn replace(&mut self, mut attempt: Box<AttemptState>) -> Box<AttemptState> {
         *self.printed_to.lock().unwrap_or_else(PoisonError::into_inner) = attempt.log.clone();
-        std::mem::replace(&mut self.attempt, attempt)
+        std::mem::swap(&mut self.attempt, &mut *attempt);
+        attempt
     }
 
     /// Drops the task of the attempt that has ended, and breaks off its requests. Returns the number of
@@ -150,7 +157,7 @@ impl GuestState {
 
     pub(super) fn http(&mut self) -> WasiHttpCtxView<'_> {
         self.weigh();
-        let AttemptState { log, effects, deadline, waits, over, http, .. } = &mut *self.attempt;
+        let AttemptState { log, effects, deadline, waits, over, http, .. } = &mut self.attempt;
         let nobody = self.together.as_ref().is_some_and(|together| together.entered().is_none());
         let client = http.get_or_insert_with(|| {
             let subject = log.lock().unwrap_or_else(PoisonError::into_inner).subject();

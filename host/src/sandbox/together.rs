@@ -138,8 +138,8 @@ fn ended(
         Ok(Left::Ended(ended)) => ended,
         Ok(Left::Evicted) => return None,
         Ok(Left::Told) => {
-            let (kind, message) = Phase::Call.timed_out("the handler", timeout, timeout, found);
-            Ended::Failed { kind, message: failure::bounded(message, mask) }
+            let (kind, message) = Phase::Call.timed_out("the handler", timeout, timeout, found, mask);
+            Ended::Failed { kind, message }
         }
         Ok(Left::Holds) => {
             let message =
@@ -235,8 +235,9 @@ fn begin(
     let log = loaded.log(Arc::new(vec![nobody]), plugin);
     let interrupts = Interrupts { stop: seats.broken.clone(), turn: turn.clone() };
     let state = instance.store.data_mut();
+    let log = state.renewed_log(log);
     state.begin(AttemptState {
-        log: Arc::new(Mutex::new(log)),
+        log,
         effects: AttemptEffects::of_nobody(),
         deadline: Instant::now() + LONGEST,
         interrupts: Some(interrupts),

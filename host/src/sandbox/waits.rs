@@ -16,6 +16,7 @@ use super::failure::Whereabouts;
 const MOST_REQUESTS: usize = 2;
 /// The most characters of a request.
 const MOST_REQUEST: usize = 200;
+
 /// Ends a guest that waits at its deadline. As this is a trap, it has the calls that led to the wait.
 #[derive(Debug, Error)]
 #[error("it waited until its deadline")]
@@ -32,8 +33,23 @@ pub(super) struct GuestWaits {
 
 struct OpenRequest {
     number: u64,
-    what: String,
+    method: http::Method,
+    uri: http::Uri,
     since: Instant,
+}
+
+impl OpenRequest {
+    /// The words for it. Its query is left out, as some services have keys there.
+    fn words(&self) -> String {
+        let (uri, scheme) = (&self.uri, self.uri.scheme_str().unwrap_or("http"));
+        let host = uri.authority().map_or("", |authority| authority.as_str());
+        let mut what = format!("{} {scheme}://{host}{}", self.method, uri.path());
+        if let Some((cut, _)) = what.char_indices().nth(MOST_REQUEST) {
+            what.truncate(cut);
+            what.push('…');
+        }
+        format!("{what} has been open for {:.1}s", self.since.elapsed().as_secs_f64())
+    }
 }
 
 /// A request that has not ended, until this is dropped.
@@ -61,27 +77,18 @@ impl GuestWaits {
         }
     }
 
-    /// Notes a request. Its query is left out, as some services have keys there.
+    /// Notes a request. Its words are made only if the deadline comes.
     pub(super) fn request<T>(self: &Arc<Self>, request: &http::Request<T>) -> RequestMark {
-        let (uri, number) = (request.uri(), self.numbers.fetch_add(1, Ordering::Relaxed));
-        let scheme = uri.scheme_str().unwrap_or("http");
-        let host = uri.authority().map_or("", |authority| authority.as_str());
-        let mut what = format!("{} {scheme}://{host}{}", request.method(), uri.path());
-        if let Some((cut, _)) = what.char_indices().nth(MOST_REQUEST) {
-            what.truncate(cut);
-            what.push('…');
-        }
-        self.open().push(OpenRequest { number, what, since: Instant::now() });
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.open().push(OpenRequest { number, method, uri, since: Instant::now() });
         RequestMark { waits: self.clone(), number }
     }
 
     /// The requests that are open, the oldest ones. None if there are none.
     pub(super) fn requests(&self) -> Option<String> {
         let open = self.open();
-        let one = |OpenRequest { what, since, .. }: &OpenRequest| {
-            format!("{what} has been open for {:.1}s", since.elapsed().as_secs_f64())
-        };
-        let mut told: Vec<String> = open.iter().take(MOST_REQUESTS).map(one).collect();
+        let mut told: Vec<String> = open.iter().take(MOST_REQUESTS).map(OpenRequest::words).collect();
         if open.len() > MOST_REQUESTS {
             told.push(format!("{} more are open", open.len() - MOST_REQUESTS));
         }

@@ -139,7 +139,7 @@ impl Settler {
         Some(batch)
     }
 
-    /// Settles jobs. Returns those that are to be sent again, each with the time to wait before. The last
+    /// Settles jobs. Returns the jobs to send again, each with the time to wait before. The last
     /// call of the lane had this `number`.
     ///
     /// If the lane has to give up, the error holds all jobs that are not settled.

@@ -176,6 +176,12 @@ impl Staging {
         });
         staged.flows.lock().unwrap_or_else(PoisonError::into_inner).push(flow);
     }
+
+    fn flows(&self) -> Vec<FlowName> {
+        let flows =
+            |staged: &Arc<StagedFlows>| staged.flows.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.0.as_ref().map(flows).unwrap_or_default()
+    }
 }
 
 impl Drop for StagedFlows {
@@ -187,10 +193,9 @@ impl Drop for StagedFlows {
     }
 }
 
-/// The staged children follow from the flows, so they make no difference between effects.
 impl PartialEq for Staging {
-    fn eq(&self, _: &Staging) -> bool {
-        true
+    fn eq(&self, other: &Staging) -> bool {
+        self.flows() == other.flows()
     }
 }
 

@@ -163,7 +163,8 @@ fn a_task_that_misbehaves_in_its_instance_costs_no_other_task_an_attempt() {
     assert!(unfair.is_empty(), "{}", unfair.join("\n"));
     assert_eq!(bench.places_but_dead("work"), EMPTY);
     assert_eq!(host.ended_as("work", "given-back"), 0);
-    host.stop();
+    let told = host.stop_for_log();
+    assert_eq!(told.logged("tasks of one instance hold each other up").len(), 1, "once for each version");
 }
 
 #[test]

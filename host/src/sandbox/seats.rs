@@ -15,7 +15,7 @@
 //! Not here: the instance (`together`), the interface that the guest calls (`host::tasks`).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -99,6 +99,10 @@ struct SeatsNow {
     entered: Option<(u32, Instant)>,
 }
 
+/// The line of the log about a handler that should not have `concurrent`.
+const HOLD_EACH_OTHER_UP: &str = "tasks of one instance hold each other up: one computes for longer than a \
+    second, or waits without `await`; let the handler wait with `await`, or remove `concurrent`";
+
 /// The most tasks that are remembered for ending their instance.
 const MOST_APART: usize = 1000;
 
@@ -108,6 +112,8 @@ pub(super) struct OpenInstances {
     open: Mutex<Vec<Arc<InstanceSeats>>>,
     /// The last tasks that have ended their instance. Their next attempts run apart from others.
     apart: Mutex<VecDeque<String>>,
+    /// Whether the log says that tasks hold each other up.
+    has_told: AtomicBool,
 }
 
 impl OpenInstances {
@@ -138,6 +144,11 @@ impl OpenInstances {
                 Ok(number) => return (seats.clone(), number, false),
                 Err(back) => waits = back,
             }
+        }
+        if open.iter().any(|seats| seats.holds_others_up(&seats.now()))
+            && !self.has_told.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(plugin = %waits.0.attempt.plugin, "{HOLD_EACH_OTHER_UP}");
         }
         let seats = Arc::new(new());
         open.push(seats.clone());
@@ -192,8 +203,7 @@ impl InstanceSeats {
         let mut now = self.now();
         let forgets = now.left.values().all(|since| since.elapsed() < TO_FORGET);
         now.is_open &= forgets;
-        let is_held = now.entered.is_some_and(|(_, since)| since.elapsed() > HELD) || self.is_deaf(&now);
-        if !now.is_open || is_held || now.live.len() + now.left.len() >= self.most {
+        if !now.is_open || self.holds_others_up(&now) || now.live.len() + now.left.len() >= self.most {
             return Err((seated, end));
         }
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -219,6 +229,11 @@ impl InstanceSeats {
     /// When the clock of a task began that was added at this time.
     pub(super) fn start_of(&self, added: Instant) -> Instant {
         self.began.get().map_or(added, |began| added.max(*began))
+    }
+
+    /// Whether a task computes for too long, or the guest takes no news.
+    fn holds_others_up(&self, now: &SeatsNow) -> bool {
+        now.entered.is_some_and(|(_, since)| since.elapsed() > HELD) || self.is_deaf(now)
     }
 
     /// Whether the guest has not taken a task for long.

@@ -92,6 +92,89 @@ struct Host {
     size: SandboxSize,
 }
 
+/// Warns of what is risky in the configuration and on this machine. The error: it cannot work here.
+fn tell_what_is_risky(config: &Config) -> anyhow::Result<()> {
+    let exposures = config.exposures();
+    for warning in config.warnings.iter().chain(&exposures).map(String::as_str).chain(too_powerful()) {
+        tracing::warn!("{warning}");
+    }
+    for note in config.slot_notes() {
+        tracing::info!("{note}");
+    }
+    match descriptors::scarcity(config) {
+        Some(Scarcity::Refused(why)) => anyhow::bail!(why),
+        Some(Scarcity::Tight(why)) => tracing::warn!("{why}"),
+        None => {}
+    }
+    Ok(())
+}
+
+/// Waits for Redis, and warns of its settings. Returns its version, too, and the orders that it has.
+async fn ready_redis(config: &Config) -> anyhow::Result<(Redis, String, Orders)> {
+    let redis = open_redis(config)?;
+    let link = redis.link();
+    let (version, orders) = queue::server::wait_for(&link, config.redis_wait).await?;
+    for Danger { what, way_out, .. } in queue::upkeep::dangers(&link).await {
+        tracing::warn!(redis = redis.address(), "{what} {way_out}");
+    }
+    warn_of_limits(config, SizeLimits::of(&link).await);
+    redis.use_functions().await;
+    Ok((redis, version, orders))
+}
+
+/// Starts the loops that serve operators, and the pages that they see.
+fn serve_operators(
+    config: &Config,
+    served: &Served,
+    redis: &Redis,
+    parts: AnnouncedParts,
+    traces: &Traces,
+    host_id: &Arc<str>,
+    servants: &Loops,
+) {
+    let (link, over) = (redis.link(), &servants.over);
+    let jobs = JobLoop {
+        link: link.clone(),
+        reloads: parts.reloads.clone(),
+        mask: FieldMask::new(&config.admin.mask),
+        host: host_id.clone(),
+        bell: JobBell::default(),
+    };
+    let bell = jobs.bell.clone();
+    let api = Api::new(ApiParts {
+        reloads: parts.reloads.clone(),
+        jobs: bell.clone(),
+        link: link.clone(),
+        plugins: parts.plugins.clone(),
+        tokens: Tokens::of(&config.admin),
+        mask: FieldMask::new(&config.admin.mask),
+        listen: served.address,
+        stop: over.clone(),
+        limits: ApiLimits::default(),
+        traces: traces.clone(),
+    });
+    let alarms = AlarmBoard::default();
+    let _ = served.pages.set(dashboard::router(Dashboard::new(api.clone(), alarms.last())));
+    let _ = served.api.set(api::router(api));
+    let sources = Sources {
+        alarms: alarms.clone(),
+        board: parts.board.clone(),
+        capacity: parts.capacity.clone(),
+        health: parts.health.clone(),
+        reloads: parts.reloads.clone(),
+        redis: redis.clone(),
+        plugins: parts.plugins.clone(),
+        traces: traces.clone(),
+        refused: served.refused.clone(),
+    };
+    let _ = served.metrics.set(sources.registry());
+    let recorder = Recorder::new(host_id.clone(), link.clone(), parts.board.clone());
+    servants.tracker.spawn(recorder.run(over.clone()));
+    servants.tracker.spawn(jobs.run(over.clone()));
+    servants.tracker.spawn(alarms.run(parts.reloads.clone(), link.clone(), over.clone()));
+    servants.tracker.spawn(Announcer::new(host_id.clone(), link, parts, bell).run(over.clone()));
+}
+
 /// The bounds that the sandbox was made with.
 struct SandboxSize {
     max_memory: u64,
@@ -101,19 +184,7 @@ struct SandboxSize {
 
 impl Host {
     async fn start(config: Config, file: FileWatch) -> anyhow::Result<Host> {
-        for warning in
-            config.warnings.iter().chain(&config.exposures()).map(String::as_str).chain(too_powerful())
-        {
-            tracing::warn!("{warning}");
-        }
-        for note in config.slot_notes() {
-            tracing::info!("{note}");
-        }
-        match descriptors::scarcity(&config) {
-            Some(Scarcity::Refused(why)) => anyhow::bail!(why),
-            Some(Scarcity::Tight(why)) => tracing::warn!("{why}"),
-            None => {}
-        }
+        tell_what_is_risky(&config)?;
         let (servants, watchers, stop) = (Loops::default(), Loops::default(), Stop::default());
         let health = Health::new(STALL_AFTER);
         // 1. The admin address first: it tells another process on it at once, and whether this one lives
@@ -124,14 +195,8 @@ impl Host {
             config::RedisServer::Embedded => Some(Embedded::start(&config.data_dir).await?),
             _ => None,
         };
-        let redis = open_redis(&config)?;
+        let (redis, redis_version, orders) = ready_redis(&config).await?;
         let link = redis.link();
-        let (redis_version, orders) = queue::server::wait_for(&link, config.redis_wait).await?;
-        for Danger { what, way_out, .. } in queue::upkeep::dangers(&link).await {
-            tracing::warn!(redis = redis.address(), "{what} {way_out}");
-        }
-        warn_of_limits(&config, SizeLimits::of(&link).await);
-        redis.use_functions().await;
         // 3. The sandbox, and the plugins that are there.
         let (plugins, size) = start_plugins(&config, &redis, orders, &watchers).await?;
         // 4. The queues. Before the first claim every group is there, if Redis lets that. Nothing waits or
@@ -155,54 +220,14 @@ impl Host {
         // 5. What others see of it.
         let reloads = ConfigReloads::default();
         reloads.set_queues(&config.queues);
-        let jobs = JobLoop {
-            link: redis.link(),
-            reloads: reloads.clone(),
-            mask: FieldMask::new(&config.admin.mask),
-            host: host_id.clone(),
-            bell: JobBell::default(),
-        };
-        let bell = jobs.bell.clone();
-        let api = Api::new(ApiParts {
-            reloads: reloads.clone(),
-            jobs: bell.clone(),
-            link: redis.link(),
-            plugins: plugins.clone(),
-            tokens: Tokens::of(&config.admin),
-            mask: FieldMask::new(&config.admin.mask),
-            listen: served.address,
-            stop: servants.over.clone(),
-            limits: ApiLimits::default(),
-            traces: spans.traces.clone(),
-        });
-        let alarms = AlarmBoard::default();
-        let _ = served.pages.set(dashboard::router(Dashboard::new(api.clone(), alarms.last())));
-        let _ = served.api.set(api::router(api));
-        let announced = AnnouncedParts {
+        let parts = AnnouncedParts {
             plugins: plugins.clone(),
             health: health.clone(),
             board: workers.board(),
             reloads: reloads.clone(),
             capacity: capacity.clone(),
         };
-        let announcer = Announcer::new(host_id.clone(), link.clone(), announced, bell);
-        let sources = Sources {
-            alarms: alarms.clone(),
-            board: workers.board(),
-            capacity: capacity.clone(),
-            health: health.clone(),
-            reloads: reloads.clone(),
-            redis: redis.clone(),
-            plugins: plugins.clone(),
-            traces: spans.traces.clone(),
-            refused: served.refused.clone(),
-        };
-        let _ = served.metrics.set(sources.registry());
-        servants.tracker.spawn(announcer.run(servants.over.clone()));
-        servants.tracker.spawn(jobs.run(servants.over.clone()));
-        servants.tracker.spawn(alarms.run(reloads.clone(), link.clone(), servants.over.clone()));
-        let recorder = Recorder::new(host_id.clone(), link.clone(), workers.board());
-        servants.tracker.spawn(recorder.run(servants.over.clone()));
+        serve_operators(&config, &served, &redis, parts, &spans.traces, &host_id, &servants);
         tracing::info!(
             host = host_id.as_ref(),
             redis = redis.address(),

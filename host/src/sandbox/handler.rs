@@ -38,7 +38,11 @@ use super::shared::{Sandbox, Shared};
 use super::turns::Turn;
 use super::waits::GuestWaits;
 use super::warm::Instance;
-use super::{component, host, reply, together};
+use super::{
+    component, host,
+    reply::{self, Reply},
+    together,
+};
 use crate::config;
 use crate::task::{FailureKind, Outcome};
 
@@ -202,49 +206,10 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
         }
     };
     let duration = started.elapsed();
-    // The phase in which a timeout struck.
-    let phase = if instance.running.is_some() { Phase::Call } else { Phase::Instantiate };
-    let report = {
-        let (effects, outages) = instance.store.data_mut().attempt.effects.take();
-        let state = instance.store.data();
-        let mut log = state.log();
-        log.finish();
-        loaded.needs(state.limits.peak());
-        if turn.is_evicted() && (state.limits.refused().is_some() || !matches!(called, Some(Ok(_)))) {
-            tracing::warn!(
-                plugin = %attempt.plugin,
-                memory = state.limits.peak(),
-                "stopped: all handlers together need more memory than they have"
-            );
-            return None;
-        }
-        let backtrace = match &called {
-            Some(Err((error, _))) if loaded.sandbox.0.backtraces => failure::backtrace(error, &loaded.mask),
-            _ => Vec::new(),
-        };
-        let ended = match called {
-            Some(Ok(replies)) => reply::ended(replies, effects, &outages, loaded.max_output, &loaded.mask),
-            // The epoch callback interrupted a guest that computed, because `stop` was cancelled.
-            Some(Err(_)) if attempt.stop.is_cancelled() => return None,
-            Some(Err((error, _))) if loaded::is_interrupt(&error) => {
-                let found = place::whereabouts(&error, &instance.store, &waits, log.place());
-                timed_out(phase, timeout, &turn, &found, &loaded.mask)
-            }
-            Some(Err((error, phase))) => {
-                let (task, tasks) = (attempt.tasks.first().map(|task| task.id.as_str()), attempt.tasks.len());
-                // The backtrace is formatted only if this log level is on.
-                let shown = || loaded.mask.text(&format!("{error:?}")).into_owned();
-                let plugin = &attempt.plugin;
-                tracing::debug!(target: "guest", task, tasks, %plugin, error = shown(), "failed");
-                let output = loaded.output(count);
-                let (kind, message) = failure::classify(&error, phase, &state.limits, output, &log);
-                Ended::Failed { kind, message }
-            }
-            None => timed_out(phase, timeout, &turn, &waits.whereabouts(), &loaded.mask),
-        };
-        let last_lines = log.take_last_lines();
-        AttemptReport { ended, backtrace, last_lines, peak_memory: state.limits.peak(), duration }
-    };
+    let (ended, backtrace) = ended(loaded, &attempt, &mut instance, called, &turn)?;
+    let peak_memory = instance.store.data().limits.peak();
+    let last_lines = instance.store.data().log().take_last_lines();
+    let report = AttemptReport { ended, backtrace, last_lines, peak_memory, duration };
     if let Some(warm) = &loaded.warm
         && is_fit(&mut instance, &report.ended, warm)
     {
@@ -254,6 +219,58 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
         }
     }
     Some(report)
+}
+
+/// How the attempt ended, with the calls that led to a failure. None: it was stopped.
+fn ended(
+    loaded: &LoadedHandler,
+    attempt: &Attempt,
+    instance: &mut Instance,
+    called: Option<Result<Vec<Reply>, (wasmtime::Error, Phase)>>,
+    turn: &Turn,
+) -> Option<(Ended, Vec<String>)> {
+    // The phase in which a timeout struck.
+    let phase = if instance.running.is_some() { Phase::Call } else { Phase::Instantiate };
+    let timeout = attempt.timeout.min(LONGEST);
+    let (effects, outages) = instance.store.data_mut().attempt.effects.take();
+    let state = instance.store.data();
+    let mut log = state.log();
+    log.finish();
+    loaded.needs(state.limits.peak());
+    if turn.is_evicted() && (state.limits.refused().is_some() || !matches!(called, Some(Ok(_)))) {
+        let (plugin, memory) = (&attempt.plugin, state.limits.peak());
+        tracing::warn!(%plugin, memory, "stopped: all handlers together need more memory than they have");
+        return None;
+    }
+    let (error, phase) = match called {
+        Some(Ok(replies)) => {
+            let ended = reply::ended(replies, effects, &outages, loaded.max_output, &loaded.mask);
+            return Some((ended, Vec::new()));
+        }
+        // The epoch callback interrupted a guest that computed, because `stop` was cancelled.
+        Some(Err(_)) if attempt.stop.is_cancelled() => return None,
+        Some(Err(failed)) => failed,
+        None => {
+            let found = state.attempt.waits.whereabouts();
+            return Some((timed_out(phase, timeout, turn, &found, &loaded.mask), Vec::new()));
+        }
+    };
+    let backtrace = match loaded.sandbox.0.backtraces {
+        true => failure::backtrace(&error, &loaded.mask),
+        false => Vec::new(),
+    };
+    if loaded::is_interrupt(&error) {
+        let found = place::whereabouts(&error, &instance.store, &state.attempt.waits, log.place());
+        return Some((timed_out(phase, timeout, turn, &found, &loaded.mask), backtrace));
+    }
+    let (task, tasks) = (attempt.tasks.first().map(|task| task.id.as_str()), attempt.tasks.len());
+    // The backtrace is formatted only if this log level is on.
+    let shown = || loaded.mask.text(&format!("{error:?}")).into_owned();
+    let plugin = &attempt.plugin;
+    tracing::debug!(target: "guest", task, tasks, %plugin, error = shown(), "failed");
+    let output = loaded.output(u32::try_from(tasks).unwrap_or(u32::MAX));
+    let (kind, message) = failure::classify(&error, phase, &state.limits, output, &log);
+    Some((Ended::Failed { kind, message }, backtrace))
 }
 
 /// Ends the attempt in the instance, and says whether the instance may run another task.

@@ -189,7 +189,6 @@ impl Fetcher {
         // A queue that was woken reads without waiting, and goes on resting if there is no more than that.
         let rests = self.seat.as_ref().is_some_and(|(seat, _)| seat.is_waited_for());
         let waits = self.own.is_some() && !rests;
-        let link = self.own.as_ref().unwrap_or(&self.reads);
         let probe = match shared.holding.ask(count).await {
             ClaimTurn::Open => None,
             ClaimTurn::Probe(probe) => Some(probe),
@@ -199,33 +198,14 @@ impl Fetcher {
                 return Ok(Read::Busy);
             }
         };
-        if shared.unseen.load(Ordering::Acquire) {
-            // The reclaimer claims for the same consumer. Until it has admitted its entries, they look
-            // unseen.
-            let claiming = shared.claiming.lock().await;
-            let found =
-                shared.queue.recover(link, &shared.consumer, &shared.inflight.entries(), count).await?;
-            shared.unseen.store(found.more, Ordering::Release);
-            shared.end_lost(&found.lost).await;
-            let (rate, booked) = &mut self.booked;
-            *booked -= found.entries.len().min(*booked);
-            if !found.more {
-                shared.queue.give_places_back(*rate, *booked).await?;
-                *booked = 0;
-            }
-            if !found.entries.is_empty() {
-                tracing::info!(
-                    queue = shared.name.as_ref(),
-                    tasks = found.entries.len(),
-                    "found tasks that were delivered in a reply that was lost"
-                );
-                note_probe(probe.as_ref(), &found.entries);
-                shared.holding.claimed(found.entries.len());
-                intake::admit(&shared, version, found.entries, Delivery::Repeated, permits).await;
-                drop(claiming);
-                return Ok(Read::Busy);
-            }
-        }
+        let permits = match shared.unseen.load(Ordering::Acquire) {
+            false => permits,
+            true => match self.recover(version, probe.as_ref(), permits).await? {
+                Some(permits) => permits,
+                None => return Ok(Read::Busy),
+            },
+        };
+        let link = self.own.as_ref().unwrap_or(&self.reads);
         let rate = shared.limits.rate();
         let places = match shared.queue.take_places(rate, count).await? {
             Places::Taken(places) => places,
@@ -270,15 +250,60 @@ impl Fetcher {
             probe.give_back().await;
         }
         shared.queue.give_places_back(rate, unused).await?;
+        Ok(self.after_claim(stopped_by, found, count, rests, waits))
+    }
+
+    /// Claims tasks again that were delivered in a reply that was lost. Returns the permits if there is none.
+    async fn recover(
+        &mut self,
+        version: &Arc<Version>,
+        probe: Option<&HoldProbe>,
+        permits: Permits,
+    ) -> Result<Option<Permits>, QueueError> {
+        let shared = &self.shared;
+        let link = self.own.as_ref().unwrap_or(&self.reads);
+        // The reclaimer claims for the same consumer. Until it has admitted its entries, they look unseen.
+        let claiming = shared.claiming.lock().await;
+        let known = shared.inflight.entries();
+        let found = shared.queue.recover(link, &shared.consumer, &known, permits.count()).await?;
+        shared.unseen.store(found.more, Ordering::Release);
+        shared.end_lost(&found.lost).await;
+        let (rate, booked) = &mut self.booked;
+        *booked -= found.entries.len().min(*booked);
+        if !found.more {
+            shared.queue.give_places_back(*rate, *booked).await?;
+            *booked = 0;
+        }
+        if found.entries.is_empty() {
+            return Ok(Some(permits));
+        }
+        let (queue, tasks) = (shared.name.as_ref(), found.entries.len());
+        tracing::info!(queue, tasks, "found tasks that were delivered in a reply that was lost");
+        note_probe(probe, &found.entries);
+        shared.holding.claimed(tasks);
+        intake::admit(shared, version, found.entries, Delivery::Repeated, permits).await;
+        drop(claiming);
+        Ok(None)
+    }
+
+    /// How the queue goes on after a claim of up to `count` tasks that returned `found` tasks.
+    fn after_claim(
+        &mut self,
+        stopped_by: ClaimStop,
+        found: usize,
+        count: usize,
+        rests: bool,
+        waits: bool,
+    ) -> Read {
         match stopped_by {
-            ClaimStop::Limit => return Ok(Read::AtLimit),
+            ClaimStop::Limit => return Read::AtLimit,
             ClaimStop::Older => {
-                shared.older.notify_one();
-                return Ok(Read::AtLimit);
+                self.shared.older.notify_one();
+                return Read::AtLimit;
             }
             ClaimStop::Enough => {
                 self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
-                return Ok(Read::Busy);
+                return Read::Busy;
             }
             ClaimStop::Empty => {}
         }
@@ -286,14 +311,14 @@ impl Fetcher {
             // Blocking reads suit a queue that is woken often, or that still has its connection. They get the
             // next entries sooner, and end at once when the stream is deleted.
             let stays = found == 0 || found < count && self.own.is_none();
-            return Ok(if stays && !self.is_woken_often { Read::Drained } else { Read::Busy });
+            return if stays && !self.is_woken_often { Read::Drained } else { Read::Busy };
         }
         // The next reads block, on this connection.
         self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
         self.quiet = if found == 0 && waits { self.quiet + 1 } else { 0 };
         // For a queue that may not block in a read, the waiter waits at once.
-        let is_quiet = self.quiet >= if shared.may_block_in_read() { QUIET } else { 1 };
-        Ok(if is_quiet { Read::Drained } else { Read::Busy })
+        let is_quiet = self.quiet >= if self.shared.may_block_in_read() { QUIET } else { 1 };
+        if is_quiet { Read::Drained } else { Read::Busy }
     }
 
     /// Reads up to `places` entries. While nothing is known of their sizes, the first one tells how many more

@@ -14,7 +14,7 @@ use super::capacity::{Capacity, QueueCapacity};
 use super::holding::Holding;
 use super::idle::IdleState;
 use super::inflight::Inflight;
-use super::job::Room;
+use super::job::{Job, Room};
 use super::limits::KnownLimits;
 use super::lookout::Lookout;
 use super::metrics::QueueMetrics;
@@ -122,7 +122,7 @@ impl Worker {
         });
         let served = CancellationToken::new();
         let worker = Worker {
-            shared: shared.clone(),
+            shared,
             claimers: TaskTracker::new(),
             servants: TaskTracker::new(),
             settler: TaskTracker::new(),
@@ -130,48 +130,57 @@ impl Worker {
             retired: served.child_token(),
             served,
         };
-        let claiming = &shared.stop.claiming;
-        host.lookout.add(&shared);
+        host.lookout.add(&worker.shared);
+        worker.start_claiming(host, follows_older_worker, &pulse);
+        worker.start_serving(waiting, &pulse);
+        worker
+    }
+
+    /// Starts the loops that prepare the queue, and claim and move its tasks.
+    fn start_claiming(&self, host: &Common, follows_older_worker: bool, pulse: &FetchPulse) {
+        let shared = &self.shared;
+        let (claiming, prepared) = (&shared.stop.claiming, CancellationToken::new());
         let (redis, waiter, reads) = (host.redis.clone(), host.waiter.clone(), host.reads.clone());
-        let prepared = CancellationToken::new();
         let preparer =
             preparer::Preparer { shared: shared.clone(), pulse: pulse.clone(), prepared: prepared.clone() };
-        worker.claimers.spawn(preparer.run(claiming.clone()));
+        self.claimers.spawn(preparer.run(claiming.clone()));
         let fetcher = fetcher::Fetcher::new(shared.clone(), pulse.clone(), redis, waiter, reads);
-        worker.claim_with(&prepared, fetcher.run(claiming.clone()));
+        self.claim_with(&prepared, fetcher.run(claiming.clone()));
         let reclaimer = reclaimer::Reclaimer { shared: shared.clone(), follows_older_worker };
-        worker.claim_with(&prepared, reclaimer.run(claiming.clone()));
-        worker.claim_with(&prepared, promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
+        self.claim_with(&prepared, reclaimer.run(claiming.clone()));
+        self.claim_with(&prepared, promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         if let Some(list) = shared.queue.rules.list.clone() {
             let link = host.redis.link_blocking_for(mover::BLOCK);
             let mover = mover::Mover { shared: shared.clone(), list: list.key, link };
-            worker.claim_with(&prepared, mover.run(claiming.clone()));
+            self.claim_with(&prepared, mover.run(claiming.clone()));
         }
         if let Some(schedule) = shared.queue.rules.schedule.clone() {
             let scheduler = scheduler::Scheduler::new(shared.clone(), schedule);
-            worker.claim_with(&prepared, scheduler.run(claiming.clone()));
+            self.claim_with(&prepared, scheduler.run(claiming.clone()));
         }
-        let jobs: settler::Jobs = Arc::new(Mutex::new(waiting));
+    }
+
+    /// Starts the loops that settle tasks, and keep what is known of them up to date.
+    fn start_serving(&self, jobs: mpsc::UnboundedReceiver<Job>, pulse: &FetchPulse) {
+        let shared = &self.shared;
+        let jobs: settler::Jobs = Arc::new(Mutex::new(jobs));
         let pace = Pace::new(&shared.name, "settle");
         for lane in 0..LANES {
-            let (drained, give_up) = (worker.drained.clone(), shared.stop.settling.clone());
+            let (drained, give_up) = (self.drained.clone(), shared.stop.settling.clone());
             let (shared, jobs, pulse) = (shared.clone(), jobs.clone(), pulse.clone());
             let settler = settler::Settler { shared, lane, jobs, pulse, drained, give_up };
-            worker.settler.spawn(settler.run(pace.another()));
+            self.settler.spawn(settler.run(pace.another()));
         }
-        worker
-            .servants
-            .spawn(status_writer::StatusWriter { shared: shared.clone() }.run(worker.served.clone()));
-        worker.servants.spawn(
-            heartbeat::Heartbeat { shared: shared.clone(), retired: worker.retired.clone() }
-                .run(worker.served.clone()),
-        );
+        let writer = status_writer::StatusWriter { shared: shared.clone() };
+        self.servants.spawn(writer.run(self.served.clone()));
+        let heartbeat = heartbeat::Heartbeat { shared: shared.clone(), retired: self.retired.clone() };
+        self.servants.spawn(heartbeat.run(self.served.clone()));
         // Tasks may be left from before a change of the configuration.
         if shared.queue.link.is_cluster() {
-            worker.servants.spawn(relay::Relay::new(shared.clone()).run(worker.served.clone()));
+            self.servants.spawn(relay::Relay::new(shared.clone()).run(self.served.clone()));
         }
-        worker.servants.spawn(census::CensusTaker { shared }.run(worker.retired.clone()));
-        worker
+        let census = census::CensusTaker { shared: shared.clone() };
+        self.servants.spawn(census.run(self.retired.clone()));
     }
 
     /// Starts a loop that claims or moves tasks, once the queue is `prepared`.

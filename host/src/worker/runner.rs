@@ -59,7 +59,6 @@ pub(crate) async fn run_attempt(
     members: Vec<(Task, Hold)>,
     disturbed: u32,
 ) {
-    let rules = &shared.queue.rules;
     let mut members = members;
     // A process that was stopped for a while goes on here before it knows of that.
     shared.give_up_late_attempts();
@@ -67,20 +66,7 @@ pub(crate) async fn run_attempt(
     let is_stopped = |(_, hold): &mut (Task, Hold)| hold.is_lost() || hold.is_cancelled();
     let stopped: Vec<(Task, Hold)> = members.extract_if(.., is_stopped).collect();
     if !stopped.is_empty() {
-        shared.holding.stopped(stopped.iter().map(|(task, _)| task.entry.as_str())).await;
-    }
-    for (task, hold) in stopped {
-        let decision = if hold.is_lost() {
-            if let Some(more) = shared.notices.admit(NoticeKind::Lost) {
-                let (queue, task) = (&rules.name, &task.id);
-                tracing::info!(queue, task, more, "not run: this host does not own the task any more");
-            }
-            // If nobody has taken it over meanwhile, it must not wait until it looks like one of a dead host.
-            settle::release(&task)
-        } else {
-            settle::cancelled(&task)
-        };
-        settle(&shared, &version, task, None, hold, decision).await;
+        settle_stopped(&shared, &version, stopped, false).await;
     }
     if members.is_empty() {
         return;
@@ -91,75 +77,96 @@ pub(crate) async fn run_attempt(
     let judged = attempt(&shared, &version, &tasks, &holds, &trace, disturbed).await;
     let mut tasks = Arc::unwrap_or_clone(tasks);
     trace_ends(&shared, &version, &mut tasks, &holds, &trace, judged.as_ref().map(|ran| &ran.judged));
+    let members = tasks.into_iter().zip(holds).collect();
     match judged {
         Some(RanAttempt { duration, last_lines, judged: Judged::Each(ends) }) => {
-            if ends.len() > 1 {
-                shared.metrics.whole_batches.inc();
-            }
-            let outcomes = ends.iter().map(|(outcome, _)| outcome);
-            let charge = shared.holding.ended(tasks.iter().zip(outcomes)).await;
-            for ((task, hold), (outcome, ruling)) in tasks.into_iter().zip(holds).zip(ends) {
-                shared.metrics.duration.observe(duration);
-                let end = AttemptEnd::from(&outcome);
-                shared.metrics.attempted(&version.own_figures, &version.label(), end, duration);
-                tracing::debug!(
-                    queue = rules.name,
-                    task = task.id,
-                    attempt = task.attempt,
-                    version = version.short(),
-                    outcome = outcome.word(),
-                    error = outcome.error(),
-                    given_back = ruling != Ruling::AsUsual,
-                    "attempt ended"
-                );
-                let record = record_of(rules, &outcome, &last_lines);
-                let (mut task, jitter) = (task, fastrand::f64() * 2.0 - 1.0);
-                let decision = match ruling {
-                    Ruling::AsUsual => settle::after_outage(&outcome, &mut task, rules, charge, jitter)
-                        .unwrap_or_else(|| settle::decide(outcome, &task, rules, jitter)),
-                    Ruling::GiveBack(delay) => settle::give_back(&outcome, &task, delay),
-                };
-                // A deferral is no failure.
-                let record = record.filter(|_| decision.label != SettledAs::Deferred);
-                settle(&shared, &version, task, Some(Ran { duration, record }), hold, decision).await;
-            }
+            settle_ends(&shared, &version, members, ends, duration, &last_lines).await;
         }
         Some(RanAttempt { judged: Judged::Split { kind, message }, .. }) => {
-            if tasks.len() > 1 {
+            if members.len() > 1 {
                 shared.metrics.split_batches.inc();
                 tracing::warn!(
-                    queue = rules.name,
-                    tasks = tasks.len(),
+                    queue = shared.queue.rules.name,
+                    tasks = members.len(),
                     kind = kind.into_str(),
                     error = message,
                     "a batch failed; its tasks run again one by one"
                 );
             }
-            for (task, hold) in tasks.into_iter().zip(holds) {
+            for (task, hold) in members {
                 run_singly(&shared, &version, task, hold, disturbed + 1);
             }
         }
-        None => {
-            shared.holding.stopped(tasks.iter().map(|task| task.entry.as_str())).await;
-            for (task, hold) in tasks.into_iter().zip(holds) {
-                if hold.is_lost() {
-                    if let Some(more) = shared.notices.admit(NoticeKind::Lost) {
-                        let (queue, task) = (&rules.name, task.id);
-                        tracing::info!(
-                            queue,
-                            task,
-                            more,
-                            "stopped: this host does not own the task any more"
-                        );
-                    }
-                } else {
-                    let is_cancelled = hold.is_cancelled();
-                    let decision =
-                        if is_cancelled { settle::cancelled(&task) } else { settle::release(&task) };
-                    settle(&shared, &version, task, None, hold, decision).await;
-                }
-            }
+        None => settle_stopped(&shared, &version, members, true).await,
+    }
+}
+
+/// Settles the tasks of an attempt by its outcomes.
+async fn settle_ends(
+    shared: &Arc<SharedQueue>,
+    version: &Arc<Version>,
+    members: Vec<(Task, Hold)>,
+    ends: Vec<(Outcome, Ruling)>,
+    duration: Duration,
+    last_lines: &str,
+) {
+    let rules = &shared.queue.rules;
+    if ends.len() > 1 {
+        shared.metrics.whole_batches.inc();
+    }
+    let outcomes = ends.iter().map(|(outcome, _)| outcome);
+    let charge = shared.holding.ended(members.iter().map(|(task, _)| task).zip(outcomes)).await;
+    for ((mut task, hold), (outcome, ruling)) in members.into_iter().zip(ends) {
+        shared.metrics.duration.observe(duration);
+        let end = AttemptEnd::from(&outcome);
+        shared.metrics.attempted(&version.own_figures, &version.label(), end, duration);
+        tracing::debug!(
+            queue = rules.name,
+            task = task.id,
+            attempt = task.attempt,
+            version = version.short(),
+            outcome = outcome.word(),
+            error = outcome.error(),
+            given_back = ruling != Ruling::AsUsual,
+            "attempt ended"
+        );
+        let record = record_of(rules, &outcome, last_lines);
+        let jitter = fastrand::f64() * 2.0 - 1.0;
+        let decision = match ruling {
+            Ruling::AsUsual => settle::after_outage(&outcome, &mut task, rules, charge, jitter)
+                .unwrap_or_else(|| settle::decide(outcome, &task, rules, jitter)),
+            Ruling::GiveBack(delay) => settle::give_back(&outcome, &task, delay),
+        };
+        // A deferral is no failure.
+        let record = record.filter(|_| decision.label != SettledAs::Deferred);
+        settle(shared, version, task, Some(Ran { duration, record }), hold, decision).await;
+    }
+}
+
+/// Settles tasks that were stopped before their attempt, or in it.
+async fn settle_stopped(
+    shared: &Arc<SharedQueue>,
+    version: &Arc<Version>,
+    members: Vec<(Task, Hold)>,
+    has_begun: bool,
+) {
+    shared.holding.stopped(members.iter().map(|(task, _)| task.entry.as_str())).await;
+    for (task, hold) in members {
+        let is_lost = hold.is_lost();
+        if is_lost && let Some(more) = shared.notices.admit(NoticeKind::Lost) {
+            let (queue, task) = (&shared.queue.rules.name, &task.id);
+            let what = if has_begun { "stopped" } else { "not run" };
+            tracing::info!(queue, task, more, "{what}: this host does not own the task any more");
         }
+        if is_lost && has_begun {
+            continue;
+        }
+        let decision = match hold.is_cancelled() && !is_lost {
+            true => settle::cancelled(&task),
+            // If nobody has taken over a lost one, it must not wait until it looks like one of a dead host.
+            false => settle::release(&task),
+        };
+        settle(shared, version, task, None, hold, decision).await;
     }
 }
 

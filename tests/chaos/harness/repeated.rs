@@ -8,8 +8,8 @@
 //!
 //! - **Taken over.** Another consumer claimed the entry after a whole lease. The cause is a fault that struck
 //!   the owner's host, or Redis, after the last heartbeat.
-//! - **Given back.** The consumer released the task into the stream. Its host was stopped then, or its plugin
-//!   was removed during the claim.
+//! - **Given back.** The consumer released the task into the stream. Its host was stopped then, its plugin was
+//!   removed during the claim, or its lease could not be renewed before it began.
 //!
 //! A repetition without a cause is wrong. So is a fault that explains more repetitions than its hosts had
 //! tasks in hand at any moment of it.
@@ -145,7 +145,7 @@ impl<'c> Repeated<'c> {
         // A task that was given back has a new entry, whose id has the time of the release.
         let over_ms = if is_taken_over { begin.at_ms } else { time_of(&begin.entry) };
         let explains = |done: &Done| {
-            let can = if is_taken_over { done.fault.ends_leases() } else { done.fault.gives_back() };
+            let can = done.fault.ends_leases() || !is_taken_over && done.fault.gives_back();
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
             let struck_ms = done.fault.strikes_until(done.to_ms);
             // A claim that was on its way while Redis could not be reached arrives late, and is given back

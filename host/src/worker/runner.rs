@@ -77,27 +77,26 @@ pub(crate) async fn run_attempt(
     let judged = attempt(&shared, &version, &tasks, &holds, &trace, disturbed).await;
     let mut tasks = Arc::unwrap_or_clone(tasks);
     trace_ends(&shared, &version, &mut tasks, &holds, &trace, judged.as_ref().map(|ran| &ran.judged));
-    let members = tasks.into_iter().zip(holds).collect();
     match judged {
         Some(RanAttempt { duration, last_lines, judged: Judged::Each(ends) }) => {
-            settle_ends(&shared, &version, members, ends, duration, &last_lines).await;
+            settle_ends(&shared, &version, (tasks, holds), ends, duration, &last_lines).await;
         }
         Some(RanAttempt { judged: Judged::Split { kind, message }, .. }) => {
-            if members.len() > 1 {
+            if tasks.len() > 1 {
                 shared.metrics.split_batches.inc();
                 tracing::warn!(
                     queue = shared.queue.rules.name,
-                    tasks = members.len(),
+                    tasks = tasks.len(),
                     kind = kind.into_str(),
                     error = message,
                     "a batch failed; its tasks run again one by one"
                 );
             }
-            for (task, hold) in members {
+            for (task, hold) in tasks.into_iter().zip(holds) {
                 run_singly(&shared, &version, task, hold, disturbed + 1);
             }
         }
-        None => settle_stopped(&shared, &version, members, true).await,
+        None => settle_stopped(&shared, &version, tasks.into_iter().zip(holds).collect(), true).await,
     }
 }
 
@@ -105,7 +104,7 @@ pub(crate) async fn run_attempt(
 async fn settle_ends(
     shared: &Arc<SharedQueue>,
     version: &Arc<Version>,
-    members: Vec<(Task, Hold)>,
+    (tasks, holds): (Vec<Task>, Vec<Hold>),
     ends: Vec<(Outcome, Ruling)>,
     duration: Duration,
     last_lines: &str,
@@ -115,8 +114,8 @@ async fn settle_ends(
         shared.metrics.whole_batches.inc();
     }
     let outcomes = ends.iter().map(|(outcome, _)| outcome);
-    let charge = shared.holding.ended(members.iter().map(|(task, _)| task).zip(outcomes)).await;
-    for ((mut task, hold), (outcome, ruling)) in members.into_iter().zip(ends) {
+    let charge = shared.holding.ended(tasks.iter().zip(outcomes)).await;
+    for ((mut task, hold), (outcome, ruling)) in tasks.into_iter().zip(holds).zip(ends) {
         shared.metrics.duration.observe(duration);
         let end = AttemptEnd::from(&outcome);
         shared.metrics.attempted(&version.own_figures, &version.label(), end, duration);

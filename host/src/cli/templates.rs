@@ -92,7 +92,8 @@ const GO: &[Part] = &[
     files!("" from "templates/go/":
         "go.mod.in" "Makefile" "handler.go" "handler_test.go" "tqhost/abi_wasip1.go" "tqhost/effects.go"
         "tqhost/failure.go" "tqhost/handle.go" "tqhost/host_wasip1.go" "tqhost/memory.go" "tqhost/task.go"
-        "tqhost/http/http.go" "tqhost/http/transport_wasip1.go" "tqhost/http/wasi_wasip1.go"),
+        "tqhost/http/http.go" "tqhost/http/transport.go" "tqhost/http/transport_wasip1.go"
+        "tqhost/http/wasi_wasip1.go"),
     ("", &[(".gitignore", "/*.wasm\n")]),
 ];
 

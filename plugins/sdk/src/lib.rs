@@ -56,8 +56,8 @@
 //! once as well.
 //!
 //! The crate also builds natively, so that unit tests can call a handler's function. In a native build, log
-//! lines go to stderr, progress is ignored, no configuration is granted, and effects go to a memory that
-//! tests can read (`testing`).
+//! lines go to stderr, progress is ignored, and effects go to a memory that tests can read (`testing`). Tests
+//! grant the configuration and answer the requests.
 //!
 //! Not here: retry and backoff, which the host does, and the build (`scripts/build-plugins.sh`).
 

@@ -1,5 +1,5 @@
-//! Stands in for the host in a native build: an outbox, values, records and blobs in memory, one set per
-//! thread.
+//! Stands in for the host in a native build: configuration, an outbox, values, records, blobs and answers to
+//! requests in memory, one set per thread.
 //!
 //! In: the calls of the interfaces. Out: what the host would answer. Each module here has the functions of
 //! the interface of its name, so that the modules of this crate call either.
@@ -8,11 +8,15 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+#[cfg(feature = "http")]
+use std::collections::VecDeque;
 
 use crate::bindings::tqhost::handler::flow::ChildResult;
 use crate::bindings::tqhost::handler::outbox::NewTask;
 use crate::blobs::{Blob, BlobError};
 use crate::effects::EffectError;
+#[cfg(feature = "http")]
+use crate::http::{Error, Request, Response};
 
 /// The most bytes of a key.
 const MAX_KEY_BYTES: usize = 512;
@@ -30,8 +34,13 @@ pub struct Sent {
     pub selected: Option<usize>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Memory {
+    pub(crate) config: BTreeMap<String, String>,
+    #[cfg(feature = "http")]
+    pub(crate) requests: Vec<Request>,
+    #[cfg(feature = "http")]
+    pub(crate) answers: VecDeque<Result<Response, Error>>,
     pub(crate) sent: Vec<Sent>,
     pub(crate) results: Vec<ChildResult>,
     /// Values with their times to live in milliseconds; 0 is without end.
@@ -58,6 +67,11 @@ pub(crate) struct Kept {
 impl Default for Memory {
     fn default() -> Memory {
         Memory {
+            config: BTreeMap::new(),
+            #[cfg(feature = "http")]
+            requests: Vec::new(),
+            #[cfg(feature = "http")]
+            answers: VecDeque::new(),
             sent: Vec::new(),
             results: Vec::new(),
             state: BTreeMap::new(),

@@ -11,6 +11,8 @@
 //! | [`records`](crate::records) | `records::insert(key, fields)` | `records::all()`, `records::ttl(key)` |
 //! | [`blobs`](crate::blobs) | `blobs::insert(name, data)` | `blobs::all()` |
 //! | [`delivery`](crate::delivery) | [`set_fence`] | |
+//! | [`config`](crate::config) | `config::insert(key, value)` | |
+//! | `http`, with the feature `http` | `http::insert(answer)` | `http::requests()` |
 //! | `Failure::unavailable` | | [`outages`] |
 //!
 //! A handler's function that a test calls directly writes at once. [`run`](crate::run) calls it like a host:

@@ -43,9 +43,10 @@ func Unavailable(why string) *Failure {
 	return failure
 }
 
-// After sets when the task is tried again: in a day at most, and in a week after a deferral.
+// After sets when the task is tried again: in a day at most, and in a week after a deferral. With 0, the
+// queue's backoff says when.
 func (failure *Failure) After(wait time.Duration) *Failure {
-	failure.after, failure.timed = max(0, wait), true
+	failure.after, failure.timed = max(0, wait), wait > 0
 	return failure
 }
 

@@ -78,10 +78,7 @@ func attempt(task *Task, function func(*Task) (any, error)) (result []byte, has 
 func later(why string) *Failure {
 	failure := Retry(why)
 	failure.outage = outside.down
-	if outside.after > 0 {
-		failure.After(outside.after)
-	}
-	return failure
+	return failure.After(outside.after)
 }
 
 // encoded converts a result, or a value of a field, to bytes.

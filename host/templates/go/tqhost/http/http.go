@@ -6,19 +6,47 @@
 // failed request, or a response with status 429 or 5xx, an error that nobody expected is a retry instead of a
 // trap. Requests of several goroutines run at the same time, as each is sent before any is waited for.
 //
-// In a build that is not WebAssembly, net/http is as always.
+// In a build that is not WebAssembly, for unit tests, requests go to the network of this machine, for example
+// to a server of net/http/httptest.
 package http
 
 import (
+	"errors"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"example.com/{{MODULE}}/tqhost"
 )
 
 // longest is far more than the host waits. It leaves room for rounding up.
 const longest = math.MaxInt64/time.Second*time.Second - time.Second
+
+// noted tells what failed outside during this attempt.
+func noted(response *http.Response, err error) (*http.Response, error) {
+	var failure *tqhost.HTTPError
+	if errors.As(err, &failure) {
+		note(failure)
+	}
+	if err == nil && (response.StatusCode == 429 || response.StatusCode >= 500) {
+		down := response.StatusCode == 429 || response.StatusCode == 503
+		tqhost.FailedOutside(down, RetryAfter(response))
+	}
+	return response, err
+}
+
+// note tells that something outside failed, unless the host refused the request or it cannot be sent.
+func note(failure *tqhost.HTTPError) {
+	switch failure.Code {
+	case "HTTP-request-URI-invalid", "HTTP-request-method-invalid", "HTTP-request-body-size",
+		"HTTP-response-body-size", "forbidden", "invalid-syntax", "HTTP-request-denied",
+		"destination-IP-prohibited":
+	default:
+		tqhost.FailedOutside(failure.Unreachable(), 0)
+	}
+}
 
 // RetryAfter is how long a server asks to wait, for Failure.After. It is 0 if the server does not say.
 func RetryAfter(response *http.Response) time.Duration {

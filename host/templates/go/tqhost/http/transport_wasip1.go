@@ -35,30 +35,7 @@ func limitOf(request *http.Request) limit {
 
 // RoundTrip sends a request. The response's body is read from the host while the handler reads it.
 func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := send(request)
-	if err != nil {
-		var failure *tqhost.HTTPError
-		if errors.As(err, &failure) {
-			note(failure)
-		}
-		return nil, err
-	}
-	if response.StatusCode == 429 || response.StatusCode >= 500 {
-		down := response.StatusCode == 429 || response.StatusCode == 503
-		tqhost.FailedOutside(down, RetryAfter(response))
-	}
-	return response, nil
-}
-
-// note tells that something outside failed, unless the host refused the request or it cannot be sent.
-func note(failure *tqhost.HTTPError) {
-	switch failure.Code {
-	case "HTTP-request-URI-invalid", "HTTP-request-method-invalid", "HTTP-request-body-size",
-		"HTTP-response-body-size", "forbidden", "invalid-syntax", "HTTP-request-denied",
-		"destination-IP-prohibited":
-	default:
-		tqhost.FailedOutside(failure.Unreachable(), 0)
-	}
+	return noted(send(request))
 }
 
 func send(request *http.Request) (*http.Response, error) {

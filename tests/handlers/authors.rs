@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -17,6 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::llm::{Llm, Said};
 use crate::support::bench::{CACHES, guest_path};
 use crate::support::files::functions;
 use crate::support::process::{compilers, is_there};
@@ -568,10 +570,13 @@ pub fn built(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> 
     component
 }
 
-/// Runs `make` in a new project. Gives its folder, and what was said.
+/// Runs `make` in a new project. In the folder `model` it is one that asks a model. Returns the project's
+/// folder, and what was said.
 pub fn made(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> (PathBuf, Ran) {
     let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let said = run(temporary.path(), &["new", NAME, "--lang", lang, "--json"]).ok().json();
+    let template = if folder == "model" { "model" } else { "words" };
+    let args = ["new", NAME, "--lang", lang, "--template", template, "--json"];
+    let said = run(temporary.path(), &args).ok().json();
     let made = temporary.path().join(NAME);
     change(&made);
     let project = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder).join(lang);
@@ -642,12 +647,52 @@ fn asks_as_its_readme_tells(lang: &str, file: &str, handler: &str) {
     assert_eq!((&view["result"], web.requests()), (&json!({ "status": 200 }), 1), "{view}");
 }
 
-/// A project that asks a model passes its own tests, which have a server of their own.
+/// A project that asks a model passes its own tests, which have a server of their own. With the grants of its
+/// own configuration it ends as the server answers.
 fn asks_a_model(lang: &str) {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    run(folder.path(), &["new", NAME, "--lang", lang, "--template", "model"]).ok();
-    let ran = make(&folder.path().join(NAME), "test");
-    assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
+    let component = built(lang, "model", |_| {}, "test");
+    let project = component.parent().expect("a folder");
+    let grants = fs::read_to_string(project.join("tqhost.toml")).expect("the grants");
+    let event =
+        |text: &str| format!("data: {}\n\n", json!({ "choices": [{ "delta": { "content": text } }] }));
+    let events = event("Ünï") + "data: {\"choices\":[]}\n\n" + &event("code.") + "data: [DONE]\n\n";
+    let away = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("an address");
+    let says = |status, headers, body: &str| Llm::start(vec![Said::status(status, headers, body)]).origin();
+    let table = [
+        (says(200, "", &events), json!({ "outcome": "completed", "result": { "summary": "Ünïcode." } })),
+        (says(429, "retry-after: 7\r\n", ""), json!({ "outcome": "unavailable", "after_ms": 7000 })),
+        (says(503, "", ""), json!({ "outcome": "unavailable", "after_ms": null })),
+        (format!("http://{away}"), json!({ "outcome": "unavailable", "after_ms": null })),
+        (says(500, "", ""), json!({ "outcome": "retry", "message": "the model's server says 500" })),
+        (
+            says(400, "", "no such model"),
+            json!({ "outcome": "reject", "message": "the model's server says 400: no such model" }),
+        ),
+    ];
+    let folder = tempfile::tempdir().expect("a folder");
+    let args = ["try", component.to_str().expect("UTF-8"), "--field", "content=x", "--json"];
+    for (origin, expected) in table {
+        let grants = grants.replace("http://127.0.0.1:11434", &origin);
+        fs::write(folder.path().join("tqhost.toml"), grants).expect("write");
+        let more = ["--config", "tqhost.toml", "--queue", NAME];
+        let mut command = command(folder.path(), &[&args[..], &more].concat());
+        // The project's own tests have compiled it into the cache of this machine's user.
+        let view = Ran::from(command.env_remove(CACHES).output().expect("run tqhost")).json();
+        for (name, value) in expected.as_object().expect("an object") {
+            assert_eq!(&view[name], value, "{origin}: {view}");
+        }
+        assert!(view["progress"]["percent"].as_u64() >= Some(10), "{view}");
+    }
+}
+
+#[test]
+fn a_project_in_rust_asks_a_model() {
+    asks_a_model("rust");
+}
+
+#[test]
+fn a_project_in_go_asks_a_model() {
+    asks_a_model("go");
 }
 
 #[test]

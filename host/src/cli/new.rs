@@ -25,12 +25,7 @@ pub(super) fn run(args: &NewArgs, out: &mut Out) -> Result<(), CommandError> {
             "the name {name:?} must not begin with a dash: commands would take it for an option"
         )));
     }
-    let Some(files) = templates::files(args.lang, args.template, name) else {
-        let LanguageWords { language, .. } = templates::words(args.lang);
-        return Err(CommandError::Usage(format!(
-            "there is no template `model` in {language} yet: it is there in Python, JavaScript and TypeScript"
-        )));
-    };
+    let files = templates::files(args.lang, args.template, name);
     let folder = Path::new(name);
     match fs::create_dir(folder) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {

@@ -98,22 +98,24 @@ const GO: &[Part] = &[
 ];
 
 /// The files that take the place of others, or come to them, in a project that asks a model.
-fn of_model(lang: Language) -> Option<&'static [Part]> {
+fn of_model(lang: Language) -> &'static [Part] {
     const GRANTS: Part = files!("" from "templates/model/": "tqhost.toml");
     match lang {
-        Language::Javascript => Some(&[
-            files!("" from "templates/model/javascript/": "handler.js" "test/handler.test.js"),
-            GRANTS,
-        ]),
-        Language::Typescript => Some(&[
+        Language::Rust => {
+            &[files!("" from "templates/model/rust/": "src/lib.rs" "tests/component.rs"), GRANTS]
+        }
+        Language::Javascript => {
+            &[files!("" from "templates/model/javascript/": "handler.js" "test/handler.test.js"), GRANTS]
+        }
+        Language::Typescript => &[
             files!("" from "templates/model/typescript/": "handler.ts"),
             files!("" from "templates/model/javascript/": "test/handler.test.js"),
             GRANTS,
-        ]),
+        ],
         Language::Python => {
-            Some(&[files!("" from "templates/model/python/": "app.py" "test/test_handler.py"), GRANTS])
+            &[files!("" from "templates/model/python/": "app.py" "test/test_handler.py"), GRANTS]
         }
-        Language::Rust | Language::Go => None,
+        Language::Go => &[files!("" from "templates/model/go/": "handler.go" "handler_test.go"), GRANTS],
     }
 }
 
@@ -129,10 +131,10 @@ pub(super) fn words(lang: Language) -> LanguageWords {
     toml::from_str(text).unwrap_or_default()
 }
 
-/// All files of a project; none if the language has no such template. `name` is valid as a plugin's name.
-pub(super) fn files(lang: Language, starter: Starter, name: &str) -> Option<Vec<ProjectFile>> {
+/// All files of a project. `name` is valid as a plugin's name.
+pub(super) fn files(lang: Language, starter: Starter, name: &str) -> Vec<ProjectFile> {
     let asks_model = starter == Starter::Model;
-    let special = if asks_model { of_model(lang)? } else { &[] };
+    let special = if asks_model { of_model(lang) } else { &[] };
     // Names of crates have no dots, and names of npm packages have no capital letters.
     let package = name.to_lowercase().replace('.', "-");
     let module = package.replace('-', "_");
@@ -184,6 +186,16 @@ pub(super) fn files(lang: Language, starter: Starter, name: &str) -> Option<Vec<
         if asks_model && path == "wit/world.wit" {
             text = text.replace("  // import wasi:http/", "  import wasi:http/");
         }
+        if path == "tqhost.toml" && matches!(lang, Language::Rust | Language::Go) {
+            // Their tasks run alone in an instance.
+            text = text.split_inclusive('\n').filter(|line| !line.starts_with("instance = ")).collect();
+        }
+        if asks_model && path == "Cargo.toml" {
+            text = text.replace(
+                "tqhost-handler = { path = \"sdk\" }\n\n[dev-dependencies]\nserde_json = \"1\"\n",
+                "serde_json = \"1\"\ntqhost-handler = { path = \"sdk\", features = [\"http\"] }\n",
+            );
+        }
         ProjectFile { is_program: path.ends_with(".sh"), path, text }
     };
     let mut parts = std::iter::once(&COMMON).chain(own.iter().copied().flatten());
@@ -193,7 +205,7 @@ pub(super) fn files(lang: Language, starter: Starter, name: &str) -> Option<Vec<
     let (mut files, special) = (all(&mut parts), all(&mut special.iter()));
     files.retain(|file| special.iter().all(|other| other.path != file.path));
     files.extend(special);
-    Some(files)
+    files
 }
 
 #[cfg(test)]
@@ -207,7 +219,7 @@ mod tests {
         [Language::Rust, Language::Javascript, Language::Typescript, Language::Python, Language::Go];
 
     fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
-        super::files(lang, Starter::Words, name).expect("every language counts words")
+        super::files(lang, Starter::Words, name)
     }
 
     fn text(files: &[ProjectFile], path: &str) -> String {
@@ -221,7 +233,7 @@ mod tests {
     #[test]
     fn no_mark_is_left() {
         for lang in ALL {
-            let with_model = super::files(lang, Starter::Model, "Word.count_2").unwrap_or_default();
+            let with_model = super::files(lang, Starter::Model, "Word.count_2");
             for file in files(lang, "Word.count_2").into_iter().chain(with_model) {
                 // A literal of Go may have two braces, too, but no word in capitals behind them.
                 let is_mark = |rest: &str| rest.split_once("}}").is_some_and(|(word, _)| is_capital(word));
@@ -231,6 +243,15 @@ mod tests {
             let readme = text(&files(lang, "Word.count_2"), "README.md");
             assert!(readme.contains("[queues.\"Word.count_2\"]"), "{readme}");
             assert!(!words(lang).blobs.is_empty(), "words.toml cannot be read");
+        }
+    }
+
+    #[test]
+    fn a_project_that_asks_a_model_shares_instances_where_its_language_can() {
+        for lang in ALL {
+            let grants = text(&super::files(lang, Starter::Model, "x"), "tqhost.toml");
+            let shares = !matches!(lang, Language::Rust | Language::Go);
+            assert_eq!(grants.contains("\ninstance = { concurrent = 20 }"), shares, "{grants}");
         }
     }
 

@@ -4,7 +4,7 @@
 // `model`, and `api_key`, if the server wants one. Out: `{"summary": …}`. If the server is busy or away, the
 // task is tried again when the server says, and a queue with `hold` waits for it.
 
-import { config, handles, reject, retry, text, unavailable } from './tqhost.js';
+import { config, handles, progress, reject, retry, text, unavailable } from './tqhost.js';
 import { fetch, retryAfterMs } from './tqhost-http.js';
 
 /** The text of an answer that came as events. */
@@ -15,6 +15,7 @@ function joined(events) {
 
 async function ask(prompt) {
   const key = config('api_key');
+  progress(10, 'waits for the model');
   const response = await fetch(`${config('url')}/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json', ...(key && { authorization: `Bearer ${key}` }) },

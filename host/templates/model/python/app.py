@@ -7,7 +7,7 @@ task is tried again when the server says, and a queue with `hold` waits for it.
 
 import json
 
-from tqhost import config, handles, reject, retry, text, unavailable
+from tqhost import config, handles, progress, reject, retry, text, unavailable
 from tqhost_http import fetch
 
 
@@ -27,6 +27,7 @@ async def ask(prompt: str) -> str:
         "stream": True,
     }
     url = f"{config('url')}/chat/completions"
+    progress(10, "waits for the model")
     answer = await fetch("POST", url, headers=headers, body=json.dumps(question), timeout=30)
     said = f"the model's server says {answer.status}"
     if answer.status in (429, 503):

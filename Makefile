@@ -10,7 +10,7 @@ SHELL := /bin/bash
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
 
-.PHONY: help setup plugins build packages run test test-world test-servers test-upgrade lint fmt audit
+.PHONY: help setup plugins build dist packages run test test-world test-servers test-upgrade lint fmt audit
 .PHONY: bench chaos soak nightly fuzz clean
 
 help: ## List the targets
@@ -43,6 +43,9 @@ test: ## Set up and run all tests (SLOW=1: with late replies of Redis and late l
 	@$(if $(SLOW),export TQHOST_TEST_SLOW=$(or $(SEED),$$RANDOM); echo "slow mode: SEED=$$TQHOST_TEST_SLOW"; )\
 		scripts/run-tests.sh; code=$$?; \
 		scripts/slowest-tests.sh $(TIMES); exit $$code
+
+dist: plugins ## Pack tqhost for its users, into dist/: archive, Debian package, wheel, npm package
+	@scripts/dist.sh
 
 packages: setup ## Make the packages of the helpers for handlers (crate, npm, wheel); nothing is published
 	scripts/build-languages.sh --run scripts/packages.sh $(TARGET_DIR)/packages

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Installs a program of `make test-world` from Python's registry, and prints the folder of its programs.
+# Installs a program of `make test-world` or `make dist` from Python's registry, and prints the folder of its
+# programs.
 #
 #   scripts/from-pypi.sh moto           the server that speaks S3
 #   scripts/from-pypi.sh schemathesis   what asks the HTTP API
 #   scripts/from-pypi.sh yaml           a Python that reads YAML
 #   scripts/from-pypi.sh asyncio        a Python with redis-py and aiohttp
+#   scripts/from-pypi.sh zig            what links a program for an older glibc
 #
 # tests/world/NAME.txt pins the versions and the hashes of their files, as `uv pip compile --universal
 # --generate-hashes` prints them; pip refuses any other file. It is kept in TQHOST_TOOLS (default

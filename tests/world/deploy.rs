@@ -204,10 +204,19 @@ fn the_manifest_for_compose_refers_to_what_is_there() {
 }
 
 #[test]
-fn the_image_has_what_the_build_of_the_allocator_needs() {
-    let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("Cargo.lock");
-    assert!(lock.contains("name = \"tikv-jemalloc-sys\""), "then the image needs no make");
+fn the_image_knows_whether_its_host_is_alive_and_runs_without_rights() {
     let dockerfile = text("Dockerfile");
-    let build = dockerfile.split("\nFROM ").nth(1).expect("the first stage");
-    assert!(build.contains("--no-install-recommends make"), "{build}");
+    assert!(dockerfile.contains("\nUSER 10001\n"), "{dockerfile}");
+    let check =
+        dockerfile.split("HEALTHCHECK ").nth(1).and_then(|check| check.split_once("CMD [")).expect("a check");
+    let (check, _) = check.1.split_once("]\n").expect("its end");
+    let check = format!("[{}]", check.replace("\\\n", ""));
+    let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    let host = bench.host();
+    let (_, port) = host.admin().rsplit_once(':').expect("a port");
+    let command: Vec<String> = serde_json::from_str(&check.replace("7700", port)).expect("a command");
+    let answers = || Command::new(&command[0]).args(&command[1..]).status().expect("run bash").success();
+    assert!(answers());
+    host.stop();
+    assert!(!answers());
 }

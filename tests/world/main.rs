@@ -8,6 +8,7 @@ mod blobs;
 mod browser;
 mod clients;
 mod deploy;
+mod dist;
 mod java;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../handlers/llm.rs"]

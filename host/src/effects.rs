@@ -8,14 +8,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use thiserror::Error;
 
 use crate::field::Field;
+use crate::guarded::Guarded;
 
 /// The most children of all flows of one task. Redis keeps them until the commit.
 const MAX_CHILDREN: usize = 10_000;
@@ -66,31 +67,23 @@ pub enum EffectError {
     Unavailable(String),
 }
 
+pub(crate) type EffectReply<T> = BoxFuture<'static, Result<T, EffectError>>;
+
 /// Answers what attempts of one queue ask about data outside of them.
 ///
 /// Calls for a flow are repeated until a moment (`until`) while Redis does not answer.
 pub trait EffectSource: Debug + Send + Sync {
     /// The committed value of a key of the plugin's state; refused if it has more bytes than `most`.
-    fn state(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>>;
+    fn state(&self, key: &str, most: u64) -> EffectReply<Option<Vec<u8>>>;
     /// The committed fields of a record; none for a key that does not exist. Refused if it takes more bytes
     /// than `most`.
-    fn record(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>>;
+    fn record(&self, key: &str, most: u64) -> EffectReply<Option<Vec<Field>>>;
     /// Keeps the children of a flow until the commit. They expire if there is none.
-    fn stage(
-        &self,
-        flow: &FlowName,
-        children: Vec<OutboxTask>,
-        until: Instant,
-    ) -> BoxFuture<'static, Result<(), EffectError>>;
+    fn stage(&self, flow: &FlowName, children: Vec<OutboxTask>, until: Instant) -> EffectReply<()>;
     /// Deletes staged children of flows that were not committed. It does not wait.
     fn unstage(&self, flows: Vec<FlowName>);
     /// The results of the children of a flow, in their order; refused if they have more bytes than `most`.
-    fn results(
-        &self,
-        flow: &str,
-        most: u64,
-        until: Instant,
-    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>>;
+    fn results(&self, flow: &str, most: u64, until: Instant) -> EffectReply<Vec<ChildResult>>;
     /// Checks that a task may be enqueued, and gives it an id.
     fn new_task(
         &self,
@@ -160,7 +153,7 @@ pub struct FlowName {
 #[derive(Debug)]
 struct StagedFlows {
     source: Arc<dyn EffectSource>,
-    flows: Mutex<Vec<FlowName>>,
+    flows: Guarded<Vec<FlowName>>,
     are_committed: AtomicBool,
 }
 
@@ -172,14 +165,13 @@ impl Staging {
     fn add(&mut self, flow: FlowName, source: &Arc<dyn EffectSource>) {
         let staged = self.0.get_or_insert_with(|| {
             let source = source.clone();
-            Arc::new(StagedFlows { source, flows: Mutex::default(), are_committed: AtomicBool::new(false) })
+            Arc::new(StagedFlows { source, flows: Guarded::default(), are_committed: AtomicBool::new(false) })
         });
-        staged.flows.lock().unwrap_or_else(PoisonError::into_inner).push(flow);
+        staged.flows.lock().push(flow);
     }
 
     fn flows(&self) -> Vec<FlowName> {
-        let flows =
-            |staged: &Arc<StagedFlows>| staged.flows.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let flows = |staged: &Arc<StagedFlows>| staged.flows.lock().clone();
         self.0.as_ref().map(flows).unwrap_or_default()
     }
 }
@@ -187,7 +179,7 @@ impl Staging {
 impl Drop for StagedFlows {
     fn drop(&mut self) {
         if !*self.are_committed.get_mut() {
-            let flows = self.flows.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let flows = self.flows.get_mut();
             self.source.unstage(std::mem::take(flows));
         }
     }

@@ -22,6 +22,7 @@ mod effects;
 mod embedded;
 mod field;
 mod file;
+mod guarded;
 mod jobs;
 mod logging;
 mod mask;

@@ -12,7 +12,7 @@
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::guarded::Guarded;
 
 const VARIABLE: &str = "TQHOST_LOG";
 
@@ -118,7 +120,7 @@ fn filter(directives: &str) -> anyhow::Result<EnvFilter> {
 struct LogWriter(Arc<LogBuffer>);
 
 struct LogBuffer {
-    waiting: Mutex<PendingLines>,
+    waiting: Guarded<PendingLines>,
     /// Notified when lines arrive, and when all lines are written.
     changed: Condvar,
     max_bytes: usize,
@@ -133,21 +135,20 @@ struct PendingLines {
 
 impl LogWriter {
     fn start(out: impl Write + Send + 'static, max_bytes: usize) -> io::Result<(LogWriter, LogGuard)> {
-        let lines =
-            LogWriter(Arc::new(LogBuffer { waiting: Mutex::default(), changed: Condvar::new(), max_bytes }));
+        let lines = LogWriter(Arc::new(LogBuffer {
+            waiting: Guarded::default(),
+            changed: Condvar::new(),
+            max_bytes,
+        }));
         let theirs = lines.clone();
         thread::Builder::new().name("log".to_owned()).spawn(move || theirs.write_to(out))?;
         Ok((lines.clone(), LogGuard(lines)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, PendingLines> {
-        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs in the thread, until the process ends.
     fn write_to(&self, mut out: impl Write) {
         loop {
-            let waiting = self.lock();
+            let waiting = self.0.waiting.lock();
             let mut waiting = self
                 .0
                 .changed
@@ -163,13 +164,13 @@ impl LogWriter {
             if dropped > 0 {
                 tracing::warn!(dropped, "log lines were dropped: stderr was not read fast enough");
             }
-            self.lock().writing = false;
+            self.0.waiting.lock().writing = false;
             self.0.changed.notify_all();
         }
     }
 
     fn flush_within(&self, limit: Duration) -> bool {
-        let waiting = self.lock();
+        let waiting = self.0.waiting.lock();
         let unwritten = |waiting: &mut PendingLines| waiting.writing || !waiting.text.is_empty();
         let (_waiting, waited) = self
             .0
@@ -183,7 +184,7 @@ impl LogWriter {
 impl Write for LogWriter {
     /// One call is one line, as `tracing_subscriber` writes them.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.waiting.lock();
         if waiting.text.len() + line.len() > self.0.max_bytes {
             waiting.dropped += 1;
         } else {
@@ -308,19 +309,19 @@ mod tests {
         let (mut lines, guard) = LogWriter::start(gate, 6).unwrap();
         lines.write_all(b"one\n").unwrap();
         // The thread has taken the line, and waits for the permission to write it.
-        while !lines.lock().writing {
+        while !lines.0.waiting.lock().writing {
             thread::yield_now();
         }
         for _ in 0..100 {
             lines.write_all(b"two\n").unwrap();
         }
-        assert_eq!(lines.lock().dropped, 99);
+        assert_eq!(lines.0.waiting.lock().dropped, 99);
         assert!(!lines.flush_within(Duration::ZERO));
         permit.send(()).unwrap();
         permit.send(()).unwrap();
         drop(guard);
         assert_eq!(shown.try_iter().collect::<Vec<_>>(), ["one\n", "two\n"]);
-        assert_eq!(lines.lock().dropped, 0);
+        assert_eq!(lines.0.waiting.lock().dropped, 0);
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //! Not here: how a queue is replaced (`worker::workers`), how a plugin gets its grants (`plugins`).
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use prometheus_client::metrics::counter::Counter;
@@ -26,6 +26,7 @@ use crate::clock::now_ms;
 use crate::config::{self, BlobStore, Config, QueueRules};
 use crate::descriptors::{self, Scarcity};
 use crate::file::{self, Found, SETTLE, Stamp};
+use crate::guarded::Guarded;
 use crate::plugins::Plugins;
 use crate::queue::{Link, Queue};
 use crate::watch::{FolderWatch, RESCAN};
@@ -37,33 +38,33 @@ use crate::worker::workers::{Applied, Workers};
 pub(crate) struct ConfigReloads {
     pub taken: Counter,
     pub refused: Counter,
-    refusal: Arc<Mutex<Option<String>>>,
-    taken_at: Arc<Mutex<Option<u64>>>,
-    queues: Arc<Mutex<Arc<[QueueRules]>>>,
+    refusal: Arc<Guarded<Option<String>>>,
+    taken_at: Arc<Guarded<Option<u64>>>,
+    queues: Arc<Guarded<Arc<[QueueRules]>>>,
 }
 
 impl ConfigReloads {
     /// All problems of the file as it is now; `None` while the host runs by the file.
     pub(crate) fn refusal(&self) -> Option<String> {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.refusal.lock().clone()
     }
 
     /// When a change of the file was taken last, in milliseconds since the Unix epoch.
     pub(crate) fn taken_at(&self) -> Option<u64> {
-        *self.taken_at.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.taken_at.lock()
     }
 
     /// The queues that the host runs by now.
     pub(crate) fn queues(&self) -> Arc<[QueueRules]> {
-        Arc::clone(&self.queues.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.queues.lock())
     }
 
     pub(crate) fn set_queues(&self, queues: &[QueueRules]) {
-        *self.queues.lock().unwrap_or_else(PoisonError::into_inner) = queues.into();
+        *self.queues.lock() = queues.into();
     }
 
     fn set_refusal(&self, why: Option<String>) {
-        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        *self.refusal.lock() = why;
     }
 }
 
@@ -170,7 +171,7 @@ impl Reloader<'_> {
                 let accepted = config.clone();
                 drop(tokio::task::spawn_blocking(move || accepted.keep()));
                 self.reloads.taken.inc();
-                *self.reloads.taken_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now_ms());
+                *self.reloads.taken_at.lock() = Some(now_ms());
                 self.reloads.set_refusal(None);
                 self.take(config).await;
             }

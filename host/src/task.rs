@@ -3,13 +3,14 @@
 //! Not here: how a task is stored (`queue::codec`), what follows from an outcome (`worker::settle`).
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 use crate::effects::Effects;
 pub use crate::field::Field;
+use crate::guarded::Guarded;
 
 /// One delivery of a task to this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -235,7 +236,7 @@ impl From<&Outcome> for AttemptEnd {
 /// The last progress that a running handler reported. The sandbox writes it, the heartbeat reads it. Only the
 /// latest value is kept, so a guest that reports in a loop costs nothing.
 #[derive(Debug, Clone, Default)]
-pub struct Progress(Arc<Mutex<Option<(u8, String)>>>);
+pub struct Progress(Arc<Guarded<Option<(u8, String)>>>);
 
 impl Progress {
     /// A longer note is cut to this length, on a character boundary.
@@ -244,17 +245,17 @@ impl Progress {
     /// Sets the latest progress. `percent` is clamped to 100, `note` to [`Self::MAX_NOTE_BYTES`].
     pub fn set(&self, percent: u8, note: &str) {
         let note = &note[..note.floor_char_boundary(Self::MAX_NOTE_BYTES)];
-        let mut slot = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut slot = self.0.lock();
         *slot = Some((percent.min(100), note.to_owned()));
     }
 
     /// Puts back a value that was taken, unless another one was set since.
     pub fn put_back(&self, value: (u8, String)) {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(value);
+        self.0.lock().get_or_insert(value);
     }
 
     /// Takes the value that was set since the last call.
     pub fn take(&self) -> Option<(u8, String)> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+        self.0.lock().take()
     }
 }

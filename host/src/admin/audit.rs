@@ -42,7 +42,11 @@ impl AuditNote {
     }
 
     pub(crate) fn with_filter(self, filter: &impl Serialize) -> AuditNote {
-        AuditNote { filter: serde_json::to_string(filter).ok(), ..self }
+        let mut filter = serde_json::to_value(filter).unwrap_or_default();
+        if let Some(all) = filter.as_object_mut() {
+            all.retain(|_, value| !value.is_null());
+        }
+        AuditNote { filter: Some(filter.to_string()), ..self }
     }
 
     /// Leaves the note in the response of the endpoint.

@@ -19,7 +19,7 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -28,6 +28,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::clock::ms;
+use crate::guarded::Guarded;
 use crate::queue::hosts::STOPPING;
 
 /// A longer reason is cut to this length, on a character boundary.
@@ -61,7 +62,7 @@ struct HealthState {
     stopping: OnceLock<Instant>,
     failed: OnceLock<&'static str>,
     /// One for each queue, in the order in which the queues were added.
-    pulses: Mutex<Vec<FetchPulse>>,
+    pulses: Guarded<Vec<FetchPulse>>,
     /// Wakes those who wait until the host is ready.
     changed: Arc<Notify>,
 }
@@ -108,7 +109,7 @@ impl Health {
             started: AtomicBool::new(false),
             stopping: OnceLock::new(),
             failed: OnceLock::new(),
-            pulses: Mutex::default(),
+            pulses: Guarded::default(),
             changed: Arc::default(),
         }))
     }
@@ -132,15 +133,15 @@ impl Health {
 
     /// The pulse of this queue's fetch loop. The host is not ready until the pulse beats.
     pub(crate) fn queue(&self, name: &str) -> FetchPulse {
-        let mut pulses = lock(&self.0.pulses);
+        let mut pulses = self.0.pulses.lock();
         if let Some(pulse) = pulses.iter().find(|pulse| pulse.0.queue == name) {
-            *lock(&pulse.0.seen) = LatestEvent::starting();
+            *pulse.0.seen.lock() = LatestEvent::starting();
             return pulse.clone();
         }
         let pulse = FetchPulse(Arc::new(PulseState {
             queue: name.to_owned(),
-            seen: Mutex::new(LatestEvent::starting()),
-            unsettled: Mutex::default(),
+            seen: Guarded::new(LatestEvent::starting()),
+            unsettled: Guarded::default(),
             changed: self.0.changed.clone(),
         }));
         pulses.push(pulse.clone());
@@ -149,7 +150,7 @@ impl Health {
 
     /// Forgets the queue: this host does not run it any more.
     pub(crate) fn remove(&self, name: &str) {
-        lock(&self.0.pulses).retain(|pulse| pulse.0.queue != name);
+        self.0.pulses.lock().retain(|pulse| pulse.0.queue != name);
         self.0.changed.notify_waiters();
     }
 
@@ -176,7 +177,7 @@ impl Health {
             Some(since) => pulse.stopping(now.saturating_duration_since(*since)),
             None => pulse.report(now, self.0.stall_after),
         };
-        let queues: Vec<QueueReport> = lock(&self.0.pulses).iter().map(report).collect();
+        let queues: Vec<QueueReport> = self.0.pulses.lock().iter().map(report).collect();
         let stopping = stops_since.is_some();
         let failed = self.0.failed.get().copied();
         Readiness {
@@ -196,9 +197,9 @@ pub(crate) struct FetchPulse(Arc<PulseState>);
 
 struct PulseState {
     queue: String,
-    seen: Mutex<LatestEvent>,
+    seen: Guarded<LatestEvent>,
     /// Why tasks stay unsettled for longer than a lease.
-    unsettled: Mutex<Option<String>>,
+    unsettled: Guarded<Option<String>>,
     changed: Arc<Notify>,
 }
 
@@ -238,18 +239,18 @@ impl FetchPulse {
 
     /// Says what the loop waits for, until the next beat. `/readyz` shows it like the reason of a fault.
     pub(crate) fn explain(&self, reason: Option<String>) {
-        lock(&self.0.seen).reason = reason.map(cut);
+        self.0.seen.lock().reason = reason.map(cut);
     }
 
     /// Tasks stay unsettled for this reason, which is shown like that of a fault; none: they do not. The loop
     /// may go on reading meanwhile.
     pub(crate) fn unsettled(&self, reason: Option<String>) {
-        *lock(&self.0.unsettled) = reason.map(cut);
+        *self.0.unsettled.lock() = reason.map(cut);
         self.0.changed.notify_waiters();
     }
 
     fn event(&self, event: Event, now: Instant) {
-        let mut seen = lock(&self.0.seen);
+        let mut seen = self.0.seen.lock();
         let same = match (&seen.event, &event) {
             (Event::Beat(before), Event::Beat(state)) => before == state,
             (Event::Fault(_), Event::Fault(_)) => true,
@@ -279,7 +280,7 @@ impl FetchPulse {
     }
 
     fn report(&self, now: Instant, stall_after: Duration) -> QueueReport {
-        let seen = lock(&self.0.seen);
+        let seen = self.0.seen.lock();
         let silent = now.saturating_duration_since(seen.last);
         let stalled = silent > stall_after;
         let no_sign = || format!("no sign of life for {} s", silent.as_secs());
@@ -290,7 +291,7 @@ impl FetchPulse {
             }
             Event::Fault(reason) => ("faulted", false, Some(reason.clone())),
             Event::Beat(state) if stalled => (state.into_str(), false, Some(no_sign())),
-            Event::Beat(_) if let Some(why) = lock(&self.0.unsettled).clone() => {
+            Event::Beat(_) if let Some(why) = self.0.unsettled.lock().clone() => {
                 ("faulted", false, Some(why))
             }
             Event::Beat(FetchState::WaitingForPlugin) => (
@@ -321,10 +322,6 @@ fn cut(mut reason: String) -> String {
     reason
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,53 +335,33 @@ mod tests {
         Fault(u64, &'static str),
     }
 
-    /// Events at seconds after the start, the second of the report, and the state, age, ok and reason in it.
-    type Row = (&'static [Do], u64, &'static str, u64, bool, Option<&'static str>);
+    /// Events at seconds after the start, the second of the report, and the state, age, ok and reason in it
+    /// (empty: none).
+    type Row = (&'static [Do], u64, &'static str, u64, bool, &'static str);
 
     const TABLE: &[Row] = &[
-        (&[], 0, "starting", 0, false, Some("the fetch loop has not started yet")),
-        (&[], 99, "starting", 99, false, Some("the fetch loop has not started yet")),
-        (&[Do::Beat(1, Reading)], 1, "reading", 0, true, None),
-        (&[Do::Beat(1, Reading)], 11, "reading", 10, true, None),
-        (&[Do::Beat(1, Reading)], 12, "reading", 11, false, Some("no sign of life for 11 s")),
-        (&[Do::Beat(1, Reading), Do::Beat(9, Reading)], 19, "reading", 18, true, None),
-        (&[Do::Beat(1, Reading), Do::Beat(9, WaitingForPermit)], 12, "waiting-for-permit", 3, true, None),
-        (
-            &[Do::Beat(1, WaitingForPermit)],
-            40,
-            "waiting-for-permit",
-            39,
-            false,
-            Some("no sign of life for 39 s"),
-        ),
-        (&[Do::Beat(1, Paused)], 2, "paused", 1, true, None),
+        (&[], 0, "starting", 0, false, "the fetch loop has not started yet"),
+        (&[], 99, "starting", 99, false, "the fetch loop has not started yet"),
+        (&[Do::Beat(1, Reading)], 1, "reading", 0, true, ""),
+        (&[Do::Beat(1, Reading)], 11, "reading", 10, true, ""),
+        (&[Do::Beat(1, Reading)], 12, "reading", 11, false, "no sign of life for 11 s"),
+        (&[Do::Beat(1, Reading), Do::Beat(9, Reading)], 19, "reading", 18, true, ""),
+        (&[Do::Beat(1, Reading), Do::Beat(9, WaitingForPermit)], 12, "waiting-for-permit", 3, true, ""),
+        (&[Do::Beat(1, WaitingForPermit)], 40, "waiting-for-permit", 39, false, "no sign of life for 39 s"),
+        (&[Do::Beat(1, Paused)], 2, "paused", 1, true, ""),
         (
             &[Do::Beat(1, WaitingForPlugin)],
             5,
             "waiting-for-plugin",
             4,
             true,
-            Some("its plugin has no working version"),
+            "its plugin has no working version",
         ),
-        (
-            &[Do::Beat(1, WaitingForPlugin)],
-            15,
-            "waiting-for-plugin",
-            14,
-            false,
-            Some("no sign of life for 14 s"),
-        ),
-        (&[Do::Fault(1, "NOGROUP")], 2, "faulted", 1, false, Some("NOGROUP")),
-        (&[Do::Fault(1, "refused"), Do::Fault(3, "reset")], 4, "faulted", 3, false, Some("reset")),
-        (
-            &[Do::Fault(1, "refused")],
-            21,
-            "faulted",
-            20,
-            false,
-            Some("refused; no sign of life for 20 s since"),
-        ),
-        (&[Do::Beat(1, Reading), Do::Fault(2, "refused"), Do::Beat(3, Reading)], 4, "reading", 1, true, None),
+        (&[Do::Beat(1, WaitingForPlugin)], 15, "waiting-for-plugin", 14, false, "no sign of life for 14 s"),
+        (&[Do::Fault(1, "NOGROUP")], 2, "faulted", 1, false, "NOGROUP"),
+        (&[Do::Fault(1, "refused"), Do::Fault(3, "reset")], 4, "faulted", 3, false, "reset"),
+        (&[Do::Fault(1, "refused")], 21, "faulted", 20, false, "refused; no sign of life for 20 s since"),
+        (&[Do::Beat(1, Reading), Do::Fault(2, "refused"), Do::Beat(3, Reading)], 4, "reading", 1, true, ""),
     ];
 
     #[test]
@@ -393,7 +370,7 @@ mod tests {
             let health = Health::new(STALL);
             health.started();
             let pulse = health.queue("mail");
-            let start = lock(&pulse.0.seen).since;
+            let start = pulse.0.seen.lock().since;
             let second = |n: u64| start + Duration::from_secs(n);
             for event in *events {
                 match *event {
@@ -407,7 +384,7 @@ mod tests {
                 state,
                 since_ms: since * 1000,
                 ok: *ok,
-                reason: reason.map(str::to_owned),
+                reason: Some((*reason).to_owned()).filter(|reason| !reason.is_empty()),
             };
             let (started, stopping, failed, queues) = (true, false, None, vec![row]);
             assert_eq!(report, Readiness { ready: *ok, started, stopping, failed, queues });

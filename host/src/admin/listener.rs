@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use crate::guarded::Guarded;
 
 const MAX_CONNECTIONS: usize = 64;
 const WAITS: ClientWaits = ClientWaits { head: Duration::from_secs(5), idle: Duration::from_secs(30) };
@@ -71,12 +73,12 @@ pub(super) struct Limited {
 
 /// Descriptors that are open for no other purpose than to be closed when a connection needs one.
 #[derive(Clone, Default)]
-struct SpareFiles(Arc<Mutex<Vec<File>>>);
+struct SpareFiles(Arc<Guarded<Vec<File>>>);
 
 impl SpareFiles {
     /// Opens what is missing, as far as possible.
     fn fill(&self) {
-        let mut files = lock(&self.0);
+        let mut files = self.0.lock();
         while files.len() < KEPT
             && let Ok(file) = File::open("/dev/null")
         {
@@ -86,7 +88,7 @@ impl SpareFiles {
 
     /// Closes one. False: none is left.
     fn free(&self) -> bool {
-        lock(&self.0).pop().is_some()
+        self.0.lock().pop().is_some()
     }
 }
 
@@ -105,7 +107,7 @@ impl Limited {
     }
 
     pub(super) fn with(listener: TcpListener, most: usize, times: ClientWaits) -> Self {
-        let places = PlaceTable { most, taken: Mutex::default(), changed: Notify::new() };
+        let places = PlaceTable { most, taken: Guarded::default(), changed: Notify::new() };
         let kept = SpareFiles::default();
         kept.fill();
         Limited { listener, places: Arc::new(places), times, kept }
@@ -129,7 +131,7 @@ impl Listener for Limited {
         };
         let place = self.places.take(addr.ip(), self.times).await;
         let evicted = Box::pin(place.0.evicted.clone().cancelled_owned());
-        let deadline = Box::pin(sleep_until(place.phase().ends));
+        let deadline = Box::pin(sleep_until(place.0.phase.lock().ends));
         (Connection { stream, place, evicted, deadline, _give_back: GiveBack(self.kept.clone()) }, addr)
     }
 
@@ -145,7 +147,7 @@ fn has_no_descriptor(error: &io::Error) -> bool {
 /// The places that are taken, in the order of their connections.
 struct PlaceTable {
     most: usize,
-    taken: Mutex<BTreeMap<u64, ClientPlace>>,
+    taken: Guarded<BTreeMap<u64, ClientPlace>>,
     /// A place came free, or its connection began to wait for its client.
     changed: Notify,
 }
@@ -162,9 +164,10 @@ impl PlaceTable {
 
     /// Takes a free place, or that of the connection that has waited longest for its client.
     fn take_now(self: &Arc<PlaceTable>, peer: IpAddr, times: ClientWaits) -> Option<ClientPlace> {
-        let mut taken = lock(&self.taken);
+        let mut taken = self.taken.lock();
         if taken.len() >= self.most {
-            let waiting = taken.iter().filter_map(|(id, place)| Some((place.phase().waits_since?, *id)));
+            let waiting =
+                taken.iter().filter_map(|(id, place)| Some((place.0.phase.lock().waits_since?, *id)));
             let evicted = waiting.min().and_then(|(_, id)| taken.remove(&id))?;
             evicted.0.evicted.cancel();
         }
@@ -173,7 +176,7 @@ impl PlaceTable {
             id,
             peer,
             times,
-            phase: Mutex::new(ClientPhase::begins(times)),
+            phase: Guarded::new(ClientPhase::begins(times)),
             evicted: CancellationToken::new(),
             places: Arc::clone(self),
         }));
@@ -190,7 +193,7 @@ struct ClientState {
     id: u64,
     peer: IpAddr,
     times: ClientWaits,
-    phase: Mutex<ClientPhase>,
+    phase: Guarded<ClientPhase>,
     /// Another connection has the place.
     evicted: CancellationToken,
     places: Arc<PlaceTable>,
@@ -219,14 +222,10 @@ impl ClientPlace {
         self.0.peer
     }
 
-    fn phase(&self) -> MutexGuard<'_, ClientPhase> {
-        lock(&self.0.phase)
-    }
-
     /// Notes that the head of a request has come. The request is answered until the value is dropped. If it
     /// has a body, the connection counts as waiting for its client until something is written to the client.
     pub(super) fn answers(&self, has_body: bool) -> Answering {
-        let mut phase = self.phase();
+        let mut phase = self.0.phase.lock();
         phase.is_answered = true;
         phase.waits_since = if has_body { Some(Instant::now()) } else { None };
         phase.ends = Instant::now() + self.0.times.idle;
@@ -236,13 +235,14 @@ impl ClientPlace {
     fn answered(&self) {
         let now = Instant::now();
         let ends = now + self.0.times.idle;
-        *self.phase() = ClientPhase { is_answered: false, has_begun: false, waits_since: Some(now), ends };
+        *self.0.phase.lock() =
+            ClientPhase { is_answered: false, has_begun: false, waits_since: Some(now), ends };
         self.0.places.changed.notify_one();
     }
 
     /// Notes that bytes came. Returns the end of the connection, if it is sooner now.
     fn received(&self) -> Option<Instant> {
-        let mut phase = self.phase();
+        let mut phase = self.0.phase.lock();
         if phase.is_answered || phase.has_begun {
             return None;
         }
@@ -253,7 +253,7 @@ impl ClientPlace {
 
     /// Notes whether bytes could be written.
     fn wrote(&self, is_ready: bool) {
-        let mut phase = self.phase();
+        let mut phase = self.0.phase.lock();
         if is_ready {
             phase.ends = Instant::now() + self.0.times.idle;
             if phase.is_answered {
@@ -266,7 +266,7 @@ impl ClientPlace {
     }
 
     fn leave(&self) {
-        lock(&self.0.places.taken).remove(&self.0.id);
+        self.0.places.taken.lock().remove(&self.0.id);
         self.0.places.changed.notify_one();
     }
 }
@@ -336,7 +336,7 @@ impl Connection {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         while self.deadline.as_mut().poll(cx).is_ready() {
-            let ends = self.place.phase().ends;
+            let ends = self.place.0.phase.lock().ends;
             if ends <= Instant::now() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -382,10 +382,6 @@ impl AsyncWrite for Connection {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -7,12 +7,14 @@
 //! Not here: comparing tokens (`tokens`).
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
+
+use crate::guarded::Guarded;
 
 const DELAY: Duration = Duration::from_millis(500);
 /// The most answers that are delayed at once: each takes a connection, of which the listener has 64.
@@ -26,7 +28,7 @@ pub(crate) struct RefusedTokens(Arc<Tries>);
 struct Tries {
     count: Counter,
     places: Semaphore,
-    unlogged: Mutex<Unlogged>,
+    unlogged: Guarded<Unlogged>,
 }
 
 #[derive(Default)]
@@ -37,7 +39,7 @@ struct Unlogged {
 
 impl Default for RefusedTokens {
     fn default() -> Self {
-        let (count, unlogged) = (Counter::default(), Mutex::default());
+        let (count, unlogged) = (Counter::default(), Guarded::default());
         RefusedTokens(Arc::new(Tries { count, places: Semaphore::new(MAX_DELAYED), unlogged }))
     }
 }
@@ -65,7 +67,7 @@ impl RefusedTokens {
 
     /// How many tries the log has not told of, if it may tell of them now.
     fn to_log(&self, now: Instant) -> Option<u64> {
-        let mut unlogged = self.0.unlogged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unlogged = self.0.unlogged.lock();
         unlogged.tries += 1;
         if unlogged.logged.is_some_and(|at| now < at + LOG_EVERY) {
             return None;

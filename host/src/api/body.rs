@@ -35,7 +35,6 @@ macro_rules! with_filter {
         pub(super) struct $name {
             $($own)*
             /// Only those that are dead for this reason
-            #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(pattern = "^(rejected|retries-exhausted|deferrals-exhausted|crashed|malformed|\
                                  flow-failed|expired|foreign|drained)$")]
             reason: Option<String>,
@@ -48,37 +47,28 @@ macro_rules! with_filter {
             conditions: Vec<String>,
             /// Only those with this text in their id, their error or the value of a field that is not hidden
             /// (`mask`). The fields of ended tasks are not known
-            #[serde(skip_serializing_if = "Option::is_none")]
             text: Option<String>,
             /// Only those with this text in their latest error; `…` in it stands for any text
-            #[serde(skip_serializing_if = "Option::is_none")]
             error: Option<String>,
             /// Only those with this text in the version that ran them last (`name@digest`)
-            #[serde(skip_serializing_if = "Option::is_none")]
             version: Option<String>,
             /// Only those with this text in the name of their host
-            #[serde(skip_serializing_if = "Option::is_none")]
             host: Option<String>,
             /// Only the task with this id
-            #[serde(skip_serializing_if = "Option::is_none")]
             id: Option<String>,
             /// Only since this time: milliseconds since the Unix epoch, or RFC 3339. It is the time when a
             /// task was queued, began, is due, died or ended, or when a held one was enqueued
-            #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(value_type = Option<String>)]
             from: Option<TimeMs>,
             /// Only up to this time
-            #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(value_type = Option<String>)]
             to: Option<TimeMs>,
             /// Only in their state (or dead) for at least this long, like `30m`; delayed and held ones:
             /// enqueued at least this long ago
-            #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(pattern = "^([0-9]+(d|h|m|s|ms))+$")]
             older_than: Option<String>,
             /// Only in their state (or dead) for less than this long; delayed and held ones: enqueued less
             /// than this long ago
-            #[serde(skip_serializing_if = "Option::is_none")]
             #[$utoipa(pattern = "^([0-9]+(d|h|m|s|ms))+$")]
             newer_than: Option<String>,
         }
@@ -213,11 +203,10 @@ with_filter! {
     ))]
     struct ManyBody(schema, serde(default)) {
         /// The work of a job. Paths that name the work do not take it.
-        #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
+        #[serde(rename = "do")]
         #[schema(inline)]
         pub deed: Option<Deed>,
         /// Ids of tasks, at most 1,000, or names that the queue's `id` gives to tasks. A job takes none.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schema(min_items = 1, max_items = 1000)]
         pub ids: Option<Vec<String>>,
         /// All that match the filters. A job is always on all.
@@ -227,23 +216,18 @@ with_filter! {
         #[serde(skip_serializing_if = "is_false")]
         pub dry_run: bool,
         /// `next` of the answer before, with the same filters, or the same `ids`.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub cursor: Option<String>,
         /// `begin` of a count, with the same filters: the work is on the tasks that were there then, and on
         /// none that came later.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub begin: Option<String>,
         /// Only tasks in this state: `queued`, `delayed`, `held` or `running`. For cancelling.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schema(inline, value_type = Option<ListedState>)]
         pub state: Option<String>,
         /// No faster than this, like `50/s`. For requeueing.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schema(pattern = "^[0-9]+/(s|m|h)$")]
         pub rate: Option<String>,
         /// For draining and purging: whether the job keeps what it takes away for 24 hours, so that it can
         /// be undone.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schema(default = true)]
         pub keep: Option<bool>,
         /// The reason, which everybody is shown who looks at jobs: at most 200 characters.

@@ -4,14 +4,12 @@ use std::io;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_util::Stream;
 
 use super::body::{DeadQuery, ExportQuery, GroupsQuery, checked_limit};
-use super::extract::{PathOf, QueryOf};
-use super::state::Api;
+use super::extract::{ApiAnswer, ApiCall, QueryOf};
 use crate::admin::problem::ApiProblem;
 use crate::operations::{self, DeadList, GroupKind, TaskGroups, dead_list, task_groups};
 use crate::queue::listing::ListedState;
@@ -22,14 +20,12 @@ use crate::queue::listing::ListedState;
 /// rest, also where nothing matched so far. With `fields` an answer ends after 8 MiB of fields, with at least
 /// one dead letter.
 #[utoipa::path(
-    get,
-    path = "/v1/queues/{queue}/dead",
+    get, path = "/v1/queues/{queue}/dead",
     params(("queue" = String, Path, description = "the queue's name in the configuration"), DeadQuery),
     responses((status = 200, body = DeadList))
 )]
 pub(super) async fn list_dead(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
+    ApiCall { api, path: name, .. }: ApiCall<String>,
     QueryOf(query): QueryOf<DeadQuery>,
 ) -> Result<Json<DeadList>, ApiProblem> {
     let (filter, limit) = (query.filter(api.mask())?, checked_limit(query.limit)?);
@@ -43,14 +39,12 @@ pub(super) async fn list_dead(
 /// One answer looks at 5,000 dead letters, the newest first, and says how many it looked at. `next` is the
 /// cursor of the older ones, whose groups have counts of their own.
 #[utoipa::path(
-    get,
-    path = "/v1/queues/{queue}/dead/groups",
+    get, path = "/v1/queues/{queue}/dead/groups",
     params(("queue" = String, Path, description = "the queue's name in the configuration"), GroupsQuery),
     responses((status = 200, body = TaskGroups))
 )]
 pub(super) async fn group_dead(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
+    ApiCall { api, path: name, .. }: ApiCall<String>,
     QueryOf(query): QueryOf<GroupsQuery>,
 ) -> Result<Json<TaskGroups>, ApiProblem> {
     let (by, filter, limit) = (query.by()?, query.filter(api.mask())?, checked_limit(query.limit)?);
@@ -65,8 +59,7 @@ pub(super) async fn group_dead(
 /// "next"}}`: how many there are in it, and the cursor of the rest. A download without it is not whole. Where
 /// fields are hidden it says `"masked": true`, and cannot be imported.
 #[utoipa::path(
-    get,
-    path = "/v1/queues/{queue}/dead/export",
+    get, path = "/v1/queues/{queue}/dead/export",
     params(("queue" = String, Path, description = "the queue's name in the configuration"), ExportQuery),
     responses((
         status = 200,
@@ -76,10 +69,9 @@ pub(super) async fn group_dead(
     ))
 )]
 pub(super) async fn export_dead(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
+    ApiCall { api, path: name, .. }: ApiCall<String>,
     QueryOf(query): QueryOf<ExportQuery>,
-) -> Result<Response, ApiProblem> {
+) -> ApiAnswer {
     let filter = query.filter(api.mask())?;
     let queue = api.queue(&name).await?;
     // A download may take long, so it counts as a stream.

@@ -21,7 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use utoipa::ToSchema;
 
 use super::body::invalid;
-use super::extract::PathOf;
+use super::extract::{ApiAnswer, ApiCall};
 use super::state::Api;
 use crate::admin::problem::ApiProblem;
 use crate::clock::now_ms;
@@ -83,10 +83,9 @@ struct StreamedEvent {
     )
 )]
 pub(super) async fn task_events(
-    State(api): State<Api>,
-    PathOf((name, id)): PathOf<(String, String)>,
+    ApiCall { api, path: (name, id), .. }: ApiCall<(String, String)>,
     headers: HeaderMap,
-) -> Result<Response, ApiProblem> {
+) -> ApiAnswer {
     let (permit, known) = (api.stream_place()?, last_event_id(&headers)?);
     let queue = api.queue(&name).await?;
     let unknown = || OperationError::UnknownTask(unknown_task(&queue.rules, &id));
@@ -115,10 +114,9 @@ pub(super) async fn task_events(
     )
 )]
 pub(super) async fn queue_events(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
+    ApiCall { api, path: name, .. }: ApiCall<String>,
     headers: HeaderMap,
-) -> Result<Response, ApiProblem> {
+) -> ApiAnswer {
     let (permit, known) = (api.stream_place()?, last_event_id(&headers)?);
     let queue = api.queue(&name).await?;
     if queue.rules.events == 0 {
@@ -151,7 +149,7 @@ pub(super) async fn queue_events(
         (status = 200, description = "events", body = StreamedEvent, content_type = "text/event-stream"),
     )
 )]
-pub(super) async fn host_events(State(api): State<Api>, headers: HeaderMap) -> Result<Response, ApiProblem> {
+pub(super) async fn host_events(State(api): State<Api>, headers: HeaderMap) -> ApiAnswer {
     let (permit, known) = (api.stream_place()?, last_event_id(&headers)?);
     let since = match known {
         None => None,

@@ -12,13 +12,15 @@ use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri};
+use axum::response::Response;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use url::form_urlencoded;
 
-use super::state::MAX_BODY;
+use super::state::{Api, MAX_BODY};
 use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::tokens::Caller;
 use crate::clock::parse_ms;
 
 /// A body that is a JSON object.
@@ -27,8 +29,15 @@ pub(super) struct JsonBody<T>(pub T);
 /// The parameters of the query.
 pub(super) struct QueryOf<T>(pub T);
 
-/// The parameters of the path.
-pub(super) struct PathOf<T>(pub T);
+/// A request as endpoints see it.
+pub(super) struct ApiCall<T> {
+    pub api: Api,
+    /// The parameters of the path.
+    pub path: T,
+    pub caller: Caller,
+}
+
+pub(crate) type ApiAnswer = Result<Response, ApiProblem>;
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiProblem;
@@ -127,13 +136,15 @@ pub(super) fn of_query<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>
     serde_json::from_str(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<T> {
+impl<T: DeserializeOwned + Send> FromRequestParts<Api> for ApiCall<T> {
     type Rejection = ApiProblem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiProblem> {
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiProblem> {
         let bad = |rejection: PathRejection| ApiProblem::new(ProblemCode::BadRequest, rejection.body_text());
-        let Path(path) = Path::from_request_parts(parts, state).await.map_err(bad)?;
-        Ok(PathOf(path))
+        let Path(path) = Path::from_request_parts(parts, api).await.map_err(bad)?;
+        let missing = || ApiProblem::new(ProblemCode::Internal, "nobody has looked who calls");
+        let caller = parts.extensions.get().cloned().ok_or_else(missing)?;
+        Ok(ApiCall { api: api.clone(), path, caller })
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) async fn guard(State(api): State<Api>, request: Request, next: Next) 
         })
     } else {
         match admit(&api, &request) {
-            Ok(_) => limited(&api, request, next).await,
+            Ok(caller) => limited(&api, &caller, request, next).await,
             Err((_, problem)) => problem.into_response(),
         }
     };
@@ -51,13 +51,12 @@ pub(super) async fn guard(State(api): State<Api>, request: Request, next: Next) 
     response
 }
 
-async fn change(api: Api, mut request: Request, next: Next, request_id: String) -> Response {
+async fn change(api: Api, request: Request, next: Next, request_id: String) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let (who, response) = match admit(&api, &request) {
         Ok(caller) => {
-            // Orders keep who gave them.
-            request.extensions_mut().insert(caller.clone());
-            (caller, limited(&api, request, next).await)
+            let response = limited(&api, &caller, request, next).await;
+            (caller, response)
         }
         Err((who, problem)) => (who, problem.into_response()),
     };
@@ -66,12 +65,14 @@ async fn change(api: Api, mut request: Request, next: Next, request_id: String) 
 }
 
 /// Answers, unless too many others are being answered, or it takes too long.
-async fn limited(api: &Api, request: Request, next: Next) -> Response {
+async fn limited(api: &Api, caller: &Caller, mut request: Request, next: Next) -> Response {
     let _permit = match api.place() {
         Ok(permit) => permit,
         Err(problem) => return problem.into_response(),
     };
     let path = request.uri().path().to_owned();
+    // Orders keep who gave them.
+    request.extensions_mut().insert(caller.clone());
     match tokio::time::timeout(TIME, naming(&path, next.run(request))).await {
         Ok(response) => response,
         Err(_) => timed_out().into_response(),

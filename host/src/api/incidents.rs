@@ -1,17 +1,15 @@
 //! Endpoints: what is wrong, who knows of it, and the hosts.
 
+use axum::Json;
 use axum::extract::State;
-use axum::response::Response;
-use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::extract::{JsonBody, PathOf};
+use super::extract::{ApiAnswer, ApiCall, JsonBody};
 use super::plugins::operator;
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
-use crate::admin::tokens::Caller;
 use crate::clock::now_ms;
 use crate::operations::incidents::{self, Incident};
 use crate::operations::overview;
@@ -68,11 +66,9 @@ pub(super) async fn list_incidents(State(api): State<Api>) -> Result<Json<Incide
     responses((status = 200, description = "it is noted, for all hosts", body = AcknowledgedView))
 )]
 pub(super) async fn acknowledge_incident(
-    State(api): State<Api>,
-    PathOf(id): PathOf<String>,
-    Extension(caller): Extension<Caller>,
+    ApiCall { api, path: id, caller }: ApiCall<String>,
     JsonBody(body): JsonBody<AcknowledgeBody>,
-) -> Result<Response, ApiProblem> {
+) -> ApiAnswer {
     let (time, by) = (body.r#for.as_deref(), operator(caller));
     let note = AuditNote { ids: vec![id.clone()], ..AuditNote::default() };
     let noted = incidents::acknowledge(api.link().await?, &id, time, &body.why, &by).await;

@@ -1,16 +1,16 @@
 //! Endpoints: jobs, which are work on all tasks of a queue that match. Start, list, show, pause, stop, undo.
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse as _, Response};
-use axum::{Extension, Json};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::body::{ManyBody, invalid};
 use super::dead::download;
-use super::extract::{JsonBody, PathOf};
+use super::extract::{ApiAnswer, ApiCall, JsonBody};
 use super::guard::{check_resume, role_of};
 use super::plugins::operator;
 use super::state::Api;
@@ -18,9 +18,8 @@ use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
 use crate::admin::problem::ApiProblem;
 use crate::admin::roles;
-use crate::admin::tokens::Caller;
 use crate::operations::jobs::{self, BulkJob, JobCount, JobState};
-use crate::operations::{self, OperationError};
+use crate::operations::{self, OperationResult};
 use crate::queue::TaskFilter;
 
 /// The jobs under way, and the last ones that are over.
@@ -36,8 +35,7 @@ pub(super) struct JobList {
 /// after the job began are left alone. With `dry_run`, one request counts for 10 seconds at most; `next` is
 /// the cursor of the rest, and `begin` lets the job that follows be on exactly the tasks that were counted.
 #[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/jobs",
+    post, path = "/v1/queues/{queue}/jobs",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
     request_body = ManyBody,
     responses(
@@ -46,11 +44,9 @@ pub(super) struct JobList {
     )
 )]
 pub(super) async fn start_job(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
+    ApiCall { api, path: name, caller }: ApiCall<String>,
     JsonBody(body): JsonBody<ManyBody>,
-) -> Result<Response, ApiProblem> {
+) -> ApiAnswer {
     let deed = body.deed.ok_or_else(|| invalid("do: say cancel, drain, requeue or purge"))?;
     if body.ids.is_some() {
         return Err(invalid("ids: a job is on all that match: name tasks where the path says what is done"));
@@ -69,7 +65,7 @@ pub(super) async fn start_job(
     Ok(begun(&api, note, jobs::start(&queue.link, &queue, order).await))
 }
 
-fn begun(api: &Api, note: AuditNote, started: Result<BulkJob, OperationError>) -> Response {
+fn begun(api: &Api, note: AuditNote, started: OperationResult<BulkJob>) -> Response {
     match started {
         Ok(job) => {
             api.parts().jobs.ring();
@@ -89,62 +85,41 @@ pub(super) async fn list_jobs(State(api): State<Api>) -> Result<Json<JobList>, A
 
 /// One job
 #[utoipa::path(
-    get,
-    path = "/v1/jobs/{id}",
-    params(("id" = String, Path, description = "the job's id")),
+    get, path = "/v1/jobs/{id}", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = BulkJob))
 )]
 pub(super) async fn get_job(
-    State(api): State<Api>,
-    PathOf(id): PathOf<String>,
+    ApiCall { api, path: id, .. }: ApiCall<String>,
 ) -> Result<Json<BulkJob>, ApiProblem> {
     Ok(Json(operations::with_kept(&api.queues(), api.link().await?, &id).await?.shown()))
 }
 
 /// Stops a job: what it has done stays, and it does no more
 #[utoipa::path(
-    delete,
-    path = "/v1/jobs/{id}",
-    params(("id" = String, Path, description = "the job's id")),
+    delete, path = "/v1/jobs/{id}", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = BulkJob))
 )]
-pub(super) async fn stop_job(
-    State(api): State<Api>,
-    PathOf(id): PathOf<String>,
-    Extension(caller): Extension<Caller>,
-) -> Result<Response, ApiProblem> {
-    change(&api, &id, caller, JobState::Stopped).await
+pub(super) async fn stop_job(call: ApiCall<String>) -> ApiAnswer {
+    change(call, JobState::Stopped).await
 }
 
 /// Pauses a job
 #[utoipa::path(
-    post,
-    path = "/v1/jobs/{id}/pause",
-    params(("id" = String, Path, description = "the job's id")),
+    post, path = "/v1/jobs/{id}/pause", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = BulkJob))
 )]
-pub(super) async fn pause_job(
-    State(api): State<Api>,
-    PathOf(id): PathOf<String>,
-    Extension(caller): Extension<Caller>,
-) -> Result<Response, ApiProblem> {
-    change(&api, &id, caller, JobState::Paused).await
+pub(super) async fn pause_job(call: ApiCall<String>) -> ApiAnswer {
+    change(call, JobState::Paused).await
 }
 
 /// Lets a paused job go on
 #[utoipa::path(
-    post,
-    path = "/v1/jobs/{id}/resume",
-    params(("id" = String, Path, description = "the job's id")),
+    post, path = "/v1/jobs/{id}/resume", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = BulkJob))
 )]
-pub(super) async fn resume_job(
-    State(api): State<Api>,
-    PathOf(id): PathOf<String>,
-    Extension(caller): Extension<Caller>,
-) -> Result<Response, ApiProblem> {
-    check_resume(api.link().await?, &caller, &id).await?;
-    change(&api, &id, caller, JobState::Running).await
+pub(super) async fn resume_job(call: ApiCall<String>) -> ApiAnswer {
+    check_resume(call.api.link().await?, &call.caller, &call.path).await?;
+    change(call, JobState::Running).await
 }
 
 /// Brings back what a job has taken away, which it keeps for 24 hours
@@ -152,16 +127,10 @@ pub(super) async fn resume_job(
 /// The tasks of a drain wait in their queue again, and the dead letters of a purge are there again. The
 /// answer is the job that does it; if one is under way already, it is that one.
 #[utoipa::path(
-    post,
-    path = "/v1/jobs/{id}/undo",
-    params(("id" = String, Path, description = "the job's id")),
+    post, path = "/v1/jobs/{id}/undo", params(("id" = String, Path, description = "the job's id")),
     responses((status = 202, description = "the job that brings them back", body = BulkJob))
 )]
-pub(super) async fn undo_job(
-    State(api): State<Api>,
-    PathOf(id): PathOf<String>,
-    Extension(caller): Extension<Caller>,
-) -> Result<Response, ApiProblem> {
+pub(super) async fn undo_job(ApiCall { api, path: id, caller }: ApiCall<String>) -> ApiAnswer {
     let undone = operations::undo(&api.queues(), api.link().await?, &id, &operator(caller), "").await;
     let note = undone.as_ref().map_or_else(|_| AuditNote::default(), |job| AuditNote::queue(&job.queue));
     Ok(begun(&api, note, undone))
@@ -172,9 +141,7 @@ pub(super) async fn undo_job(
 /// Its last line is `{"tq-export": {"letters", "examined", "next"}}`, with how many there are in it. A file
 /// without it is not whole. Where fields are hidden it says `"masked": true`, and cannot be imported.
 #[utoipa::path(
-    get,
-    path = "/v1/jobs/{id}/file",
-    params(("id" = String, Path, description = "the job's id")),
+    get, path = "/v1/jobs/{id}/file", params(("id" = String, Path, description = "the job's id")),
     responses((
         status = 200,
         description = "a task on each line",
@@ -182,14 +149,11 @@ pub(super) async fn undo_job(
         content_type = "application/jsonl"
     ))
 )]
-pub(super) async fn job_file(
-    State(api): State<Api>,
-    PathOf(id): PathOf<String>,
-) -> Result<Response, ApiProblem> {
+pub(super) async fn job_file(ApiCall { api, path: id, .. }: ApiCall<String>) -> ApiAnswer {
     file(&api, &id).await
 }
 
-pub(crate) async fn file(api: &Api, id: &str) -> Result<Response, ApiProblem> {
+pub(crate) async fn file(api: &Api, id: &str) -> ApiAnswer {
     let job = jobs::find(api.link().await?, id).await?;
     let kept = operations::kept_of(&api.queue(&job.queue).await?, &job).await?;
     let filter = TaskFilter { mask: api.mask().clone(), ..TaskFilter::default() };
@@ -197,8 +161,9 @@ pub(crate) async fn file(api: &Api, id: &str) -> Result<Response, ApiProblem> {
     Ok(download(lines, &format!("{}-job-{id}", job.queue)))
 }
 
-async fn change(api: &Api, id: &str, caller: Caller, state: JobState) -> Result<Response, ApiProblem> {
-    let changed = jobs::change(api.link().await?, id, state, &operator(caller)).await;
+async fn change(call: ApiCall<String>, state: JobState) -> ApiAnswer {
+    let ApiCall { api, path: id, caller } = call;
+    let changed = jobs::change(api.link().await?, &id, state, &operator(caller)).await;
     Ok(match changed {
         Ok(job) => {
             api.parts().jobs.ring();

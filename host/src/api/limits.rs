@@ -1,18 +1,14 @@
 //! Endpoints: the limits of a queue that hold while its hosts run. Set, clear.
 
-use axum::extract::State;
-use axum::response::Response;
-use axum::{Extension, Json};
+use axum::Json;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::body::age;
-use super::extract::{JsonBody, PathOf};
+use super::extract::{ApiAnswer, ApiCall, JsonBody};
 use super::plugins::operator;
-use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
-use crate::admin::tokens::Caller;
 use crate::operations::{self, LimitView};
 use crate::queue::limits::QueueLimits;
 
@@ -49,11 +45,9 @@ pub(super) struct LimitBody {
     request_body = LimitBody, responses((status = 200, body = LimitView))
 )]
 pub(super) async fn set_limits(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
+    ApiCall { api, path: name, caller }: ApiCall<String>,
     JsonBody(body): JsonBody<LimitBody>,
-) -> Result<Response, ApiProblem> {
+) -> ApiAnswer {
     let LimitBody { rate, concurrency, per_key, lasting, why } = body;
     let lasting = age("for", lasting.as_deref())?;
     let queue = api.queue(&name).await?;
@@ -69,11 +63,7 @@ pub(super) async fn set_limits(
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
     responses((status = 200, body = LimitView))
 )]
-pub(super) async fn clear_limits(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
-) -> Result<Response, ApiProblem> {
+pub(super) async fn clear_limits(ApiCall { api, path: name, caller }: ApiCall<String>) -> ApiAnswer {
     let view = operations::clear_limits(&api.queue(&name).await?, &operator(caller)).await;
     Ok(AuditNote::queue(&name).on(view.map(Json).map_err(ApiProblem::from)))
 }

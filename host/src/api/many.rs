@@ -5,20 +5,17 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::response::Response;
-use axum::{Extension, Json};
+use axum::Json;
 
 use super::body::ManyBody;
-use super::extract::{JsonBody, PathOf};
+use super::extract::{ApiAnswer, ApiCall, JsonBody};
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
-use crate::admin::tokens::Caller;
 use crate::config::model::Rate;
 use crate::config::units::parse_rate;
 use crate::operations::jobs::{self, Deed, JobOrder};
-use crate::operations::{AwaitedJob, ManyDone, OperationError, cancel_ids};
+use crate::operations::{AwaitedJob, ManyDone, OperationError, OperationResult, cancel_ids};
 use crate::queue::Queue;
 
 /// For how long one request requeues tasks that are named, at a rate.
@@ -29,19 +26,12 @@ const IDS_TIME: Duration = Duration::from_secs(10);
 /// All that match are a job, for whose end one request waits 10 seconds; with `next` as its cursor the next
 /// request waits on. Each answer has what was done since the one before.
 #[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/tasks/cancel",
+    post, path = "/v1/queues/{queue}/tasks/cancel",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body = ManyBody,
-    responses((status = 200, body = ManyDone))
+    request_body = ManyBody, responses((status = 200, body = ManyDone))
 )]
-pub(super) async fn cancel_tasks(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
-    JsonBody(body): JsonBody<ManyBody>,
-) -> Result<Response, ApiProblem> {
-    change(&api, &caller, &name, Deed::Cancel, &body).await
+pub(super) async fn cancel_tasks(call: ApiCall<String>, JsonBody(body): JsonBody<ManyBody>) -> ApiAnswer {
+    change(&call, Deed::Cancel, &body).await
 }
 
 /// Cancels all tasks that wait: queued, delayed and held. Running tasks go on
@@ -49,19 +39,12 @@ pub(super) async fn cancel_tasks(
 /// The body has `"all": true`, and filters if you like; it waits as `tasks/cancel` does. A task that a host
 /// takes meanwhile is skipped.
 #[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/drain",
+    post, path = "/v1/queues/{queue}/drain",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body = ManyBody,
-    responses((status = 200, body = ManyDone))
+    request_body = ManyBody, responses((status = 200, body = ManyDone))
 )]
-pub(super) async fn drain_queue(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
-    JsonBody(body): JsonBody<ManyBody>,
-) -> Result<Response, ApiProblem> {
-    change(&api, &caller, &name, Deed::Drain, &body).await
+pub(super) async fn drain_queue(call: ApiCall<String>, JsonBody(body): JsonBody<ManyBody>) -> ApiAnswer {
+    change(&call, Deed::Drain, &body).await
 }
 
 /// Brings dead letters back into the queue, as tasks on their first attempt
@@ -69,19 +52,12 @@ pub(super) async fn drain_queue(
 /// It waits for all that match as `tasks/cancel` does. Tasks that die meanwhile are left out. At a slow rate
 /// `wait_ms` says when more will be done.
 #[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/dead/requeue",
+    post, path = "/v1/queues/{queue}/dead/requeue",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body = ManyBody,
-    responses((status = 200, body = ManyDone))
+    request_body = ManyBody, responses((status = 200, body = ManyDone))
 )]
-pub(super) async fn requeue_dead(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
-    JsonBody(body): JsonBody<ManyBody>,
-) -> Result<Response, ApiProblem> {
-    change(&api, &caller, &name, Deed::Requeue, &body).await
+pub(super) async fn requeue_dead(call: ApiCall<String>, JsonBody(body): JsonBody<ManyBody>) -> ApiAnswer {
+    change(&call, Deed::Requeue, &body).await
 }
 
 /// Deletes dead letters
@@ -90,28 +66,16 @@ pub(super) async fn requeue_dead(
 /// nothing.
 /// It waits for all that match as `tasks/cancel` does.
 #[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/dead/purge",
+    post, path = "/v1/queues/{queue}/dead/purge",
     params(("queue" = String, Path, description = "the queue's name in the configuration")),
-    request_body = ManyBody,
-    responses((status = 200, body = ManyDone))
+    request_body = ManyBody, responses((status = 200, body = ManyDone))
 )]
-pub(super) async fn purge_dead(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
-    JsonBody(body): JsonBody<ManyBody>,
-) -> Result<Response, ApiProblem> {
-    change(&api, &caller, &name, Deed::Purge, &body).await
+pub(super) async fn purge_dead(call: ApiCall<String>, JsonBody(body): JsonBody<ManyBody>) -> ApiAnswer {
+    change(&call, Deed::Purge, &body).await
 }
 
-async fn change(
-    api: &Api,
-    caller: &Caller,
-    name: &str,
-    deed: Deed,
-    body: &ManyBody,
-) -> Result<Response, ApiProblem> {
+async fn change(call: &ApiCall<String>, deed: Deed, body: &ManyBody) -> ApiAnswer {
+    let ApiCall { api, path: name, caller } = call;
     let (ids, order) = (body.chosen(deed)?, body.order(deed, caller, api.mask())?);
     let queue = api.queue(name).await?;
     let note = AuditNote { dry_run: body.dry_run, ..AuditNote::queue(name) };
@@ -131,7 +95,7 @@ async fn of_ids(
     order: &JobOrder,
     ids: &[String],
     body: &ManyBody,
-) -> Result<ManyDone, OperationError> {
+) -> OperationResult<ManyDone> {
     let (cursor, dry_run) = (body.cursor.as_deref(), body.dry_run);
     let rate = order.rate.as_deref().and_then(|rate| parse_rate(rate).ok());
     let takes = |rate: Rate| rate.per.mul_f64((ids.len() - 1) as f64 / f64::from(rate.count));
@@ -149,12 +113,7 @@ async fn of_ids(
 }
 
 /// Begins a job and waits for it, waits for one that a request before began, or only counts.
-async fn of_all(
-    api: &Api,
-    queue: &Queue,
-    order: JobOrder,
-    body: &ManyBody,
-) -> Result<ManyDone, OperationError> {
+async fn of_all(api: &Api, queue: &Queue, order: JobOrder, body: &ManyBody) -> OperationResult<ManyDone> {
     let (cursor, deed, who) = (body.cursor.as_deref(), order.deed, order.who.clone());
     if body.dry_run {
         return Ok(jobs::count(queue, &order, cursor).await?.into());

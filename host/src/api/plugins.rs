@@ -1,20 +1,19 @@
 //! Endpoints: plugins of all hosts; orders to all hosts about a version, or to look at a plugin's file.
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
-use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::extract::{JsonBody, PathOf};
+use super::extract::{ApiAnswer, ApiCall, JsonBody};
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
 use crate::admin::tokens::Caller;
 use crate::operations::history::{self, VersionView};
 use crate::operations::{
-    OperationError, OrderView, PluginView, ReloadView, lift, plugin_rows, reload, withdraw,
+    OperationResult, OrderView, PluginView, ReloadView, lift, plugin_rows, reload, withdraw,
 };
 use crate::queue::{Link, hosts};
 
@@ -48,11 +47,7 @@ pub(super) async fn list_plugins(State(api): State<Api>) -> Result<Json<PluginLi
     params(("plugin" = String, Path, description = "the plugin's name")),
     responses((status = 202, description = "the hosts are told", body = ReloadView))
 )]
-pub(super) async fn reload_plugin(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
-) -> Result<Response, ApiProblem> {
+pub(super) async fn reload_plugin(ApiCall { api, path: name, caller }: ApiCall<String>) -> ApiAnswer {
     let by = operator(caller);
     order(&api, &name, async |link| reload(link, &name, &by).await).await
 }
@@ -91,11 +86,9 @@ pub(super) struct LiftBody {
     responses((status = 202, description = "the hosts are told", body = OrderView))
 )]
 pub(super) async fn roll_back_plugin(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
+    ApiCall { api, path: name, caller }: ApiCall<String>,
     JsonBody(body): JsonBody<RollbackBody>,
-) -> Result<Response, ApiProblem> {
+) -> ApiAnswer {
     let (RollbackBody { version, why }, by) = (body, operator(caller));
     order(&api, &name, async |link| withdraw(link, &name, &version, &why, &by).await).await
 }
@@ -109,11 +102,9 @@ pub(super) async fn roll_back_plugin(
     responses((status = 202, description = "the hosts are told", body = OrderView))
 )]
 pub(super) async fn lift_plugin(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
+    ApiCall { api, path: name, caller }: ApiCall<String>,
     JsonBody(body): JsonBody<LiftBody>,
-) -> Result<Response, ApiProblem> {
+) -> ApiAnswer {
     let by = operator(caller);
     order(&api, &name, async |link| lift(link, &name, body.version.as_deref(), &by).await).await
 }
@@ -126,8 +117,8 @@ pub(super) fn operator(caller: Caller) -> String {
 async fn order<V: Serialize>(
     api: &Api,
     plugin: &str,
-    give: impl AsyncFnOnce(&Link) -> Result<V, OperationError>,
-) -> Result<Response, ApiProblem> {
+    give: impl AsyncFnOnce(&Link) -> OperationResult<V>,
+) -> ApiAnswer {
     let given = give(api.link().await?).await;
     let note = AuditNote { plugin: Some(plugin.to_owned()), ..AuditNote::default() };
     Ok(match given {

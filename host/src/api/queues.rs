@@ -1,22 +1,20 @@
 //! Endpoints: queues and their history, pause and resume.
 
+use axum::Json;
 use axum::extract::State;
-use axum::response::Response;
-use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::body::{HistoryQuery, invalid};
-use super::extract::{OptionalBody, PathOf, QueryOf};
+use super::extract::{ApiAnswer, ApiCall, OptionalBody, QueryOf};
 use super::plugins::operator;
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
-use crate::admin::tokens::Caller;
 use crate::clock::now_ms;
 use crate::config::units::parse_duration;
 use crate::operations::history::{HistoryView, history, in_range};
-use crate::operations::{self, OperationError, Pausing, QueueView, known_builds, pause, resume};
+use crate::operations::{self, OperationResult, Pausing, QueueView, known_builds, pause, resume};
 use crate::queue::{Queue, hosts};
 
 /// All queues of the configuration.
@@ -82,8 +80,7 @@ pub(super) async fn list_queues(State(api): State<Api>) -> Result<Json<QueueList
     responses((status = 200, body = QueueView))
 )]
 pub(super) async fn get_queue(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
+    ApiCall { api, path: name, .. }: ApiCall<String>,
 ) -> Result<Json<QueueView>, ApiProblem> {
     let queue = api.queue(&name).await?;
     let hosts = hosts::list_known(&queue.link).await?;
@@ -98,8 +95,7 @@ pub(super) async fn get_queue(
     responses((status = 200, body = HistoryView))
 )]
 pub(super) async fn queue_history(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
+    ApiCall { api, path: name, .. }: ApiCall<String>,
     QueryOf(query): QueryOf<HistoryQuery>,
 ) -> Result<Json<HistoryView>, ApiProblem> {
     let (range, minutes) = (query.range()?, query.minutes()?);
@@ -119,11 +115,9 @@ pub(super) async fn queue_history(
     request_body(content = Option<PauseBody>), responses((status = 200, body = PausedView))
 )]
 pub(super) async fn pause_queue(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
+    ApiCall { api, path: name, caller }: ApiCall<String>,
     OptionalBody(body): OptionalBody<PauseBody>,
-) -> Result<Response, ApiProblem> {
+) -> ApiAnswer {
     let time = body.time.as_deref().map(parse_duration).transpose();
     let time = time.map_err(|why| invalid(format!("for: {why}")))?;
     let order = Pausing { who: operator(caller), why: body.why, time };
@@ -137,11 +131,9 @@ pub(super) async fn pause_queue(
     request_body(content = Option<ResumeBody>), responses((status = 200, body = PausedView))
 )]
 pub(super) async fn resume_queue(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
-    Extension(caller): Extension<Caller>,
+    ApiCall { api, path: name, caller }: ApiCall<String>,
     OptionalBody(body): OptionalBody<ResumeBody>,
-) -> Result<Response, ApiProblem> {
+) -> ApiAnswer {
     let who = operator(caller);
     set_paused(&api, name, false, async |queue| resume(queue, &who, &body.why).await).await
 }
@@ -150,8 +142,8 @@ async fn set_paused(
     api: &Api,
     name: String,
     paused: bool,
-    act: impl AsyncFnOnce(&Queue) -> Result<bool, OperationError>,
-) -> Result<Response, ApiProblem> {
+    act: impl AsyncFnOnce(&Queue) -> OperationResult<bool>,
+) -> ApiAnswer {
     let queue = api.queue(&name).await?;
     let changed = act(&queue).await?;
     Ok(AuditNote::queue(&name).on(Json(PausedView { queue: name, paused, changed })))

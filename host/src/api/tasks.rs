@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::body::{CountsQuery, TasksQuery, checked_limit, invalid, parse_state};
-use super::extract::{JsonBody, PathOf, QueryOf};
-use super::state::Api;
+use super::extract::{ApiAnswer, ApiCall, JsonBody, QueryOf};
 use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemCode};
@@ -58,14 +56,12 @@ pub(super) struct EnqueuedView {
 /// also where nothing matched so far. With `fields` an answer ends after 8 MiB of fields, with at least one
 /// task.
 #[utoipa::path(
-    get,
-    path = "/v1/queues/{queue}/tasks",
+    get, path = "/v1/queues/{queue}/tasks",
     params(("queue" = String, Path, description = "the queue's name in the configuration"), TasksQuery),
     responses((status = 200, body = TaskList))
 )]
 pub(super) async fn list_tasks(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
+    ApiCall { api, path: name, .. }: ApiCall<String>,
     QueryOf(query): QueryOf<TasksQuery>,
 ) -> Result<Json<TaskList>, ApiProblem> {
     let request = ListRequest {
@@ -83,14 +79,12 @@ pub(super) async fn list_tasks(
 /// One answer looks at 5,000 tasks, and says how many it looked at. `next` is the cursor of the rest, whose
 /// groups have counts of their own.
 #[utoipa::path(
-    get,
-    path = "/v1/queues/{queue}/groups",
+    get, path = "/v1/queues/{queue}/groups",
     params(("queue" = String, Path, description = "the queue's name in the configuration"), CountsQuery),
     responses((status = 200, body = TaskGroups))
 )]
 pub(super) async fn group_tasks(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
+    ApiCall { api, path: name, .. }: ApiCall<String>,
     QueryOf(query): QueryOf<CountsQuery>,
 ) -> Result<Json<TaskGroups>, ApiProblem> {
     let (state, limit) = (parse_state(&query.state)?, checked_limit(query.limit)?);
@@ -105,8 +99,7 @@ pub(super) async fn group_tasks(
 /// A repeated request with the same key gives the id of the first task. A request without a key that got no
 /// answer may have enqueued its task.
 #[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/tasks",
+    post, path = "/v1/queues/{queue}/tasks",
     params(
         ("queue" = String, Path, description = "the queue's name in the configuration"),
         ("Idempotency-Key" = Option<String>, Header, description = "the task's idempotency key"),
@@ -125,11 +118,10 @@ pub(super) async fn group_tasks(
     )
 )]
 pub(super) async fn enqueue_task(
-    State(api): State<Api>,
-    PathOf(name): PathOf<String>,
+    ApiCall { api, path: name, .. }: ApiCall<String>,
     headers: HeaderMap,
     JsonBody(body): JsonBody<NewTaskBody>,
-) -> Result<Response, ApiProblem> {
+) -> ApiAnswer {
     let key = key(&headers, body.key)?;
     let delay = body.delay.as_deref().map(parse_duration).transpose();
     let delay = delay.map_err(|why| invalid(format!("delay: {why}")))?.unwrap_or(Duration::ZERO);
@@ -184,8 +176,7 @@ fn key(headers: &HeaderMap, of_body: Option<String>) -> Result<Option<String>, A
 
 /// One task, with its relatives and the last attempts that failed
 #[utoipa::path(
-    get,
-    path = "/v1/queues/{queue}/tasks/{id}",
+    get, path = "/v1/queues/{queue}/tasks/{id}",
     params(
         ("queue" = String, Path, description = "the queue's name in the configuration"),
         ("id" = String, Path, description = "the task's id, or the name that the queue's `id` gives to it"),
@@ -193,8 +184,7 @@ fn key(headers: &HeaderMap, of_body: Option<String>) -> Result<Option<String>, A
     responses((status = 200, body = TaskView))
 )]
 pub(super) async fn get_task(
-    State(api): State<Api>,
-    PathOf((name, id)): PathOf<(String, String)>,
+    ApiCall { api, path: (name, id), .. }: ApiCall<(String, String)>,
 ) -> Result<Json<TaskView>, ApiProblem> {
     let queue = api.queue(&name).await?;
     Ok(Json(operations::task_view(&api.queues(), &queue, &id).await?.masked(api.mask())))
@@ -202,8 +192,7 @@ pub(super) async fn get_task(
 
 /// Cancels a task: queued, delayed or running (its handler is stopped within seconds)
 #[utoipa::path(
-    delete,
-    path = "/v1/queues/{queue}/tasks/{id}",
+    delete, path = "/v1/queues/{queue}/tasks/{id}",
     params(
         ("queue" = String, Path, description = "the queue's name in the configuration"),
         ("id" = String, Path, description = "the task's id, or the name that the queue's `id` gives to it"),
@@ -211,9 +200,8 @@ pub(super) async fn get_task(
     responses((status = 200, body = Cancelled))
 )]
 pub(super) async fn cancel_task(
-    State(api): State<Api>,
-    PathOf((name, id)): PathOf<(String, String)>,
-) -> Result<Response, ApiProblem> {
+    ApiCall { api, path: (name, id), .. }: ApiCall<(String, String)>,
+) -> ApiAnswer {
     let note = AuditNote::task(&name, &id);
     let queue = api.queue(&name).await?;
     let cancelled = operations::cancel(&api.queues(), &queue, &id, false).await;
@@ -224,8 +212,7 @@ pub(super) async fn cancel_task(
 ///
 /// Its attempts stay as they are. A task that is not delayed stays as it is, so the request may be repeated.
 #[utoipa::path(
-    post,
-    path = "/v1/queues/{queue}/tasks/{id}/retry",
+    post, path = "/v1/queues/{queue}/tasks/{id}/retry",
     params(
         ("queue" = String, Path, description = "the queue's name in the configuration"),
         ("id" = String, Path, description = "the task's id, or the name that the queue's `id` gives to it"),
@@ -233,9 +220,8 @@ pub(super) async fn cancel_task(
     responses((status = 200, body = Retried))
 )]
 pub(super) async fn retry_task(
-    State(api): State<Api>,
-    PathOf((name, id)): PathOf<(String, String)>,
-) -> Result<Response, ApiProblem> {
+    ApiCall { api, path: (name, id), .. }: ApiCall<(String, String)>,
+) -> ApiAnswer {
     let note = AuditNote::task(&name, &id);
     let queue = api.queue(&name).await?;
     let retried = operations::retry(&queue, &id).await;

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::output::Out;
 use crate::app;
 use crate::config::Config;
@@ -25,7 +25,7 @@ struct AclView {
     rule: Vec<String>,
 }
 
-pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
+pub(super) fn run(config: &Config, out: &mut Out) -> CommandResult {
     let rules = rights::rules(&config.queues, config.plugins.values(), &app::open_redis(config)?);
     let views: Vec<AclView> = rules.into_iter().map(view).collect();
     match out.json {

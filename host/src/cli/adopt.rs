@@ -9,9 +9,9 @@ use serde_json::json;
 use super::args::AdoptArgs;
 use super::context::open;
 use super::control::operator;
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::output::{Out, Paint, Tone};
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::doctor::adopt::{self, AdoptOrders, AdoptReport};
@@ -20,7 +20,7 @@ use crate::operations::changes::{self, ChangeKind, ChangeView};
 use crate::operations::patiently;
 use crate::queue::hosts;
 
-pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> CommandResult {
     let queue = open(config, &args.queue).await?;
     let AdoptArgs { yes, from, stopped, done, delete_acked, dead_fields, out: gives, early, .. } = args;
     let hosts = patiently(|| hosts::list(&queue.link)).await?;
@@ -34,13 +34,10 @@ pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> Resu
             AdoptOrders { act: yes, from, are_stopped: stopped, is_done: done, delete_acked, dead_fields };
         adopt::adopt(&queue, &orders).await
     };
-    let report = match CommandProgress::begin()?.long_step("looking at every task", looked).await {
-        StepEnd::Done(report) => report?,
-        StepEnd::Cut if yes => {
-            return Err(interrupted("what was done by then stays so; run it again to go on"));
-        }
-        StepEnd::Cut => return Err(interrupted("nothing was changed")),
-    };
+    let so_far =
+        if yes { "what was done by then stays so; run it again to go on" } else { "nothing was changed" };
+    let report = CommandProgress::begin()?.long_step("looking at every task", looked).await;
+    let report = report.ok_or_else(|| interrupted(so_far))??;
     let rules = &queue.rules;
     if report.acted {
         let detail = if gives { "given back" } else { "taken over" };
@@ -48,17 +45,13 @@ pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> Resu
         changes::note(&queue.link, change).await;
     }
     let ok = !report.is_blocked() && !report.lacks_beginning;
-    match out.json {
-        // The names are stable. `ok`: nothing stands in the way, and no decision is missing.
-        true => out.json(&json!({
-            "queue": rules.name, "stream": rules.stream, "group": rules.group, "found": report.items,
-            "acted": report.acted, "ok": ok,
-        })),
-        false => {
-            let title = format!("{}: stream {}, group {}", rules.name, rules.stream, rules.group);
-            out.line(render(&title, &report, out.paint));
-        }
-    }
+    // The names are stable. `ok`: nothing stands in the way, and no decision is missing.
+    let view = json!({
+        "queue": rules.name, "stream": rules.stream, "group": rules.group, "found": report.items,
+        "acted": report.acted, "ok": ok,
+    });
+    let title = format!("{}: stream {}, group {}", rules.name, rules.stream, rules.group);
+    out.show(&view, |paint| render(&title, &report, paint));
     match report {
         report if yes && report.lacks_beginning && !report.is_blocked() => Err(CommandError::Usage(format!(
             "say with --from where the group {} begins: 0, $, the id of the first entry that runs, or a time",

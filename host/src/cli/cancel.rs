@@ -7,7 +7,7 @@
 
 use super::args::CancelArgs;
 use super::context::open;
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::filters::check_choice;
 use super::many;
 use super::output::Out;
@@ -18,7 +18,7 @@ use crate::operations::jobs::{Deed, JobOrder};
 use crate::operations::{self, Cancelled, MOST_IDS};
 use crate::queue::{Queue, Status};
 
-pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> CommandResult {
     let CancelArgs { queue: name, ids, all, state, filter, dry_run, yes } = args;
     out.dry_run = dry_run;
     let filter = filter.filter(config)?;
@@ -35,10 +35,7 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Res
     }
     if let [id] = &ids[..] {
         let task = operations::cancel(&config.queues, &queue, id, dry_run).await?;
-        match out.json {
-            true => out.json(&task),
-            false => out.line(told(&task)),
-        }
+        out.show(&task, |_| told(&task));
         return Ok(());
     }
     several(config, &queue, &ids, out).await
@@ -77,7 +74,7 @@ fn would_be(id: &str, before: Status) -> String {
 }
 
 /// Cancels the tasks with these ids, or tells what that would do, one after the other.
-async fn several(config: &Config, queue: &Queue, ids: &[String], out: &mut Out) -> Result<(), CommandError> {
+async fn several(config: &Config, queue: &Queue, ids: &[String], out: &mut Out) -> CommandResult {
     let dry_run = out.dry_run;
     let act = async |id: &str| operations::cancel(&config.queues, queue, id, dry_run).await;
     let so_far = |results: &TaskResults<Cancelled>| {

@@ -6,7 +6,7 @@
 use clap::{Args, value_parser};
 
 use super::context::connect;
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::output::{Out, Paint};
 use super::table::{Cell, TextTable};
 use super::text;
@@ -28,7 +28,7 @@ pub(super) struct ChangesArgs {
     limit: u16,
 }
 
-pub(super) async fn run(config: &Config, args: ChangesArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: ChangesArgs, out: &mut Out) -> CommandResult {
     let ChangesArgs { queue, plugin, limit } = args;
     let link = connect(config).await?;
     let all = changes::list(&link, queue.as_deref(), plugin.as_deref(), limit.into()).await?;

@@ -12,7 +12,7 @@ use jiff::tz::TimeZone;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::files::{self, PluginFile};
 use super::output::{Out, Paint, Tone, sheet};
 use super::{schedule, text};
@@ -180,7 +180,7 @@ fn bounds_of_requests(http: &config::Http) -> Vec<String> {
     lines
 }
 
-pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
+pub(super) fn run(config: &Config, out: &mut Out) -> CommandResult {
     let max_memory = config
         .plugins
         .values()
@@ -227,10 +227,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
         ok: plugins.iter().all(|plugin| plugin.state != PluginVerdict::Bad),
         plugins,
     };
-    match out.json {
-        true => out.json(&view),
-        false => out.line(render(&view, out.paint)),
-    }
+    out.show(&view, |paint| render(&view, paint));
     if view.ok { Ok(()) } else { Err(CommandError::Reported) }
 }
 

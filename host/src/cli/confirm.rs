@@ -5,7 +5,7 @@ use std::iter;
 
 use anyhow::{Context, anyhow};
 
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::output::{note, terminal_size};
 use super::text;
 use crate::operations::TaskSample;
@@ -23,7 +23,7 @@ pub(super) fn show_sample(sample: &[TaskSample]) {
 
 /// Asks, and fails unless the answer is yes; Ctrl-C or SIGTERM is a no. `nothing` says what was not done
 /// then. `option` is the one that answers where nobody can be asked.
-pub(super) async fn confirm(question: &str, option: &str, nothing: &str) -> Result<(), CommandError> {
+pub(super) async fn confirm(question: &str, option: &str, nothing: &str) -> CommandResult {
     if !io::stdin().is_terminal() {
         return Err(CommandError::Usage(format!("{question} Nobody can be asked here: add {option}")));
     }

@@ -13,9 +13,9 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
-use super::exit::{CommandError, is_caused_by};
+use super::exit::{CommandError, CommandResult, is_caused_by};
 use super::output::{Out, note};
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, interrupted};
 use super::text;
 use crate::app;
 use crate::config::{self, Config};
@@ -30,7 +30,7 @@ const PLACES: [&str; 2] = ["tqhost.toml", "/etc/tqhost/tqhost.toml"];
 
 /// The path of the configuration: `named` by the command line, else by the variable, else the first place
 /// where there is one.
-pub(super) fn config_file(named: Option<&Path>) -> Result<PathBuf, CommandError> {
+pub(super) fn config_file(named: Option<&Path>) -> CommandResult<PathBuf> {
     let by_variable = || env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     match named.map(Path::to_owned).or_else(by_variable) {
         Some(path) => Ok(path),
@@ -38,7 +38,7 @@ pub(super) fn config_file(named: Option<&Path>) -> Result<PathBuf, CommandError>
     }
 }
 
-fn first_place(places: &[PathBuf; 2]) -> Result<PathBuf, CommandError> {
+fn first_place(places: &[PathBuf; 2]) -> CommandResult<PathBuf> {
     // A link to nothing, and a folder that may not be read, are errors of their own, and not another place.
     let is_there =
         |path: &Path| !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
@@ -52,7 +52,7 @@ fn first_place(places: &[PathBuf; 2]) -> Result<PathBuf, CommandError> {
 }
 
 /// The rules of the queue `name`.
-pub(super) fn rules<'c>(config: &'c Config, name: &str) -> Result<&'c config::QueueRules, CommandError> {
+pub(super) fn rules<'c>(config: &'c Config, name: &str) -> CommandResult<&'c config::QueueRules> {
     Ok(operations::rules(&config.queues, name)?)
 }
 
@@ -73,7 +73,7 @@ impl NamedQueues {
         self.all || self.queues.len() > 1
     }
 
-    fn rules<'c>(&self, config: &'c Config) -> Result<Vec<&'c config::QueueRules>, CommandError> {
+    fn rules<'c>(&self, config: &'c Config) -> CommandResult<Vec<&'c config::QueueRules>> {
         match (self.all, self.queues.is_empty()) {
             (true, _) => Ok(config.queues.iter().collect()),
             (false, true) => Err(CommandError::Usage("name a queue, or --all".into())),
@@ -98,9 +98,9 @@ pub(super) async fn each_queue<V: Serialize>(
     config: &Config,
     chosen: &NamedQueues,
     (what, cut): (&str, &str),
-    act: impl AsyncFn(&Queue) -> Result<QueueEnd<V>, CommandError>,
+    act: impl AsyncFn(&Queue) -> CommandResult<QueueEnd<V>>,
     out: &mut Out,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let all = chosen.rules(config)?;
     let link = connect(config).await?;
     let mut progress = CommandProgress::begin()?;
@@ -109,21 +109,21 @@ pub(super) async fn each_queue<V: Serialize>(
     for rules in &all {
         let queue = Queue::new((*rules).clone(), link.clone());
         match progress.long_step(what, Box::pin(act(&queue))).await {
-            StepEnd::Done(Ok(QueueEnd { view, text, is_well })) => {
+            Some(Ok(QueueEnd { view, text, is_well })) => {
                 are_well &= is_well;
                 done.push(view);
                 if !out.json {
                     out.line(text);
                 }
             }
-            StepEnd::Done(Err(failure)) => {
+            Some(Err(failure)) => {
                 let failure = failure.naming(&rules.name);
                 if !chosen.are_several() {
                     return Err(failure);
                 }
                 failed.push((&rules.name, failure.message().unwrap_or_default()));
             }
-            StepEnd::Cut => break,
+            None => break,
         }
         if progress.is_interrupted() {
             break;
@@ -158,7 +158,7 @@ pub(super) fn is_embedded_down(config: &Config) -> bool {
 }
 
 /// Connects to the Redis of the configuration, and checks that it can be used.
-pub(super) async fn connect(config: &Config) -> Result<Link, CommandError> {
+pub(super) async fn connect(config: &Config) -> CommandResult<Link> {
     let link = app::open_redis(config)?.link();
     // Every command would have its large future.
     Box::pin(server::check(&link)).await?;
@@ -201,7 +201,7 @@ pub(super) async fn explain(failure: CommandError, config: &Config, queue: Optio
 }
 
 /// Finds the queue, then connects: a wrong name is reported without asking Redis.
-pub(super) async fn open(config: &Config, name: &str) -> Result<Queue, CommandError> {
+pub(super) async fn open(config: &Config, name: &str) -> CommandResult<Queue> {
     let rules = rules(config, name)?.clone();
     Ok(Queue::new(rules, connect(config).await?))
 }

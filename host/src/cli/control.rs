@@ -14,9 +14,9 @@ use serde_json::json;
 
 use super::confirm::confirm;
 use super::context::{NamedQueues, QueueEnd, connect, each_queue};
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::output::Out;
-use super::progress::{CommandProgress, StepEnd};
+use super::progress::CommandProgress;
 use super::text::{self, plural};
 use crate::config::Config;
 use crate::config::units::parse_duration;
@@ -84,13 +84,13 @@ struct LookArgs {
     dry_run: bool,
 }
 
-pub(super) async fn pause(config: &Config, args: PauseArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn pause(config: &Config, args: PauseArgs, out: &mut Out) -> CommandResult {
     let PauseArgs { time, common } = args;
     let order = Pausing { who: operator(), why: common.why.clone(), time };
     set_paused(config, &common, Some(order), out).await
 }
 
-pub(super) async fn resume(config: &Config, args: ResumeArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn resume(config: &Config, args: ResumeArgs, out: &mut Out) -> CommandResult {
     set_paused(config, &args, None, out).await
 }
 
@@ -100,7 +100,7 @@ async fn set_paused(
     ResumeArgs { queues, why, look: LookArgs { dry_run } }: &ResumeArgs,
     order: Option<Pausing>,
     out: &mut Out,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let (dry_run, paused) = (*dry_run, order.is_some());
     out.dry_run = dry_run;
     let act = async |queue: &Queue| {
@@ -119,7 +119,7 @@ async fn set_paused(
 }
 
 /// Whether the queue is paused, or, `by_hold`, on hold.
-async fn is_stopped(queue: &Queue, by_hold: bool) -> Result<bool, CommandError> {
+async fn is_stopped(queue: &Queue, by_hold: bool) -> CommandResult<bool> {
     let (queues, mut found) = ([queue], false);
     for stops in patiently(|| wait::stops(&queue.link, &queues)).await? {
         let stops = stops?;
@@ -141,11 +141,7 @@ fn sentence(queue: &str, paused: bool, changed: bool, dry_run: bool) -> String {
     }
 }
 
-pub(super) async fn roll_back(
-    config: &Config,
-    args: RollbackArgs,
-    out: &mut Out,
-) -> Result<(), CommandError> {
+pub(super) async fn roll_back(config: &Config, args: RollbackArgs, out: &mut Out) -> CommandResult {
     let RollbackArgs { plugin, version, why, look: LookArgs { dry_run } } = args;
     out.dry_run = dry_run;
     let link = connect(config).await?;
@@ -161,14 +157,8 @@ pub(super) async fn roll_back(
             confirm(&question, &format!("--version {seen}"), "nothing was rolled back").await?;
             let by = operator();
             let given = operations::withdraw(&link, &plugin, &seen, &why, &by);
-            match CommandProgress::begin()?.unless_interrupted(given).await {
-                StepEnd::Done(given) => (given?, false),
-                StepEnd::Cut => {
-                    let error =
-                        anyhow!("stopped; the rollback may have been ordered: `tqhost plugins` tells");
-                    return Err(error.into());
-                }
-            }
+            let cut = || anyhow!("stopped; the rollback may have been ordered: `tqhost plugins` tells");
+            (CommandProgress::begin()?.unless_interrupted(given).await.ok_or_else(cut)??, false)
         }
         _ => (view, dry_run),
     };
@@ -213,7 +203,7 @@ fn withdrawn(view: &OrderView, dry_run: bool) -> String {
     format!("{is}: {}", parts.join("; "))
 }
 
-pub(super) async fn lift(config: &Config, args: LiftArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn lift(config: &Config, args: LiftArgs, out: &mut Out) -> CommandResult {
     let LiftArgs { plugin, version, look: LookArgs { dry_run } } = args;
     out.dry_run = dry_run;
     let (link, version) = (connect(config).await?, version.as_deref());
@@ -232,13 +222,11 @@ pub(super) async fn lift(config: &Config, args: LiftArgs, out: &mut Out) -> Resu
 }
 
 fn ordered(view: &OrderView, what: &str, out: &mut Out) {
-    if out.json {
-        return out.json(view);
-    }
-    out.line(format!("version {} of {} {what}", shown(view, &view.order.version), view.plugin));
+    let text = format!("version {} of {} {what}", shown(view, &view.order.version), view.plugin);
+    out.show(view, |_| text);
 }
 
-pub(super) async fn reload(config: &Config, args: ReloadArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn reload(config: &Config, args: ReloadArgs, out: &mut Out) -> CommandResult {
     let ReloadArgs { plugin, look: LookArgs { dry_run } } = args;
     out.dry_run = dry_run;
     let link = connect(config).await?;
@@ -246,10 +234,7 @@ pub(super) async fn reload(config: &Config, args: ReloadArgs, out: &mut Out) -> 
         true => operations::reload_preview(&link, &plugin).await?,
         false => operations::reload(&link, &plugin, &operator()).await?,
     };
-    match out.json {
-        true => out.json(&view),
-        false => out.line(reloaded(&view, dry_run)),
-    }
+    out.show(&view, |_| reloaded(&view, dry_run));
     Ok(())
 }
 

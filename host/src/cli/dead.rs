@@ -11,11 +11,11 @@ use serde::Serialize;
 use super::args::{DeadCommand, DeadListArgs};
 use super::context::open;
 use super::dead_groups::{self, DEAD};
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::field_lines::{self, MOST_BYTES};
 use super::filters::check_choice;
 use super::output::{Out, Paint, Tone, sheet};
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, interrupted};
 use super::table::{Cell, TextTable};
 use super::task_file::ExportedTask;
 use super::tasks::titles;
@@ -36,7 +36,7 @@ const COUNTED: u64 = 100_000;
 /// The most characters of a field's value in `show`.
 const VALUE_WIDTH: usize = 2000;
 
-pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> CommandResult {
     match command {
         DeadCommand::List(args) => list(config, args, out).await,
         DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,
@@ -83,7 +83,7 @@ struct LetterView {
     failed_attempts: Vec<FailedAttempt>,
 }
 
-async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), CommandError> {
+async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> CommandResult {
     let queue = open(config, &args.queue).await?;
     let filter = args.filter.clone().filter(config)?;
     // clap takes no others.
@@ -94,10 +94,7 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
     }
     let (limit, mut progress) = (args.list.limit, CommandProgress::begin()?);
     let first = dead_list(&queue, &filter, args.list.cursor.as_deref(), limit, args.list.fields);
-    let StepEnd::Done(list) = progress.step(first).await else {
-        return Err(interrupted("nothing was found"));
-    };
-    let mut list = list?;
+    let mut list = progress.step(first).await.ok_or_else(|| interrupted("nothing was found"))??;
     let mut bytes = field_bytes(&list);
     // One call looks at a bounded number of dead letters; the command goes on until it has enough.
     while list.dead.len() < limit
@@ -106,7 +103,7 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
         && let Some(next) = list.next.clone()
     {
         let more = dead_list(&queue, &filter, Some(&next), limit - list.dead.len(), args.list.fields);
-        let StepEnd::Done(more) = progress.step(more).await else { break };
+        let Some(more) = progress.step(more).await else { break };
         let more = more?;
         bytes += field_bytes(&more);
         list.dead.extend(more.dead);
@@ -115,8 +112,7 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> Result<(), 
         progress.tell(|| format!("{} found, {} looked at", list.dead.len(), list.examined));
     }
     let census = progress.step(patiently(|| queue.census())).await;
-    let StepEnd::Done(census) = census else { return Err(interrupted("nothing was counted")) };
-    let all = census?.dead;
+    let all = census.ok_or_else(|| interrupted("nothing was counted"))??.dead;
     let (matching, all_counted) = match (&args.list.cursor, &list.next) {
         (None, None) => (list.dead.len() as u64, true),
         _ if filter.is_empty() => (all, true),
@@ -172,12 +168,12 @@ async fn count(
     queue: &Queue,
     filter: &TaskFilter,
     progress: &mut CommandProgress,
-) -> Result<(u64, bool), CommandError> {
+) -> CommandResult<(u64, bool)> {
     let order = JobOrder::new(Deed::Purge, filter.clone());
     let (mut count, mut examined, mut cursor) = (0, 0, None::<String>);
     while examined < COUNTED {
         let step = Box::pin(jobs::count(queue, &order, cursor.as_deref()));
-        let StepEnd::Done(part) = progress.step(step).await else { break };
+        let Some(part) = progress.step(step).await else { break };
         let part = part?;
         count += part.matched;
         examined += part.examined;
@@ -215,7 +211,7 @@ fn table(letters: &[DeadView], titles: &[String], now_ms: u64, paint: Paint) -> 
 }
 
 /// A dead letter that has to be there.
-async fn letter(queue: &Queue, id: &str) -> Result<DeadLetter, CommandError> {
+async fn letter(queue: &Queue, id: &str) -> CommandResult<DeadLetter> {
     let name = &queue.rules.name;
     let letter = patiently(|| queue.dead_letter(id)).await?;
     Ok(letter.ok_or_else(|| {
@@ -224,12 +220,12 @@ async fn letter(queue: &Queue, id: &str) -> Result<DeadLetter, CommandError> {
 }
 
 /// The task of a dead letter, for a trial.
-pub(super) async fn exported(config: &Config, name: &str, id: &str) -> Result<ExportedTask, CommandError> {
+pub(super) async fn exported(config: &Config, name: &str, id: &str) -> CommandResult<ExportedTask> {
     let queue = open(config, name).await?;
     ExportedTask::of(&letter(&queue, id).await?, &queue.rules, config)
 }
 
-async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> Result<(), CommandError> {
+async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> CommandResult {
     let queue = open(config, name).await?;
     let letter = letter(&queue, id).await?;
     let failed_attempts = patiently(|| queue.failed_attempts(&letter.id)).await?;

@@ -6,9 +6,9 @@
 
 use jiff::tz::TimeZone;
 
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::output::{Out, Paint, Tone};
-use super::progress::{CommandProgress, StepEnd};
+use super::progress::CommandProgress;
 use super::table::{Cell, TextTable};
 use super::text;
 use crate::clock;
@@ -27,16 +27,12 @@ pub(super) async fn list(
     filter: &TaskFilter,
     (noun, limit): (&str, usize),
     out: &mut Out,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let mut progress = CommandProgress::begin()?;
     while grouping.examined < LOOKS && !progress.is_interrupted() {
-        match progress.step(grouping.step(queue, filter)).await {
-            StepEnd::Done(goes_on) => {
-                if !goes_on? {
-                    break;
-                }
-            }
-            StepEnd::Cut => break,
+        let Some(goes_on) = progress.step(grouping.step(queue, filter)).await else { break };
+        if !goes_on? {
+            break;
         }
         progress.tell(|| format!("{} looked at", text::plural(grouping.examined as u64, noun)));
     }

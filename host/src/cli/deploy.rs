@@ -22,10 +22,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::context::{connect, is_embedded_down};
 use super::control::operator;
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::files::{self, FileContent};
 use super::output::{Out, Paint, Tone};
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, interrupted};
 use super::table::{Cell, TextTable};
 use super::text::{self, plural};
 use crate::builds::{BuildNote, Builds};
@@ -115,7 +115,7 @@ impl PutBack {
     }
 }
 
-pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> CommandResult {
     let plugin = plugin_name(config, &args)?;
     let shown = args.file.display();
     let read = plugins::read(&args.file).await.map_err(|error| anyhow!("{shown}: {error:#}"))?;
@@ -165,10 +165,7 @@ pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> Res
     let NewFile { digest: version, build, .. } = new;
     let put_back = back.done().map(|before| before.digest.clone());
     let view = DeployView { plugin, version, build, file: target, hosts: verdicts, put_back, ok };
-    match out.json {
-        true => out.json(&view),
-        false => out.line(render(&view, &back, has_hosts, args.wait, out)),
-    }
+    out.show(&view, |paint| render(&view, &back, has_hosts, args.wait, paint));
     if ok { Ok(()) } else { Err(CommandError::Reported) }
 }
 
@@ -181,7 +178,7 @@ async fn note(link: Option<&Link>, plugin: &str, detail: &str) {
 }
 
 /// The plugin that is meant. One that no queue runs would be taken by no host.
-fn plugin_name(config: &Config, args: &DeployArgs) -> Result<String, CommandError> {
+fn plugin_name(config: &Config, args: &DeployArgs) -> CommandResult<String> {
     let of_file = || args.file.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
     let name = args.plugin.clone().or_else(of_file).unwrap_or_default();
     let names = files::plugin_names(config);
@@ -202,7 +199,7 @@ fn new_file(
     args: &DeployArgs,
     target: &Path,
     before: Option<&FileContent>,
-) -> Result<NewFile, CommandError> {
+) -> CommandResult<NewFile> {
     let digest = digest_of(&read);
     let originals = [digest.clone(), digest_of(&without_build(&read))];
     let file =
@@ -247,7 +244,7 @@ fn beside(target: &Path, end: &str) -> PathBuf {
 }
 
 /// Takes the lock of the plugin's file, which is held until the result is dropped.
-fn lock(target: &Path, plugin: &str) -> Result<File, CommandError> {
+fn lock(target: &Path, plugin: &str) -> CommandResult<File> {
     let path = beside(target, "lock");
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let open = match open {
@@ -320,11 +317,7 @@ fn put(target: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Waits until each host that runs has told its verdict.
-async fn verdicts(
-    link: &Link,
-    watch: &DeployWatch,
-    wait: Duration,
-) -> Result<Vec<HostVerdict>, CommandError> {
+async fn verdicts(link: &Link, watch: &DeployWatch, wait: Duration) -> CommandResult<Vec<HostVerdict>> {
     let end = Instant::now() + wait;
     let waiting = async {
         loop {
@@ -337,12 +330,8 @@ async fn verdicts(
             tokio::time::sleep(LOOK).await;
         }
     };
-    match CommandProgress::begin()?.unless_interrupted(Box::pin(waiting)).await {
-        StepEnd::Done(verdicts) => verdicts,
-        StepEnd::Cut => {
-            Err(interrupted("the file is in place, and `tqhost plugins` tells what hosts make of it"))
-        }
-    }
+    let cut = || interrupted("the file is in place, and `tqhost plugins` tells what hosts make of it");
+    CommandProgress::begin()?.unless_interrupted(Box::pin(waiting)).await.ok_or_else(cut)?
 }
 
 /// Puts the file back that was there before, if every host has refused the new one, and it is still in place.
@@ -352,7 +341,7 @@ fn put_back(
     new: &str,
     verdicts: &[HostVerdict],
     before: Option<FileContent>,
-) -> Result<PutBack, CommandError> {
+) -> CommandResult<PutBack> {
     let refused = |host: &HostVerdict| matches!(host.state, Taken::Failed | Taken::Quarantined);
     let Some(before) = before.filter(|_| !verdicts.is_empty() && verdicts.iter().all(refused)) else {
         return Ok(PutBack::No);
@@ -367,12 +356,12 @@ fn put_back(
     Ok(PutBack::Done(before))
 }
 
-fn render(view: &DeployView, back: &PutBack, has_hosts: bool, wait: Duration, out: &Out) -> String {
+fn render(view: &DeployView, back: &PutBack, has_hosts: bool, wait: Duration, paint: Paint) -> String {
     let DeployView { plugin, version, build, file, hosts, ok, .. } = view;
     let version = text::escape(&build.words(version));
     let mut parts = vec![format!("version {version} of {plugin} was put in place: {}", file.display())];
     if !hosts.is_empty() {
-        parts.push(render_verdicts(hosts, out.paint));
+        parts.push(render_verdicts(hosts, paint));
     }
     let count = |state: Taken| hosts.iter().filter(|host| host.state == state).count() as u64;
     let silent = count(Taken::NoAnswer);

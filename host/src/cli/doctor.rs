@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::context::{NamedQueues, QueueEnd, each_queue};
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::output::{Out, Paint, Tone};
 use super::table::TextTable;
 use super::text;
@@ -50,7 +50,7 @@ fn report_json(queue: &str, report: &DoctorReport) -> Value {
     })
 }
 
-pub(super) async fn run(config: &Config, args: DoctorArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: DoctorArgs, out: &mut Out) -> CommandResult {
     let DoctorArgs { queues, fix } = args;
     let (are_several, paint) = (queues.are_several(), out.paint);
     let strays = OnceCell::new();

@@ -6,13 +6,13 @@
 
 use super::args::DrainArgs;
 use super::context::open;
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::many;
 use super::output::Out;
 use crate::config::Config;
 use crate::operations::jobs::{Deed, JobOrder};
 
-pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: DrainArgs, out: &mut Out) -> CommandResult {
     let DrainArgs { queue, filter, dry_run, yes, no_undo, out: file } = args;
     out.dry_run = dry_run;
     let order = JobOrder { keep: !no_undo, ..JobOrder::new(Deed::Drain, filter.filter(config)?) };

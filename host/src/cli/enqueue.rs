@@ -15,10 +15,10 @@ use serde_json::json;
 
 use super::args::EnqueueArgs;
 use super::context::{connect, rules};
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::input::{self, JsonLines};
 use super::output::{Out, note};
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, interrupted};
 use super::status::tone;
 use super::{text, value, wait};
 use crate::config::Config;
@@ -37,7 +37,7 @@ const NAMED: usize = 10;
 /// How long the spans of the tasks may take to be sent, after the command has done its work.
 const LAST_SPANS: Duration = Duration::from_secs(2);
 
-pub(super) async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> CommandResult {
     let export = TraceExport::start(config.telemetry.as_ref(), None)?;
     let done = enqueue(config, args, export.traces.clone(), out).await;
     if !export.finish(LAST_SPANS).await {
@@ -46,12 +46,7 @@ pub(super) async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Re
     done
 }
 
-async fn enqueue(
-    config: &Config,
-    args: EnqueueArgs,
-    traces: Traces,
-    out: &mut Out,
-) -> Result<(), CommandError> {
+async fn enqueue(config: &Config, args: EnqueueArgs, traces: Traces, out: &mut Out) -> CommandResult {
     let rules = rules(config, &args.queue)?.clone();
     let delay = args.delay.unwrap_or_default();
     check_delay(&rules, delay)?;
@@ -117,7 +112,7 @@ fn stopped_waiting(open: &VecDeque<String>) -> String {
 }
 
 /// The task of the arguments.
-fn single(args: &EnqueueArgs, delay: Duration) -> Result<NewTask, CommandError> {
+fn single(args: &EnqueueArgs, delay: Duration) -> CommandResult<NewTask> {
     let fields = args.fields.iter().map(|arg| input::field(arg)).collect::<Result<Vec<_>, _>>()?;
     let task = NewTask::new(fields, delay).and_then(|task| match &args.key {
         Some(key) => task.with_key(key.clone()),
@@ -127,7 +122,7 @@ fn single(args: &EnqueueArgs, delay: Duration) -> Result<NewTask, CommandError> 
 }
 
 /// Opens the file, checks every line of it, and counts the tasks.
-fn checked(path: &Path, delay: Duration) -> Result<(JsonLines, u64), CommandError> {
+fn checked(path: &Path, delay: Duration) -> CommandResult<(JsonLines, u64)> {
     let lines = JsonLines::open(path)?;
     let checked = lines.tasks(delay)?.try_fold(0, |count, line| line.map(|_| count + 1));
     match checked {
@@ -138,17 +133,13 @@ fn checked(path: &Path, delay: Duration) -> Result<(JsonLines, u64), CommandErro
 }
 
 /// Checks the task, or all lines of the file, and tells what would be enqueued.
-fn look(args: &EnqueueArgs, delay: Duration, out: &mut Out) -> Result<(), CommandError> {
+fn look(args: &EnqueueArgs, delay: Duration, out: &mut Out) -> CommandResult {
     let count = match &args.jsonl {
         None => single(args, delay).map(|_| 1)?,
         Some(path) => checked(path, delay)?.1,
     };
-    match out.json {
-        true => out.json(&json!({ "queue": args.queue, "tasks": count })),
-        false => {
-            out.line(format!("{} would be enqueued in {}", text::plural(count, "task"), args.queue));
-        }
-    }
+    let view = json!({ "queue": args.queue, "tasks": count });
+    out.show(&view, |_| format!("{} would be enqueued in {}", text::plural(count, "task"), args.queue));
     Ok(())
 }
 
@@ -169,12 +160,7 @@ struct Sender {
 }
 
 impl Sender {
-    async fn send_lines(
-        &mut self,
-        lines: &JsonLines,
-        delay: Duration,
-        out: &mut Out,
-    ) -> Result<(), CommandError> {
+    async fn send_lines(&mut self, lines: &JsonLines, delay: Duration, out: &mut Out) -> CommandResult {
         let (mut tasks, mut numbers, mut bytes) = (Vec::new(), Vec::new(), 0);
         for line in lines.tasks(delay)? {
             // Every line was checked before, so a bad one means that the file was changed since.
@@ -192,12 +178,7 @@ impl Sender {
 
     /// Sends a batch, and prints its ids. `lines` has the number of each task's line; none for a task from
     /// arguments.
-    async fn send(
-        &mut self,
-        tasks: Vec<NewTask>,
-        lines: &[Option<u64>],
-        out: &mut Out,
-    ) -> Result<(), CommandError> {
+    async fn send(&mut self, tasks: Vec<NewTask>, lines: &[Option<u64>], out: &mut Out) -> CommandResult {
         let traced = tasks.into_iter().map(|task| {
             let trace = self.traces.enqueueing(task.traceparent().or(self.traceparent.as_deref()));
             (task.with_traceparent(trace.traceparent.clone()), trace)
@@ -206,9 +187,9 @@ impl Sender {
         let sending = patiently(|| self.queue.enqueue(&tasks));
         let is_file = lines.iter().any(Option::is_some);
         let replies = match self.progress.step(sending).await {
-            StepEnd::Done(replies) => replies,
-            StepEnd::Cut if is_file => return Err(interrupted(&format!("at least {}", self.so_far()))),
-            StepEnd::Cut => {
+            Some(replies) => replies,
+            None if is_file => return Err(interrupted(&format!("at least {}", self.so_far()))),
+            None => {
                 let ids: Vec<&str> = tasks.iter().map(NewTask::id).collect();
                 let doubt = format!("it is not known whether task {} is in the queue", ids.join(", "));
                 return Err(interrupted(&doubt));
@@ -278,16 +259,11 @@ impl Sender {
         }
     }
 
-    async fn wait(
-        mut self,
-        timeout: Option<Duration>,
-        start: Instant,
-        out: &mut Out,
-    ) -> Result<(), CommandError> {
+    async fn wait(mut self, timeout: Option<Duration>, start: Instant, out: &mut Out) -> CommandResult {
         let name = &self.queue.rules.name;
         if !out.json && self.sent > 0 {
             let hosts = self.progress.step(hosts::list(&self.link)).await;
-            if let StepEnd::Done(Ok(hosts)) = hosts
+            if let Some(Ok(hosts)) = hosts
                 && !hosts.iter().any(|host| host.queues.iter().any(|queue| queue.name == *name))
             {
                 note(&format!("tqhost: no running host has the queue {name}; waiting until one does"));
@@ -302,19 +278,19 @@ impl Sender {
             None => ends.gone(name, id, start.elapsed() >= retention, out),
         });
         let end = self.progress.unless_interrupted(waiting).await;
-        if !matches!(end, StepEnd::Done(Ok(()))) {
+        if !matches!(end, Some(Ok(()))) {
             tell_ids(&open, out);
         }
         match end {
-            StepEnd::Done(end) => end.context("stopped waiting (the tasks are enqueued)")?,
-            StepEnd::Cut if open.is_empty() => {}
-            StepEnd::Cut => return Err(interrupted(&stopped_waiting(&open))),
+            Some(end) => end.context("stopped waiting (the tasks are enqueued)")?,
+            None if open.is_empty() => {}
+            None => return Err(interrupted(&stopped_waiting(&open))),
         }
         if !open.is_empty() {
             if out.json {
                 for id in &open {
                     let status = self.progress.step(patiently(|| self.queue.status(id))).await;
-                    let StepEnd::Done(status) = status else { break };
+                    let Some(status) = status else { break };
                     status?.iter().for_each(|status| out.json(&TaskView::new(name, status)));
                 }
             }

@@ -24,6 +24,8 @@ pub(crate) const USAGE: u8 = 2;
 /// The configuration is missing or wrong (`EX_CONFIG` of sysexits).
 pub(crate) const CONFIG: u8 = 78;
 
+pub(crate) type CommandResult<T = ()> = Result<T, CommandError>;
+
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
 pub(crate) enum CommandError {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::output::note;
 use crate::api::reasons;
 use crate::clock::parse_ms;
@@ -56,7 +56,7 @@ pub(super) struct TaskFilterArgs {
 }
 
 impl TaskFilterArgs {
-    pub(super) fn filter(self, config: &Config) -> Result<TaskFilter, CommandError> {
+    pub(super) fn filter(self, config: &Config) -> CommandResult<TaskFilter> {
         let mask = FieldMask::new(&config.admin.mask);
         let conditions = FieldCondition::all(&self.conditions, &mask)
             .map_err(|why| CommandError::Usage(format!("--where: {why}")))?;
@@ -98,14 +98,14 @@ pub(super) struct DeadFilterArgs {
 }
 
 impl DeadFilterArgs {
-    pub(super) fn filter(self, config: &Config) -> Result<TaskFilter, CommandError> {
+    pub(super) fn filter(self, config: &Config) -> CommandResult<TaskFilter> {
         let DeadFilterArgs { reason, filter } = self;
         Ok(TaskFilter { reason, ..filter.filter(config)? })
     }
 }
 
 /// Refuses a choice that is none, and filters without --all: a mistake must not become another choice.
-pub(super) fn check_choice(ids: &[String], is_all: bool, filter: &TaskFilter) -> Result<(), CommandError> {
+pub(super) fn check_choice(ids: &[String], is_all: bool, filter: &TaskFilter) -> CommandResult {
     let why = match (ids.is_empty(), filter.is_empty()) {
         _ if is_all => return Ok(()),
         (false, true) => return Ok(()),

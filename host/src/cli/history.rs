@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use strum::VariantNames as _;
 
 use super::context::open;
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::output::{Out, Paint, Tone};
 use super::table::{Cell, TextTable};
 use super::text;
@@ -21,12 +21,7 @@ use crate::operations::{known_builds, patiently};
 use crate::queue::hosts;
 use crate::queue::minutes::{HistoryRange, MINUTE_MS};
 
-pub(super) async fn run(
-    config: &Config,
-    name: &str,
-    range: HistoryRange,
-    out: &mut Out,
-) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, name: &str, range: HistoryRange, out: &mut Out) -> CommandResult {
     let queue = open(config, name).await?;
     let builds = known_builds(&patiently(|| hosts::list_known(&queue.link)).await?);
     let view = HistoryView::of(name, &patiently(|| in_range(&queue, range)).await?, &builds);

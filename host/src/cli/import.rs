@@ -16,10 +16,10 @@ use serde::Serialize;
 
 use super::args::DeadImportArgs;
 use super::context::{open, rules};
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::jobs::carry_out;
 use super::output::{Out, note};
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::operations::jobs::{Deed, JobOrder, new_id};
@@ -70,7 +70,7 @@ impl Others {
     }
 }
 
-pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) -> CommandResult {
     let DeadImportArgs { queue: name, file: path, dry_run } = args;
     out.dry_run = dry_run;
     rules(config, &name)?;
@@ -95,8 +95,7 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
         let most = MOST_BYTES >> 20;
         return Err(anyhow!("{} has more than {most} MiB: split it", file.path.display()).into());
     }
-    let StepEnd::Done(queue) = progress.step(open(config, &name)).await else { return Err(nothing()) };
-    let queue = queue?;
+    let queue = progress.step(open(config, &name)).await.ok_or_else(nothing)??;
     let is_named = |id: &str| hashes.contains(&hasher.hash_one(id));
     let mut there = dead_already(&queue, is_named, &mut progress).await?;
     let mut counts = ImportCounts::default();
@@ -134,14 +133,11 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
         counts.succeeded = job.done;
         counts.skipped += sent.count.saturating_sub(job.done);
     }
-    if out.json {
-        out.json(&counts);
-        return Ok(());
-    }
     let ImportCounts { succeeded, skipped } = counts;
     let what = if dry_run { "would be added" } else { "added" };
     let why = if skipped > 0 { " (dead already, or not failed)" } else { "" };
-    out.line(format!("{} {what}, {skipped} skipped{why}", text::plural(succeeded, "dead letter")));
+    let letters = text::plural(succeeded, "dead letter");
+    out.show(&counts, |_| format!("{letters} {what}, {skipped} skipped{why}"));
     Ok(())
 }
 
@@ -150,12 +146,11 @@ async fn dead_already(
     queue: &Queue,
     is_named: impl Fn(&str) -> bool,
     progress: &mut CommandProgress,
-) -> Result<HashSet<String>, CommandError> {
+) -> CommandResult<HashSet<String>> {
     let (mut there, mut after, mut examined) = (HashSet::new(), None::<String>, 0);
     loop {
         let page = patiently(|| queue.newest_dead(after.as_deref(), PAGE));
-        let StepEnd::Done(page) = progress.step(page).await else { return Err(nothing()) };
-        let page = page?;
+        let page = progress.step(page).await.ok_or_else(nothing)??;
         examined += page.len() as u64;
         there.extend(page.iter().filter(|letter| is_named(&letter.id)).map(|letter| letter.id.clone()));
         if page.len() < PAGE {
@@ -185,15 +180,13 @@ struct LetterUpload {
 }
 
 impl LetterUpload {
-    async fn send(&mut self, queue: &Queue, progress: &mut CommandProgress) -> Result<(), CommandError> {
+    async fn send(&mut self, queue: &Queue, progress: &mut CommandProgress) -> CommandResult {
         if self.batch.is_empty() {
             return Ok(());
         }
         let keeping = queue.keeping(&self.job);
-        let StepEnd::Done(sent) = progress.step(patiently(|| keeping.keep(&self.batch))).await else {
-            return Err(nothing());
-        };
-        sent.context("nothing was added")?;
+        let sent = progress.step(patiently(|| keeping.keep(&self.batch))).await;
+        sent.ok_or_else(nothing)?.context("nothing was added")?;
         self.count += self.batch.len() as u64;
         (self.batch, self.bytes) = (Vec::new(), 0);
         if progress.is_interrupted() {
@@ -211,10 +204,7 @@ struct LetterFile {
 
 impl LetterFile {
     /// The dead letters of the file, from its beginning. A wrong line is an error with its number.
-    fn lines(
-        &self,
-        queue: &str,
-    ) -> Result<impl Iterator<Item = Result<ImportedLetter, CommandError>>, CommandError> {
+    fn lines(&self, queue: &str) -> CommandResult<impl Iterator<Item = CommandResult<ImportedLetter>>> {
         let name = self.path.display().to_string();
         let cannot = || format!("cannot read {name}");
         // It is read twice, which a pipe cannot be.
@@ -259,7 +249,7 @@ impl LetterFile {
 }
 
 /// Reads a line, or the beginning of one that is too long. False at the end.
-fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>, path: &Path) -> Result<bool, CommandError> {
+fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>, path: &Path) -> CommandResult<bool> {
     line.clear();
     let read = reader.by_ref().take(MAX_LINE + 1).read_until(b'\n', line);
     Ok(read.with_context(|| format!("cannot read {}", path.display()))? > 0)

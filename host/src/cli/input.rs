@@ -15,7 +15,7 @@ use anyhow::{Context, anyhow};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use crate::field::without_bom;
 use crate::operations::{JsonMembers, text_in};
 use crate::queue::NewTask;
@@ -27,7 +27,7 @@ const MAX_VALUE: u64 = 64 << 20;
 const MAX_LINE: u64 = 16 << 20;
 
 /// Reads `name=value`, `name=@file` and `name=@@text`.
-pub(super) fn field(arg: &OsStr) -> Result<Field, CommandError> {
+pub(super) fn field(arg: &OsStr) -> CommandResult<Field> {
     let bytes = arg.as_bytes();
     let shown = || arg.to_string_lossy();
     let Some(equals) = bytes.iter().position(|byte| *byte == b'=') else {
@@ -84,13 +84,13 @@ fn bounded(from: impl Read) -> Result<Vec<u8>, anyhow::Error> {
 }
 
 /// Reads all of stdin.
-pub(super) fn stdin() -> Result<Vec<u8>, CommandError> {
+pub(super) fn stdin() -> CommandResult<Vec<u8>> {
     Ok(bounded(io::stdin().lock()).context("cannot read stdin")?)
 }
 
 /// Reads the fields of one JSON object, or of each object of a list. The text may have many lines. An empty
 /// list is an error. `name` is the file's name, for errors.
-pub(super) fn whole_objects(bytes: &[u8], name: &str) -> Result<Vec<Vec<Field>>, CommandError> {
+pub(super) fn whole_objects(bytes: &[u8], name: &str) -> CommandResult<Vec<Vec<Field>>> {
     let bytes = without_bom(bytes);
     let read = if bytes.trim_ascii_start().starts_with(b"[") {
         json::<Vec<JsonMembers>>(bytes).and_then(|tasks| tasks.into_iter().map(fields_of).collect())
@@ -121,7 +121,7 @@ pub(super) struct JsonLines {
 
 impl JsonLines {
     /// Opens a file. Stdin (`-`) and pipes are first copied to a private temporary file.
-    pub(super) fn open(path: &Path) -> Result<JsonLines, CommandError> {
+    pub(super) fn open(path: &Path) -> CommandResult<JsonLines> {
         let is_stdin = path == Path::new("-");
         let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
         let cannot = || format!("cannot read {name}");
@@ -139,7 +139,7 @@ impl JsonLines {
     pub(super) fn tasks(
         &self,
         delay: Duration,
-    ) -> Result<impl Iterator<Item = Result<JsonLine, CommandError>> + '_, CommandError> {
+    ) -> CommandResult<impl Iterator<Item = CommandResult<JsonLine>> + '_> {
         let mut file = &self.file;
         file.rewind().with_context(|| format!("cannot read {}", self.name))?;
         let mut reader = BufReader::with_capacity(1 << 16, file);
@@ -152,7 +152,7 @@ impl JsonLines {
         reader: &mut impl BufRead,
         number: &mut u64,
         delay: Duration,
-    ) -> Result<Option<JsonLine>, CommandError> {
+    ) -> CommandResult<Option<JsonLine>> {
         let mut line = Vec::new();
         loop {
             *number += 1;

@@ -14,10 +14,10 @@ use serde::Serialize;
 
 use super::context::connect;
 use super::control::operator;
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::kept::KeptFile;
 use super::output::{Out, Paint, Tone, note, sheet};
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, interrupted};
 use super::table::{Cell, TextTable};
 use super::text;
 use crate::clock::now_ms;
@@ -71,7 +71,7 @@ enum JobsCommand {
     },
 }
 
-pub(super) async fn run(config: &Config, args: JobsArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: JobsArgs, out: &mut Out) -> CommandResult {
     let link = connect(config).await?;
     let change = match args.command {
         Some(JobsCommand::Stop { id }) => Some((id, JobState::Stopped)),
@@ -94,52 +94,32 @@ pub(super) async fn run(config: &Config, args: JobsArgs, out: &mut Out) -> Resul
             return Ok(());
         }
     };
-    match out.json {
-        true => out.json(&job),
-        false => out.line(detail(&job, out.paint)),
-    }
+    out.show(&job, |paint| detail(&job, paint));
     Ok(())
 }
 
-async fn undo(config: &Config, link: &Link, id: &str, out: &mut Out) -> Result<(), CommandError> {
+async fn undo(config: &Config, link: &Link, id: &str, out: &mut Out) -> CommandResult {
     let mut progress = CommandProgress::begin()?;
     let who = operator();
     let undo = Box::pin(operations::undo(&config.queues, link, id, &who, ""));
-    let job = match progress.step(undo).await {
-        StepEnd::Done(job) => job?,
-        StepEnd::Cut => return Err(in_doubt()),
-    };
+    let job = progress.step(undo).await.ok_or_else(in_doubt)??;
     let queue = find_queue(&config.queues, &job.queue, link)?;
     let job = follow(config, &queue, job, progress).await?;
-    match out.json {
-        true => out.json(&job),
-        false => out.line(format!("{}, {} skipped", figure(&job, false), job.skipped)),
-    }
+    out.show(&job, |_| format!("{}, {} skipped", figure(&job, false), job.skipped));
     Ok(())
 }
 
-async fn file_of(
-    config: &Config,
-    link: &Link,
-    id: &str,
-    path: &Path,
-    out: &mut Out,
-) -> Result<(), CommandError> {
+async fn file_of(config: &Config, link: &Link, id: &str, path: &Path, out: &mut Out) -> CommandResult {
     let job = jobs::find(link, id).await?;
     let queue = find_queue(&config.queues, &job.queue, link)?;
     let kept = operations::kept_of(&queue, &job).await?;
     let file = write_kept(&kept, KeptFile::create(path)?).await?;
-    match out.json {
-        true => out.json(&file),
-        false => {
-            out.line(format!("{} written to {}", text::plural(file.written, job.deed.noun()), file.out));
-        }
-    }
+    out.show(&file, |_| format!("{} written to {}", text::plural(file.written, job.deed.noun()), file.out));
     Ok(())
 }
 
 /// Writes what a job keeps into the file.
-async fn write_kept(kept: &Queue, mut file: KeptFile) -> Result<WrittenFile, CommandError> {
+async fn write_kept(kept: &Queue, mut file: KeptFile) -> CommandResult<WrittenFile> {
     let mut progress = CommandProgress::begin()?;
     match file.add_all(kept, &TaskFilter::default(), &mut progress).await {
         Ok(()) => Ok(WrittenFile::of(&file)),
@@ -236,7 +216,7 @@ pub(super) async fn carry_out(
     order: JobOrder,
     path: Option<&Path>,
     out: &Out,
-) -> Result<(BulkJob, Option<WrittenFile>), CommandError> {
+) -> CommandResult<(BulkJob, Option<WrittenFile>)> {
     let file = path.map(KeptFile::create).transpose()?;
     let job = match begin_and_follow(config, queue, order).await {
         Ok(job) => job,
@@ -257,13 +237,11 @@ pub(super) async fn carry_out(
     Ok((job, Some(written)))
 }
 
-async fn begin_and_follow(config: &Config, queue: &Queue, order: JobOrder) -> Result<BulkJob, CommandError> {
+async fn begin_and_follow(config: &Config, queue: &Queue, order: JobOrder) -> CommandResult<BulkJob> {
     let mut progress = CommandProgress::begin()?;
     let order = JobOrder { who: operator(), ..order };
-    match progress.step(Box::pin(jobs::start(&queue.link, queue, order))).await {
-        StepEnd::Done(job) => follow(config, queue, job?, progress).await,
-        StepEnd::Cut => Err(in_doubt()),
-    }
+    let started = progress.step(Box::pin(jobs::start(&queue.link, queue, order))).await;
+    follow(config, queue, started.ok_or_else(in_doubt)??, progress).await
 }
 
 fn in_doubt() -> CommandError {
@@ -276,20 +254,20 @@ async fn follow(
     queue: &Queue,
     mut job: BulkJob,
     mut progress: CommandProgress,
-) -> Result<BulkJob, CommandError> {
+) -> CommandResult<BulkJob> {
     let me = format!("{} ({})", operator(), process::id());
     let mask = FieldMask::new(&config.admin.mask);
     loop {
         let turn = Box::pin(operations::turn(&config.queues, queue, &mask, &job.id, &me));
         let wait = match progress.step(turn).await {
-            StepEnd::Done(Ok(JobTurn::Over(job))) => return over(job),
-            StepEnd::Done(Ok(JobTurn::Goes(now, wait) | JobTurn::Waits(now, wait))) => {
+            Some(Ok(JobTurn::Over(job))) => return over(job),
+            Some(Ok(JobTurn::Goes(now, wait) | JobTurn::Waits(now, wait))) => {
                 job = now;
                 wait
             }
-            StepEnd::Done(Ok(JobTurn::Failed(job, error))) => return Err(failed(&job, error.into())),
-            StepEnd::Done(Err(error)) => return Err(failed(&job, error.into())),
-            StepEnd::Cut => return Err(interrupted(&goes_on(&job, true))),
+            Some(Ok(JobTurn::Failed(job, error))) => return Err(failed(&job, error.into())),
+            Some(Err(error)) => return Err(failed(&job, error.into())),
+            None => return Err(interrupted(&goes_on(&job, true))),
         };
         if !progress.is_interrupted() {
             progress.tell(|| bar(&job));
@@ -297,8 +275,8 @@ async fn follow(
         }
         if progress.is_interrupted() {
             return Err(match progress.step(Box::pin(jobs::release(&queue.link, &job.id, &me))).await {
-                StepEnd::Done(Ok(job)) if job.state.is_over() => return over(job),
-                StepEnd::Done(Ok(job)) => interrupted(&goes_on(&job, false)),
+                Some(Ok(job)) if job.state.is_over() => return over(job),
+                Some(Ok(job)) => interrupted(&goes_on(&job, false)),
                 _ => interrupted(&goes_on(&job, true)),
             });
         }
@@ -315,7 +293,7 @@ fn ways_back(job: &BulkJob) -> String {
 }
 
 /// The result of a job that is over.
-fn over(job: BulkJob) -> Result<BulkJob, CommandError> {
+fn over(job: BulkJob) -> CommandResult<BulkJob> {
     let mut figure = figure(&job, false) + ", not all of them";
     if job.kept.is_some() {
         figure += &format!("; for 24 hours, {}", ways_back(&job));

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 
-use super::exit::CommandError;
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::exit::CommandResult;
+use super::progress::{CommandProgress, interrupted};
 use super::text;
 use crate::mask::FieldMask;
 use crate::operations::{letter_lines, patiently};
@@ -29,7 +29,7 @@ pub(super) struct KeptFile {
 
 impl KeptFile {
     /// Makes the file. There must be none.
-    pub(super) fn create(path: &Path) -> Result<KeptFile, CommandError> {
+    pub(super) fn create(path: &Path) -> CommandResult<KeptFile> {
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = made.map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => {
@@ -50,16 +50,14 @@ impl KeptFile {
         queue: &Queue,
         filter: &TaskFilter,
         progress: &mut CommandProgress,
-    ) -> Result<(), CommandError> {
+    ) -> CommandResult {
         let begun = patiently(|| async { Ok((queue.now_ms().await?, queue.last_dead().await?)) });
         let cut = || interrupted("the file was not written");
-        let StepEnd::Done(begun) = progress.step(begun).await else { return Err(cut()) };
-        let (now_ms, last) = begun?;
+        let (now_ms, last) = progress.step(begun).await.ok_or_else(cut)??;
         let mut next = Some("-".to_owned());
         while let Some(from) = next {
             let page = progress.step(patiently(|| queue.dead_page(&from, &last))).await;
-            let StepEnd::Done(page) = page else { return Err(cut()) };
-            let (mut letters, after) = page?;
+            let (mut letters, after) = page.ok_or_else(cut)??;
             letters.retain(|letter| filter.takes(&letter.traits(), now_ms));
             self.add(&letters)?;
             if progress.is_interrupted() {
@@ -72,7 +70,7 @@ impl KeptFile {
     }
 
     /// Adds dead letters, and waits until they are on the disk.
-    pub(super) fn add(&mut self, letters: &[DeadLetter]) -> Result<(), CommandError> {
+    pub(super) fn add(&mut self, letters: &[DeadLetter]) -> CommandResult {
         let lines = letter_lines(letters, &FieldMask::default());
         let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(error) = written {

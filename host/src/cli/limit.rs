@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args};
 
 use super::context::open;
 use super::control::operator;
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::output::Out;
 use super::readers::{at_least_one, checked_rate};
 use super::text::escape;
@@ -45,7 +45,7 @@ pub(super) struct LimitArgs {
 }
 
 /// Sets limits, clears them, or shows them.
-pub(super) async fn run(config: &Config, args: LimitArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: LimitArgs, out: &mut Out) -> CommandResult {
     let LimitArgs { queue, rate, concurrency, per_key, lasting, why, clear } = args;
     let queue = open(config, &queue).await?;
     let view = match why {
@@ -57,10 +57,7 @@ pub(super) async fn run(config: &Config, args: LimitArgs, out: &mut Out) -> Resu
         None if clear => operations::clear_limits(&queue, &operator()).await?,
         None => operations::limits(&queue).await?,
     };
-    match out.json {
-        true => out.json(&view),
-        false => out.line(sentence(&view, clear)),
-    }
+    out.show(&view, |_| sentence(&view, clear));
     Ok(())
 }
 

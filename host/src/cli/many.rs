@@ -9,10 +9,10 @@ use std::path::Path;
 use serde_json::json;
 
 use super::confirm::{confirm, show_sample};
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::jobs::{WrittenFile, carry_out};
 use super::output::Out;
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::operations::ManyDone;
@@ -27,7 +27,7 @@ pub(super) async fn run(
     mut order: JobOrder,
     (asks, path): (bool, Option<&Path>),
     out: &mut Out,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let deed = order.deed;
     let (done, file) = if out.dry_run {
         (count(queue, &order).await?.into(), None)
@@ -57,7 +57,7 @@ pub(super) fn tell(deed: Deed, done: &ManyDone, file: Option<WrittenFile>, out: 
 }
 
 /// Counts the tasks, shows some of them, and asks. Returns the place of the first one, and their number.
-async fn ask(queue: &Queue, order: &JobOrder) -> Result<(String, Option<u64>), CommandError> {
+async fn ask(queue: &Queue, order: &JobOrder) -> CommandResult<(String, Option<u64>)> {
     let JobCount { matched, begin, sample, .. } = count(queue, order).await?;
     show_sample(&sample);
     let (name, many) = (&queue.rules.name, text::plural(matched, order.deed.noun()));
@@ -75,16 +75,14 @@ async fn ask(queue: &Queue, order: &JobOrder) -> Result<(String, Option<u64>), C
 }
 
 /// Counts the tasks that a job would be on.
-async fn count(queue: &Queue, order: &JobOrder) -> Result<JobCount, CommandError> {
+async fn count(queue: &Queue, order: &JobOrder) -> CommandResult<JobCount> {
     let mut progress = CommandProgress::begin()?;
     let nothing = || interrupted(&format!("nothing was {}", order.deed.done()));
     let mut sum: Option<JobCount> = None;
     loop {
         let cursor = sum.as_ref().and_then(|sum| sum.next.as_deref());
-        let part = match progress.unless_interrupted(Box::pin(jobs::count(queue, order, cursor))).await {
-            StepEnd::Done(part) => part?,
-            StepEnd::Cut => return Err(nothing()),
-        };
+        let part = progress.unless_interrupted(Box::pin(jobs::count(queue, order, cursor))).await;
+        let part = part.ok_or_else(nothing)??;
         let all = match sum {
             Some(mut all) => {
                 all.add(part);

@@ -75,7 +75,7 @@ use crate::logging::LogFormat;
 use crate::sandbox::{self, Cores};
 use crate::shutdown::FirstProcess;
 use args::{Cli, Command, RunArgs};
-use exit::CommandError;
+use exit::{CommandError, CommandResult};
 use output::{Out, note};
 use run::HostProcess;
 
@@ -115,7 +115,7 @@ fn named_queue(matches: &ArgMatches) -> Option<&String> {
     }
 }
 
-fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Result<(), CommandError> {
+fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> CommandResult {
     let Cli { config, json, run: args, command } = cli;
     let named = config.as_deref();
     let command = match command {
@@ -167,7 +167,7 @@ fn run_host(
     named: Option<&Path>,
     log_format: Option<LogFormat>,
     first: Option<FirstProcess>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let host = HostProcess::begin(first)?;
     let config = Config::load(&context::config_file(named)?);
     let config = config.map_err(|errors| CommandError::Config(errors.to_string()))?;
@@ -176,7 +176,7 @@ fn run_host(
 
 /// The configuration for a command. Commands that run no handlers do without the handlers' secrets, which the
 /// user may not have. Those that look at what hosts do use the last good configuration, as hosts do.
-fn loaded(path: &Path, command: &Command) -> Result<Config, CommandError> {
+fn loaded(path: &Path, command: &Command) -> CommandResult<Config> {
     let is_about_the_file = matches!(command, Command::Check { .. });
     let config = match command {
         Command::Check { acl: false } => Config::load(path),
@@ -197,7 +197,7 @@ fn loaded(path: &Path, command: &Command) -> Result<Config, CommandError> {
     Ok(good)
 }
 
-async fn perform(command: Command, config: &Config, out: &mut Out) -> Result<(), CommandError> {
+async fn perform(command: Command, config: &Config, out: &mut Out) -> CommandResult {
     match command {
         Command::Check { acl: true } => acl::run(config, out),
         Command::Check { acl: false } => check::run(config, out),

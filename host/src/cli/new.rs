@@ -12,12 +12,12 @@ use anyhow::{Context, anyhow};
 use serde_json::json;
 
 use super::args::NewArgs;
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::output::Out;
 use super::templates::{self, LanguageWords, ProjectFile};
 use crate::config::check_name;
 
-pub(super) fn run(args: &NewArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) fn run(args: &NewArgs, out: &mut Out) -> CommandResult {
     let name = &args.name;
     check_name(name).map_err(|why| CommandError::Usage(format!("the name {name:?} {why}")))?;
     if name.starts_with('-') {

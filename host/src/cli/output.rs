@@ -73,6 +73,14 @@ impl Out {
         }
     }
 
+    /// Prints a value as JSON, or the text that people are shown of it.
+    pub(super) fn show(&mut self, value: &impl Serialize, text: impl FnOnce(Paint) -> String) {
+        match self.json {
+            true => self.json(value),
+            false => self.line(text(self.paint)),
+        }
+    }
+
     /// Whether stdout cannot be written to any more.
     pub(super) fn is_closed(&self) -> bool {
         self.closed

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::context::{connect, is_embedded_down};
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::files;
 use super::output::{Out, Paint, Tone};
 use super::table::{Cell, TextTable};
@@ -44,7 +44,7 @@ struct FileView {
     error: Option<String>,
 }
 
-pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> CommandResult {
     let names: Vec<String> =
         files::plugin_names(config).into_iter().filter(|name| only.is_none_or(|only| only == name)).collect();
     let (hosts, versions) = if is_embedded_down(config) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::{output, text};
 use crate::shutdown::Signals;
 
@@ -29,36 +29,29 @@ pub(super) struct CommandProgress {
     line: ProgressLine,
 }
 
-/// A step of a command, or its interruption.
-pub(super) enum StepEnd<T> {
-    Done(T),
-    /// It did not end in time after Ctrl-C, and may have done a part.
-    Cut,
-}
-
 impl CommandProgress {
     /// From now on Ctrl-C is noted, and ends nothing by itself: each wait has to be a step.
-    pub(super) fn begin() -> Result<CommandProgress, CommandError> {
+    pub(super) fn begin() -> CommandResult<CommandProgress> {
         let signals = Signals::listen()?;
         Ok(CommandProgress { signals, is_interrupted: false, line: ProgressLine::new() })
     }
 
-    /// Takes a step. After Ctrl-C it has two seconds to end.
-    pub(super) async fn step<T>(&mut self, step: impl Future<Output = T>) -> StepEnd<T> {
+    /// Takes a step. After Ctrl-C it has two seconds to end; none: it did not, and may have done a part.
+    pub(super) async fn step<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
         self.run(None, step).await
     }
 
     /// Takes a step that may be long, and tells how long it has taken: `what` is what it does.
-    pub(super) async fn long_step<T>(&mut self, what: &str, step: impl Future<Output = T>) -> StepEnd<T> {
+    pub(super) async fn long_step<T>(&mut self, what: &str, step: impl Future<Output = T>) -> Option<T> {
         self.run(Some(what), step).await
     }
 
-    async fn run<T>(&mut self, what: Option<&str>, step: impl Future<Output = T>) -> StepEnd<T> {
+    async fn run<T>(&mut self, what: Option<&str>, step: impl Future<Output = T>) -> Option<T> {
         let mut step = std::pin::pin!(step);
         let was_interrupted = self.is_interrupted;
         while !self.is_interrupted {
             tokio::select! {
-                done = &mut step => return StepEnd::Done(done),
+                done = &mut step => return Some(done),
                 _ = self.signals.next() => self.is_interrupted = true,
                 () = tokio::time::sleep(PAUSE), if what.is_some() => {
                     let time = self.line.begun.elapsed();
@@ -71,22 +64,22 @@ impl CommandProgress {
             output::note("stopping; press Ctrl-C again to end at once");
         }
         tokio::select! {
-            done = &mut step => StepEnd::Done(done),
-            () = tokio::time::sleep(GRACE) => StepEnd::Cut,
+            done = &mut step => Some(done),
+            () = tokio::time::sleep(GRACE) => None,
             _ = self.signals.next() => std::process::exit(INTERRUPTED),
         }
     }
 
     /// Waits for something that Ctrl-C may cut off at once.
-    pub(super) async fn unless_interrupted<T>(&mut self, wait: impl Future<Output = T>) -> StepEnd<T> {
+    pub(super) async fn unless_interrupted<T>(&mut self, wait: impl Future<Output = T>) -> Option<T> {
         if self.is_interrupted {
-            return StepEnd::Cut;
+            return None;
         }
         tokio::select! {
-            done = wait => StepEnd::Done(done),
+            done = wait => Some(done),
             _ = self.signals.next() => {
                 self.is_interrupted = true;
-                StepEnd::Cut
+                None
             }
         }
     }

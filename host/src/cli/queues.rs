@@ -10,7 +10,7 @@ use anyhow::anyhow;
 use clap::Args;
 
 use super::context::{connect, rules};
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::output::{Out, Paint, Tone, sheet};
 use super::table::{Cell, TextTable};
 use super::watch::WatchScreen;
@@ -81,7 +81,7 @@ pub(super) struct QueuesArgs {
     pub watch: bool,
 }
 
-pub(super) async fn run(config: &Config, args: QueuesArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: QueuesArgs, out: &mut Out) -> CommandResult {
     let QueuesArgs { queue, text, history, range, watch } = args;
     if let Some(name) = queue.as_deref().filter(|_| history) {
         return history::run(config, name, range.parse().unwrap_or_default(), out).await;
@@ -147,7 +147,7 @@ struct Seen {
 }
 
 impl ChosenQueues {
-    async fn look(&self, link: &Link) -> Result<Seen, CommandError> {
+    async fn look(&self, link: &Link) -> CommandResult<Seen> {
         let hosts = hosts::list_known(link).await?;
         let now_ms = clock::now_ms();
         let (mut views, mut failed) = (Vec::new(), None);

@@ -10,13 +10,13 @@ use serde_json::json;
 
 use super::args::RedriveArgs;
 use super::context::open;
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::filters::check_choice;
 use super::jobs::WrittenFile;
 use super::kept::KeptFile;
 use super::many;
 use super::output::Out;
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, interrupted};
 use super::text;
 use crate::config::Config;
 use crate::config::units::parse_rate;
@@ -34,7 +34,7 @@ pub(super) struct Chosen {
 impl Chosen {
     /// How the command ends: with exit code 1 if it was for an id on which it could not act. Of all that
     /// match, none is missing.
-    fn end(&self, skipped: u64) -> Result<(), CommandError> {
+    fn end(&self, skipped: u64) -> CommandResult {
         match self.choice {
             DeadChoice::Ids(_) if skipped > 0 => Err(CommandError::Reported),
             _ => Ok(()),
@@ -42,7 +42,7 @@ impl Chosen {
     }
 }
 
-async fn choose(config: &Config, args: RedriveArgs) -> Result<Chosen, CommandError> {
+async fn choose(config: &Config, args: RedriveArgs) -> CommandResult<Chosen> {
     let filter = args.filter.filter(config)?;
     check_choice(&args.ids, args.all, &filter)?;
     let queue = open(config, &args.queue).await?;
@@ -55,7 +55,7 @@ pub(super) async fn requeue(
     args: RedriveArgs,
     rate: Option<String>,
     out: &mut Out,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let chosen = choose(config, args).await?;
     let Chosen { queue, choice: DeadChoice::All(filter) } = &chosen else {
         return named(&chosen, Deed::Requeue, rate, out).await;
@@ -72,7 +72,7 @@ pub(super) async fn purge(
     (yes, keeps): (bool, bool),
     path: Option<&Path>,
     out: &mut Out,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let chosen = choose(config, args).await?;
     let Chosen { queue, choice } = &chosen;
     match (choice, path) {
@@ -92,25 +92,18 @@ pub(super) async fn purge(
 }
 
 /// Requeues or deletes the dead letters that are named.
-async fn named(chosen: &Chosen, deed: Deed, rate: Option<String>, out: &mut Out) -> Result<(), CommandError> {
+async fn named(chosen: &Chosen, deed: Deed, rate: Option<String>, out: &mut Out) -> CommandResult {
     let what = deed.on_named(out.dry_run, rate.and_then(|rate| parse_rate(&rate).ok()))?;
     let step = chosen.queue.redrive(&chosen.choice, what);
-    let step = match CommandProgress::begin()?.long_step("looking for dead letters", step).await {
-        StepEnd::Done(step) => step.map_err(|error| failed(error, out.dry_run, deed.done()))?,
-        StepEnd::Cut => return Err(interrupted(&known(0, !out.dry_run, deed.done()))),
-    };
-    let done = ManyDone::from(step);
+    let step = CommandProgress::begin()?.long_step("looking for dead letters", step).await;
+    let step = step.ok_or_else(|| interrupted(&known(0, !out.dry_run, deed.done())))?;
+    let done = ManyDone::from(step.map_err(|error| failed(error, out.dry_run, deed.done()))?);
     many::tell(deed, &done, None, out);
     chosen.end(done.skipped)
 }
 
 /// Writes the dead letters into a file, and leaves them where they are.
-pub(super) async fn export(
-    config: &Config,
-    args: RedriveArgs,
-    path: &Path,
-    out: &mut Out,
-) -> Result<(), CommandError> {
+pub(super) async fn export(config: &Config, args: RedriveArgs, path: &Path, out: &mut Out) -> CommandResult {
     let chosen = choose(config, args).await?;
     let (written, skipped) = match &chosen.choice {
         DeadChoice::Ids(ids) => {
@@ -128,14 +121,10 @@ pub(super) async fn export(
         }
     };
     let name = path.display().to_string();
-    match out.json {
-        true => out.json(&json!({ "written": written, "skipped": skipped, "out": name })),
-        false => {
-            let why = if skipped == 0 { "" } else { " (not dead)" };
-            let letters = text::plural(written, "dead letter");
-            out.line(format!("{letters} written to {name}, {skipped} skipped{why}"));
-        }
-    }
+    let why = if skipped == 0 { "" } else { " (not dead)" };
+    let letters = text::plural(written, "dead letter");
+    let view = json!({ "written": written, "skipped": skipped, "out": name });
+    out.show(&view, |_| format!("{letters} written to {name}, {skipped} skipped{why}"));
     chosen.end(skipped)
 }
 
@@ -146,7 +135,7 @@ async fn write_named(
     ids: &[String],
     path: &Path,
     deletes: bool,
-) -> Result<(WrittenFile, u64), CommandError> {
+) -> CommandResult<(WrittenFile, u64)> {
     let (mut file, mut progress) = (KeptFile::create(path)?, CommandProgress::begin()?);
     let step = async {
         let letters = patiently(|| queue.dead_of(ids)).await?;
@@ -155,14 +144,14 @@ async fn write_named(
         Ok::<_, CommandError>(queue.delete_dead(&entries.collect::<Vec<_>>()).await?)
     };
     match progress.long_step("looking for dead letters", Box::pin(step)).await {
-        StepEnd::Done(Ok(deleted)) => Ok((WrittenFile::of(&file), deleted)),
+        Some(Ok(deleted)) => Ok((WrittenFile::of(&file), deleted)),
         // The file stays, as its letters may have been deleted.
-        StepEnd::Done(Err(error)) if deletes && file.written > 0 => Err(error),
-        StepEnd::Done(Err(error)) => {
+        Some(Err(error)) if deletes && file.written > 0 => Err(error),
+        Some(Err(error)) => {
             file.remove();
             Err(error)
         }
-        StepEnd::Cut => {
+        None => {
             if !deletes || file.written == 0 {
                 file.remove();
             }

@@ -5,12 +5,12 @@
 
 use serde::Serialize;
 
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::output::note;
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, interrupted};
 use super::text;
 use crate::admin::problem::ApiProblem;
-use crate::operations::OperationError;
+use crate::operations::{OperationError, OperationResult};
 
 /// The whole output as JSON. The names are stable.
 #[derive(Debug, Serialize)]
@@ -31,22 +31,22 @@ impl<T> TaskResults<T> {
 /// code 1 if a task was refused.
 pub(super) async fn each<T>(
     ids: &[String],
-    act: impl AsyncFn(&str) -> Result<T, OperationError>,
+    act: impl AsyncFn(&str) -> OperationResult<T>,
     so_far: impl Fn(&TaskResults<T>) -> String,
-) -> Result<(TaskResults<T>, Result<(), CommandError>), CommandError> {
+) -> CommandResult<(TaskResults<T>, CommandResult)> {
     let mut results = TaskResults { tasks: Vec::new(), refused: Vec::new() };
     let mut progress = CommandProgress::begin()?;
     for id in ids {
         match progress.step(Box::pin(act(id))).await {
-            StepEnd::Done(Ok(done)) => results.tasks.push(done),
-            StepEnd::Done(Err(error)) => match RefusedTask::new(id.clone(), error) {
+            Some(Ok(done)) => results.tasks.push(done),
+            Some(Err(error)) => match RefusedTask::new(id.clone(), error) {
                 Ok(refused) => results.refused.push(refused),
                 Err(error) => {
                     let failed = CommandError::from(error).context(&so_far(&results));
                     return Ok((results, Err(failed)));
                 }
             },
-            StepEnd::Cut => {
+            None => {
                 let cut = interrupted(&so_far(&results));
                 return Ok((results, Err(cut)));
             }
@@ -73,7 +73,7 @@ pub(super) struct RefusedTask {
 
 impl RefusedTask {
     /// The task `id`, for this reason. An error that is about more than this task comes back.
-    fn new(id: String, error: OperationError) -> Result<RefusedTask, OperationError> {
+    fn new(id: String, error: OperationError) -> OperationResult<RefusedTask> {
         match error {
             OperationError::UnknownTask(_) | OperationError::HasEnded(_) | OperationError::NotDelayed(_) => {
                 let ApiProblem { code, detail } = ApiProblem::from(error);

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use super::args::RetryArgs;
 use super::context::open;
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::output::Out;
 use super::refused::{RefusedTask, TaskResults, each};
 use super::text;
 use crate::clock;
 use crate::config::Config;
-use crate::operations::{self, OperationError, Retried};
+use crate::operations::{self, OperationResult, Retried};
 use crate::queue::Queue;
 
-pub(super) async fn run(config: &Config, args: RetryArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: RetryArgs, out: &mut Out) -> CommandResult {
     let RetryArgs { queue: name, ids, dry_run } = args;
     out.dry_run = dry_run;
     let queue = open(config, &name).await?;
@@ -33,7 +33,7 @@ pub(super) async fn run(config: &Config, args: RetryArgs, out: &mut Out) -> Resu
     end
 }
 
-async fn retry_or_look(queue: &Queue, id: &str, dry_run: bool) -> Result<Retried, OperationError> {
+async fn retry_or_look(queue: &Queue, id: &str, dry_run: bool) -> OperationResult<Retried> {
     if dry_run { operations::retry_preview(queue, id).await } else { operations::retry(queue, id).await }
 }
 

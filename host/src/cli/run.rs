@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use rustix::fs::Mode;
 use tokio::runtime::Runtime;
 
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use crate::app;
 use crate::config::Config;
 use crate::descriptors;
@@ -24,7 +24,7 @@ pub(super) struct HostProcess {
 
 impl HostProcess {
     /// `first` has heard signals before, if this is the first process of a container.
-    pub(super) fn begin(first: Option<FirstProcess>) -> Result<HostProcess, CommandError> {
+    pub(super) fn begin(first: Option<FirstProcess>) -> CommandResult<HostProcess> {
         descriptors::raise_limit();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -41,7 +41,7 @@ impl HostProcess {
     }
 
     /// Runs until the host is told to stop.
-    pub(super) fn run(self, config: Config, log_format: LogFormat) -> Result<(), CommandError> {
+    pub(super) fn run(self, config: Config, log_format: LogFormat) -> CommandResult {
         let HostProcess { runtime, signals } = self;
         // Compiled code, blobs, notes and the files of the private Redis are for the user of the host alone,
         // whatever the shell that started it allows.

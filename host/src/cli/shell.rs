@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::args::ManArgs;
 use super::examples::command;
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::output::Out;
 
 /// The names of a configuration where an argument is one, else what the script has.
@@ -55,7 +55,7 @@ fn with_names(shell: Shell, script: String) -> String {
     }
 }
 
-pub(super) fn completions(shell: Shell, out: &mut Out) -> Result<(), CommandError> {
+pub(super) fn completions(shell: Shell, out: &mut Out) -> CommandResult {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command(), "tqhost", &mut script);
     let script = with_names(shell, String::from_utf8(script).context("the script is not UTF-8")?);
@@ -66,7 +66,7 @@ pub(super) fn completions(shell: Shell, out: &mut Out) -> Result<(), CommandErro
     Ok(())
 }
 
-pub(super) fn man(args: &ManArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) fn man(args: &ManArgs, out: &mut Out) -> CommandResult {
     let mut all = command();
     if let Some(folder) = &args.out {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

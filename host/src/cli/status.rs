@@ -12,9 +12,9 @@ use tokio::time::sleep;
 
 use super::args::StatusArgs;
 use super::context::open;
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::output::{Out, Paint, Tone, sheet};
-use super::progress::{CommandProgress, StepEnd};
+use super::progress::CommandProgress;
 use super::table::{Cell, TextTable};
 use super::{text, value, wait};
 use crate::clock;
@@ -32,7 +32,7 @@ const BAR: usize = 20;
 /// The most columns of an error in the table of attempts.
 const ERROR_WIDTH: usize = 80;
 
-pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> CommandResult {
     let queue = open(config, &args.queue).await?;
     let Some(id) = patiently(|| queue.find(&args.id, Meant::Newest)).await? else {
         return Err(anyhow!(unknown_task(&queue.rules, &args.id)).into());
@@ -42,21 +42,12 @@ pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Res
     }
     let mask = FieldMask::new(&config.admin.mask);
     let mut progress = CommandProgress::begin()?;
-    match progress.unless_interrupted(watch(&queue, (&args.id, &id), &mask, out)).await {
-        StepEnd::Done(end) => end,
-        // The user has seen enough.
-        StepEnd::Cut => Ok(()),
-    }
+    // After Ctrl-C the user has seen enough.
+    progress.unless_interrupted(watch(&queue, (&args.id, &id), &mask, out)).await.unwrap_or(Ok(()))
 }
 
 /// Shows the task as it is. `name` is what the user calls it.
-async fn once(
-    config: &Config,
-    queue: &Queue,
-    name: &str,
-    id: &str,
-    out: &mut Out,
-) -> Result<(), CommandError> {
+async fn once(config: &Config, queue: &Queue, name: &str, id: &str, out: &mut Out) -> CommandResult {
     let Some(task) = patiently(|| queue.status(id)).await? else {
         return Err(anyhow!(unknown_task(&queue.rules, name)).into());
     };
@@ -80,12 +71,7 @@ async fn once(
 }
 
 /// Shows every change of the task until its end.
-async fn watch(
-    queue: &Queue,
-    (name, id): (&str, &str),
-    mask: &FieldMask,
-    out: &mut Out,
-) -> Result<(), CommandError> {
+async fn watch(queue: &Queue, (name, id): (&str, &str), mask: &FieldMask, out: &mut Out) -> CommandResult {
     let zone = TimeZone::system();
     let mut pause = wait::PAUSE.0;
     let mut last: Option<TaskStatus> = None;
@@ -101,10 +87,8 @@ async fn watch(
         if last.as_ref() == Some(&task) {
             pause = wait::longer(pause);
         } else {
-            match out.json {
-                true => out.json(&TaskView::new(&queue.rules.name, &task).with_masked_fields(mask)),
-                false => out.line(change(&task, clock::now_ms(), &zone, out.paint)),
-            }
+            let view = TaskView::new(&queue.rules.name, &task).with_masked_fields(mask);
+            out.show(&view, |paint| change(&task, clock::now_ms(), &zone, paint));
             pause = wait::PAUSE.0;
         }
         let is_end = task.status.is_end();

@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::args::TryArgs;
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::input;
 use crate::config::{self, Config};
 use crate::field::without_bom;
@@ -70,7 +70,7 @@ impl ExportedTask {
         letter: &DeadLetter,
         rules: &config::QueueRules,
         config: &Config,
-    ) -> Result<ExportedTask, CommandError> {
+    ) -> CommandResult<ExportedTask> {
         let id = &letter.id;
         let task = letter
             .task(&Arc::from(rules.name.as_str()))
@@ -102,7 +102,7 @@ impl ExportedTask {
     }
 
     /// Reads a file. None: it is a file of another form. `name` is the file's name, for errors.
-    pub(super) fn read(bytes: &[u8], name: &str) -> Result<Option<ExportedTask>, CommandError> {
+    pub(super) fn read(bytes: &[u8], name: &str) -> CommandResult<Option<ExportedTask>> {
         let bytes = without_bom(bytes);
         // serde takes a list for a struct, too.
         let is_object = bytes.trim_ascii_start().starts_with(b"{");
@@ -114,7 +114,7 @@ impl ExportedTask {
         Ok(Some(file.task))
     }
 
-    pub(super) fn fields(&self) -> Result<Vec<Field>, CommandError> {
+    pub(super) fn fields(&self) -> CommandResult<Vec<Field>> {
         let fields: Result<_, String> = self.fields.iter().map(FieldView::read).collect();
         Ok(fields.map_err(|why| anyhow!("the task {:?}: {why}", self.id))?)
     }
@@ -138,7 +138,7 @@ pub(super) struct GivenTask {
 }
 
 /// The tasks of a file.
-pub(super) fn given(bytes: &[u8], name: &str) -> Result<Vec<GivenTask>, CommandError> {
+pub(super) fn given(bytes: &[u8], name: &str) -> CommandResult<Vec<GivenTask>> {
     if let Some(task) = ExportedTask::read(bytes, name)? {
         return Ok(vec![GivenTask { fields: task.fields()?, known: Some(task) }]);
     }

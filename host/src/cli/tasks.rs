@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::args::{ListArgs, TasksArgs};
 use super::context::open;
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::field_lines::{self, MOST_BYTES};
 use super::output::{Out, Paint, Tone};
-use super::progress::{CommandProgress, StepEnd, interrupted};
+use super::progress::{CommandProgress, interrupted};
 use super::status::tone;
 use super::table::{Cell, TextTable};
 use super::{dead_groups, text};
@@ -24,7 +24,7 @@ use crate::queue::listing::ListedState;
 /// The most columns of an error in the list.
 const ERROR_WIDTH: usize = 60;
 
-pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> CommandResult {
     let TasksArgs { queue: name, state, by, filter, list } = args;
     let ListArgs { fields: with_fields, limit, cursor } = list;
     let queue = open(config, &name).await?;
@@ -41,8 +41,7 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
     let mut request = ListRequest { state, filter, cursor, limit, with_fields };
     let mut progress = CommandProgress::begin()?;
     let first = progress.step(operations::list(&queue, &request)).await;
-    let StepEnd::Done(first) = first else { return Err(interrupted("nothing was found")) };
-    let mut list = first?;
+    let mut list = first.ok_or_else(|| interrupted("nothing was found"))??;
     let mut bytes = field_bytes(&list);
     // One call looks at a bounded number of tasks; the command goes on until it has enough.
     while list.tasks.len() < limit
@@ -51,7 +50,7 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Resu
         && let Some(next) = list.next.clone()
     {
         (request.cursor, request.limit) = (Some(next), limit - list.tasks.len());
-        let StepEnd::Done(more) = progress.step(operations::list(&queue, &request)).await else { break };
+        let Some(more) = progress.step(operations::list(&queue, &request)).await else { break };
         let more = more?;
         bytes += field_bytes(&more);
         list.tasks.extend(more.tasks);

@@ -1,9 +1,10 @@
-//! Formats numbers, times and foreign text for people.
+//! Formats times and foreign text for people.
 //!
-//! In: durations, sizes, timestamps, text from tasks, handlers and other programs. Out: short strings without
-//! control characters. Not here: tables and colours (`output`), fields and results (`value`).
+//! In: durations, timestamps, text from tasks, handlers and other programs. Out: short strings without
+//! control characters. Not here: ages and sizes (`config::units`), tables and colours (`output`), fields and
+//! results (`value`).
 
-pub(super) use crate::config::units::plural;
+pub(super) use crate::config::units::{age, plural, size};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -89,18 +90,6 @@ pub(super) fn wrapped(text: &str, most: usize) -> Vec<String> {
     lines
 }
 
-/// `3m 12s`: the two largest units.
-pub(super) fn age(duration: Duration) -> String {
-    let (ms, s) = (duration.as_millis(), duration.as_secs());
-    match s {
-        0 if ms > 0 => format!("{ms}ms"),
-        0..60 => format!("{s}s"),
-        60..3600 => two(s / 60, "m", s % 60, "s"),
-        3600..86400 => two(s / 3600, "h", s % 3600 / 60, "m"),
-        _ => two(s / 86400, "d", s % 86400 / 3600, "h"),
-    }
-}
-
 /// How long ago that was: `3m 12s ago`.
 pub(super) fn ago(ms: u64, now_ms: u64) -> String {
     format!("{} ago", age(Duration::from_millis(now_ms.saturating_sub(ms))))
@@ -115,30 +104,6 @@ pub(super) fn died(ms: u64, now_ms: u64) -> String {
 pub(super) fn took(duration: Duration) -> String {
     let ms = duration.as_millis();
     if (1000..10_000).contains(&ms) { format!("{}.{}s", ms / 1000, ms % 1000 / 100) } else { age(duration) }
-}
-
-fn two(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
-    if small == 0 {
-        format!("{large}{large_unit}")
-    } else {
-        format!("{large}{large_unit} {small}{small_unit}")
-    }
-}
-
-/// `1.2 MiB`.
-pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    // A value that would be rounded to 1024.0 is shown as 1.0 of the next unit.
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
 }
 
 /// Local time and how long ago or ahead that is: `2026-03-01 12:00:00 (3m 12s ago)`.
@@ -170,34 +135,8 @@ mod tests {
     }
 
     #[test]
-    fn ages_have_two_units() {
-        let table = [
-            (0, "0s"),
-            (350, "350ms"),
-            (12_999, "12s"),
-            (192_000, "3m 12s"),
-            (3_600_000, "1h"),
-            (90_000_000, "1d 1h"),
-        ];
-        for (ms, shown) in table {
-            assert_eq!(age(Duration::from_millis(ms)), shown);
-        }
+    fn a_duration_of_seconds_has_tenths() {
         assert_eq!([350, 1350, 12_345].map(|ms| took(Duration::from_millis(ms))), ["350ms", "1.3s", "12s"]);
-    }
-
-    #[test]
-    fn sizes_have_one_digit() {
-        let table = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (1_258_291, "1.2 MiB"),
-            ((1 << 20) - 1, "1.0 MiB"),
-            (u64::MAX, "16777216.0 TiB"),
-        ];
-        for (bytes, shown) in table {
-            assert_eq!(size(bytes), shown);
-        }
     }
 
     #[test]

@@ -13,11 +13,6 @@ use crate::secrets::{hex, random};
 pub(super) fn run(out: &mut Out) {
     let token = hex(&random());
     let hash = format!("sha256:{}", hex(&Sha256::digest(&token)));
-    match out.json {
-        true => out.json(&json!({ "token": token, "hash": hash })),
-        false => {
-            out.line(format!("token  {token}"));
-            out.line(format!("hash   {hash}"));
-        }
-    }
+    let view = json!({ "token": token, "hash": hash });
+    out.show(&view, |_| format!("token  {token}\nhash   {hash}"));
 }

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::args::TryArgs;
 use super::context::{config_file, explain, rules};
 use super::dead::exported;
-use super::exit::CommandError;
+use super::exit::{CommandError, CommandResult};
 use super::output::{Out, note};
 use super::task_file::{ExportedTask, GivenTask, given, limits};
 use super::trial_log::TrialLog;
@@ -64,7 +64,7 @@ struct Trial {
 }
 
 /// `named` is the configuration that the command line names.
-pub(super) async fn run(named: Option<&Path>, mut args: TryArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(named: Option<&Path>, mut args: TryArgs, out: &mut Out) -> CommandResult {
     let dead = match args.dead.as_deref() {
         Some([queue, id]) => {
             args.queue = Some(queue.clone());
@@ -120,7 +120,7 @@ pub(super) async fn run(named: Option<&Path>, mut args: TryArgs, out: &mut Out) 
 
 impl Trial {
     /// Runs every new version of the files, for ever. A bad version is reported, and the next one awaited.
-    async fn watch(&self, out: &mut Out) -> Result<(), CommandError> {
+    async fn watch(&self, out: &mut Out) -> CommandResult {
         let of_fields = self.args.fields.iter().filter_map(|arg| input::file_of(arg));
         let files = [Some(self.args.handler.as_path()), self.args.task.as_deref()]
             .into_iter()
@@ -169,14 +169,14 @@ impl Trial {
         }
     }
 
-    async fn read_handler(&self) -> Result<Vec<u8>, CommandError> {
+    async fn read_handler(&self) -> CommandResult<Vec<u8>> {
         let path = &self.args.handler;
         Ok(plugins::read(path).await.map_err(|error| anyhow!("{}: {error:#}", path.display()))?)
     }
 
     /// The tasks of the file, each with the fields of the command line as well. Such a field replaces fields
     /// with the same name.
-    async fn tasks(&self) -> Result<Vec<GivenTask>, CommandError> {
+    async fn tasks(&self) -> CommandResult<Vec<GivenTask>> {
         let mut tasks = match (&self.stdin, &self.args.task, &self.dead) {
             (Some(bytes), ..) => given(bytes, "stdin")?,
             (None, Some(path), _) => {
@@ -200,7 +200,7 @@ impl Trial {
         Ok(tasks)
     }
 
-    async fn once(&self, handler: &[u8], tasks: Vec<GivenTask>, out: &mut Out) -> Result<(), CommandError> {
+    async fn once(&self, handler: &[u8], tasks: Vec<GivenTask>, out: &mut Out) -> CommandResult {
         let path = self.args.handler.display();
         let (singles, bytes, grants) = (self.singles.clone(), handler.to_vec(), self.grants.clone());
         // Loading may take long, so it runs on another thread, and Ctrl-C need not wait for it. When this
@@ -273,7 +273,7 @@ impl Trial {
     }
 
     /// Runs the self-check, if there is one, and gives how long it took.
-    async fn self_check(&self, single: &Single) -> Result<Option<Duration>, CommandError> {
+    async fn self_check(&self, single: &Single) -> CommandResult<Option<Duration>> {
         if !single.handler.checks_itself() {
             return Ok(None);
         }
@@ -330,7 +330,7 @@ impl Trial {
 }
 
 /// The task of a dead letter in the Redis of the configuration.
-async fn dead_letter(named: Option<&Path>, queue: &str, id: &str) -> Result<ExportedTask, CommandError> {
+async fn dead_letter(named: Option<&Path>, queue: &str, id: &str) -> CommandResult<ExportedTask> {
     let config = load(named)?;
     match exported(&config, queue, id).await {
         Ok(task) => Ok(task),
@@ -343,7 +343,7 @@ async fn dead_letter(named: Option<&Path>, queue: &str, id: &str) -> Result<Expo
 fn granted(
     named: Option<&Path>,
     args: &TryArgs,
-) -> Result<(String, config::QueueRules, config::Plugin, Option<PathBuf>), CommandError> {
+) -> CommandResult<(String, config::QueueRules, config::Plugin, Option<PathBuf>)> {
     let stem = args.handler.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     if named.is_none() && args.plugin.is_none() && args.queue.is_none() {
         // A queue with the default rules.
@@ -371,12 +371,12 @@ fn granted(
     Ok((plugin, rules.clone(), grants, Some(config.cache_dir())))
 }
 
-fn load(named: Option<&Path>) -> Result<Config, CommandError> {
+fn load(named: Option<&Path>) -> CommandResult<Config> {
     Config::load(&config_file(named)?).map_err(|errors| CommandError::Config(errors.to_string()))
 }
 
 /// Checks that task and fields can be read again and again. A file that is missing may come later.
-fn check_watched(args: &TryArgs) -> Result<(), CommandError> {
+fn check_watched(args: &TryArgs) -> CommandResult {
     let task = args.task.as_deref().filter(|path| is_stdin(path) || is_no_file(path));
     let field = args.fields.iter().filter_map(|arg| input::file_of(arg)).find(|path| is_no_file(path));
     let (what, path) = match (task, field) {

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -16,6 +16,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::output::{Paint, Tone, note};
+use crate::guarded::Guarded;
 
 /// One line of a handler's log, as JSON. The names are stable.
 #[derive(Debug, Clone, Serialize)]
@@ -31,7 +32,7 @@ pub(super) struct LogLine {
 pub(super) struct TrialLog {
     /// The colours to print lines in; without them, lines are kept.
     paint: Option<Paint>,
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Guarded<Kept>>,
 }
 
 #[derive(Debug, Default)]
@@ -50,16 +51,12 @@ impl TrialLog {
 
     /// The lines that were kept since the last call.
     pub(super) fn take(&self) -> Vec<LogLine> {
-        std::mem::take(&mut self.kept().lines)
+        std::mem::take(&mut self.kept.lock().lines)
     }
 
     /// While muted, all lines are dropped.
     pub(super) fn mute(&self, is_muted: bool) {
-        self.kept().is_muted = is_muted;
-    }
-
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().is_muted = is_muted;
     }
 }
 
@@ -76,7 +73,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TrialLog {
         }
         event.record(&mut words);
         // The sandbox's own note of a failure has no stream. The outcome says the same with more detail.
-        if words.stream.is_empty() || self.kept().is_muted {
+        if words.stream.is_empty() || self.kept.lock().is_muted {
             return;
         }
         let line = LogLine { level: level(*meta.level()), stream: words.stream, text: words.message };
@@ -95,7 +92,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TrialLog {
                     line.text
                 );
             }
-            None => self.kept().lines.push(line),
+            None => self.kept.lock().lines.push(line),
         }
     }
 }

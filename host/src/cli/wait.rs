@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::{Instant, sleep};
 
 use crate::operations::patiently;
-use crate::queue::{Queue, QueueError, TaskStatus};
+use crate::queue::{Queue, QueueResult, TaskStatus};
 
 /// The first and the longest pause between two polls.
 pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
@@ -32,7 +32,7 @@ pub(super) async fn until_end(
     open: &mut VecDeque<String>,
     timeout: Option<Duration>,
     mut ended: impl FnMut(&str, Option<TaskStatus>),
-) -> Result<(), QueueError> {
+) -> QueueResult {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut pause = PAUSE.0;
     while !open.is_empty() {

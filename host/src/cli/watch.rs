@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::exit::CommandError;
+use super::exit::CommandResult;
 use super::output::{Out, terminal_size};
 use crate::shutdown::Signals;
 
@@ -20,7 +20,7 @@ pub(super) struct WatchScreen {
 }
 
 impl WatchScreen {
-    pub(super) fn begin() -> Result<WatchScreen, CommandError> {
+    pub(super) fn begin() -> CommandResult<WatchScreen> {
         Ok(WatchScreen { signals: Signals::listen()?, is_first: true })
     }
 

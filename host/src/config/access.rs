@@ -104,8 +104,7 @@ fn read_token(name: &str, item: &Item) -> Option<NamedToken> {
         false => checked,
     };
     if let Err(why) = checked {
-        item.problem(format!("{} {why}", show_text(name)));
-        return None;
+        return item.refuse(format!("{} {why}", show_text(name)));
     }
     let table = item.table(&TOKEN_KEYS)?;
     let Some(role) = table.get("role") else {
@@ -138,12 +137,10 @@ fn read_hash(item: &Item) -> Option<Secret> {
     let digits = hash.expose().strip_prefix("sha256:").map(str::to_ascii_lowercase);
     let is_hash = |digits: &String| digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit());
     let Some(digits) = digits.filter(is_hash) else {
-        item.problem(format!("is not sha256: and 64 hexadecimal digits: {WAY_OUT}"));
-        return None;
+        return item.refuse(format!("is not sha256: and 64 hexadecimal digits: {WAY_OUT}"));
     };
     if digits == format!("{:x}", Sha256::digest("")) {
-        item.problem(format!("is the hash of an empty text: {WAY_OUT}"));
-        return None;
+        return item.refuse(format!("is the hash of an empty text: {WAY_OUT}"));
     }
     Some(Secret::new(digits))
 }
@@ -166,8 +163,7 @@ pub(super) fn proxy(table: &Table, has_token: bool) -> Option<TrustedProxy> {
     }
     let header = read_header(&item)?;
     if groups.as_ref().is_some_and(|(of_groups, _)| *of_groups == header) {
-        item.problem("is trusted_groups_header, too: the name of the user needs a header of its own");
-        return None;
+        return item.refuse("is trusted_groups_header, too: the name of the user needs a header of its own");
     }
     let loopback = || ["127.0.0.0/8", "::1/128"].iter().filter_map(|block| block.parse().ok()).collect();
     let role = role.map_or(Some(AccessRole::Read), |(role, _)| role)?;
@@ -180,19 +176,16 @@ fn groups(table: &Table) -> Option<(HeaderName, BTreeMap<String, AccessRole>)> {
     let (header, roles) = match (header, roles) {
         (Some(header), Some(roles)) => (header, roles),
         (Some(header), None) => {
-            header.problem("needs trusted_groups beside it, like { sre = \"admin\" }");
-            return None;
+            return header.refuse("needs trusted_groups beside it, like { sre = \"admin\" }");
         }
         (None, Some(roles)) => {
-            roles.problem("needs trusted_groups_header beside it, which has the user's groups");
-            return None;
+            return roles.refuse("needs trusted_groups_header beside it, which has the user's groups");
         }
         (None, None) => return None,
     };
     let named = roles.named();
     if named.len() > MAX_GROUPS {
-        roles.problem(format!("has {} groups: write {MAX_GROUPS} at most", named.len()));
-        return None;
+        return roles.refuse(format!("has {} groups: write {MAX_GROUPS} at most", named.len()));
     }
     let mut all = BTreeMap::new();
     for (name, item) in named {
@@ -211,12 +204,10 @@ fn groups(table: &Table) -> Option<(HeaderName, BTreeMap<String, AccessRole>)> {
 fn read_header(item: &Item) -> Option<HeaderName> {
     let text = item.string()?;
     let Ok(header) = HeaderName::try_from(text) else {
-        item.problem(format!("{} is not the name of a header", show_text(text)));
-        return None;
+        return item.refuse(format!("{} is not the name of a header", show_text(text)));
     };
     if OF_CLIENTS.contains(&header.as_str()) || header.as_str().starts_with("sec-") {
-        item.problem("is a header that browsers send: write one that only the proxy sets");
-        return None;
+        return item.refuse("is a header that browsers send: write one that only the proxy sets");
     }
     Some(header)
 }
@@ -241,7 +232,7 @@ fn proxies(item: &Item) -> Vec<IpNet> {
 
 /// The path below which a proxy shows the host: empty, or `/…` without a slash at its end.
 pub(super) fn base_path(table: &Table) -> String {
-    let path = table.get("base_path").and_then(|item| item.checked(check_base_path));
+    let path = table.checked("base_path", check_base_path);
     path.unwrap_or_default()
 }
 

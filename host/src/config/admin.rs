@@ -95,8 +95,7 @@ fn read_table(table: &Table) -> Admin {
 fn read_mask(item: &Item) -> Option<Vec<String>> {
     let items = item.list()?;
     if items.len() > MAX_MASKED {
-        item.problem(format!("has {} names: write {MAX_MASKED} at most", items.len()));
-        return None;
+        return item.refuse(format!("has {} names: write {MAX_MASKED} at most", items.len()));
     }
     let mut names: Vec<String> = Vec::new();
     for item in &items {
@@ -125,10 +124,7 @@ fn read_histograms(item: &Item) -> Option<HistogramForm> {
         "full" => Some(HistogramForm::Full),
         "few-buckets" => Some(HistogramForm::Few),
         "host" => Some(HistogramForm::Host),
-        _ => {
-            item.problem(format!("is {}: write \"full\", \"few-buckets\" or \"host\"", show_text(text)));
-            None
-        }
+        _ => item.refuse(format!("is {}: write \"full\", \"few-buckets\" or \"host\"", show_text(text))),
     }
 }
 
@@ -152,30 +148,27 @@ fn token_of(item: &Item, listen: SocketAddr) -> Option<Secret> {
         return Some(token);
     }
     if token.expose().is_empty() {
-        item.problem("is empty: write a long random text, or { env = \"TQHOST_ADMIN_TOKEN\" }");
-        return None;
+        return item.refuse("is empty: write a long random text, or { env = \"TQHOST_ADMIN_TOKEN\" }");
     }
     if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
-        item.problem(
+        return item.refuse(
             "has spaces, line ends or non-ASCII characters in it, which an Authorization header cannot carry",
         );
-        return None;
     }
     let length = token.expose().len();
     if length < MIN_TOKEN && !listen.ip().is_loopback() {
         let way_out = "`openssl rand -hex 32` prints a good one";
-        item.problem(format!(
+        return item.refuse(format!(
             "has {length} characters, and {listen} can be reached from other machines, where somebody may \
              guess it: write {MIN_TOKEN} at least ({way_out})"
         ));
-        return None;
     }
     Some(token)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, parse_as_command, problem};
+    use super::super::testing::{all_wrong, parse, parse_as_command};
 
     #[test]
     fn tokens_that_a_command_has_not_read_are_not_compared() {
@@ -258,9 +251,6 @@ mod tests {
             ("mask = [\"email\", \"Email\"]", "admin.mask[1]: \"email\" is there twice"),
             ("histograms = \"none\"", "admin.histograms: is \"none\": write \"full\", \"few-buckets\" or"),
         ];
-        for (text, why) in table {
-            let problem = problem(&format!("[queues.a]\n[admin]\n{text}"));
-            assert!(problem.contains(why), "{text}: {problem}");
-        }
+        all_wrong("[queues.a]\n[admin]\n{}", "", &table);
     }
 }

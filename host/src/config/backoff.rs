@@ -33,13 +33,10 @@ pub(super) fn read(item: &Item, default: &Backoff) -> Option<Backoff> {
             }
         }
         DeValue::String(text) if text == "none" => Some(Backoff::None),
-        _ => {
-            item.problem(
-                "must be a table like { base = \"1s\", max = \"60s\", jitter = 0.2 }, \
+        _ => item.refuse(
+            "must be a table like { base = \"1s\", max = \"60s\", jitter = 0.2 }, \
                  or { delays = [\"10s\", \"30s\"] }, or \"none\"",
-            );
-            None
-        }
+        ),
     }
 }
 
@@ -61,8 +58,7 @@ fn read_exponential(item: &Item, table: &Table, default: &Backoff) -> Option<Bac
             show_duration(base),
             show_duration(max)
         );
-        item.problem(why);
-        return None;
+        return item.refuse(why);
     }
     Some(Backoff::Exponential { base, max, jitter: jitter? })
 }
@@ -76,10 +72,9 @@ fn read_delays(table: &Table, delays: &Item) -> Option<Backoff> {
     let items = delays.list()?;
     if items.is_empty() || items.len() > MAX_DELAYS {
         let count = items.len();
-        delays.problem(format!(
+        return delays.refuse(format!(
             "has {count} entries: write 1 to {MAX_DELAYS}, like [\"10s\", \"30s\", \"60s\"]"
         ));
-        return None;
     }
     let read: Vec<_> = items.iter().map(|item| item.duration(DELAY)).collect();
     read.into_iter().collect::<Option<Vec<_>>>().map(Backoff::Delays)
@@ -87,7 +82,7 @@ fn read_delays(table: &Table, delays: &Item) -> Option<Backoff> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{all_wrong, parse, problem};
     use super::*;
 
     fn exponential(base_s: u64, max_s: u64, jitter: f64) -> Backoff {
@@ -152,10 +147,7 @@ mod tests {
             ("{ delays = [\"1s\"], jitter = 0.1 }", "queues.a.backoff.jitter: does not go with delays"),
             ("{ factor = 2 }", "unknown key: the keys here are base, max, jitter, delays"),
         ];
-        for (value, why) in table {
-            let problem = problem(&format!("[queues.a]\nbackoff = {value}"));
-            assert!(problem.contains(why), "{value}: {problem}");
-        }
+        all_wrong("[queues.a]\nbackoff = {}", "", &table);
         let both = problem("[queues.a]\nbackoff = { base = \"5s\", max = \"1s\", jitter = 2 }");
         for why in ["backoff.jitter: 2 is out of bounds", "is longer than max (\"1s\")", "2 problems\n"] {
             assert!(both.contains(why), "{both}");

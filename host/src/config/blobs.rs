@@ -48,8 +48,8 @@ const SCHEMES: [(&str, &[&str]); 4] = [
 pub(super) fn read(item: Option<Item>, data_dir: &Path) -> BlobSettings {
     let default = BlobSettings::in_folder(data_dir);
     let Some(table) = item.and_then(|item| item.table(&KEYS)) else { return default };
-    let size = table.get("max_blob").and_then(|item| item.size(MAX_BLOB));
-    let timeout = table.get("timeout").and_then(|item| item.duration(TIMEOUT));
+    let size = table.size("max_blob", MAX_BLOB);
+    let timeout = table.duration("timeout", TIMEOUT);
     let store = match table.get("url") {
         Some(url) => read_store(&table, &url),
         None => {
@@ -70,12 +70,10 @@ fn read_store(table: &Table, url: &Item) -> Option<BlobStore> {
                         \"az://CONTAINER/PREFIX\"";
     let text = url.string()?;
     let Some((scheme, rest)) = text.split_once(':') else {
-        url.problem(format!("{} is no url of a store: {FORM}", show_text(text)));
-        return None;
+        return url.refuse(format!("{} is no url of a store: {FORM}", show_text(text)));
     };
     if !SCHEMES.iter().any(|(known, _)| *known == scheme) {
-        url.problem(format!("{} is no scheme of a store: {FORM}", show_text(scheme)));
-        return None;
+        return url.refuse(format!("{} is no scheme of a store: {FORM}", show_text(scheme)));
     }
     check_keys(table, scheme, &format!("for a url of {scheme}"));
     if scheme == "file" {
@@ -83,10 +81,10 @@ fn read_store(table: &Table, url: &Item) -> Option<BlobStore> {
     }
     let bucket =
         bucket(rest).map_err(|why| url.problem(format!("{} {why}: {FORM}", show_text(text)))).ok()?;
-    let endpoint = table.get("endpoint").and_then(|item| item.checked(check_endpoint));
+    let endpoint = table.checked("endpoint", check_endpoint);
     match scheme {
         "s3" => {
-            let region = table.get("region").and_then(|item| item.checked(check_word));
+            let region = table.checked("region", check_word);
             Some(BlobStore::S3 { bucket, endpoint, region, key: read_key(table) })
         }
         "gs" => {
@@ -94,8 +92,7 @@ fn read_store(table: &Table, url: &Item) -> Option<BlobStore> {
                 let key = secret(&item)?;
                 // The text is a secret, so the message shows no part of it.
                 if key.is_read() && serde_json::from_str::<serde_json::Map<_, _>>(key.expose()).is_err() {
-                    item.problem("is not the JSON of a service account's key");
-                    return None;
+                    return item.refuse("is not the JSON of a service account's key");
                 }
                 Some(key)
             });
@@ -103,8 +100,8 @@ fn read_store(table: &Table, url: &Item) -> Option<BlobStore> {
         }
         _ => {
             let Some(account) = table.get("account") else {
-                url.problem(format!("needs {}, the name of the storage account", table.key_of("account")));
-                return None;
+                return url
+                    .refuse(format!("needs {}, the name of the storage account", table.key_of("account")));
             };
             let account = account.checked(check_word)?;
             let account_key = table.get("account_key").and_then(|item| secret(&item));
@@ -133,14 +130,12 @@ fn read_folder(url: &Item, rest: &str) -> Option<PathBuf> {
     let path = match rest.strip_prefix("//") {
         Some(path) if path.starts_with('/') => path,
         Some(_) => {
-            url.problem("names a host: write \"file:FOLDER\" or \"file:///FOLDER\"");
-            return None;
+            return url.refuse("names a host: write \"file:FOLDER\" or \"file:///FOLDER\"");
         }
         None => rest,
     };
     if path.is_empty() || path.contains(['\0', '%', '?', '#']) {
-        url.problem("has no plain path after file: write a path without %, ? and #");
-        return None;
+        return url.refuse("has no plain path after file: write a path without %, ? and #");
     }
     Some(url.context().folder.join(path))
 }

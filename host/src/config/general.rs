@@ -45,8 +45,8 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
     let folder = |name, default| {
         root.get(name).and_then(|item| item.path()).unwrap_or_else(|| cx.folder.join(default))
     };
-    let grace = root.get("shutdown_grace").and_then(|item| item.duration(SHUTDOWN_GRACE));
-    let concurrency = root.get("concurrency").and_then(|item| item.integer(CONCURRENCY));
+    let grace = root.duration("shutdown_grace", SHUTDOWN_GRACE);
+    let concurrency = root.integer("concurrency", CONCURRENCY);
     let mut queues = queue::read(&root);
     if concurrency.is_none() && queues.iter().any(|queue| queue.priority != queues[0].priority) {
         let why = "queues: they have different priorities, but nothing to compete for: \
@@ -68,7 +68,7 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
         blobs: blobs::read(root.get("blobs"), &data_dir),
         data_dir,
         concurrency,
-        memory: root.get("memory").and_then(|item| item.size(MEMORY)),
+        memory: root.size("memory", MEMORY),
         shutdown_grace: grace.unwrap_or(DEFAULT_SHUTDOWN_GRACE),
         redis,
         redis_wait,
@@ -86,7 +86,7 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{all_wrong, parse};
 
     #[test]
     fn relative_paths_begin_at_the_folder_of_the_file() {
@@ -132,9 +132,6 @@ mod tests {
             ("blobs = \"file:x\"", "blobs: is a string, but must be a table"),
             ("nonsense = 1", "unknown key: the keys here are plugins_dir, "),
         ];
-        for (line, why) in table {
-            let problem = problem(&format!("{line}\n[queues.a]"));
-            assert!(problem.contains(why) && problem.contains("line 1: "), "{line}: {problem}");
-        }
+        all_wrong("{}\n[queues.a]", "line 1: ", &table);
     }
 }

@@ -31,8 +31,8 @@ pub(super) fn read(item: &Item, base: Option<HoldRules>) -> Option<HoldRules> {
             let Some(table) = item.table(&KEYS) else { return base };
             let base = base.unwrap_or(DEFAULT);
             Some(HoldRules {
-                after: table.get("after").and_then(|item| item.integer(AFTER)).unwrap_or(base.after),
-                pause: table.get("for").and_then(|item| item.duration(FOR)).unwrap_or(base.pause),
+                after: table.integer("after", AFTER).unwrap_or(base.after),
+                pause: table.duration("for", FOR).unwrap_or(base.pause),
             })
         }
         _ => item.wrong_type("a table like { after = 5, for = \"30s\" }, or the string \"none\"").or(base),
@@ -41,7 +41,7 @@ pub(super) fn read(item: &Item, base: Option<HoldRules>) -> Option<HoldRules> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{all_wrong, parse};
     use super::*;
 
     #[test]
@@ -76,9 +76,6 @@ mod tests {
             ("{ for = \"10ms\" }", ".for: \"10ms\" is out of bounds"),
             ("{ pause = \"1s\" }", "pause"),
         ];
-        for (value, why) in table {
-            let problem = problem(&format!("[queues.a]\nhold = {value}"));
-            assert!(problem.contains(why) && problem.contains("queues.a.hold"), "{value}: {problem}");
-        }
+        all_wrong("[queues.a]\nhold = {}", "queues.a.hold", &table);
     }
 }

@@ -47,8 +47,7 @@ fn read_entry(entry: &Item) -> Option<AllowedHost> {
             let private = table.get("private_addresses");
             let private_addresses = private.as_ref().map(addresses::read).unwrap_or_default();
             let Some(host) = table.get("host") else {
-                entry.problem(format!("has no host: write {WITH_ADDRESSES}"));
-                return None;
+                return entry.refuse(format!("has no host: write {WITH_ADDRESSES}"));
             };
             let host = read_host(&host)?;
             if let (Some(private), HostPattern::Exactly(Host::Ipv4(_) | Host::Ipv6(_))) =

@@ -55,24 +55,20 @@ pub(super) fn default(at_once: u32) -> Http {
 /// Reads the bounds. A bound that the table does not set is that of `default`.
 pub(super) fn read(item: &Item, default: Http) -> Http {
     let Some(table) = item.table(&KEYS) else { return default };
-    let duration = |key, default| table.get(key).and_then(|item| item.duration(TIMEOUT)).unwrap_or(default);
-    let count =
-        |key, bounds, default| table.get(key).and_then(|item| item.integer(bounds)).unwrap_or(default);
-    let size = |key, default| table.get(key).and_then(|item| item.size(BODY_BYTES)).unwrap_or(default);
+    let duration = |key, default| table.duration(key, TIMEOUT).unwrap_or(default);
+    let count = |key, bounds, default| table.integer(key, bounds).unwrap_or(default);
+    let size = |key, default| table.size(key, BODY_BYTES).unwrap_or(default);
     Http {
         connect_timeout: duration("connect_timeout", default.connect_timeout),
         first_byte_timeout: duration("first_byte_timeout", default.first_byte_timeout),
         between_bytes_timeout: duration("between_bytes_timeout", default.between_bytes_timeout),
-        timeout: table.get("timeout").and_then(|item| item.duration(TIMEOUT)),
+        timeout: table.duration("timeout", TIMEOUT),
         max_concurrent: count("max_concurrent", MAX_CONCURRENT, default.max_concurrent),
         max_connections: count("max_connections", MAX_CONNECTIONS, default.max_connections),
         max_requests: count("max_requests", MAX_REQUESTS, default.max_requests),
         max_request_body: size("max_request_body", default.max_request_body),
         max_response_body: size("max_response_body", default.max_response_body),
-        keep_alive: table
-            .get("keep_alive")
-            .and_then(|item| item.duration(KEEP_ALIVE))
-            .unwrap_or(default.keep_alive),
+        keep_alive: table.duration("keep_alive", KEEP_ALIVE).unwrap_or(default.keep_alive),
         ca: table.get("ca").and_then(|item| read_ca(&item)).unwrap_or_default(),
     }
 }
@@ -86,7 +82,7 @@ pub(super) fn read_ca(item: &Item) -> Option<Vec<CertificateDer<'static>>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, parse_in, problem, problem_in};
+    use super::super::testing::{all_wrong, parse, parse_in, problem_in};
     use super::*;
 
     #[test]
@@ -140,13 +136,7 @@ mod tests {
             ("ca = \"missing.pem\"", "/etc/tqhost/missing.pem cannot be read"),
             ("ca = 5", "must be a string"),
         ];
-        for (line, why) in table {
-            let problem = problem(&format!("[queues.a]\n[plugins.a.http]\n{line}"));
-            assert!(
-                problem.contains(why) && problem.contains("line 3: plugins.a.http."),
-                "{line}: {problem}"
-            );
-        }
+        all_wrong("[queues.a]\n[plugins.a.http]\n{}", "line 3: plugins.a.http.", &table);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(super) fn read(item: &Item, base: &Idempotency) -> Idempotency {
     let Some(table) = item.table(&KEYS) else { return base.clone() };
     Idempotency {
         key: read_key(&table).unwrap_or_else(|| base.key.clone()),
-        window: table.get("window").and_then(|item| item.duration(WINDOW)).unwrap_or(base.window),
+        window: table.duration("window", WINDOW).unwrap_or(base.window),
         releases_on_failure: table
             .get("release_on")
             .and_then(|item| read_release_on(&item))
@@ -50,8 +50,7 @@ fn read_key(table: &Table) -> Option<Vec<ValueAt>> {
         _ => None,
     };
     if let Some((item, why)) = clash {
-        item.problem(why);
-        return None;
+        return item.refuse(why);
     }
     let whole = |field| ValueAt { field, pointer: None };
     let (field, pointers) = match (names, name, pointers) {
@@ -78,8 +77,7 @@ fn read_pointers(item: &Item) -> Option<Vec<Pointer>> {
 fn read_list<T>(item: &Item, read: impl Fn(&Item) -> Option<T>) -> Option<Vec<T>> {
     let entries = item.list()?;
     if entries.is_empty() || entries.len() > MAX_VALUES {
-        item.problem(format!("has {} values: write 1 to {MAX_VALUES}", entries.len()));
-        return None;
+        return item.refuse(format!("has {} values: write 1 to {MAX_VALUES}", entries.len()));
     }
     // All entries are read, so that each of their problems is told.
     let read: Vec<Option<T>> = entries.iter().map(read).collect();
@@ -98,7 +96,7 @@ fn read_release_on(item: &Item) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{all_wrong, parse, problem};
     use super::*;
 
     fn idempotency(text: &str) -> Idempotency {
@@ -159,10 +157,7 @@ mod tests {
             ),
             ("{ window = \"0s\" }", "queues.a.idempotency.window: \"0s\" is out of bounds"),
         ];
-        for (text, why) in table {
-            let problem = problem(&format!("[queues.a]\nidempotency = {text}"));
-            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{text}: {problem}");
-        }
+        all_wrong("[queues.a]\nidempotency = {}", "1 problem\n", &table);
         let both = problem("[queues.a]\nidempotency = { field = \"a\", fields = [\"b\"], json = \"x\" }");
         for why in ["fields: does not go with field", "json: \"x\" is not a JSON pointer", "2 problems\n"] {
             assert!(both.contains(why), "{both}");

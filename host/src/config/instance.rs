@@ -25,8 +25,7 @@ pub(super) fn read(item: &Item) -> Option<Warm> {
     match item.value() {
         DeValue::String(text) if text == "per-task" => None,
         DeValue::String(text) => {
-            item.problem(format!("{} is not a kind of instance: {FORMS}", show_text(text)));
-            None
+            item.refuse(format!("{} is not a kind of instance: {FORMS}", show_text(text)))
         }
         DeValue::Table(_) => {
             let table = item.table(&KEYS)?;
@@ -36,10 +35,7 @@ pub(super) fn read(item: &Item) -> Option<Warm> {
             let idle = match table.get("warm") {
                 Some(warm) => warm.integer(WARM),
                 None if concurrent.is_some() => Some(DEFAULT_WARM),
-                None => {
-                    item.problem(format!("has no warm, the number of instances to keep: {FORMS}"));
-                    None
-                }
+                None => item.refuse(format!("has no warm, the number of instances to keep: {FORMS}")),
             };
             let concurrent = concurrent.map_or(Some(1), |item| item.integer(CONCURRENT));
             Some(Warm { idle: idle?, max_tasks: max_tasks?, concurrent: concurrent? })
@@ -50,7 +46,7 @@ pub(super) fn read(item: &Item) -> Option<Warm> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{all_wrong, parse};
     use super::*;
 
     #[test]
@@ -86,12 +82,6 @@ mod tests {
             ("{ warm = 4, max_tasks = 0 }", ".max_tasks: 0 is out of bounds: write 1 to 1000000"),
             ("{ warm = 4, max_task = 5 }", "did you mean `max_tasks`"),
         ];
-        for (value, why) in table {
-            let problem = problem(&format!("[queues.a]\n[plugins.a]\ninstance = {value}"));
-            assert!(
-                problem.contains(why) && problem.contains("line 3: plugins.a.instance"),
-                "{value}: {problem}"
-            );
-        }
+        all_wrong("[queues.a]\n[plugins.a]\ninstance = {}", "line 3: plugins.a.instance", &table);
     }
 }

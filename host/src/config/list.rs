@@ -17,8 +17,7 @@ pub(super) fn read(item: &Item) -> Option<List> {
             let table = item.table(&KEYS)?;
             let items = table.get("items").map_or(Some(Items::Bytes), |items| read_items(&items));
             let Some(key) = table.get("key") else {
-                item.problem("has no key: write list = { key = \"report:queue\", items = \"json\" }");
-                return None;
+                return item.refuse("has no key: write list = { key = \"report:queue\", items = \"json\" }");
             };
             Some(List { key: key.checked(check_key)?, items: items? })
         }
@@ -40,7 +39,7 @@ fn read_items(item: &Item) -> Option<Items> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{all_wrong, parse};
     use super::*;
 
     #[test]
@@ -77,9 +76,6 @@ mod tests {
             ("{ key = \"l\", item = \"json\" }", "queues.a.list.item: unknown key: did you mean `items`?"),
             ("{ key = \"b\", items = \"json\" }", "queues.a.list: \"b\" is a key of the queue \"b\" already"),
         ];
-        for (value, why) in table {
-            let problem = problem(&format!("[queues.a]\nlist = {value}\n[queues.b]"));
-            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{value}: {problem}");
-        }
+        all_wrong("[queues.a]\nlist = {}\n[queues.b]", "1 problem\n", &table);
     }
 }

@@ -196,7 +196,7 @@ config = { api_key = { env = "MISSING" } }
         ];
         for (heading, keys) in sections {
             let text = section(heading);
-            for key in keys.known {
+            for key in keys.here() {
                 assert!(text.contains(&format!("`{key}`")), "{key} is missing below {heading}");
             }
         }

@@ -55,15 +55,9 @@ fn read_plugin(name: &str, item: &Item, queues: &[QueueRules]) -> Option<Plugin>
     let usual = http::default(own.map(|queue| queue.concurrency).fold(0, u32::saturating_add));
     Some(Plugin {
         config: table.get("config").map(|item| read_config(&item)).unwrap_or_default(),
-        memory: table.get("memory").and_then(|item| item.size(MEMORY_BYTES)).unwrap_or(default.memory),
-        max_output: table
-            .get("max_output")
-            .and_then(|item| item.size(MAX_OUTPUT_BYTES))
-            .unwrap_or(default.max_output),
-        max_log_rate: table
-            .get("max_log_rate")
-            .and_then(|item| item.size(LOG_BYTES))
-            .unwrap_or(default.max_log_rate),
+        memory: table.size("memory", MEMORY_BYTES).unwrap_or(default.memory),
+        max_output: table.size("max_output", MAX_OUTPUT_BYTES).unwrap_or(default.max_output),
+        max_log_rate: table.size("max_log_rate", LOG_BYTES).unwrap_or(default.max_log_rate),
         allowed_hosts,
         http: http_item.map_or_else(|| usual.clone(), |item| http::read(&item, usual.clone())),
         warm: table.get("instance").and_then(|item| instance::read(&item)),
@@ -95,7 +89,7 @@ fn read_config(item: &Item) -> BTreeMap<String, Secret> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{all_wrong, parse, problem};
 
     #[test]
     fn good_plugins() {
@@ -144,10 +138,7 @@ mod tests {
             ("http = \"10s\"", "plugins.a.http: is a string, but must be a table"),
             ("memroy = 5", "did you mean `memory`"),
         ];
-        for (line, why) in table {
-            let problem = problem(&format!("[queues.a]\n[plugins.a]\n{line}"));
-            assert!(problem.contains(why) && problem.contains("line 3: plugins.a."), "{line}: {problem}");
-        }
+        all_wrong("[queues.a]\n[plugins.a]\n{}", "line 3: plugins.a.", &table);
         assert!(problem("[queues.a]\n[plugins.\"a b\"]").contains("the plugin's name may have only"));
         assert!(
             problem("[queues.a]\n[plugins]\na = 1").contains("plugins.a: is an integer, but must be a table")

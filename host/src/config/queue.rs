@@ -1,7 +1,7 @@
 //! `[queues.NAME]` and `[defaults]`: the queues and their rules.
 //!
 //! In: the tables of the file. Out: one [`QueueRules`] per table, in the order of the file. A key that a
-//! queue does not set comes from `[defaults]`, or else from [`Rules::default`].
+//! queue does not set comes from `[defaults]`, or else from [`usual`].
 //!
 //! Not here: the keys of a backoff (`backoff`), of `idempotency` and `id` (`idempotency`, `value`), of a list
 //! (`list`), of a schedule (`schedule`).
@@ -9,9 +9,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::model::{Backoff, Batch, HoldRules, Idempotency, OnEnd, QueueRules, Rate};
+use super::model::{Batch, Idempotency, OnEnd, QueueRules, RunLimits};
 use super::names::{check_key_or_default, check_name, check_stream};
-use super::place::{FieldPlace, ValueAt};
 use super::reader::{Item, Keys, Table};
 use super::schedule;
 use super::targets::Sends;
@@ -59,33 +58,7 @@ pub(super) const KEYS: Keys = Keys {
 };
 
 pub(super) const DEFAULTS_KEYS: Keys = Keys {
-    known: &[
-        "group",
-        "plugin",
-        "concurrency",
-        "batch",
-        "priority",
-        "lease",
-        "timeout",
-        "max_retries",
-        "backoff",
-        "max_deferrals",
-        "max_crashes",
-        "max_backlog",
-        "rate_limit",
-        "hold",
-        "max_running",
-        "idempotency",
-        "id",
-        "expire_after",
-        "retention",
-        "enqueue_to",
-        "on_end",
-        "events",
-        "failed_attempts",
-        "show",
-        "keep_fields",
-    ],
+    known: KEYS.known,
     elsewhere: &[
         ("order", "makes no sense as a default: write it in each [queues.NAME] that needs it"),
         ("serial", "makes no sense as a default: write it in each [queues.NAME] that needs it"),
@@ -117,65 +90,43 @@ const FAILED_ATTEMPTS: RangeInclusive<u32> = 0..=100;
 const EXPIRE_AFTER: RangeInclusive<Duration> = SECOND..=Duration::from_secs(365 * 86_400);
 const RETENTION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(365 * 86_400);
 
-/// The rules that a queue shares with `[defaults]`.
-#[derive(Clone)]
-struct Rules {
-    group: String,
-    /// The default is the queue's name.
-    plugin: Option<String>,
-    concurrency: u32,
-    batch: Batch,
-    priority: u32,
-    lease: Duration,
-    timeout: Duration,
-    max_retries: u32,
-    backoff: Backoff,
-    max_deferrals: u32,
-    max_crashes: u32,
-    max_backlog: u32,
-    rate_limit: Option<Rate>,
-    hold: Option<HoldRules>,
-    max_running: Option<u32>,
-    idempotency: Idempotency,
-    id: Option<ValueAt>,
-    expire_after: Option<Duration>,
-    retention: Duration,
-    sends: Sends,
-    events: u32,
-    failed_attempts: u32,
-    show: Vec<FieldPlace>,
-    keep_fields: bool,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Rules {
-            group: "tqhost".into(),
-            plugin: None,
-            concurrency: 10,
-            batch: Batch { max_tasks: None, max_wait: Duration::from_millis(10) },
-            priority: 1,
-            lease: 30 * SECOND,
-            timeout: 60 * SECOND,
-            max_retries: 3,
-            backoff: backoff::DEFAULT,
-            max_deferrals: 6,
-            max_crashes: 2,
-            max_backlog: 100_000,
-            rate_limit: None,
-            hold: None,
-            max_running: None,
-            idempotency: Idempotency::default(),
-            id: None,
-            expire_after: None,
-            retention: DAY,
-            sends: Sends::default(),
-            events: 0,
-            failed_attempts: 10,
-            show: Vec::new(),
-            keep_fields: false,
-        }
-    }
+/// The rules of a queue that says nothing, and the queues that it sends tasks to. Without a name of its own,
+/// its plugin has that of the queue.
+fn usual() -> (QueueRules, Sends) {
+    let rules = QueueRules {
+        name: String::new(),
+        stream: String::new(),
+        group: "tqhost".into(),
+        plugin: String::new(),
+        concurrency: 10,
+        batch: Batch { max_tasks: None, max_wait: Duration::from_millis(10) },
+        priority: 1,
+        lease: 30 * SECOND,
+        timeout: 60 * SECOND,
+        max_retries: 3,
+        backoff: backoff::DEFAULT,
+        max_deferrals: 6,
+        max_crashes: 2,
+        max_backlog: 100_000,
+        rate_limit: None,
+        hold: None,
+        turns: RunLimits::default(),
+        idempotency: Idempotency::default(),
+        id: None,
+        expire_after: None,
+        retention: DAY,
+        list: None,
+        schedule: None,
+        dead_letter: None,
+        enqueue_to: Vec::new(),
+        flow_partners: Vec::new(),
+        on_end: OnEnd::default(),
+        events: 0,
+        failed_attempts: 10,
+        show: Vec::new(),
+        keep_fields: false,
+    };
+    (rules, Sends::default())
 }
 
 /// All queues, in the order of the file.
@@ -184,8 +135,7 @@ pub(super) fn read(root: &Table) -> Vec<QueueRules> {
     let named = queues.as_ref().map(Item::named).unwrap_or_default();
     let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
     let defaults = root.get("defaults").and_then(|item| item.table(&DEFAULTS_KEYS));
-    let defaults =
-        defaults.map_or_else(Rules::default, |table| read_rules(&table, &Rules::default(), &names));
+    let defaults = defaults.map_or_else(usual, |table| read_rules(&table, &usual(), &names));
     let Some(queues) = queues else {
         root.context()
             .problem("queues", "there is no queue: add a table [queues.NAME] for each of your streams");
@@ -207,12 +157,17 @@ pub(super) fn read(root: &Table) -> Vec<QueueRules> {
 }
 
 /// The rules of a queue, and the queues that it sends tasks to. `names` are those of all queues of the file.
-fn read_queue(name: &str, item: &Item, defaults: &Rules, names: &[&str]) -> Option<(QueueRules, Sends)> {
+fn read_queue(
+    name: &str,
+    item: &Item,
+    defaults: &(QueueRules, Sends),
+    names: &[&str],
+) -> Option<(QueueRules, Sends)> {
     if let Err(why) = check_name(name) {
         item.problem(format!("the queue's name {why}"));
     }
     let table = item.table(&KEYS)?;
-    let rules = read_rules(&table, defaults, names);
+    let (rules, sends) = read_rules(&table, defaults, names);
     if let Some(most) = rules.batch.max_tasks.filter(|most| *most > rules.concurrency) {
         let why = format!(
             "{most} is more than the queue's concurrency, {}: no batch is larger than that",
@@ -220,108 +175,81 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules, names: &[&str]) -> Opti
         );
         item.at("batch").at("max_tasks").warn(&why);
     }
-    let sends = rules.sends.clone();
     let queue = QueueRules {
         name: name.to_owned(),
-        stream: table
-            .get("stream")
-            .and_then(|item| item.checked(check_stream))
-            .unwrap_or_else(|| name.to_owned()),
-        group: rules.group,
-        plugin: rules.plugin.unwrap_or_else(|| name.to_owned()),
-        concurrency: rules.concurrency,
-        batch: rules.batch,
-        priority: rules.priority,
-        lease: rules.lease,
-        timeout: rules.timeout,
-        max_retries: rules.max_retries,
-        backoff: rules.backoff,
-        max_deferrals: rules.max_deferrals,
-        max_crashes: rules.max_crashes,
-        max_backlog: rules.max_backlog,
-        rate_limit: rules.rate_limit,
-        hold: rules.hold,
-        turns: turns::read(&table, rules.max_running),
-        idempotency: rules.idempotency,
-        id: rules.id,
-        expire_after: rules.expire_after,
-        retention: rules.retention,
+        stream: table.checked("stream", check_stream).unwrap_or_else(|| name.to_owned()),
+        plugin: if rules.plugin.is_empty() { name.to_owned() } else { rules.plugin },
+        turns: turns::read(&table, rules.turns.max_running),
         list: table.get("list").and_then(|item| list::read(&item)),
         schedule: table.get("schedule").and_then(|item| schedule::read(&item)),
-        dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key_or_default)),
-        events: rules.events,
-        failed_attempts: rules.failed_attempts,
-        show: rules.show,
-        keep_fields: rules.keep_fields,
-        // The other queues are not known yet.
-        enqueue_to: Vec::new(),
-        flow_partners: Vec::new(),
-        on_end: OnEnd::default(),
+        dead_letter: table.checked("dead_letter", check_key_or_default),
+        ..rules
     };
     Some((queue, sends))
 }
 
-fn read_rules(table: &Table, base: &Rules, names: &[&str]) -> Rules {
-    let integer = |name, bounds| table.get(name).and_then(|item| item.integer(bounds));
-    let duration = |name, bounds| table.get(name).and_then(|item| item.duration(bounds));
-    Rules {
-        group: table
-            .get("group")
-            .and_then(|item| item.checked(check_key_or_default))
-            .unwrap_or_else(|| base.group.clone()),
-        plugin: table.get("plugin").and_then(|item| item.checked(check_name)).or_else(|| base.plugin.clone()),
-        concurrency: integer("concurrency", CONCURRENCY).unwrap_or(base.concurrency),
+/// The rules that a queue shares with `[defaults]`. A key that is not set comes from `base`.
+fn read_rules(
+    table: &Table,
+    (base, base_sends): &(QueueRules, Sends),
+    names: &[&str],
+) -> (QueueRules, Sends) {
+    let max_running = table.integer("max_running", turns::MAX_RUNNING).or(base.turns.max_running);
+    let rules = QueueRules {
+        group: table.checked("group", check_key_or_default).unwrap_or_else(|| base.group.clone()),
+        plugin: table.checked("plugin", check_name).unwrap_or_else(|| base.plugin.clone()),
+        concurrency: table.integer("concurrency", CONCURRENCY).unwrap_or(base.concurrency),
         batch: table.get("batch").map_or(base.batch, |item| read_batch(&item, base.batch)),
-        priority: integer("priority", PRIORITY).unwrap_or(base.priority),
-        lease: duration("lease", LEASE).unwrap_or(base.lease),
-        timeout: duration("timeout", TIMEOUT).unwrap_or(base.timeout),
-        max_retries: integer("max_retries", MAX_RETRIES).unwrap_or(base.max_retries),
+        priority: table.integer("priority", PRIORITY).unwrap_or(base.priority),
+        lease: table.duration("lease", LEASE).unwrap_or(base.lease),
+        timeout: table.duration("timeout", TIMEOUT).unwrap_or(base.timeout),
+        max_retries: table.integer("max_retries", MAX_RETRIES).unwrap_or(base.max_retries),
         backoff: table
             .get("backoff")
             .and_then(|item| backoff::read(&item, &base.backoff))
             .unwrap_or_else(|| base.backoff.clone()),
-        max_deferrals: integer("max_deferrals", MAX_DEFERRALS).unwrap_or(base.max_deferrals),
-        max_crashes: integer("max_crashes", MAX_CRASHES).unwrap_or(base.max_crashes),
-        max_backlog: integer("max_backlog", MAX_BACKLOG).unwrap_or(base.max_backlog),
+        max_deferrals: table.integer("max_deferrals", MAX_DEFERRALS).unwrap_or(base.max_deferrals),
+        max_crashes: table.integer("max_crashes", MAX_CRASHES).unwrap_or(base.max_crashes),
+        max_backlog: table.integer("max_backlog", MAX_BACKLOG).unwrap_or(base.max_backlog),
         rate_limit: table
             .get("rate_limit")
             .map_or(base.rate_limit, |item| parse_rate(item.string()?).map_err(|why| item.problem(why)).ok()),
         hold: table.get("hold").map_or(base.hold, |item| hold::read(&item, base.hold)),
-        max_running: integer("max_running", turns::MAX_RUNNING).or(base.max_running),
+        turns: RunLimits { max_running, tracks: None },
         idempotency: table
             .get("idempotency")
             .map_or_else(|| base.idempotency.clone(), |item| idempotency::read(&item, &base.idempotency)),
         id: table.get("id").and_then(|item| value::read(&item)).or_else(|| base.id.clone()),
-        expire_after: duration("expire_after", EXPIRE_AFTER).or(base.expire_after),
-        retention: duration("retention", RETENTION).unwrap_or(base.retention),
-        sends: Sends {
-            enqueue_to: table
-                .get("enqueue_to")
-                .map_or_else(|| base.sends.enqueue_to.clone(), |item| targets::read_names(&item, names)),
-            on_end: table
-                .get("on_end")
-                .map_or_else(|| base.sends.on_end.as_default(), |item| targets::read_on_end(&item, names)),
-        },
-        events: integer("events", EVENTS).unwrap_or(base.events),
-        failed_attempts: integer("failed_attempts", FAILED_ATTEMPTS).unwrap_or(base.failed_attempts),
+        expire_after: table.duration("expire_after", EXPIRE_AFTER).or(base.expire_after),
+        retention: table.duration("retention", RETENTION).unwrap_or(base.retention),
+        events: table.integer("events", EVENTS).unwrap_or(base.events),
+        failed_attempts: table.integer("failed_attempts", FAILED_ATTEMPTS).unwrap_or(base.failed_attempts),
         show: table.get("show").map_or_else(|| base.show.clone(), |item| value::read_shown(&item)),
         keep_fields: table.get("keep_fields").and_then(|item| item.boolean()).unwrap_or(base.keep_fields),
-    }
+        ..base.clone()
+    };
+    let enqueue_to = table.get("enqueue_to").map(|item| targets::read_names(&item, names));
+    let on_end = table.get("on_end").map(|item| targets::read_on_end(&item, names));
+    let sends = Sends {
+        enqueue_to: enqueue_to.unwrap_or_else(|| base_sends.enqueue_to.clone()),
+        on_end: on_end.unwrap_or_else(|| base_sends.on_end.as_default()),
+    };
+    (rules, sends)
 }
 
 /// Reports its problems, and keeps the values that are right.
 fn read_batch(item: &Item, base: Batch) -> Batch {
     let Some(table) = item.table(&BATCH_KEYS) else { return base };
     Batch {
-        max_tasks: table.get("max_tasks").and_then(|item| item.integer(BATCH)).or(base.max_tasks),
-        max_wait: table.get("max_wait").and_then(|item| item.duration(MAX_WAIT)).unwrap_or(base.max_wait),
+        max_tasks: table.integer("max_tasks", BATCH).or(base.max_tasks),
+        max_wait: table.duration("max_wait", MAX_WAIT).unwrap_or(base.max_wait),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::RunLimits;
-    use super::super::testing::{parse, problem};
+    use super::super::model::Backoff;
+    use super::super::testing::{all_wrong, parse};
     use super::*;
 
     #[test]
@@ -475,10 +403,7 @@ mod tests {
             ("events = -1", "-1 is out of bounds: write 0 to 1000000"),
             ("schedule = \"x\"", "queues.a.schedule: must be a table"),
         ];
-        for (line, why) in table {
-            let problem = problem(&format!("[queues.a]\n{line}\n[queues.b]"));
-            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{line}: {problem}");
-        }
+        all_wrong("[queues.a]\n{}\n[queues.b]", "1 problem\n", &table);
     }
 
     #[test]
@@ -498,9 +423,6 @@ mod tests {
             ("[queues.a]\n[defaults.schedule]", "defaults.schedule: makes no sense as a default"),
             ("[queues.a]\n[defaults]\nrate_limit = \"x\"", "defaults.rate_limit: \"x\" is not a rate"),
         ];
-        for (text, why) in table {
-            let problem = problem(text);
-            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{text}: {problem}");
-        }
+        all_wrong("{}", "1 problem\n", &table);
     }
 }

@@ -52,6 +52,13 @@ pub(super) struct Keys {
     pub elsewhere: &'static [(&'static str, &'static str)],
 }
 
+impl Keys {
+    /// The keys that may be here.
+    pub(super) fn here(&self) -> impl Iterator<Item = &'static &'static str> {
+        self.known.iter().filter(|name| self.elsewhere.iter().all(|(other, _)| other != *name))
+    }
+}
+
 /// A table whose keys have been checked.
 pub(super) struct Table<'a> {
     cx: &'a Context<'a>,
@@ -89,6 +96,26 @@ impl<'a> Table<'a> {
         entry(self.cx, &self.key, self.entries, name)
     }
 
+    pub(super) fn integer(&self, name: &'static str, bounds: RangeInclusive<u32>) -> Option<u32> {
+        self.get(name)?.integer(bounds)
+    }
+
+    pub(super) fn duration(&self, name: &'static str, bounds: RangeInclusive<Duration>) -> Option<Duration> {
+        self.get(name)?.duration(bounds)
+    }
+
+    pub(super) fn size(&self, name: &'static str, bounds: RangeInclusive<u64>) -> Option<u64> {
+        self.get(name)?.size(bounds)
+    }
+
+    pub(super) fn checked(
+        &self,
+        name: &'static str,
+        check: impl Fn(&str) -> Result<(), String>,
+    ) -> Option<String> {
+        self.get(name)?.checked(check)
+    }
+
     /// The key in full, whether it is in the file or not.
     pub(super) fn key_of(&self, name: &str) -> String {
         join(&self.key, name)
@@ -100,15 +127,15 @@ impl<'a> Table<'a> {
 
     fn check_keys(&self) {
         for (name, item) in entries_in_order(self.cx, &self.key, self.entries) {
-            if self.keys.known.contains(&name) {
-                continue;
-            }
             if let Some((_, why)) = self.keys.elsewhere.iter().find(|(key, _)| *key == name) {
                 item.problem(*why);
-            } else if let Some(meant) = nearest(name, self.keys.known.iter()) {
+            } else if self.keys.known.contains(&name) {
+                continue;
+            } else if let Some(meant) = nearest(name, self.keys.here()) {
                 item.problem(format!("unknown key: did you mean `{meant}`?"));
             } else {
-                item.problem(format!("unknown key: the keys here are {}", self.keys.known.join(", ")));
+                let here = self.keys.here().copied().collect::<Vec<_>>().join(", ");
+                item.problem(format!("unknown key: the keys here are {here}"));
             }
         }
     }
@@ -118,6 +145,12 @@ impl<'a> Item<'a> {
     pub(super) fn problem(&self, text: impl Into<String>) {
         let line = Some(line_of(self.cx.text, self.offset));
         self.cx.problems.borrow_mut().push(Problem { line, key: self.key.clone(), text: text.into() });
+    }
+
+    /// Reports the problem of a value that is not used.
+    pub(super) fn refuse<T>(&self, text: impl Into<String>) -> Option<T> {
+        self.problem(text);
+        None
     }
 
     /// This position in the file, under another key: the one that a problem is about.
@@ -171,8 +204,7 @@ impl<'a> Item<'a> {
     pub(super) fn path(&self) -> Option<PathBuf> {
         let text = self.string()?;
         if text.is_empty() || text.contains('\0') {
-            self.problem("is not a path");
-            return None;
+            return self.refuse("is not a path");
         }
         Some(self.cx.folder.join(text))
     }
@@ -263,13 +295,11 @@ impl<'a> Item<'a> {
     /// The value itself is not shown: it may be a secret in the wrong place.
     pub(super) fn wrong_type<T>(&self, wanted: &str) -> Option<T> {
         let article = if self.value.type_str().starts_with(['a', 'i']) { "an" } else { "a" };
-        self.problem(format!("is {article} {}, but must be {wanted}", self.value.type_str()));
-        None
+        self.refuse(format!("is {article} {}, but must be {wanted}", self.value.type_str()))
     }
 
     fn out_of_bounds<T>(&self, shown: impl Display, least: impl Display, most: impl Display) -> Option<T> {
-        self.problem(format!("{shown} is out of bounds: write {least} to {most}"));
-        None
+        self.refuse(format!("{shown} is out of bounds: write {least} to {most}"))
     }
 }
 

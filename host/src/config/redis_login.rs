@@ -61,8 +61,7 @@ pub(super) fn has_user(url: &str) -> bool {
 pub(super) fn username(item: &Item) -> Option<String> {
     let name = item.string()?;
     if name.is_empty() || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        item.problem("is empty or has spaces in it, which no user of Redis has");
-        return None;
+        return item.refuse("is empty or has spaces in it, which no user of Redis has");
     }
     Some(name.to_owned())
 }
@@ -70,8 +69,7 @@ pub(super) fn username(item: &Item) -> Option<String> {
 pub(super) fn password(item: &Item) -> Option<Secret> {
     let password = secret(item)?;
     if password.expose().is_empty() {
-        item.problem("is empty: write { env = \"REDIS_PASSWORD\" }, or take the key out");
-        return None;
+        return item.refuse("is empty: write { env = \"REDIS_PASSWORD\" }, or take the key out");
     }
     Some(password)
 }

@@ -197,7 +197,7 @@ fn check_server(rest: &str) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{all_wrong, parse, problem};
     use super::*;
 
     #[test]
@@ -265,10 +265,7 @@ mod tests {
             ("[\"redis://a\", \"rediss://b\"]", "redis.url[1]: has another scheme"),
             ("[\"redis+unix:///s\"]", "redis.url[0]: the node needs a host"),
         ];
-        for (value, why) in table {
-            let problem = problem(&format!("[queues.a]\n[redis]\nurl = {value}"));
-            assert!(problem.contains("line 3: ") && problem.contains(why), "{value}: {problem}");
-        }
+        all_wrong("[queues.a]\n[redis]\nurl = {}", "line 3: ", &table);
     }
 
     #[test]
@@ -298,10 +295,7 @@ mod tests {
                 "redis.sentinel.username: needs password beside it",
             ),
         ];
-        for (value, why) in table {
-            let problem = problem(&format!("[queues.a]\n[redis]\nsentinel = {value}"));
-            assert!(problem.contains("line 3: ") && problem.contains(why), "{value}: {problem}");
-        }
+        all_wrong("[queues.a]\n[redis]\nsentinel = {}", "line 3: ", &table);
         let both = problem(
             "[queues.a]\n[redis]\nurl = \"redis://a\"\nsentinel = { master = \"m\", urls = [\"redis://a\"] }",
         );

@@ -25,8 +25,7 @@ const MAX_FIELDS: usize = 100;
 /// Returns none, and adds a problem, if anything in the table is wrong.
 pub(super) fn read(item: &Item) -> Option<Schedule> {
     if !item.value().is_table() {
-        item.problem("must be a table: write [queues.NAME.schedule], and in it cron = \"0 3 * * *\"");
-        return None;
+        return item.refuse("must be a table: write [queues.NAME.schedule], and in it cron = \"0 3 * * *\"");
     }
     let table = item.table(&KEYS)?;
     let zone = table.get("timezone").map_or_else(|| parse_zone("UTC").ok(), |item| parsed(&item, parse_zone));
@@ -38,8 +37,7 @@ pub(super) fn read(item: &Item) -> Option<Schedule> {
 
 fn read_crons(item: &Item, table: &Table) -> Option<Vec<(String, croner::Cron)>> {
     let Some(cron) = table.get("cron") else {
-        item.problem("has no cron expression: write cron = \"0 3 * * *\" for every day at 03:00");
-        return None;
+        return item.refuse("has no cron expression: write cron = \"0 3 * * *\" for every day at 03:00");
     };
     match cron.value() {
         DeValue::String(_) => parsed(&cron, parse_cron).map(|cron| vec![cron]),
@@ -47,11 +45,10 @@ fn read_crons(item: &Item, table: &Table) -> Option<Vec<(String, croner::Cron)>>
             let items = cron.list()?;
             if items.is_empty() || items.len() > MAX_EXPRESSIONS {
                 let count = items.len();
-                cron.problem(format!(
+                return cron.refuse(format!(
                     "has {count} entries: write 1 to {MAX_EXPRESSIONS}, \
                      like [\"0 3 * * *\", \"0 12 * * MON\"]"
                 ));
-                return None;
             }
             let read: Vec<_> = items.iter().map(|item| parsed(item, parse_cron)).collect();
             read.into_iter().collect()
@@ -64,29 +61,24 @@ fn read_missed(item: &Item) -> Option<Missed> {
     match item.string()? {
         "once" => Some(Missed::Once),
         "skip" => Some(Missed::Skip),
-        _ => {
-            item.problem("must be \"once\" (one task for all times that were missed) or \"skip\"");
-            None
-        }
+        _ => item.refuse("must be \"once\" (one task for all times that were missed) or \"skip\""),
     }
 }
 
 fn read_fields(item: &Item) -> Option<Vec<(String, String)>> {
     let named = item.named();
     if named.len() > MAX_FIELDS {
-        item.problem(format!("has {} fields: write at most {MAX_FIELDS}", named.len()));
-        return None;
+        return item.refuse(format!("has {} fields: write at most {MAX_FIELDS}", named.len()));
     }
     let field = |(name, item): (&str, Item)| {
         if let Some(prefix) = reserved(name) {
-            item.problem(format!(
+            return item.refuse(format!(
                 "names that start with `{prefix}` are reserved for tqhost: write another name"
             ));
-            return None;
         }
         if name == Schedule::TIME_FIELD {
-            item.problem("is written by tqhost: it holds the time of the schedule. Write another name");
-            return None;
+            return item
+                .refuse("is written by tqhost: it holds the time of the schedule. Write another name");
         }
         Some((name.to_owned(), item.string()?.to_owned()))
     };
@@ -101,7 +93,7 @@ fn parsed<T>(item: &Item, parse: impl Fn(&str) -> Result<T, String>) -> Option<T
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{all_wrong, parse, problem};
     use super::*;
 
     fn read_one(lines: &str) -> Schedule {
@@ -169,10 +161,7 @@ mod tests {
             ("cron = \"@daily\"\ntime_zone = \"UTC\"", "did you mean `timezone`"),
             ("every = \"5m\"\ncron = \"@daily\"", "is written as a cron expression"),
         ];
-        for (lines, why) in table {
-            let problem = problem(&format!("[queues.a]\n[queues.a.schedule]\n{lines}"));
-            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{lines}: {problem}");
-        }
+        all_wrong("[queues.a]\n[queues.a.schedule]\n{}", "1 problem\n", &table);
         assert!(
             problem("[queues.a]\nschedule = \"0 3 * * *\"")
                 .contains("queues.a.schedule: must be a table: write [queues.NAME.schedule]")

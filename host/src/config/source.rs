@@ -81,20 +81,15 @@ fn from_table(item: &Item, readers: Readers) -> Option<Secret> {
             is_read.then(|| from_file(&path))
         }
         (Some(_), Some(_)) => {
-            item.problem("has both env and file: keep one");
-            return None;
+            return item.refuse("has both env and file: keep one");
         }
         (None, None) => {
-            item.problem("has no source: write { env = \"NAME\" } or { file = \"path\" }");
-            return None;
+            return item.refuse("has no source: write { env = \"NAME\" } or { file = \"path\" }");
         }
     };
     match found {
         Some(Ok(text)) => Some(Secret::kept_apart(text)),
-        Some(Err(why)) if is_host || readers == Readers::All => {
-            item.problem(why);
-            None
-        }
+        Some(Err(why)) if is_host || readers == Readers::All => item.refuse(why),
         Some(Err(_)) | None => Some(Secret::unread()),
     }
 }

@@ -49,27 +49,23 @@ pub(super) fn read(item: Option<Item>) -> Option<Telemetry> {
 fn read_url(section: &Item, table: &Table) -> Option<String> {
     const FORM: &str = "write the collector's address, like \"http://collector:4318\"";
     let Some(item) = table.get("otlp") else {
-        section.named_as(table.key_of("otlp")).problem(format!("is required: {FORM}"));
-        return None;
+        return section.named_as(table.key_of("otlp")).refuse(format!("is required: {FORM}"));
     };
     let text = item.string()?;
     let url = match Url::parse(text) {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => url,
         // The text is not shown, because a password may be in it.
         _ => {
-            item.problem(format!("is not an http or https url: {FORM}"));
-            return None;
+            return item.refuse(format!("is not an http or https url: {FORM}"));
         }
     };
     if !url.username().is_empty() || url.password().is_some() {
-        item.problem(
+        return item.refuse(
             "has a user name or a password in it: write headers = { authorization = { env = \"NAME\" } }",
         );
-        return None;
     }
     if url.query().is_some() || url.fragment().is_some() {
-        item.problem(format!("has a part after the path (? or #): {FORM}"));
-        return None;
+        return item.refuse(format!("has a part after the path (? or #): {FORM}"));
     }
     if url.port() == Some(4317) {
         item.warn("port 4317 is usually that of gRPC; this is OTLP over HTTP, usually on port 4318");
@@ -90,20 +86,17 @@ fn read_headers(item: &Item) -> Vec<(String, Secret)> {
 
 fn read_header(name: &str, item: &Item) -> Option<(String, Secret)> {
     let Ok(header) = HeaderName::try_from(name) else {
-        item.problem("is not the name of a header");
-        return None;
+        return item.refuse("is not the name of a header");
     };
     if OWN.contains(&header.as_str()) {
-        item.problem("is a header that the host sets itself: leave it out");
-        return None;
+        return item.refuse("is a header that the host sets itself: leave it out");
     }
     let value = secret_if_there(item)?;
     if !value.is_read() {
         return None;
     }
     if HeaderValue::try_from(value.expose()).is_err() {
-        item.problem("has characters in it that a header cannot carry, such as a line end");
-        return None;
+        return item.refuse("has characters in it that a header cannot carry, such as a line end");
     }
     Some((header.as_str().to_owned(), value))
 }

@@ -26,6 +26,14 @@ pub(super) fn problem(text: &str) -> String {
     parse(text).expect_err(text).to_string()
 }
 
+/// Checks that each text, in place of `{}` in the file, is told with what is beside it, and with `also`.
+pub(super) fn all_wrong(file: &str, also: &str, table: &[(&str, &str)]) {
+    for (text, why) in table {
+        let told = problem(&file.replace("{}", text));
+        assert!(told.contains(why) && told.contains(also), "{text}: {told}");
+    }
+}
+
 pub(super) fn problem_in(text: &str, folder: &Path) -> String {
     parse_in(text, folder).expect_err(text).to_string()
 }

@@ -47,15 +47,14 @@ fn read_serial(item: &Item) -> Option<Tracks> {
     let table = item.table(&SERIAL_KEYS)?;
     let limit = table.get("limit").map_or(Some(1), |item| item.integer(LIMIT));
     let Some(field) = table.get("field") else {
-        item.problem("has no field: write serial = { field = \"sessionId\" }");
-        return None;
+        return item.refuse("has no field: write serial = { field = \"sessionId\" }");
     };
     Some(Tracks { field: Some(field.checked(check_key)?), limit: limit? })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
+    use super::super::testing::{all_wrong, parse, problem};
     use super::*;
 
     #[test]
@@ -98,10 +97,7 @@ mod tests {
             ("serial = { field = \"\" }", "queues.a.serial.field: \"\" is empty: write a name"),
             ("serial = { field = \"s\", limit = 0 }", "queues.a.serial.limit: 0 is out of bounds"),
         ];
-        for (text, why) in table {
-            let told = problem(&format!("[queues.a]\n{text}\n"));
-            assert!(told.contains(why), "{text}: {told}");
-        }
+        all_wrong("[queues.a]\n{}\n", "", &table);
         let told = problem("[defaults]\norder = \"strict\"\n[queues.a]\n");
         assert!(told.contains("defaults.order: makes no sense as a default"), "{told}");
     }

@@ -1,13 +1,15 @@
 //! Durations and sizes as people write them: `"1m30s"`, `"64MiB"`.
 //!
 //! In: the text of a value. Out: the value, or a sentence that says what is wrong and how to write it.
-//! The `show_…` functions write a value in the form that the `parse_…` functions read.
+//! The `show_…` functions write a value in the form that the `parse_…` functions read; `age` and `size` are
+//! for people who only look.
 //!
 //! Not here: which key a value belongs to and its bounds (`reader`).
 
 use std::time::Duration;
 
 use super::model::Rate;
+use crate::clock::ms;
 
 /// The most tasks per unit of time.
 const MAX_RATE: u32 = 1_000_000;
@@ -121,15 +123,30 @@ pub(crate) fn plural(count: u64, one: &str) -> String {
 
 /// Writes a duration, as in `1m30s`. Fractions of a millisecond are left out.
 pub(crate) fn show_duration(duration: Duration) -> String {
-    let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let mut shown = String::new();
-    for (unit, ms) in TIMES {
-        if rest >= ms {
-            shown += &format!("{}{unit}", rest / ms);
-            rest %= ms;
+    words(ms(duration), "")
+}
+
+/// A duration in its two largest units, as in `3m 12s`.
+pub(crate) fn age(duration: Duration) -> String {
+    let ms = ms(duration);
+    let unit = match ms {
+        0..1_000 => 1,
+        1_000..3_600_000 => 1_000,
+        3_600_000..86_400_000 => 60_000,
+        _ => 3_600_000,
+    };
+    words(ms / unit * unit, " ")
+}
+
+fn words(mut ms: u64, between: &str) -> String {
+    let mut parts = Vec::new();
+    for (unit, size) in TIMES {
+        if ms >= size {
+            parts.push(format!("{}{unit}", ms / size));
+            ms %= size;
         }
     }
-    if shown.is_empty() { "0s".into() } else { shown }
+    if parts.is_empty() { "0s".into() } else { parts.join(between) }
 }
 
 /// Writes a size in the largest unit that needs no fraction.
@@ -137,6 +154,22 @@ pub(crate) fn show_size(bytes: u64) -> String {
     let (unit, size) =
         SIZES.into_iter().find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size)).unwrap_or(("B", 1));
     format!("{}{unit}", bytes / size)
+}
+
+/// A size with one digit, as in `1.2 MiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // A value that would be rounded to 1024.0 is shown as 1.0 of the next unit.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
 }
 
 /// Writes a value of the file in quotes, escaped, and cut if it is long.
@@ -241,6 +274,36 @@ mod tests {
     #[test]
     fn a_long_wrong_value_is_cut() {
         assert!(parse_duration(&"x".repeat(10_000)).expect_err("no unit").len() < 300);
+    }
+
+    #[test]
+    fn ages_have_two_units() {
+        let table = [
+            (0, "0s"),
+            (350, "350ms"),
+            (12_999, "12s"),
+            (192_000, "3m 12s"),
+            (3_600_000, "1h"),
+            (90_000_000, "1d 1h"),
+        ];
+        for (ms, shown) in table {
+            assert_eq!(age(Duration::from_millis(ms)), shown);
+        }
+    }
+
+    #[test]
+    fn sizes_have_one_digit() {
+        let table = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_258_291, "1.2 MiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
+            (u64::MAX, "16777216.0 TiB"),
+        ];
+        for (bytes, shown) in table {
+            assert_eq!(size(bytes), shown);
+        }
     }
 
     proptest! {

@@ -23,7 +23,7 @@ use crate::admin::problem::ApiProblem;
 use crate::api::guard::role_of;
 use crate::operations::changes::{self, ChangeView, check_why};
 use crate::operations::jobs::Deed;
-use crate::operations::{MOST_IDS, OperationError, TaskSample, cancel_ids, patiently};
+use crate::operations::{MOST_IDS, OperationResult, TaskSample, cancel_ids, patiently};
 use crate::queue::Queue;
 use crate::queue::listing::ListedState;
 
@@ -104,7 +104,7 @@ async fn work(
     ids: &[String],
     deed: Deed,
     is_real: bool,
-) -> Result<[u64; 3], OperationError> {
+) -> OperationResult<[u64; 3]> {
     if let Deed::Cancel | Deed::Drain = deed {
         let done = cancel_ids(&call.dashboard.api.queues(), queue, ids, !is_real, None).await?;
         let left = (ids.len() as u64).saturating_sub(done.examined);

@@ -19,7 +19,7 @@ use crate::api::guard::{check_resume, role_of};
 use crate::api::jobs::file as kept_file;
 use crate::clock::{ms, now_ms};
 use crate::operations::jobs::{self, BulkJob, JobState};
-use crate::operations::{self, OperationError};
+use crate::operations::{self, OperationResult};
 
 pub(super) fn job_path(id: &str) -> String {
     at(&format!("/jobs/{}", part(id)))
@@ -196,7 +196,7 @@ pub(super) async fn change(call: PageCall, Path(id): Path<String>, to: JobState)
 }
 
 /// Leads to the page of a job that was changed or begun.
-fn lead_to(dashboard: &Dashboard, job: Result<BulkJob, OperationError>) -> PageAnswer {
+fn lead_to(dashboard: &Dashboard, job: OperationResult<BulkJob>) -> PageAnswer {
     if job.is_ok() {
         dashboard.api.parts().jobs.ring();
     }

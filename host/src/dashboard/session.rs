@@ -27,7 +27,7 @@ use crate::admin::tokens::{Caller, Credential, Tokens};
 use crate::chain::chain;
 use crate::clock::{ms, now_ms};
 use crate::config::AccessRole;
-use crate::queue::{Link, QueueError, sessions};
+use crate::queue::{Link, QueueResult, sessions};
 use crate::secrets::{Bytes32, from_hex, hex, hmac, random};
 
 /// A session ends after this time.
@@ -178,7 +178,7 @@ impl SessionKey {
 }
 
 /// Ends the session of a visitor on all hosts.
-pub(super) async fn end(link: &Link, visitor: &Visitor) -> Result<(), QueueError> {
+pub(super) async fn end(link: &Link, visitor: &Visitor) -> QueueResult {
     let Some(SessionId { id, ends_ms }) = &visitor.session else { return Ok(()) };
     sessions::end(link, &visitor.caller.name, id, *ends_ms, LIFE).await
 }

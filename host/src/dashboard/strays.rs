@@ -4,7 +4,7 @@
 //! number of keys, at most once in [`EVERY`] and only if somebody looks at the page; between, it shows what
 //! it found. Not here: which streams these are (`doctor::strays`).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use maud::{Markup, html};
@@ -12,6 +12,7 @@ use maud::{Markup, html};
 use super::text::data;
 use crate::config::QueueRules;
 use crate::doctor::{self, Warning};
+use crate::guarded::Guarded;
 use crate::queue::Link;
 
 const EVERY: Duration = Duration::from_secs(600);
@@ -20,7 +21,7 @@ const MOST_PAGES: usize = 100;
 
 /// The findings of the last look. Clones share it.
 #[derive(Clone, Default)]
-pub(super) struct StraysSeen(Arc<Mutex<StraysLook>>);
+pub(super) struct StraysSeen(Arc<Guarded<StraysLook>>);
 
 #[derive(Default)]
 struct StraysLook {
@@ -32,20 +33,16 @@ impl StraysSeen {
     /// Looks again if the last look is long ago. An error of Redis is not worth a page.
     pub(super) async fn look(&self, link: &Link, queues: &[QueueRules]) -> Arc<[Warning]> {
         let is_due = {
-            let mut look = self.now();
+            let mut look = self.0.lock();
             let is_due = look.begun.is_none_or(|begun| begun.elapsed() >= EVERY);
             // Other visitors need not wait for this look.
             look.begun = if is_due { Some(Instant::now()) } else { look.begun };
             is_due
         };
         if is_due && let Ok(found) = doctor::strays(link, queues, MOST_PAGES).await {
-            self.now().found = found.iter().map(Warning::from).collect();
+            self.0.lock().found = found.iter().map(Warning::from).collect();
         }
-        self.now().found.clone()
-    }
-
-    fn now(&self) -> MutexGuard<'_, StraysLook> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().found.clone()
     }
 }
 

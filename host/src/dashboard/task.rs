@@ -21,7 +21,9 @@ use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::mask::FieldMask;
-use crate::operations::{self, FieldView, OperationError, QueueView, TaskView, known_builds, waits};
+use crate::operations::{
+    self, FieldView, OperationError, OperationResult, QueueView, TaskView, known_builds, waits,
+};
 use crate::queue::kept::MOST_KEPT;
 use crate::queue::listing::ListedState;
 use crate::queue::redrive::Redrive;
@@ -179,11 +181,7 @@ fn fields(task: &TaskView, found: Option<&LocatedTask>, mask: &FieldMask) -> Mar
 }
 
 /// Looks for the task where tasks of its status are. The fields that a completed one keeps are taken from it.
-async fn find(
-    queue: &Queue,
-    task: &mut TaskView,
-    mask: &FieldMask,
-) -> Result<Option<LocatedTask>, OperationError> {
+async fn find(queue: &Queue, task: &mut TaskView, mask: &FieldMask) -> OperationResult<Option<LocatedTask>> {
     match task.status {
         Status::Pending | Status::Processing => living(queue, task, mask).await,
         Status::Failed => {
@@ -212,11 +210,7 @@ async fn find(
     }
 }
 
-async fn living(
-    queue: &Queue,
-    task: &TaskView,
-    mask: &FieldMask,
-) -> Result<Option<LocatedTask>, OperationError> {
+async fn living(queue: &Queue, task: &TaskView, mask: &FieldMask) -> OperationResult<Option<LocatedTask>> {
     let Some((state, found)) = queue.located(&task.id).await? else { return Ok(None) };
     let waits = if state == ListedState::Running {
         Vec::new()

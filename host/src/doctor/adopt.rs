@@ -18,7 +18,7 @@ use crate::queue::hosts::is_host;
 use crate::queue::reply;
 use crate::queue::script::{ADOPT, FORGET};
 use crate::queue::stand::{EntryNumber, entry_number};
-use crate::queue::{Queue, QueueError};
+use crate::queue::{Queue, QueueResult};
 
 /// A consumer that was heard from in this time lives.
 const LIVES: Duration = Duration::from_secs(30);
@@ -168,7 +168,7 @@ pub(crate) enum AdoptKind {
 }
 
 /// Looks, and carries out what is to be done if `orders.act` and nothing stands in the way.
-pub(crate) async fn adopt(queue: &Queue, orders: &AdoptOrders) -> Result<AdoptReport, QueueError> {
+pub(crate) async fn adopt(queue: &Queue, orders: &AdoptOrders) -> QueueResult<AdoptReport> {
     let found = queue.look_around(orders.from.map(Beginning::after)).await?;
     let mut report = plan(queue, &found, orders);
     if !orders.act || report.is_blocked() || report.lacks_beginning {
@@ -410,7 +410,7 @@ pub(super) fn named<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String
 
 impl Queue {
     /// Notes where the group stands, creates it if it is missing, and confirms the other groups.
-    async fn take_over(&self, found: &Remains, orders: &AdoptOrders) -> Result<(), QueueError> {
+    async fn take_over(&self, found: &Remains, orders: &AdoptOrders) -> QueueResult {
         let Some(stand) = &found.stand else { return Ok(()) };
         let call = self.call(&ADOPT);
         let from = orders.from.map(Beginning::in_redis).unwrap_or_default();
@@ -422,7 +422,7 @@ impl Queue {
     }
 
     /// Deletes what the group was done with before tqhost came. Returns how many entries.
-    async fn forget_history(&self) -> Result<u64, QueueError> {
+    async fn forget_history(&self) -> QueueResult<u64> {
         let (mut from, mut deleted) = (FIRST.to_owned(), 0);
         while !from.is_empty() {
             let call = self.call(&FORGET).arg("from", &from).arg("limit", PAGE).arg("bytes", BYTES);

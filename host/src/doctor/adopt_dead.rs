@@ -9,7 +9,7 @@ use super::dead_format;
 use crate::queue::dead::Pages;
 use crate::queue::reply;
 use crate::queue::script::{CONVERT, REPLACE};
-use crate::queue::{Queue, QueueError};
+use crate::queue::{Queue, QueueResult};
 
 /// Items in one step, and the bytes at which it ends.
 const PAGE: usize = 200;
@@ -19,7 +19,7 @@ const MAX_PARTS: usize = 7000;
 
 impl Queue {
     /// Turns the items of a list into entries of a stream. Returns their number.
-    pub(super) async fn convert_list(&self) -> Result<u64, QueueError> {
+    pub(super) async fn convert_list(&self) -> QueueResult<u64> {
         let mut turned = 0;
         loop {
             let call = self.call(&CONVERT);
@@ -37,7 +37,7 @@ impl Queue {
         &self,
         told: &[(String, String)],
         task_fields: &[String],
-    ) -> Result<u64, QueueError> {
+    ) -> QueueResult<u64> {
         let mut pages = Pages::new(Some(self.last_dead().await?));
         let mut converted = 0;
         while let Some(page) = pages.next(self).await? {

@@ -14,7 +14,7 @@ use crate::queue::dead::Pages;
 use crate::queue::hosts::is_host;
 use crate::queue::reply;
 use crate::queue::stand::{EntryNumber, StreamStand, entry_number};
-use crate::queue::{Queue, QueueError, census, wait};
+use crate::queue::{Queue, QueueError, QueueResult, census, wait};
 
 /// Entries and items whose fields are looked at.
 const SAMPLE: usize = 100;
@@ -83,7 +83,7 @@ pub(super) struct RetryCount {
 
 impl Queue {
     /// Looks at everything. `from` is where a group that does not exist would begin.
-    pub(super) async fn look_around(&self, from: Option<EntryNumber>) -> Result<Remains, QueueError> {
+    pub(super) async fn look_around(&self, from: Option<EntryNumber>) -> QueueResult<Remains> {
         let keys = &self.keys;
         let own = [
             (&keys.stream, "stream"),
@@ -120,7 +120,7 @@ impl Queue {
     pub(super) async fn wrong_types(
         &self,
         own: &[(&String, &'static str)],
-    ) -> Result<Vec<(String, String, &'static str)>, QueueError> {
+    ) -> QueueResult<Vec<(String, String, &'static str)>> {
         const WHAT: &str = "look at the types of keys";
         let mut expected = own.to_vec();
         expected.extend(self.rules.list.as_ref().map(|list| (&list.key, "list")));
@@ -135,7 +135,7 @@ impl Queue {
         Ok(wrong)
     }
 
-    async fn look_at_stream(&self, from: Option<EntryNumber>, found: &mut Remains) -> Result<(), QueueError> {
+    async fn look_at_stream(&self, from: Option<EntryNumber>, found: &mut Remains) -> QueueResult {
         let Some(stand) = &found.stand else { return Ok(()) };
         let delivered = stand.group.as_ref().map(|group| group.delivered).or(from).unwrap_or_default();
         let has_group = stand.group.is_some();
@@ -170,7 +170,7 @@ impl Queue {
         Ok(())
     }
 
-    async fn look_at_pending(&self, found: &mut Remains) -> Result<(), QueueError> {
+    async fn look_at_pending(&self, found: &mut Remains) -> QueueResult {
         const WHAT: &str = "look at pending entries";
         let mut from = FIRST.to_owned();
         loop {
@@ -201,7 +201,7 @@ impl Queue {
         }
     }
 
-    async fn look_at_dead(&self, is_list: bool) -> Result<DeadFound, QueueError> {
+    async fn look_at_dead(&self, is_list: bool) -> QueueResult<DeadFound> {
         const WHAT: &str = "look at the dead letters";
         let mut found = DeadFound::default();
         for key in [Some(&self.keys.dead_list), is_list.then_some(&self.keys.dead)].into_iter().flatten() {
@@ -228,7 +228,7 @@ impl Queue {
     }
 
     /// The payloads of some tasks that wait: fields of entries, and items of the list.
-    async fn sample(&self, found: &mut Remains) -> Result<Vec<RawFields>, QueueError> {
+    async fn sample(&self, found: &mut Remains) -> QueueResult<Vec<RawFields>> {
         const WHAT: &str = "look at the list";
         let mut payloads = Vec::new();
         if found.stand.is_some() {
@@ -272,7 +272,7 @@ impl Queue {
     }
 
     /// Up to `count` entries of the stream before `from`, the last one first.
-    async fn last_entries(&self, from: &str, count: usize) -> Result<Vec<codec::StreamEntry>, QueueError> {
+    async fn last_entries(&self, from: &str, count: usize) -> QueueResult<Vec<codec::StreamEntry>> {
         const WHAT: &str = "read a stream";
         let mut range = redis::cmd("XREVRANGE");
         range.arg(&self.keys.stream).arg(from).arg("-").arg("COUNT").arg(count);

@@ -14,7 +14,7 @@ use super::walk::FIRST;
 use super::{BATCH, Examination, Warning};
 use crate::queue::keys::FlowKeys;
 use crate::queue::reply::{self, Shaped, optional};
-use crate::queue::{Queue, QueueError, Status};
+use crate::queue::{Queue, QueueResult, Status};
 
 const WHAT: &str = "look at a flow";
 /// Children in one step.
@@ -48,7 +48,7 @@ struct FlowLook {
 
 impl Examination<'_> {
     /// Looks at the flows among these keys.
-    pub(super) async fn flows(&mut self, keys: &[Vec<u8>]) -> Result<(), QueueError> {
+    pub(super) async fn flows(&mut self, keys: &[Vec<u8>]) -> QueueResult {
         let ids: BTreeSet<String> = keys.iter().filter_map(|key| self.queue.keys.flow_of(key)).collect();
         for id in ids {
             self.flow(&id).await?;
@@ -57,7 +57,7 @@ impl Examination<'_> {
         self.decide(1).await
     }
 
-    async fn flow(&mut self, id: &str) -> Result<(), QueueError> {
+    async fn flow(&mut self, id: &str) -> QueueResult {
         let names = self.queue.keys.flow(id);
         let Some(look) = self.queue.look_at_flow(id, &names).await? else { return Ok(()) };
         let mut suspect = |kind| self.suspect(kind, &names.about, id, &names.about);
@@ -88,13 +88,7 @@ impl Examination<'_> {
     }
 
     /// Looks at the children that were released, which are the first ones.
-    async fn children(
-        &mut self,
-        id: &str,
-        names: &FlowKeys,
-        total: u64,
-        released: u64,
-    ) -> Result<(), QueueError> {
+    async fn children(&mut self, id: &str, names: &FlowKeys, total: u64, released: u64) -> QueueResult {
         let mut completed = 0;
         let mut without_status: BTreeMap<String, Vec<AwaitedChild>> = BTreeMap::new();
         for start in (0..released).step_by(CHILDREN as usize) {
@@ -137,7 +131,7 @@ impl Examination<'_> {
         names: &FlowKeys,
         children: Vec<AwaitedChild>,
         without: &mut BTreeMap<String, Vec<AwaitedChild>>,
-    ) -> Result<(), QueueError> {
+    ) -> QueueResult {
         let mut asked = Vec::new();
         for child in children {
             match self.others.iter().find(|queue| queue.rules.name == child.queue) {
@@ -174,7 +168,7 @@ impl Examination<'_> {
         names: &FlowKeys,
         queue: &str,
         children: Vec<AwaitedChild>,
-    ) -> Result<(), QueueError> {
+    ) -> QueueResult {
         let Some(queue) = self.others.iter().find(|known| known.rules.name == queue) else { return Ok(()) };
         let mut missing: HashSet<String> = children.iter().map(|child| child.id.clone()).collect();
         // A task that was promoted during the first search is found by the second one.
@@ -229,7 +223,7 @@ impl AwaitedChild {
 
 impl Queue {
     /// None: a key of the flow has another type, or is gone.
-    async fn look_at_flow(&self, id: &str, names: &FlowKeys) -> Result<Option<FlowLook>, QueueError> {
+    async fn look_at_flow(&self, id: &str, names: &FlowKeys) -> QueueResult<Option<FlowLook>> {
         let command = |name: &str, args: &[&str]| -> Cmd { redis::cmd(name).arg(args).to_owned() };
         let commands = [
             command("HMGET", &[&names.about, "total", "left", "failed_as"]),

@@ -22,7 +22,7 @@ use crate::queue::reply::{self, Shaped, optional};
 use crate::queue::script::{NAMES, RETURN, RETURN_LOOK, ScriptCall};
 use crate::queue::stand::entry_number;
 use crate::queue::turns::HELD;
-use crate::queue::{Queue, QueueError, Status};
+use crate::queue::{Queue, QueueResult, Status};
 
 /// Tasks in one step.
 const PAGE: usize = 100;
@@ -108,7 +108,7 @@ pub(crate) async fn give_back(
     queue: &Queue,
     hosts: &[HostInfo],
     orders: GiveBackOrders,
-) -> Result<AdoptReport, QueueError> {
+) -> QueueResult<AdoptReport> {
     let GiveBackOrders { act, early, are_stopped } = orders;
     let serving: Vec<&str> = hosts
         .iter()
@@ -263,7 +263,7 @@ fn running(held: &Holdings, now_ms: u64, act: bool, place: &str) -> AdoptItem {
 
 impl Queue {
     /// Where hosts `are_stopped`, their leases are of no interest.
-    async fn holdings(&self, are_stopped: bool) -> Result<Holdings, QueueError> {
+    async fn holdings(&self, are_stopped: bool) -> QueueResult<Holdings> {
         let census = self.census().await?;
         let mut held = Holdings {
             pending: census.consumers.iter().filter(|one| is_host(&one.name)).map(|one| one.pending).sum(),
@@ -301,7 +301,7 @@ impl Queue {
         from: &str,
         to: &str,
         most: usize,
-    ) -> Result<Vec<(String, bool)>, QueueError> {
+    ) -> QueueResult<Vec<(String, bool)>> {
         let call = self.call(&NAMES).arg("from", from).arg("to", to);
         let reply =
             self.link.script(&call.arg("command", command).arg("most", most).arg("bytes", BYTES)).await?;
@@ -313,7 +313,7 @@ impl Queue {
     }
 
     /// How long the last lease of a host's pending entries lasts.
-    async fn lease_left(&self, host: &str) -> Result<Duration, QueueError> {
+    async fn lease_left(&self, host: &str) -> QueueResult<Duration> {
         const WHAT: &str = "look at leases";
         let (mut from, mut last) = (FIRST.to_owned(), Duration::ZERO);
         loop {
@@ -336,7 +336,7 @@ impl Queue {
     ///
     /// A consumer reads first what comes to a list last. So a list gets first what was added last, and last
     /// what has begun, which may be a retry in front of tasks that are held for it.
-    async fn return_all(&self, early: bool, are_stopped: bool) -> Result<Returned, QueueError> {
+    async fn return_all(&self, early: bool, are_stopped: bool) -> QueueResult<Returned> {
         let lease = if are_stopped { Duration::ZERO } else { self.rules.lease };
         let terms = Terms { early, lease, only_looks: false };
         // A step passes over what a later one takes. Only the last step of a place counts what is left.
@@ -355,7 +355,7 @@ impl Queue {
     }
 
     /// Gives back delayed tasks, without those that are held or `with_held`.
-    async fn return_delayed(&self, terms: Terms, with_held: bool) -> Result<Returned, QueueError> {
+    async fn return_delayed(&self, terms: Terms, with_held: bool) -> QueueResult<Returned> {
         const WHAT: &str = "look through the delayed tasks";
         let (mut cursor, mut all) = (START.to_owned(), Returned::default());
         loop {
@@ -378,7 +378,7 @@ impl Queue {
     }
 
     /// Gives back held tasks; tasks of one key stay in their order. Returns their number.
-    async fn return_held(&self, terms: Terms) -> Result<u64, QueueError> {
+    async fn return_held(&self, terms: Terms) -> QueueResult<u64> {
         const WHAT: &str = "look through the held tasks";
         let (command, first, last) = match self.rules.list {
             Some(_) => ("ZREVRANGEBYLEX", "+", "-"),
@@ -399,7 +399,7 @@ impl Queue {
 
     /// Gives back entries of the stream, `which` as return.lua says: with a list the newest first, so that
     /// the oldest is read first.
-    async fn return_entries(&self, which: &str, terms: Terms) -> Result<Returned, QueueError> {
+    async fn return_entries(&self, which: &str, terms: Terms) -> QueueResult<Returned> {
         const WHAT: &str = "look through the stream";
         let to_list = self.rules.list.is_some();
         let (mut from, mut all) =
@@ -428,12 +428,7 @@ impl Queue {
         }
     }
 
-    async fn return_these(
-        &self,
-        these: &[Vec<u8>],
-        which: &str,
-        terms: Terms,
-    ) -> Result<Returned, QueueError> {
+    async fn return_these(&self, these: &[Vec<u8>], which: &str, terms: Terms) -> QueueResult<Returned> {
         let keys = &self.keys;
         let Terms { early, lease, only_looks } = terms;
         let list = self.rules.list.as_ref().map_or(&keys.stream, |list| &list.key);
@@ -446,7 +441,7 @@ impl Queue {
     }
 
     /// Removes consumers, and the keys that only hosts need. Returns how many.
-    async fn remove_keys(&self) -> Result<u64, QueueError> {
+    async fn remove_keys(&self) -> QueueResult<u64> {
         const WHAT: &str = "remove keys";
         let mut removed = 0;
         let consumers = self.census().await?.consumers;
@@ -484,7 +479,7 @@ impl Queue {
     }
 
     /// The keys of hosts, and the statuses of tasks that have not ended and are not left behind.
-    async fn useless_keys(&self, keys: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, QueueError> {
+    async fn useless_keys(&self, keys: Vec<Vec<u8>>) -> QueueResult<Vec<Vec<u8>>> {
         const WHAT: &str = "look at statuses";
         let (mut useless, others): (Vec<_>, Vec<_>) =
             keys.into_iter().partition(|key| self.keys.is_of_hosts(key));
@@ -525,7 +520,7 @@ impl Queue {
     }
 
     /// The markers that are held for tasks without a status.
-    async fn useless_markers(&self, keys: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, QueueError> {
+    async fn useless_markers(&self, keys: Vec<Vec<u8>>) -> QueueResult<Vec<Vec<u8>>> {
         const WHAT: &str = "look at idempotency keys";
         let markers: Vec<Vec<u8>> = keys.into_iter().filter(|key| self.keys.is_marker(key)).collect();
         let ask =

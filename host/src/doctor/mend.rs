@@ -14,7 +14,7 @@ use strum::IntoStaticStr;
 use super::walk::{self, FIRST, START};
 use crate::queue::reply::{self, Shaped, UnexpectedShape, optional};
 use crate::queue::script::{EXAMINE, EXAMINE_LOOK, MEND, MEND_LOOK};
-use crate::queue::{Link, Queue, QueueError, Status, keys, millis};
+use crate::queue::{Link, Queue, QueueError, QueueResult, Status, keys, millis};
 
 /// Statuses in one call of the script.
 const STATUSES: usize = 100;
@@ -126,7 +126,7 @@ impl KeySuspects {
 
 impl Queue {
     /// Looks again at each suspect, and mends it if `mend`.
-    pub(super) async fn judge(&self, suspects: &[Suspect], mend: bool) -> Result<Vec<Judgement>, QueueError> {
+    pub(super) async fn judge(&self, suspects: &[Suspect], mend: bool) -> QueueResult<Vec<Judgement>> {
         let keys = &self.keys;
         let call = |suspect: &Suspect| {
             let call = self
@@ -148,11 +148,7 @@ impl Queue {
     }
 
     /// Looks at statuses and markers for the first time.
-    pub(super) async fn look_at(
-        &self,
-        keys: Vec<Vec<u8>>,
-        found: &mut KeySuspects,
-    ) -> Result<(), QueueError> {
+    pub(super) async fn look_at(&self, keys: Vec<Vec<u8>>, found: &mut KeySuspects) -> QueueResult {
         let (markers, others): (Vec<Vec<u8>>, Vec<Vec<u8>>) =
             keys.into_iter().partition(|key| self.keys.is_marker(key));
         let ids: Vec<String> = others.iter().filter_map(|key| self.keys.task_of(key)).collect();
@@ -172,7 +168,7 @@ impl Queue {
         Ok(())
     }
 
-    async fn look_at_markers(&self, markers: &[Vec<u8>], found: &mut KeySuspects) -> Result<(), QueueError> {
+    async fn look_at_markers(&self, markers: &[Vec<u8>], found: &mut KeySuspects) -> QueueResult {
         const WHAT: &str = "look at idempotency keys";
         let ask = |marker: &Vec<u8>| {
             [redis::cmd("PTTL").arg(marker).to_owned(), redis::cmd("GET").arg(marker).to_owned()]
@@ -215,7 +211,7 @@ impl Queue {
 
     /// Removes the suspects that are found in the stream or among the delayed tasks; looks at about `limit`
     /// of these. If there are more, the other suspects are removed too, because they may be there.
-    pub(super) async fn take_back(&self, suspects: &mut KeySuspects, limit: usize) -> Result<(), QueueError> {
+    pub(super) async fn take_back(&self, suspects: &mut KeySuspects, limit: usize) -> QueueResult {
         let waiting = suspects.tasks.iter().filter(|task| task.waits_since.is_some());
         let mut ids: HashSet<String> =
             waiting.map(|task| task.id.clone()).chain(suspects.unknown.iter().cloned()).collect();
@@ -238,7 +234,7 @@ impl Queue {
         &self,
         suspects: &[TaskSuspect],
         mend: bool,
-    ) -> Result<Vec<Judgement>, QueueError> {
+    ) -> QueueResult<Vec<Judgement>> {
         let mut out = Vec::with_capacity(suspects.len());
         for some in suspects.chunks(STATUSES) {
             let asked: Vec<Asked> = some.iter().map(TaskSuspect::asked).collect();
@@ -251,7 +247,7 @@ impl Queue {
     }
 
     /// Asks the script about tasks.
-    async fn examine(&self, asked: &[Asked<'_>], mend: bool) -> Result<Vec<Examined>, QueueError> {
+    async fn examine(&self, asked: &[Asked<'_>], mend: bool) -> QueueResult<Vec<Examined>> {
         let keys = &self.keys;
         let mut call = self.call(if mend { &EXAMINE } else { &EXAMINE_LOOK }).arg("mends", u8::from(mend));
         for task in asked {
@@ -348,7 +344,7 @@ pub async fn scan_part(
     queues: &[&Queue],
     from: Option<&str>,
     count: usize,
-) -> Result<ScanPart, QueueError> {
+) -> QueueResult<ScanPart> {
     const WHAT: &str = "look through the keys";
     let page = walk::all_keys(link, from.unwrap_or(START), count).await?;
     let places: HashMap<&[u8], usize> =
@@ -377,11 +373,7 @@ pub async fn scan_part(
 
 /// Mends orphans among these statuses and markers, after `moment`. Tasks that wait behind more than 10,000
 /// others are not searched for. Several hosts may do this at once.
-pub async fn tend(
-    queue: &Queue,
-    keys: Vec<Vec<u8>>,
-    moment: Duration,
-) -> Result<JanitorFindings, QueueError> {
+pub async fn tend(queue: &Queue, keys: Vec<Vec<u8>>, moment: Duration) -> QueueResult<JanitorFindings> {
     const LOOK: usize = 10_000;
     let mut found = KeySuspects::default();
     queue.look_at(keys, &mut found).await?;

@@ -26,7 +26,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::queue::hosts::HostInfo;
-use crate::queue::{Census, Queue, QueueError, codec};
+use crate::queue::{Census, Queue, QueueResult, codec};
 pub(crate) use mend::FaultKind;
 use mend::{Judgement, KeySuspects, Suspect};
 pub(crate) use strays::{Stray, strays};
@@ -112,7 +112,7 @@ pub(crate) async fn examine(
     others: &[Queue],
     hosts: &[HostInfo],
     mend: bool,
-) -> Result<DoctorReport, QueueError> {
+) -> QueueResult<DoctorReport> {
     let report = DoctorReport::default();
     let mut examination = Examination {
         queue,
@@ -139,7 +139,7 @@ pub(crate) async fn examine(
 
 impl Examination<'_> {
     /// Whether the queue's own keys have the right types. If not, the scripts cannot work on them.
-    async fn types(&mut self) -> Result<bool, QueueError> {
+    async fn types(&mut self) -> QueueResult<bool> {
         let keys = &self.queue.keys;
         let own = [
             (&keys.stream, "stream"),
@@ -159,7 +159,7 @@ impl Examination<'_> {
         Ok(are_good)
     }
 
-    async fn group(&mut self, hosts: &[HostInfo]) -> Result<(), QueueError> {
+    async fn group(&mut self, hosts: &[HostInfo]) -> QueueResult {
         // A running host creates the group as soon as it notices.
         let patience = if hosts.is_empty() { MOMENT } else { LONG_MOMENT };
         let mut waited = Duration::ZERO;
@@ -173,7 +173,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    async fn add_group(&mut self) -> Result<(), QueueError> {
+    async fn add_group(&mut self) -> QueueResult {
         let mut what = format!("it has no group {}: nobody can take its tasks", self.queue.rules.group);
         let mut fixed = self.mend;
         if self.mend
@@ -188,7 +188,7 @@ impl Examination<'_> {
     }
 
     /// Walks the pending entries. Returns how many were not kept alive for a lease.
-    async fn claims(&mut self) -> Result<u64, QueueError> {
+    async fn claims(&mut self) -> QueueResult<u64> {
         let lease = self.queue.rules.lease;
         let mut abandoned = 0;
         let mut next = Some(FIRST.to_owned());
@@ -209,7 +209,7 @@ impl Examination<'_> {
         Ok(abandoned)
     }
 
-    async fn stream(&mut self) -> Result<(), QueueError> {
+    async fn stream(&mut self) -> QueueResult {
         let stream = &self.queue.keys.stream;
         let mut history: u64 = 0;
         let mut next = Some(FIRST.to_owned());
@@ -237,7 +237,7 @@ impl Examination<'_> {
         self.decide(1).await
     }
 
-    async fn delayed(&mut self) -> Result<(), QueueError> {
+    async fn delayed(&mut self) -> QueueResult {
         let keys = &self.queue.keys;
         let mut next = Some(START.to_owned());
         while let Some(cursor) = next {
@@ -270,7 +270,7 @@ impl Examination<'_> {
     }
 
     /// Walks the dead letters, for tasks that live or are completed.
-    async fn dead(&mut self) -> Result<(), QueueError> {
+    async fn dead(&mut self) -> QueueResult {
         let dead = &self.queue.keys.dead;
         let mut next = Some(FIRST.to_owned());
         while let Some(from) = next {
@@ -289,7 +289,7 @@ impl Examination<'_> {
     }
 
     /// Walks the statuses and markers.
-    async fn keys(&mut self) -> Result<(), QueueError> {
+    async fn keys(&mut self) -> QueueResult {
         let mut found = KeySuspects::default();
         let mut next = Some(START.to_owned());
         while let Some(cursor) = next {
@@ -306,7 +306,7 @@ impl Examination<'_> {
     }
 
     /// Looks at the tracks of the queue, after lost tasks have given their turns back.
-    async fn tracks(&mut self) -> Result<(), QueueError> {
+    async fn tracks(&mut self) -> QueueResult {
         for fault in self.queue.look_at_tracks(self.mend, Duration::ZERO).await? {
             let (kind, what) = match fault.kind.as_str() {
                 "turn-without-task" => (
@@ -331,7 +331,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    async fn decide_keys(&mut self, mut found: KeySuspects) -> Result<(), QueueError> {
+    async fn decide_keys(&mut self, mut found: KeySuspects) -> QueueResult {
         self.report.ended += found.ended;
         for key in std::mem::take(&mut found.wrong_type) {
             let key = String::from_utf8_lossy(&key).into_owned();
@@ -362,7 +362,7 @@ impl Examination<'_> {
     }
 
     /// Looks for tasks that are stuck.
-    async fn standing(&mut self, abandoned: u64, hosts: &[HostInfo]) -> Result<(), QueueError> {
+    async fn standing(&mut self, abandoned: u64, hosts: &[HostInfo]) -> QueueResult {
         let rules = &self.queue.rules;
         let states: Vec<&str> = hosts
             .iter()
@@ -435,7 +435,7 @@ impl Examination<'_> {
     }
 
     /// Gives the suspects their second look, a moment later, once there are this many.
-    async fn decide(&mut self, least: usize) -> Result<(), QueueError> {
+    async fn decide(&mut self, least: usize) -> QueueResult {
         if self.suspects.len() < least {
             return Ok(());
         }
@@ -443,7 +443,7 @@ impl Examination<'_> {
         self.judge().await
     }
 
-    async fn judge(&mut self) -> Result<(), QueueError> {
+    async fn judge(&mut self) -> QueueResult {
         let mut suspects = std::mem::take(&mut self.suspects);
         // Ending a lost task frees its idempotency key.
         let lost: Vec<usize> =

@@ -8,7 +8,7 @@ use super::walk::{Page, SCAN, START, page};
 use crate::config::{QueueRules, edits};
 use crate::queue::keys::EVERYTHING;
 use crate::queue::reply;
-use crate::queue::{Link, QueueError};
+use crate::queue::{Link, QueueError, QueueResult};
 
 const WHAT: &str = "look for streams that no queue reads";
 /// How far a name may be from that of a queue.
@@ -28,11 +28,7 @@ pub(crate) struct Stray {
 }
 
 /// Looks through the streams in Redis, in at most `most_pages` pages of keys.
-pub(crate) async fn strays(
-    link: &Link,
-    queues: &[QueueRules],
-    most_pages: usize,
-) -> Result<Vec<Stray>, QueueError> {
+pub(crate) async fn strays(link: &Link, queues: &[QueueRules], most_pages: usize) -> QueueResult<Vec<Stray>> {
     let (mut found, mut pages) = (Vec::new(), 0);
     for node in link.at_each_node().await? {
         let mut next = Some(START.to_owned());
@@ -59,7 +55,7 @@ pub(crate) async fn strays(
 }
 
 /// The streams among the next keys of a server.
-async fn streams(node: &Link, cursor: &str) -> Result<Page<String>, QueueError> {
+async fn streams(node: &Link, cursor: &str) -> QueueResult<Page<String>> {
     let mut scan = redis::cmd("SCAN");
     scan.arg(cursor).arg("COUNT").arg(SCAN).arg("TYPE").arg("stream");
     let reply = node.command(WHAT, &scan).await?;

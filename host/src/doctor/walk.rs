@@ -10,7 +10,7 @@ use redis::Value;
 
 use crate::queue::reply::{self, Shaped, optional};
 use crate::queue::script::{CLAIMED, PARKED, SURVEY, ScriptCall};
-use crate::queue::{Link, Queue, QueueError, Status, census, keys, millis};
+use crate::queue::{Link, Queue, QueueError, QueueResult, Status, census, keys, millis};
 
 /// Entries, members and keys looked at in one step.
 const PAGE: usize = 200;
@@ -67,7 +67,7 @@ pub(super) const START: &str = "0";
 
 impl Queue {
     /// A page of `stream`, which is the queue's stream or its dead letters.
-    pub(super) async fn survey(&self, stream: &str, from: &str) -> Result<Page<SurveyedEntry>, QueueError> {
+    pub(super) async fn survey(&self, stream: &str, from: &str) -> QueueResult<Page<SurveyedEntry>> {
         let call = ScriptCall::new(&SURVEY)
             .key("stream", stream)
             .key("history", &self.keys.history)
@@ -87,7 +87,7 @@ impl Queue {
     }
 
     /// A page of the pending entries.
-    pub(super) async fn claimed(&self, from: &str) -> Result<Page<PendingEntry>, QueueError> {
+    pub(super) async fn claimed(&self, from: &str) -> QueueResult<Page<PendingEntry>> {
         let call = self.call(&CLAIMED).arg("from", from).arg("limit", PAGE).arg("bytes", BYTES);
         let reply = self.link.script(&call).await?;
         let claimed = |item| {
@@ -102,11 +102,7 @@ impl Queue {
     }
 
     /// A page of the delayed tasks' fields, of about `count` of them, and how many the next one should have.
-    pub(super) async fn parked(
-        &self,
-        cursor: &str,
-        count: usize,
-    ) -> Result<(Page<Parked>, usize), QueueError> {
+    pub(super) async fn parked(&self, cursor: &str, count: usize) -> QueueResult<(Page<Parked>, usize)> {
         let call = self.call(&PARKED).arg("cursor", cursor).arg("count", count);
         let reply = self.link.script(&call).await?;
         let parked = |item| {
@@ -124,7 +120,7 @@ impl Queue {
     }
 
     /// A page of the delayed tasks: gives those without fields.
-    pub(super) async fn delayed_without_fields(&self, cursor: &str) -> Result<Page<String>, QueueError> {
+    pub(super) async fn delayed_without_fields(&self, cursor: &str) -> QueueResult<Page<String>> {
         const WHAT: &str = "look through the delayed tasks";
         let scan = redis::cmd("ZSCAN").arg(&self.keys.delayed).arg(cursor).arg("COUNT").arg(PAGE).to_owned();
         let reply = self.link.command(WHAT, &scan).await?;
@@ -144,7 +140,7 @@ impl Queue {
     }
 
     /// The queue's statuses and markers among about `count` of the next keys of the whole Redis.
-    pub(super) async fn keys(&self, cursor: &str, count: usize) -> Result<Page<Vec<u8>>, QueueError> {
+    pub(super) async fn keys(&self, cursor: &str, count: usize) -> QueueResult<Page<Vec<u8>>> {
         const WHAT: &str = "look through the keys";
         let scan = redis::cmd("SCAN")
             .arg(cursor)
@@ -158,7 +154,7 @@ impl Queue {
     }
 
     /// Whether the stream exists without the queue's group.
-    pub(super) async fn lacks_group(&self) -> Result<bool, QueueError> {
+    pub(super) async fn lacks_group(&self) -> QueueResult<bool> {
         const WHAT: &str = "look for the group";
         match self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await {
             Ok(reply) => {
@@ -171,12 +167,12 @@ impl Queue {
     }
 
     /// Whether the status of each task is that of a living or completed one.
-    pub(super) async fn not_dead(&self, ids: &[&str]) -> Result<Vec<bool>, QueueError> {
+    pub(super) async fn not_dead(&self, ids: &[&str]) -> QueueResult<Vec<bool>> {
         const WHAT: &str = "look at the tasks of dead letters";
         let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("status").to_owned();
         let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
         let is_so = |status: Status| !status.is_end() || status == Status::Completed;
-        let known = |reply: Result<Value, QueueError>| match reply {
+        let known = |reply: QueueResult<Value>| match reply {
             Err(error) if error.is_wrong_type() => Ok(false),
             reply => {
                 Ok(self.shaped(WHAT, optional(reply?))?.and_then(|text| text.parse().ok()).is_some_and(is_so))
@@ -186,7 +182,7 @@ impl Queue {
     }
 
     /// The next delayed task, if it has been due for this long.
-    pub(super) async fn first_overdue(&self, late: Duration) -> Result<Option<String>, QueueError> {
+    pub(super) async fn first_overdue(&self, late: Duration) -> QueueResult<Option<String>> {
         const WHAT: &str = "look for overdue tasks";
         let before = self.now_ms().await?.saturating_sub(millis(late));
         let mut range = redis::cmd("ZRANGEBYSCORE");
@@ -202,7 +198,7 @@ impl Queue {
         ids: &mut HashSet<String>,
         from: &str,
         limit: usize,
-    ) -> Result<bool, QueueError> {
+    ) -> QueueResult<bool> {
         let mut looked = 0;
         let mut next = Some(from.to_owned());
         while let Some(from) = next.filter(|_| !ids.is_empty()) {
@@ -236,7 +232,7 @@ impl Queue {
 
 /// Looks at about `count` of the next keys of the whole Redis, and gives those that tqhost built. The nodes
 /// of a cluster come one after the other, so a cursor names its node there.
-pub(super) async fn all_keys(link: &Link, cursor: &str, count: usize) -> Result<Page<Vec<u8>>, QueueError> {
+pub(super) async fn all_keys(link: &Link, cursor: &str, count: usize) -> QueueResult<Page<Vec<u8>>> {
     const WHAT: &str = "look through the keys";
     let mut nodes = link.at_each_node().await?;
     nodes.sort_by(|a, b| a.address().cmp(b.address()));

@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::clock::ms;
+use crate::guarded::Guarded;
 
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
@@ -49,7 +50,7 @@ pub(super) struct Server {
 
 #[derive(Debug, Default)]
 struct Supervision {
-    state: Mutex<ServerState>,
+    state: Guarded<ServerState>,
     changed: Condvar,
 }
 
@@ -82,12 +83,12 @@ impl Server {
 
     #[cfg(test)]
     pub(super) fn pid(&self) -> Option<Pid> {
-        self.shared.lock().pid
+        self.shared.state.lock().pid
     }
 
     /// Notes whether the server is `ready`. Fails with the reason if it ended before it was.
     pub(super) fn check(&self, ready: bool) -> Result<(), String> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.ready |= ready;
         state.failed.clone().map_or(Ok(()), Err)
     }
@@ -109,12 +110,8 @@ impl Drop for Server {
 }
 
 impl Supervision {
-    fn lock(&self) -> MutexGuard<'_, ServerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn end(&self, signal: Signal) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.stopping = true;
         self.changed.notify_all();
         if let Some(pid) = state.pid {
@@ -132,7 +129,7 @@ impl Supervision {
                 Ok(None) => return,
                 Err(error) => format!("cannot run {}: {error}", launch.program.display()),
             };
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.stopping {
                 return;
             }
@@ -158,7 +155,7 @@ impl Supervision {
     /// Returns `None` when the server is to stop.
     fn spawn(&self, launch: &Launch) -> io::Result<Option<Child>> {
         let mut command = command(launch)?;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.stopping {
             return Ok(None);
         }
@@ -169,11 +166,11 @@ impl Supervision {
 
     /// Waits for the end without reaping, so that no other process gets the pid before `state` forgets it.
     fn wait(&self, mut child: Child) -> String {
-        let pid = self.lock().pid;
+        let pid = self.state.lock().pid;
         if let Some(pid) = pid {
             while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::EINTR) {}
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.pid = None;
         child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
     }

@@ -76,22 +76,6 @@ async fn a_killed_server_is_started_again() {
 }
 
 #[tokio::test]
-async fn one_data_dir_has_one_host() {
-    let dir = temp();
-    let redis = Embedded::start(dir.path()).await.expect("a server");
-    let error = Embedded::start(dir.path()).await.expect_err("the folder is taken");
-    assert!(
-        error
-            .to_string()
-            .contains(&format!("another tqhost (pid {}) runs with this data_dir", std::process::id())),
-        "{error}"
-    );
-    assert_eq!(ask(dir.path(), "PING").await, "+PONG", "the first one is not disturbed");
-    redis.stop().await;
-    Embedded::start(dir.path()).await.expect("free again").stop().await;
-}
-
-#[tokio::test]
 async fn a_dropped_server_ends() {
     let dir = temp();
     drop(Embedded::start(dir.path()).await.expect("a server"));
@@ -146,17 +130,6 @@ async fn a_long_data_dir_has_its_socket_elsewhere() {
 fn the_url_is_percent_encoded() {
     assert_eq!(url(Path::new("/var/lib/tqhost")), "redis+unix:///var/lib/tqhost/redis/redis.sock");
     assert_eq!(url(Path::new("/a b/100%?#ä")), "redis+unix:///a%20b/100%25%3F%23%C3%A4/redis/redis.sock");
-}
-
-#[tokio::test]
-async fn without_a_program_the_message_tells_how_to_get_one() {
-    let dir = temp();
-    let error = Embedded::start_from(dir.path(), dir.path().as_os_str()).await.expect_err("no program");
-    let told = error.to_string();
-    assert!(
-        ["apt install", "dnf install", "brew install", "redis.url"].iter().all(|word| told.contains(word)),
-        "{told}"
-    );
 }
 
 #[tokio::test]

@@ -6,12 +6,13 @@
 //! Not here: what is an alarm (`operations::alarms`).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::guarded::Guarded;
 use crate::operations::LastOverview;
 use crate::operations::incidents::Incident;
 use crate::queue::Link;
@@ -29,7 +30,7 @@ pub(crate) struct AlarmBoard(Arc<Board>);
 
 #[derive(Default)]
 struct Board {
-    counts: Mutex<Counts>,
+    counts: Guarded<Counts>,
     asked: Notify,
     last: LastOverview,
 }
@@ -60,13 +61,13 @@ impl AlarmBoard {
     }
 
     pub(super) fn note(&self, counts: Counts) {
-        *self.0.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+        *self.0.counts.lock() = counts;
     }
 
     /// The alarms of the last look. It asks for the next one.
     pub(super) fn scrape(&self) -> Counts {
         self.0.asked.notify_one();
-        self.0.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.counts.lock().clone()
     }
 }
 

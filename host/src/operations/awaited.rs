@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::cursor::{self, BadCursor};
 use super::deed::Deed;
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::jobs::{self, BulkJob, JobState};
 use super::many::ManyDone;
 use crate::queue::{Link, Queue};
@@ -49,7 +49,7 @@ impl AwaitedJob {
     }
 
     /// Reads `next` of an answer before.
-    pub(crate) fn read(cursor: &str) -> Result<AwaitedJob, OperationError> {
+    pub(crate) fn read(cursor: &str) -> OperationResult<AwaitedJob> {
         let [id, told] = cursor::read(KIND, cursor)?;
         let told: Vec<u64> = told.split(' ').map_while(|count| count.parse().ok()).collect();
         Ok(AwaitedJob { id, told: told.try_into().map_err(|_| BadCursor)? })
@@ -63,7 +63,7 @@ impl AwaitedJob {
         link: &Link,
         (queue, deed): (&Queue, Deed),
         who: &str,
-    ) -> Result<ManyDone, OperationError> {
+    ) -> OperationResult<ManyDone> {
         let (end, mut pause) = (Instant::now() + WAIT, LOOK.0);
         let is_stuck = |job: &BulkJob| job.state == JobState::Running && job.error.is_some();
         let mut job = loop {

@@ -12,10 +12,9 @@ use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
 use super::cursor::{self, BadCursor};
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::list::{TaskWalk, position};
 use super::many::{JobCount, ManyDone};
-use super::patience::patiently;
 use super::sample::TaskSample;
 use super::task::unknown_task;
 use super::tree;
@@ -23,6 +22,7 @@ use crate::config::QueueRules;
 use crate::queue::codec;
 use crate::queue::listing::{FoundTask, ListedState};
 use crate::queue::redrive::SAMPLE;
+use crate::queue::repeat::patiently;
 use crate::queue::{FlowProgress, Meant, Queue, Status, TaskFilter, TaskName};
 
 /// The states from which tasks are cancelled, in this order. What becomes due meanwhile goes to the end of
@@ -70,7 +70,7 @@ pub(crate) async fn cancel(
     queue: &Queue,
     name: &str,
     dry_run: bool,
-) -> Result<Cancelled, OperationError> {
+) -> OperationResult<Cancelled> {
     let found = patiently(|| queue.find(name, Meant::NewestLiving)).await?;
     let before = match &found {
         Some(id) if dry_run => patiently(|| queue.status(id)).await?.map(|task| task.status),
@@ -90,7 +90,7 @@ pub(crate) async fn cancel(
 
 /// The status of a task after its cancel, where it was `before`. Fails if it had ended, unless a flow goes on
 /// below it.
-async fn status_after(queue: &Queue, id: &str, before: Status) -> Result<Status, OperationError> {
+async fn status_after(queue: &Queue, id: &str, before: Status) -> OperationResult<Status> {
     let left = |flow: FlowProgress| flow.completed < flow.children;
     if before == Status::Failed && patiently(|| queue.flow_progress(id)).await?.is_some_and(left) {
         return Ok(Status::Failed);
@@ -115,7 +115,7 @@ pub(crate) async fn cancel_ids(
     ids: &[String],
     dry_run: bool,
     cursor: Option<&str>,
-) -> Result<ManyDone, OperationError> {
+) -> OperationResult<ManyDone> {
     let mut begin = 0;
     if let Some(cursor) = cursor {
         let [at] = cursor::read(IDS_KIND, cursor)?;
@@ -138,7 +138,7 @@ async fn cancel_from(
     begin: usize,
     dry_run: bool,
     done: &mut ManyDone,
-) -> Result<(), OperationError> {
+) -> OperationResult {
     let end = Instant::now() + IDS_TIME;
     // A dry run cancels nothing, so it has to know which tasks are there again, if only by an alias.
     let mut seen: HashSet<String> = ids[..begin].iter().cloned().collect();
@@ -182,7 +182,7 @@ pub(super) async fn cancel_all(
     bulk: &BulkCancel<'_>,
     time: Duration,
     done: &mut ManyDone,
-) -> Result<(), OperationError> {
+) -> OperationResult {
     let mut walk = CancelWalk::new(bulk.states, Some(bulk.cursor))?;
     walk.repeats = bulk.states == CANCELLABLE;
     let (looks, end) = (done.examined + LOOKS, Instant::now() + time);
@@ -214,7 +214,7 @@ pub(super) async fn cancel_count(
     bulk: &BulkCancel<'_>,
     most: u64,
     time: Duration,
-) -> Result<JobCount, OperationError> {
+) -> OperationResult<JobCount> {
     let mut walk = CancelWalk::new(bulk.states, Some(bulk.cursor))?;
     let (mut count, end) = (JobCount::default(), Instant::now() + time);
     while let Some(page) = walk.page(queue, bulk.filter).await? {
@@ -236,7 +236,7 @@ async fn cancel_one(
     task: &FoundTask,
     only_waiting: bool,
     done: &mut ManyDone,
-) -> Result<(), OperationError> {
+) -> OperationResult {
     let before = patiently(|| queue.cancel_found(task, only_waiting)).await?;
     let is_done = |before: Status| before.is_end() || only_waiting && before == Status::Processing;
     let is_cancelled = before.is_some_and(|before| !is_done(before));
@@ -274,7 +274,7 @@ pub(crate) struct CancelWalk<'c> {
 
 /// The cursor of an operation that has not begun: on the tasks that are there now, and on none that are added
 /// later.
-pub(crate) async fn cancel_walk(queue: &Queue, states: &[ListedState]) -> Result<String, OperationError> {
+pub(crate) async fn cancel_walk(queue: &Queue, states: &[ListedState]) -> OperationResult<String> {
     let until_ms = Some(patiently(|| queue.now_ms()).await?);
     let last = Some(patiently(|| queue.last_queued()).await?);
     let walk = CancelWalk { last, until_ms, ..CancelWalk::new(states, None)? };
@@ -291,10 +291,7 @@ pub(crate) struct CancelPage {
 }
 
 impl<'c> CancelWalk<'c> {
-    pub(crate) fn new(
-        states: &'c [ListedState],
-        cursor: Option<&str>,
-    ) -> Result<CancelWalk<'c>, OperationError> {
+    pub(crate) fn new(states: &'c [ListedState], cursor: Option<&str>) -> OperationResult<CancelWalk<'c>> {
         let (begin, walk, last, until_ms) = (None, None, None, None);
         let (repeats, round, has_found) = (false, 1, false);
         let mut walk = CancelWalk { states, at: 0, begin, walk, last, until_ms, repeats, round, has_found };
@@ -321,7 +318,7 @@ impl<'c> CancelWalk<'c> {
         &mut self,
         queue: &Queue,
         filter: &TaskFilter,
-    ) -> Result<Option<CancelPage>, OperationError> {
+    ) -> OperationResult<Option<CancelPage>> {
         let now_ms = patiently(|| queue.now_ms()).await?;
         loop {
             if self.at == self.states.len() && self.goes_round() {

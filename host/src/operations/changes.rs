@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::deed::Deed;
-use super::error::OperationError;
-use super::patience::patiently;
+use super::error::{OperationError, OperationResult};
 use crate::chain::chain;
 use crate::queue::Link;
 use crate::queue::changes::{self, ChangeEntry};
 use crate::queue::codec::entry_time_ms;
+use crate::queue::repeat::patiently;
 
 /// The longest reason, and the longest of the other texts, in characters.
 pub(crate) const MAX_WHY: usize = 200;
@@ -120,7 +120,7 @@ fn cut(text: &str) -> String {
 }
 
 /// Refuses a reason that is too long.
-pub(crate) fn check_why(why: &str) -> Result<(), OperationError> {
+pub(crate) fn check_why(why: &str) -> OperationResult {
     if why.chars().count() > MAX_WHY {
         return Err(OperationError::Invalid(format!("why: it has more than {MAX_WHY} characters")));
     }
@@ -145,7 +145,7 @@ pub(crate) async fn list(
     queue: Option<&str>,
     plugin: Option<&str>,
     limit: usize,
-) -> Result<Vec<ChangeView>, OperationError> {
+) -> OperationResult<Vec<ChangeView>> {
     let found = patiently(|| changes::list(link, None)).await?;
     let is_meant = |change: &ChangeView| {
         queue.is_none_or(|name| change.queue.as_deref() == Some(name))
@@ -155,7 +155,7 @@ pub(crate) async fn list(
 }
 
 /// The changes after an entry, the oldest first, each with the id of its entry.
-pub(crate) async fn after(link: &Link, entry: &str) -> Result<Vec<(String, ChangeView)>, OperationError> {
+pub(crate) async fn after(link: &Link, entry: &str) -> OperationResult<Vec<(String, ChangeView)>> {
     let found = changes::list(link, Some(entry)).await?;
     let read = |entry: ChangeEntry| Some((entry.id.clone(), ChangeView::read(&entry)?));
     Ok(found.into_iter().rev().filter_map(read).collect())

@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use super::changes::{self, ChangeKind, ChangeView, check_why};
-use super::error::OperationError;
-use super::patience::patiently;
+use super::error::{OperationError, OperationResult};
 use crate::config::units::show_duration;
 use crate::queue::Queue;
 use crate::queue::control::PauseChange;
+use crate::queue::repeat::patiently;
 
 /// The longest pause that ends by itself.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -27,7 +27,7 @@ pub(crate) struct Pausing {
 
 /// Pauses the queue in all hosts. Without a reason and a time, a pause that stands stays, and no longer ends
 /// by itself. Returns false if the queue was paused before.
-pub(crate) async fn pause(queue: &Queue, order: &Pausing) -> Result<bool, OperationError> {
+pub(crate) async fn pause(queue: &Queue, order: &Pausing) -> OperationResult<bool> {
     let Pausing { who, why, time } = order;
     check_why(why)?;
     if time.is_some_and(|time| time.is_zero() || time > LONGEST) {
@@ -43,7 +43,7 @@ pub(crate) async fn pause(queue: &Queue, order: &Pausing) -> Result<bool, Operat
 }
 
 /// Lets all hosts claim tasks of the queue again. Returns false if it was neither paused nor on hold.
-pub(crate) async fn resume(queue: &Queue, who: &str, why: &str) -> Result<bool, OperationError> {
+pub(crate) async fn resume(queue: &Queue, who: &str, why: &str) -> OperationResult<bool> {
     check_why(why)?;
     let was_stopped = patiently(|| queue.resume()).await?;
     if was_stopped {

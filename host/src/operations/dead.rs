@@ -9,14 +9,14 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::cursor::{self, BadCursor};
-use super::error::OperationError;
+use super::error::OperationResult;
 use super::json::FieldView;
 use super::list::FIELD_BYTES;
 use super::paging;
-use super::patience::patiently;
 use super::sample::columns;
 use crate::mask::FieldMask;
 use crate::queue::redrive::DeadWalk;
+use crate::queue::repeat::patiently;
 use crate::queue::{DeadLetter, Queue, TaskFilter};
 
 /// The most dead letters that one list looks at, and for how long.
@@ -90,7 +90,7 @@ pub(crate) async fn dead_list(
     cursor: Option<&str>,
     limit: usize,
     with_fields: bool,
-) -> Result<DeadList, OperationError> {
+) -> OperationResult<DeadList> {
     let mut after = cursor.map(|cursor| cursor::read_entry(LIST_KIND, cursor)).transpose()?;
     let now_ms = patiently(|| queue.now_ms()).await?;
     let mut list = DeadList { dead: Vec::new(), examined: 0, next: None };
@@ -127,7 +127,7 @@ pub(crate) async fn dead_list(
 }
 
 /// The cursor of an operation that has not begun: on those that are dead now, and on none that die later.
-pub(crate) async fn redrive_walk(queue: &Queue) -> Result<String, OperationError> {
+pub(crate) async fn redrive_walk(queue: &Queue) -> OperationResult<String> {
     Ok(write_walk(&patiently(|| queue.begin_walk()).await?))
 }
 
@@ -135,7 +135,7 @@ pub(super) fn write_walk(walk: &DeadWalk) -> String {
     cursor::write(STEP_KIND, &[&walk.from, &walk.last, &walk.not_before_ms.to_string()])
 }
 
-pub(crate) fn read_walk(cursor: &str) -> Result<DeadWalk, OperationError> {
+pub(crate) fn read_walk(cursor: &str) -> OperationResult<DeadWalk> {
     let [from, last, not_before] = cursor::read(STEP_KIND, cursor)?;
     let not_before_ms = not_before.parse().map_err(|_| BadCursor)?;
     if cursor::is_place(&from) && crate::queue::codec::is_entry_id(&last) {

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use crate::config::model::Rate;
 use crate::queue::redrive::{Counted, Redrive};
 
@@ -42,7 +42,7 @@ impl Deed {
 
     /// The way in which it is done to dead letters that are named, or in which they are counted. Tasks that
     /// have not ended are cancelled in another way, and an import has no names.
-    pub(crate) fn on_named(self, dry_run: bool, rate: Option<Rate>) -> Result<Redrive, OperationError> {
+    pub(crate) fn on_named(self, dry_run: bool, rate: Option<Rate>) -> OperationResult<Redrive> {
         match (self, dry_run) {
             (Deed::Requeue, true) => Ok(Redrive::Count(Counted::Requeued)),
             (Deed::Requeue, false) => Ok(Redrive::Requeue(rate)),

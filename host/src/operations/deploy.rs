@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::plugins::{PluginView, plugin_rows};
 use crate::builds::{BuildNote, Builds};
 use crate::clock::now_ms;
@@ -26,7 +26,7 @@ pub(crate) async fn check_deployable(
     plugin: &str,
     builds: &Builds,
     is_version: impl Fn(&str, Option<&BuildNote>) -> bool,
-) -> Result<(), OperationError> {
+) -> OperationResult {
     let orders = orders::list(link).await?;
     let mut withdrawn = orders.withdrawn.get(plugin).into_iter().flatten();
     let Some((digest, order)) = withdrawn.find(|(digest, _)| is_version(digest, builds.of(digest))) else {

@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use super::error::OperationError;
-use super::patience::patiently;
+use super::error::{OperationError, OperationResult};
 use crate::config::QueueRules;
+use crate::queue::repeat::patiently;
 use crate::queue::{Enqueued, NewTask, Queue};
 
 /// Refuses a delay in a queue that runs its tasks in a strict order.
-pub(crate) fn check_delay(rules: &QueueRules, delay: Duration) -> Result<(), OperationError> {
+pub(crate) fn check_delay(rules: &QueueRules, delay: Duration) -> OperationResult {
     if rules.turns.are_strict() && !delay.is_zero() {
         return Err(OperationError::Invalid(format!(
             "delay: the queue {} runs its tasks in a strict order (order = \"strict\"), so none can wait \
@@ -22,7 +22,7 @@ pub(crate) fn check_delay(rules: &QueueRules, delay: Duration) -> Result<(), Ope
 }
 
 /// Enqueues a task. It may be repeated after an error: a task that was accepted is not accepted again.
-pub(crate) async fn enqueue(queue: &Queue, task: &NewTask) -> Result<Enqueued, OperationError> {
+pub(crate) async fn enqueue(queue: &Queue, task: &NewTask) -> OperationResult<Enqueued> {
     let mut replies = patiently(|| queue.enqueue(std::slice::from_ref(task))).await?;
     match replies.pop() {
         Some(reply) => Ok(reply?),

@@ -6,6 +6,8 @@
 use crate::chain::chain;
 use crate::queue::{QueueError, RedriveError};
 
+pub(crate) type OperationResult<T = ()> = Result<T, OperationError>;
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OperationError {
     /// The configuration has no such queue.

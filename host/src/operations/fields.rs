@@ -11,7 +11,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use crate::task::Field;
 
 /// The members of an object, in their order, each with its source.
@@ -47,7 +47,7 @@ struct Base64Bytes {
 }
 
 /// The fields of a task.
-pub(crate) fn fields_of_json(members: &[(String, Box<RawValue>)]) -> Result<Vec<Field>, OperationError> {
+pub(crate) fn fields_of_json(members: &[(String, Box<RawValue>)]) -> OperationResult<Vec<Field>> {
     members
         .iter()
         .map(|(name, value)| Ok(Field { name: name.clone(), value: bytes(name, value.get())? }))
@@ -61,7 +61,7 @@ pub(crate) fn text_in(source: &str) -> Option<Result<String, String>> {
     source.starts_with('"').then(read)
 }
 
-fn bytes(name: &str, source: &str) -> Result<Vec<u8>, OperationError> {
+fn bytes(name: &str, source: &str) -> OperationResult<Vec<u8>> {
     if let Some(text) = text_in(source) {
         let wrong = |why| OperationError::Invalid(format!("field {name:?}: {why}"));
         return text.map(String::into_bytes).map_err(wrong);

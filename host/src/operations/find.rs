@@ -2,16 +2,16 @@
 
 use futures_util::{StreamExt, stream};
 
-use super::error::OperationError;
-use super::patience::patiently;
+use super::error::{OperationError, OperationResult};
 use crate::config::{QueueRules, edits};
+use crate::queue::repeat::patiently;
 use crate::queue::{Link, Queue};
 
 /// Queues that are asked at once.
 const AT_ONCE: usize = 64;
 
 /// The rules of the queue `name`.
-pub(crate) fn rules<'c>(queues: &'c [QueueRules], name: &str) -> Result<&'c QueueRules, OperationError> {
+pub(crate) fn rules<'c>(queues: &'c [QueueRules], name: &str) -> OperationResult<&'c QueueRules> {
     queues.iter().find(|queue| queue.name == name).ok_or_else(|| {
         let names: Vec<&str> = queues.iter().map(|queue| queue.name.as_str()).collect();
         OperationError::UnknownQueue(unknown_queue(name, &names))
@@ -19,7 +19,7 @@ pub(crate) fn rules<'c>(queues: &'c [QueueRules], name: &str) -> Result<&'c Queu
 }
 
 /// The queue `name`, on this connection.
-pub(crate) fn find_queue(queues: &[QueueRules], name: &str, link: &Link) -> Result<Queue, OperationError> {
+pub(crate) fn find_queue(queues: &[QueueRules], name: &str, link: &Link) -> OperationResult<Queue> {
     Ok(Queue::new(rules(queues, name)?.clone(), link.clone()))
 }
 

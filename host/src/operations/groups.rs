@@ -16,13 +16,13 @@ use utoipa::ToSchema;
 
 use super::cause::{cause, without_numbers};
 use super::cursor;
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::list::{TaskWalk, position};
-use super::patience::patiently;
 use crate::config::FieldPlace;
 use crate::mask::FieldMask;
 use crate::queue::filter::Traits;
 use crate::queue::listing::{FoundTask, ListedState};
+use crate::queue::repeat::patiently;
 use crate::queue::{Queue, TaskFilter};
 
 /// The most tasks that one step looks at, and for how long.
@@ -159,7 +159,7 @@ impl TaskGrouping {
         kind: GroupKind,
         state: ListedState,
         cursor: Option<&str>,
-    ) -> Result<TaskGrouping, OperationError> {
+    ) -> OperationResult<TaskGrouping> {
         if state == ListedState::Ended {
             return Err(OperationError::Invalid("state: the fields of ended tasks are not known".to_owned()));
         }
@@ -171,7 +171,7 @@ impl TaskGrouping {
     }
 
     /// Looks at 5,000 further tasks, or for 3 seconds. Returns whether there are more.
-    pub(crate) async fn step(&mut self, queue: &Queue, filter: &TaskFilter) -> Result<bool, OperationError> {
+    pub(crate) async fn step(&mut self, queue: &Queue, filter: &TaskFilter) -> OperationResult<bool> {
         let now_ms = patiently(|| queue.now_ms()).await?;
         let (looks, end) = (self.examined + LOOKS, Instant::now() + TIME);
         while self.examined < looks
@@ -267,7 +267,7 @@ pub(crate) async fn task_groups(
     kind: GroupKind,
     cursor: Option<&str>,
     limit: usize,
-) -> Result<TaskGroups, OperationError> {
+) -> OperationResult<TaskGroups> {
     let mut grouping = TaskGrouping::new(kind, state, cursor)?;
     grouping.step(queue, filter).await?;
     Ok(grouping.finish(limit))

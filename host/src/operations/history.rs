@@ -19,7 +19,7 @@ use crate::config::QueueRules;
 use crate::queue::hosts::HostInfo;
 use crate::queue::minutes::{self, HistoryRange, HistoryStep, MINUTE_MS, QueueHistory};
 use crate::queue::tally::{Depth, Tally, TimeBuckets, VersionTally};
-use crate::queue::{Link, Queue, QueueError, Reason};
+use crate::queue::{Link, Queue, QueueResult, Reason};
 use crate::task::{AttemptEnd, SettledAs};
 
 /// The minutes of the overview.
@@ -250,14 +250,14 @@ fn dead_since(steps: &[HistoryStep]) -> Option<u64> {
 }
 
 /// The last `count` minutes of a queue: at most [`minutes::MAX_MINUTES`].
-pub(crate) async fn history(queue: &Queue, count: u64) -> Result<QueueHistory, QueueError> {
+pub(crate) async fn history(queue: &Queue, count: u64) -> QueueResult<QueueHistory> {
     let mut histories =
         minutes::histories(&queue.link, std::slice::from_ref(queue), count, true).await?.into_iter();
     histories.next().unwrap_or_else(|| Ok(QueueHistory::default()))
 }
 
 /// The history of a queue in this range.
-pub(crate) async fn in_range(queue: &Queue, range: HistoryRange) -> Result<QueueHistory, QueueError> {
+pub(crate) async fn in_range(queue: &Queue, range: HistoryRange) -> QueueResult<QueueHistory> {
     minutes::in_range(queue, range).await
 }
 
@@ -267,7 +267,7 @@ pub(crate) async fn versions(
     chosen: &[QueueRules],
     link: &Link,
     hosts: &[HostInfo],
-) -> Result<Vec<VersionView>, QueueError> {
+) -> QueueResult<Vec<VersionView>> {
     let queues: Vec<Queue> = chosen.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
     let mut sum = Tally::default();
     for history in minutes::histories(link, &queues, OVERVIEW, true).await?.into_iter().flatten() {
@@ -282,7 +282,7 @@ pub(crate) async fn versions(
 pub(crate) async fn histories(
     chosen: &[QueueRules],
     link: &Link,
-) -> Result<BTreeMap<String, QueueHistory>, QueueError> {
+) -> QueueResult<BTreeMap<String, QueueHistory>> {
     let queues: Vec<Queue> = chosen.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
     let read = minutes::histories(link, &queues, OVERVIEW, false).await?;
     let names = chosen.iter().map(|rules| rules.name.clone());

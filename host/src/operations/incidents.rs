@@ -18,14 +18,14 @@ use utoipa::ToSchema;
 
 use super::alarms::{Alarm, AlarmSources, AlarmSubject, alarms};
 use super::changes::{self, ChangeKind, ChangeView, check_why};
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::history::Lately;
 use super::queues::QueueView;
 use crate::clock::ms;
 use crate::config::units::parse_duration;
 use crate::queue::hosts::{HostChange, HostInfo, LostHost};
 use crate::queue::incidents::{self, Acknowledgement, IncidentNotes, SeenIncident};
-use crate::queue::{Link, QueueError};
+use crate::queue::{Link, QueueError, QueueResult};
 
 /// The most incidents that are noted.
 const MOST: usize = 500;
@@ -134,10 +134,7 @@ pub(crate) struct Surroundings<'s> {
 impl Surroundings<'_> {
     /// The notes, and what operators have changed within the last day. Without the right to read one of them
     /// it is missing.
-    pub(crate) async fn read(
-        link: &Link,
-        now_ms: u64,
-    ) -> Result<(IncidentNotes, Vec<ChangeView>), QueueError> {
+    pub(crate) async fn read(link: &Link, now_ms: u64) -> QueueResult<(IncidentNotes, Vec<ChangeView>)> {
         let notes = match incidents::list(link).await {
             Err(error) if error.is_connection() => return Err(error),
             notes => notes.unwrap_or_default(),
@@ -353,7 +350,7 @@ pub(crate) async fn of_queue(
     view: &QueueView,
     hosts: &[HostInfo],
     lately: Option<&Lately>,
-) -> Result<Vec<Incident>, QueueError> {
+) -> QueueResult<Vec<Incident>> {
     let now_ms = link.now_ms().await?;
     let (notes, changes) = Surroundings::read(link, now_ms).await?;
     let queues = std::slice::from_ref(view);
@@ -374,7 +371,7 @@ pub(crate) async fn acknowledge(
     time: Option<&str>,
     why: &str,
     by: &str,
-) -> Result<Option<Acknowledgement>, OperationError> {
+) -> OperationResult<Option<Acknowledgement>> {
     let invalid = |what: String| OperationError::Invalid(what);
     let time = time.map(|text| parse_duration(text.trim())).transpose();
     let time = time.map_err(|error| invalid(format!("for: {error}")))?;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::cancel::{BulkCancel, cancel_all};
 use super::dead::{read_walk, write_walk};
 use super::deed::Deed;
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::jobs::{BulkJob, JobState, edit};
 use super::many::ManyDone;
 use crate::config::QueueRules;
@@ -59,7 +59,7 @@ pub(crate) async fn turn(
     mask: &FieldMask,
     id: &str,
     me: &str,
-) -> Result<JobTurn, OperationError> {
+) -> OperationResult<JobTurn> {
     let link = &queue.link;
     let take = |mut job: BulkJob, now_ms: u64| {
         let has_another = job.host != me && job.has_lease(now_ms);
@@ -142,7 +142,7 @@ impl JobStep {
         queues: &[QueueRules],
         queue: &Queue,
         mask: &FieldMask,
-    ) -> Result<(), OperationError> {
+    ) -> OperationResult {
         // Without a place the operation would begin anew.
         let Some(next) = job.next.as_deref() else { return Ok(()) };
         if self.kept.as_ref().is_some_and(|kept| kept.bytes >= MOST_BYTES) {
@@ -177,7 +177,7 @@ impl JobStep {
         queue: &Queue,
         filter: &TaskFilter,
         next: &str,
-    ) -> Result<(), OperationError> {
+    ) -> OperationResult {
         let what = match job.deed {
             Deed::Cancel | Deed::Drain => {
                 let (states, only_waiting, cursor) = (job.states(), job.deed == Deed::Drain, next);

@@ -23,15 +23,15 @@ use uuid::Uuid;
 use super::changes::{self, ChangeKind, ChangeView, check_why};
 pub(crate) use super::dead::read_walk;
 pub(crate) use super::deed::Deed;
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 pub(crate) use super::many::JobCount;
-use super::patience::patiently;
 use super::scope::check_place;
 pub(crate) use super::scope::{JobOrder, begin, count, places, rough_count, sample, states};
 use crate::config::units::parse_rate;
 use crate::queue::jobs::{self, JobText};
 use crate::queue::listing::ListedState;
 use crate::queue::orders;
+use crate::queue::repeat::patiently;
 use crate::queue::undo::KeptTasks;
 use crate::queue::{Link, Queue, TaskFilter};
 
@@ -204,7 +204,7 @@ impl BulkJob {
 }
 
 /// All jobs, the newest first.
-pub(crate) async fn list(link: &Link) -> Result<Vec<BulkJob>, OperationError> {
+pub(crate) async fn list(link: &Link) -> OperationResult<Vec<BulkJob>> {
     let found = patiently(|| orders::list(link)).await?.jobs;
     // One that another version of tqhost wrote in another form is left out.
     let mut all: Vec<BulkJob> = found.values().filter_map(|text| serde_json::from_str(text).ok()).collect();
@@ -224,7 +224,7 @@ pub(crate) fn new_id() -> String {
 
 /// Begins a job; returns the one that has its id already, if there is one. The caller carries it out, or
 /// rings for this host.
-pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result<BulkJob, OperationError> {
+pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> OperationResult<BulkJob> {
     let JobOrder { deed, filter, only, rate, keep, from, id, who, why, counted } = order;
     check_why(&why)?;
     if let Some(Err(error)) = rate.as_deref().map(parse_rate) {
@@ -293,7 +293,7 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Result
 
 /// Forgets the oldest jobs that are over, first those that cannot be undone. Refuses one more if too many are
 /// under way.
-async fn make_room(link: &Link) -> Result<(), OperationError> {
+async fn make_room(link: &Link) -> OperationResult {
     let (over, others): (Vec<BulkJob>, Vec<BulkJob>) =
         list(link).await?.into_iter().partition(|job| job.state.is_over());
     if others.len() >= MOST {
@@ -312,22 +312,17 @@ async fn make_room(link: &Link) -> Result<(), OperationError> {
 }
 
 /// The job with this id.
-pub(crate) async fn find(link: &Link, id: &str) -> Result<BulkJob, OperationError> {
+pub(crate) async fn find(link: &Link, id: &str) -> OperationResult<BulkJob> {
     read(id, &patiently(|| jobs::find(link, id)).await?.text)
 }
 
-fn read(id: &str, text: &str) -> Result<BulkJob, OperationError> {
+fn read(id: &str, text: &str) -> OperationResult<BulkJob> {
     let unknown = |_| OperationError::UnknownJob(format!("no job {id:?} is known, or not any more"));
     serde_json::from_str(text).map_err(unknown)
 }
 
 /// Pauses a job, lets it go on, or stops it. `who` is the operator.
-pub(crate) async fn change(
-    link: &Link,
-    id: &str,
-    state: JobState,
-    who: &str,
-) -> Result<BulkJob, OperationError> {
+pub(crate) async fn change(link: &Link, id: &str, state: JobState, who: &str) -> OperationResult<BulkJob> {
     let change = |mut job: BulkJob, now_ms: u64| {
         // A request may be repeated, and the job may have ended on its own.
         if job.state == state || state == JobState::Stopped && job.state.is_over() {
@@ -360,8 +355,8 @@ pub(crate) async fn change(
 pub(super) async fn edit(
     link: &Link,
     id: &str,
-    change: impl Fn(BulkJob, u64) -> Result<Option<BulkJob>, OperationError>,
-) -> Result<(BulkJob, bool), OperationError> {
+    change: impl Fn(BulkJob, u64) -> OperationResult<Option<BulkJob>>,
+) -> OperationResult<(BulkJob, bool)> {
     let mut seen = patiently(|| jobs::find(link, id)).await?;
     loop {
         let JobText { now_ms, text } = seen;
@@ -376,7 +371,7 @@ pub(super) async fn edit(
 }
 
 /// Gives up the lease of a job, so that another process goes on at once.
-pub(crate) async fn release(link: &Link, id: &str, me: &str) -> Result<BulkJob, OperationError> {
+pub(crate) async fn release(link: &Link, id: &str, me: &str) -> OperationResult<BulkJob> {
     let release = |mut job: BulkJob, _| {
         let is_mine = job.host == me;
         job.host.clear();

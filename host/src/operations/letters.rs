@@ -17,13 +17,13 @@ use tokio::time::Instant;
 
 use super::cursor;
 use super::dead::DeadView;
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::json::{FieldView, bytes_of};
 use super::paging;
-use super::patience::patiently;
 use crate::field::without_bom;
 use crate::mask::FieldMask;
 use crate::queue::codec::{self, MAX_ID_BYTES, RawFields};
+use crate::queue::repeat::patiently;
 use crate::queue::undo::MOST_FIELDS;
 use crate::queue::{DeadLetter, Queue, TaskFilter};
 
@@ -208,7 +208,7 @@ pub(crate) fn export<H: Send + 'static>(
     cursor: Option<&str>,
     is_whole: bool,
     held: H,
-) -> Result<impl Stream<Item = Result<String, io::Error>> + Send + 'static, OperationError> {
+) -> OperationResult<impl Stream<Item = Result<String, io::Error>> + Send + 'static> {
     let begin = ExportPlace::After(cursor.map(|cursor| cursor::read_entry(KIND, cursor)).transpose()?);
     let end = Instant::now() + TIME;
     let failed = |error: String| io::Error::other(error);

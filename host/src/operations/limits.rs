@@ -11,13 +11,13 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::changes::{self, ChangeKind, ChangeView};
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::orders::{MAX_BY, reason};
-use super::patience::patiently;
 use crate::config::QueueRules;
 use crate::config::units::{parse_rate, show_duration, show_rate};
 use crate::queue::Queue;
 use crate::queue::limits::QueueLimits;
+use crate::queue::repeat::patiently;
 
 /// How long limits may hold that have a time.
 const LASTING: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(365 * 24 * 3600);
@@ -39,7 +39,7 @@ impl LimitView {
 }
 
 /// The limits that hold now.
-pub(crate) async fn limits(queue: &Queue) -> Result<LimitView, OperationError> {
+pub(crate) async fn limits(queue: &Queue) -> OperationResult<LimitView> {
     Ok(LimitView::new(queue, queue.limits().await?, false))
 }
 
@@ -48,7 +48,7 @@ pub(crate) async fn limit(
     queue: &Queue,
     limits: QueueLimits,
     lasting: Option<Duration>,
-) -> Result<LimitView, OperationError> {
+) -> OperationResult<LimitView> {
     let by = limits.by.chars().take(MAX_BY).collect();
     let limits = QueueLimits { why: reason(&limits.why)?.to_owned(), by, ..limits };
     check(&queue.rules, &limits, lasting).map_err(OperationError::Invalid)?;
@@ -63,7 +63,7 @@ pub(crate) async fn limit(
 }
 
 /// Lets the configuration alone hold again. `by` is the operator.
-pub(crate) async fn clear_limits(queue: &Queue, by: &str) -> Result<LimitView, OperationError> {
+pub(crate) async fn clear_limits(queue: &Queue, by: &str) -> OperationResult<LimitView> {
     let changed = patiently(|| queue.clear_limits()).await?;
     if changed {
         let change = ChangeView::new(ChangeKind::LimitCleared, by);

@@ -13,14 +13,14 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::cursor::{self, BadCursor};
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::json::FieldView;
 use super::paging;
-use super::patience::patiently;
 use super::sample::columns;
 use crate::mask::FieldMask;
 use crate::queue::events::EventPlace;
 use crate::queue::listing::{FoundTask, ListedPage, ListedState};
+use crate::queue::repeat::patiently;
 use crate::queue::{Queue, Status, TaskFilter};
 
 /// The most tasks that one call looks at.
@@ -118,7 +118,7 @@ impl ListedTask {
 }
 
 /// Lists the tasks of a queue.
-pub(crate) async fn list(queue: &Queue, request: &ListRequest) -> Result<TaskList, OperationError> {
+pub(crate) async fn list(queue: &Queue, request: &ListRequest) -> OperationResult<TaskList> {
     let state = request.state;
     if state == ListedState::Ended && queue.rules.events == 0 {
         return Err(OperationError::NoEvents(queue.rules.name.clone()));
@@ -160,7 +160,7 @@ pub(crate) async fn list(queue: &Queue, request: &ListRequest) -> Result<TaskLis
 }
 
 /// The position in a cursor of a list of this state.
-pub(super) fn position(state: ListedState, cursor: &str) -> Result<String, OperationError> {
+pub(super) fn position(state: ListedState, cursor: &str) -> OperationResult<String> {
     let [position] = cursor::read(state.into_str(), cursor)?;
     let is_good = match state {
         ListedState::Delayed | ListedState::Held => {
@@ -189,7 +189,7 @@ impl TaskWalk {
     }
 
     /// The next page; none when there is no other one.
-    pub(super) async fn page(&mut self, queue: &Queue) -> Result<Option<ListedPage>, OperationError> {
+    pub(super) async fn page(&mut self, queue: &Queue) -> OperationResult<Option<ListedPage>> {
         if self.is_over {
             return Ok(None);
         }

@@ -36,7 +36,6 @@ pub(crate) mod marks;
 mod orders;
 mod overview;
 mod paging;
-mod patience;
 mod plugins;
 mod queues;
 mod retry;
@@ -47,13 +46,14 @@ pub(crate) mod tree;
 mod undo;
 pub(crate) mod waits;
 
+pub(crate) use crate::queue::repeat::patiently;
 pub(crate) use awaited::AwaitedJob;
 pub(crate) use cancel::{CANCELLABLE, Cancelled, MOST_IDS, cancel, cancel_ids};
 pub(crate) use control::{Pausing, pause, resume};
 pub(crate) use dead::{DeadList, DeadView, dead_list};
 pub(crate) use deploy::{DeployWatch, HostVerdict, Taken, check_deployable};
 pub(crate) use enqueue::{check_delay, enqueue, full};
-pub(crate) use error::OperationError;
+pub(crate) use error::{OperationError, OperationResult};
 pub(crate) use fields::{JsonMembers, fields_of_json, text_in};
 pub(crate) use find::{find_everywhere, find_queue, rules};
 pub(crate) use groups::{GroupBy, GroupKind, TaskGroup, TaskGrouping, TaskGroups, task_groups};
@@ -67,7 +67,6 @@ pub(crate) use orders::{
     OrderView, ReloadView, lift, lift_preview, reload, reload_preview, withdraw, withdraw_preview,
 };
 pub(crate) use overview::{LastOverview, Overview, SeenOverview, overview};
-pub(crate) use patience::patiently;
 pub(crate) use plugins::{PluginView, known_builds, plugin_rows};
 pub(crate) use queues::{NO_HOST, QueueOnHost, QueueView, ScheduleView, counted, queue_views, state_words};
 pub(crate) use retry::{Retried, retry, retry_preview};

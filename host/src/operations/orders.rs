@@ -14,7 +14,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::changes::{self, ChangeKind, ChangeView, MAX_WHY};
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::plugins::{PluginView, plugin_rows};
 use crate::builds::Builds;
 use crate::clock::now_ms;
@@ -72,14 +72,14 @@ pub(crate) async fn withdraw(
     seen: &str,
     why: &str,
     by: &str,
-) -> Result<OrderView, OperationError> {
+) -> OperationResult<OrderView> {
     let view = withdraw_preview(link, plugin, Some(seen), Some(why)).await?;
     let order = VersionOrder { by: by.chars().take(MAX_BY).collect(), ..view.order };
     give(link, OrderView { order, ..view }).await
 }
 
 /// The reason of an order.
-pub(super) fn reason(why: &str) -> Result<&str, OperationError> {
+pub(super) fn reason(why: &str) -> OperationResult<&str> {
     let why = why.trim();
     if why.is_empty() || why.chars().count() > MAX_WHY {
         let text = format!("why: a reason of 1 to {MAX_WHY} characters is needed; hosts show it");
@@ -95,7 +95,7 @@ pub(crate) async fn withdraw_preview(
     plugin: &str,
     version: Option<&str>,
     why: Option<&str>,
-) -> Result<OrderView, OperationError> {
+) -> OperationResult<OrderView> {
     let why = why.map(reason).transpose()?;
     let rows = rows(link, plugin).await?;
     let orders = orders::list(link).await?;
@@ -139,7 +139,7 @@ fn still_runs(
     rows: &[PluginView],
     withdrawn: &Withdrawn,
     now_ms: u64,
-) -> Result<(), OperationError> {
+) -> OperationResult {
     let running = running(rows);
     let builds = builds_of(rows, |_| true);
     let others: Vec<String> = running
@@ -187,7 +187,7 @@ pub(crate) async fn lift(
     plugin: &str,
     version: Option<&str>,
     by: &str,
-) -> Result<OrderView, OperationError> {
+) -> OperationResult<OrderView> {
     let view = lift_preview(link, plugin, version).await?;
     let order = VersionOrder { by: by.chars().take(MAX_BY).collect(), ..view.order };
     give(link, OrderView { order, ..view }).await
@@ -198,7 +198,7 @@ pub(crate) async fn lift_preview(
     link: &Link,
     plugin: &str,
     version: Option<&str>,
-) -> Result<OrderView, OperationError> {
+) -> OperationResult<OrderView> {
     let rows = rows(link, plugin).await?;
     let Orders { withdrawn, last, .. } = orders::list(link).await?;
     let withdrawn = withdrawn.get(plugin).into_iter().flat_map(|withdrawn| withdrawn.keys());
@@ -219,7 +219,7 @@ pub(crate) async fn lift_preview(
 }
 
 /// Lets all hosts look at the plugin's file, and try again what failed.
-pub(crate) async fn reload(link: &Link, plugin: &str, by: &str) -> Result<ReloadView, OperationError> {
+pub(crate) async fn reload(link: &Link, plugin: &str, by: &str) -> OperationResult<ReloadView> {
     let view = reload_preview(link, plugin).await?;
     orders::give_reload(link, plugin, view.at).await?;
     changes::note(link, ChangeView::new(ChangeKind::Reload, by).plugin(plugin)).await;
@@ -227,7 +227,7 @@ pub(crate) async fn reload(link: &Link, plugin: &str, by: &str) -> Result<Reload
 }
 
 /// Tells how many hosts would look at the plugin's file. It is refused when the order would be.
-pub(crate) async fn reload_preview(link: &Link, plugin: &str) -> Result<ReloadView, OperationError> {
+pub(crate) async fn reload_preview(link: &Link, plugin: &str) -> OperationResult<ReloadView> {
     let hosts = rows(link, plugin).await?.len();
     let given = orders::list(link).await?.reloads;
     check_room(&given, plugin)?;
@@ -236,7 +236,7 @@ pub(crate) async fn reload_preview(link: &Link, plugin: &str) -> Result<ReloadVi
     Ok(ReloadView { plugin: plugin.to_owned(), at, hosts })
 }
 
-async fn rows(link: &Link, plugin: &str) -> Result<Vec<PluginView>, OperationError> {
+async fn rows(link: &Link, plugin: &str) -> OperationResult<Vec<PluginView>> {
     let mut rows = plugin_rows(&hosts::list(link).await?);
     rows.retain(|row| row.plugin.name == plugin);
     if rows.is_empty() {
@@ -262,7 +262,7 @@ fn meant<'v>(
     usual: impl Iterator<Item = &'v str>,
     rows: &'v [PluginView],
     none: &str,
-) -> Result<String, OperationError> {
+) -> OperationResult<String> {
     let mut found: Vec<&str> = match named {
         None => usual.collect(),
         Some(name) => {
@@ -300,7 +300,7 @@ fn meant<'v>(
 }
 
 /// Refuses an order for which there is no room among those of its kind.
-fn check_room<T>(given: &BTreeMap<String, T>, plugin: &str) -> Result<(), OperationError> {
+fn check_room<T>(given: &BTreeMap<String, T>, plugin: &str) -> OperationResult {
     if given.len() < MAX_ORDERS || given.contains_key(plugin) {
         return Ok(());
     }
@@ -310,7 +310,7 @@ fn check_room<T>(given: &BTreeMap<String, T>, plugin: &str) -> Result<(), Operat
     Err(OperationError::Invalid(text))
 }
 
-async fn give(link: &Link, view: OrderView) -> Result<OrderView, OperationError> {
+async fn give(link: &Link, view: OrderView) -> OperationResult<OrderView> {
     let VersionOrder { version, withdrawn, why, by, .. } = &view.order;
     orders::give(link, &view.plugin, &view.order).await?;
     let kind = if *withdrawn { ChangeKind::Rollback } else { ChangeKind::Lift };

@@ -3,7 +3,7 @@
 //! Not here: what is an incident (`incidents`, `alarms`).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::alarms::{AlarmSources, alarms};
 use super::history::{Lately, histories};
@@ -11,10 +11,11 @@ use super::incidents::{self, Incident, Surroundings};
 use super::queues::{QueueView, counted};
 use crate::clock;
 use crate::config::QueueRules;
+use crate::guarded::Guarded;
 use crate::queue::hosts::{self, HostInfo};
 use crate::queue::minutes::QueueHistory;
 use crate::queue::upkeep::dangers;
-use crate::queue::{Link, QueueError};
+use crate::queue::{Link, QueueResult};
 
 /// All queues as they are now, and what is wrong with them.
 #[derive(Clone, Default)]
@@ -36,7 +37,7 @@ impl Overview {
     }
 }
 
-pub(crate) async fn overview(chosen: &[QueueRules], link: &Link) -> Result<Overview, QueueError> {
+pub(crate) async fn overview(chosen: &[QueueRules], link: &Link) -> QueueResult<Overview> {
     let now_ms = link.now_ms().await?;
     let hosts = hosts::list_known(link).await?;
     let (queues, failed) = counted(chosen, link, &hosts, now_ms).await?;
@@ -63,7 +64,7 @@ pub(crate) async fn overview(chosen: &[QueueRules], link: &Link) -> Result<Overv
 
 /// The last overview that this host has seen, for the time when Redis is away. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct LastOverview(Arc<Mutex<Option<SeenOverview>>>);
+pub(crate) struct LastOverview(Arc<Guarded<Option<SeenOverview>>>);
 
 /// An overview, and when it was seen, in milliseconds since the Unix epoch by this host's clock.
 #[derive(Clone)]
@@ -74,11 +75,11 @@ pub(crate) struct SeenOverview {
 
 impl LastOverview {
     /// Looks, and keeps what it sees, but for the histories, which are large.
-    pub(crate) async fn look(&self, chosen: &[QueueRules], link: &Link) -> Result<Overview, QueueError> {
+    pub(crate) async fn look(&self, chosen: &[QueueRules], link: &Link) -> QueueResult<Overview> {
         let mut seen = overview(chosen, link).await?;
         let histories = std::mem::take(&mut seen.histories);
         let kept = SeenOverview { at_ms: clock::now_ms(), overview: Arc::new(seen.clone()) };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+        *self.0.lock() = Some(kept);
         Ok(Overview { histories, ..seen })
     }
 
@@ -89,6 +90,6 @@ impl LastOverview {
     }
 
     pub(crate) fn seen(&self) -> Option<SeenOverview> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }

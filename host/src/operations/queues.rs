@@ -15,7 +15,7 @@ use crate::queue::hold::QueueHold;
 use crate::queue::hosts::{HostInfo, HostQueue, STOPPING};
 use crate::queue::limits::QueueLimits;
 use crate::queue::pause::QueuePause;
-use crate::queue::{Census, Link, Queue, QueueError};
+use crate::queue::{Census, Link, Queue, QueueError, QueueResult};
 
 /// The states of a queue on a host, the worst first. A host that stops says nothing about the queue in
 /// others, so `stopping` is last.
@@ -176,7 +176,7 @@ pub(crate) async fn queue_views(
     link: &Link,
     hosts: &[HostInfo],
     now_ms: u64,
-) -> Vec<(String, Result<QueueView, QueueError>)> {
+) -> Vec<(String, QueueResult<QueueView>)> {
     let count = |rules: QueueRules| async move {
         let census = Queue::new(rules.clone(), link.clone()).census().await;
         let view = census.map(|census| QueueView::new(&rules, &census, hosts, now_ms));
@@ -194,7 +194,7 @@ pub(crate) async fn counted(
     link: &Link,
     hosts: &[HostInfo],
     now_ms: u64,
-) -> Result<(Vec<QueueView>, Vec<(String, String)>), QueueError> {
+) -> QueueResult<(Vec<QueueView>, Vec<(String, String)>)> {
     let (mut views, mut failed, mut away) = (Vec::new(), Vec::new(), None);
     for (queue, view) in queue_views(chosen, link, hosts, now_ms).await {
         match view {

@@ -7,10 +7,10 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::error::OperationError;
-use super::patience::patiently;
+use super::error::{OperationError, OperationResult};
 use super::task::unknown_task;
 use crate::queue::listing::{FoundTask, ListedState};
+use crate::queue::repeat::patiently;
 use crate::queue::{Meant, Queue, Status};
 
 /// A task that runs before it was due. Times are milliseconds since the Unix epoch, by Redis's clock.
@@ -24,7 +24,7 @@ pub(crate) struct Retried {
 }
 
 /// Lets the task that `name` means run now.
-pub(crate) async fn retry(queue: &Queue, name: &str) -> Result<Retried, OperationError> {
+pub(crate) async fn retry(queue: &Queue, name: &str) -> OperationResult<Retried> {
     let (id, place) = look(queue, name).await?;
     if let Some((member, retried)) = delayed(&id, &place)
         && (patiently(|| queue.promote_early(member, &id)).await? || has_gone_on(queue, &id).await?)
@@ -35,7 +35,7 @@ pub(crate) async fn retry(queue: &Queue, name: &str) -> Result<Retried, Operatio
 }
 
 /// Tells what [`retry`] would do, and changes nothing.
-pub(crate) async fn retry_preview(queue: &Queue, name: &str) -> Result<Retried, OperationError> {
+pub(crate) async fn retry_preview(queue: &Queue, name: &str) -> OperationResult<Retried> {
     let (id, place) = look(queue, name).await?;
     match delayed(&id, &place) {
         Some((_, retried)) => Ok(retried),
@@ -55,7 +55,7 @@ fn delayed<'p>(id: &str, place: &'p Place) -> Option<(&'p str, Retried)> {
 }
 
 /// The id of the task that `name` means, and its place. Fails where nothing is known of such a task.
-async fn look(queue: &Queue, name: &str) -> Result<(String, Place), OperationError> {
+async fn look(queue: &Queue, name: &str) -> OperationResult<(String, Place)> {
     let Some(id) = patiently(|| queue.find(name, Meant::NewestLiving)).await? else {
         return Err(refusal(queue, name, &None).await?);
     };
@@ -65,13 +65,13 @@ async fn look(queue: &Queue, name: &str) -> Result<(String, Place), OperationErr
 
 /// Whether a task that was delayed a moment ago waits or runs in the stream: it became due meanwhile, or this
 /// call had no reply and was repeated.
-async fn has_gone_on(queue: &Queue, id: &str) -> Result<bool, OperationError> {
+async fn has_gone_on(queue: &Queue, id: &str) -> OperationResult<bool> {
     let found = patiently(|| queue.located(id)).await?;
     Ok(matches!(found, Some((ListedState::Queued | ListedState::Running, _))))
 }
 
 /// Why a task that is not delayed cannot be told to run, and the way out.
-async fn refusal(queue: &Queue, id: &str, place: &Place) -> Result<OperationError, OperationError> {
+async fn refusal(queue: &Queue, id: &str, place: &Place) -> OperationResult<OperationError> {
     let name = &queue.rules.name;
     let status = patiently(|| queue.status(id)).await?.map(|task| task.status);
     // A status is looked for among the dead letters, too, by the id. Another name may still mean one of them.

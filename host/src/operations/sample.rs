@@ -9,14 +9,14 @@ use std::borrow::Cow;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::error::OperationError;
+use super::error::OperationResult;
 use super::json::FieldView;
-use super::patience::patiently;
 use crate::config::FieldPlace;
 use crate::mask::{FieldMask, MASKED};
 use crate::queue::codec::RawFields;
 use crate::queue::listing::FoundTask;
 use crate::queue::redrive::SAMPLE;
+use crate::queue::repeat::patiently;
 use crate::queue::{DeadLetter, Queue};
 
 /// The most fields of a task, and characters of a name or value.
@@ -57,7 +57,7 @@ impl TaskSample {
         queue: &Queue,
         ids: &[String],
         mask: &FieldMask,
-    ) -> Result<Vec<TaskSample>, OperationError> {
+    ) -> OperationResult<Vec<TaskSample>> {
         let mut sample = Vec::new();
         for id in ids.iter().take(SAMPLE) {
             if let Some((_, task)) = patiently(|| queue.located(id)).await? {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::cancel::{BulkCancel, CANCELLABLE, CancelWalk, DRAINABLE, cancel_count, cancel_walk};
 use super::dead::{read_walk, redrive_walk, write_walk};
 use super::deed::Deed;
-use super::error::OperationError;
+use super::error::OperationResult;
 use super::many::JobCount;
 use super::sample::TaskSample;
 use crate::queue::listing::ListedState;
@@ -74,11 +74,7 @@ pub(crate) fn places(census: &Census, deed: Deed, only: Option<&ListedState>) ->
 }
 
 /// The place at which a job begins: on the tasks that are there now, and on none that come later.
-pub(crate) async fn begin(
-    queue: &Queue,
-    deed: Deed,
-    only: Option<&ListedState>,
-) -> Result<String, OperationError> {
+pub(crate) async fn begin(queue: &Queue, deed: Deed, only: Option<&ListedState>) -> OperationResult<String> {
     match deed {
         Deed::Cancel | Deed::Drain => cancel_walk(queue, states(deed, only)).await,
         Deed::Requeue | Deed::Purge | Deed::Import => redrive_walk(queue).await,
@@ -86,7 +82,7 @@ pub(crate) async fn begin(
 }
 
 /// Refuses a place at which this job cannot begin: a client may have made it up.
-pub(super) fn check_place(place: &str, deed: Deed, only: Option<&ListedState>) -> Result<(), OperationError> {
+pub(super) fn check_place(place: &str, deed: Deed, only: Option<&ListedState>) -> OperationResult {
     match deed {
         Deed::Cancel | Deed::Drain => CancelWalk::new(states(deed, only), Some(place)).map(drop),
         Deed::Requeue | Deed::Purge | Deed::Import => read_walk(place).map(drop),
@@ -98,7 +94,7 @@ pub(crate) async fn count(
     queue: &Queue,
     order: &JobOrder,
     cursor: Option<&str>,
-) -> Result<JobCount, OperationError> {
+) -> OperationResult<JobCount> {
     look(queue, order, cursor, (COUNT_LOOKS, Counted::Requeued)).await
 }
 
@@ -107,12 +103,12 @@ pub(crate) async fn rough_count(
     queue: &Queue,
     order: &JobOrder,
     cursor: Option<&str>,
-) -> Result<JobCount, OperationError> {
+) -> OperationResult<JobCount> {
     look(queue, order, cursor, (COUNT_LOOKS, Counted::Tried)).await
 }
 
 /// Some of the tasks that a job would be on, where all are meant and need no count.
-pub(crate) async fn sample(queue: &Queue, order: &JobOrder) -> Result<JobCount, OperationError> {
+pub(crate) async fn sample(queue: &Queue, order: &JobOrder) -> OperationResult<JobCount> {
     look(queue, order, None, (1, Counted::Tried)).await
 }
 
@@ -121,7 +117,7 @@ async fn look(
     order: &JobOrder,
     cursor: Option<&str>,
     (most, requeued): (u64, Counted),
-) -> Result<JobCount, OperationError> {
+) -> OperationResult<JobCount> {
     let JobOrder { deed, filter, only, counted, .. } = order;
     let begin = match (counted, cursor) {
         (Some((place, _)), _) => place.clone(),

@@ -8,15 +8,15 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::json::{self, FieldView};
-use super::patience::patiently;
 use super::tree::{Family, TreeTask, family};
 use crate::config::QueueRules;
 use crate::config::units::show_duration;
 use crate::mask::FieldMask;
 use crate::queue::attempts::FailedAttempt;
 use crate::queue::kept::KeptFields;
+use crate::queue::repeat::patiently;
 use crate::queue::{Meant, Queue, SEARCH_BOUNDS, Status, TaskName, TaskStatus};
 
 /// A task. The names are stable; an unknown value is null. Times are milliseconds since the Unix epoch.
@@ -164,11 +164,7 @@ impl TaskView {
 }
 
 /// The task that `name` means, with its relatives. `name` is an id or an alias.
-pub(crate) async fn task_view(
-    queues: &[QueueRules],
-    queue: &Queue,
-    name: &str,
-) -> Result<TaskView, OperationError> {
+pub(crate) async fn task_view(queues: &[QueueRules], queue: &Queue, name: &str) -> OperationResult<TaskView> {
     let unknown = || OperationError::UnknownTask(unknown_task(&queue.rules, name));
     let id = patiently(|| queue.find(name, Meant::Newest)).await?.ok_or_else(unknown)?;
     let task = patiently(|| queue.status(&id)).await?.ok_or_else(unknown)?;

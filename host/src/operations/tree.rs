@@ -8,9 +8,9 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use super::error::OperationError;
-use super::patience::patiently;
+use super::error::{OperationError, OperationResult};
 use crate::config::QueueRules;
+use crate::queue::repeat::patiently;
 use crate::queue::{FlowChild, Queue, Status, TaskName, TaskStatus};
 
 /// The levels of a tree that are shown, below the task itself.
@@ -59,7 +59,7 @@ pub(crate) async fn family(
     queues: &[QueueRules],
     queue: &Queue,
     task: &TaskStatus,
-) -> Result<Family, OperationError> {
+) -> OperationResult<Family> {
     let joined = |queue: Queue| {
         queue.joined_by(task).map(|id| TaskName { queue: queue.rules.name.clone(), id: id.to_owned() })
     };
@@ -91,7 +91,7 @@ struct Walk<'c> {
     looks: usize,
 }
 
-type Walked<'w, T> = Pin<Box<dyn Future<Output = Result<T, OperationError>> + Send + 'w>>;
+type Walked<'w, T> = Pin<Box<dyn Future<Output = OperationResult<T>> + Send + 'w>>;
 
 impl Walk<'_> {
     /// The tasks and flows below a task that is `depth` levels below the first one.
@@ -115,12 +115,7 @@ impl Walk<'_> {
         })
     }
 
-    async fn children(
-        &mut self,
-        queue: &Queue,
-        id: &str,
-        depth: usize,
-    ) -> Result<Vec<TreeTask>, OperationError> {
+    async fn children(&mut self, queue: &Queue, id: &str, depth: usize) -> OperationResult<Vec<TreeTask>> {
         let mut open = Vec::new();
         for page in 0.. {
             let children = patiently(|| queue.children(id, page)).await?;
@@ -143,7 +138,7 @@ impl Walk<'_> {
         name: &TaskName,
         child: Option<&FlowChild>,
         depth: usize,
-    ) -> Result<Option<TreeTask>, OperationError> {
+    ) -> OperationResult<Option<TreeTask>> {
         if self.shown == 0 || self.looks == 0 {
             return Ok(None);
         }
@@ -168,11 +163,7 @@ impl Walk<'_> {
 
 /// Cancels what is below a task that was to join a flow: its children, the flows that they started, and what
 /// is below those. Returns how many tasks had not ended.
-pub(crate) async fn cancel_below(
-    queues: &[QueueRules],
-    queue: &Queue,
-    id: &str,
-) -> Result<u64, OperationError> {
+pub(crate) async fn cancel_below(queues: &[QueueRules], queue: &Queue, id: &str) -> OperationResult<u64> {
     let queues = Queues { all: queues, first: queue };
     let find = |name: &TaskName| {
         queues.find(&name.queue).ok_or_else(|| {
@@ -213,7 +204,7 @@ pub(crate) async fn cancel_below(
 }
 
 /// Cancels one task. Returns whether it had not ended, and the flows that it started if it had completed.
-async fn cancel_one(queue: &Queue, id: &str) -> Result<(bool, Vec<TaskName>), OperationError> {
+async fn cancel_one(queue: &Queue, id: &str) -> OperationResult<(bool, Vec<TaskName>)> {
     match patiently(|| queue.cancel(id)).await? {
         Some(Status::Completed) => {
             let status = patiently(|| queue.status(id)).await?;

@@ -6,11 +6,11 @@
 //! Not here: how each task comes back once (`queue::undo`), the file (`letters`).
 
 use super::deed::Deed;
-use super::error::OperationError;
+use super::error::{OperationError, OperationResult};
 use super::find::find_queue;
 use super::jobs::{self, BulkJob, JobOrder};
-use super::patience::patiently;
 use crate::config::QueueRules;
+use crate::queue::repeat::patiently;
 use crate::queue::{Link, Queue, TaskFilter};
 
 /// An undo that was stopped or has failed can be begun again, up to this number of times in all.
@@ -24,7 +24,7 @@ pub(crate) async fn undo(
     id: &str,
     who: &str,
     why: &str,
-) -> Result<BulkJob, OperationError> {
+) -> OperationResult<BulkJob> {
     let of = jobs::find(link, id).await?;
     if !of.state.is_over() {
         return Err(OperationError::NotRunning(format!("job {id} is under way: stop it first")));
@@ -49,13 +49,7 @@ pub(crate) async fn undo(
     Err(OperationError::NotRunning(format!("job {id} was to be undone {MOST_TIMES} times")))
 }
 
-async fn begin(
-    queue: &Queue,
-    of: &BulkJob,
-    id: String,
-    who: &str,
-    why: &str,
-) -> Result<BulkJob, OperationError> {
+async fn begin(queue: &Queue, of: &BulkJob, id: String, who: &str, why: &str) -> OperationResult<BulkJob> {
     kept_of(queue, of).await?;
     let deed = if of.deed == Deed::Drain { Deed::Requeue } else { Deed::Import };
     let order = JobOrder {
@@ -69,11 +63,7 @@ async fn begin(
 }
 
 /// A job, with what it keeps at this moment.
-pub(crate) async fn with_kept(
-    queues: &[QueueRules],
-    link: &Link,
-    id: &str,
-) -> Result<BulkJob, OperationError> {
+pub(crate) async fn with_kept(queues: &[QueueRules], link: &Link, id: &str) -> OperationResult<BulkJob> {
     let mut job = jobs::find(link, id).await?;
     if job.kept.is_some()
         && let Ok(queue) = find_queue(queues, &job.queue, link)
@@ -84,7 +74,7 @@ pub(crate) async fn with_kept(
 }
 
 /// The queue with what a job keeps in the place of its dead letters. Refuses if it keeps nothing.
-pub(crate) async fn kept_of(queue: &Queue, job: &BulkJob) -> Result<Queue, OperationError> {
+pub(crate) async fn kept_of(queue: &Queue, job: &BulkJob) -> OperationResult<Queue> {
     match patiently(|| queue.kept_tasks(&job.id)).await? {
         Some(_) => Ok(queue.kept_by(&job.id)),
         None => Err(OperationError::UnknownJob(format!(

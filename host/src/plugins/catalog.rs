@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +21,7 @@ use super::shelf::Shelf;
 use super::status::PluginStatus;
 use super::version::Version;
 use crate::config;
+use crate::guarded::Guarded;
 use crate::queue::orders::{Orders, Withdrawn};
 use crate::sandbox::Cores;
 
@@ -39,7 +40,7 @@ pub(super) struct Registry {
     notes: Notes,
     pauses: Pauses,
     /// The orders of operators, also about plugins that no queue uses now.
-    orders: Mutex<Orders>,
+    orders: Guarded<Orders>,
     pub(super) shelf: Shelf,
     /// Tells the watcher that there are other names or grants.
     pub(super) updated: Notify,
@@ -69,7 +70,7 @@ impl Plugins {
             dir,
             notes,
             pauses,
-            orders: Mutex::new(orders),
+            orders: Guarded::new(orders),
             shelf,
             updated: Notify::new(),
             scanned: CancellationToken::new(),
@@ -135,7 +136,7 @@ impl Plugins {
     /// The orders of operators from now on.
     pub(crate) fn order(&self, orders: Orders) {
         let (before, reloads) = {
-            let mut known = self.0.orders.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.0.orders.lock();
             if *known == orders {
                 return;
             }
@@ -155,7 +156,7 @@ impl Plugins {
     }
 
     fn pass_orders_on(&self) {
-        let orders = self.0.orders.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let orders = self.0.orders.lock().clone();
         let none = Withdrawn::new();
         for plugin in self.entries() {
             let good = orders.good.get(&*plugin.name).map(Vec::as_slice).unwrap_or_default();

@@ -8,14 +8,15 @@
 
 use std::array;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use strum::{EnumCount as _, VariantArray as _};
 
+use crate::guarded::Guarded;
 use crate::sandbox::Share;
 use crate::task::{AttemptEnd, Outcome};
 
@@ -33,7 +34,7 @@ pub(crate) struct Figures {
     /// Counts its requests, and the lines that were dropped from its log.
     pub share: Arc<Share>,
     /// The newest last.
-    versions: Mutex<VecDeque<Arc<VersionFigures>>>,
+    versions: Guarded<VecDeque<Arc<VersionFigures>>>,
 }
 
 /// Versions of a plugin whose attempts are counted. An older one is forgotten.
@@ -44,7 +45,7 @@ pub(crate) const VERSIONS: usize = 3;
 pub(crate) struct VersionFigures {
     /// The first 12 digits of its digest.
     pub digest: String,
-    queues: Mutex<CountedQueues>,
+    queues: Guarded<CountedQueues>,
 }
 
 /// The counts for each queue; those of queues that are gone are one sum.
@@ -82,12 +83,12 @@ impl AttemptCounts {
 
 impl VersionFigures {
     pub(crate) fn new(digest: &str) -> VersionFigures {
-        VersionFigures { digest: digest.to_owned(), queues: Mutex::default() }
+        VersionFigures { digest: digest.to_owned(), queues: Guarded::default() }
     }
 
     /// All its attempts that ended like this.
     pub(crate) fn attempts(&self, end: AttemptEnd) -> u64 {
-        let queues = self.lock();
+        let queues = self.queues.lock();
         let present = queues.present.iter().map(|counts| counts.ends()[end as usize]);
         present.sum::<u64>() + queues.gone[end as usize]
     }
@@ -100,7 +101,7 @@ impl VersionFigures {
 
     /// Counts that begin at 0, for a queue that has none yet.
     pub(crate) fn counts(&self) -> Arc<AttemptCounts> {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let CountedQueues { present, gone } = &mut *queues;
         // Nobody else has them, so nothing more is counted there.
         for counts in present.extract_if(.., |counts| Arc::strong_count(counts) == 1) {
@@ -109,10 +110,6 @@ impl VersionFigures {
         let counts = Arc::<AttemptCounts>::default();
         present.push(counts.clone());
         counts
-    }
-
-    fn lock(&self) -> MutexGuard<'_, CountedQueues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -152,7 +149,7 @@ impl Figures {
     /// The counts of the version with this digest; the same ones at each call, until it is forgotten. All of
     /// them exist from now on.
     pub(crate) fn version(&self, digest: &str) -> Arc<VersionFigures> {
-        let mut versions = self.lock();
+        let mut versions = self.versions.lock();
         let known = versions.iter().position(|version| version.digest == digest);
         let version =
             known.and_then(|at| versions.remove(at)).unwrap_or_else(|| Arc::new(VersionFigures::new(digest)));
@@ -165,16 +162,12 @@ impl Figures {
 
     /// The counts of the version with this digest, if they are not forgotten. The digest may be a whole one.
     pub(crate) fn counted(&self, digest: &str) -> Option<Arc<VersionFigures>> {
-        self.lock().iter().find(|version| digest.starts_with(&version.digest)).cloned()
+        self.versions.lock().iter().find(|version| digest.starts_with(&version.digest)).cloned()
     }
 
     /// The versions whose attempts are counted, the newest last.
     pub(crate) fn versions(&self) -> Vec<Arc<VersionFigures>> {
-        self.lock().iter().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<VersionFigures>>> {
-        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.versions.lock().iter().cloned().collect()
     }
 }
 
@@ -222,7 +215,7 @@ mod tests {
         drop(first);
         let third = count(1);
         assert_eq!(version.attempts(AttemptEnd::Trapped), 6);
-        assert_eq!(version.lock().present.len(), 2);
+        assert_eq!(version.queues.lock().present.len(), 2);
         drop((second, third));
     }
 }

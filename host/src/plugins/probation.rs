@@ -17,9 +17,9 @@
 //! Not here: what follows from a verdict (`life`), how a task is given back (`worker::settle`).
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::guarded::Guarded;
 use crate::task::{FailureKind, Outcome};
 
 /// A version is good after this many attempts that came back from the handler: of 10, no more than half can
@@ -54,7 +54,7 @@ pub(super) enum ProbationVerdict {
 
 /// The probation of one version, or only its record where there is nothing to go back to.
 #[derive(Debug)]
-pub(super) struct Probation(Mutex<Standing>);
+pub(super) struct Probation(Guarded<Standing>);
 
 #[derive(Debug)]
 enum Standing {
@@ -82,7 +82,7 @@ struct Evidence {
 impl Probation {
     /// For a version that takes over from a good one.
     pub(super) fn new(now: Instant) -> Probation {
-        Probation(Mutex::new(Standing::Open(Evidence {
+        Probation(Guarded::new(Standing::Open(Evidence {
             since: now,
             sound: 0,
             spoiled: HashMap::new(),
@@ -92,7 +92,7 @@ impl Probation {
 
     /// For a version that does not.
     pub(super) fn first() -> Probation {
-        Probation(Mutex::new(Standing::First { sound: 0, spoiled: 0 }))
+        Probation(Guarded::new(Standing::First { sound: 0, spoiled: 0 }))
     }
 
     /// An attempt has ended. `task` tells its task from all others that the version runs, in any queue.
@@ -102,7 +102,7 @@ impl Probation {
         outcome: &Outcome,
         now: Instant,
     ) -> (Ruling, Option<ProbationVerdict>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         match (&mut *state, end(outcome)) {
             (Standing::Good, _) | (_, End::Neither) => (Ruling::AsUsual, None),
             (Standing::Bad, End::Sound) => (Ruling::AsUsual, None),
@@ -136,19 +136,19 @@ impl Probation {
 
     /// Looks whether time has brought the end of the probation.
     pub(super) fn look(&self, now: Instant) -> Option<ProbationVerdict> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let Standing::Open(evidence) = &*state else { return None };
         let verdict = evidence.verdict(evidence.is_over(now));
         state.close(verdict)
     }
 
     pub(super) fn is_open(&self) -> bool {
-        matches!(*self.lock(), Standing::Open(_))
+        matches!(*self.0.lock(), Standing::Open(_))
     }
 
     /// Whether a successor may be rolled back to it.
     pub(super) fn is_good(&self) -> bool {
-        match *self.lock() {
+        match *self.0.lock() {
             Standing::Good => true,
             Standing::Open(_) | Standing::Bad => false,
             // Good until it is found not to be: a host may be idle before the first swap.
@@ -158,15 +158,11 @@ impl Probation {
 
     /// Whether attempts have shown that it is good.
     pub(super) fn is_proven(&self) -> bool {
-        match *self.lock() {
+        match *self.0.lock() {
             Standing::Good => true,
             Standing::First { sound, spoiled } => sound >= u64::from(SOUND) && spoiled <= sound,
             Standing::Open(_) | Standing::Bad => false,
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Standing> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

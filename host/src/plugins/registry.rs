@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Instant;
 
 use tokio::sync::watch;
@@ -31,6 +31,7 @@ use crate::builds::{BuildNote, Builds, short};
 use crate::clock::{ms, now_ms};
 use crate::config;
 use crate::file::Stamp;
+use crate::guarded::Guarded;
 use crate::queue::orders::{GoodVersion, VersionOrder, Withdrawn};
 
 /// One plugin in the registry.
@@ -43,9 +44,9 @@ pub(super) struct PluginEntry {
     notes: Notes,
     /// Cancelled when a step of this life is lost.
     unwatched: CancellationToken,
-    record: Mutex<Record>,
+    record: Guarded<Record>,
     /// Held while the good versions are noted, so that the last note is the newest.
-    noting: Mutex<()>,
+    noting: Guarded<()>,
 }
 
 /// The part of a plugin that events change.
@@ -118,8 +119,8 @@ impl PluginEntry {
             active: watch::Sender::new(None),
             notes,
             unwatched,
-            record: Mutex::new(record),
-            noting: Mutex::new(()),
+            record: Guarded::new(record),
+            noting: Guarded::new(()),
         }
     }
 
@@ -362,7 +363,7 @@ impl PluginEntry {
         let good = Good { digest: version.digest.clone(), bytes: version.bytes };
         if record.lineage.add(good) {
             self.in_background(|entry| {
-                let _turn = entry.noting.lock().unwrap_or_else(PoisonError::into_inner);
+                let _turn = entry.noting.lock();
                 let lineage = entry.record().lineage.clone();
                 entry.notes.write_lineage(&entry.name, &lineage);
             });
@@ -452,7 +453,7 @@ impl PluginEntry {
     }
 
     fn record(&self) -> LockedRecord<'_> {
-        Locked::new(self.record.lock().unwrap_or_else(PoisonError::into_inner))
+        Locked::new(self.record.lock())
     }
 }
 

@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use super::codec::{self, RawFields, StreamEntry};
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::{Queue, millis};
 use super::keys::QueueKeys;
 use super::reply;
@@ -76,14 +76,14 @@ impl Naming<'_> {
 
 impl Queue {
     /// Notes the aliases of tasks that were delivered.
-    pub(crate) async fn note_aliases(&self, tasks: &[&Task]) -> Result<(), QueueError> {
+    pub(crate) async fn note_aliases(&self, tasks: &[&Task]) -> QueueResult {
         let named: Vec<NamedTask> =
             tasks.iter().filter_map(|task| self.delivered(task, task.delay.unwrap_or_default())).collect();
         self.note(&self.keys, &named).await
     }
 
     /// Notes the aliases of tasks that were held.
-    pub(crate) async fn note_held_aliases(&self, held: &[HeldTask]) -> Result<(), QueueError> {
+    pub(crate) async fn note_held_aliases(&self, held: &[HeldTask]) -> QueueResult {
         let Some(place) = &self.rules.id else { return Ok(()) };
         let named = |HeldTask { id, enqueued_at_ms, value }: &HeldTask| {
             self.waiting(id, &vec![(place.field.clone().into_bytes(), value.clone())], *enqueued_at_ms)
@@ -98,14 +98,14 @@ impl Queue {
     }
 
     /// Lets the alias of a task live on while the task is delayed.
-    pub(crate) async fn keep_alias(&self, task: &Task, delay: Duration) -> Result<(), QueueError> {
+    pub(crate) async fn keep_alias(&self, task: &Task, delay: Duration) -> QueueResult {
         let named: Vec<NamedTask> = self.delivered(task, delay).into_iter().collect();
         self.note(&self.keys, &named).await
     }
 
     /// Notes the alias of a task that waits in the stream, and that no host has seen. So the task keeps its
     /// alias when it ends there.
-    pub(super) async fn note_queued_alias(&self, id: &str) -> Result<(), QueueError> {
+    pub(super) async fn note_queued_alias(&self, id: &str) -> QueueResult {
         if self.rules.id.is_none() || self.status_of(id).await?.is_some() {
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl Queue {
     }
 
     /// Notes the aliases of tasks that a handler enqueued.
-    pub(crate) async fn note_outbox_aliases(&self, tasks: &[OutboxTask]) -> Result<(), QueueError> {
+    pub(crate) async fn note_outbox_aliases(&self, tasks: &[OutboxTask]) -> QueueResult {
         for target in self.rules.enqueue_to.iter() {
             let Some(place) = &target.id else { continue };
             let keys = QueueKeys::new(&target.stream, target.dead_letter.as_deref());
@@ -171,7 +171,7 @@ impl Queue {
     }
 
     /// Notes aliases in the queue with these keys.
-    pub(super) async fn note(&self, keys: &QueueKeys, named: &[NamedTask]) -> Result<(), QueueError> {
+    pub(super) async fn note(&self, keys: &QueueKeys, named: &[NamedTask]) -> QueueResult {
         for some in named.chunks(NOTED) {
             let mut call = ScriptCall::new(&script::ALIAS).key("stream", &keys.stream).arg("most", MOST);
             for NamedTask { alias, id, enqueued_at, lives } in some {
@@ -187,7 +187,7 @@ impl Queue {
     /// The id of the task that `name` means: a task's own id comes before an alias. None: neither is known.
     ///
     /// Where the queue has no `id`, the name is an id, and nothing is asked.
-    pub(crate) async fn find(&self, name: &str, meant: Meant) -> Result<Option<String>, QueueError> {
+    pub(crate) async fn find(&self, name: &str, meant: Meant) -> QueueResult<Option<String>> {
         if self.rules.id.is_none()
             || self.status_of(name).await?.is_some()
             || self.find_queued(name).await?.is_some()
@@ -215,7 +215,7 @@ impl Queue {
 
     /// The id of the task that `name` means, as far as a status, an entry or a noted alias tells. It reads no
     /// fields, so it is quick where [`Queue::find`] would search.
-    pub(crate) async fn find_noted(&self, name: &str) -> Result<Option<String>, QueueError> {
+    pub(crate) async fn find_noted(&self, name: &str) -> QueueResult<Option<String>> {
         if self.status_of(name).await?.is_some() || self.is_entry(name).await? {
             return Ok(Some(name.to_owned()));
         }
@@ -258,7 +258,7 @@ impl Queue {
     }
 
     /// The ids of the tasks with this alias, the newest first; and which of them no host has been given yet.
-    async fn with_alias(&self, name: &str) -> Result<(Vec<String>, Option<String>), QueueError> {
+    async fn with_alias(&self, name: &str) -> QueueResult<(Vec<String>, Option<String>)> {
         let alias = self.alias_key(name);
         let Some(mut ids) = self.noted_with(&alias).await? else { return Ok((Vec::new(), None)) };
         let undelivered = self.undelivered(&alias).await?;
@@ -277,7 +277,7 @@ impl Queue {
 
     /// The ids that are noted under this alias, the newest first. None: the key holds something else, which
     /// the next task with this alias replaces.
-    async fn noted_with(&self, alias: &[u8]) -> Result<Option<Vec<String>>, QueueError> {
+    async fn noted_with(&self, alias: &[u8]) -> QueueResult<Option<Vec<String>>> {
         let mut range = redis::cmd("ZREVRANGE");
         range.arg(alias).arg(0).arg(-1);
         let ids = match self.link.command(LOOK, &range).await {
@@ -288,7 +288,7 @@ impl Queue {
     }
 
     /// The newest entry with this alias that no host has been given yet.
-    async fn undelivered(&self, alias: &[u8]) -> Result<Option<StreamEntry>, QueueError> {
+    async fn undelivered(&self, alias: &[u8]) -> QueueResult<Option<StreamEntry>> {
         let position = match self.group_position().await {
             Err(error) if error.is_no_group() => None,
             position => position?,
@@ -310,13 +310,13 @@ impl Queue {
         Ok(None)
     }
 
-    async fn status_of(&self, id: &str) -> Result<Option<Status>, QueueError> {
+    async fn status_of(&self, id: &str) -> QueueResult<Option<Status>> {
         let reply = self.link.command(LOOK, redis::cmd("HGET").arg(self.keys.task(id)).arg("status")).await?;
         Ok(self.shaped(LOOK, reply::optional(reply))?.and_then(|status| Status::parse(status.as_bytes())))
     }
 
     /// Whether the task has the id of its entry, and the entry exists.
-    async fn is_entry(&self, id: &str) -> Result<bool, QueueError> {
+    async fn is_entry(&self, id: &str) -> QueueResult<bool> {
         Ok(codec::is_entry_id(id) && !self.range(&self.keys.stream, id, id, 1).await?.is_empty())
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::codec::{self, StreamEntry};
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::{Queue, millis};
 use super::reply;
 use super::script;
@@ -114,7 +114,7 @@ impl From<StoredAttempt> for FailedAttempt {
 impl Queue {
     /// The last failed attempts of the task `id`, the first one first. None are known of a task whose status
     /// has expired.
-    pub(crate) async fn failed_attempts(&self, id: &str) -> Result<Vec<FailedAttempt>, QueueError> {
+    pub(crate) async fn failed_attempts(&self, id: &str) -> QueueResult<Vec<FailedAttempt>> {
         const WHAT: &str = "read a task's failed attempts";
         let reply = match self.link.command(WHAT, redis::cmd("HGETALL").arg(self.keys.attempts(id))).await {
             Err(error) if error.is_wrong_type() => return Ok(Vec::new()),
@@ -137,7 +137,7 @@ impl Queue {
         &self,
         taken: &[StreamEntry],
         before: &[AbandonedEntry],
-    ) -> Result<Vec<LostAttempt>, QueueError> {
+    ) -> QueueResult<Vec<LostAttempt>> {
         const WHAT: &str = "look for lost attempts";
         let of = |entry: &StreamEntry| {
             let owner = before.iter().find(|known| known.id == entry.id);
@@ -164,7 +164,7 @@ impl Queue {
     }
 
     /// Adds lost attempts to the records of their tasks.
-    pub(crate) async fn note_lost(&self, lost: &[LostAttempt]) -> Result<(), QueueError> {
+    pub(crate) async fn note_lost(&self, lost: &[LostAttempt]) -> QueueResult {
         const WHAT: &str = "note lost attempts";
         let most = u64::from(self.rules.failed_attempts);
         if most == 0 || self.rules.retention == Duration::ZERO {

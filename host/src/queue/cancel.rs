@@ -6,7 +6,7 @@
 
 use super::codec::{self, RawFields};
 use super::dead::DRAINED;
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::Queue;
 use super::listing::FoundTask;
 use super::reply;
@@ -27,7 +27,7 @@ impl Queue {
     /// Cancels a task that has not ended, and gives the status that it had before; none for an unknown task.
     /// A task that has ended stays as it is, but no further child of the flow that it joins is released. A
     /// call may be repeated: the second one gives CANCELLED.
-    pub async fn cancel(&self, id: &str) -> Result<Option<Status>, QueueError> {
+    pub async fn cancel(&self, id: &str) -> QueueResult<Option<Status>> {
         self.note_queued_alias(id).await?;
         let before = self.cancel_in(id, &FoundAt::default(), false).await?;
         // Where no statuses are kept, a note says for a while that a task with this id was cancelled.
@@ -48,7 +48,7 @@ impl Queue {
         &self,
         task: &FoundTask,
         only_waiting: bool,
-    ) -> Result<Option<Status>, QueueError> {
+    ) -> QueueResult<Option<Status>> {
         let (id, entry) = (&task.status.id, task.entry.as_deref().unwrap_or_default());
         let letter = if self.is_keeping() { self.drained(task) } else { RawFields::new() };
         let is_unread = task.delayed_member().is_some() && task.fields.is_empty() && task.reserved.is_empty();
@@ -84,7 +84,7 @@ impl Queue {
         id: &str,
         found: &FoundAt<'_>,
         only_waiting: bool,
-    ) -> Result<Option<Status>, QueueError> {
+    ) -> QueueResult<Option<Status>> {
         let keys = &self.keys;
         // Only the status of the task names its marker. Whoever may write statuses could name any key.
         let marker = self.link.command("cancel", redis::cmd("HGET").arg(keys.task(id)).arg("marker")).await?;

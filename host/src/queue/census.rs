@@ -8,7 +8,7 @@ use redis::{Cmd, Value};
 use serde::Serialize;
 
 use super::codec;
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::Queue;
 use super::hold::QueueHold;
 use super::limits::QueueLimits;
@@ -52,7 +52,7 @@ pub struct Consumer {
 
 impl Queue {
     /// Counts everything. A stream or group that does not exist yet counts as empty.
-    pub async fn census(&self) -> Result<Census, QueueError> {
+    pub async fn census(&self) -> QueueResult<Census> {
         const WHAT: &str = "count tasks";
         let keys = &self.keys;
         let mut asked = vec![
@@ -93,7 +93,7 @@ impl Queue {
             Err(error) => return Err(error),
         };
         // A key of another type stops nothing.
-        let stop = |reply: Result<Value, QueueError>| match reply {
+        let stop = |reply: QueueResult<Value>| match reply {
             Err(error) if error.is_wrong_type() => Ok(Value::Nil),
             reply => reply,
         };

@@ -3,7 +3,7 @@
 //! In: a text. Out: texts with their times, the newest first. Not here: what is in them
 //! (`operations::changes`).
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::keys;
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
@@ -21,14 +21,14 @@ pub(crate) struct ChangeEntry {
 }
 
 /// Adds a change. The oldest one goes, where there are too many.
-pub(crate) async fn add(link: &Link, text: &str) -> Result<(), QueueError> {
+pub(crate) async fn add(link: &Link, text: &str) -> QueueResult {
     let mut add = redis::cmd("XADD");
     add.arg(keys::CHANGES).arg("MAXLEN").arg(MOST_CHANGES).arg("*").arg(TEXT).arg(text);
     link.write("note a change", &add).await.map(drop)
 }
 
 /// All changes after the entry `after`, the newest first. None: all that are kept.
-pub(crate) async fn list(link: &Link, after: Option<&str>) -> Result<Vec<ChangeEntry>, QueueError> {
+pub(crate) async fn list(link: &Link, after: Option<&str>) -> QueueResult<Vec<ChangeEntry>> {
     const WHAT: &str = "read the log of changes";
     let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
     let mut ask = redis::cmd("XREVRANGE");

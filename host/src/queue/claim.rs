@@ -10,7 +10,7 @@ use redis::Value;
 
 use super::attempts::AbandonedEntry;
 use super::codec::{self, StreamEntry};
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
@@ -140,7 +140,7 @@ impl Queue {
         consumer: &str,
         count: usize,
         block: Option<Duration>,
-    ) -> Result<Vec<StreamEntry>, QueueError> {
+    ) -> QueueResult<Vec<StreamEntry>> {
         let mut read = redis::cmd("XREADGROUP");
         read.arg("GROUP").arg(&self.rules.group).arg(consumer).arg("COUNT").arg(count);
         if let Some(block) = block {
@@ -153,7 +153,7 @@ impl Queue {
 
     /// Takes from entries the reserved fields that only hosts write, unless a host wrote the entry. The
     /// status of its task tells that, as for `is_of_host` in lib.lua. Asks nothing without such fields.
-    pub(crate) async fn keep_trusted(&self, entries: &mut [StreamEntry]) -> Result<(), QueueError> {
+    pub(crate) async fn keep_trusted(&self, entries: &mut [StreamEntry]) -> QueueResult {
         const WHAT: &str = "look for the status of a task";
         let asked: Vec<&mut StreamEntry> =
             entries.iter_mut().filter(|entry| codec::needs_proof(entry)).collect();
@@ -205,7 +205,7 @@ impl Queue {
         cursor: &str,
         count: usize,
         outlived: Duration,
-    ) -> Result<Reclaimed, QueueError> {
+    ) -> QueueResult<Reclaimed> {
         let call = self.call(&script::RECLAIM).arg("consumer", consumer);
         let call = call.arg("lease", millis(self.rules.lease)).arg("from", cursor).arg("limit", count);
         let call = self.within_limits(call.arg("bytes", BYTES).arg("outlived", millis(outlived)));
@@ -229,7 +229,7 @@ impl Queue {
         from: &str,
         idle: Duration,
         count: usize,
-    ) -> Result<Vec<AbandonedEntry>, QueueError> {
+    ) -> QueueResult<Vec<AbandonedEntry>> {
         const WHAT: &str = "look for abandoned tasks";
         let mut pending = redis::cmd("XPENDING");
         pending
@@ -255,7 +255,7 @@ impl Queue {
     }
 
     /// The first entry, from the id `from` on, that no consumer kept alive for `idle`.
-    pub async fn first_abandoned(&self, from: &str, idle: Duration) -> Result<Option<String>, QueueError> {
+    pub async fn first_abandoned(&self, from: &str, idle: Duration) -> QueueResult<Option<String>> {
         Ok(self.abandoned(from, idle, 1).await?.into_iter().next().map(|first| first.id))
     }
 
@@ -267,7 +267,7 @@ impl Queue {
         consumer: &str,
         in_flight: &[String],
         count: usize,
-    ) -> Result<Recovered, QueueError> {
+    ) -> QueueResult<Recovered> {
         const LOOK: usize = 100;
         let mut found = Recovered::default();
         let mut from = "-".to_owned();
@@ -282,12 +282,7 @@ impl Queue {
     }
 
     /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Returns one answer for each task.
-    pub async fn begin(
-        &self,
-        consumer: &str,
-        plugin: &str,
-        tasks: &[Start<'_>],
-    ) -> Result<Vec<Begun>, QueueError> {
+    pub async fn begin(&self, consumer: &str, plugin: &str, tasks: &[Start<'_>]) -> QueueResult<Vec<Begun>> {
         let holders = vec![None; tasks.len()];
         let mut begun = self.begin_beside(consumer, plugin, tasks, &holders).await?;
         // Another task has the key. A second call checks, by the status of that task, whether it can still
@@ -316,7 +311,7 @@ impl Queue {
         plugin: &str,
         tasks: &[Start<'_>],
         holders: &[Option<String>],
-    ) -> Result<Vec<Begin>, QueueError> {
+    ) -> QueueResult<Vec<Begin>> {
         let (keys, rules) = (&self.keys, &self.rules);
         let call = self
             .call(&script::BEGIN)
@@ -345,11 +340,7 @@ impl Queue {
     }
 
     /// Renews leases. Returns one answer for each task.
-    pub async fn heartbeat(
-        &self,
-        consumer: &str,
-        beats: &[HeartbeatReport],
-    ) -> Result<Vec<Lease>, QueueError> {
+    pub async fn heartbeat(&self, consumer: &str, beats: &[HeartbeatReport]) -> QueueResult<Vec<Lease>> {
         let call = self.call(&script::HEARTBEAT).arg("consumer", consumer);
         let mut call = call.arg("lease", millis(self.rules.lease));
         for beat in beats {
@@ -370,7 +361,7 @@ impl Queue {
     }
 
     /// Removes `consumer`, which settled in `lanes` lanes, from the group, unless it has pending entries.
-    pub async fn leave(&self, consumer: &str, lanes: usize) -> Result<(), QueueError> {
+    pub async fn leave(&self, consumer: &str, lanes: usize) -> QueueResult {
         self.link.script(&self.leaving(consumer, lanes)).await.map(drop)
     }
 

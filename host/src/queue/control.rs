@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::{Queue, millis};
 use super::limits::QueueLimits;
 use super::pause::QueuePause;
@@ -27,12 +27,7 @@ pub enum PauseChange {
 impl Queue {
     /// Stops all hosts from claiming tasks, within about two seconds. Running tasks go on. Without a reason
     /// and a time, a pause that stands stays, and no longer ends by itself.
-    pub async fn pause(
-        &self,
-        by: &str,
-        why: &str,
-        time: Option<Duration>,
-    ) -> Result<PauseChange, QueueError> {
+    pub async fn pause(&self, by: &str, why: &str, time: Option<Duration>) -> QueueResult<PauseChange> {
         const WHAT: &str = "pause";
         let since_ms = self.now_ms().await?;
         let until_ms = time.map(|time| since_ms + millis(time).max(1));
@@ -65,7 +60,7 @@ impl Queue {
     }
 
     /// False when it was neither paused nor held.
-    pub async fn resume(&self) -> Result<bool, QueueError> {
+    pub async fn resume(&self) -> QueueResult<bool> {
         const WHAT: &str = "resume";
         let reply = self.link.command(WHAT, redis::cmd("DEL").arg(&self.keys.paused)).await?;
         let was_paused = self.shaped(WHAT, reply::count(&reply))? > 0;
@@ -86,7 +81,7 @@ impl Queue {
         &self,
         limits: QueueLimits,
         time: Option<Duration>,
-    ) -> Result<QueueLimits, QueueError> {
+    ) -> QueueResult<QueueLimits> {
         let since_ms = self.now_ms().await?;
         let until_ms = time.map(|time| since_ms + millis(time).max(1));
         let limits = QueueLimits { since_ms, until_ms, ..limits };
@@ -101,7 +96,7 @@ impl Queue {
     }
 
     /// False when there were none.
-    pub(crate) async fn clear_limits(&self) -> Result<bool, QueueError> {
+    pub(crate) async fn clear_limits(&self) -> QueueResult<bool> {
         const WHAT: &str = "clear limits";
         let reply = self.link.command(WHAT, redis::cmd("DEL").arg(&self.keys.limits)).await?;
         let had_some = self.shaped(WHAT, reply::count(&reply))? > 0;

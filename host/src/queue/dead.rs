@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::codec::{self, RawFields, StreamEntry};
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::filter::{TaskFilter, Traits};
 use super::handle::Queue;
 use super::reply;
@@ -135,11 +135,7 @@ impl DeadLetter {
 
 impl Queue {
     /// Up to `limit` dead letters that pass the filter, oldest first.
-    pub async fn dead_letters(
-        &self,
-        filter: &TaskFilter,
-        limit: usize,
-    ) -> Result<Vec<DeadLetter>, QueueError> {
+    pub async fn dead_letters(&self, filter: &TaskFilter, limit: usize) -> QueueResult<Vec<DeadLetter>> {
         let now_ms = self.now_ms().await?;
         let mut out = Vec::new();
         let mut pages = Pages::new(None);
@@ -157,13 +153,13 @@ impl Queue {
     }
 
     /// The dead letter of the task with this name, as [`Queue::dead_entries`] finds it.
-    pub(crate) async fn dead_letter(&self, name: &str) -> Result<Option<DeadLetter>, QueueError> {
+    pub(crate) async fn dead_letter(&self, name: &str) -> QueueResult<Option<DeadLetter>> {
         let entries = self.dead_entries(&[name.to_owned()], "+").await?;
         Ok(self.dead_at(&entries).await?.pop())
     }
 
     /// The dead letters that the statuses of these tasks name.
-    async fn dead_by_status<'n>(&self, ids: &[&'n str]) -> Result<HashMap<&'n str, DeadLetter>, QueueError> {
+    async fn dead_by_status<'n>(&self, ids: &[&'n str]) -> QueueResult<HashMap<&'n str, DeadLetter>> {
         const WHAT: &str = "find dead letters";
         let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("dead").to_owned();
         let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
@@ -187,7 +183,7 @@ impl Queue {
     /// that the status of the task with this id names, or else the oldest one of such a task, or else the
     /// newest one of a task with this alias. All dead letters up to the entry `last` are looked at for a task
     /// that no status names.
-    pub(super) async fn dead_entries(&self, names: &[String], last: &str) -> Result<Vec<String>, QueueError> {
+    pub(super) async fn dead_entries(&self, names: &[String], last: &str) -> QueueResult<Vec<String>> {
         let mut open: HashSet<&str> = names.iter().map(String::as_str).collect();
         let mut entries = HashSet::new();
         let asked: Vec<&str> = open.iter().copied().collect();
@@ -222,7 +218,7 @@ impl Queue {
     }
 
     /// The dead letters that are meant by these names, as [`Queue::dead_entries`] finds them.
-    pub(crate) async fn dead_of(&self, names: &[String]) -> Result<Vec<DeadLetter>, QueueError> {
+    pub(crate) async fn dead_of(&self, names: &[String]) -> QueueResult<Vec<DeadLetter>> {
         let mut letters = Vec::new();
         for entries in self.dead_entries(names, "+").await?.chunks(PAGE) {
             letters.extend(self.dead_at(entries).await?);
@@ -231,7 +227,7 @@ impl Queue {
     }
 
     /// The dead letters of these entries that are still there.
-    pub(super) async fn dead_at(&self, entries: &[String]) -> Result<Vec<DeadLetter>, QueueError> {
+    pub(super) async fn dead_at(&self, entries: &[String]) -> QueueResult<Vec<DeadLetter>> {
         const WHAT: &str = "read dead letters";
         let ask = |entry: &String| redis::cmd("XRANGE").arg(&self.keys.dead).arg(entry).arg(entry).to_owned();
         let replies = self.link.pipeline(WHAT, &entries.iter().map(ask).collect::<Vec<_>>()).await?;
@@ -244,7 +240,7 @@ impl Queue {
     }
 
     /// The dead letter of the task with this name, as [`Queue::dead_by_name`] finds it.
-    pub(crate) async fn dead_named(&self, name: &str) -> Result<Option<DeadLetter>, QueueError> {
+    pub(crate) async fn dead_named(&self, name: &str) -> QueueResult<Option<DeadLetter>> {
         Ok(self.dead_by_name(&[name.to_owned()]).await?.remove(name))
     }
 
@@ -254,7 +250,7 @@ impl Queue {
     pub(super) async fn dead_by_name<'n>(
         &self,
         names: &'n [String],
-    ) -> Result<HashMap<&'n str, DeadLetter>, QueueError> {
+    ) -> QueueResult<HashMap<&'n str, DeadLetter>> {
         let mut open: HashSet<&'n str> = names.iter().map(String::as_str).collect();
         let asked: Vec<&'n str> = open.iter().copied().collect();
         let mut found = self.dead_by_status(&asked).await?;
@@ -289,14 +285,14 @@ impl Queue {
         &self,
         from: &str,
         last: &str,
-    ) -> Result<(Vec<DeadLetter>, Option<String>), QueueError> {
+    ) -> QueueResult<(Vec<DeadLetter>, Option<String>)> {
         let mut pages = Pages::between(from.to_owned(), last.to_owned());
         let page = pages.next(self).await?.unwrap_or_default();
         Ok((page, pages.from))
     }
 
     /// The newest dead letter's entry id; `0-0` when there is none.
-    pub(crate) async fn last_dead(&self) -> Result<String, QueueError> {
+    pub(crate) async fn last_dead(&self) -> QueueResult<String> {
         self.last_entry(&self.keys.dead).await
     }
 }
@@ -323,7 +319,7 @@ impl Pages {
         self.from.is_some()
     }
 
-    pub(crate) async fn next(&mut self, queue: &Queue) -> Result<Option<Vec<DeadLetter>>, QueueError> {
+    pub(crate) async fn next(&mut self, queue: &Queue) -> QueueResult<Option<Vec<DeadLetter>>> {
         let Some(from) = &self.from else { return Ok(None) };
         let page = queue.range(&queue.keys.dead, from, &self.to, PAGE).await?;
         self.from = page.last().filter(|_| page.len() == PAGE).map(|last| format!("({}", last.id));

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::Queue;
 use super::reply;
 use super::script;
@@ -27,7 +27,7 @@ type Due = (Vec<u8>, String);
 
 impl Queue {
     /// Moves up to `limit` delayed tasks that are due back into the stream.
-    pub async fn promote(&self, limit: usize) -> Result<Promoted, QueueError> {
+    pub async fn promote(&self, limit: usize) -> QueueResult<Promoted> {
         // The script needs the status of each task before it moves the task, so the first call only lists
         // what is due.
         let (looked, due) = self.promote_these(&[], &limit.to_string()).await?;
@@ -40,14 +40,14 @@ impl Queue {
 
     /// Moves the task `id`, which is delayed as `member`, back into the stream although it is not due. False:
     /// it is not delayed any more, so a repeated call changes nothing.
-    pub async fn promote_early(&self, member: &str, id: &str) -> Result<bool, QueueError> {
+    pub async fn promote_early(&self, member: &str, id: &str) -> QueueResult<bool> {
         let (promoted, _) = self.promote_these(&[(member.into(), id.to_owned())], "now").await?;
         Ok(promoted.moved > 0)
     }
 
     /// Moves these members, and lists up to `limit` of those that are due afterwards; `now`: it lists none,
     /// and moves members that are not due.
-    async fn promote_these(&self, members: &[Due], limit: &str) -> Result<(Promoted, Vec<Due>), QueueError> {
+    async fn promote_these(&self, members: &[Due], limit: &str) -> QueueResult<(Promoted, Vec<Due>)> {
         let keys = &self.keys;
         let mut call = self.call(&script::PROMOTE).arg("most", limit);
         for (member, id) in members {

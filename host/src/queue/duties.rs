@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::handle::{Queue, millis};
 use super::keys;
 use super::link::Link;
@@ -37,7 +37,7 @@ pub(crate) async fn hold(
     host: &str,
     lease: Duration,
     queues: &[&Queue],
-) -> Result<HeldDuties, QueueError> {
+) -> QueueResult<HeldDuties> {
     let call = ScriptCall::new(&script::DUTIES).key("holders", keys::DUTIES).key("hosts", keys::DUTY_HOSTS);
     let duties: Vec<String> = queues.iter().map(|queue| queue.duty()).collect();
     let call = call.arg("host", host).arg("lease", millis(lease)).arg("duties", duties);
@@ -50,12 +50,12 @@ pub(crate) async fn hold(
 }
 
 /// Gives up the duties of queues that this host no longer serves.
-pub(crate) async fn release(link: &Link, queues: &[&Queue]) -> Result<(), QueueError> {
+pub(crate) async fn release(link: &Link, queues: &[&Queue]) -> QueueResult {
     let duties: Vec<String> = queues.iter().map(|queue| queue.duty()).collect();
     link.command("release duties", redis::cmd("HDEL").arg(keys::DUTIES).arg(duties)).await.map(drop)
 }
 
 /// Gives up the host's lease, and with it all its duties.
-pub(crate) async fn leave(link: &Link, host: &str) -> Result<(), QueueError> {
+pub(crate) async fn leave(link: &Link, host: &str) -> QueueResult {
     link.command("release duties", redis::cmd("ZREM").arg(keys::DUTY_HOSTS).arg(host)).await.map(drop)
 }

@@ -6,16 +6,15 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::codec;
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::{Queue, millis};
 use super::keys::{FlowKeys, QueueKeys};
 use super::produce::{self, NewTask};
@@ -25,8 +24,10 @@ use super::script::{Part, ScriptCall};
 use crate::chain::chain;
 use crate::config::{self, TargetQueue};
 use crate::effects::{
-    ChildResult, EffectError, EffectSource, Effects, Flow, FlowName, OutboxTask, RecordChange, StateChange,
+    ChildResult, EffectError, EffectReply, EffectSource, Effects, Flow, FlowName, OutboxTask, RecordChange,
+    StateChange,
 };
+use crate::guarded::Guarded;
 use crate::task::Field;
 
 /// A queue waits when this many of its tasks wait to be taken to other slots.
@@ -52,11 +53,11 @@ impl QueueEffects {
     }
 
     /// Makes a call that reads. While Redis is away, it is repeated until the time `until`.
-    fn read<T: Send + 'static, F: Future<Output = Result<T, QueueError>> + Send + 'static>(
+    fn read<T: Send + 'static, F: Future<Output = QueueResult<T>> + Send + 'static>(
         &self,
         until: Instant,
         read: impl Fn(Queue) -> F + Send + Sync + 'static,
-    ) -> BoxFuture<'static, Result<T, EffectError>> {
+    ) -> EffectReply<T> {
         let queue = self.queue.clone();
         let reading = self
             .runtime
@@ -76,7 +77,7 @@ impl fmt::Debug for QueueEffects {
 }
 
 impl EffectSource for QueueEffects {
-    fn state(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
+    fn state(&self, key: &str, most: u64) -> EffectReply<Option<Vec<u8>>> {
         let too_large = too_large("value", key, most);
         let key = self.queue.keys.state(&self.queue.rules.plugin, key);
         let read = self.read(Instant::now() + PATIENCE, move |queue| {
@@ -95,7 +96,7 @@ impl EffectSource for QueueEffects {
         async move { read.await?.ok_or(too_large) }.boxed()
     }
 
-    fn record(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
+    fn record(&self, key: &str, most: u64) -> EffectReply<Option<Vec<Field>>> {
         let key = key.to_owned();
         let too_large = too_large("record", &key, most);
         let read = self.read(Instant::now() + PATIENCE, move |queue| {
@@ -121,12 +122,7 @@ impl EffectSource for QueueEffects {
     }
 
     /// If nobody waits any more, because the attempt has ended, the staging stops and deletes its children.
-    fn stage(
-        &self,
-        flow: &FlowName,
-        children: Vec<OutboxTask>,
-        until: Instant,
-    ) -> BoxFuture<'static, Result<(), EffectError>> {
+    fn stage(&self, flow: &FlowName, children: Vec<OutboxTask>, until: Instant) -> EffectReply<()> {
         let queue = self.queue.clone();
         let Some(keys) = queue.flow_keys(flow) else {
             return std::future::ready(Err(EffectError::UnknownQueue(flow.queue.clone()))).boxed();
@@ -155,12 +151,7 @@ impl EffectSource for QueueEffects {
         self.runtime.spawn(async move { unstage(&queue, &keys).await });
     }
 
-    fn results(
-        &self,
-        flow: &str,
-        most: u64,
-        until: Instant,
-    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+    fn results(&self, flow: &str, most: u64, until: Instant) -> EffectReply<Vec<ChildResult>> {
         let queue = &self.queue;
         let Some(id) = queue.keys.flow_of(flow.as_bytes()) else {
             let why = format!("{flow} is no flow of queue `{}`", queue.rules.name);
@@ -291,7 +282,7 @@ impl Queue {
 
     /// The first queue among those that this one enqueues to that has as many tasks as its `max_backlog`. Not
     /// those whose tasks lead back here. The key of the tasks that wait for a relay counts as a queue, too.
-    pub(crate) async fn full_target(&self) -> Result<Option<&str>, QueueError> {
+    pub(crate) async fn full_target(&self) -> QueueResult<Option<&str>> {
         const WHAT: &str = "look for room in other queues";
         if self.relays() {
             let waiting = self.link.command(WHAT, redis::cmd("XLEN").arg(&self.keys.out)).await?;
@@ -399,54 +390,40 @@ fn record_call(key: &str, change: &RecordChange) -> Part {
 pub struct NoEffects {
     rules: Option<Arc<config::QueueRules>>,
     /// The children of flows that are not dropped, for those who look at them.
-    staged: Mutex<Vec<(FlowName, Vec<OutboxTask>)>>,
+    staged: Guarded<Vec<(FlowName, Vec<OutboxTask>)>>,
 }
 
 impl NoEffects {
     /// For attempts of this queue. The default is for attempts of no queue, which may enqueue nothing.
     pub(crate) fn of(rules: Arc<config::QueueRules>) -> NoEffects {
-        NoEffects { rules: Some(rules), staged: Mutex::default() }
+        NoEffects { rules: Some(rules), staged: Guarded::default() }
     }
 
     /// The children of each flow.
     pub(crate) fn staged(&self) -> Vec<(FlowName, Vec<OutboxTask>)> {
-        self.now_staged().clone()
-    }
-
-    fn now_staged(&self) -> MutexGuard<'_, Vec<(FlowName, Vec<OutboxTask>)>> {
-        self.staged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.staged.lock().clone()
     }
 }
 
 impl EffectSource for NoEffects {
-    fn state(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
+    fn state(&self, _: &str, _: u64) -> EffectReply<Option<Vec<u8>>> {
         std::future::ready(Ok(None)).boxed()
     }
 
-    fn record(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
+    fn record(&self, _: &str, _: u64) -> EffectReply<Option<Vec<Field>>> {
         std::future::ready(Ok(None)).boxed()
     }
 
-    fn stage(
-        &self,
-        flow: &FlowName,
-        children: Vec<OutboxTask>,
-        _: Instant,
-    ) -> BoxFuture<'static, Result<(), EffectError>> {
-        self.now_staged().push((flow.clone(), children));
+    fn stage(&self, flow: &FlowName, children: Vec<OutboxTask>, _: Instant) -> EffectReply<()> {
+        self.staged.lock().push((flow.clone(), children));
         std::future::ready(Ok(())).boxed()
     }
 
     fn unstage(&self, flows: Vec<FlowName>) {
-        self.now_staged().retain(|(flow, _)| !flows.contains(flow));
+        self.staged.lock().retain(|(flow, _)| !flows.contains(flow));
     }
 
-    fn results(
-        &self,
-        _: &str,
-        _: u64,
-        _: Instant,
-    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+    fn results(&self, _: &str, _: u64, _: Instant) -> EffectReply<Vec<ChildResult>> {
         std::future::ready(Ok(Vec::new())).boxed()
     }
 

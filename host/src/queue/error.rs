@@ -6,6 +6,8 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
 use crate::tls;
 
+pub(crate) type QueueResult<T = ()> = Result<T, QueueError>;
+
 /// A call to Redis that did not succeed.
 #[derive(Debug, Clone)]
 pub struct QueueError {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::census::Info;
 use super::codec::{self, StreamEntry};
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::Queue;
 use super::reply;
 use super::status::Status;
@@ -110,7 +110,7 @@ impl Queue {
         after: &EventPlace,
         entries: usize,
         most: usize,
-    ) -> Result<EventsAfter, QueueError> {
+    ) -> QueueResult<EventsAfter> {
         // The entry of the place itself is read, too: while Redis keeps it, none behind it is lost.
         let found = self.range(&self.keys.events, &after.entry, "+", entries + 1).await?;
         let connects = found.first().is_some_and(|first| first.id == after.entry);
@@ -134,7 +134,7 @@ impl Queue {
         &self,
         before: Option<&EventPlace>,
         count: usize,
-    ) -> Result<(Vec<TaskEvent>, usize, Option<EventPlace>), QueueError> {
+    ) -> QueueResult<(Vec<TaskEvent>, usize, Option<EventPlace>)> {
         let from = before.map_or_else(|| "+".to_owned(), EventPlace::bound);
         let entries = self.range_back(&self.keys.events, &from, count).await?;
         let (entries_looked_at, last) = (entries.len(), entries.last().filter(|_| entries.len() == count));
@@ -154,12 +154,12 @@ impl Queue {
     }
 
     /// The place of the last event; `0-0` when there is none.
-    pub(crate) async fn last_event(&self) -> Result<EventPlace, QueueError> {
+    pub(crate) async fn last_event(&self) -> QueueResult<EventPlace> {
         Ok(EventPlace::of(self.last_entry(&self.keys.events).await?))
     }
 
     /// Whether Redis has deleted events, and keeps only such as are behind this place.
-    async fn has_gap(&self, after: &EventPlace) -> Result<bool, QueueError> {
+    async fn has_gap(&self, after: &EventPlace) -> QueueResult<bool> {
         const WHAT: &str = "look for lost events";
         let asked = redis::cmd("XINFO").arg("STREAM").arg(&self.keys.events).to_owned();
         let counts = Info::read(self.link.command(WHAT, &asked).await?).and_then(|stream| {
@@ -171,12 +171,12 @@ impl Queue {
     }
 
     /// Whether the event at this place is still kept. If not, others behind it may be gone too.
-    pub(crate) async fn has_event(&self, place: &EventPlace) -> Result<bool, QueueError> {
+    pub(crate) async fn has_event(&self, place: &EventPlace) -> QueueResult<bool> {
         Ok(!self.range(&self.keys.events, &place.entry, &place.entry, 1).await?.is_empty())
     }
 
     /// The id of a stream's last entry; `0-0` when there is none.
-    pub(super) async fn last_entry(&self, stream: &str) -> Result<String, QueueError> {
+    pub(super) async fn last_entry(&self, stream: &str) -> QueueResult<String> {
         let last = self.range_back(stream, "+", 1).await?.pop();
         Ok(last.map_or_else(|| "0-0".to_owned(), |last| last.id))
     }
@@ -187,7 +187,7 @@ impl Queue {
         stream: &str,
         from: &str,
         count: usize,
-    ) -> Result<Vec<StreamEntry>, QueueError> {
+    ) -> QueueResult<Vec<StreamEntry>> {
         const WHAT: &str = "read a stream";
         let command =
             redis::cmd("XREVRANGE").arg(stream).arg(from).arg("-").arg("COUNT").arg(count).to_owned();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::codec;
 use super::effects::{outbox_fields, outbox_key};
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::handle::{Queue, millis};
 use super::keys::FlowKeys;
 use super::repeat;
@@ -48,7 +48,7 @@ impl FlowChild {
 
 impl Queue {
     /// How far the flow is that ends in the task `id`; none without a flow, or after it has expired.
-    pub(crate) async fn flow_progress(&self, id: &str) -> Result<Option<FlowProgress>, QueueError> {
+    pub(crate) async fn flow_progress(&self, id: &str) -> QueueResult<Option<FlowProgress>> {
         const WHAT: &str = "read a flow";
         let mut read = redis::cmd("HMGET");
         read.arg(self.keys.flow(id).about).arg("left").arg("total");
@@ -63,7 +63,7 @@ impl Queue {
 
     /// The children on one page of the flow that ends in the task `id`: those that were released, in their
     /// order. Empty after the last page.
-    pub(crate) async fn children(&self, id: &str, page: usize) -> Result<Vec<FlowChild>, QueueError> {
+    pub(crate) async fn children(&self, id: &str, page: usize) -> QueueResult<Vec<FlowChild>> {
         const WHAT: &str = "read the children of a flow";
         let child = |noted: &str, flows: Option<&String>| {
             let (status, task) = noted.split_once(' ')?;
@@ -97,7 +97,7 @@ impl Queue {
         flow: &FlowKeys,
         children: &[OutboxTask],
         until: Instant,
-    ) -> Result<(), QueueError> {
+    ) -> QueueResult {
         const WHAT: &str = "keep the children of a flow";
         let largest = children.iter().flat_map(|child| &child.fields).map(|field| field.value.len()).max();
         let is_large = largest.is_some_and(|bytes| bytes > NEVER_TOO_LARGE);
@@ -142,7 +142,7 @@ impl Queue {
     }
 
     /// Deletes the staged children of flows that were not committed. Those of other flows stay.
-    pub(super) async fn unstage(&self, flows: &[FlowKeys]) -> Result<(), QueueError> {
+    pub(super) async fn unstage(&self, flows: &[FlowKeys]) -> QueueResult {
         let calls: Vec<ScriptCall> = flows
             .iter()
             .map(|flow| ScriptCall::new(&script::UNSTAGE).key("children", &flow.children))
@@ -160,7 +160,7 @@ impl Queue {
         &self,
         flow: &FlowKeys,
         most: u64,
-    ) -> Result<Result<Vec<ChildResult>, EffectError>, QueueError> {
+    ) -> QueueResult<Result<Vec<ChildResult>, EffectError>> {
         const WHAT: &str = "read the results of a flow";
         let total = self.link.command(WHAT, redis::cmd("HGET").arg(&flow.about).arg("total")).await?;
         if total == redis::Value::Nil {

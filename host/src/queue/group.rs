@@ -3,7 +3,7 @@
 //! In: a queue. Out: whether its group is new; or an error for which [`QueueError::unfit`] knows the way out.
 //! Not here: when to check again (`worker::preparer`), the list of the commands (`rights`).
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::handle::Queue;
 use super::script::{self, ScriptCall};
 use super::{reply, rights};
@@ -16,7 +16,7 @@ impl Queue {
     /// group, at the beginning of the stream, and the stream, where they are missing. False when the group
     /// existed: the entries that it was given before the first host came are noted as history. Fails, and
     /// creates nothing, where [`QueueError::unfit`] says why.
-    pub async fn ensure_group(&self) -> Result<bool, QueueError> {
+    pub async fn ensure_group(&self) -> QueueResult<bool> {
         let samples = rights::samples(&self.rules, &self.keys);
         for keys in self.link.together(&samples) {
             match self.link.script(&reach(&keys)).await {

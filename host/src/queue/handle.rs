@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::keys::QueueKeys;
 use super::link::Link;
 use super::node::Recovery;
@@ -38,7 +38,7 @@ impl Queue {
     }
 
     /// Redis's clock, in milliseconds since the Unix epoch.
-    pub(crate) async fn now_ms(&self) -> Result<u64, QueueError> {
+    pub(crate) async fn now_ms(&self) -> QueueResult<u64> {
         self.link.now_ms().await
     }
 
@@ -79,7 +79,7 @@ impl Queue {
     }
 
     /// Turns a reply of an unexpected shape into an error of the call `what`.
-    pub(crate) fn shaped<T>(&self, what: &'static str, shaped: Shaped<T>) -> Result<T, QueueError> {
+    pub(crate) fn shaped<T>(&self, what: &'static str, shaped: Shaped<T>) -> QueueResult<T> {
         shaped.map_err(|UnexpectedShape| QueueError::unexpected(what, self.link.address()))
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use redis::Value;
 use serde::{Deserialize, Serialize};
 
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::{Queue, millis};
 use super::reply;
 use super::script::{self, ScriptCall};
@@ -129,7 +129,7 @@ impl Queue {
         &self,
         consumer: &str,
         failure: &OutageFailure<'_>,
-    ) -> Result<OutageCounted, QueueError> {
+    ) -> QueueResult<OutageCounted> {
         let OutageFailure { task, since_ms, asked, cause, is_probe } = failure;
         let Some(call) = self.hold_call("failed", consumer, *is_probe, Duration::ZERO) else {
             return Ok(OutageCounted { held: None, is_alone: false, is_old: false, now_ms: 0 });
@@ -144,13 +144,13 @@ impl Queue {
     }
 
     /// Notes that an attempt got through. So the row of failures ends; if it was the probe, the hold ends.
-    pub(crate) async fn end_outage(&self, consumer: &str, is_probe: bool) -> Result<(), QueueError> {
+    pub(crate) async fn end_outage(&self, consumer: &str, is_probe: bool) -> QueueResult {
         let Some(call) = self.hold_call("through", consumer, is_probe, Duration::ZERO) else { return Ok(()) };
         self.call_hold(call).await.map(drop)
     }
 
     /// Asks for the probe of a held queue, under this lease.
-    pub(crate) async fn ask_probe(&self, consumer: &str, lease: Duration) -> Result<ProbeAnswer, QueueError> {
+    pub(crate) async fn ask_probe(&self, consumer: &str, lease: Duration) -> QueueResult<ProbeAnswer> {
         let Some(call) = self.hold_call("ask", consumer, false, lease) else { return Ok(ProbeAnswer::Open) };
         let [state, wait, ..] = self.call_hold(call).await?;
         Ok(match state {
@@ -161,14 +161,14 @@ impl Queue {
     }
 
     /// Renews the lease of this consumer's probe. Zero gives the probe back.
-    pub(crate) async fn keep_probe(&self, consumer: &str, lease: Duration) -> Result<(), QueueError> {
+    pub(crate) async fn keep_probe(&self, consumer: &str, lease: Duration) -> QueueResult {
         let Some(call) = self.hold_call("keep", consumer, true, lease) else { return Ok(()) };
         self.call_hold(call).await.map(drop)
     }
 
     /// Notes that the probe of this consumer ended without an answer of the service. Returns how long nobody
     /// may try a task from now on.
-    pub(crate) async fn end_silent_probe(&self, consumer: &str) -> Result<Duration, QueueError> {
+    pub(crate) async fn end_silent_probe(&self, consumer: &str) -> QueueResult<Duration> {
         let Some(call) = self.hold_call("silent", consumer, true, Duration::ZERO) else {
             return Ok(Duration::ZERO);
         };
@@ -182,7 +182,7 @@ impl Queue {
         Some(call.arg("is_probe", u8::from(is_probe)).arg("lease", millis(lease)))
     }
 
-    async fn call_hold(&self, call: ScriptCall) -> Result<[u64; 4], QueueError> {
+    async fn call_hold(&self, call: ScriptCall) -> QueueResult<[u64; 4]> {
         let reply = self.link.script(&call).await?;
         let read = |reply| {
             let [state, wait, is_alone, now] = reply::tuple(reply)?;

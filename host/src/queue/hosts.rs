@@ -10,13 +10,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::keys;
 use super::link::Link;
 use super::reply;
 use super::script;
 use crate::builds::Builds;
-use crate::clock::ms;
+use crate::clock::{ms, now_ms};
 use crate::config::QueueRules;
 
 /// An announcement expires after this time.
@@ -227,17 +227,11 @@ fn ends_in_uuid(name: &str) -> bool {
 }
 
 /// Announces a host. `said` is its latest announcement: while nothing changes, only its expiry is renewed.
-pub(crate) async fn announce(
-    link: &Link,
-    host: &HostInfo,
-    said: &mut Option<String>,
-) -> Result<(), QueueError> {
+pub(crate) async fn announce(link: &Link, host: &HostInfo, said: &mut Option<String>) -> QueueResult {
     const WHAT: &str = "announce this host";
     let json = serde_json::to_string(host).unwrap_or_default();
-    let now =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis()
-            as u64;
-    let (key, expires) = (keys::host(&host.id), EXPIRES.as_millis() as u64);
+    let now = now_ms();
+    let (key, expires) = (keys::host(&host.id), ms(EXPIRES));
     let add = script::write(redis::cmd("ZADD").arg(keys::HOSTS).arg(now).arg(&host.id));
     if said.as_ref() == Some(&json) {
         let renew = script::write(redis::cmd("PEXPIRE").arg(&key).arg(expires));
@@ -261,7 +255,7 @@ pub(crate) async fn announce(
 }
 
 /// Deletes the announcement at shutdown.
-pub(crate) async fn withdraw(link: &Link, id: &str) -> Result<(), QueueError> {
+pub(crate) async fn withdraw(link: &Link, id: &str) -> QueueResult {
     let commands = [
         redis::cmd("DEL").arg(keys::host(id)).to_owned(),
         redis::cmd("ZREM").arg(keys::HOSTS).arg(id).to_owned(),
@@ -270,16 +264,16 @@ pub(crate) async fn withdraw(link: &Link, id: &str) -> Result<(), QueueError> {
 }
 
 /// The hosts with an announcement.
-pub(crate) async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
+pub(crate) async fn list(link: &Link) -> QueueResult<Vec<HostInfo>> {
     read_all(link, false).await
 }
 
 /// Like [`list`], without the hosts whose announcements lie on a node that is away. For people.
-pub(crate) async fn list_known(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
+pub(crate) async fn list_known(link: &Link) -> QueueResult<Vec<HostInfo>> {
     read_all(link, true).await
 }
 
-async fn read_all(link: &Link, may_be_hidden: bool) -> Result<Vec<HostInfo>, QueueError> {
+async fn read_all(link: &Link, may_be_hidden: bool) -> QueueResult<Vec<HostInfo>> {
     let shape = |_| QueueError::unexpected("list hosts", link.address());
     let ids = link
         .command("list hosts", redis::cmd("ZREVRANGE").arg(keys::HOSTS).arg(0).arg(MAX_HOSTS - 1))
@@ -318,7 +312,7 @@ pub(crate) struct LostHost {
 }
 
 /// The hosts that have ended within the last hour without withdrawing their announcement.
-pub(crate) async fn lost(link: &Link, now_ms: u64) -> Result<Vec<LostHost>, QueueError> {
+pub(crate) async fn lost(link: &Link, now_ms: u64) -> QueueResult<Vec<LostHost>> {
     const WHAT: &str = "look after hosts";
     let shape = |_| QueueError::unexpected(WHAT, link.address());
     let ask = redis::cmd("ZREVRANGE").arg(keys::HOSTS).arg(0).arg(MAX_HOSTS - 1).arg("WITHSCORES").to_owned();
@@ -350,7 +344,7 @@ pub(crate) async fn lost(link: &Link, now_ms: u64) -> Result<Vec<LostHost>, Queu
 }
 
 /// Counts attempts that ended with their hosts. Each is named by the consumer that made it.
-pub(crate) async fn count_lost(link: &Link, attempts: &[&str]) -> Result<(), QueueError> {
+pub(crate) async fn count_lost(link: &Link, attempts: &[&str]) -> QueueResult {
     let mut counts: HashMap<&str, u64> = HashMap::new();
     for consumer in attempts {
         *counts.entry(host_of(consumer)).or_default() += 1;
@@ -370,7 +364,7 @@ pub(crate) async fn count_lost(link: &Link, attempts: &[&str]) -> Result<(), Que
 pub(crate) async fn announced_ago<'h>(
     link: &Link,
     ids: impl IntoIterator<Item = &'h str>,
-) -> Result<HashMap<&'h str, u64>, QueueError> {
+) -> QueueResult<HashMap<&'h str, u64>> {
     let ids: Vec<&str> = ids.into_iter().collect();
     if ids.is_empty() {
         return Ok(HashMap::new());
@@ -378,7 +372,7 @@ pub(crate) async fn announced_ago<'h>(
     let asked: Vec<_> = ids.iter().map(|id| redis::cmd("PTTL").arg(keys::host(id)).to_owned()).collect();
     let replies = link.pipeline("look after hosts", &asked).await?;
     // Each announcement sets the whole time anew.
-    let age = |reply: Result<redis::Value, QueueError>| match reply {
+    let age = |reply: QueueResult<redis::Value>| match reply {
         Ok(redis::Value::Int(left)) => Some(ms(EXPIRES).saturating_sub(u64::try_from(left).ok()?)),
         _ => None,
     };

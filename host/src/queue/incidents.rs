@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use utoipa::ToSchema;
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::keys;
 use super::link::Link;
 use super::reply;
@@ -47,7 +47,7 @@ pub(crate) struct IncidentNotes {
 }
 
 /// All notes. One that another version of tqhost wrote in another form is left out.
-pub(crate) async fn list(link: &Link) -> Result<IncidentNotes, QueueError> {
+pub(crate) async fn list(link: &Link) -> QueueResult<IncidentNotes> {
     const WHAT: &str = "list incidents";
     let found = link.command(WHAT, redis::cmd("HGETALL").arg(keys::INCIDENTS)).await?;
     let pairs = reply::pairs(found).map_err(|_| QueueError::unexpected(WHAT, link.address()))?;
@@ -70,7 +70,7 @@ fn put<T: DeserializeOwned>(notes: &mut BTreeMap<String, T>, cause: &str, json: 
 }
 
 /// Notes that these alarms were seen.
-pub(crate) async fn note_seen(link: &Link, seen: &[(&str, SeenIncident)]) -> Result<(), QueueError> {
+pub(crate) async fn note_seen(link: &Link, seen: &[(&str, SeenIncident)]) -> QueueResult {
     let mut command = redis::cmd("HSET");
     command.arg(keys::INCIDENTS);
     for (cause, seen) in seen {
@@ -80,7 +80,7 @@ pub(crate) async fn note_seen(link: &Link, seen: &[(&str, SeenIncident)]) -> Res
 }
 
 /// Notes who has acknowledged it.
-pub(crate) async fn acknowledge(link: &Link, cause: &str, note: &Acknowledgement) -> Result<(), QueueError> {
+pub(crate) async fn acknowledge(link: &Link, cause: &str, note: &Acknowledgement) -> QueueResult {
     let json = serde_json::to_string(note).unwrap_or_default();
     let field = format!("{ACKNOWLEDGED}{cause}");
     let command = redis::cmd("HSET").arg(keys::INCIDENTS).arg(field).arg(json).to_owned();
@@ -88,7 +88,7 @@ pub(crate) async fn acknowledge(link: &Link, cause: &str, note: &Acknowledgement
 }
 
 /// Forgets who has acknowledged these, and with `is_over` that they were seen, too.
-pub(crate) async fn forget(link: &Link, causes: &[&str], is_over: bool) -> Result<(), QueueError> {
+pub(crate) async fn forget(link: &Link, causes: &[&str], is_over: bool) -> QueueResult {
     let mut command = redis::cmd("HDEL");
     command.arg(keys::INCIDENTS);
     for cause in causes {

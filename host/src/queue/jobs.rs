@@ -2,7 +2,7 @@
 //!
 //! In: a text in place of another one. Out: the texts. Not here: what is in them (`operations::jobs`).
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::keys;
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
@@ -25,17 +25,17 @@ pub(crate) struct JobText {
 }
 
 /// The text of a job.
-pub(crate) async fn find(link: &Link, id: &str) -> Result<JobText, QueueError> {
+pub(crate) async fn find(link: &Link, id: &str) -> QueueResult<JobText> {
     call(link, id, "", "").await
 }
 
 /// Writes `after` if the text is still `before`: then the reply has `after`, and otherwise what another one
 /// wrote.
-pub(crate) async fn replace(link: &Link, id: &str, before: &str, after: &str) -> Result<JobText, QueueError> {
+pub(crate) async fn replace(link: &Link, id: &str, before: &str, after: &str) -> QueueResult<JobText> {
     call(link, id, before, after).await
 }
 
-async fn call(link: &Link, id: &str, before: &str, after: &str) -> Result<JobText, QueueError> {
+async fn call(link: &Link, id: &str, before: &str, after: &str) -> QueueResult<JobText> {
     let field = format!("{PREFIX}{id}");
     let call = ScriptCall::new(&script::JOB).key("orders", keys::ORDERS);
     let call = call.arg("field", field).arg("before", before).arg("after", after);
@@ -48,7 +48,7 @@ async fn call(link: &Link, id: &str, before: &str, after: &str) -> Result<JobTex
 }
 
 /// Forgets these jobs.
-pub(crate) async fn forget(link: &Link, ids: &[&str]) -> Result<(), QueueError> {
+pub(crate) async fn forget(link: &Link, ids: &[&str]) -> QueueResult {
     let fields: Vec<String> = ids.iter().map(|id| format!("{PREFIX}{id}")).collect();
     link.command("forget jobs", redis::cmd("HDEL").arg(keys::ORDERS).arg(fields)).await.map(drop)
 }

@@ -263,22 +263,9 @@ impl QueueKeys {
         let named = [&self.task_prefix, &self.marker_prefix, &self.alias_prefix, &self.settled_prefix];
         let more = [&self.attempts_prefix, &self.flow_prefix, &self.state_prefix, &self.kept_prefix];
         let named = named.into_iter().chain(more);
-        let whole = [
-            &self.delayed,
-            &self.parked,
-            &self.paused,
-            &self.hold,
-            &self.limits,
-            &self.rate,
-            &self.schedule,
-            &self.history,
-            &self.adopted,
-            &self.events,
-            &self.owners,
-            &self.tracks,
-            &self.out,
-        ];
-        whole.into_iter().cloned().chain(named.map(|prefix| format!("{prefix}*"))).collect()
+        let whole = [&self.delayed, &self.parked, &self.owners, &self.tracks, &self.out];
+        let whole = whole.into_iter().chain(self.of_hosts()).cloned();
+        whole.chain(named.map(|prefix| format!("{prefix}*"))).collect()
     }
 
     /// The id of the task that joins the flow, if this key is a flow or the list of its children.
@@ -299,20 +286,16 @@ impl QueueKeys {
         String::from_utf8(id.to_vec()).ok()
     }
 
+    /// The single keys that only hosts need, while they serve the queue.
+    fn of_hosts(&self) -> [&String; 8] {
+        let QueueKeys { paused, hold, limits, rate, schedule, history, adopted, events, .. } = self;
+        [paused, hold, limits, rate, schedule, history, adopted, events]
+    }
+
     /// Whether only hosts need this key, while they serve the queue.
     pub(crate) fn is_of_hosts(&self, key: &[u8]) -> bool {
-        let named = [
-            &self.paused,
-            &self.hold,
-            &self.limits,
-            &self.rate,
-            &self.schedule,
-            &self.history,
-            &self.adopted,
-            &self.events,
-        ];
         let prefixes = [&self.settled_prefix, &self.minutes_prefix, &self.attempts_prefix, &self.kept_prefix];
-        named.iter().any(|known| known.as_bytes() == key)
+        self.of_hosts().iter().any(|known| known.as_bytes() == key)
             || prefixes.iter().any(|prefix| key.starts_with(prefix.as_bytes()))
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use redis::{Cmd, Value};
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::link::{Link, Reply};
 use super::node::Node;
 use super::reply::{self, UnexpectedShape};
@@ -56,22 +56,22 @@ impl Link {
     }
 
     /// Calls a script; loads it first when Redis does not know it.
-    pub async fn script(&self, call: &ScriptCall) -> Result<Value, QueueError> {
+    pub async fn script(&self, call: &ScriptCall) -> QueueResult<Value> {
         self.loaded(call.of.name, call.of, &call.command(self.form())).await
     }
 
     /// Calls a script with the command of a call; loads it first when Redis does not know it.
-    pub(super) async fn script_command(&self, script: &Script, command: &Cmd) -> Result<Value, QueueError> {
+    pub(super) async fn script_command(&self, script: &Script, command: &Cmd) -> QueueResult<Value> {
         self.loaded(script.name, script, command).await
     }
 
     /// Sends a command that writes a few bytes, and works although the memory of Redis is full. The command's
     /// first argument is its only key.
-    pub(super) async fn write(&self, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
+    pub(super) async fn write(&self, what: &'static str, command: &Cmd) -> QueueResult<Value> {
         self.loaded(what, &script::WRITE, &script::write(command).command(self.form())).await
     }
 
-    async fn loaded(&self, what: &'static str, script: &Script, call: &Cmd) -> Result<Value, QueueError> {
+    async fn loaded(&self, what: &'static str, script: &Script, call: &Cmd) -> QueueResult<Value> {
         let Reply { reply, by, loads } = self.routed(what, call).await;
         let Some(node) = by else { return reply };
         let alone = match &reply {
@@ -101,7 +101,7 @@ impl Link {
         &self,
         what: &'static str,
         calls: &[ScriptCall],
-    ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+    ) -> QueueResult<Vec<QueueResult<Value>>> {
         let form = self.form();
         let commands: Vec<Cmd> = calls.iter().map(|call| call.command(form)).collect();
         let mut replies = self.pipeline(what, &commands).await?;
@@ -116,7 +116,7 @@ impl Link {
     /// Loads the library because a server did not have it, unless another caller of this host has loaded it
     /// since: all calls that are under way miss it at once, and to read it keeps Redis busy for some
     /// milliseconds.
-    async fn load_library_again(&self, node: &Arc<Node>, loads: u64) -> Result<(), QueueError> {
+    async fn load_library_again(&self, node: &Arc<Node>, loads: u64) -> QueueResult {
         let _loading = node.loading.lock().await;
         if node.loads.load(Ordering::Acquire) == loads {
             self.load_library(node, false).await?;
@@ -127,7 +127,7 @@ impl Link {
 
     /// Loads the library. `replaces`: what stands under its name goes, since a name proves nothing. Otherwise
     /// it stays, because another host has just loaded it.
-    async fn load_library(&self, node: &Arc<Node>, replaces: bool) -> Result<(), QueueError> {
+    async fn load_library(&self, node: &Arc<Node>, replaces: bool) -> QueueResult {
         let mut load = redis::cmd("FUNCTION").arg("LOAD").clone();
         load.arg(replaces.then_some("REPLACE")).arg(&script::LIBRARY.text);
         match self.send(node, LOAD_LIBRARY, &load, false).await {
@@ -136,7 +136,7 @@ impl Link {
         }
     }
 
-    async fn delete_other_libraries(&self) -> Result<(), QueueError> {
+    async fn delete_other_libraries(&self) -> QueueResult {
         const WHAT: &str = "delete libraries of other versions";
         let pattern = format!("{}*", script::LIBRARIES);
         let list =

@@ -10,7 +10,7 @@
 use redis::Value;
 use serde::{Deserialize, Serialize};
 
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::Queue;
 use super::pause::QueuePause;
 use super::rate;
@@ -86,7 +86,7 @@ pub(super) fn found(value: &Value) -> Option<QueueLimits> {
 
 impl Queue {
     /// The limits that hold now.
-    pub(crate) async fn limits(&self) -> Result<Option<QueueLimits>, QueueError> {
+    pub(crate) async fn limits(&self) -> QueueResult<Option<QueueLimits>> {
         Ok(found(&self.link.command("look for limits", redis::cmd("GET").arg(&self.keys.limits)).await?))
     }
 }

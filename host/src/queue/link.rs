@@ -16,8 +16,8 @@
 //! Which servers there are (`nodes`). Calls of scripts (`library`).
 
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -26,12 +26,13 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::connect::{CONNECT_TIMEOUT, OpenConnection};
-use super::error::{QueueError, timed_out};
+use super::error::{QueueError, QueueResult, timed_out};
 use super::node::{Node, Recovery};
 use super::nodes::{Destination, Redirect};
 use super::pushes::Pushes;
 use super::reply::{self, UnexpectedShape};
 use super::servers::Redis;
+use crate::guarded::Guarded;
 
 /// How long a reply may take, beyond the time for which a call blocks. A stall of five seconds is survived.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -95,7 +96,7 @@ pub struct Link {
     is_prompt: bool,
     /// Servers say by themselves on these connections which keys have changed.
     pushes: Option<Arc<Pushes>>,
-    connections: Arc<std::sync::Mutex<Connections>>,
+    connections: Arc<Guarded<Connections>>,
 }
 
 type Connection = Arc<Mutex<ConnectionState>>;
@@ -103,7 +104,7 @@ type Connections = Vec<(Arc<Node>, Connection)>;
 
 /// A reply, and where it is from.
 pub(super) struct Reply {
-    pub(super) reply: Result<Value, QueueError>,
+    pub(super) reply: QueueResult<Value>,
     /// The server that gave it; none: none could be asked.
     pub(super) by: Option<Arc<Node>>,
     /// How often that server had loaded the library before the call.
@@ -139,7 +140,7 @@ impl Link {
     }
 
     /// The same connections, once for each server as the home.
-    pub(crate) async fn at_each_node(&self) -> Result<Vec<Link>, QueueError> {
+    pub(crate) async fn at_each_node(&self) -> QueueResult<Vec<Link>> {
         let nodes = self.redis.nodes.all().await.map_err(|error| self.failed("find the nodes", error))?;
         Ok(nodes.into_iter().map(|node| self.at_node(node)).collect())
     }
@@ -204,12 +205,12 @@ impl Link {
     }
 
     /// Asks whether Redis answers. It refuses even a PING while it cannot save (MISCONF), and answers reads.
-    pub async fn ping(&self) -> Result<(), QueueError> {
+    pub async fn ping(&self) -> QueueResult {
         self.ping_for("ping").await
     }
 
     /// Like [`Link::ping`]. An error says `what` it was for.
-    pub(super) async fn ping_for(&self, what: &'static str) -> Result<(), QueueError> {
+    pub(super) async fn ping_for(&self, what: &'static str) -> QueueResult {
         match self.command(what, &redis::cmd("PING")).await {
             Err(error) if error.cannot_save() => Ok(()),
             reply => reply.map(drop),
@@ -217,14 +218,14 @@ impl Link {
     }
 
     /// Redis's clock, in milliseconds since the Unix epoch.
-    pub(crate) async fn now_ms(&self) -> Result<u64, QueueError> {
+    pub(crate) async fn now_ms(&self) -> QueueResult<u64> {
         const WHAT: &str = "ask for the time";
         let time = self.command(WHAT, &redis::cmd("TIME")).await?;
         reply::time_ms(time).map_err(|UnexpectedShape| QueueError::unexpected(WHAT, self.address()))
     }
 
     /// Sends one command.
-    pub async fn command(&self, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
+    pub async fn command(&self, what: &'static str, command: &Cmd) -> QueueResult<Value> {
         self.routed(what, command).await.reply
     }
 
@@ -279,7 +280,7 @@ impl Link {
         what: &'static str,
         command: &Cmd,
         is_asking: bool,
-    ) -> Result<Value, QueueError> {
+    ) -> QueueResult<Value> {
         self.try_send(node, what, command, is_asking).await.0
     }
 
@@ -290,7 +291,7 @@ impl Link {
         what: &'static str,
         command: &Cmd,
         is_asking: bool,
-    ) -> (Result<Value, QueueError>, bool) {
+    ) -> (QueueResult<Value>, bool) {
         if is_asking {
             // Seldom, and its future is large.
             return (Box::pin(self.ask(node, what, command)).await, true);
@@ -313,7 +314,7 @@ impl Link {
     }
 
     /// Sends a command to the server that takes its slot, and has its key already.
-    async fn ask(&self, node: &Arc<Node>, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
+    async fn ask(&self, node: &Arc<Node>, what: &'static str, command: &Cmd) -> QueueResult<Value> {
         let both = [redis::cmd("ASKING"), command.clone()];
         let replies = self.send_all(node, what, &both).await?;
         let [asking, reply] = replies.try_into().map_err(|_| QueueError::unexpected(what, &node.address))?;
@@ -350,7 +351,7 @@ impl Link {
         &self,
         what: &'static str,
         commands: &[Cmd],
-    ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+    ) -> QueueResult<Vec<QueueResult<Value>>> {
         if self.redis.nodes.is_cluster() {
             return Box::pin(self.pipeline_of_nodes(what, commands)).await;
         }
@@ -363,9 +364,9 @@ impl Link {
         &self,
         what: &'static str,
         commands: &[Cmd],
-    ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+    ) -> QueueResult<Vec<QueueResult<Value>>> {
         let mut parts: Vec<(Arc<Node>, Vec<usize>)> = Vec::new();
-        let mut replies: Vec<Option<Result<Value, QueueError>>> = commands.iter().map(|_| None).collect();
+        let mut replies: Vec<Option<QueueResult<Value>>> = commands.iter().map(|_| None).collect();
         let mut to = self.home.clone();
         for (index, command) in commands.iter().enumerate().rev() {
             to = self.redis.nodes.destination_of(command).unwrap_or(to);
@@ -408,7 +409,7 @@ impl Link {
         node: &Arc<Node>,
         what: &'static str,
         commands: &[Cmd],
-    ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+    ) -> QueueResult<Vec<QueueResult<Value>>> {
         let mut replies = Vec::with_capacity(commands.len());
         for chunk in commands.chunks(MAX_PIPELINE) {
             let mut pipeline = Pipeline::with_capacity(chunk.len());
@@ -481,7 +482,7 @@ impl Link {
     }
 
     fn connection_to(&self, node: &Arc<Node>) -> Connection {
-        let mut all = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.connections.lock();
         if let Some((_, connection)) = all.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
             return connection.clone();
         }
@@ -509,7 +510,7 @@ impl Link {
         node: &Arc<Node>,
         epoch: u64,
         reply: Result<T, RedisError>,
-    ) -> Result<T, QueueError> {
+    ) -> QueueResult<T> {
         match reply {
             Ok(value) => {
                 node.answered();

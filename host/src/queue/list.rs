@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::Queue;
 use super::link::Link;
 use super::reply;
@@ -13,7 +13,7 @@ use super::script;
 impl Queue {
     /// Waits for up to `block` until `list` has an item. Takes nothing: the oldest item moves from the end of
     /// the list to the same end. Nothing else may use `link`.
-    pub async fn wait_for_item(&self, link: &Link, list: &str, block: Duration) -> Result<bool, QueueError> {
+    pub async fn wait_for_item(&self, link: &Link, list: &str, block: Duration) -> QueueResult<bool> {
         const WHAT: &str = "wait for a list";
         let mut wait = redis::cmd("BLMOVE");
         wait.arg(list).arg(list).arg("RIGHT").arg("RIGHT").arg(block.as_secs_f64());
@@ -27,7 +27,7 @@ impl Queue {
     }
 
     /// Turns up to `limit` of the oldest items into tasks. Returns their number.
-    pub async fn move_items(&self, list: &str, limit: usize) -> Result<u64, QueueError> {
+    pub async fn move_items(&self, list: &str, limit: usize) -> QueueResult<u64> {
         let call = self.call(&script::MOVE).key("list", list).arg("limit", limit);
         let call = call.arg("most", self.rules.max_backlog);
         let reply = self.link.script(&call).await?;

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 use super::census::find_group;
 use super::codec::{self, RawFields, StreamEntry};
 use super::dead::DeadLetter;
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::events::{EventPlace, TaskEvent};
 use super::filter::Traits;
 use super::handle::Queue;
@@ -162,7 +162,7 @@ impl Queue {
         state: ListedState,
         after: Option<&str>,
         count: usize,
-    ) -> Result<ListedPage, QueueError> {
+    ) -> QueueResult<ListedPage> {
         match state {
             ListedState::Queued => self.listed_queued(after, count).await,
             ListedState::Running => self.listed_running(after, count).await,
@@ -173,7 +173,7 @@ impl Queue {
         }
     }
 
-    async fn listed_queued(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
+    async fn listed_queued(&self, after: Option<&str>, count: usize) -> QueueResult<ListedPage> {
         const WHAT: &str = "list queued tasks";
         let groups = redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream).to_owned();
         let delivered = match self.link.command(WHAT, &groups).await {
@@ -194,11 +194,11 @@ impl Queue {
     }
 
     /// The entry at the end of the stream; `0-0` when it is empty.
-    pub(crate) async fn last_queued(&self) -> Result<String, QueueError> {
+    pub(crate) async fn last_queued(&self) -> QueueResult<String> {
         self.last_entry(&self.keys.stream).await
     }
 
-    async fn listed_running(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
+    async fn listed_running(&self, after: Option<&str>, count: usize) -> QueueResult<ListedPage> {
         const WHAT: &str = "list running tasks";
         let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
         let keys = &self.keys;
@@ -244,12 +244,7 @@ impl Queue {
         Ok(ListedPage { tasks, examined, next })
     }
 
-    async fn listed_delayed(
-        &self,
-        held: bool,
-        after: Option<&str>,
-        count: usize,
-    ) -> Result<ListedPage, QueueError> {
+    async fn listed_delayed(&self, held: bool, after: Option<&str>, count: usize) -> QueueResult<ListedPage> {
         let (due, member) = after.and_then(|after| after.split_once(' ')).unwrap_or_default();
         let call = self.call(&script::LISTED).arg("is_held", u8::from(held));
         let call = call.arg("due", due).arg("member", member).arg("count", count);
@@ -288,7 +283,7 @@ impl Queue {
         Ok(ListedPage { tasks, examined, next })
     }
 
-    async fn listed_dead(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
+    async fn listed_dead(&self, after: Option<&str>, count: usize) -> QueueResult<ListedPage> {
         let letters = self.newest_dead(after, count).await?;
         let next = letters.last().filter(|_| letters.len() == count).map(|last| last.entry.clone());
         let examined = letters.len();
@@ -300,13 +295,13 @@ impl Queue {
         &self,
         after: Option<&str>,
         count: usize,
-    ) -> Result<Vec<DeadLetter>, QueueError> {
+    ) -> QueueResult<Vec<DeadLetter>> {
         let from = after.map_or_else(|| "+".to_owned(), |after| format!("({after}"));
         let page = self.range_back(&self.keys.dead, &from, count).await?;
         Ok(page.into_iter().map(DeadLetter::read).collect())
     }
 
-    async fn listed_ended(&self, after: Option<&str>, count: usize) -> Result<ListedPage, QueueError> {
+    async fn listed_ended(&self, after: Option<&str>, count: usize) -> QueueResult<ListedPage> {
         let after = after.and_then(EventPlace::parse);
         let (events, examined, next) = self.events_before(after.as_ref(), count).await?;
         let ended = |event: TaskEvent| {
@@ -333,7 +328,7 @@ impl Queue {
 
     /// A task that has not ended, where it is now. Its status names the place; a task without one is looked
     /// for among the first entries of the stream. None: it is not there (any more).
-    pub(crate) async fn located(&self, id: &str) -> Result<Option<(ListedState, FoundTask)>, QueueError> {
+    pub(crate) async fn located(&self, id: &str) -> QueueResult<Option<(ListedState, FoundTask)>> {
         const WHAT: &str = "look for a task";
         let ask = redis::cmd("HMGET").arg(self.keys.task(id)).arg(&["entry", "parked_as"]).to_owned();
         let noted = self.shaped(WHAT, reply::tuple(self.link.command(WHAT, &ask).await?))?;
@@ -368,7 +363,7 @@ impl Queue {
     }
 
     /// The delayed or held task with this member.
-    async fn located_delayed(&self, member: &str) -> Result<Option<(ListedState, FoundTask)>, QueueError> {
+    async fn located_delayed(&self, member: &str) -> QueueResult<Option<(ListedState, FoundTask)>> {
         const WHAT: &str = "look for a task";
         let delayed = &self.keys.delayed;
         let rank = self.link.command(WHAT, redis::cmd("ZRANK").arg(delayed).arg(member)).await?;
@@ -400,7 +395,7 @@ impl Queue {
 
     /// Adds what the statuses of these tasks tell. The list knows the state itself: a task may have moved on
     /// since it was read.
-    async fn with_statuses(&self, mut tasks: Vec<FoundTask>) -> Result<Vec<FoundTask>, QueueError> {
+    async fn with_statuses(&self, mut tasks: Vec<FoundTask>) -> QueueResult<Vec<FoundTask>> {
         const WHAT: &str = "read tasks' statuses";
         let ask = |task: &FoundTask| {
             redis::cmd("HMGET").arg(self.keys.task(&task.status.id)).arg(&SHOWN).to_owned()

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use strum::{EnumString, VariantNames};
 use utoipa::ToSchema;
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply;
@@ -206,7 +206,7 @@ impl Queue {
 
     /// Calls that write the longer steps of an hour, as far as the last minute that is over. `reply` tells
     /// its minutes. Steps in which nothing was counted, and that no host saw, are left out.
-    pub(crate) fn folded(&self, hour: u64, last: u64, reply: Value) -> Result<Vec<ScriptCall>, QueueError> {
+    pub(crate) fn folded(&self, hour: u64, last: u64, reply: Value) -> QueueResult<Vec<ScriptCall>> {
         let found = paired(&fields_of_hour(hour), reply).ok_or_else(|| unreadable(&self.link))?;
         let end = (hour + 1) * HOUR;
         let minutes = steps_of(Grain::Minute, &(hour * HOUR..end.min(last + 1)), found);
@@ -268,7 +268,7 @@ pub(crate) async fn histories(
     queues: &[Queue],
     count: u64,
     everything: bool,
-) -> Result<Vec<Result<QueueHistory, QueueError>>, QueueError> {
+) -> QueueResult<Vec<QueueResult<QueueHistory>>> {
     let now_ms = link.now_ms().await?;
     let count = count.clamp(1, MAX_MINUTES);
     let over = first_open(now_ms);
@@ -288,7 +288,7 @@ pub(crate) async fn histories(
 }
 
 /// The history of a queue in this range. What is older than some hours comes from the folded steps.
-pub(crate) async fn in_range(queue: &Queue, range: HistoryRange) -> Result<QueueHistory, QueueError> {
+pub(crate) async fn in_range(queue: &Queue, range: HistoryRange) -> QueueResult<QueueHistory> {
     let (grain, count) = match range {
         HistoryRange::Hour => {
             let mut hour = histories(&queue.link, std::slice::from_ref(queue), HOUR, true).await?;
@@ -371,8 +371,8 @@ fn ask(queue: &Queue, grain: Grain, hash: u64, fields: &[AskedField]) -> Cmd {
 fn found(
     link: &Link,
     asked: &[AskedHash],
-    replies: Vec<Result<Value, QueueError>>,
-) -> Result<Vec<(AskedField, Value)>, QueueError> {
+    replies: Vec<QueueResult<Value>>,
+) -> QueueResult<Vec<(AskedField, Value)>> {
     let mut found = Vec::new();
     for ((_, fields), reply) in asked.iter().zip(replies) {
         found.extend(paired(fields, reply?).ok_or_else(|| unreadable(link))?);

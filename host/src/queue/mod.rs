@@ -81,7 +81,7 @@ pub(crate) use condition::FieldCondition;
 pub(crate) use dead::DeadLetter;
 pub use effects::NoEffects;
 pub(crate) use effects::QueueEffects;
-pub(crate) use error::QueueError;
+pub(crate) use error::{QueueError, QueueResult};
 pub use filter::TaskFilter;
 pub(crate) use flow::FlowChild;
 pub use handle::Queue;

@@ -4,8 +4,8 @@
 //! Not here: which server a call goes to (`nodes`).
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::{AsyncConnectionConfig, RedisError, RedisResult};
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connect::{Endpoint, OpenConnection};
 use super::reply;
+use crate::guarded::Guarded;
 
 /// A host sends a request at least every second. A longer time without a reply means that a server was
 /// unreachable or stalled.
@@ -38,7 +39,7 @@ pub(super) struct Node {
     /// How often this host has loaded the library of functions again. One caller at a time does, for all.
     pub(super) loads: AtomicU64,
     pub(super) loading: tokio::sync::Mutex<()>,
-    last_reply: Mutex<LastReply>,
+    last_reply: Guarded<LastReply>,
     /// It has not answered a call, and none since.
     is_suspected: AtomicBool,
     role: Role,
@@ -74,7 +75,7 @@ impl Node {
 
     fn with(endpoint: Endpoint, address: Arc<str>, role: Role) -> Arc<Node> {
         let (loads, loading, last_reply) =
-            (AtomicU64::new(0), tokio::sync::Mutex::default(), Mutex::default());
+            (AtomicU64::new(0), tokio::sync::Mutex::default(), Guarded::default());
         let is_suspected = AtomicBool::new(false);
         Arc::new(Node { endpoint, address, loads, loading, last_reply, is_suspected, role })
     }
@@ -135,13 +136,13 @@ impl Node {
     }
 
     pub(super) fn recovery(&self) -> Option<Recovery> {
-        self.last_reply.lock().unwrap_or_else(PoisonError::into_inner).recovery
+        self.last_reply.lock().recovery
     }
 
     pub(super) fn answered(&self) {
         let now = Instant::now();
         self.is_suspected.store(false, Ordering::Relaxed);
-        let mut last_reply = self.last_reply.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last_reply = self.last_reply.lock();
         if let Some(silence) =
             last_reply.at.replace(now).map(|last| now - last).filter(|silence| *silence >= SILENCE)
         {
@@ -156,7 +157,7 @@ impl Node {
     /// it goes on answering reads, or it took the place of another one.
     pub(super) fn interrupted(&self) {
         let recovery = Recovery { since: Instant::now(), silence: Duration::MAX };
-        self.last_reply.lock().unwrap_or_else(PoisonError::into_inner).recovery = Some(recovery);
+        self.last_reply.lock().recovery = Some(recovery);
     }
 }
 

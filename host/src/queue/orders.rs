@@ -14,7 +14,7 @@ use redis::Cmd;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::jobs;
 use super::keys;
 use super::link::Link;
@@ -90,7 +90,7 @@ pub(crate) struct VersionOrder {
 }
 
 /// Writes an order about a version. The caller sees to [`MAX_ORDERS`] and [`MAX_WITHDRAWN`].
-pub(crate) async fn give(link: &Link, plugin: &str, order: &VersionOrder) -> Result<(), QueueError> {
+pub(crate) async fn give(link: &Link, plugin: &str, order: &VersionOrder) -> QueueResult {
     const WHAT: &str = "give an order";
     let json = serde_json::to_string(order).unwrap_or_default();
     let field = format!("{plugin}/{}", order.version);
@@ -113,13 +113,13 @@ fn command(name: &'static str) -> Cmd {
 
 /// Lets all hosts look at the plugin's file, if `at` is another time than that of the last such order. The
 /// caller sees to that, and to [`MAX_ORDERS`].
-pub(crate) async fn give_reload(link: &Link, plugin: &str, at: u64) -> Result<(), QueueError> {
+pub(crate) async fn give_reload(link: &Link, plugin: &str, at: u64) -> QueueResult {
     let field = format!("{plugin}/{RELOAD}");
     link.write("order a reload", redis::cmd("HSET").arg(keys::ORDERS).arg(field).arg(at)).await.map(drop)
 }
 
 /// Lists the good versions of a plugin.
-pub(crate) async fn list_good(link: &Link, plugin: &str, versions: &[GoodVersion]) -> Result<(), QueueError> {
+pub(crate) async fn list_good(link: &Link, plugin: &str, versions: &[GoodVersion]) -> QueueResult {
     let field = format!("{plugin}/{GOOD}");
     let command = match versions {
         [] => command("HDEL").arg(field).to_owned(),
@@ -132,7 +132,7 @@ pub(crate) async fn list_good(link: &Link, plugin: &str, versions: &[GoodVersion
 }
 
 /// The orders that stand. One that another version of tqhost wrote in another form is left out.
-pub(crate) async fn list(link: &Link) -> Result<Orders, QueueError> {
+pub(crate) async fn list(link: &Link) -> QueueResult<Orders> {
     const WHAT: &str = "list orders";
     let found = link.command(WHAT, redis::cmd("HGETALL").arg(keys::ORDERS)).await?;
     let pairs = reply::pairs(found).map_err(|_| QueueError::unexpected(WHAT, link.address()))?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::codec::{self, LONGEST_DELAY};
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::handle::{Queue, millis};
 use super::reply;
 use super::script::{self, ScriptCall};
@@ -123,7 +123,7 @@ pub(crate) fn check_fields(fields: &[Field], reserved: &[&'static str]) -> Resul
 impl Queue {
     /// Enqueues tasks in one go; each succeeds or fails alone. May be repeated after an error: a task that
     /// was accepted is not accepted again.
-    pub async fn enqueue(&self, tasks: &[NewTask]) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
+    pub async fn enqueue(&self, tasks: &[NewTask]) -> QueueResult<Vec<QueueResult<Enqueued>>> {
         let calls: Vec<ScriptCall> = tasks.iter().map(|task| self.enqueue_call(task, None)).collect();
         let replies = self.link.scripts("enqueue", &calls).await?;
         let mut out = Vec::with_capacity(tasks.len());
@@ -146,7 +146,7 @@ impl Queue {
     }
 
     /// Enqueues a task although `first` has its key, if `first` can never run because its entry was deleted.
-    async fn enqueue_beside(&self, task: &NewTask, first: String) -> Result<Enqueued, QueueError> {
+    async fn enqueue_beside(&self, task: &NewTask, first: String) -> QueueResult<Enqueued> {
         let found = self.enqueued(self.link.script(&self.enqueue_call(task, Some(&first))).await?)?;
         match found {
             Some(enqueued) => Ok(enqueued),
@@ -158,7 +158,7 @@ impl Queue {
     }
 
     /// None: the task that had the key was lost, and the key is free now.
-    fn enqueued(&self, reply: redis::Value) -> Result<Option<Enqueued>, QueueError> {
+    fn enqueued(&self, reply: redis::Value) -> QueueResult<Option<Enqueued>> {
         match reply {
             redis::Value::Int(-2) => Ok(None),
             redis::Value::Int(-1) => Ok(Some(Enqueued::Full)),

@@ -5,8 +5,8 @@
 //! Not here: asking (`tracking`).
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::SendError;
@@ -18,6 +18,7 @@ use super::connect::OpenConnection;
 use super::node::Node;
 use super::reply;
 use crate::chain::chain;
+use crate::guarded::Guarded;
 
 /// A reply is asked for again after this time, even if nothing was said of its key.
 const HOLDS: Duration = Duration::from_secs(300);
@@ -34,7 +35,7 @@ pub(super) struct Pushes {
 
 #[derive(Debug, Default)]
 struct Heard {
-    replies: Mutex<Replies>,
+    replies: Guarded<Replies>,
     told: Notify,
 }
 
@@ -57,7 +58,7 @@ struct Known {
 
 impl Heard {
     fn push(&self, push: PushInfo) {
-        let mut replies = self.replies();
+        let mut replies = self.replies.lock();
         match push.kind {
             PushKind::Invalidate => match push.data.into_iter().next() {
                 // A server tells of each key once, until it is read again.
@@ -74,10 +75,6 @@ impl Heard {
             _ => return,
         }
         self.told.notify_one();
-    }
-
-    fn replies(&self) -> MutexGuard<'_, Replies> {
-        self.replies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -119,14 +116,14 @@ impl Pushes {
 
     /// Forgets all replies: a connection is closed, and the next one is told nothing of their keys.
     pub(super) fn forget(&self) {
-        *self.heard.replies() = Replies::default();
+        *self.heard.replies.lock() = Replies::default();
         self.heard.told.notify_one();
     }
 
     /// Forgets all replies if slots have changed hands since. A key that does not exist is not moved, so no
     /// server says anything of it.
     pub(super) fn count_moves(&self, moves: u64) {
-        let mut replies = self.heard.replies();
+        let mut replies = self.heard.replies.lock();
         if replies.moves != moves {
             *replies = Replies { moves, ..Replies::default() };
         }
@@ -144,7 +141,7 @@ impl Pushes {
 
     /// The reply to a command about this key, if it still holds. Otherwise the command is about to be sent.
     pub(super) fn known(&self, key: &[u8], command: &Cmd) -> Option<Value> {
-        let mut replies = self.heard.replies();
+        let mut replies = self.heard.replies.lock();
         if let Some(known) = replies.known.get(key)
             && known.at.elapsed() < HOLDS
             && known.command == command.get_packed_command()
@@ -158,7 +155,7 @@ impl Pushes {
 
     /// Remembers a reply, unless the key has changed since the command was about to be sent.
     pub(super) fn learn(&self, key: &[u8], command: &Cmd, reply: &Value) {
-        let mut replies = self.heard.replies();
+        let mut replies = self.heard.replies.lock();
         if replies.asked.remove(key) && !self.are_refused() {
             if replies.known.len() >= MOST {
                 replies.known.clear();

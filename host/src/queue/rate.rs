@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::Queue;
 use super::reply;
 use super::script;
@@ -34,17 +34,17 @@ pub(super) fn step(rate: &Rate) -> f64 {
 
 impl Queue {
     /// Takes up to `want` places for new tasks. Without a rate, gives all of them without a call to Redis.
-    pub async fn take_places(&self, rate: Option<Rate>, want: usize) -> Result<Places, QueueError> {
+    pub async fn take_places(&self, rate: Option<Rate>, want: usize) -> QueueResult<Places> {
         self.take(rate, want, 0).await
     }
 
     /// Takes up to `want` places for tasks that are taken over. They may take one place more early than new
     /// tasks, so each place is offered to them before a new task can have it.
-    pub async fn take_places_again(&self, rate: Option<Rate>, want: usize) -> Result<Places, QueueError> {
+    pub async fn take_places_again(&self, rate: Option<Rate>, want: usize) -> QueueResult<Places> {
         self.take(rate, want, 1).await
     }
 
-    async fn take(&self, rate: Option<Rate>, want: usize, early: u32) -> Result<Places, QueueError> {
+    async fn take(&self, rate: Option<Rate>, want: usize, early: u32) -> QueueResult<Places> {
         let Some(rate) = rate else { return Ok(Places::Taken(want)) };
         let want = i64::try_from(want).unwrap_or(i64::MAX);
         let [taken, wait_ms] = self.places(rate, want, early).await?;
@@ -56,7 +56,7 @@ impl Queue {
     }
 
     /// Gives back places that were not used. `rate` is the one at which they were taken.
-    pub async fn give_places_back(&self, rate: Option<Rate>, unused: usize) -> Result<(), QueueError> {
+    pub async fn give_places_back(&self, rate: Option<Rate>, unused: usize) -> QueueResult {
         match rate {
             Some(rate) if unused > 0 => {
                 self.places(rate, -i64::try_from(unused).unwrap_or(i64::MAX), 0).await.map(drop)
@@ -67,7 +67,7 @@ impl Queue {
 
     /// `early` places more than usual may be taken early. One is too few for the script to believe that the
     /// clock was put back.
-    async fn places(&self, rate: Rate, want: i64, early: u32) -> Result<[u64; 2], QueueError> {
+    async fn places(&self, rate: Rate, want: i64, early: u32) -> QueueResult<[u64; 2]> {
         let step = step(&rate);
         let ahead = (AHEAD.as_secs_f64() / step).floor().max(1.0) + f64::from(early);
         let call = self.call(&script::RATE).arg("step", step * 1e6);

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::codec;
 use super::dead::{DeadLetter, PAGE, Pages};
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::filter::TaskFilter;
 use super::handle::Queue;
 use super::reply;
@@ -285,7 +285,7 @@ impl Queue {
         names: &[String],
         what: Redrive,
         progress: &mut RedriveProgress,
-    ) -> Result<(), QueueError> {
+    ) -> QueueResult {
         let mut pace = RedrivePace::new(what, None, 0, 0);
         // An id and an alias may name one dead letter.
         let mut taken = HashSet::new();
@@ -300,7 +300,7 @@ impl Queue {
     }
 
     /// The beginning of a walk through those that are dead now.
-    pub(crate) async fn begin_walk(&self) -> Result<DeadWalk, QueueError> {
+    pub(crate) async fn begin_walk(&self) -> QueueResult<DeadWalk> {
         Ok(DeadWalk { from: "-".to_owned(), last: self.last_dead().await?, not_before_ms: 0 })
     }
 
@@ -309,7 +309,7 @@ impl Queue {
         choice: &DeadChoice,
         what: Redrive,
         progress: &mut RedriveProgress,
-    ) -> Result<(), QueueError> {
+    ) -> QueueResult {
         let mut walk = self.begin_walk().await?;
         match choice {
             DeadChoice::All(filter) => {
@@ -336,7 +336,7 @@ impl Queue {
         walk: &mut DeadWalk,
         budget: Option<StepBudget>,
         progress: &mut RedriveProgress,
-    ) -> Result<Option<Duration>, QueueError> {
+    ) -> QueueResult<Option<Duration>> {
         let now_ms = self.now_ms().await?;
         let mut pace = RedrivePace::new(what, budget, walk.not_before_ms, now_ms);
         let mut pages = Pages::between(walk.from.clone(), walk.last.clone());
@@ -376,7 +376,7 @@ impl Queue {
         letters: &[DeadLetter],
         pace: &mut RedrivePace,
         progress: &mut RedriveProgress,
-    ) -> Result<(), QueueError> {
+    ) -> QueueResult {
         for some in letters.chunks(pace.what.at_once()) {
             pace.wait().await;
             self.redrive_some(some, pace.what, progress).await?;
@@ -391,7 +391,7 @@ impl Queue {
         letters: &[DeadLetter],
         what: Redrive,
         progress: &mut RedriveProgress,
-    ) -> Result<(), QueueError> {
+    ) -> QueueResult {
         let able = || letters.iter().filter(|letter| !letter.is_packed());
         progress.sent = 0;
         match what {
@@ -410,16 +410,16 @@ impl Queue {
                     (progress.is_writing, progress.sent) = (true, calls.len() as u64);
                 }
                 let replies = self.link.scripts("requeue", &calls).await?;
-                let counts: Vec<Result<u64, QueueError>> =
+                let counts: Vec<QueueResult<u64>> =
                     replies.into_iter().map(|reply| self.shaped("requeue", reply::count(&reply?))).collect();
                 let of_kind = |is: fn(&u64) -> bool| counts.iter().flatten().filter(|n| is(n)).count() as u64;
-                let is_done = |count: &Result<u64, QueueError>| matches!(count, Ok(1..));
+                let is_done = |count: &QueueResult<u64>| matches!(count, Ok(1..));
                 match only_says {
                     true => progress.count(able().zip(&counts).filter(|(_, n)| is_done(n)).map(|(it, _)| it)),
                     false => progress.succeeded += of_kind(|n| *n > 0),
                 }
                 progress.without_flow += of_kind(|n| *n == REQUEUED_WITHOUT_FLOW);
-                counts.into_iter().collect::<Result<Vec<u64>, QueueError>>()?;
+                counts.into_iter().collect::<QueueResult<Vec<u64>>>()?;
                 progress.is_writing = false;
                 if !matches!(what, Redrive::Requeue(_)) {
                     return Ok(());
@@ -446,11 +446,7 @@ impl Queue {
     }
 
     /// Deletes dead letters, which the job of this queue keeps.
-    async fn purge_kept(
-        &self,
-        letters: &[DeadLetter],
-        progress: &mut RedriveProgress,
-    ) -> Result<(), QueueError> {
+    async fn purge_kept(&self, letters: &[DeadLetter], progress: &mut RedriveProgress) -> QueueResult {
         let mut bytes = 0;
         let fits = |_: &DeadLetter, next: &DeadLetter| {
             bytes += next.bytes();

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::codec::{self, RawFields, StreamEntry};
 use super::effects::{enqueue_call, with_effect};
-use super::error::{QueueError, timed_out};
+use super::error::{QueueError, QueueResult, timed_out};
 use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply;
@@ -87,13 +87,13 @@ struct ForTarget<'q> {
 /// The clocks of the targets, by their streams, before tasks were looked for.
 struct Clocks {
     asked: Instant,
-    by_stream: BTreeMap<String, Result<u64, QueueError>>,
+    by_stream: BTreeMap<String, QueueResult<u64>>,
 }
 
 impl Queue {
     /// Moves the tasks in `tq:{S}:out` to their queues: all of them, or only the new ones that one host has
     /// left there.
-    pub(crate) async fn relay(&self, mut own: Option<&mut OwnTasks>) -> Result<Relayed, QueueError> {
+    pub(crate) async fn relay(&self, mut own: Option<&mut OwnTasks>) -> QueueResult<Relayed> {
         let (mut relayed, mut count) = (Relayed::default(), 8);
         let mut from = own.as_ref().map_or_else(|| "-".to_owned(), |own| own.from.clone());
         let (mut clocks, mut have_delays) = (self.clocks().await, false);
@@ -220,7 +220,7 @@ impl Queue {
         Ok((target, Waiting { entry, id, delay_ms, fields }))
     }
 
-    async fn deliver(&self, part: &ForTarget<'_>, clocks: &Clocks) -> Result<Delivered, QueueError> {
+    async fn deliver(&self, part: &ForTarget<'_>, clocks: &Clocks) -> QueueResult<Delivered> {
         let ForTarget { target, tasks } = part;
         let now_ms = match clocks.by_stream.get(&target.stream) {
             Some(Ok(now_ms)) => *now_ms,

@@ -1,4 +1,4 @@
-//! Repeats a call that a running attempt waits for, so that a short outage of Redis ends no attempt.
+//! Repeats a call that something waits for, so that a short outage of Redis ends no attempt and no command.
 //!
 //! In: a call that is safe to be sent twice. Out: its reply, or its last error.
 //!
@@ -6,11 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::link::Link;
 
 /// How long to wait before the next try.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a command or a request repeats a call while Redis does not answer, as Redis may be restarting.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// After this many calls in a row that were cut while Redis answered others, the call itself is the cause:
 /// Redis closes a connection on which a call is too large.
 const MOST_CUTS: u32 = 3;
@@ -28,14 +30,26 @@ impl Cuts {
     }
 }
 
+/// Repeats a call while Redis does not answer, for 20 seconds at most. A link waits before each try.
+pub(crate) async fn patiently<T, F: Future<Output = QueueResult<T>>>(call: impl Fn() -> F) -> QueueResult<T> {
+    let start = Instant::now();
+    loop {
+        match call().await {
+            Err(error)
+                if error.is_connection() && !error.is_authentication() && start.elapsed() < PATIENCE => {}
+            reply => return reply,
+        }
+    }
+}
+
 /// Makes the call until Redis carries it out or refuses it for good, but not after `until`. A call that may
 /// be too large (`is_large`) is given up when it is cut again and again.
-pub(super) async fn until<T, F: Future<Output = Result<T, QueueError>>>(
+pub(super) async fn until<T, F: Future<Output = QueueResult<T>>>(
     until: Instant,
     link: &Link,
     is_large: bool,
     call: impl Fn() -> F,
-) -> Result<T, QueueError> {
+) -> QueueResult<T> {
     let (mut last, mut cuts) = (None, Cuts::default());
     let answered = tokio::time::timeout_at(until.into(), async {
         loop {

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::codec;
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::{Queue, millis};
 use super::reply::{self, UnexpectedShape};
 use super::script;
@@ -43,7 +43,7 @@ pub fn task_id(time_ms: u64) -> String {
 }
 
 impl Queue {
-    pub async fn schedule_position(&self, name: &str) -> Result<SchedulePosition, QueueError> {
+    pub async fn schedule_position(&self, name: &str) -> QueueResult<SchedulePosition> {
         const WHAT: &str = "look at the schedule";
         let get = redis::cmd("HGET").arg(&self.keys.schedule).arg(name).to_owned();
         let replies = self.link.pipeline(WHAT, &[redis::cmd("TIME"), get]).await?;
@@ -56,19 +56,19 @@ impl Queue {
     }
 
     /// Begins a new schedule: its times up to this one count as handled.
-    pub async fn begin_schedule(&self, name: &str, done_ms: u64) -> Result<(), QueueError> {
+    pub async fn begin_schedule(&self, name: &str, done_ms: u64) -> QueueResult {
         let begin = redis::cmd("HSETNX").arg(&self.keys.schedule).arg(name).arg(done_ms).to_owned();
         self.link.write("begin the schedule", &begin).await.map(drop)
     }
 
     /// Begins a schedule again here, whatever was handled before.
-    pub async fn reset_schedule(&self, name: &str, done_ms: u64) -> Result<(), QueueError> {
+    pub async fn reset_schedule(&self, name: &str, done_ms: u64) -> QueueResult {
         let reset = redis::cmd("HSET").arg(&self.keys.schedule).arg(name).arg(done_ms).to_owned();
         self.link.write("begin the schedule anew", &reset).await.map(drop)
     }
 
     /// Deletes the queue's other schedules, which an older configuration had.
-    pub async fn forget_other_schedules(&self, name: &str) -> Result<(), QueueError> {
+    pub async fn forget_other_schedules(&self, name: &str) -> QueueResult {
         const WHAT: &str = "forget former schedules";
         let names = self.link.command(WHAT, redis::cmd("HKEYS").arg(&self.keys.schedule)).await?;
         let names = self.shaped(
@@ -90,7 +90,7 @@ impl Queue {
         schedule: &Schedule,
         time_ms: u64,
         late: Option<Duration>,
-    ) -> Result<Fired, QueueError> {
+    ) -> QueueResult<Fired> {
         let id = task_id(time_ms);
         let call = self.call(&script::FIRE).key("status", self.keys.task(&id));
         let late_ms = late.map_or(-1, |late| i64::try_from(millis(late)).unwrap_or(i64::MAX));

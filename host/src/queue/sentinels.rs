@@ -10,7 +10,7 @@
 //! Not here: whether a server believes that it is the primary (`nodes`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::aio::SendError;
@@ -22,6 +22,7 @@ use super::connect::{CONNECT_TIMEOUT, Endpoint};
 use super::error::timed_out;
 use super::node::Node;
 use super::reply;
+use crate::guarded::Guarded;
 
 /// How often each Sentinel is asked.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -39,7 +40,7 @@ pub(super) struct Sentinels {
     all: Vec<Endpoint>,
     /// A server like the primary, but for its address.
     primary: Endpoint,
-    current: Mutex<Option<Primary>>,
+    current: Guarded<Option<Primary>>,
     /// When all of them were asked last, and why nobody named the primary.
     asking: tokio::sync::Mutex<Option<(Instant, Option<RedisError>)>>,
     is_watched: AtomicBool,
@@ -68,7 +69,7 @@ impl Sentinels {
 
     /// The primary, if it is known.
     pub(super) fn known(&self) -> Option<Arc<Node>> {
-        self.current().as_ref().map(|primary| primary.node.clone())
+        self.current.lock().as_ref().map(|primary| primary.node.clone())
     }
 
     /// The primary.
@@ -123,7 +124,7 @@ impl Sentinels {
     /// others tells of the primary that was, so an older answer counts only if the others have agreed on it
     /// (`is_agreed`), such as after a reset.
     fn take(&self, answer: &NamedPrimary, is_agreed: bool) -> RedisResult<()> {
-        let mut current = self.current();
+        let mut current = self.current.lock();
         if let Some(known) = &mut *current {
             let is_same = known.node.is_at(&answer.host, answer.port);
             if is_same && !known.node.is_replaced() {
@@ -174,10 +175,6 @@ impl Sentinels {
                 RedisError::from((ErrorKind::UnexpectedReturnType, "its reply has an unexpected form"))
             }),
         }
-    }
-
-    fn current(&self) -> MutexGuard<'_, Option<Primary>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

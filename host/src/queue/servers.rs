@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::cluster::Cluster;
 use super::connect::Endpoint;
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::node::Node;
 use super::nodes::Nodes;
 use super::sentinels::Sentinels;
@@ -28,12 +28,12 @@ pub struct Redis {
 
 impl Redis {
     /// Takes a `redis://`, `rediss://` or `redis+unix://` URL. Does not connect yet.
-    pub fn open(url: &str) -> Result<Redis, QueueError> {
+    pub fn open(url: &str) -> QueueResult<Redis> {
         Redis::open_as(url, &RedisLogin::default())
     }
 
     /// Like [`Redis::open`], as this user and with these certificates.
-    pub(crate) fn open_as(url: &str, login: &RedisLogin) -> Result<Redis, QueueError> {
+    pub(crate) fn open_as(url: &str, login: &RedisLogin) -> QueueResult<Redis> {
         let address: Arc<str> = without_password(url).into();
         let endpoint = endpoint(url, login)?;
         let database = endpoint.client.get_connection_info().redis_settings().db();
@@ -44,14 +44,14 @@ impl Redis {
     pub(crate) fn open_cluster<'u>(
         urls: impl Iterator<Item = &'u str> + Clone,
         login: &RedisLogin,
-    ) -> Result<Redis, QueueError> {
+    ) -> QueueResult<Redis> {
         let address: Vec<String> = urls.clone().map(without_password).collect();
         let seeds = urls.map(|url| endpoint(url, login)).collect::<Result<_, _>>()?;
         Ok(Redis::of(Nodes::Cluster(Cluster::new(seeds)), address.join(", ").into(), 0))
     }
 
     /// The primary that Sentinels name.
-    pub(crate) fn open_watched(watch: &SentinelWatch, login: &RedisLogin) -> Result<Redis, QueueError> {
+    pub(crate) fn open_watched(watch: &SentinelWatch, login: &RedisLogin) -> QueueResult<Redis> {
         let urls = || watch.urls.iter().map(|url| url.expose());
         let at_sentinels = RedisLogin {
             username: watch.username.clone(),
@@ -95,7 +95,7 @@ impl Redis {
     }
 }
 
-fn endpoint(url: &str, login: &RedisLogin) -> Result<Endpoint, QueueError> {
+fn endpoint(url: &str, login: &RedisLogin) -> QueueResult<Endpoint> {
     Endpoint::new(url, login).map_err(|error| QueueError::new("read [redis]", &without_password(url), error))
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::keys;
 use super::link::Link;
 use super::reply;
@@ -16,7 +16,7 @@ use crate::clock::ms;
 const MAX_ENDED: i64 = 1000;
 
 /// The key of all hosts. Where there is none, it is `candidate` from now on.
-pub(crate) async fn key(link: &Link, candidate: &str) -> Result<String, QueueError> {
+pub(crate) async fn key(link: &Link, candidate: &str) -> QueueResult<String> {
     const WHAT: &str = "get the key of sessions";
     let shaped = |found| reply::optional(found).map_err(|_| QueueError::unexpected(WHAT, link.address()));
     if let Some(found) = shaped(link.command(WHAT, redis::cmd("GET").arg(keys::SESSIONS)).await?)? {
@@ -34,7 +34,7 @@ pub(crate) async fn end(
     session: &str,
     until_ms: u64,
     longest: Duration,
-) -> Result<(), QueueError> {
+) -> QueueResult {
     const WHAT: &str = "end a session";
     let command = |name: &'static str| redis::cmd(name).arg(keys::ended_sessions(token)).to_owned();
     link.write(WHAT, command("ZADD").arg(until_ms).arg(session)).await?;
@@ -43,7 +43,7 @@ pub(crate) async fn end(
 }
 
 /// Whether a logout has ended the session.
-pub(crate) async fn has_ended(link: &Link, token: &str, session: &str) -> Result<bool, QueueError> {
+pub(crate) async fn has_ended(link: &Link, token: &str, session: &str) -> QueueResult<bool> {
     let score = redis::cmd("ZSCORE").arg(keys::ended_sessions(token)).arg(session).to_owned();
     let found = link.command("look for an ended session", &score).await?;
     Ok(!matches!(found, redis::Value::Nil))

@@ -13,7 +13,7 @@ use redis::{Cmd, Value};
 use super::attempts::AttemptRecord;
 use super::codec::{self, RawFields, StreamEntry};
 use super::effects::with_effect;
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::handle::{Queue, millis};
 use super::kept::{self, MOST_KEPT};
 use super::reason::Reason;
@@ -21,6 +21,7 @@ use super::reply;
 use super::script::{self, Part, ScriptCall};
 use super::server::is_large;
 use super::status::{Status, TaskName};
+use crate::config::QueueRules;
 use crate::effects::{Effects, FIXED_BYTES, StateChange};
 use crate::field::Field;
 use crate::task::{FailureKind, Task};
@@ -103,59 +104,36 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// Like [`Ending::new`], in a queue whose completed tasks keep their fields, unless these are too large.
-    pub(crate) fn keeping(
-        subject: EndingSubject,
-        settlement: Settlement,
-        plugin: Arc<str>,
-        ran: Option<Duration>,
-        is_known: bool,
-        key: Option<Vec<u8>>,
-    ) -> Ending {
-        let bytes = match &subject {
-            EndingSubject::Task(task) => task.fields.iter().map(Field::bytes).sum(),
-            EndingSubject::Malformed(_) => 0,
-        };
-        if bytes > MOST_KEPT {
-            let ending = Ending::telling(subject, settlement, plugin, ran, is_known, key);
-            return Ending { keeps: Some(bytes), ..ending };
-        }
-        let keeps = Some(bytes);
-        Ending { subject, settlement, plugin, ran, is_known, key, record: None, told_bytes: 0, keeps }
-    }
-
-    /// Like [`Ending::new`], in a queue that tells another one of completed tasks.
-    pub(crate) fn telling(
-        subject: EndingSubject,
-        settlement: Settlement,
-        plugin: Arc<str>,
-        ran: Option<Duration>,
-        is_known: bool,
-        key: Option<Vec<u8>>,
-    ) -> Ending {
-        let bytes = subject.bytes();
-        let ending = Ending::new(subject, settlement, plugin, ran, is_known, key);
-        let told_bytes = bytes - ending.subject.bytes();
-        Ending { told_bytes, ..ending }
-    }
-
-    /// `key` is the task's idempotency key. A completed task keeps no fields here, because its end needs none
-    /// of them, unless Redis may refuse its effects or its result.
+    /// `key` is the task's idempotency key.
     pub fn new(
-        mut subject: EndingSubject,
+        subject: EndingSubject,
         settlement: Settlement,
         plugin: Arc<str>,
         ran: Option<Duration>,
         is_known: bool,
         key: Option<Vec<u8>>,
     ) -> Ending {
-        if let (Settlement::Complete { result, effects: None }, EndingSubject::Task(task)) =
-            (&settlement, &mut subject)
+        Ending { subject, settlement, plugin, ran, is_known, key, record: None, told_bytes: 0, keeps: None }
+    }
+
+    /// Leaves out what its end does not need in a queue with these rules. A completed task needs its fields
+    /// here only if it keeps them, or if Redis may refuse its effects or its result.
+    pub(crate) fn under(mut self, rules: &QueueRules) -> Ending {
+        let all = self.subject.bytes();
+        let EndingSubject::Task(task) = &mut self.subject else { return self };
+        let bytes = task.fields.iter().map(Field::bytes).sum();
+        self.keeps = rules.keeps_fields().then_some(bytes);
+        if self.keeps.is_some_and(|bytes| bytes <= MOST_KEPT) {
+            return self;
+        }
+        if let Settlement::Complete { result, effects: None } = &self.settlement
             && !is_large(result.as_deref())
         {
             task.fields = Vec::new();
+            // Its script tells them to another queue.
+            self.told_bytes = if self.keeps.is_some() || rules.on_end.completed.is_some() { all } else { 0 };
         }
-        Ending { subject, settlement, plugin, ran, is_known, key, record: None, told_bytes: 0, keeps: None }
+        self
     }
 
     /// Adds the record that is kept of the attempt if it does not complete the task.
@@ -332,19 +310,14 @@ impl<'e> Arranged<'e> {
 }
 
 /// The result of each attempt of a call.
-type Replies = Vec<Result<Settled, QueueError>>;
+type Replies = Vec<QueueResult<Settled>>;
 
 const WHAT: &str = "settle";
 
 impl Queue {
     /// Settles attempts in one call. Each succeeds or fails alone. The outer error means that the outcome is
     /// unknown. The same call may then be repeated, also when more is known of its attempts by then.
-    pub async fn settle(
-        &self,
-        consumer: &str,
-        call: SettleCall,
-        batch: &[&Ending],
-    ) -> Result<Replies, QueueError> {
+    pub async fn settle(&self, consumer: &str, call: SettleCall, batch: &[&Ending]) -> QueueResult<Replies> {
         let replies = self.replies(self.settle_call(consumer, call, batch), batch).await?;
         replies.ok_or_else(|| QueueError::unexpected(WHAT, self.link.address()))
     }
@@ -356,12 +329,12 @@ impl Queue {
         consumer: &str,
         call: SettleCall,
         batch: &[&Ending],
-    ) -> Result<Option<Replies>, QueueError> {
+    ) -> QueueResult<Option<Replies>> {
         self.replies(self.settle_call(consumer, call, &[]), batch).await
     }
 
     /// Sends a call, and finds the result of each attempt in its reply.
-    async fn replies(&self, call: ScriptCall, batch: &[&Ending]) -> Result<Option<Replies>, QueueError> {
+    async fn replies(&self, call: ScriptCall, batch: &[&Ending]) -> QueueResult<Option<Replies>> {
         let command = call.command(self.link.form());
         // It may be large, and the command holds a copy.
         drop(call);

@@ -11,7 +11,7 @@
 use redis::Value;
 use tokio::time::Instant;
 
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::Queue;
 use super::reply::{self, Shaped, optional};
 use super::script;
@@ -78,7 +78,7 @@ impl StreamStand {
 
 impl Queue {
     /// None without a stream, or if its key holds something else.
-    pub(crate) async fn stand(&self) -> Result<Option<StreamStand>, QueueError> {
+    pub(crate) async fn stand(&self) -> QueueResult<Option<StreamStand>> {
         let reply = self.link.script(&self.call(&script::STAND)).await?;
         let stand = self.shaped("look at a stream", self.read_stand(reply))?;
         Ok(stand.map(|stand| StreamStand { server: self.link.server(), ..stand }))

@@ -10,7 +10,7 @@ use strum::{EnumString, IntoStaticStr};
 use utoipa::ToSchema;
 
 use super::codec;
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::Queue;
 use super::kept::{self, KeptFields};
 use super::reply;
@@ -195,7 +195,7 @@ impl Queue {
     /// A task from a plain producer has no status key before its first attempt. This call then looks in the
     /// stream (the first 5,000 entries, if the task has an id of its own) and among the dead letters (the
     /// last 5,000), but not further than 64 MiB in each.
-    pub async fn status(&self, id: &str) -> Result<Option<TaskStatus>, QueueError> {
+    pub async fn status(&self, id: &str) -> QueueResult<Option<TaskStatus>> {
         if let Some(kept) = self.kept_status(id).await? {
             return Ok(Some(kept));
         }
@@ -219,7 +219,7 @@ impl Queue {
     }
 
     /// The fields of a task's status key.
-    async fn kept_status(&self, id: &str) -> Result<Option<TaskStatus>, QueueError> {
+    async fn kept_status(&self, id: &str) -> QueueResult<Option<TaskStatus>> {
         let known =
             self.link.command("read a task's status", redis::cmd("HGETALL").arg(self.keys.task(id))).await?;
         let fields = self.shaped("read a task's status", reply::pairs(known))?;
@@ -230,7 +230,7 @@ impl Queue {
     }
 
     /// The entry in which a task waits, or runs.
-    pub(super) async fn find_queued(&self, id: &str) -> Result<Option<codec::StreamEntry>, QueueError> {
+    pub(super) async fn find_queued(&self, id: &str) -> QueueResult<Option<codec::StreamEntry>> {
         if codec::is_entry_id(id)
             && let Some(entry) = self.range(&self.keys.stream, id, id, 1).await?.pop()
             && codec::id_of(&entry) == id
@@ -257,7 +257,7 @@ impl Queue {
         first: &str,
         last: &str,
         count: usize,
-    ) -> Result<Vec<codec::StreamEntry>, QueueError> {
+    ) -> QueueResult<Vec<codec::StreamEntry>> {
         let what = "read a stream";
         let reply = self
             .link

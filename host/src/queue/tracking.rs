@@ -16,7 +16,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::link::Link;
 use super::pushes::Pushes;
 use super::reply::{self, Shaped, UnexpectedShape};
@@ -46,7 +46,7 @@ pub(super) async fn wait(
     pushes: &Pushes,
     positions: &[StreamPosition],
     block: Duration,
-) -> Result<Waited, QueueError> {
+) -> QueueResult<Waited> {
     let until = Instant::now() + block;
     loop {
         let waited = read(link, positions).await?;
@@ -68,7 +68,7 @@ pub(super) async fn wait(
 const WAIT: &str = "wait for new tasks";
 
 /// An error means that no node answers, or that one refuses to.
-async fn read(link: &Link, positions: &[StreamPosition]) -> Result<Waited, QueueError> {
+async fn read(link: &Link, positions: &[StreamPosition]) -> QueueResult<Waited> {
     let command = |position: &StreamPosition| {
         let StreamPosition { stream, after } = position;
         let read = redis::cmd("XREAD").arg("COUNT").arg(1).arg("STREAMS").arg(stream).arg(after).to_owned();
@@ -101,7 +101,7 @@ pub(super) async fn ask(
     link: &Link,
     what: &'static str,
     asked: &[(String, Cmd)],
-) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+) -> QueueResult<Vec<QueueResult<Value>>> {
     let Some(pushes) = link.pushes() else {
         let commands: Vec<Cmd> = asked.iter().map(|(_, command)| command.clone()).collect();
         return link.pipeline(what, &commands).await;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::codec::StreamEntry;
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::Queue;
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
@@ -63,7 +63,7 @@ pub struct TrackFault {
 impl Queue {
     /// Claims up to `count` new entries over `link`, as far as the queue's limits allow. Entries whose track
     /// is busy are held.
-    pub async fn claim(&self, link: &Link, consumer: &str, count: usize) -> Result<Claimed, QueueError> {
+    pub async fn claim(&self, link: &Link, consumer: &str, count: usize) -> QueueResult<Claimed> {
         let call = self.call(&script::CLAIM).arg("consumer", consumer).arg("want", count);
         let call = self.within_limits(call);
         let reply = link.script(&call).await?;
@@ -92,7 +92,7 @@ impl Queue {
     }
 
     /// Looks for turns that nobody uses, and mends them if `mend`. It goes in parts, which are `apart`.
-    pub async fn look_at_tracks(&self, mend: bool, apart: Duration) -> Result<Vec<TrackFault>, QueueError> {
+    pub async fn look_at_tracks(&self, mend: bool, apart: Duration) -> QueueResult<Vec<TrackFault>> {
         const PART: usize = 500;
         let mut faults = Vec::new();
         if self.rules.turns.tracks.is_none() {

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 use super::codec::RawFields;
 use super::dead::DeadLetter;
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::{Queue, millis};
 use super::keys::QueueKeys;
 use super::reply;
@@ -64,7 +64,7 @@ impl Queue {
     }
 
     /// The tasks that this job keeps. None: none, or not any more.
-    pub(crate) async fn kept_tasks(&self, job: &str) -> Result<Option<KeptTasks>, QueueError> {
+    pub(crate) async fn kept_tasks(&self, job: &str) -> QueueResult<Option<KeptTasks>> {
         const WHAT: &str = "look at what a job keeps";
         let (key, now_ms) = (self.keys.kept_by(job), self.now_ms().await?);
         let commands = [
@@ -83,7 +83,7 @@ impl Queue {
     }
 
     /// Adds dead letters to what the job of this queue keeps.
-    pub(crate) async fn keep(&self, letters: &[RawFields]) -> Result<(), QueueError> {
+    pub(crate) async fn keep(&self, letters: &[RawFields]) -> QueueResult {
         let call = |fields| {
             let call = ScriptCall::new(&script::KEEP).key("kept", &self.keys.kept);
             call.arg("lives", millis(KEPT_FOR)).fields(fields)
@@ -101,7 +101,7 @@ impl Queue {
     }
 
     /// Deletes these dead letters. Returns how many were there.
-    pub(crate) async fn delete_dead(&self, entries: &[&str]) -> Result<u64, QueueError> {
+    pub(crate) async fn delete_dead(&self, entries: &[&str]) -> QueueResult<u64> {
         if entries.is_empty() {
             return Ok(0);
         }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::census;
-use super::error::QueueError;
+use super::error::QueueResult;
 use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply;
@@ -15,7 +15,7 @@ use super::script::{self, ScriptCall};
 impl Queue {
     /// Removes up to `limit` consumers that have no pending entries and sent no request for `idle`. Returns
     /// their number.
-    pub async fn sweep_consumers(&self, idle: Duration, limit: usize) -> Result<u64, QueueError> {
+    pub async fn sweep_consumers(&self, idle: Duration, limit: usize) -> QueueResult<u64> {
         const WHAT: &str = "sweep";
         let consumers = match self.link.command(WHAT, &self.ask_consumers()).await {
             Err(error) if error.is_no_group() => return Ok(0),
@@ -35,7 +35,7 @@ impl Queue {
     }
 
     /// Ends tasks whose entries were deleted from outside: their statuses say so.
-    pub async fn end_deleted(&self, entries: &[String]) -> Result<(), QueueError> {
+    pub async fn end_deleted(&self, entries: &[String]) -> QueueResult {
         let ids: Vec<&str> = entries.iter().map(String::as_str).collect();
         let markers = self.markers_of(&ids).await?;
         let call = |(entry, marker): (&String, Option<Vec<u8>>)| {
@@ -48,11 +48,11 @@ impl Queue {
     }
 
     /// The marker of this queue that each task's status names.
-    pub(crate) async fn markers_of(&self, ids: &[&str]) -> Result<Vec<Option<Vec<u8>>>, QueueError> {
+    pub(crate) async fn markers_of(&self, ids: &[&str]) -> QueueResult<Vec<Option<Vec<u8>>>> {
         const WHAT: &str = "look at idempotency keys";
         let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("marker").to_owned();
         let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
-        let named = |reply: Result<redis::Value, QueueError>| reply::bytes(reply.ok()?).ok();
+        let named = |reply: QueueResult<redis::Value>| reply::bytes(reply.ok()?).ok();
         let marker = |reply| named(reply).filter(|key| self.keys.is_marker(key));
         Ok(replies.into_iter().map(marker).collect())
     }

@@ -3,7 +3,7 @@
 //! In: the bytes of a file, under its SHA-256. Out: the bytes. Not here: which versions are good (`orders`
 //! has the lists), how many are kept and who trusts them (`plugins::shelf`).
 
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::keys;
 use super::link::Link;
 use super::reply;
@@ -20,13 +20,13 @@ pub(crate) async fn room(link: &Link) -> Option<u64> {
     Some((most / 2).saturating_sub(number("used_memory").unwrap_or(u64::MAX)))
 }
 
-pub(crate) async fn put(link: &Link, digest: &str, bytes: &[u8]) -> Result<(), QueueError> {
+pub(crate) async fn put(link: &Link, digest: &str, bytes: &[u8]) -> QueueResult {
     let put = redis::cmd("SET").arg(keys::version(digest)).arg(bytes).to_owned();
     link.command("keep a version", &put).await.map(drop)
 }
 
 /// The bytes, if there are as many as expected. The caller compares their digest.
-pub(crate) async fn get(link: &Link, digest: &str, bytes: u64) -> Result<Option<Vec<u8>>, QueueError> {
+pub(crate) async fn get(link: &Link, digest: &str, bytes: u64) -> QueueResult<Option<Vec<u8>>> {
     const WHAT: &str = "get a version";
     let length = link.command(WHAT, redis::cmd("STRLEN").arg(keys::version(digest))).await?;
     if reply::count(&length).ok() != Some(bytes) {
@@ -39,7 +39,7 @@ pub(crate) async fn get(link: &Link, digest: &str, bytes: u64) -> Result<Option<
     }
 }
 
-pub(crate) async fn remove(link: &Link, digest: &str) -> Result<(), QueueError> {
+pub(crate) async fn remove(link: &Link, digest: &str) -> QueueResult {
     let remove = redis::cmd("UNLINK").arg(keys::version(digest)).to_owned();
     link.command("remove a version", &remove).await.map(drop)
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::census::find_group;
-use super::error::QueueError;
+use super::error::{QueueError, QueueResult};
 use super::handle::{Queue, millis};
 use super::hold::{self, HoldFound};
 use super::keys;
@@ -40,7 +40,7 @@ pub struct GroupPosition {
 
 impl Queue {
     /// The position of the queue's group; none where there is no group.
-    pub async fn group_position(&self) -> Result<Option<GroupPosition>, QueueError> {
+    pub async fn group_position(&self) -> QueueResult<Option<GroupPosition>> {
         const WHAT: &str = "look where the group stands";
         let reply = self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await?;
         let found = self.shaped(WHAT, find_group(reply, &self.rules.group))?;
@@ -58,7 +58,7 @@ pub(crate) async fn wait_for_any(
     link: &Link,
     positions: &[StreamPosition],
     block: Duration,
-) -> Result<Waited, QueueError> {
+) -> QueueResult<Waited> {
     const WHAT: &str = "wait for new tasks";
     if let Some(pushes) = link.pushes() {
         return tracking::wait(link, pushes, positions, block).await;
@@ -95,10 +95,7 @@ pub(crate) struct Stops {
 
 /// Finds the queues that are paused, held or limited. A queue whose keys Redis refuses has its own error, and
 /// costs a few more commands; so has one whose node of a cluster does not answer.
-pub(crate) async fn stops(
-    link: &Link,
-    queues: &[&Queue],
-) -> Result<Vec<Result<Stops, QueueError>>, QueueError> {
+pub(crate) async fn stops(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<QueueResult<Stops>>> {
     if link.is_cluster() {
         return stops_in_cluster(link, queues).await;
     }
@@ -119,7 +116,7 @@ pub(crate) async fn stops(
     Ok(found)
 }
 
-async fn stops_of(link: &Link, queues: &[&Queue]) -> Result<Vec<Stops>, QueueError> {
+async fn stops_of(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<Stops>> {
     let mut get = redis::cmd("MGET");
     get.arg(queues.iter().flat_map(|queue| queue.stop_keys()).collect::<Vec<_>>());
     let found = shaped(link, STOPS, reply::array(link.command(STOPS, &get).await?))?;
@@ -128,10 +125,7 @@ async fn stops_of(link: &Link, queues: &[&Queue]) -> Result<Vec<Stops>, QueueErr
     stops.collect::<Option<_>>().ok_or_else(|| QueueError::unexpected(STOPS, link.address()))
 }
 
-async fn stops_in_cluster(
-    link: &Link,
-    queues: &[&Queue],
-) -> Result<Vec<Result<Stops, QueueError>>, QueueError> {
+async fn stops_in_cluster(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<QueueResult<Stops>>> {
     let keys = queues.iter().flat_map(|queue| queue.stop_keys());
     let asked: Vec<_> = keys.map(|key| (key.clone(), redis::cmd("GET").arg(key).to_owned())).collect();
     let mut replies = tracking::ask(link, STOPS, &asked).await?.into_iter();
@@ -149,7 +143,7 @@ async fn stops_in_cluster(
 impl Queue {
     /// Reads replies that may be remembered. The server need not tell soon that a key has expired, so one
     /// that should have by this machine's clock is asked for anew.
-    async fn stops_unless_old(&self, link: &Link, replies: Vec<Value>) -> Result<Stops, QueueError> {
+    async fn stops_unless_old(&self, link: &Link, replies: Vec<Value>) -> QueueResult<Stops> {
         let unexpected = || QueueError::unexpected(STOPS, link.address());
         let all = self.stops(&mut replies.clone().into_iter(), 0).ok_or_else(unexpected)?;
         if self.stops(&mut replies.into_iter(), now_ms()).as_ref() == Some(&all) {
@@ -184,7 +178,7 @@ impl Queue {
 
 /// Finds the queues that have delayed tasks which are due at some time, by their position in the list. It
 /// takes one command if there are none, and a few more for each that has some, or whose key Redis refuses.
-pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
+pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<usize>> {
     const WHAT: &str = "look for delayed tasks";
     let mut found = Vec::new();
     if link.is_cluster() {
@@ -233,7 +227,7 @@ pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<u
 
 /// Finds the queues that have left tasks for queues in other slots of a cluster, by their position in the
 /// list.
-pub(crate) async fn with_relayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
+pub(crate) async fn with_relayed(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<usize>> {
     // A stream stays when its last entry goes.
     let keys = queues.iter().map(|queue| &queue.keys.out);
     filled(link, "look for tasks that go to other queues", "XLEN", keys).await
@@ -245,11 +239,11 @@ async fn filled<'k>(
     what: &'static str,
     count: &str,
     keys: impl Iterator<Item = &'k String>,
-) -> Result<Vec<usize>, QueueError> {
+) -> QueueResult<Vec<usize>> {
     let asked: Vec<_> = keys.map(|key| (key.clone(), redis::cmd(count).arg(key).to_owned())).collect();
     let replies = tracking::ask(link, what, &asked).await?;
     // The loop of a queue says what is wrong with it.
-    let exists = |reply: &Result<Value, QueueError>| !matches!(reply, Ok(Value::Int(0)) | Err(_));
+    let exists = |reply: &QueueResult<Value>| !matches!(reply, Ok(Value::Int(0)) | Err(_));
     Ok(replies.iter().enumerate().filter(|(_, reply)| exists(reply)).map(|(place, _)| place).collect())
 }
 
@@ -266,7 +260,7 @@ pub(crate) async fn request_look(link: &Link) {
 }
 
 /// The position from which to wait for signals.
-pub(crate) async fn signals(link: &Link) -> Result<StreamPosition, QueueError> {
+pub(crate) async fn signals(link: &Link) -> QueueResult<StreamPosition> {
     const WHAT: &str = "look what hosts were told";
     let reply = link
         .command(
@@ -283,6 +277,6 @@ pub(crate) async fn signals(link: &Link) -> Result<StreamPosition, QueueError> {
     Ok(StreamPosition { stream: keys::LOOK_REQUESTED.to_owned(), after })
 }
 
-fn shaped<T>(link: &Link, what: &'static str, shaped: Shaped<T>) -> Result<T, QueueError> {
+fn shaped<T>(link: &Link, what: &'static str, shaped: Shaped<T>) -> QueueResult<T> {
     shaped.map_err(|UnexpectedShape| QueueError::unexpected(what, link.address()))
 }

@@ -2,7 +2,7 @@
 //!
 //! Not here: the rest of the store (`state`).
 
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
@@ -14,6 +14,7 @@ use super::limits::AttemptMemory;
 use super::log::GuestLog;
 use super::turns::Turn;
 use super::waits::GuestWaits;
+use crate::guarded::Guarded;
 use crate::task::Progress;
 
 /// The waits of guests that no attempt has. They are one for all, as each attempt begins and ends with it.
@@ -21,7 +22,7 @@ static OF_NOBODY: LazyLock<Arc<GuestWaits>> = LazyLock::new(Arc::default);
 
 /// The part of an instance that belongs to one attempt.
 pub(super) struct AttemptState {
-    pub(super) log: Arc<Mutex<GuestLog>>,
+    pub(super) log: Arc<Guarded<GuestLog>>,
     /// The progress of each task of the attempt.
     pub(super) progress: Vec<Progress>,
     pub(super) effects: AttemptEffects,
@@ -42,7 +43,7 @@ impl AttemptState {
     /// The state of an attempt that begins.
     pub(super) fn of(
         attempt: &Attempt,
-        log: Arc<Mutex<GuestLog>>,
+        log: Arc<Guarded<GuestLog>>,
         waits: Arc<GuestWaits>,
         deadline: Instant,
         interrupts: Interrupts,

@@ -16,18 +16,19 @@
 //! Not here: what one instance may have (`limits`), how large the machine is (`machine`).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use tokio::sync::oneshot;
 
 use super::turns::Turn;
+use crate::guarded::Guarded;
 
 /// Bytes that an instance may have without an account.
 pub(super) const SMALL: u64 = 512 * 1024;
 
 pub(super) struct Budget {
     total: u64,
-    books: Mutex<Books>,
+    books: Guarded<Books>,
     /// Drops the instances that wait for a task. Nothing else is stopped before that.
     drop_kept: Box<dyn Fn() + Send + Sync>,
 }
@@ -72,7 +73,7 @@ impl Drop for StartPlace<'_> {
     fn drop(&mut self) {
         // An account that was sent meanwhile is dropped with the receiver, after this.
         self.started.close();
-        self.budget.start_waiting(self.budget.books());
+        self.budget.start_waiting(self.budget.books.lock());
     }
 }
 
@@ -80,7 +81,7 @@ impl Budget {
     /// `drop_kept` drops all instances that wait for a task. It must not hold them: each of them holds its
     /// budget.
     pub(super) fn new(total: u64, drop_kept: impl Fn() + Send + Sync + 'static) -> Arc<Budget> {
-        Arc::new(Budget { total, books: Mutex::default(), drop_kept: Box::new(drop_kept) })
+        Arc::new(Budget { total, books: Guarded::default(), drop_kept: Box::new(drop_kept) })
     }
 
     pub(super) fn total(&self) -> u64 {
@@ -93,13 +94,13 @@ impl Budget {
             return Account { budget: self.clone(), number: None, held: 0, call: None };
         }
         let mut place = {
-            let mut books = self.books();
+            let mut books = self.books.lock();
             if !books.has_room(expected, self.total)
                 && books.accounts.values().any(|entry| matches!(entry.state, AccountState::IsKept))
             {
                 drop(books);
                 (self.drop_kept)();
-                books = self.books();
+                books = self.books.lock();
             }
             if books.waiting.is_empty() && books.has_room(expected, self.total) {
                 return self.open(&mut books, expected);
@@ -118,7 +119,7 @@ impl Budget {
 
     /// Whether an attempt waits for memory.
     pub(super) fn is_wanted(&self) -> bool {
-        !self.books().waiting.is_empty()
+        !self.books.lock().waiting.is_empty()
     }
 
     /// Starts those in the line that have room, in their order.
@@ -144,11 +145,6 @@ impl Budget {
         books.used += held;
         books.accounts.insert(number, Entry { held, state: AccountState::Starts });
         Account { budget: self.clone(), number: Some(number), held, call: None }
-    }
-
-    fn books(&self) -> MutexGuard<'_, Books> {
-        // Nothing panics while it is locked.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -193,7 +189,7 @@ impl Account {
     /// used.
     pub(super) fn begin(&mut self, call: Turn) -> bool {
         if let Some(number) = self.number
-            && let Some(entry) = self.budget.books().accounts.get_mut(&number)
+            && let Some(entry) = self.budget.books.lock().accounts.get_mut(&number)
         {
             if matches!(entry.state, AccountState::IsStopped) {
                 return false;
@@ -208,7 +204,7 @@ impl Account {
     pub(super) fn end(&mut self) {
         self.call = None;
         if let Some(number) = self.number
-            && let Some(entry) = self.budget.books().accounts.get_mut(&number)
+            && let Some(entry) = self.budget.books.lock().accounts.get_mut(&number)
             && matches!(entry.state, AccountState::Runs(_))
         {
             entry.state = AccountState::IsKept;
@@ -221,7 +217,7 @@ impl Account {
             return true;
         }
         let budget = self.budget.clone();
-        let mut books = budget.books();
+        let mut books = budget.books.lock();
         let number = *self.number.get_or_insert_with(|| {
             let number = books.next;
             books.next += 1;
@@ -262,7 +258,7 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        let mut books = self.budget.books();
+        let mut books = self.budget.books.lock();
         books.accounts.remove(&number);
         books.used -= self.held;
         self.budget.start_waiting(books);
@@ -299,7 +295,7 @@ mod tests {
         }
 
         fn used(&self) -> u64 {
-            self.budget.books().used
+            self.budget.books.lock().used
         }
     }
 

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::super::testing::{self, DONE, attempt, embed, embed_in, handler, module, outcome};
-use super::super::{
-    Attempt, Compiler, Ended, Handler, Interfaces, LoadError, Sandbox, SandboxOptions, component,
-};
+use super::super::testing::{self, COMPLETED, DONE, attempt, embed, embed_in, handler, module, outcome};
+use super::super::{Attempt, Ended, Handler, Interfaces, LoadError, component};
 use crate::config;
 use crate::task::{FailureKind, Outcome, Progress, Task};
 
@@ -64,7 +62,7 @@ async fn several_tasks_go_to_the_batch_handler_and_one_to_the_handler() {
     assert!(handler.takes_batches());
     let report = handler.run(several(3)).await.unwrap();
     let Ended::Each(outcomes) = &report.ended else { panic!("{report:?}") };
-    assert_eq!(outcomes[..], [const { Outcome::Completed { result: None, effects: None } }; 3]);
+    assert_eq!(outcomes[..], [const { COMPLETED }; 3]);
     assert!(matches!(outcome(&handler.run(several(1)).await.unwrap()), Outcome::Reject { .. }));
 }
 
@@ -146,14 +144,7 @@ async fn a_handler_without_a_batch_handler_is_never_taken_to_have_run_several() 
 
 #[tokio::test]
 async fn a_warm_instance_counts_each_task_of_a_batch() {
-    let sandbox = Sandbox::new(SandboxOptions {
-        max_concurrent: 1,
-        max_warm: 1,
-        max_memory: 16 << 20,
-        compiler: Compiler::Here,
-        backtraces: false,
-    })
-    .unwrap();
+    let sandbox = testing::sandbox_for(1, 1);
     let compiled = sandbox.compile(&batching("(local.get $count)")).unwrap();
     for (max_tasks, kept) in [(3, 0), (4, 1)] {
         let grants = config::Plugin {

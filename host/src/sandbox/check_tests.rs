@@ -4,10 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::super::check::CheckError;
-use super::super::testing::{self, DONE, attempt, embed, embed_in, handler, module, outcome};
+use super::super::testing::{self, COMPLETED, DONE, attempt, embed, embed_in, handler, module, outcome};
 use super::super::{Attempt, CHECK_TIMEOUT, Handler, LoadError};
 use crate::config::{Config, Plugin};
-use crate::task::Outcome;
 
 const WORLD: &str =
     "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/lifecycle@0.1.0; }";
@@ -155,7 +154,7 @@ async fn a_busy_host_does_not_hold_up_a_self_check() {
 #[tokio::test]
 async fn a_handler_with_a_self_check_runs_tasks_like_any_other() {
     let report = load(&checked("unreachable")).run(attempt()).await.unwrap();
-    assert_eq!(outcome(&report), Outcome::Completed { result: None, effects: None });
+    assert_eq!(outcome(&report), COMPLETED);
 }
 
 #[test]

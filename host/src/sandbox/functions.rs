@@ -17,10 +17,11 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest as _, Sha256};
 use wasmtime::CacheStore;
+
+use crate::guarded::Guarded;
 
 /// Bytes that are kept. A component in JavaScript has 38 MB, and one in Python 27 MB.
 pub(super) const MAX_BYTES: usize = 128 << 20;
@@ -38,7 +39,7 @@ pub(super) struct Functions {
     /// recently used.
     kept: Vec<u8>,
     places: HashMap<Key, CodePlace>,
-    new: Mutex<HashMap<Key, Vec<u8>>>,
+    new: Guarded<HashMap<Key, Vec<u8>>>,
 }
 
 /// Where the code of a kept function is.
@@ -60,13 +61,13 @@ impl Functions {
             at = bytes.end;
             places.insert(key, CodePlace { bytes, is_used: AtomicBool::new(false) });
         }
-        Functions { kept, places, new: Mutex::default() }
+        Functions { kept, places, new: Guarded::default() }
     }
 
     /// Writes the number of bytes in eight bytes, then the functions: the new ones, then those that were
     /// used, then the others, `most` bytes altogether. If there is no new one, it writes none.
     pub(super) fn write(&self, most: usize, to: &mut impl Write) -> io::Result<()> {
-        let new = self.added();
+        let new = self.new.lock();
         if new.is_empty() {
             return to.write_all(&0_u64.to_le_bytes());
         }
@@ -93,10 +94,6 @@ impl Functions {
         }
         to.write_all(&digest.finalize())
     }
-
-    fn added(&self) -> MutexGuard<'_, HashMap<Key, Vec<u8>>> {
-        self.new.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The key of the function that begins at `at`, and where its code is.
@@ -117,13 +114,13 @@ impl CacheStore for Functions {
                 Some(Cow::Borrowed(&self.kept[place.bytes.clone()]))
             }
             // Two functions of a component may have the same code.
-            None => self.added().get(&key).cloned().map(Cow::Owned),
+            None => self.new.lock().get(&key).cloned().map(Cow::Owned),
         }
     }
 
     fn insert(&self, key: &[u8], code: Vec<u8>) -> bool {
         let Ok(key) = key.try_into() else { return false };
-        self.added().insert(key, code);
+        self.new.lock().insert(key, code);
         true
     }
 }

@@ -18,9 +18,9 @@ use super::failure::OutputBounds;
 use super::host;
 use super::limits::Limits;
 use super::log::GuestLog;
+use super::log_rate::Quota;
 use super::mask::Mask;
 use super::number::Number;
-use super::quota::Quota;
 use super::seats::OpenInstances;
 use super::share::Owner;
 use super::shared::{Sandbox, Shared};
@@ -63,7 +63,7 @@ pub(super) struct LoadedHandler {
 impl LoadedHandler {
     /// The log of one attempt.
     pub(super) fn log(&self, tasks: Arc<Vec<Task>>, plugin: Arc<str>) -> GuestLog {
-        let quota = Quota { share: self.owner.share().clone(), rate: self.max_log_rate };
+        let quota = Quota { lines: self.owner.share().lines.clone(), rate: self.max_log_rate };
         GuestLog::new(tasks, plugin, self.owner.label().cloned(), self.mask.clone(), quota)
     }
 

@@ -15,8 +15,8 @@ use tracing::Level;
 
 use super::last_lines::LastLines;
 use super::last_words::LastWords;
+use super::log_rate::Quota;
 use super::mask::Mask;
-use super::quota::Quota;
 use crate::task::Task;
 
 /// Largest size of one line, in bytes; the rest of a longer line is dropped.

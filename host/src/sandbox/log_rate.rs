@@ -1,39 +1,55 @@
 //! Limits the rate of a plugin's log, over all of its attempts together.
 //!
-//! In: the size of each line. Out: whether the line fits, and how much was dropped. Without this limit, a
-//! handler with many tasks would fill the disk, or the buffer for stderr, where other plugins would lose
-//! their lines.
+//! In: the size of each line, before it is logged. Out: whether the line may be logged. If lines were
+//! dropped, the host logs their number once in every [`PERIOD`]. Without this limit, a handler with many
+//! tasks would fill the disk, or the buffer for stderr, where other plugins would lose their lines.
 //!
-//! Not here: the right of one version to log (`quota`), the limit of one attempt (`log`).
+//! Not here: the limit of one attempt (`log`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+use crate::guarded::Guarded;
 
 /// A plugin may log at once what its rate allows in this many seconds.
 const BURST: u64 = 8;
+/// Bytes of a line beside its text: its time, queue, task and plugin.
+const FIELDS: u64 = 192;
+/// The shortest time between two reports of dropped lines.
+const PERIOD: Duration = Duration::from_secs(10);
 
 /// The lines of one plugin.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    now: Mutex<RateState>,
+    now: Guarded<RateState>,
     /// Lines that were dropped since the host started.
-    pub(super) dropped: AtomicU64,
+    dropped: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct RateState {
+struct RateState {
     /// Logged bytes that the rate has not yet paid for.
     unpaid_bytes: u64,
     paid_until: Option<Instant>,
     /// Dropped lines not yet reported. While there are any, a spawned task waits to report them.
-    pub(super) unreported: Option<Dropped>,
+    unreported: Option<Dropped>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Dropped {
-    pub(super) lines: u64,
-    pub(super) bytes: u64,
+struct Dropped {
+    lines: u64,
+    bytes: u64,
+}
+
+/// The right of one version to log. All versions of a plugin share what was logged.
+#[derive(Debug, Clone)]
+pub(super) struct Quota {
+    pub(super) lines: Arc<Lines>,
+    /// Bytes in a second.
+    pub(super) rate: u64,
 }
 
 impl Lines {
@@ -41,15 +57,49 @@ impl Lines {
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
+}
 
-    pub(super) fn now(&self) -> MutexGuard<'_, RateState> {
-        // Nothing panics while it is locked.
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+impl Quota {
+    /// Whether a line with `text` bytes may be logged. Counts a line that may not.
+    pub(super) fn take(&self, plugin: &Arc<str>, text: usize) -> bool {
+        let bytes = FIELDS.saturating_add(text as u64);
+        let mut now = self.lines.now.lock();
+        if now.take(bytes, self.rate, Instant::now()) {
+            return true;
+        }
+        self.lines.dropped.fetch_add(1, Ordering::Relaxed);
+        let is_first = now.unreported.is_none();
+        let unreported = now.unreported.get_or_insert_default();
+        unreported.lines += 1;
+        unreported.bytes += bytes;
+        drop(now);
+        if is_first {
+            self.tell_later(plugin.clone());
+        }
+        false
+    }
+
+    fn tell_later(&self, plugin: Arc<str>) {
+        let (all, rate) = (self.lines.clone(), self.rate);
+        let tell = async move {
+            tokio::time::sleep(PERIOD).await;
+            let Some(Dropped { lines, bytes }) = all.now.lock().unreported.take() else { return };
+            tracing::warn!(
+                %plugin,
+                lines,
+                bytes,
+                "it logs more than its max_log_rate of {rate} bytes a second: lines were dropped"
+            );
+        };
+        // Guests always run on a runtime. Without one, nothing can report the dropped lines.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(tell);
+        }
     }
 }
 
 impl RateState {
-    pub(super) fn take(&mut self, bytes: u64, rate: u64, at: Instant) -> bool {
+    fn take(&mut self, bytes: u64, rate: u64, at: Instant) -> bool {
         let since = at.saturating_duration_since(self.paid_until.unwrap_or(at));
         let paid = (rate as f64 * since.as_secs_f64()) as u64;
         // A fraction of a byte is kept for the next call.
@@ -68,10 +118,6 @@ impl RateState {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use super::super::quota::Quota;
     use super::*;
 
     #[test]
@@ -94,10 +140,10 @@ mod tests {
 
     #[test]
     fn dropped_lines_are_counted() {
-        let quota = Quota { share: Arc::default(), rate: 100 };
+        let quota = Quota { lines: Arc::default(), rate: 100 };
         let taken = [(); 5].map(|()| quota.take(&"p".into(), 108));
-        assert_eq!((taken, quota.share.lines.dropped()), ([true, true, false, false, false], 3));
-        let unreported = quota.share.lines.now().unreported.take().expect("something to tell of");
+        assert_eq!((taken, quota.lines.dropped()), ([true, true, false, false, false], 3));
+        let unreported = quota.lines.now.lock().unreported.take().expect("something to tell of");
         assert_eq!((unreported.lines, unreported.bytes), (3, 900));
     }
 }

@@ -40,7 +40,6 @@ mod mask;
 mod number;
 mod place;
 mod python;
-mod quota;
 mod reply;
 mod seated;
 mod seats;

@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot};
@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::attempt::{Attempt, Ended};
 use super::log::GuestLog;
 use super::waits::GuestWaits;
+use crate::guarded::Guarded;
 use crate::task::Task;
 
 /// A task that computes for longer than this, or a guest that takes no news for as long, holds up the tasks
@@ -54,7 +55,7 @@ pub(super) enum Left {
 /// A task on its way to the guest.
 pub(super) struct Seated {
     pub(super) attempt: Arc<Attempt>,
-    pub(super) log: Arc<Mutex<GuestLog>>,
+    pub(super) log: Arc<Guarded<GuestLog>>,
     pub(super) waits: Arc<GuestWaits>,
     /// Cancelled when its attempt has an end.
     pub(super) over: CancellationToken,
@@ -70,7 +71,7 @@ pub(super) enum SeatEvent {
 pub(super) struct InstanceSeats {
     most: usize,
     max_tasks: u32,
-    now: Mutex<SeatsNow>,
+    now: Guarded<SeatsNow>,
     /// When the instance got its place in the engine.
     began: OnceLock<Instant>,
     /// Cancelled when `began` is set.
@@ -109,9 +110,9 @@ const MOST_APART: usize = 1000;
 /// The instances of a version that take more tasks.
 #[derive(Default)]
 pub(super) struct OpenInstances {
-    open: Mutex<Vec<Arc<InstanceSeats>>>,
+    open: Guarded<Vec<Arc<InstanceSeats>>>,
     /// The last tasks that have ended their instance. Their next attempts run apart from others.
-    apart: Mutex<VecDeque<String>>,
+    apart: Guarded<VecDeque<String>>,
     /// Whether the log says that tasks hold each other up.
     has_told: AtomicBool,
 }
@@ -119,13 +120,13 @@ pub(super) struct OpenInstances {
 impl OpenInstances {
     /// Notes that a task has ended its instance.
     pub(super) fn keep_apart(&self, task: &Task) {
-        let mut apart = self.apart.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut apart = self.apart.lock();
         apart.truncate(MOST_APART - 1);
         apart.push_front(name(task));
     }
 
     pub(super) fn is_apart(&self, task: &Task) -> bool {
-        let apart = self.apart.lock().unwrap_or_else(PoisonError::into_inner);
+        let apart = self.apart.lock();
         !apart.is_empty() && apart.contains(&name(task))
     }
 
@@ -136,7 +137,7 @@ impl OpenInstances {
         end: oneshot::Sender<Left>,
         new: impl FnOnce() -> InstanceSeats,
     ) -> (Arc<InstanceSeats>, u32, bool) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|seats| seats.is_open());
         let mut waits = (seated, end);
         for seats in open.iter() {
@@ -145,7 +146,7 @@ impl OpenInstances {
                 Err(back) => waits = back,
             }
         }
-        if open.iter().any(|seats| seats.holds_others_up(&seats.now()))
+        if open.iter().any(|seats| seats.holds_others_up(&seats.now.lock()))
             && !self.has_told.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(plugin = %waits.0.attempt.plugin, "{HOLD_EACH_OTHER_UP}");
@@ -167,7 +168,7 @@ impl InstanceSeats {
         InstanceSeats {
             most: most as usize,
             max_tasks,
-            now: Mutex::new(SeatsNow {
+            now: Guarded::new(SeatsNow {
                 is_open: true,
                 begun: 0,
                 events: VecDeque::new(),
@@ -185,13 +186,8 @@ impl InstanceSeats {
         }
     }
 
-    fn now(&self) -> MutexGuard<'_, SeatsNow> {
-        // Nothing panics while it is locked.
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn is_open(&self) -> bool {
-        self.now().is_open
+        self.now.lock().is_open
     }
 
     /// Adds a task, if there is a seat. Returns its number, or the task.
@@ -200,7 +196,7 @@ impl InstanceSeats {
         seated: Box<Seated>,
         end: oneshot::Sender<Left>,
     ) -> Result<u32, (Box<Seated>, oneshot::Sender<Left>)> {
-        let mut now = self.now();
+        let mut now = self.now.lock();
         let forgets = now.left.values().all(|since| since.elapsed() < TO_FORGET);
         now.is_open &= forgets;
         if !now.is_open || self.holds_others_up(&now) || now.live.len() + now.left.len() >= self.most {
@@ -218,7 +214,7 @@ impl InstanceSeats {
 
     /// Starts the clocks of the tasks. The instance has run `begun` tasks before.
     pub(super) fn begin(&self, begun: u32) {
-        let mut now = self.now();
+        let mut now = self.now.lock();
         now.begun = now.begun.saturating_add(begun);
         now.is_open &= now.begun < self.max_tasks;
         self.began.get_or_init(Instant::now);
@@ -248,13 +244,13 @@ impl InstanceSeats {
 
     /// Takes no more tasks, and is not kept.
     pub(super) fn spoil(&self) {
-        let mut now = self.now();
+        let mut now = self.now.lock();
         (now.is_open, now.is_spoiled) = (false, true);
     }
 
     /// The next event for the guest. `Err`: all tasks have ended.
     pub(super) fn next(&self) -> Result<Option<SeatEvent>, ()> {
-        let mut now = self.now();
+        let mut now = self.now.lock();
         match now.events.pop_front() {
             Some(SeatEvent::Stop(number)) => {
                 if let Some(live) = now.live.remove(&number) {
@@ -272,26 +268,26 @@ impl InstanceSeats {
 
     /// Whether [`InstanceSeats::next`] has anything to tell.
     pub(super) fn has_news(&self) -> bool {
-        !self.now().events.is_empty() || self.over.is_cancelled()
+        !self.now.lock().events.is_empty() || self.over.is_cancelled()
     }
 
     /// Notes which task computes.
     pub(super) fn enter(&self, number: Option<u32>) {
-        self.now().entered = number.map(|number| (number, Instant::now()));
+        self.now.lock().entered = number.map(|number| (number, Instant::now()));
     }
 
     pub(super) fn entered(&self) -> Option<u32> {
-        self.now().entered.map(|(number, _)| number)
+        self.now.lock().entered.map(|(number, _)| number)
     }
 
     /// Whether a task has computed for so long that it holds the instance.
     pub(super) fn is_held(&self) -> bool {
-        self.now().entered.is_some_and(|(_, since)| since.elapsed() > HELD)
+        self.now.lock().entered.is_some_and(|(_, since)| since.elapsed() > HELD)
     }
 
     /// Ends a task, and frees its seat. The end does not count if the task is not live.
     pub(super) fn ended(&self, number: u32, end: impl FnOnce() -> Ended) {
-        let mut now = self.now();
+        let mut now = self.now.lock();
         now.left.remove(&number);
         now.events.retain(|event| !matches!(event, SeatEvent::Stop(of) if *of == number));
         if let Some(live) = now.live.remove(&number) {
@@ -303,7 +299,7 @@ impl InstanceSeats {
 
     /// Asks the guest to stop a live task, or takes it back if the guest does not have it yet.
     pub(super) fn stop(&self, number: u32) {
-        let mut now = self.now();
+        let mut now = self.now.lock();
         let place = now.events.iter().position(|event| match event {
             SeatEvent::Start(of, _) | SeatEvent::Stop(of) => *of == number,
         });
@@ -323,7 +319,7 @@ impl InstanceSeats {
 
     /// Why the guest has not heard for [`HELD`] that a task is to stop. Ends the instance if nobody knows.
     pub(super) fn held_up(&self, number: u32) -> Left {
-        let entered = self.now().entered;
+        let entered = self.now.lock().entered;
         match entered {
             Some((entered, since)) if entered == number && since.elapsed() >= HELD => return Left::Holds,
             Some(_) => {}
@@ -335,7 +331,7 @@ impl InstanceSeats {
     /// Gives a task up that its attempt waits for no more.
     pub(super) fn leave(&self, number: u32) {
         self.stop(number);
-        let mut now = self.now();
+        let mut now = self.now.lock();
         if now.live.remove(&number).is_some() {
             now.left.insert(number, Instant::now());
             self.look(&mut now);
@@ -344,7 +340,7 @@ impl InstanceSeats {
 
     /// Ends all live tasks, as the instance has ended.
     pub(super) fn end_all(&self, end: impl Fn(u32) -> Left) {
-        let mut now = self.now();
+        let mut now = self.now.lock();
         now.is_open = false;
         now.events.clear();
         for (number, live) in std::mem::take(&mut now.live) {
@@ -355,7 +351,7 @@ impl InstanceSeats {
 
     /// Whether the guest has forgotten every task, and may run as many again.
     pub(super) fn is_clean(&self) -> bool {
-        let now = self.now();
+        let now = self.now.lock();
         let is_empty = now.live.is_empty() && now.left.is_empty() && now.events.is_empty();
         is_empty && !now.is_spoiled && now.begun < self.max_tasks
     }
@@ -367,7 +363,7 @@ impl InstanceSeats {
 
     /// Tasks that the instance has begun so far.
     pub(super) fn begun(&self) -> u32 {
-        self.now().begun
+        self.now.lock().begun
     }
 
     pub(super) fn note_peak(&self, bytes: u64) {
@@ -459,7 +455,7 @@ mod tests {
         assert!(matches!(ends.remove(0).await, Ok(Left::Told)));
         seats.enter(Some(numbers[1]));
         assert!(matches!(seats.held_up(numbers[1]), Left::HeldUp), "it has just come to compute");
-        seats.now().entered = Some((numbers[1], Instant::now() - 2 * HELD));
+        seats.now.lock().entered = Some((numbers[1], Instant::now() - 2 * HELD));
         assert!(matches!(seats.held_up(numbers[2]), Left::HeldUp) && !seats.broken.is_cancelled());
         assert!(matches!(seats.held_up(numbers[1]), Left::Holds));
     }
@@ -477,12 +473,12 @@ mod tests {
         let long_ago = Instant::now() - 2 * TO_FORGET;
         let seats = InstanceSeats::new(10, 1000);
         let (number, _live) = add(&seats).expect("a seat");
-        seats.now().entered = Some((number, long_ago));
+        seats.now.lock().entered = Some((number, long_ago));
         assert!(add(&seats).is_none());
         seats.enter(None);
         seats.begin(0);
         assert!(add(&seats).is_some(), "it has just begun");
-        seats.now().left.insert(7, long_ago);
+        seats.now.lock().left.insert(7, long_ago);
         assert!(add(&seats).is_none() && !seats.is_open());
     }
 

@@ -28,7 +28,7 @@ pub struct Share {
     /// Free places for calls of blobs.
     pub(super) blob_calls: Arc<Semaphore>,
     /// Counts what its handlers log.
-    pub(super) lines: Lines,
+    pub(super) lines: Arc<Lines>,
 }
 
 impl Share {
@@ -44,7 +44,7 @@ impl Default for Share {
             requests: Requests::default(),
             lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
             blob_calls: Arc::new(Semaphore::new(MAX_BLOB_CALLS)),
-            lines: Lines::default(),
+            lines: Arc::default(),
         }
     }
 }

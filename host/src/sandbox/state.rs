@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use wasmtime::component::ResourceTable;
@@ -23,6 +23,7 @@ use super::log::GuestLog;
 use super::seated::SeatedTasks;
 use crate::config::{RecordGrants, Secret};
 use crate::effects::{EffectError, Effects};
+use crate::guarded::Guarded;
 
 /// Handles that one guest may hold at once. Some stand for bytes of the host, which count as its memory
 /// (`host::http` says how many).
@@ -37,7 +38,7 @@ pub(super) struct GuestState {
     /// The other tasks of an instance that runs several at once.
     pub(super) together: Option<Box<SeatedTasks>>,
     /// The log that streams write to: that of `attempt`. The guest keeps streams from attempt to attempt.
-    pub(super) printed_to: Arc<Mutex<Arc<Mutex<GuestLog>>>>,
+    pub(super) printed_to: Arc<Guarded<Arc<Guarded<GuestLog>>>>,
     /// The values that wasi:config/store gives.
     pub(super) config: Arc<BTreeMap<String, Secret>>,
     /// The keys of Redis hashes that the plugin may use.
@@ -73,7 +74,7 @@ impl GuestState {
         GuestState {
             limits,
             together: None,
-            printed_to: Arc::new(Mutex::new(attempt.log.clone())),
+            printed_to: Arc::new(Guarded::new(attempt.log.clone())),
             attempt,
             config,
             records,
@@ -101,12 +102,12 @@ impl GuestState {
     }
 
     fn belong_to(&mut self, attempt: AttemptState) {
-        *self.printed_to.lock().unwrap_or_else(PoisonError::into_inner) = attempt.log.clone();
+        *self.printed_to.lock() = attempt.log.clone();
         self.attempt = attempt;
     }
 
     /// The log of the instance, with the content of this one.
-    pub(super) fn renewed_log(&self, log: GuestLog) -> Arc<Mutex<GuestLog>> {
+    pub(super) fn renewed_log(&self, log: GuestLog) -> Arc<Guarded<GuestLog>> {
         *self.log() = log;
         self.attempt.log.clone()
     }
@@ -118,7 +119,7 @@ impl GuestState {
 
     /// Makes calls of the guest belong to another attempt, and returns the one before.
     pub(super) fn replace(&mut self, mut attempt: Box<AttemptState>) -> Box<AttemptState> {
-        *self.printed_to.lock().unwrap_or_else(PoisonError::into_inner) = attempt.log.clone();
+        *self.printed_to.lock() = attempt.log.clone();
         std::mem::swap(&mut self.attempt, &mut *attempt);
         attempt
     }
@@ -136,7 +137,7 @@ impl GuestState {
     }
 
     pub(super) fn log(&self) -> MutexGuard<'_, GuestLog> {
-        self.attempt.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.attempt.log.lock()
     }
 
     pub(super) fn cli(&mut self) -> WasiCliCtxView<'_> {
@@ -160,7 +161,7 @@ impl GuestState {
         let AttemptState { log, effects, deadline, waits, over, http, .. } = &mut self.attempt;
         let nobody = self.together.as_ref().is_some_and(|together| together.entered().is_none());
         let client = http.get_or_insert_with(|| {
-            let subject = log.lock().unwrap_or_else(PoisonError::into_inner).subject();
+            let subject = log.lock().subject();
             let trace = effects.request_trace();
             let (waits, over) = (waits.clone(), over.clone().unwrap_or_default());
             Box::new(Client::new(self.grant.clone(), subject, *deadline, trace, (waits, over), nobody))

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use wit_component::StringEncoding;
 use wit_parser::Resolve;
 
-use super::quota::Quota;
+use super::log_rate::Quota;
 use super::{Attempt, AttemptReport, Compiler, Sandbox, SandboxOptions};
 use crate::queue::NoEffects;
 use crate::task::{Field, Outcome, Progress, Task};
@@ -100,15 +100,18 @@ const FOREIGN: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn sandbox() -> Sandbox {
-    Sandbox::new(SandboxOptions {
-        max_concurrent: 4,
-        max_warm: 0,
-        max_memory: 16 << 20,
-        compiler: Compiler::Here,
-        backtraces: false,
-    })
-    .unwrap()
+    sandbox_for(4, 0)
 }
+
+/// A sandbox for this many attempts at once, and as many kept instances beside them.
+pub(super) fn sandbox_for(max_concurrent: u32, max_warm: u32) -> Sandbox {
+    let (max_memory, compiler, backtraces) = (16 << 20, Compiler::Here, false);
+    let options = SandboxOptions { max_concurrent, max_warm, max_memory, compiler, backtraces };
+    Sandbox::new(options).unwrap()
+}
+
+/// The outcome of a handler that is [`DONE`].
+pub(super) const COMPLETED: Outcome = Outcome::Completed { result: None, effects: None };
 
 pub(crate) fn task() -> Task {
     Task {
@@ -139,5 +142,5 @@ pub(crate) fn attempt() -> Attempt {
 
 /// The quota of a plugin whose log is not limited.
 pub(super) fn quota() -> Quota {
-    Quota { share: Arc::default(), rate: u64::MAX }
+    Quota { lines: Arc::default(), rate: u64::MAX }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::testing::{self, DONE, ECHO, attempt, embed, handler, module, outcome};
-use super::{Attempt, AttemptReport, Compiler, Handler, LoadError, Sandbox, SandboxOptions};
+use super::testing::{self, COMPLETED, DONE, ECHO, attempt, embed, handler, module, outcome};
+use super::{Attempt, AttemptReport, Handler, LoadError, Sandbox};
 use crate::config::{Plugin, Secret};
 use crate::task::{FailureKind, Outcome};
 
@@ -46,19 +46,6 @@ async fn a_handler_gets_its_task_and_returns_bytes() {
 }
 
 #[tokio::test]
-async fn every_attempt_has_an_instance_of_its_own() {
-    // Rejects with an empty message if the memory is not as it was at first.
-    let body = "(if (i32.load (i32.const 64)) (then unreachable)) (i32.store (i32.const 64) (i32.const 1))";
-    let handler = load(&testing::sandbox(), &handler(&format!("{body} {DONE}")));
-    for _ in 0..50 {
-        assert_eq!(
-            outcome(&handler.run(attempt()).await.unwrap()),
-            Outcome::Completed { result: None, effects: None }
-        );
-    }
-}
-
-#[tokio::test]
 async fn no_part_of_a_memory_is_left_to_the_next_attempt() {
     // These places are reset in different ways: below and above the kept bytes of a slot, in the module's
     // data, and in grown pages.
@@ -82,10 +69,7 @@ async fn no_part_of_a_memory_is_left_to_the_next_attempt() {
     let handler = load(&sandbox, &embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"));
     let other = load(&sandbox, &testing::handler(ECHO));
     for _ in 0..20 {
-        assert_eq!(
-            outcome(&handler.run(attempt()).await.unwrap()),
-            Outcome::Completed { result: None, effects: None }
-        );
+        assert_eq!(outcome(&handler.run(attempt()).await.unwrap()), COMPLETED);
         assert!(matches!(outcome(&other.run(attempt()).await.unwrap()), Outcome::Completed { .. }));
     }
 }
@@ -212,18 +196,6 @@ async fn the_ways_to_fail_are_told_apart() {
 }
 
 #[tokio::test]
-async fn stack_overflow_is_a_trap() {
-    let wat = module("", &format!("(call $deep) {DONE}")).replacen(
-        "(memory ",
-        "(func $deep (call $deep) (call $deep)) (memory ",
-        1,
-    );
-    let report = run(&embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"), attempt()).await;
-    let Outcome::Failed { kind: FailureKind::Trap, message } = outcome(&report) else { panic!("{report:?}") };
-    assert!(message.contains("call stack exhausted"), "{message}");
-}
-
-#[tokio::test]
 async fn a_memory_that_begins_too_large_is_out_of_memory() {
     let wat = module("", DONE).replace("\"memory\") 1)", "\"memory\") 40)");
     let report = run(&embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"), attempt()).await;
@@ -233,10 +205,7 @@ async fn a_memory_that_begins_too_large_is_out_of_memory() {
 #[tokio::test]
 async fn a_refused_growth_that_the_guest_bears_is_no_failure() {
     let body = format!("(drop (memory.grow (i32.const 1000))) {DONE}");
-    assert_eq!(
-        outcome(&run(&handler(&body), attempt()).await),
-        Outcome::Completed { result: None, effects: None }
-    );
+    assert_eq!(outcome(&run(&handler(&body), attempt()).await), COMPLETED);
 }
 
 #[tokio::test]
@@ -328,7 +297,7 @@ async fn a_dropped_attempt_gives_its_place_back() {
         guest.abort();
     }
     let report = waiting.await.unwrap().unwrap();
-    assert_eq!(outcome(&report), Outcome::Completed { result: None, effects: None });
+    assert_eq!(outcome(&report), COMPLETED);
 }
 
 /// A guest that waits in the host, for an hour.
@@ -376,14 +345,7 @@ async fn exit_is_a_trap_with_words() {
 
 #[tokio::test]
 async fn a_pool_that_finds_no_address_space_is_made_smaller() {
-    let sandbox = Sandbox::new(SandboxOptions {
-        max_concurrent: 20_000,
-        max_warm: 0,
-        max_memory: 1 << 20,
-        compiler: Compiler::Here,
-        backtraces: false,
-    })
-    .unwrap();
+    let sandbox = testing::sandbox_for(20_000, 0);
     let report = load(&sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
     assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()), effects: None });
 }

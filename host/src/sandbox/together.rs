@@ -15,8 +15,8 @@
 //! Not here: which task has which seat (`seats`), the interface that the guest calls (`host::tasks`).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
@@ -38,6 +38,7 @@ use super::state::GuestState;
 use super::turns::Turn;
 use super::waits::GuestWaits;
 use super::warm::Instance;
+use crate::guarded::Guarded;
 use crate::task::{FailureKind, Task};
 
 /// How long the guest may take to return when all tasks have ended.
@@ -70,7 +71,7 @@ pub(super) async fn run(
     max_tasks: u32,
 ) -> Option<AttemptReport> {
     let (attempt, over, since) = (Arc::new(attempt), CancellationToken::new(), Instant::now());
-    let log = Arc::new(Mutex::new(loaded.log(attempt.tasks.clone(), attempt.plugin.clone())));
+    let log = Arc::new(Guarded::new(loaded.log(attempt.tasks.clone(), attempt.plugin.clone())));
     let waits = Arc::<GuestWaits>::default();
     let seated = Seated {
         attempt: attempt.clone(),
@@ -116,7 +117,7 @@ pub(super) async fn run(
     let ended = ended(left, timeout, &found, &loaded.mask)?;
     let (duration, peak_memory) = (seats.start_of(since).elapsed(), seats.peak.load(Ordering::Relaxed));
     drop(seat);
-    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut log = log.lock();
     log.finish();
     Some(AttemptReport {
         ended,

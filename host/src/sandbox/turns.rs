@@ -17,8 +17,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::engine::TICK;
 use super::number::Number;
+use crate::guarded::Guarded;
 
 /// A call that has computed for less than this at a tick has only just begun. This is less than a tick, since
 /// no clock is exact.
@@ -33,7 +34,7 @@ const SHORT: Duration = Duration::from_millis(TICK.as_millis() as u64 / 2);
 
 /// The turns, a fixed number at once.
 #[derive(Clone)]
-pub(super) struct Turns(Arc<Mutex<Line>>);
+pub(super) struct Turns(Arc<Guarded<Line>>);
 
 struct Line {
     /// The number of free turns.
@@ -46,7 +47,7 @@ struct Line {
 
 impl Turns {
     pub(super) fn new(at_once: usize) -> Turns {
-        Turns(Arc::new(Mutex::new(Line {
+        Turns(Arc::new(Guarded::new(Line {
             free: at_once,
             computing: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -66,7 +67,7 @@ impl Turns {
         Turn(Arc::new(Call {
             turns: self.clone(),
             version,
-            now: Mutex::new(now),
+            now: Guarded::new(now),
             is_evicted: AtomicBool::new(false),
             evicted: Notify::new(),
         }))
@@ -82,7 +83,7 @@ impl Turns {
 
     /// Returns a turn, or a place in the version's line if no turn is free.
     fn ask(&self, version: Number) -> Result<Held, oneshot::Receiver<Held>> {
-        let mut line = self.line();
+        let mut line = self.0.lock();
         if line.free > 0 {
             line.free -= 1;
             drop(line);
@@ -99,11 +100,6 @@ impl Turns {
     /// Makes the turns for all work of a version that is done in short polls.
     pub(super) fn polls(&self, version: Number) -> Polls {
         Polls { turns: self.clone(), version }
-    }
-
-    fn line(&self) -> MutexGuard<'_, Line> {
-        // Nothing panics while it is locked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -131,7 +127,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let Some(turns) = self.0.take() else { return };
         loop {
-            let Some(next) = turns.line().next() else { return };
+            let Some(next) = turns.0.lock().next() else { return };
             match next.send(Held(Some(turns.clone()))) {
                 Ok(()) => return,
                 // This call has ended while it waited.
@@ -183,7 +179,7 @@ struct ComputingCall(Turns, Number);
 
 impl ComputingCall {
     fn new(turns: &Turns, version: Number) -> ComputingCall {
-        *turns.line().computing.entry(version).or_default() += 1;
+        *turns.0.lock().computing.entry(version).or_default() += 1;
         ComputingCall(turns.clone(), version)
     }
 }
@@ -191,7 +187,7 @@ impl ComputingCall {
 impl Drop for ComputingCall {
     fn drop(&mut self) {
         let ComputingCall(turns, version) = self;
-        let mut line = turns.line();
+        let mut line = turns.0.lock();
         if let Some(calls) = line.computing.get_mut(version) {
             *calls -= 1;
             if *calls == 0 {
@@ -208,7 +204,7 @@ pub(super) struct Turn(Arc<Call>);
 struct Call {
     turns: Turns,
     version: Number,
-    now: Mutex<CallState>,
+    now: Guarded<CallState>,
     is_evicted: AtomicBool,
     evicted: Notify,
 }
@@ -234,22 +230,22 @@ impl Turn {
     /// Whether the call has computed for a tick since it last waited. The clock also ticks for calls that
     /// wait.
     pub(super) fn is_over(&self) -> bool {
-        self.now().since.elapsed() >= SHORT
+        self.0.now.lock().since.elapsed() >= SHORT
     }
 
     /// Waits for the next turn, behind the calls that came earlier.
     pub(super) async fn next(self) {
         let Call { turns, version, .. } = &*self.0;
         {
-            let mut now = self.now();
+            let mut now = self.0.now.lock();
             now.in_turns.get_or_insert_with(|| ComputingCall::new(turns, *version));
-            let versions = turns.line().computing.len().max(1);
+            let versions = turns.0.lock().computing.len().max(1);
             now.in_line = Some((Instant::now(), (versions - 1) as f64 / versions as f64));
         }
         // Yield even if no call waits: only between polls can a call be ended, and its thread do other work.
         tokio::task::yield_now().await;
         let held = turns.acquire(*version).await;
-        let mut now = self.now();
+        let mut now = self.0.now.lock();
         now.waited = now.waited();
         now.in_line = None;
         now.held = held;
@@ -257,7 +253,7 @@ impl Turn {
 
     /// How long the call has waited for anything but its own work: a service, a clock, other handlers.
     pub(super) fn waited(&self) -> Duration {
-        self.now().waited()
+        self.0.now.lock().waited()
     }
 
     /// Ends the call because its memory is needed: at its next tick, or where it waits.
@@ -279,17 +275,12 @@ impl Turn {
     pub(super) async fn keep<T>(self, call: impl Future<Output = T>) -> T {
         let mut call = pin!(call);
         poll_fn(|context| {
-            self.now().poll_begins();
+            self.0.now.lock().poll_begins();
             let polled = call.as_mut().poll(context);
-            self.now().poll_ends();
+            self.0.now.lock().poll_ends();
             polled
         })
         .await
-    }
-
-    fn now(&self) -> MutexGuard<'_, CallState> {
-        // Nothing panics while it is locked.
-        self.0.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -333,12 +324,12 @@ mod tests {
 
     impl Turns {
         fn free(&self) -> usize {
-            self.line().free
+            self.0.lock().free
         }
 
         /// Calls that compute in turns.
         fn count(&self, version: Number) -> usize {
-            self.line().computing.get(&version).copied().unwrap_or_default()
+            self.0.lock().computing.get(&version).copied().unwrap_or_default()
         }
     }
 
@@ -423,24 +414,24 @@ mod tests {
     async fn versions_share_the_turns_and_not_calls() {
         let (turns, [many, one, nobodys]) = (Turns::new(1), versions());
         let held = turns.acquire(nobodys).await.expect("the only one");
-        let order: Arc<Mutex<Vec<Number>>> = Arc::default();
+        let order: Arc<Guarded<Vec<Number>>> = Arc::default();
         let calls: Vec<_> = [many, many, many, many, one, one]
             .map(|version| {
                 let (turn, order) = (turns.turn(version), order.clone());
                 tokio::spawn(turn.clone().keep(async move {
                     turn.next().await;
-                    order.lock().expect("no panic").push(version);
+                    order.lock().push(version);
                 }))
             })
             .into();
-        while turns.line().waiting.iter().map(|(_, calls)| calls.len()).sum::<usize>() < calls.len() {
+        while turns.0.lock().waiting.iter().map(|(_, calls)| calls.len()).sum::<usize>() < calls.len() {
             tokio::task::yield_now().await;
         }
         drop(held);
         for call in calls {
             call.await.expect("each of them ends");
         }
-        let order = order.lock().expect("no panic");
+        let order = order.lock();
         assert!(
             order[..4].windows(2).all(|turns| turns[0] != turns[1]),
             "one turn of either, while both wait: {order:?}"
@@ -472,7 +463,7 @@ mod tests {
         drop(held);
         first.await.expect("it has had its turn");
         own_one.await.expect("it has had its turn");
-        assert_eq!(alone.now().waited, Duration::ZERO, "for its own kind only");
+        assert_eq!(alone.0.now.lock().waited, Duration::ZERO, "for its own kind only");
         assert!(sleeps.waited() >= wait / 2);
         // A call waits together with a call of another version.
         let held = turns.acquire(nobodys).await.expect("the only one");
@@ -486,7 +477,7 @@ mod tests {
         drop(held);
         second.await.expect("it has had its turn");
         other.await.expect("it has had its turn");
-        let waited = beside.now().waited;
+        let waited = beside.0.now.lock().waited;
         assert!(waited >= wait / 4, "half of those in the line were others': {waited:?}");
         // A call that is ended in the line leaves the line.
         let held = turns.acquire(nobodys).await.expect("the only one");
@@ -497,7 +488,7 @@ mod tests {
         ended.abort();
         assert!(ended.await.expect_err("it has no turn").is_cancelled());
         drop((held, beside));
-        assert!(turns.line().computing.is_empty());
+        assert!(turns.0.lock().computing.is_empty());
         sleeping.abort();
     }
 

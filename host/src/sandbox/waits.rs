@@ -3,14 +3,15 @@
 //! In: what the guest waits for, and the requests that it begins. Out: a trap at the deadline, and words for
 //! the task's error. Not here: the place in the guest (`place`), the requests themselves (`host::http`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use thiserror::Error;
 use tokio::sync::Notify;
 
 use super::failure::Whereabouts;
+use crate::guarded::Guarded;
 
 /// The requests that are told, the oldest ones.
 const MOST_REQUESTS: usize = 2;
@@ -28,7 +29,7 @@ pub(super) struct GuestWaits {
     /// Notified at the deadline.
     pub(super) late: Notify,
     numbers: AtomicU64,
-    open: Mutex<Vec<OpenRequest>>,
+    open: Guarded<Vec<OpenRequest>>,
 }
 
 struct OpenRequest {
@@ -60,7 +61,7 @@ pub(super) struct RequestMark {
 
 impl Drop for RequestMark {
     fn drop(&mut self) {
-        self.waits.open().retain(|request| request.number != self.number);
+        self.waits.open.lock().retain(|request| request.number != self.number);
     }
 }
 
@@ -81,13 +82,13 @@ impl GuestWaits {
     pub(super) fn request<T>(self: &Arc<Self>, request: &http::Request<T>) -> RequestMark {
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        self.open().push(OpenRequest { number, method, uri, since: Instant::now() });
+        self.open.lock().push(OpenRequest { number, method, uri, since: Instant::now() });
         RequestMark { waits: self.clone(), number }
     }
 
     /// The requests that are open, the oldest ones. None if there are none.
     pub(super) fn requests(&self) -> Option<String> {
-        let open = self.open();
+        let open = self.open.lock();
         let mut told: Vec<String> = open.iter().take(MOST_REQUESTS).map(OpenRequest::words).collect();
         if open.len() > MOST_REQUESTS {
             told.push(format!("{} more are open", open.len() - MOST_REQUESTS));
@@ -98,11 +99,6 @@ impl GuestWaits {
     /// The whereabouts of a guest whose calls cannot be seen.
     pub(super) fn whereabouts(&self) -> Whereabouts {
         Whereabouts { requests: self.requests(), ..Whereabouts::default() }
-    }
-
-    fn open(&self) -> MutexGuard<'_, Vec<OpenRequest>> {
-        // Nothing panics while it is locked.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -16,7 +16,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -24,6 +24,7 @@ use wasmtime::Store;
 
 use super::number::Number;
 use super::state::GuestState;
+use crate::guarded::Guarded;
 
 /// How long an instance waits for a task before it is dropped.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
@@ -46,7 +47,7 @@ impl Instance {
 
 pub(super) struct Pool {
     places: Arc<Semaphore>,
-    idle: Mutex<Idle>,
+    idle: Guarded<Idle>,
     numbers: AtomicU64,
 }
 
@@ -69,7 +70,7 @@ impl Pool {
     pub(super) fn new(places: u32) -> Pool {
         Pool {
             places: Arc::new(Semaphore::new(places.max(1) as usize)),
-            idle: Mutex::default(),
+            idle: Guarded::default(),
             numbers: AtomicU64::new(0),
         }
     }
@@ -85,7 +86,7 @@ impl Pool {
             return Some(place);
         }
         let _waiting = {
-            let mut idle = self.idle();
+            let mut idle = self.idle.lock();
             if let Some(Instance { store, place, .. }) = idle.longest() {
                 drop(idle);
                 drop(store);
@@ -99,7 +100,7 @@ impl Pool {
 
     /// Takes an idle instance of this version, the one that was used last.
     pub(super) fn take(&self, version: Number) -> Option<Instance> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         let resting = idle.instances.get_mut(&version)?;
         let taken = resting.pop_back().map(|resting| resting.instance);
         if resting.is_empty() {
@@ -111,7 +112,7 @@ impl Pool {
     /// Keeps an instance for a later task, unless its version has enough kept instances, or an attempt needs
     /// the place. Must be called on the guests' runtime.
     pub(super) fn keep(self: &Arc<Pool>, version: Number, most: u32, instance: Instance) {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         let kept = idle.instances.get(&version).map_or(0, VecDeque::len);
         if idle.waiting > 0 || kept >= most as usize {
             // Unlock before the drop, so that others do not wait for it.
@@ -127,20 +128,20 @@ impl Pool {
 
     /// Drops all kept instances of this version.
     pub(super) fn drop_version(&self, version: Number) {
-        let dropped = self.idle().instances.remove(&version);
+        let dropped = self.idle.lock().instances.remove(&version);
         drop(dropped);
     }
 
     /// Drops all kept instances.
     pub(super) fn clear(&self) {
-        let instances = std::mem::take(&mut self.idle().instances);
+        let instances = std::mem::take(&mut self.idle.lock().instances);
         drop(instances);
     }
 
     /// Drops instances that are idle for too long. Returns the time of the next check, or None if nothing is
     /// kept.
     pub(super) fn drop_idle(&self, now: Instant) -> Option<Instant> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         let mut late_ones = Vec::new();
         for resting in idle.instances.values_mut() {
             let late = resting.partition_point(|resting| resting.since + IDLE <= now);
@@ -159,10 +160,6 @@ impl Pool {
         next
     }
 
-    fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Places that are neither in use nor kept.
     #[cfg(test)]
     pub(super) fn free_places(&self) -> usize {
@@ -172,7 +169,7 @@ impl Pool {
     /// Instances that wait for a task.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
-        self.idle().instances.values().map(VecDeque::len).sum()
+        self.idle.lock().instances.values().map(VecDeque::len).sum()
     }
 }
 
@@ -195,7 +192,7 @@ struct WaitingForPlace<'p>(&'p Pool);
 
 impl Drop for WaitingForPlace<'_> {
     fn drop(&mut self) {
-        self.0.idle().waiting -= 1;
+        self.0.idle.lock().waiting -= 1;
     }
 }
 

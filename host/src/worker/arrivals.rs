@@ -10,7 +10,7 @@ use super::pace::Pace;
 use super::shared::SharedQueue;
 use crate::chain::chain;
 use crate::queue::turns::HeldTask;
-use crate::queue::{QueueError, StreamEntry, codec};
+use crate::queue::{QueueResult, StreamEntry, codec};
 use crate::task::Task;
 
 /// A claimed task, or an entry that is none.
@@ -68,7 +68,7 @@ pub(super) async fn note_held(shared: &SharedQueue, held: &[HeldTask]) {
 
 async fn patiently<F>(shared: &SharedQueue, note: impl Fn() -> F)
 where
-    F: Future<Output = Result<(), QueueError>>,
+    F: Future<Output = QueueResult>,
 {
     let asked = async {
         let mut pace = Pace::new(&shared.name, "aliases");

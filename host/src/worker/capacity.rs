@@ -16,12 +16,13 @@
 //! tasks is not held up.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
 use super::alone::Alone;
 use super::host_time::HostTime;
+use crate::guarded::Guarded;
 
 /// One start of a queue of priority 1, in virtual time. Divided by the priority, it is exact enough.
 const STEP: u64 = 1 << 32;
@@ -32,7 +33,7 @@ const LARGE: usize = 64 << 10;
 /// The capacity that all queues of this host share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Capacity {
-    pool: Arc<Mutex<PermitPool>>,
+    pool: Arc<Guarded<PermitPool>>,
     alone: Arc<Alone>,
     host_time: Arc<HostTime>,
 }
@@ -108,23 +109,23 @@ impl Capacity {
         let most = limit.map(|limit| limit as usize);
         let (shares, next_id, now) = (BTreeMap::new(), 0, 0);
         let pool = PermitPool { most, out: 0, most_bytes: None, bytes: 0, now, shares, next_id };
-        Capacity { pool: Arc::new(Mutex::new(pool)), alone: Arc::default(), host_time: Arc::default() }
+        Capacity { pool: Arc::new(Guarded::new(pool)), alone: Arc::default(), host_time: Arc::default() }
     }
 
     /// Bounds the bytes of large tasks.
     pub(crate) fn with_bytes(self, most: u64) -> Capacity {
-        self.lock().most_bytes = Some(usize::try_from(most).unwrap_or(usize::MAX));
+        self.pool.lock().most_bytes = Some(usize::try_from(most).unwrap_or(usize::MAX));
         self
     }
 
     /// The bound.
     pub(crate) fn limit(&self) -> Option<usize> {
-        self.lock().most
+        self.pool.lock().most
     }
 
     /// Changes the bound. Permits in use stay valid; the excess is not granted again.
     pub(crate) fn resize(&self, limit: Option<u32>) {
-        let mut pool = self.lock();
+        let mut pool = self.pool.lock();
         pool.most = limit.map(|limit| limit as usize);
         let ids: Vec<u64> = pool.shares.keys().copied().collect();
         ids.into_iter().for_each(|id| pool.grant_free(id));
@@ -133,7 +134,7 @@ impl Capacity {
     /// Adds a queue, which competes for permits until the value is dropped.
     pub(crate) fn queue(&self, concurrency: u32, priority: u32) -> Arc<QueueCapacity> {
         let granted_notify = Arc::new(Notify::new());
-        let mut pool = self.lock();
+        let mut pool = self.pool.lock();
         let id = pool.next_id;
         pool.next_id += 1;
         let due = pool.now;
@@ -159,10 +160,6 @@ impl Capacity {
             granted_notify,
             turn: tokio::sync::Mutex::default(),
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PermitPool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -281,7 +278,7 @@ impl QueueCapacity {
 
     /// Whether the host bounds all queues together. Then no loop may hold permits only to wait for tasks.
     pub(crate) fn is_shared(&self) -> bool {
-        self.host.lock().most.is_some()
+        self.host.pool.lock().most.is_some()
     }
 
     /// Changes concurrency and priority. Permits in use stay valid; the excess is not granted again.
@@ -297,7 +294,7 @@ impl QueueCapacity {
     pub(crate) fn lower(&self, most: Option<u32>) {
         let lowered = most.map(|most| most as usize);
         let is_known = |share: &QueueShare| share.lowered == lowered;
-        if self.host.lock().shares.get(&self.id).is_none_or(is_known) {
+        if self.host.pool.lock().shares.get(&self.id).is_none_or(is_known) {
             return;
         }
         self.change(|share, out| {
@@ -314,7 +311,7 @@ impl QueueCapacity {
 
     /// Whether another attempt could begin now, by the queue's own concurrency and the host's bounds.
     pub(crate) fn has_room(&self) -> bool {
-        let pool = self.host.lock();
+        let pool = self.host.pool.lock();
         let may_begin = |share: &QueueShare| share.taken < share.most() && !share.is_held_up(pool.is_full());
         pool.most.is_none_or(|most| pool.out < most) && pool.shares.get(&self.id).is_some_and(may_begin)
     }
@@ -329,7 +326,7 @@ impl QueueCapacity {
     }
 
     fn count_bytes(&self, change: impl Fn(usize) -> usize) {
-        let mut pool = self.host.lock();
+        let mut pool = self.host.pool.lock();
         let was_full = pool.is_full();
         pool.bytes = change(pool.bytes);
         if let Some(share) = pool.shares.get_mut(&self.id) {
@@ -346,11 +343,11 @@ impl QueueCapacity {
 
     /// The permits in use.
     pub(crate) fn taken(&self) -> usize {
-        self.host.lock().shares.get(&self.id).map(|share| share.taken).unwrap_or_default()
+        self.host.pool.lock().shares.get(&self.id).map(|share| share.taken).unwrap_or_default()
     }
 
     fn take(self: &Arc<QueueCapacity>, most: usize) -> Option<Permits> {
-        let mut pool = self.host.lock();
+        let mut pool = self.host.pool.lock();
         let is_full = pool.is_full();
         let take = |share: &mut QueueShare, _: &mut usize| {
             let count = if share.is_held_up(is_full) { 0 } else { share.granted.min(most) };
@@ -373,7 +370,7 @@ impl QueueCapacity {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut QueueShare, &mut usize) -> T) -> Option<T> {
-        self.host.lock().change(self.id, change)
+        self.host.pool.lock().change(self.id, change)
     }
 }
 
@@ -387,7 +384,7 @@ impl Drop for QueueCapacity {
     /// Runs when no permit is in use, because each permit holds this value.
     fn drop(&mut self) {
         self.wants_more(false);
-        self.host.lock().shares.remove(&self.id);
+        self.host.pool.lock().shares.remove(&self.id);
     }
 }
 

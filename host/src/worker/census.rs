@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::idle::Rest;
 use super::notices::first_few;
 use super::shared::SharedQueue;
-use crate::queue::QueueError;
+use crate::queue::QueueResult;
 use crate::queue::stand::StreamStand;
 
 /// The greatest age of a figure, except the number of dead letters of a resting queue.
@@ -69,7 +69,7 @@ impl CensusTaker {
         stop.run_until_cancelled(counts).await;
     }
 
-    async fn look_at_stream(&self, noticed: &mut Noticed) -> Result<(), QueueError> {
+    async fn look_at_stream(&self, noticed: &mut Noticed) -> QueueResult {
         let Some(stand) = self.shared.queue.stand().await? else { return Ok(()) };
         self.tell_of_groups(&stand, &mut noticed.groups);
         self.tell_of_trims(&stand, &mut noticed.trimmed);

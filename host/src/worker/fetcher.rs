@@ -35,7 +35,7 @@ use crate::plugins::Version;
 use crate::queue::rate::Places;
 use crate::queue::turns::ClaimStop;
 use crate::queue::wait::{self, StreamPosition};
-use crate::queue::{Link, QueueError, Redis, StreamEntry};
+use crate::queue::{Link, QueueResult, Redis, StreamEntry};
 
 /// How long a read waits for the first entry, and so the longest time that stopping takes.
 const BLOCK: Duration = Duration::from_secs(1);
@@ -183,7 +183,7 @@ impl Fetcher {
         self.leave();
     }
 
-    async fn claim(&mut self, version: &Arc<Version>, permits: Permits) -> Result<Read, QueueError> {
+    async fn claim(&mut self, version: &Arc<Version>, permits: Permits) -> QueueResult<Read> {
         let shared = self.shared.clone();
         let count = permits.count();
         // A queue that was woken reads without waiting, and goes on resting if there is no more than that.
@@ -259,7 +259,7 @@ impl Fetcher {
         version: &Arc<Version>,
         probe: Option<&HoldProbe>,
         permits: Permits,
-    ) -> Result<Option<Permits>, QueueError> {
+    ) -> QueueResult<Option<Permits>> {
         let shared = &self.shared;
         let link = self.own.as_ref().unwrap_or(&self.reads);
         // The reclaimer claims for the same consumer. Until it has admitted its entries, they look unseen.
@@ -328,7 +328,7 @@ impl Fetcher {
         link: &Link,
         places: usize,
         block: Option<Duration>,
-    ) -> Result<Vec<StreamEntry>, QueueError> {
+    ) -> QueueResult<Vec<StreamEntry>> {
         let SharedQueue { queue, consumer, .. } = &*self.shared;
         let first = if self.sizes.0.is_some() { places } else { 1 };
         let mut entries = queue.read(link, consumer, first, block).await?;
@@ -342,7 +342,7 @@ impl Fetcher {
     }
 
     /// Takes a seat at the waiter, and once a round includes it, rests until it is woken. It holds no permit.
-    async fn rest(&mut self, stop: &CancellationToken) -> Result<(), QueueError> {
+    async fn rest(&mut self, stop: &CancellationToken) -> QueueResult {
         let shared = self.shared.clone();
         if self.seat.is_none() {
             // If the group is missing, the next read reports it.
@@ -510,7 +510,7 @@ impl Fetcher {
                 () = tokio::time::sleep(LOOK) => {
                     // Permits return as tasks are settled. While settlements fail, this wait is a fault.
                     let unsettled =
-                        self.shared.unsettled().iter().flatten().map(|lane| lane.error.clone()).next();
+                        self.shared.unsettled.lock().iter().flatten().map(|lane| lane.error.clone()).next();
                     match unsettled {
                         Some(why) => self.pulse.fault(why),
                         None => self.beat(FetchState::WaitingForPermit).await,

@@ -6,7 +6,7 @@
 //!
 //! Not here: how a batch begins (`crew`), and its outcome (`runner`).
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
@@ -25,7 +25,7 @@ pub(crate) fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task,
         let begin = if here && task.crashes == 0 { crew::begin_here } else { crew::begin };
         return begin(shared, version, vec![(task, hold)]);
     }
-    let mut open = open_batch(shared);
+    let mut open = shared.open_batch.lock();
     let older = open.take_if(|batch| !Arc::ptr_eq(&batch.version, version));
     let batch = open.get_or_insert_with(|| {
         let ended = Arc::new(Notify::new());
@@ -40,7 +40,7 @@ pub(crate) fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task,
 
 /// Ends the open batch, because no more tasks can arrive.
 pub(crate) fn end(shared: &Arc<SharedQueue>) {
-    let batch = open_batch(shared).take();
+    let batch = shared.open_batch.lock().take();
     batch.into_iter().for_each(|batch| begin(shared, batch));
 }
 
@@ -51,7 +51,7 @@ async fn end_in_time(shared: Arc<SharedQueue>, ended: Arc<Notify>) {
         () = shared.stop.claiming.cancelled() => {}
         () = ended.notified() => return,
     }
-    let batch = open_batch(&shared).take_if(|batch| Arc::ptr_eq(&batch.ended, &ended));
+    let batch = shared.open_batch.lock().take_if(|batch| Arc::ptr_eq(&batch.ended, &ended));
     batch.into_iter().for_each(|batch| begin(&shared, batch));
 }
 
@@ -66,8 +66,4 @@ fn begin(shared: &Arc<SharedQueue>, batch: OpenBatch) {
     for member in batch.members {
         crew::begin(shared, &version, vec![member]);
     }
-}
-
-fn open_batch(shared: &SharedQueue) -> MutexGuard<'_, Option<OpenBatch>> {
-    shared.open_batch.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,8 +9,8 @@
 //!
 //! Not here: counting failures (`queue::hold`), the settlement (`settle`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -22,6 +22,7 @@ use super::ramp::Ramp;
 use crate::chain::chain;
 use crate::clock;
 use crate::config::HoldRules;
+use crate::guarded::Guarded;
 use crate::queue::hold::{HoldFound, OutageCounted, OutageFailure, ProbeAnswer, QueueHold};
 use crate::queue::{Queue, codec, wait};
 use crate::task::{Outcome, Task};
@@ -43,14 +44,14 @@ pub(crate) struct Holding {
     /// Whether the queue is held, as far as is known.
     held: watch::Sender<bool>,
     /// The last hold that is known.
-    last: Mutex<Option<QueueHold>>,
+    last: Guarded<Option<QueueHold>>,
     /// How many tasks may start after the last hold.
     ramp: Ramp,
     /// Raised whenever this host learns something by itself.
     learned: AtomicU64,
     /// Failures in a row may be counted in Redis.
     is_counting: AtomicBool,
-    probe: Mutex<ProbeState>,
+    probe: Guarded<ProbeState>,
     /// Notified when this host's probe has ended.
     probed: Notify,
 }
@@ -115,11 +116,11 @@ impl Holding {
             inflight,
             metrics,
             held: watch::Sender::new(false),
-            last: Mutex::default(),
+            last: Guarded::default(),
             ramp: Ramp::default(),
             learned: AtomicU64::new(0),
             is_counting: AtomicBool::new(false),
-            probe: Mutex::default(),
+            probe: Guarded::default(),
             probed: Notify::new(),
         })
     }
@@ -134,7 +135,7 @@ impl Holding {
 
     /// The hold in words, as far as is known.
     pub(crate) fn told(&self) -> Option<String> {
-        lock(&self.last).as_ref().map(|hold| format!("on hold {}", hold.told(clock::now_ms())))
+        self.last.lock().as_ref().map(|hold| format!("on hold {}", hold.told(clock::now_ms())))
     }
 
     /// How many tasks may start now; fewer than otherwise for some seconds after a hold.
@@ -167,7 +168,7 @@ impl Holding {
     fn begin(&self, hold: QueueHold) {
         self.metrics.held.set(1);
         let cause = hold.cause.clone();
-        *lock(&self.last) = Some(hold);
+        *self.last.lock() = Some(hold);
         if !self.held.send_if_modified(|held| !std::mem::replace(held, true)) {
             return;
         }
@@ -190,8 +191,8 @@ impl Holding {
         // The loops that wait for the end look at this first.
         self.ramp.begin();
         if self.held.send_if_modified(|held| std::mem::replace(held, false)) {
-            self.probe().ask_at = None;
-            *lock(&self.last) = None;
+            self.probe.lock().ask_at = None;
+            *self.last.lock() = None;
             let queue = self.queue.rules.name.as_str();
             tracing::info!(queue, "the queue is held no longer: a task got through, or it was resumed");
         }
@@ -205,7 +206,7 @@ impl Holding {
             let until = if self.is_probing() {
                 now + LOOK
             } else {
-                match self.probe().ask_at.filter(|at| *at > now) {
+                match self.probe.lock().ask_at.filter(|at| *at > now) {
                     Some(at) => at,
                     None => return,
                 }
@@ -220,7 +221,7 @@ impl Holding {
 
     /// Whether this host may ask for the probe now.
     pub(crate) fn may_ask(&self) -> bool {
-        !self.is_probing() && self.probe().ask_at.is_none_or(|at| at <= Instant::now())
+        !self.is_probing() && self.probe.lock().ask_at.is_none_or(|at| at <= Instant::now())
     }
 
     /// Whether the task of this entry must not run: the queue is held, and it is not the probe. Its read
@@ -228,12 +229,12 @@ impl Holding {
     pub(crate) fn stops(&self, entry: &str) -> bool {
         let is_probe = |probed: &str| probed == entry;
         self.is_held()
-            && !matches!(&self.probe().stage, ProbeStage::Claiming(Some(probed)) if is_probe(probed))
+            && !matches!(&self.probe.lock().stage, ProbeStage::Claiming(Some(probed)) if is_probe(probed))
     }
 
     /// Whether a probe of this host is on its way. One whose task was never run ends here.
     fn is_probing(&self) -> bool {
-        let mut probe = self.probe();
+        let mut probe = self.probe.lock();
         if matches!(&probe.stage, ProbeStage::Runs(entry) if !self.inflight.contains(entry)) {
             probe.stage = ProbeStage::None;
         }
@@ -248,12 +249,12 @@ impl Holding {
         if count != 1 || !self.may_ask() {
             return ClaimTurn::NotYet;
         }
-        self.probe().stage = ProbeStage::Claiming(None);
+        self.probe.lock().stage = ProbeStage::Claiming(None);
         // Dropping it ends the stage.
         let probe = HoldProbe(self.clone());
         match self.queue.ask_probe(&self.consumer, self.lease()).await {
             Ok(ProbeAnswer::Granted) => {
-                self.probe().kept = Some(Instant::now());
+                self.probe.lock().kept = Some(Instant::now());
                 ClaimTurn::Probe(probe)
             }
             Ok(ProbeAnswer::Open) => {
@@ -262,7 +263,7 @@ impl Holding {
                 ClaimTurn::Open
             }
             Ok(ProbeAnswer::Wait(wait)) => {
-                self.probe().ask_at = Some(Instant::now() + wait);
+                self.probe.lock().ask_at = Some(Instant::now() + wait);
                 ClaimTurn::NotYet
             }
             Err(error) => {
@@ -271,7 +272,7 @@ impl Holding {
                     error = chain(&error),
                     "could not ask for the probe"
                 );
-                self.probe().ask_at = Some(Instant::now() + LOOK);
+                self.probe.lock().ask_at = Some(Instant::now() + LOOK);
                 ClaimTurn::NotYet
             }
         }
@@ -281,7 +282,7 @@ impl Holding {
     pub(crate) async fn keep_probe(&self) {
         let lease = self.lease();
         {
-            let mut probe = self.probe();
+            let mut probe = self.probe.lock();
             let is_due = probe.kept.is_none_or(|at| at.elapsed() >= lease / 3);
             if !matches!(probe.stage, ProbeStage::Runs(_)) || !is_due {
                 return;
@@ -342,8 +343,8 @@ impl Holding {
             Ok(OutageCounted { held: Some(wait), is_alone, is_old, now_ms }) => {
                 self.learned.fetch_add(1, Ordering::AcqRel);
                 self.is_counting.store(false, Ordering::Release);
-                self.probe().ask_at = Some(Instant::now() + wait);
-                let since_ms = lock(&self.last).as_ref().map_or(now_ms, |hold| hold.since_ms);
+                self.probe.lock().ask_at = Some(Instant::now() + wait);
+                let since_ms = self.last.lock().as_ref().map_or(now_ms, |hold| hold.since_ms);
                 let until_ms = now_ms + wait.as_millis() as u64;
                 let is_news = !self.is_held();
                 self.begin(QueueHold { since_ms, until_ms, cause: failure.cause.to_owned() });
@@ -400,7 +401,7 @@ impl Holding {
                 self.rules.map_or(Duration::ZERO, |rules| rules.pause)
             }
         };
-        self.probe().ask_at = Some(Instant::now() + wait);
+        self.probe.lock().ask_at = Some(Instant::now() + wait);
     }
 
     /// Gives the probe back if its task, under one of these entries, was stopped without an outcome.
@@ -413,7 +414,7 @@ impl Holding {
 
     /// Whether one of these entries is the probe of this host, which is no more.
     fn take_probe<'t>(&self, mut entries: impl Iterator<Item = &'t str>) -> bool {
-        let mut probe = self.probe();
+        let mut probe = self.probe.lock();
         let is_probe = match &probe.stage {
             ProbeStage::Runs(probed) | ProbeStage::Claiming(Some(probed)) => {
                 entries.any(|entry| entry == probed)
@@ -440,20 +441,12 @@ impl Holding {
     fn lease(&self) -> Duration {
         self.queue.rules.lease.max(LEAST_LEASE)
     }
-
-    fn probe(&self) -> MutexGuard<'_, ProbeState> {
-        lock(&self.probe)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HoldProbe {
     /// Notes that the task under this entry is the probe. Call it before the task can run.
     pub(crate) fn runs(&self, entry: &str) {
-        self.0.probe().stage = ProbeStage::Claiming(Some(entry.to_owned()));
+        self.0.probe.lock().stage = ProbeStage::Claiming(Some(entry.to_owned()));
     }
 
     /// There was no task to try.
@@ -465,7 +458,7 @@ impl HoldProbe {
 /// The claim is over. Its task, if there is one, is in flight now.
 impl Drop for HoldProbe {
     fn drop(&mut self) {
-        let mut probe = self.0.probe();
+        let mut probe = self.0.probe.lock();
         probe.stage = match std::mem::take(&mut probe.stage) {
             ProbeStage::Claiming(Some(entry)) => ProbeStage::Runs(entry),
             ProbeStage::Claiming(None) => ProbeStage::None,

@@ -4,14 +4,15 @@
 //! entry, so no entry stays by mistake. The permit is freed when the attempt has run.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::capacity::{Permits, TaskBytes};
+use crate::guarded::Guarded;
 use crate::queue::HeartbeatReport;
 use crate::task::Progress;
 
@@ -30,7 +31,7 @@ pub(crate) enum HoldPhase {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Inflight(Mutex<HeldEntries>);
+pub(crate) struct Inflight(Guarded<HeldEntries>);
 
 #[derive(Debug, Default)]
 struct HeldEntries {
@@ -95,7 +96,7 @@ impl Inflight {
     /// Adds an entry, with a permit if it may run. `None`: it is in the table already, so it runs and must
     /// not run twice.
     pub(crate) fn hold(self: &Arc<Self>, claim: &Claim<'_>, permit: Option<Permits>) -> Option<Hold> {
-        let mut table = self.lock();
+        let mut table = self.0.lock();
         if table.leases.contains_key(claim.entry) {
             return None;
         }
@@ -121,20 +122,20 @@ impl Inflight {
 
     /// The entries that are owned now.
     pub(crate) fn entries(&self) -> Vec<String> {
-        self.lock().leases.keys().map(|id| id.to_string()).collect()
+        self.0.lock().leases.keys().map(|id| id.to_string()).collect()
     }
 
     pub(crate) fn contains(&self, entry: &str) -> bool {
-        self.lock().leases.contains_key(entry)
+        self.0.lock().leases.contains_key(entry)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().leases.len()
+        self.0.lock().leases.len()
     }
 
     /// The age of the entry that was claimed first.
     pub(crate) fn oldest(&self) -> Option<Duration> {
-        self.lock().leases.values().map(|lease| lease.entry.since).min().map(|since| since.elapsed())
+        self.0.lock().leases.values().map(|lease| lease.entry.since).min().map(|since| since.elapsed())
     }
 
     /// The beats that are due: leases that were not renewed for `every`, and new progress.
@@ -151,12 +152,12 @@ impl Inflight {
                 progress,
             })
         };
-        self.lock().leases.values().filter_map(due).collect()
+        self.0.lock().leases.values().filter_map(due).collect()
     }
 
     /// Puts back the progress of a heartbeat that failed, unless there is newer progress.
     pub(crate) fn restore_progress(&self, beats: &[HeartbeatReport]) {
-        let table = self.lock();
+        let table = self.0.lock();
         for beat in beats {
             if let (Some(lease), Some(progress)) = (table.leases.get(beat.entry.as_str()), &beat.progress) {
                 lease.entry.progress.put_back(progress.clone());
@@ -175,7 +176,7 @@ impl Inflight {
     ) -> (Vec<Arc<HeldEntry>>, Option<Duration>) {
         let mut found = Vec::new();
         let mut next = None;
-        let table = self.lock();
+        let table = self.0.lock();
         let entries = table.leases.values().map(|lease| &lease.entry);
         for entry in entries.filter(|entry| entry.is(HoldPhase::Begun)) {
             let held = now.saturating_duration_since(entry.since);
@@ -190,7 +191,7 @@ impl Inflight {
 
     /// Notes that a lease was renewed.
     pub(crate) fn mark_renewed(&self, entry: &str, now: Instant) {
-        if let Some(lease) = self.lock().leases.get_mut(entry) {
+        if let Some(lease) = self.0.lock().leases.get_mut(entry) {
             lease.renewed = now;
         }
     }
@@ -198,7 +199,7 @@ impl Inflight {
     /// Notes that the entry was deleted. False if this is known already, or if this host does not own the
     /// entry.
     pub(crate) fn mark_deleted(&self, entry: &str) -> bool {
-        let mut table = self.lock();
+        let mut table = self.0.lock();
         let Some(lease) = table.leases.get_mut(entry) else { return false };
         // The heartbeat that found the deletion has written a status, even for a task that had none.
         lease.entry.transition(HoldPhase::Begun, HoldPhase::Running);
@@ -207,12 +208,12 @@ impl Inflight {
 
     /// Whether the entry is owned here, and known to be deleted.
     pub(crate) fn is_deleted(&self, entry: &str) -> bool {
-        self.lock().leases.get(entry).is_some_and(|lease| lease.deleted)
+        self.0.lock().leases.get(entry).is_some_and(|lease| lease.deleted)
     }
 
     /// Notes that a lease is lost, and stops the attempt. False if the attempt has ended already.
     pub(crate) fn mark_lost(&self, entry: &str) -> bool {
-        let table = self.lock();
+        let table = self.0.lock();
         let Some(LeaseState { entry, .. }) = table.leases.get(entry) else { return false };
         let running = entry.transition(HoldPhase::Running, HoldPhase::Lost)
             || entry.transition(HoldPhase::Begun, HoldPhase::Lost);
@@ -224,7 +225,7 @@ impl Inflight {
 
     /// Stops the attempt of a task that was cancelled, and that this host still has to settle.
     pub(crate) fn cancel(&self, entry: &str) {
-        if let Some(LeaseState { entry, .. }) = self.lock().leases.get(entry) {
+        if let Some(LeaseState { entry, .. }) = self.0.lock().leases.get(entry) {
             entry.cancelled.store(true, Ordering::Release);
             entry.stop.cancel();
         }
@@ -235,19 +236,15 @@ impl Inflight {
     pub(crate) fn expire(&self, longest: Duration, now: Instant) -> usize {
         let old = |lease: &&LeaseState| now.saturating_duration_since(lease.renewed) >= longest;
         let expired: Vec<Arc<str>> =
-            self.lock().leases.values().filter(old).map(|lease| lease.entry.id.clone()).collect();
+            self.0.lock().leases.values().filter(old).map(|lease| lease.entry.id.clone()).collect();
         expired.into_iter().filter(|entry| self.mark_lost(entry)).count()
     }
 
     /// Stops every attempt, including attempts that begin later.
     pub(crate) fn stop_all(&self) {
-        let mut table = self.lock();
+        let mut table = self.0.lock();
         table.is_stopped = true;
         table.leases.values().for_each(|lease| lease.entry.stop.cancel());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HeldEntries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -316,7 +313,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.table.lock().leases.remove(&self.entry.id);
+        self.table.0.lock().leases.remove(&self.entry.id);
     }
 }
 

@@ -19,7 +19,7 @@ use super::notices::first_few;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use crate::doctor::mend::{self, JanitorFindings};
-use crate::queue::{Link, Queue, QueueError};
+use crate::queue::{Link, Queue, QueueResult};
 
 /// The time between two steps. Each step sweeps one queue and looks at one part of the keys.
 const STEP: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ impl Janitor {
     }
 
     /// Returns how long to wait before the next step, if that is longer than [`STEP`].
-    async fn step(&mut self) -> Result<Duration, QueueError> {
+    async fn step(&mut self) -> QueueResult<Duration> {
         let queues = self.lookout.held();
         if queues.is_empty() {
             return Ok(Duration::ZERO);
@@ -80,7 +80,7 @@ impl Janitor {
 
     /// Removes the consumers that are gone from the queue that has waited for it longest, and passes on turns
     /// that nobody uses.
-    async fn sweep_one(&mut self, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
+    async fn sweep_one(&mut self, queues: &[Arc<SharedQueue>]) -> QueueResult {
         let duties: HashMap<String, &Arc<SharedQueue>> =
             queues.iter().map(|queue| (queue.queue.duty(), queue)).collect();
         self.swept.retain(|duty, _| duties.contains_key(duty));
@@ -107,7 +107,7 @@ impl Janitor {
     }
 
     /// Looks at the next part of the keys. Returns how many were asked for their expiry.
-    async fn look_at_keys(&mut self, queues: &[Arc<SharedQueue>]) -> Result<usize, QueueError> {
+    async fn look_at_keys(&mut self, queues: &[Arc<SharedQueue>]) -> QueueResult<usize> {
         let (now, is_new) = (Instant::now(), self.cursor.is_none());
         if is_new && self.walked.is_some_and(|began| now.duration_since(began) < EVERY) {
             return Ok(0);
@@ -130,7 +130,7 @@ impl Janitor {
     }
 }
 
-async fn tend(shared: &SharedQueue, keys: Vec<Vec<u8>>) -> Result<(), QueueError> {
+async fn tend(shared: &SharedQueue, keys: Vec<Vec<u8>>) -> QueueResult {
     let queue = shared.name.as_ref();
     let JanitorFindings { lost, never_ran, freed, expiring } =
         mend::tend(&shared.queue, keys, MOMENT).await?;

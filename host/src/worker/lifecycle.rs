@@ -29,6 +29,7 @@ use super::{
 };
 use crate::admin::FetchPulse;
 use crate::chain::chain;
+use crate::guarded::Guarded;
 use crate::plugins::Version;
 use crate::queue::{Link, Queue, QueueEffects, QueueError, Redis};
 use crate::shutdown::Stop;
@@ -95,9 +96,9 @@ impl Worker {
             inflight,
             holding,
             limits: KnownLimits::new(queue.rules.clone(), capacity.clone()),
-            open_batch: std::sync::Mutex::default(),
+            open_batch: Guarded::default(),
             capacity,
-            unsettled: std::sync::Mutex::default(),
+            unsettled: Guarded::default(),
             parked: Notify::new(),
             left: Notify::new(),
             sweeps: AtomicBool::new(false),

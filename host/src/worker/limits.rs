@@ -4,11 +4,12 @@
 //! line in the log when the limits change. Not here: tasks of one key at once, which the scripts look up by
 //! themselves (`queue/scripts/lib.lua`).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::capacity::QueueCapacity;
 use crate::config::QueueRules;
 use crate::config::model::Rate;
+use crate::guarded::Guarded;
 use crate::queue::limits::QueueLimits;
 
 #[derive(Debug)]
@@ -16,19 +17,19 @@ pub(crate) struct KnownLimits {
     rules: Arc<QueueRules>,
     capacity: Arc<QueueCapacity>,
     /// The limits as they were found last.
-    found: Mutex<Option<QueueLimits>>,
+    found: Guarded<Option<QueueLimits>>,
 }
 
 impl KnownLimits {
     pub(crate) fn new(rules: Arc<QueueRules>, capacity: Arc<QueueCapacity>) -> KnownLimits {
-        KnownLimits { rules, capacity, found: Mutex::default() }
+        KnownLimits { rules, capacity, found: Guarded::default() }
     }
 
     /// Notes the limits that a look has found.
     pub(crate) fn note(&self, found: Option<QueueLimits>) {
         // An older worker of the queue, with the same permits, may have noted others.
         self.capacity.lower(found.as_ref().and_then(|limits| limits.concurrency));
-        let mut known = self.found();
+        let mut known = self.found.lock();
         if *known == found {
             return;
         }
@@ -52,10 +53,6 @@ impl KnownLimits {
     /// How many tasks may start in all hosts together.
     pub(crate) fn rate(&self) -> Option<Rate> {
         let configured = self.rules.rate_limit;
-        self.found().as_ref().map_or(configured, |limits| limits.lowered_rate(configured))
-    }
-
-    fn found(&self) -> MutexGuard<'_, Option<QueueLimits>> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+        self.found.lock().as_ref().map_or(configured, |limits| limits.lowered_rate(configured))
     }
 }

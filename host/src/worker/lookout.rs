@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -24,7 +24,8 @@ use super::shared::SharedQueue;
 use super::storm::OUTAGES;
 use super::waiter::Waiter;
 use crate::chain::chain;
-use crate::queue::{Link, Queue, QueueError, duties, wait};
+use crate::guarded::Guarded;
+use crate::queue::{Link, Queue, QueueResult, duties, wait};
 
 /// The time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -43,7 +44,7 @@ pub(crate) struct Lookout(Arc<LookoutQueues>);
 
 #[derive(Default)]
 struct LookoutQueues {
-    queues: Mutex<Vec<Weak<SharedQueue>>>,
+    queues: Guarded<Vec<Weak<SharedQueue>>>,
     added: Notify,
 }
 
@@ -57,7 +58,7 @@ pub(crate) struct LookoutLinks {
 impl Lookout {
     /// Adds a queue. The loop looks after it until it is dropped or stops claiming.
     pub(crate) fn add(&self, queue: &Arc<SharedQueue>) {
-        self.queues_mut().push(Arc::downgrade(queue));
+        self.0.queues.lock().push(Arc::downgrade(queue));
         self.0.added.notify_one();
     }
 
@@ -68,14 +69,10 @@ impl Lookout {
 
     /// All queues that this host serves.
     fn queues(&self) -> Vec<Arc<SharedQueue>> {
-        let mut queues = self.queues_mut();
+        let mut queues = self.0.queues.lock();
         let serves = |queue: &Arc<SharedQueue>| !queue.stop.claiming.is_cancelled();
         queues.retain(|queue| queue.upgrade().as_ref().is_some_and(serves));
         queues.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    fn queues_mut(&self) -> MutexGuard<'_, Vec<Weak<SharedQueue>>> {
-        self.0.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `host` is its name among those that hold duties.
@@ -143,7 +140,7 @@ impl Lookout {
     }
 }
 
-async fn look_for_stops(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
+async fn look_for_stops(link: &Link, queues: &[Arc<SharedQueue>]) -> QueueResult {
     let asked: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
     let learned: Vec<u64> = queues.iter().map(|queue| queue.holding.learned()).collect();
     match wait::stops(link, &asked).await {
@@ -193,7 +190,7 @@ async fn hold_duties(
     host: &str,
     queues: &[Arc<SharedQueue>],
     asked: &mut HashMap<String, Queue>,
-) -> Result<u64, QueueError> {
+) -> QueueResult<u64> {
     let served: HashMap<String, Queue> =
         queues.iter().map(|queue| (queue.queue.duty(), queue.queue.clone())).collect();
     let gone: Vec<&Queue> =
@@ -227,7 +224,7 @@ async fn hold_duties(
 }
 
 /// Looks for tasks that dead hosts and commands have left for queues in other slots.
-async fn look_for_relayed(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
+async fn look_for_relayed(link: &Link, queues: &[Arc<SharedQueue>]) -> QueueResult {
     if !link.is_cluster() {
         return Ok(());
     }
@@ -240,11 +237,7 @@ async fn look_for_relayed(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<()
     Ok(())
 }
 
-async fn look_for_delayed(
-    link: &Link,
-    queues: &[Arc<SharedQueue>],
-    turn: &mut usize,
-) -> Result<(), QueueError> {
+async fn look_for_delayed(link: &Link, queues: &[Arc<SharedQueue>], turn: &mut usize) -> QueueResult {
     let (known, unknown): (Vec<_>, Vec<_>) =
         queues.iter().filter(|queue| queue.idle.has_duty()).partition(|queue| queue.idle.has_delayed());
     let count = known.len().min(DELAYED);

@@ -10,7 +10,7 @@ use std::array;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
@@ -21,6 +21,7 @@ use strum::{EnumCount as _, VariantArray as _};
 
 use crate::config::Config;
 use crate::config::model::HistogramForm;
+use crate::guarded::Guarded;
 use crate::plugins::figures::{AttemptCounts, VersionFigures};
 use crate::queue::tally::{BOUNDS, MAX_VERSIONS, Tally, TimeBuckets, VersionTally};
 use crate::queue::{Census, Reason};
@@ -79,10 +80,10 @@ pub(crate) struct QueueMetrics {
     pub reclaimed: Counter,
     /// 1 while the queue is held, as far as this host knows.
     pub held: Gauge,
-    census: Mutex<Census>,
+    census: Guarded<Census>,
     is_counted: AtomicBool,
     /// The counts of attempts on the last versions: [`MAX_VERSIONS`] at most.
-    versions: Mutex<Vec<CountedVersion>>,
+    versions: Guarded<Vec<CountedVersion>>,
 }
 
 /// A version, and the part of its figures that is this queue's.
@@ -205,7 +206,7 @@ impl QueueMetrics {
         end: AttemptEnd,
         ran: Duration,
     ) {
-        let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut versions = self.versions.lock();
         let known = versions.iter().rposition(|known| Arc::ptr_eq(&known.figures, figures));
         let at = known.unwrap_or_else(|| {
             if versions.len() == MAX_VERSIONS {
@@ -221,7 +222,7 @@ impl QueueMetrics {
     /// The versions of the plugin with their counts, the newest last. One may be there twice, if it came back
     /// after others.
     pub(crate) fn versions(&self) -> Vec<(Arc<str>, Arc<AttemptCounts>)> {
-        let versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        let versions = self.versions.lock();
         versions.iter().map(|version| (version.label.clone(), version.counts.clone())).collect()
     }
 
@@ -253,6 +254,6 @@ impl QueueMetrics {
 
     /// The queue's latest census.
     pub(crate) fn census(&self) -> MutexGuard<'_, Census> {
-        self.census.lock().unwrap_or_else(PoisonError::into_inner)
+        self.census.lock()
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
 use super::shared::SharedQueue;
-use crate::queue::{Link, QueueError};
+use crate::queue::{Link, QueueResult};
 
 /// The longest time of one wait for an item.
 pub(crate) const BLOCK: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ impl Mover {
     }
 
     /// Returns how long to wait before the next step.
-    async fn step(&self) -> Result<Duration, QueueError> {
+    async fn step(&self) -> QueueResult<Duration> {
         if !self.shared.queue.wait_for_item(&self.link, &self.list, BLOCK).await? {
             return Ok(Duration::ZERO);
         }

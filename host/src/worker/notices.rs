@@ -6,12 +6,13 @@
 //!
 //! Not here: lines about queues (`storm`), what guests print (`sandbox`).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use strum::{EnumCount, VariantArray};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use crate::guarded::Guarded;
 
 /// The time between two lines of a kind.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -63,7 +64,7 @@ impl NoticeKind {
 /// The lines about tasks of one queue.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
-    kinds: Mutex<[Throttle; NoticeKind::COUNT]>,
+    kinds: Guarded<[Throttle; NoticeKind::COUNT]>,
     /// Notified when the first line of a kind is left out.
     left_out: Notify,
 }
@@ -86,7 +87,7 @@ impl Notices {
 
     /// Like [`Notices::admit`], for a line about this many tasks.
     pub(crate) fn admit_of(&self, kind: NoticeKind, tasks: u64) -> Option<Option<u64>> {
-        let (admitted, is_first) = self.kinds()[kind as usize].admit(Instant::now(), tasks);
+        let (admitted, is_first) = self.kinds.lock()[kind as usize].admit(Instant::now(), tasks);
         if is_first {
             self.left_out.notify_one();
         }
@@ -97,7 +98,7 @@ impl Notices {
     pub(crate) async fn due(&self) {
         loop {
             let waiting =
-                self.kinds().iter().filter(|kind| kind.more > 0).filter_map(|kind| kind.until).min();
+                self.kinds.lock().iter().filter(|kind| kind.more > 0).filter_map(|kind| kind.until).min();
             match waiting {
                 Some(until) => return tokio::time::sleep_until(until).await,
                 None => self.left_out.notified().await,
@@ -109,7 +110,7 @@ impl Notices {
     pub(crate) fn sum_up(&self, queue: &str, all: bool) {
         let now = Instant::now();
         for kind in NoticeKind::VARIANTS {
-            let Some(more) = self.kinds()[*kind as usize].take(now, all) else { continue };
+            let Some(more) = self.kinds.lock()[*kind as usize].take(now, all) else { continue };
             match kind {
                 NoticeKind::Retry => tracing::warn!(queue, more, "further attempts failed; tried again"),
                 NoticeKind::Dead => tracing::warn!(queue, more, "further tasks were dead-lettered"),
@@ -157,10 +158,6 @@ impl Notices {
                 }
             }
         }
-    }
-
-    fn kinds(&self) -> MutexGuard<'_, [Throttle; NoticeKind::COUNT]> {
-        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,7 @@
 //! when it begins, every 30 s while it lasts, and when it is over. Not here: an outage of many loops
 //! (`storm`).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use super::storm::{ANSWERS, OUTAGES};
 use crate::chain::chain;
-use crate::queue::QueueError;
+use crate::guarded::Guarded;
+use crate::queue::{QueueError, QueueResult};
 
 /// The shortest and the longest wait between two tries.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -28,7 +29,7 @@ pub(crate) struct Pace {
     what: &'static str,
     /// The next waits. `None` while calls succeed.
     waits: Option<ExponentialBackoff>,
-    outage: Arc<Mutex<Outage>>,
+    outage: Arc<Guarded<Outage>>,
 }
 
 #[derive(Default)]
@@ -52,7 +53,7 @@ impl Pace {
     }
 
     /// Notes the result of a step, and gives how long to wait before the next one.
-    pub(crate) fn after(&mut self, step: Result<Duration, QueueError>) -> Duration {
+    pub(crate) fn after(&mut self, step: QueueResult<Duration>) -> Duration {
         match step {
             Ok(wait) => {
                 self.succeeded();
@@ -70,7 +71,7 @@ impl Pace {
 
     fn failed_at(&mut self, now: Instant, error: String) -> Duration {
         let is_first = self.waits.is_none();
-        let mut outage = self.outage();
+        let mut outage = self.outage.lock();
         outage.loops += usize::from(is_first);
         let for_seconds = now.duration_since(*outage.since.get_or_insert(now)).as_secs();
         let is_known = outage
@@ -106,16 +107,12 @@ impl Pace {
     /// Ends the outage for this loop. Returns its beginning if it is over for all loops.
     fn leave(&mut self) -> Option<Instant> {
         self.waits.take()?;
-        let mut outage = self.outage();
+        let mut outage = self.outage.lock();
         outage.loops -= 1;
         if outage.loops > 0 {
             return None;
         }
         std::mem::take(&mut *outage).since
-    }
-
-    fn outage(&self) -> MutexGuard<'_, Outage> {
-        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,7 +137,7 @@ mod tests {
 
     /// When something was said last, and how many loops wait.
     fn known(pace: &Pace) -> (Option<Instant>, usize) {
-        let outage = pace.outage();
+        let outage = pace.outage.lock();
         (outage.said.as_ref().map(|(at, _)| *at), outage.loops)
     }
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::shared::SharedQueue;
-use crate::queue::QueueError;
+use crate::queue::QueueResult;
 
 /// Tasks moved by one call of the script. Such a call takes Redis well under a millisecond.
 const MAX_BATCH: usize = 100;
@@ -36,7 +36,7 @@ impl Promoter {
     }
 
     /// Moves tasks that are due. Returns the time until the next one.
-    async fn promote(&self) -> Result<Duration, QueueError> {
+    async fn promote(&self) -> QueueResult<Duration> {
         let shared = &self.shared;
         let promoted = shared.queue.promote(MAX_BATCH).await?;
         if promoted.lost > 0 {

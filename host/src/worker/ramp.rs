@@ -6,16 +6,17 @@
 //!
 //! Not here: the hold (`holding`), waiting (`fetcher`).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::guarded::Guarded;
 
 /// How long it lasts.
 const LASTS: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
-pub(super) struct Ramp(Mutex<Option<RampStarts>>);
+pub(super) struct Ramp(Guarded<Option<RampStarts>>);
 
 #[derive(Debug)]
 struct RampStarts {
@@ -25,17 +26,17 @@ struct RampStarts {
 
 impl Ramp {
     pub(super) fn begin(&self) {
-        *self.lock() = Some(RampStarts { since: Instant::now(), count: 0 });
+        *self.0.lock() = Some(RampStarts { since: Instant::now(), count: 0 });
     }
 
     /// Ends it, because the queue is held again.
     pub(super) fn end(&self) {
-        *self.lock() = None;
+        *self.0.lock() = None;
     }
 
     /// How many more tasks may start now.
     pub(super) fn room(&self) -> usize {
-        let mut starts = self.lock();
+        let mut starts = self.0.lock();
         let room = starts.as_ref().and_then(|starts| room(starts.since.elapsed(), starts.count));
         if room.is_none() {
             *starts = None;
@@ -44,13 +45,9 @@ impl Ramp {
     }
 
     pub(super) fn started(&self, tasks: usize) {
-        if let Some(starts) = &mut *self.lock() {
+        if let Some(starts) = &mut *self.0.lock() {
             starts.count += tasks;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<RampStarts>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

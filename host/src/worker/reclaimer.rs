@@ -18,7 +18,7 @@ use super::shared::SharedQueue;
 use super::{arrivals, heartbeat, intake};
 use crate::queue::attempts::LostAttempt;
 use crate::queue::rate::Places;
-use crate::queue::{QueueError, hosts};
+use crate::queue::{QueueResult, hosts};
 
 /// The bounds of the time between two looks, which is a quarter of the lease.
 const EVERY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
@@ -74,7 +74,7 @@ impl Reclaimer {
 
     /// Takes tasks over. Returns the longest time until the next look. `None`: there is nothing to do until
     /// the queue's rest ends.
-    async fn look(&self, rests: bool, stop: &CancellationToken) -> Result<Option<Duration>, QueueError> {
+    async fn look(&self, rests: bool, stop: &CancellationToken) -> QueueResult<Option<Duration>> {
         if rests && self.shared.queue.group_position().await?.is_some_and(|group| group.pending == 0) {
             return Ok(None);
         }
@@ -85,7 +85,7 @@ impl Reclaimer {
     /// permits only if there is an entry to claim.
     ///
     /// A claim that has begun is not cancelled: that would leave tasks that this host owns and does not run.
-    async fn reclaim_all(&self, stop: &CancellationToken) -> Result<Duration, QueueError> {
+    async fn reclaim_all(&self, stop: &CancellationToken) -> QueueResult<Duration> {
         let shared = &self.shared;
         let mut from = "-".to_owned();
         if !shared.idle.is_unpaused() || shared.versions.borrow().is_none() {
@@ -183,14 +183,14 @@ impl Reclaimer {
 }
 
 /// Notes attempts that ended with their hosts.
-async fn note_lost(shared: &SharedQueue, lost: &[LostAttempt]) -> Result<(), QueueError> {
+async fn note_lost(shared: &SharedQueue, lost: &[LostAttempt]) -> QueueResult {
     shared.queue.note_lost(lost).await?;
     let consumers: Vec<&str> = lost.iter().map(LostAttempt::consumer).collect();
     hosts::count_lost(&shared.queue.link, &consumers).await
 }
 
 /// The outcome of a step that only serves people, for which tasks do not wait long. None: it failed.
-async fn in_time<T>(shared: &SharedQueue, step: impl Future<Output = Result<T, QueueError>>) -> Option<T> {
+async fn in_time<T>(shared: &SharedQueue, step: impl Future<Output = QueueResult<T>>) -> Option<T> {
     let queue = shared.name.as_ref();
     match tokio::time::timeout(NOTES, step).await {
         Ok(Ok(found)) => return Some(found),

@@ -27,7 +27,7 @@ use crate::clock::now_ms;
 use crate::queue::minutes::{MINUTE_MS, hours_to_fold, share_hour};
 use crate::queue::script::ScriptCall;
 use crate::queue::tally::{Depth, Tally};
-use crate::queue::{Link, Queue, QueueError, reply};
+use crate::queue::{Link, Queue, QueueError, QueueResult, reply};
 
 /// The time between two looks at the clock.
 const TICK: Duration = Duration::from_secs(1);
@@ -89,7 +89,7 @@ impl Recorder {
         }
     }
 
-    async fn tick(&mut self) -> Result<(), QueueError> {
+    async fn tick(&mut self) -> QueueResult {
         let sent = self.send().await;
         if self.is_over(&sent) {
             return sent;
@@ -102,12 +102,12 @@ impl Recorder {
     }
 
     /// Whether the steps that follow fail too. In a cluster the nodes of other queues may answer.
-    fn is_over(&self, result: &Result<(), QueueError>) -> bool {
+    fn is_over(&self, result: &QueueResult) -> bool {
         result.is_err() && !self.link.is_cluster()
     }
 
     /// Writes what was counted since the span before, if the minute is over, or if the host stops.
-    async fn end_span(&mut self, stops: bool) -> Result<(), QueueError> {
+    async fn end_span(&mut self, stops: bool) -> QueueResult {
         let ended_ms = self.link.now_ms().await?;
         self.ahead_ms = ended_ms as i64 - now_ms() as i64;
         let began_ms = *self.began_ms.get_or_insert(ended_ms);
@@ -144,7 +144,7 @@ impl Recorder {
 
     /// Folds the hours of queues that may have changed since the last time. When the host stops, it does so
     /// for all queues with a history that it knows of: nobody else may be there.
-    async fn fold(&mut self, minute: u64, stops: bool) -> Result<(), QueueError> {
+    async fn fold(&mut self, minute: u64, stops: bool) -> QueueResult {
         let with_duty = self.with_duty();
         let mut hours = Vec::new();
         for queue in &mut self.queues {
@@ -183,7 +183,7 @@ impl Recorder {
         &self,
         hours: &'h [(Queue, u64)],
         minute: u64,
-    ) -> Result<Vec<(&'h str, QueueError)>, QueueError> {
+    ) -> QueueResult<Vec<(&'h str, QueueError)>> {
         let commands: Vec<_> = hours.iter().map(|(queue, hour)| queue.ask_hour(*hour)).collect();
         let replies = self.link.pipeline("read the history", &commands).await?;
         let (mut names, mut calls, mut unfolded) = (Vec::new(), Vec::new(), Vec::new());
@@ -243,7 +243,7 @@ impl Recorder {
     }
 
     /// Sends the calls that have no answer yet. A call that Redis refuses for good is given up.
-    async fn send(&mut self) -> Result<(), QueueError> {
+    async fn send(&mut self) -> QueueResult {
         let mut waiting: Vec<&mut RecordedQueue> =
             self.queues.iter_mut().filter(|queue| queue.pending.is_some()).collect();
         let mut failed = None;
@@ -272,7 +272,7 @@ impl Recorder {
 
     /// Notes how full the queues are whose duties this host has, where that has changed. What a queue still
     /// holds is also noted once an hour, for those who read no further back.
-    async fn note_depths(&mut self, minute: u64) -> Result<(), QueueError> {
+    async fn note_depths(&mut self, minute: u64) -> QueueResult {
         let with_duty = self.with_duty();
         let (mut counted, mut empty) = (Vec::new(), Vec::new());
         for queue in &mut self.queues {
@@ -319,7 +319,7 @@ impl Recorder {
 }
 
 /// Logs an error, and gives whether there was none. The other loops say what is wrong with Redis.
-fn told(result: Result<(), QueueError>) -> bool {
+fn told(result: QueueResult) -> bool {
     if let Err(error) = &result {
         tracing::debug!(error = chain(error), "could not write the history");
     }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::shared::SharedQueue;
-use crate::queue::{OwnTasks, QueueError};
+use crate::queue::{OwnTasks, QueueResult};
 
 /// For how long a host that stops takes its own tasks to their queues. Other hosts take what is left.
 const LAST: Duration = Duration::from_secs(2);
@@ -67,7 +67,7 @@ impl Relay {
         let _ = tokio::time::timeout(LAST, self.relay()).await;
     }
 
-    async fn relay(&mut self) -> Result<(), QueueError> {
+    async fn relay(&mut self) -> QueueResult {
         let shared = &self.shared;
         let began = Instant::now();
         let all = began >= self.pauses_until && shared.sweeps.swap(false, Ordering::AcqRel);

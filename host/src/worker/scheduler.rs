@@ -21,7 +21,7 @@ use super::pace::Pace;
 use super::shared::SharedQueue;
 use crate::config::times::ScheduleTimes;
 use crate::config::{Missed, Schedule};
-use crate::queue::QueueError;
+use crate::queue::QueueResult;
 use crate::queue::schedule::{Fired, SchedulePosition};
 
 /// The longest time between two looks: of the host that has the queue's duties, and of any other host.
@@ -77,7 +77,7 @@ impl Scheduler {
     }
 
     /// Returns how long to wait before the next look.
-    async fn look(&mut self) -> Result<Duration, QueueError> {
+    async fn look(&mut self) -> QueueResult<Duration> {
         if !self.tidied {
             self.shared.queue.forget_other_schedules(&self.name).await?;
             self.tidied = true;
@@ -101,7 +101,7 @@ impl Scheduler {
     }
 
     /// Gives up to which time the schedule was handled. A schedule that is new begins now: it missed nothing.
-    async fn begin(&self, SchedulePosition { now_ms, done_ms }: SchedulePosition) -> Result<u64, QueueError> {
+    async fn begin(&self, SchedulePosition { now_ms, done_ms }: SchedulePosition) -> QueueResult<u64> {
         let queue = &self.shared.queue;
         match done_ms {
             Some(done_ms) if done_ms <= now_ms + AHEAD_MS => Ok(done_ms),
@@ -123,7 +123,7 @@ impl Scheduler {
         }
     }
 
-    async fn fire(&mut self, due_ms: u64, passed_over: bool) -> Result<(), QueueError> {
+    async fn fire(&mut self, due_ms: u64, passed_over: bool) -> QueueResult {
         let queue = self.shared.name.as_ref();
         let late = match self.schedule.missed {
             Missed::Once => None,

@@ -270,7 +270,7 @@ impl Settler {
 
     fn note_failure(&self, error: String, is_refused: bool) {
         {
-            let mut unsettled = self.shared.unsettled();
+            let mut unsettled = self.shared.unsettled.lock();
             let lane = unsettled[self.lane].get_or_insert_with(Unsettled::now);
             lane.error = error;
             lane.is_refused |= is_refused;
@@ -280,13 +280,13 @@ impl Settler {
 
     /// Notes which settlements of this lane are still refused after a call.
     fn note_refused(&self, refused: &mut [Job]) {
-        if refused.is_empty() && self.shared.unsettled()[self.lane].is_none() {
+        if refused.is_empty() && self.shared.unsettled.lock()[self.lane].is_none() {
             return;
         }
         let now = Instant::now();
         let since = refused.iter_mut().map(|job| *job.refused_since.get_or_insert(now)).min();
         {
-            let mut unsettled = self.shared.unsettled();
+            let mut unsettled = self.shared.unsettled.lock();
             match (&mut unsettled[self.lane], since) {
                 (Some(lane), Some(since)) => lane.since = since,
                 (lane, _) => *lane = None,
@@ -298,7 +298,7 @@ impl Settler {
     /// Tells of settlements that Redis refuses for longer than a lease. The fetcher tells of outages.
     fn tell_unsettled(&self) {
         let lease = self.shared.queue.rules.lease;
-        let mut unsettled = self.shared.unsettled();
+        let mut unsettled = self.shared.unsettled.lock();
         for lane in unsettled.iter_mut().flatten() {
             if lane.is_overdue(lease) && !std::mem::replace(&mut lane.is_told, true) {
                 let (queue, error) = (self.shared.name.as_ref(), &lane.error);

@@ -2,8 +2,8 @@
 //!
 //! Not here: the loops, and how they are started (`lifecycle`).
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, mpsc, watch};
@@ -22,6 +22,7 @@ use super::settle::Decision;
 use super::starts::{OpenBatch, Starts};
 use crate::chain::chain;
 use crate::effects::EffectSource;
+use crate::guarded::Guarded;
 use crate::plugins::Version;
 use crate::queue::attempts::AttemptRecord;
 use crate::queue::{Ending, EndingSubject, Queue, Settlement};
@@ -48,7 +49,7 @@ pub(crate) struct SharedQueue {
     /// This host's name in the group, unique for each start.
     pub consumer: Arc<str>,
     pub inflight: Arc<Inflight>,
-    pub open_batch: std::sync::Mutex<Option<OpenBatch>>,
+    pub open_batch: Guarded<Option<OpenBatch>>,
     pub starts: Starts,
     /// The queue's place among the queues of this host.
     pub capacity: Arc<QueueCapacity>,
@@ -58,7 +59,7 @@ pub(crate) struct SharedQueue {
     pub jobs: mpsc::UnboundedSender<Job>,
     pub room: Room,
     /// The settlements of each lane, while they fail.
-    pub unsettled: std::sync::Mutex<[Option<Unsettled>; LANES]>,
+    pub unsettled: Guarded<[Option<Unsettled>; LANES]>,
     /// Notified when this host parks a task, and when the lookout finds delayed tasks.
     pub parked: Notify,
     /// Notified when attempts of this host have left tasks for queues in other slots, and when the lookout
@@ -112,10 +113,6 @@ impl Unsettled {
 }
 
 impl SharedQueue {
-    pub(crate) fn unsettled(&self) -> MutexGuard<'_, [Option<Unsettled>; LANES]> {
-        self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Hands an ended attempt to the settler, and waits while `room` is full.
     ///
     /// `ran` is none if the attempt did not run.
@@ -141,15 +138,10 @@ impl SharedQueue {
             let (queue, error) = (self.name.as_ref(), chain(&error));
             tracing::debug!(queue, error, "the alias of a delayed task may expire before the task is due");
         }
-        let is_told = self.queue.rules.on_end.completed.is_some();
-        let new = match self.queue.rules.keeps_fields() {
-            true => Ending::keeping,
-            false if is_told => Ending::telling,
-            false => Ending::new,
-        };
         let key = hold.key().map(<[u8]>::to_vec);
-        let ending = new(subject, decision.settlement, plugin, ran, is_known, key);
-        if let Some(job) = self.room.job(ending.with_record(record), decision.label, hold).await {
+        let ending = Ending::new(subject, decision.settlement, plugin, ran, is_known, key);
+        let ending = ending.under(&self.queue.rules).with_record(record);
+        if let Some(job) = self.room.job(ending, decision.label, hold).await {
             // The settler outlives the runners. If it has given up, the task stays pending and is reclaimed.
             let _ = self.jobs.send(job);
         }

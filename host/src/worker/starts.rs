@@ -3,19 +3,20 @@
 //! Not here: beginning the attempts of the line (`crew`), and ending the batch (`gather`).
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
 use super::host_time::FirstPoll;
 use super::inflight::Hold;
+use crate::guarded::Guarded;
 use crate::plugins::Version;
 use crate::task::Task;
 
 /// The line of attempts, the number of workers that begin them, and how long their first polls take.
 #[derive(Default)]
 pub(crate) struct Starts {
-    line: Mutex<StartQueue>,
+    line: Guarded<StartQueue>,
     pub first_poll: FirstPoll,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct OpenBatch {
 impl Starts {
     /// Adds an attempt. Returns whether a worker is needed, because none is at work.
     pub(crate) fn add(&self, version: &Arc<Version>, members: Vec<(Task, Hold)>) -> bool {
-        let mut queue = self.queue();
+        let mut queue = self.line.lock();
         queue.pending.push_back(PendingAttempt { version: version.clone(), members });
         let is_first = queue.workers == 0;
         if is_first {
@@ -54,7 +55,7 @@ impl Starts {
     ///
     /// `None`: nothing is left, and the worker ends.
     pub(crate) fn next(&self, most: usize) -> Option<(PendingAttempt, bool)> {
-        let mut queue = self.queue();
+        let mut queue = self.line.lock();
         let Some(next) = queue.pending.pop_front() else {
             queue.workers -= 1;
             return None;
@@ -62,9 +63,5 @@ impl Starts {
         let is_wanted = !queue.pending.is_empty() && queue.workers < most;
         queue.workers += usize::from(is_wanted);
         Some((next, is_wanted))
-    }
-
-    fn queue(&self) -> MutexGuard<'_, StartQueue> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,10 +8,11 @@
 //! Not here: lines about single tasks (`notices`), when a loop tells of an outage again (`pace`).
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::guarded::Guarded;
 
 /// Lines of one kind that are written as they are, in each [`WINDOW`].
 const LINES: usize = 8;
@@ -36,7 +37,7 @@ pub(super) static DELETED: Storm =
 pub(super) struct Storm {
     /// The line about all others.
     others: &'static str,
-    state: Mutex<StormState>,
+    state: Guarded<StormState>,
 }
 
 struct StormState {
@@ -52,7 +53,7 @@ impl Storm {
     const fn new(others: &'static str) -> Storm {
         let state =
             StormState { since: None, lines: 0, is_summed: false, left_out: 0, queues: BTreeSet::new() };
-        Storm { others, state: Mutex::new(state) }
+        Storm { others, state: Guarded::new(state) }
     }
 
     /// Whether a line about this queue may be written now.
@@ -61,7 +62,7 @@ impl Storm {
     }
 
     fn admits_at(&self, queue: &str, now: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.left_out == 0 && state.since.is_none_or(|since| now.duration_since(since) >= WINDOW) {
             (state.since, state.lines, state.is_summed) = (Some(now), 0, false);
         }
@@ -77,7 +78,7 @@ impl Storm {
     /// How many lines were left out, of how many queues. They gather for a moment after the first ones, and
     /// then for a window.
     fn left_out(&self, now: Instant) -> Option<(u64, usize)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let wait = if state.is_summed { WINDOW } else { GATHER };
         let is_due = state.since.is_some_and(|since| now.duration_since(since) >= wait);
         if state.left_out == 0 || !is_due {
@@ -86,10 +87,6 @@ impl Storm {
         state.is_summed = true;
         let queues = std::mem::take(&mut state.queues).len();
         Some((std::mem::take(&mut state.left_out), queues))
-    }
-
-    fn state(&self) -> MutexGuard<'_, StormState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

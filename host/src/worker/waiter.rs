@@ -16,7 +16,7 @@
 //! and finds work that no entry announces.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -26,8 +26,9 @@ use tokio_util::sync::CancellationToken;
 use super::pace::Pace;
 use crate::admin::{FetchPulse, FetchState};
 use crate::chain::chain;
+use crate::guarded::Guarded;
 use crate::queue::wait::{self, StreamPosition, Waited};
-use crate::queue::{Link, QueueError, keys};
+use crate::queue::{Link, QueueResult, keys};
 
 /// The longest time that one round takes.
 pub(crate) const BLOCK: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ pub(crate) struct Waiter(Arc<WaiterState>);
 
 #[derive(Debug)]
 struct WaiterState {
-    seats: Mutex<Seats>,
+    seats: Guarded<Seats>,
     /// The time of the last round that Redis answered, or the error of the last round.
     redis: watch::Sender<Option<Result<Instant, String>>>,
     /// Notified when hosts are asked to look at once (`queue::wait::request_look`).
@@ -103,7 +104,7 @@ impl Default for Waiter {
     fn default() -> Waiter {
         let seats = Seats { resting: BTreeMap::new(), next: 0, turn_every: BLOCK };
         Waiter(Arc::new(WaiterState {
-            seats: Mutex::new(seats),
+            seats: Guarded::new(seats),
             redis: watch::Sender::new(None),
             look_requested: Notify::new(),
         }))
@@ -113,7 +114,7 @@ impl Default for Waiter {
 impl Waiter {
     /// Waits for entries after `position`, beginning with the next round. `pulse` beats while it waits.
     pub(crate) fn enter(&self, position: StreamPosition, pulse: FetchPulse) -> Seat {
-        let mut seats = self.seats();
+        let mut seats = self.0.seats.lock();
         let id = seats.next;
         seats.next += 1;
         let sender = watch::Sender::new(Stage::Entered);
@@ -145,7 +146,7 @@ impl Waiter {
 
     /// Sets the number of hosts that share the turns. All hosts together give one turn per second.
     pub(crate) fn share_turns(&self, hosts: u64) {
-        self.seats().turn_every = Duration::from_secs(hosts.max(1));
+        self.0.seats.lock().turn_every = Duration::from_secs(hosts.max(1));
     }
 
     /// Runs rounds until `stop` is cancelled. Only this loop may use `link`.
@@ -175,7 +176,7 @@ impl Waiter {
         stop.run_until_cancelled(rounds).await;
     }
 
-    async fn round(&self, link: &Link, signals: &mut SignalStream) -> Result<(), QueueError> {
+    async fn round(&self, link: &Link, signals: &mut SignalStream) -> QueueResult {
         signals.find(link).await?;
         let mut positions = self.positions();
         positions.extend(signals.position.clone());
@@ -208,7 +209,7 @@ impl Waiter {
 
     /// The positions that a round waits for. The round also finds entries that were added before its command.
     fn positions(&self) -> Vec<StreamPosition> {
-        let mut seats = self.seats();
+        let mut seats = self.0.seats.lock();
         let positions = seats.resting.values_mut().map(|resting| {
             if !resting.is_waited_for() {
                 resting.stage.send_replace(Stage::WaitedFor);
@@ -220,7 +221,7 @@ impl Waiter {
 
     /// Wakes the queues that wait for this stream.
     fn wake(&self, found: &StreamPosition) {
-        let mut seats = self.seats();
+        let mut seats = self.0.seats.lock();
         for resting in seats
             .resting
             .values_mut()
@@ -233,7 +234,7 @@ impl Waiter {
 
     /// Ends the seats of these queues, of those that were part of a round.
     fn end(&self, is_meant: impl Fn(&RestingQueue) -> bool) {
-        self.seats().resting.retain(|_, resting| {
+        self.0.seats.lock().resting.retain(|_, resting| {
             let ends = resting.is_waited_for() && is_meant(resting);
             if ends {
                 resting.stage.send_replace(Stage::Woken(Wake::Ended));
@@ -244,13 +245,13 @@ impl Waiter {
 
     /// Beats the pulse of every resting queue, because Redis answered.
     fn beat_all(&self) {
-        let seats = self.seats();
+        let seats = self.0.seats.lock();
         let waited_for = seats.resting.values().filter(|resting| !resting.awake && resting.is_waited_for());
         waited_for.for_each(|resting| resting.pulse.beat(FetchState::Reading));
     }
 
     fn give_turn(&self, last_turn: &mut Instant) {
-        let mut seats = self.seats();
+        let mut seats = self.0.seats.lock();
         if last_turn.elapsed() < seats.turn_every {
             return;
         }
@@ -260,10 +261,6 @@ impl Waiter {
             first.since = *last_turn;
             first.stage.send_replace(Stage::Woken(Wake::Turn));
         }
-    }
-
-    fn seats(&self) -> MutexGuard<'_, Seats> {
-        self.0.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -278,7 +275,7 @@ impl SignalStream {
     /// Finds out from where to wait for signals. Without them hosts only look at intervals: the key may have
     /// another type, access may be denied, or its node of a cluster may be away, which holds up no queue of
     /// other nodes.
-    async fn find(&mut self, link: &Link) -> Result<(), QueueError> {
+    async fn find(&mut self, link: &Link) -> QueueResult {
         if self.position.is_some() || self.asked.is_some_and(|asked| asked.elapsed() < ASK_AGAIN) {
             return Ok(());
         }
@@ -305,7 +302,7 @@ impl Seat {
 
     /// Notes that the fetcher has claimed everything up to this entry.
     pub(crate) fn claimed(&self, entry: String) {
-        if let Some(resting) = self.waiter.seats().resting.get_mut(&self.id) {
+        if let Some(resting) = self.waiter.0.seats.lock().resting.get_mut(&self.id) {
             resting.position.after = entry;
         }
     }
@@ -326,7 +323,7 @@ impl Seat {
     }
 
     fn set_awake(&self, awake: bool) {
-        if let Some(resting) = self.waiter.seats().resting.get_mut(&self.id) {
+        if let Some(resting) = self.waiter.0.seats.lock().resting.get_mut(&self.id) {
             resting.awake = awake;
         }
     }
@@ -334,6 +331,6 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.waiter.seats().resting.remove(&self.id);
+        self.waiter.0.seats.lock().resting.remove(&self.id);
     }
 }

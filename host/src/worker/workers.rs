@@ -10,7 +10,7 @@
 //! Not here: which parts of the file changed, and whether they may change (`reload`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -22,6 +22,7 @@ use super::lifecycle::{Common, Worker};
 use super::metrics::{Histograms, QueueMetrics, ScrapedTimes};
 use super::shared::SharedQueue;
 use crate::admin::Health;
+use crate::guarded::Guarded;
 use crate::plugins::Plugins;
 use crate::queue::Queue;
 
@@ -43,7 +44,7 @@ pub(crate) struct Workers {
 
 /// The queues of this host and their attempts in flight. Clones share the board.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct QueueBoard(Arc<Mutex<BoardState>>);
+pub(crate) struct QueueBoard(Arc<Guarded<BoardState>>);
 
 #[derive(Debug, Default)]
 struct BoardState {
@@ -99,7 +100,7 @@ impl Workers {
     /// Runs exactly these queues, in their order. A queue whose rules are the same is not touched.
     pub(crate) fn apply(&mut self, queues: Vec<Queue>) -> Applied {
         let mut applied = Applied::default();
-        self.board.lock().wanted = queues.iter().map(|queue| queue.rules.name.clone()).collect();
+        self.board.0.lock().wanted = queues.iter().map(|queue| queue.rules.name.clone()).collect();
         let mut before = std::mem::take(&mut self.running);
         for queue in queues {
             let name = queue.rules.name.clone();
@@ -150,7 +151,7 @@ impl Workers {
         self.retired.spawn(async move {
             worker.stop().await;
             // If the queue was added again meanwhile, its counts stay.
-            let mut state = board.lock();
+            let mut state = board.0.lock();
             if !state.wanted.contains(&*name) {
                 state.forget(&name);
             }
@@ -173,28 +174,28 @@ impl Workers {
 impl QueueBoard {
     /// All queues, in the order of the configuration.
     pub(crate) fn queues(&self) -> Vec<QueueEntry> {
-        self.lock().queues.clone()
+        self.0.lock().queues.clone()
     }
 
     /// The counts of all queues, by name.
     pub(crate) fn metrics(&self) -> Vec<(Arc<str>, Arc<QueueMetrics>)> {
-        self.lock().metrics.iter().map(|(name, metrics)| (name.clone(), metrics.clone())).collect()
+        self.0.lock().metrics.iter().map(|(name, metrics)| (name.clone(), metrics.clone())).collect()
     }
 
     /// The counts of one queue; the same ones at each call, until the queue is removed.
     pub(crate) fn queue(&self, name: &str) -> Arc<QueueMetrics> {
-        self.lock().metrics.entry(name.into()).or_default().clone()
+        self.0.lock().metrics.entry(name.into()).or_default().clone()
     }
 
     /// The histograms that a scrape shows.
     pub(crate) fn set_histograms(&self, histograms: Histograms) {
-        self.lock().histograms = histograms;
+        self.0.lock().histograms = histograms;
     }
 
     /// How long attempts ran, and how long tasks waited, by queue; or those of all queues together, as `*`,
     /// with those of the queues that are gone, as a sum must not go back.
     pub(crate) fn times(&self) -> Vec<(Arc<str>, [ScrapedTimes; 2])> {
-        let state = self.lock();
+        let state = self.0.lock();
         let form = state.histograms;
         let each = state.metrics.iter().map(|(name, metrics)| (name.clone(), metrics.scraped(form)));
         match form {
@@ -214,21 +215,17 @@ impl QueueBoard {
         metrics.set_timeout(queue.rules.timeout);
         let entry =
             QueueEntry { name, metrics, queue, rules: "".into(), shared: Weak::new(), inflight: Vec::new() };
-        self.lock().queues.push(entry);
+        self.0.lock().queues.push(entry);
     }
 
     /// Leaves a queue out, as if its last worker had ended.
     #[cfg(test)]
     pub(crate) fn forget(&self, name: &str) {
-        self.lock().forget(name);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BoardState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().forget(name);
     }
 
     fn post(&self, running: &[Worker]) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let before = std::mem::take(&mut state.queues);
         state.queues.extend(running.iter().map(|Worker { shared, .. }| {
             let own = Arc::downgrade(&shared.inflight);

@@ -117,34 +117,26 @@ const JUDGED: System = System {
 const REFUSED: System = System {
     contents: &[Kind::Fine, Kind::Fine, Kind::FailsToCompile, Kind::FailsItsCheck],
     budget: EventBudget { changes: 3, grants: 1, hindrances: 1, ..NOTHING },
-    makes_room: true,
-    lacks: None,
-    loses: None,
+    ..JUDGED
 };
 /// One good and one bad content, and whatever else may go wrong.
 const HINDERED: System = System {
     contents: &[Kind::Fine, Kind::Spoils],
     budget: EventBudget { changes: 3, grants: 1, restarts: 1, hindrances: 1, doubts: 1, ends: 1, ..NOTHING },
-    makes_room: true,
-    lacks: None,
-    loses: None,
+    ..JUDGED
 };
 
 /// An operator withdraws versions, and lifts quarantines.
 const ORDERED: System = System {
     contents: &[Kind::Fine, Kind::Doubtful],
     budget: EventBudget { changes: 3, restarts: 1, orders: 2, ..NOTHING },
-    makes_room: true,
-    lacks: None,
-    loses: None,
+    ..JUDGED
 };
 /// Beside another plugin whose file never ends to compile.
 const BESIDE: System = System {
     contents: &[Kind::Fine, Kind::Doubtful],
     budget: EventBudget { changes: 4, grants: 1, neighbours: 1, ..NOTHING },
-    makes_room: true,
-    lacks: None,
-    loses: None,
+    ..JUDGED
 };
 
 /// Goes through all states. Fails with the steps to the first one in which something does not hold.

@@ -1,12 +1,13 @@
 //! `wasi:cli/stdout` and `stderr`: bytes go to the attempt's log, which never makes the guest wait.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use wasmtime::component::Resource;
 use wasmtime_wasi::async_trait;
 use wasmtime_wasi::p2::bindings::cli::{stderr, stdout};
 use wasmtime_wasi::p2::{DynOutputStream, OutputStream, Pollable, StreamResult};
 
+use crate::guarded::Guarded;
 use crate::sandbox::log::{GuestLog, GuestStream};
 use crate::sandbox::state::GuestState;
 
@@ -31,14 +32,14 @@ fn push(state: &mut GuestState, stream: GuestStream) -> wasmtime::Result<Resourc
 }
 
 struct LogStream {
-    log: Arc<Mutex<Arc<Mutex<GuestLog>>>>,
+    log: Arc<Guarded<Arc<Guarded<GuestLog>>>>,
     stream: GuestStream,
 }
 
 impl OutputStream for LogStream {
     fn write(&mut self, bytes: bytes::Bytes) -> StreamResult<()> {
-        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        log.lock().unwrap_or_else(PoisonError::into_inner).write(self.stream, &bytes);
+        let log = self.log.lock().clone();
+        log.lock().write(self.stream, &bytes);
         Ok(())
     }
 

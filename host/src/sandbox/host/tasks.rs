@@ -2,7 +2,7 @@
 //!
 //! Not here: their seats (`seats`), and their states (`seated`).
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use wasmtime::component::Resource;
@@ -164,7 +164,7 @@ impl GuestState {
         let (seats, max_output) = (together.seats.clone(), together.max_output);
         let Some(state) = together.others.remove(&number) else { return Ok(()) };
         seats.note_peak(peak);
-        let log = state.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = state.log.lock();
         seats.ended(number, || match reply {
             Some(reply) => reply::ended(vec![reply], effects, &outages, max_output, log.mask()),
             None => {

@@ -1,60 +1,50 @@
 //! Tests that what calls of effects hold in the host counts as memory of the guest.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 
 use super::testing::{DONE, attempt, embed, module, outcome, sandbox};
 use super::{Attempt, AttemptReport, grants};
 use crate::config::Plugin;
-use crate::effects::{ChildResult, EffectError, EffectSource, FlowName, OutboxTask};
+use crate::effects::{ChildResult, EffectError, EffectReply, EffectSource, FlowName, OutboxTask};
+use crate::guarded::Guarded;
 use crate::task::{FailureKind, Field, Outcome};
 
 /// Takes every task, and stages every flow unless it `refuses`.
 #[derive(Debug, Default)]
 struct Stage {
     refuses: bool,
-    unstaged: Mutex<Vec<FlowName>>,
+    unstaged: Guarded<Vec<FlowName>>,
 }
 
 impl Stage {
     /// How many flows were to be deleted so far.
     fn unstaged(&self) -> usize {
-        self.unstaged.lock().unwrap().len()
+        self.unstaged.lock().len()
     }
 }
 
 impl EffectSource for Stage {
-    fn state(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
+    fn state(&self, _: &str, _: u64) -> EffectReply<Option<Vec<u8>>> {
         std::future::ready(Ok(None)).boxed()
     }
 
-    fn record(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
+    fn record(&self, _: &str, _: u64) -> EffectReply<Option<Vec<Field>>> {
         std::future::ready(Ok(None)).boxed()
     }
 
     fn unstage(&self, flows: Vec<FlowName>) {
-        self.unstaged.lock().unwrap().extend(flows);
+        self.unstaged.lock().extend(flows);
     }
 
-    fn stage(
-        &self,
-        _: &FlowName,
-        _: Vec<OutboxTask>,
-        _: Instant,
-    ) -> BoxFuture<'static, Result<(), EffectError>> {
+    fn stage(&self, _: &FlowName, _: Vec<OutboxTask>, _: Instant) -> EffectReply<()> {
         let staged = if self.refuses { Err(EffectError::Unavailable("no Redis".into())) } else { Ok(()) };
         std::future::ready(staged).boxed()
     }
 
-    fn results(
-        &self,
-        _: &str,
-        _: u64,
-        _: Instant,
-    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+    fn results(&self, _: &str, _: u64, _: Instant) -> EffectReply<Vec<ChildResult>> {
         std::future::ready(Ok(Vec::new())).boxed()
     }
 

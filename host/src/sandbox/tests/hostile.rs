@@ -38,46 +38,10 @@ async fn many_memories_and_tables_are_refused_when_they_are_loaded() {
     let sandbox = testing::sandbox();
     for (part, most) in [("(memory 1)", 3), ("(table 10 funcref)", 16)] {
         let fits = load(&sandbox, &with(&part.repeat(most)));
-        assert_eq!(
-            outcome(&fits.run(attempt()).await.unwrap()),
-            Outcome::Completed { result: None, effects: None },
-            "{most} of {part}"
-        );
+        assert_eq!(outcome(&fits.run(attempt()).await.unwrap()), COMPLETED, "{most} of {part}");
         let why = not_loaded(&sandbox, &with(&part.repeat(most + 1)));
         assert!(why.contains("exceed") || why.contains("limit"), "{part}: {why}");
     }
-    still_well(&sandbox).await;
-}
-
-#[tokio::test]
-async fn all_memories_of_a_guest_count_together() {
-    let sandbox = testing::sandbox();
-    // This asks for 3 × 6 more pages, and 16 are granted.
-    let Outcome::Failed { kind, .. } =
-        outcome(&load(&sandbox, &with(&"(memory 6)".repeat(3))).run(attempt()).await.unwrap())
-    else {
-        panic!("it has more than it was granted")
-    };
-    assert_eq!(kind, FailureKind::OutOfMemory);
-    still_well(&sandbox).await;
-}
-
-#[tokio::test]
-async fn a_table_that_grows_without_end_is_stopped() {
-    let sandbox = testing::sandbox();
-    let body = format!(
-        "(loop $l (br_if $l (i32.ne (table.grow (ref.null func) (i32.const 1000))
-            (i32.const -1)))) unreachable {DONE}"
-    );
-    let wat = module("(table 1 funcref)", &body);
-    let report = load(&sandbox, &embed(&wat, WORLD)).run(attempt()).await.unwrap();
-    assert!(
-        matches!(
-            outcome(&report),
-            Outcome::Failed { kind: FailureKind::OutOfMemory | FailureKind::Trap, .. }
-        ),
-        "{report:?}"
-    );
     still_well(&sandbox).await;
 }
 
@@ -152,10 +116,7 @@ async fn huge_components_are_refused_or_work() {
     let sandbox = testing::sandbox();
     // Many small functions take time, but work.
     let many = load(&sandbox, &with(&"(func (result i32) (i32.const 1))".repeat(20_000)));
-    assert_eq!(
-        outcome(&many.run(attempt()).await.unwrap()),
-        Outcome::Completed { result: None, effects: None }
-    );
+    assert_eq!(outcome(&many.run(attempt()).await.unwrap()), COMPLETED);
     // This function is too long for any compiler of WebAssembly.
     let why = not_loaded(&sandbox, &with(&format!("(func {})", "(drop (i32.const 1))".repeat(2_700_000))));
     assert!(why.contains("size"), "{why}");
@@ -168,10 +129,7 @@ async fn huge_components_are_refused_or_work() {
     // Nested blocks and nested components must not be read by recursion: the overflow of its stack would end
     // the host.
     let blocks = with(&format!("(func {})", "block ".repeat(30_000) + &"end ".repeat(30_000)));
-    assert_eq!(
-        outcome(&load(&sandbox, &blocks).run(attempt()).await.unwrap()),
-        Outcome::Completed { result: None, effects: None }
-    );
+    assert_eq!(outcome(&load(&sandbox, &blocks).run(attempt()).await.unwrap()), COMPLETED);
     for depth in [10, 1000, 100_000] {
         let why = not_loaded(&sandbox, &nested(depth));
         assert!(

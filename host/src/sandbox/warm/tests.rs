@@ -6,8 +6,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::IDLE;
 use crate::config::{Plugin, Warm};
-use crate::sandbox::testing::{DONE, attempt, embed, handler, module, outcome};
-use crate::sandbox::{Attempt, AttemptReport, Compiler, Handler, Sandbox, SandboxOptions};
+use crate::sandbox::testing::{COMPLETED, DONE, attempt, embed, handler, module, outcome, sandbox_for};
+use crate::sandbox::{Attempt, AttemptReport, Handler, Sandbox};
 use crate::task::{FailureKind, Outcome, Task};
 
 /// Counts tasks in its memory, and completes with the count as a byte. What it does after that depends on the
@@ -42,17 +42,6 @@ const RETRIES: u32 = 6;
 const REJECTS: u32 = 7;
 /// The attempt that computes for several ticks of the engine's clock.
 const COMPUTES: u32 = 8;
-
-fn sandbox(places: u32) -> Sandbox {
-    Sandbox::new(SandboxOptions {
-        max_concurrent: places,
-        max_warm: 0,
-        max_memory: 16 << 20,
-        compiler: Compiler::Here,
-        backtraces: false,
-    })
-    .unwrap()
-}
 
 fn grants(idle: u32, max_tasks: u32) -> Plugin {
     Plugin {
@@ -89,19 +78,8 @@ async fn counts(handler: &Handler, tasks: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_instance_is_used_again_until_it_has_had_its_tasks() {
-    let sandbox = sandbox(4);
-    let kept = load(&sandbox, &handler(COUNT), &grants(2, 3));
-    assert_eq!(counts(&kept, 7).await, [1, 2, 3, 1, 2, 3, 1]);
-    assert_eq!((sandbox.0.pool.kept(), sandbox.0.pool.free_places()), (1, 3));
-    let per_task = kept.with_grants(&Plugin { warm: None, ..grants(1, 1) });
-    assert_eq!(counts(&per_task, 3).await, [1, 1, 1]);
-    assert_eq!(counts(&kept.with_grants(&grants(1, 1)), 3).await, [1, 1, 1]);
-}
-
-#[tokio::test]
 async fn a_trap_ends_an_instance_and_a_reported_failure_does_not() {
-    let sandbox = sandbox(4);
+    let sandbox = sandbox_for(4, 0);
     let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));
     let short = |number| Attempt { timeout: Duration::from_millis(200), ..nth(number) };
     for (number, kind) in [
@@ -128,7 +106,7 @@ async fn a_trap_ends_an_instance_and_a_reported_failure_does_not() {
 
 #[tokio::test]
 async fn one_that_was_told_to_stop_is_not_used_again() {
-    let sandbox = sandbox(4);
+    let sandbox = sandbox_for(4, 0);
     let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));
     assert_eq!(counts(&kept, 1).await, [1]);
     let stop = CancellationToken::new();
@@ -157,7 +135,7 @@ async fn one_that_was_told_to_stop_is_not_used_again() {
 
 #[tokio::test]
 async fn deadline_stop_progress_and_peak_are_those_of_the_attempt() {
-    let sandbox = sandbox(4);
+    let sandbox = sandbox_for(4, 0);
     let kept = load(&sandbox, &handler(COUNT), &grants(1, 100));
     let first = Attempt { timeout: Duration::from_millis(500), ..attempt() };
     let (stop, began) = (first.stop.clone(), Instant::now());
@@ -186,32 +164,8 @@ async fn deadline_stop_progress_and_peak_are_those_of_the_attempt() {
 }
 
 #[tokio::test]
-async fn a_leak_is_the_failure_of_the_task_that_meets_the_limit() {
-    let sandbox = sandbox(4);
-    // Each task takes two of the sixteen granted pages.
-    let body = format!("(if (i32.eq (memory.grow (i32.const 2)) (i32.const -1)) (then unreachable)) {DONE}");
-    let leaking = load(&sandbox, &handler(&body), &grants(1, 100));
-    for round in 0..2 {
-        for task in 1..=7 {
-            let report = leaking.run(attempt()).await.unwrap();
-            assert_eq!(
-                outcome(&report),
-                Outcome::Completed { result: None, effects: None },
-                "task {task} of round {round}"
-            );
-            assert_eq!(report.peak_memory, 65536 * (1 + 2 * task));
-        }
-        let report = leaking.run(attempt()).await.unwrap();
-        assert!(
-            matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory, .. }),
-            "{report:?}"
-        );
-    }
-}
-
-#[tokio::test]
 async fn handles_that_are_left_open_do_not_pile_up() {
-    let sandbox = sandbox(4);
+    let sandbox = sandbox_for(4, 0);
     let extra = r#"(import "wasi:clocks/monotonic-clock@0.2.3" "subscribe-duration" (func $subscribe
         (param i64) (result i32)))"#;
     let world =
@@ -220,24 +174,14 @@ async fn handles_that_are_left_open_do_not_pile_up() {
     let leaves = "(drop (call $subscribe (i64.const 3600000000000)))".repeat(5);
     let kept = load(&sandbox, &embed(&module(extra, &format!("{leaves} {DONE}")), world), &grants(1, 100));
     for round in [1, 1, 1, 0, 1, 1, 1, 0] {
-        assert_eq!(
-            outcome(&kept.run(attempt()).await.unwrap()),
-            Outcome::Completed { result: None, effects: None }
-        );
+        assert_eq!(outcome(&kept.run(attempt()).await.unwrap()), COMPLETED);
         assert_eq!(sandbox.0.pool.kept(), round);
     }
 }
 
 #[tokio::test]
 async fn so_many_are_kept_and_no_more() {
-    let sandbox = Sandbox::new(SandboxOptions {
-        max_concurrent: 6,
-        max_warm: 2,
-        max_memory: 1 << 20,
-        compiler: Compiler::Here,
-        backtraces: false,
-    })
-    .unwrap();
+    let sandbox = sandbox_for(6, 2);
     let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));
     for _ in 0..3 {
         let running: Vec<_> = (0..6)
@@ -257,7 +201,7 @@ async fn so_many_are_kept_and_no_more() {
 
 #[tokio::test]
 async fn other_grants_and_the_end_of_a_version_and_time_give_instances_up() {
-    let sandbox = sandbox(4);
+    let sandbox = sandbox_for(4, 0);
     let first = load(&sandbox, &handler(COUNT), &grants(1, 100));
     assert_eq!(counts(&first, 2).await, [1, 2]);
     let second = first.with_grants(&grants(2, 100));
@@ -277,7 +221,7 @@ async fn other_grants_and_the_end_of_a_version_and_time_give_instances_up() {
 
 #[tokio::test]
 async fn an_idle_instance_keeps_nobody_waiting() {
-    let sandbox = sandbox(1);
+    let sandbox = sandbox_for(1, 0);
     let kept = load(&sandbox, &handler(COUNT), &grants(4, 100));
     let other = load(&sandbox, &handler(COUNT), &grants(4, 100));
     // Two handlers share one place: each takes it from the idle instance of the other.

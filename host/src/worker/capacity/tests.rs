@@ -194,6 +194,6 @@ fn permits_that_were_not_used_are_no_starts() {
     }
     drop(held);
     now(&a, 1).into_iter().for_each(Permits::unused);
-    let shares = &capacity.lock().shares;
+    let shares = &capacity.pool.lock().shares;
     assert!(shares[&0].due <= shares[&1].due);
 }

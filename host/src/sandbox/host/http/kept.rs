@@ -12,7 +12,7 @@
 //! that is checked of a connection's address and certificate depends on these and on the target.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
@@ -27,6 +27,7 @@ use wasmtime_wasi_http::io::TokioIo;
 
 use super::outgoing::Outgoing;
 use super::target::Target;
+use crate::guarded::Guarded;
 use crate::sandbox::turns::Polls;
 
 /// Bytes that are read at once. A response's head must fit in. A piece of a body has at most twice as many.
@@ -92,7 +93,7 @@ impl HttpConnection {
 pub(super) struct KeptConnections {
     keep_alive: Duration,
     runtime: Handle,
-    idle: Mutex<IdleConnections>,
+    idle: Guarded<IdleConnections>,
 }
 
 #[derive(Default)]
@@ -111,16 +112,12 @@ struct IdleConnection {
 
 impl KeptConnections {
     pub(super) fn new(keep_alive: Duration, runtime: Handle) -> KeptConnections {
-        KeptConnections { keep_alive, runtime, idle: Mutex::default() }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, IdleConnections> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        KeptConnections { keep_alive, runtime, idle: Guarded::default() }
     }
 
     /// The open connection to this target that was used last.
     pub(super) fn take(&self, target: &Target) -> Option<HttpConnection> {
-        let (mut idle, now) = (self.idle(), Instant::now());
+        let (mut idle, now) = (self.idle.lock(), Instant::now());
         idle.connections.retain(|kept| kept.until > now && !kept.connection.sender.is_closed());
         let last = idle.connections.iter().rposition(|kept| kept.target == *target)?;
         idle.connections.remove(last).map(|kept| kept.connection)
@@ -129,7 +126,7 @@ impl KeptConnections {
     /// Closes those that have waited longest until at most `most` are left.
     pub(super) async fn shorten(&self, most: usize) {
         let surplus: Vec<_> = {
-            let connections = &mut self.idle().connections;
+            let connections = &mut self.idle.lock().connections;
             let surplus = connections.len().saturating_sub(most);
             connections.drain(..surplus).collect()
         };
@@ -151,7 +148,7 @@ impl KeptConnections {
         if !may_wait || !matches!(timeout(PATIENCE, connection.sender.ready()).await, Ok(Ok(()))) {
             return connection.close().await;
         }
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.connections.push_back(IdleConnection { target, connection, until: Instant::now() + time });
         if !std::mem::replace(&mut idle.is_swept, true) {
             self.runtime.spawn(sweep(Arc::downgrade(self)));
@@ -162,7 +159,7 @@ impl KeptConnections {
 /// Closes connections that have waited for too long, as long as there are any.
 async fn sweep(kept: Weak<KeptConnections>) {
     while let Some(next) = kept.upgrade().and_then(|kept| {
-        let (mut idle, now) = (kept.idle(), Instant::now());
+        let (mut idle, now) = (kept.idle.lock(), Instant::now());
         idle.connections.retain(|kept| kept.until > now && !kept.connection.sender.is_closed());
         let next = idle.connections.iter().map(|kept| kept.until).min();
         idle.is_swept = next.is_some();

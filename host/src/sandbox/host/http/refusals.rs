@@ -5,8 +5,9 @@
 //! Not here: which requests are refused (`mod`, `connect`, `exchange`).
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use crate::guarded::Guarded;
 use crate::sandbox::log::Subject;
 
 /// Largest number of different refusals that one attempt logs.
@@ -18,13 +19,13 @@ pub(super) struct Refusals {
     /// The attempt's log would be wrong: when a stopped request logs last, it may be the log of another
     /// attempt.
     pub(super) subject: Option<Subject>,
-    pub(super) seen: Arc<Mutex<BTreeSet<String>>>,
+    pub(super) seen: Arc<Guarded<BTreeSet<String>>>,
 }
 
 impl Refusals {
     pub(super) fn tell(&self, what: &str, why: &str) {
         let text = format!("{what} is refused: {why}");
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let more = match seen.len() {
             MAX_REFUSALS.. => return,
             count => count + 1 == MAX_REFUSALS,

@@ -8,8 +8,8 @@
 //!
 //! - **Taken over.** Another consumer claimed the entry after a whole lease. The cause is a fault that struck
 //!   the owner's host, or Redis, after the last heartbeat.
-//! - **Given back.** The consumer released the task into the stream. Its host was stopped then, its plugin was
-//!   removed during the claim, or its lease could not be renewed before it began.
+//! - **Given back.** The consumer released the task into the stream. Its host was stopped then, its plugin
+//!   was removed during the claim, or its lease could not be renewed before it began.
 //!
 //! A repetition without a cause is wrong. So is a fault that explains more repetitions than its hosts had
 //! tasks in hand at any moment of it.

@@ -215,6 +215,7 @@ fn everyday_programs_in_javascript() {
         "language": no_intl("toLocaleString"), "number": no_intl("toLocaleString"),
     });
     assert_eq!(programs.result("habits"), expected);
+    assert_eq!(programs.result("form"), json!([true, true]));
     programs.draws_differ();
 }
 

@@ -56,6 +56,19 @@ const programs = {
     };
   },
 
+  // The engine reads a form in many turns, with and without a timer that is far away.
+  async form() {
+    const form = new FormData();
+    form.append('file', new Blob(['x'.repeat(400_000)]));
+    const isWhole = async () => {
+      const response = await fetch(config('service'), { method: 'POST', body: form });
+      return Number(await response.text()) > 400_000;
+    };
+    const first = await isWhole();
+    setTimeout(() => {}, 3_600_000);
+    return [first, await isWhole()];
+  },
+
   json(task) {
     const { items, name } = json(task, 'order');
     return { total: items.reduce((sum, { price, n }) => sum + price * n, 0), name };

@@ -1,6 +1,6 @@
 """Writes what is in a package: the licences of all crates as text, and a list of them (CycloneDX).
 
-    bill.py TARGET LICENCES LIST
+    bill.py TARGET LICENCES LIST HANDLER…
 
 In: `cargo metadata` of the host and of the handlers, the sources of their crates, the checksums of the lock
 files. Crates that only build or test are left out. Fails if a crate has no text of its licence.
@@ -14,7 +14,6 @@ from pathlib import Path
 
 LICENCE = re.compile(r"(un)?licen[cs]e|copying|copyright|notice", re.IGNORECASE)
 LLVM = "Apache-2.0 WITH LLVM-exception"
-HANDLERS = ["http-call", "resume-analyze"]
 
 
 def crates(manifest, roots, target):
@@ -78,8 +77,8 @@ def component(package):
     return told
 
 
-target, licences_file, list_file = sys.argv[1:]
-linked = crates("Cargo.toml", ["tqhost"], target) | crates("plugins/Cargo.toml", HANDLERS, "wasm32-wasip2")
+target, licences_file, list_file, *handlers = sys.argv[1:]
+linked = crates("Cargo.toml", ["tqhost"], target) | crates("plugins/Cargo.toml", handlers, "wasm32-wasip2")
 by_purl = {package["purl"]: package for package in linked.values()}
 packages = [by_purl[purl] for purl in sorted(by_purl)]
 Path(licences_file).write_text(licences(packages))

@@ -66,7 +66,7 @@ for handler in "${handlers[@]}"; do
     install -m 644 "plugins/$handler.wasm" "$tree/handlers"
 done
 install -m 644 LICENSE deploy/tqhost.service "$tree"
-python3 scripts/bill.py "$target" "$tree/LICENSES.txt" "$out/$name.cdx.json"
+python3 scripts/bill.py "$target" "$tree/LICENSES.txt" "$out/$name.cdx.json" "${handlers[@]}"
 "$tree/tqhost" completions bash >"$tree/completions/tqhost.bash"
 "$tree/tqhost" completions fish >"$tree/completions/tqhost.fish"
 "$tree/tqhost" completions zsh >"$tree/completions/_tqhost"

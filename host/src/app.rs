@@ -92,7 +92,7 @@ struct Host {
     size: SandboxSize,
 }
 
-/// Warns of what is risky in the configuration and on this machine. The error: it cannot work here.
+/// Warns of risks in the configuration and on this machine. An error says why no host can work here.
 fn tell_what_is_risky(config: &Config) -> anyhow::Result<()> {
     let exposures = config.exposures();
     for warning in config.warnings.iter().chain(&exposures).map(String::as_str).chain(too_powerful()) {
@@ -109,7 +109,7 @@ fn tell_what_is_risky(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for Redis, and warns of its settings. Returns its version, too, and the orders that it has.
+/// Waits for Redis, and warns of its settings. Returns it with its version and the orders of operators.
 async fn ready_redis(config: &Config) -> anyhow::Result<(Redis, String, Orders)> {
     let redis = open_redis(config)?;
     let link = redis.link();

@@ -1,4 +1,4 @@
-//! A mutex that no panic poisons: a panic of one attempt is contained, and what others share goes on.
+//! A mutex that can be locked after a panic. One attempt that panics must not end the work of the others.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

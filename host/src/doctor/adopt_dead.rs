@@ -32,7 +32,7 @@ impl Queue {
         }
     }
 
-    /// Gives foreign dead letters the form of tqhost's own. Returns their number.
+    /// Converts foreign dead letters to the form of this host. Returns their number.
     pub(super) async fn convert_dead(
         &self,
         told: &[(String, String)],

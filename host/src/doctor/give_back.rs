@@ -332,7 +332,7 @@ impl Queue {
         }
     }
 
-    /// Gives back everything. Returns what became of the tasks, except for the kinds of the returned ones.
+    /// Gives all tasks back to the list or the stream. Returns their counts, which are not divided by kind.
     ///
     /// A consumer reads first what comes to a list last. So a list gets first what was added last, and last
     /// what has begun, which may be a retry in front of tasks that are held for it.
@@ -377,7 +377,7 @@ impl Queue {
         }
     }
 
-    /// Gives back held tasks; tasks of one key stay in their order. Returns their number.
+    /// Gives held tasks back, those of a key in their order. Returns their number.
     async fn return_held(&self, terms: Terms) -> QueueResult<u64> {
         const WHAT: &str = "look through the held tasks";
         let (command, first, last) = match self.rules.list {

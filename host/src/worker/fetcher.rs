@@ -286,7 +286,7 @@ impl Fetcher {
         Ok(None)
     }
 
-    /// How the queue goes on after a claim of up to `count` tasks that returned `found` tasks.
+    /// Decides on the next read. The last claim asked for `count` tasks and returned `found`.
     fn after_claim(
         &mut self,
         stopped_by: ClaimStop,

@@ -14,7 +14,7 @@
 
 import { handle } from 'wasi:http/outgoing-handler@0.2.4';
 import { Fields, OutgoingBody, OutgoingRequest, httpErrorCode } from 'wasi:http/types@0.2.4';
-import { drop, ready, working } from './tqhost-loop.js';
+import { drop, reading, ready } from './tqhost-loop.js';
 import { failedOutside, reject, remainingMs, retry, unavailable } from './tqhost.js';
 
 /**
@@ -79,9 +79,9 @@ function requestOf(input, init) {
 /** The bytes of other bodies: the standard knows how to write and to call forms, blobs and streams. */
 async function written(input, { body }, headers) {
   const message = body === undefined ? input : new Response(body);
-  const written = message.arrayBuffer();
+  const bytes = message.arrayBuffer();
   // A stream may wait for something else.
-  const content = new Uint8Array(await (body instanceof ReadableStream ? written : working(written)));
+  const content = new Uint8Array(await (body instanceof ReadableStream ? bytes : reading(bytes)));
   const type = message.headers.get('content-type')?.replace(/boundary=([^";]+)/, 'boundary="$1"');
   if (type && !headers.has('content-type')) headers.set('content-type', type);
   return content;

@@ -136,18 +136,18 @@ export const drop = (resource) => resource[Symbol.dispose ?? Symbol.for('dispose
 /** A clock of the host counts nanoseconds in 64 bits. */
 const LONGEST_MS = 1e9;
 
-/** How many promises the engine works on by itself: in each turn it takes one step, 16 KiB of a form. */
-let worked = 0;
-/** The turns in which it may go on before the loop waits for the host. */
+/** The number of forms that the engine reads. It reads 16 KiB of one in each turn of the loop. */
+let readings = 0;
+/** The loop waits for the host after this number of turns, although the engine may not have ended. */
 const MOST_TURNS = 10_000;
 
-/** Awaits what the engine does by itself, in more than one turn. */
-export async function working(promise) {
-  worked += 1;
+/** Awaits the bytes of a form, which the engine reads in several turns. */
+export async function reading(bytes) {
+  readings += 1;
   try {
-    return await promise;
+    return await bytes;
   } finally {
-    worked -= 1;
+    readings -= 1;
   }
 }
 
@@ -156,13 +156,9 @@ async function serve(isOver, news, take) {
   for (let turns = 0; ; turns += 1) {
     await drained();
     if (isOver()) return;
-    const waiting = [...waits];
-    const pollables = waiting.map(([pollable]) => pollable);
-    if (news) pollables.push(news);
-    let due = Infinity;
-    for (const { at } of timers.values()) due = Math.min(due, at);
-    const isIdle = pollables.length === 0 && due === Infinity;
-    if ((worked > 0 || isIdle) && turns < MOST_TURNS) {
+    // A handler may also read a form by itself.
+    const isIdle = waits.size === 0 && timers.size === 0 && !news;
+    if ((isIdle || readings > 0) && turns < MOST_TURNS) {
       runTimers();
       continue;
     }
@@ -172,6 +168,11 @@ async function serve(isOver, news, take) {
       throw error;
     }
     turns = 0;
+    const waiting = [...waits];
+    const pollables = waiting.map(([pollable]) => pollable);
+    if (news) pollables.push(news);
+    let due = Infinity;
+    for (const { at } of timers.values()) due = Math.min(due, at);
     const rest = Math.min(LONGEST_MS, Math.max(0, due - performance.now()));
     const timer = due === Infinity ? undefined : subscribeDuration(BigInt(Math.ceil(rest * 1e6)));
     if (timer) pollables.push(timer);

@@ -31,6 +31,8 @@ type Summary struct {
 func joined(events io.Reader) (string, error) {
 	var text strings.Builder
 	lines := bufio.NewScanner(events)
+	// The longest event that it takes: 1 MiB.
+	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		data, isData := strings.CutPrefix(lines.Text(), "data: ")
 		if !isData || data == "[DONE]" {

@@ -39,7 +39,7 @@ if [ -z "$program" ]; then
     RUSTFLAGS="--remap-path-prefix=$PWD=/tqhost --remap-path-prefix=$built=/target"
     RUSTFLAGS+=" --remap-path-prefix=$registry=/cargo"
     CFLAGS="-ffile-prefix-map=$built=/target -ffile-prefix-map=$registry=/cargo"
-    export RUSTFLAGS CFLAGS
+    export RUSTFLAGS CFLAGS TQHOST_VERSION="$version ($(git rev-parse --short=8 HEAD))"
     PATH=$tools:$PATH cargo zigbuild --locked --profile "${PROFILE:-dist}" --package tqhost --bin tqhost \
         --target "$target.$promised"
     program=$built/$target/${PROFILE:-dist}/tqhost

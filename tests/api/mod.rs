@@ -8,6 +8,7 @@ mod bad_requests;
 mod changes;
 mod dead;
 mod events;
+mod exports;
 mod jobs;
 mod limits;
 mod many;

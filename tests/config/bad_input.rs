@@ -439,7 +439,7 @@ fn a_command_line_that_lacks_something_says_what() {
         ("cancel work --dry-run", "name an id, or --all"),
         ("dead purge work", "name an id, or --all"),
         ("cancel work 1-0 --match x", "the filters go with --all, not with an id"),
-        ("dead export work --all", "one dead letter is printed, as `tqhost try` reads it: add --out FILE"),
+        ("dead export work 1-0 2-0", "one dead letter is printed, as `tqhost try` reads it: add --out FILE"),
         ("dead requeue work --all --rate 50", "\"50\" has no unit: write \"50/s\""),
         ("tasks work --limit 0", "write a whole number from 1"),
         ("try x.wasm t.json --attempt 0", "write a whole number from 1"),

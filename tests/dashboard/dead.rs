@@ -147,6 +147,12 @@ fn a_purge_offers_an_export_and_needs_the_page_that_counts() {
     let shown = job_over(&browser, &browser.press(&page, &format!("{DEAD}/purge"), &[]));
     assert!(shown.contains("60 dead letters are deleted"), "{shown}");
     assert_eq!(dead(&mut bench), 60);
+    let page = browser.page(&format!("{DEAD}/confirm?what=export&version=aaaa"));
+    let begun = browser.press(&page, &format!("{DEAD}/export"), &[]);
+    let shown = job_over(&browser, &begun);
+    assert!(shown.contains("60 dead letters are exported") && !shown.contains("Undo"), "{shown}");
+    assert!(shown.contains("60 dead letters are kept until"), "{shown}");
+    assert_eq!(dead(&mut bench), 60, "they stay");
     let file = bench.dir.path().join("dead.jsonl");
     std::fs::write(&file, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).expect("write");
     let import = ["dead", "import", "work", file.to_str().expect("a path"), "--json"];

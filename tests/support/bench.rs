@@ -371,6 +371,9 @@ impl Host {
 
     /// The command that starts a host, for a test that changes something about it.
     pub fn command(config: &Path) -> Command {
+        // Tests run at the same time: two hosts on the default port are one too many.
+        let text = std::fs::read_to_string(config).unwrap_or_default();
+        assert!(!text.contains("[redis]") || text.contains("listen = "), "admin.listen is not in\n{text}");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
         command
             .arg("--config")
@@ -401,11 +404,15 @@ impl Host {
         Host { child, log: Some(log), reader: Some(reader), admin: OnceLock::new() }
     }
 
-    /// Waits for a log line whose message contains `text`, and gives it. Earlier lines count too.
+    /// Waits for a log line whose message contains `text`, and returns it. Earlier lines count too. Fails at
+    /// once when the host has ended without it.
     #[track_caller]
     pub fn log(&self, text: &str) -> Value {
         eventually(&format!("a log line with {text:?}; the log:\n{}", self.raw()), || {
-            self.logged(text).into_iter().next()
+            let ended = self.reader.as_ref().is_none_or(JoinHandle::is_finished);
+            let found = self.logged(text).into_iter().next();
+            assert!(found.is_some() || !ended, "the log ended without {text:?}:\n{}", self.raw());
+            found
         })
     }
 

@@ -16,7 +16,7 @@ use super::tokens::Caller;
 use crate::config::AccessRole::{self, Admin, Operate, Read};
 
 /// Changes of the API and of pages, with the role that they need.
-const CHANGES: [(&str, AccessRole); 44] = [
+const CHANGES: [(&str, AccessRole); 45] = [
     ("POST /v1/queues/{queue}/pause", Operate),
     ("POST /v1/queues/{queue}/resume", Operate),
     ("PUT /v1/queues/{queue}/limits", Operate),
@@ -47,6 +47,7 @@ const CHANGES: [(&str, AccessRole); 44] = [
     ("POST /queues/{queue}/tasks/{id}/retry", Operate),
     ("POST /queues/{queue}/tasks/{id}/requeue", Operate),
     ("POST /queues/{queue}/dead/requeue", Operate),
+    ("POST /queues/{queue}/dead/export", Operate),
     ("POST /queues/{queue}/dead/purge", Admin),
     ("POST /queues/{queue}/chosen/cancel", Operate),
     ("POST /queues/{queue}/chosen/requeue", Operate),

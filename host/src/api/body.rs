@@ -297,7 +297,7 @@ impl ManyBody {
             _ if deed == Deed::Import => {
                 return Err(invalid("do: `POST /v1/jobs/{id}/undo` and `tqhost dead import` bring back"));
             }
-            Some(_) if !deed.can_keep() => return Err(invalid("keep: only drain and purge take it")),
+            Some(_) if !deed.can_undo() => return Err(invalid("keep: only drain and purge take it")),
             keep => keep.unwrap_or(true),
         };
         let counted = self.begin.clone().map(|begin| (begin, None));

@@ -105,7 +105,7 @@ fn admit(api: &Api, request: &Request) -> Result<Caller, (Caller, ApiProblem)> {
 /// The role that a job needs to begin or to go on: what deletes for good is for admins.
 pub(crate) fn role_of(deed: Deed) -> AccessRole {
     match deed {
-        Deed::Cancel | Deed::Drain | Deed::Requeue | Deed::Import => AccessRole::Operate,
+        Deed::Cancel | Deed::Drain | Deed::Requeue | Deed::Export | Deed::Import => AccessRole::Operate,
         Deed::Purge => AccessRole::Admin,
     }
 }

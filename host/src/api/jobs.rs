@@ -29,7 +29,7 @@ pub(super) struct JobList {
     jobs: Vec<BulkJob>,
 }
 
-/// Begins work on all tasks that match: cancel, drain, requeue or purge
+/// Begins work on all tasks that match: cancel, drain, requeue, purge or export
 ///
 /// Hosts carry it out, one at a time, in steps; `GET /v1/jobs/{id}` tells how far it is. Tasks that come
 /// after the job began are left alone. With `dry_run`, one request counts for 10 seconds at most; `next` is
@@ -47,7 +47,7 @@ pub(super) async fn start_job(
     ApiCall { api, path: name, caller }: ApiCall<String>,
     JsonBody(body): JsonBody<ManyBody>,
 ) -> ApiAnswer {
-    let deed = body.deed.ok_or_else(|| invalid("do: say cancel, drain, requeue or purge"))?;
+    let deed = body.deed.ok_or_else(|| invalid("do: say cancel, drain, requeue, purge or export"))?;
     if body.ids.is_some() {
         return Err(invalid("ids: a job is on all that match: name tasks where the path says what is done"));
     }
@@ -136,7 +136,7 @@ pub(super) async fn undo_job(ApiCall { api, path: id, caller }: ApiCall<String>)
     Ok(begun(&api, note, undone))
 }
 
-/// The tasks that a job keeps as JSON lines, for `tqhost dead import`
+/// The tasks that a job keeps, or has exported, as JSON lines, for `tqhost dead import`
 ///
 /// Its last line is `{"tq-export": {"letters", "examined", "next"}}`, with how many there are in it. A file
 /// without it is not whole. Where fields are hidden it says `"masked": true`, and cannot be imported.

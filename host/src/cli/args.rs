@@ -36,9 +36,16 @@ const STYLES: Styles = Styles::styled()
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage (also a queue that is not configured), \
                           78 missing or wrong configuration.";
 
+/// With the commit, in packages of `make dist`.
+const VERSION: &str = match option_env!("TQHOST_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Task queues on Redis Streams, with the business work in sandboxed WebAssembly components.
 #[derive(Debug, Parser)]
-#[command(name = "tqhost", version, styles = STYLES, after_help = EXIT_CODES, disable_help_subcommand = true)]
+#[command(name = "tqhost", version = VERSION, styles = STYLES, after_help = EXIT_CODES)]
+#[command(disable_help_subcommand = true)]
 pub(super) struct Cli {
     /// The configuration file [default: that of TQHOST_CONFIG, else ./tqhost.toml, else
     /// /etc/tqhost/tqhost.toml]
@@ -421,11 +428,12 @@ pub(super) enum DeadCommand {
     /// List dead letters, the newest first; or count them in groups
     List(DeadListArgs),
     /// Print a dead letter as a file for `tqhost try`: the task with its id, attempt, limits and fields; or
-    /// write several to a file
+    /// write several to a file, here or in a job of the hosts
     Export {
         #[command(flatten)]
         chosen: RedriveArgs,
-        /// Write them to this new file, as JSON Lines with every byte of them, which `dead import` reads
+        /// Write them to this new file, as JSON Lines with every byte of them, which `dead import` reads;
+        /// without it, `--all` begins a job, whose file `tqhost jobs file` writes
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },

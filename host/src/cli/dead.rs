@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::args::{DeadCommand, DeadListArgs};
+use super::args::{DeadCommand, DeadListArgs, ListArgs};
 use super::context::open;
 use super::dead_groups::{self, DEAD};
 use super::exit::{CommandError, CommandResult};
@@ -19,7 +19,7 @@ use super::progress::{CommandProgress, interrupted};
 use super::table::{Cell, TextTable};
 use super::task_file::ExportedTask;
 use super::tasks::titles;
-use super::{import, redrive, status, text, value};
+use super::{import, many, redrive, status, text, value};
 use crate::clock;
 use crate::config::Config;
 use crate::mask::FieldMask;
@@ -42,7 +42,13 @@ pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) ->
         DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,
         DeadCommand::Export { chosen, out: Some(file) } => redrive::export(config, chosen, &file, out).await,
         DeadCommand::Export { chosen, out: None } => {
-            check_choice(&chosen.ids, chosen.all, &chosen.filter.clone().filter(config)?)?;
+            let filter = chosen.filter.clone().filter(config)?;
+            check_choice(&chosen.ids, chosen.all, &filter)?;
+            if chosen.all {
+                let queue = open(config, &chosen.queue).await?;
+                let order = JobOrder::new(Deed::Export, filter);
+                return many::run(config, &queue, order, (false, None), out).await;
+            }
             let [id] = &chosen.ids[..] else {
                 let why = "one dead letter is printed, as `tqhost try` reads it: add --out FILE for several";
                 return Err(CommandError::Usage(why.into()));
@@ -71,6 +77,28 @@ struct ListView {
     matching: u64,
     /// Whether all were looked at for this; else there may be more.
     all_counted: bool,
+}
+
+impl ListView {
+    /// The sentence below the table: how many there are, and how the list goes on. None: the table shows it.
+    /// `all` is the number of the queue's dead letters; `takes_all`: there is no filter.
+    fn footer(&self, queue: &str, all: u64, takes_all: bool, args: &ListArgs) -> Option<String> {
+        let ListView { list, matching, all_counted } = self;
+        let known = if *all_counted { "" } else { "at least " };
+        let in_all = text::plural(all, "dead letter");
+        Some(match (list.dead.len(), &list.next) {
+            (shown, Some(next)) => format!(
+                "{shown} of {known}{matching}{}. {}--cursor {next} goes on.",
+                if takes_all { String::new() } else { format!(" that match, of {in_all}") },
+                // A list that ends because its fields are large ends there with every limit.
+                if shown < args.limit { "" } else { "--limit shows more, and " }
+            ),
+            (0, None) if takes_all && all == 0 => format!("Queue {queue} has no dead letters."),
+            (0, None) if args.cursor.is_none() => format!("None of the {in_all} of {queue} match."),
+            (_, None) if takes_all => return None,
+            (_, None) => format!("{known}{matching} of {in_all} match."),
+        })
+    }
 }
 
 /// One dead letter, as JSON.
@@ -122,39 +150,23 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> CommandResu
     let found =
         format!("{} found, {} looked at", text::plural(list.dead.len() as u64, "dead letter"), list.examined);
     let cut = progress.cut(is_whole && all_counted, &found, list.next.as_deref());
-    let list = list.masked(&FieldMask::new(&config.admin.mask));
+    let view = ListView { list: list.masked(&FieldMask::new(&config.admin.mask)), matching, all_counted };
     if out.json {
-        out.json(&ListView { list, matching, all_counted });
+        out.json(&view);
         return cut.map_or(Ok(()), Err);
     }
-    if !list.dead.is_empty() {
-        let fields = list.dead.iter().map(|letter| letter.fields.as_deref().unwrap_or_default());
-        let table = table(&list.dead, &titles(&queue.rules), clock::now_ms(), out.paint);
+    let dead = &view.list.dead;
+    if !dead.is_empty() {
+        let fields = dead.iter().map(|letter| letter.fields.as_deref().unwrap_or_default());
+        let table = table(dead, &titles(&queue.rules), clock::now_ms(), out.paint);
         out.line(field_lines::below_rows(&table, fields, out.paint));
     }
     if let Some(cut) = cut {
         return Err(cut);
     }
-    let known = if all_counted { String::new() } else { "at least ".to_owned() };
-    let in_all = text::plural(all, "dead letter");
-    let footer = match (list.dead.len() as u64, &list.next) {
-        (_, Some(next)) => format!(
-            "{} of {known}{matching}{}. {}--cursor {next} goes on.",
-            list.dead.len(),
-            if filter.is_empty() { String::new() } else { format!(" that match, of {in_all}") },
-            // A list that ends because its fields are large ends there with every limit.
-            if list.dead.len() < limit { "" } else { "--limit shows more, and " }
-        ),
-        (0, None) if filter.is_empty() && all == 0 => {
-            format!("Queue {} has no dead letters.", queue.rules.name)
-        }
-        (0, None) if args.list.cursor.is_none() => {
-            format!("None of the {in_all} of {} match.", queue.rules.name)
-        }
-        (_, None) if filter.is_empty() => return Ok(()),
-        (_, None) => format!("{known}{matching} of {in_all} match."),
-    };
-    out.line(out.paint.tone(Tone::Faint, &footer));
+    if let Some(footer) = view.footer(&queue.rules.name, all, filter.is_empty(), &args.list) {
+        out.line(out.paint.tone(Tone::Faint, &footer));
+    }
     Ok(())
 }
 

@@ -61,7 +61,7 @@ enum JobsCommand {
         /// The job's id
         id: String,
     },
-    /// Write what a job keeps to a file, as JSON Lines, which `dead import` reads
+    /// Write what a job keeps or has exported to a file, as JSON Lines, which `dead import` reads
     File {
         /// The job's id
         id: String,
@@ -227,7 +227,7 @@ pub(super) async fn carry_out(
     };
     let Some(file) = file else {
         if job.kept.is_some() && !out.json {
-            note(&format!("tqhost: for 24 hours, `tqhost jobs undo {}` brings them back", job.id));
+            note(&format!("tqhost: for 24 hours, {}", ways_back(&job)));
         }
         return Ok((job, None));
     };
@@ -286,10 +286,11 @@ async fn follow(
 /// How to get back what a job keeps.
 fn ways_back(job: &BulkJob) -> String {
     let id = &job.id;
-    format!(
-        "`tqhost jobs file {id} --out FILE` writes them to a file, and `tqhost jobs undo {id}` brings \
-         them back"
-    )
+    let file = format!("`tqhost jobs file {id} --out FILE` writes them to a file");
+    match job.deed.can_undo() {
+        true => format!("{file}, and `tqhost jobs undo {id}` brings them back"),
+        false => file,
+    }
 }
 
 /// The result of a job that is over.
@@ -317,7 +318,7 @@ fn goes_on(job: &BulkJob, in_doubt: bool) -> String {
         "{}, and hosts with this queue go on with it as job {id}: `tqhost jobs {id}` tells how far it is, \
          and `tqhost jobs stop {id}` stops it{}",
         figure(job, in_doubt),
-        if job.keep { format!(". It keeps what it takes away: {}", ways_back(job)) } else { String::new() }
+        if job.keep { format!(". For 24 hours, {}", ways_back(job)) } else { String::new() }
     )
 }
 

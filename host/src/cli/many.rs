@@ -1,4 +1,5 @@
-//! Commands on all tasks that match, which are jobs: `cancel --all`, `drain`, `dead requeue` and `purge`.
+//! Commands on all tasks that match, which are jobs: `cancel --all`, `drain`, `dead requeue`, `purge` and
+//! `export`.
 //!
 //! In: the order of a job. Out: the number of its tasks, as a sentence or as JSON. The question shows this
 //! number and some of the tasks; tasks that come later are left alone. Not here: how the job is carried out
@@ -67,6 +68,7 @@ async fn ask(queue: &Queue, order: &JobOrder) -> CommandResult<(String, Option<u
         (Deed::Drain, true) => format!("Cancel {many} that wait in {name}?"),
         (Deed::Drain, false) => format!("Cancel {many} that wait and match in {name}?"),
         (Deed::Requeue, _) => format!("Requeue {many} of {name}?"),
+        (Deed::Export, _) => format!("Export {many} of {name}?"),
         (Deed::Purge | Deed::Import, true) => format!("Delete {many} of {name}{end}?"),
         (Deed::Purge | Deed::Import, false) => format!("Delete {many} that match of {name}{end}?"),
     };
@@ -101,13 +103,15 @@ async fn count(queue: &Queue, order: &JobOrder) -> CommandResult<JobCount> {
 
 /// The result as JSON. The names are stable.
 fn view(deed: Deed, done: &ManyDone) -> serde_json::Value {
-    let ManyDone { succeeded, skipped, children, without_flow, examined, sample, .. } = done;
+    let ManyDone { succeeded, skipped, children, without_flow, examined, job, sample, .. } = done;
     let mut view = json!({ "succeeded": succeeded, "skipped": skipped });
     if let Deed::Cancel | Deed::Drain = deed {
         (view["children"], view["examined"], view["next"]) = (json!(children), json!(examined), json!(null));
         if let Some(sample) = sample {
             view["sample"] = json!(sample);
         }
+    } else if deed == Deed::Export {
+        view["job"] = json!(job);
     } else if *without_flow > 0 {
         view["without_flow"] = json!(without_flow);
     }
@@ -128,7 +132,7 @@ fn sentence(deed: Deed, done: &ManyDone, dry_run: bool) -> String {
                 sentence += &format!("; {skipped} {}", deed.why_skipped());
             }
         }
-        Deed::Requeue | Deed::Purge | Deed::Import => {
+        Deed::Requeue | Deed::Purge | Deed::Export | Deed::Import => {
             sentence += &format!(", {skipped} skipped");
             if *skipped > 0 {
                 sentence += &format!(" ({})", deed.why_skipped());

@@ -39,7 +39,7 @@ macro_rules! files {
     };
 }
 
-const COMMON: Part = files!("" from "templates/": "README.md" "task.json" "watch.sh");
+const COMMON: Part = files!("" from "templates/": "README.md" "AGENTS.md" "task.json" "watch.sh");
 
 const RUST: &[Part] = &[
     files!("" from "templates/rust/":

@@ -29,7 +29,8 @@ pub(super) async fn confirm(call: PageCall, name: Path<String>) -> PageAnswer {
     let deed = match call.values.get("what") {
         Some("requeue") => Deed::Requeue,
         Some("purge") => Deed::Purge,
-        _ => return Err(invalid("what: it is neither requeue nor purge").into()),
+        Some("export") => Deed::Export,
+        _ => return Err(invalid("what: it is none of requeue, purge and export").into()),
     };
     ask(call, name, deed).await
 }
@@ -98,7 +99,7 @@ impl Question<'_> {
     }
 
     fn is_of_dead(&self) -> bool {
-        matches!(self.deed, Deed::Requeue | Deed::Purge)
+        matches!(self.deed, Deed::Requeue | Deed::Purge | Deed::Export)
     }
 
     /// How many there are, and how that is known.
@@ -138,6 +139,10 @@ impl Question<'_> {
                     }
                     (export_link(&dead_path(self.name), self.values))
                 }
+                Deed::Export => p.note {
+                    "They stay. The file has all of them, up to 256 MiB, which Redis keeps for 24 hours: the \
+                     page of the job has it. A download needs no memory in Redis, and has the newest 100,000."
+                },
                 _ => {
                     p.note {
                         "They are kept for 24 hours: the page of the job has a button that brings them back, \
@@ -168,13 +173,13 @@ impl Question<'_> {
             hidden: html! {
                 (self.chosen())
                 @if next.is_none() { input type="hidden" name="matched" value=(matched); }
-                @if self.deed.can_keep() {
+                @if self.deed.can_undo() {
                     label { input type="checkbox" name="no_undo"; " Keep nothing: memory in Redis is short" }
                 }
             },
             why: Some((false, String::new())),
             button: format!("{verb} {many}{rate}"),
-            is_dangerous: self.deed != Deed::Requeue,
+            is_dangerous: !matches!(self.deed, Deed::Requeue | Deed::Export),
         }
     }
 
@@ -217,7 +222,7 @@ impl Question<'_> {
 /// The link to the file with the dead letters that match.
 pub(super) fn export_link(path: &str, values: &Values) -> Markup {
     let export = link(&format!("{path}/export"), &values.filter_pairs());
-    html! { p { a href=(export) { "Export as JSON lines" } } }
+    html! { p { a href=(export) { "Download as JSON lines" } } }
 }
 
 fn filter_words(values: &Values) -> Markup {

@@ -188,6 +188,7 @@ fn actions(visitor: &Visitor, path: &str, values: &Values) -> Markup {
                 div.actions {
                     button name="what" value="requeue" { "Requeue…" }
                     @if visitor.may_administer() { button name="what" value="purge" { "Purge…" } }
+                    button name="what" value="export" { "Export…" }
                 }
                 p.note { "The next page counts them, and asks." }
             }

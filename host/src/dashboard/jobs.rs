@@ -18,7 +18,7 @@ use crate::admin::base_path::at;
 use crate::api::guard::{check_resume, role_of};
 use crate::api::jobs::file as kept_file;
 use crate::clock::{ms, now_ms};
-use crate::operations::jobs::{self, BulkJob, JobState};
+use crate::operations::jobs::{self, BulkJob, Deed, JobState};
 use crate::operations::{self, OperationResult};
 
 pub(super) fn job_path(id: &str) -> String {
@@ -49,14 +49,14 @@ pub(super) async fn list(PageCall { dashboard, visitor, values }: PageCall) -> P
     let main = html! {
         h1 { "Jobs" }
         p.note {
-            "A job is work on all tasks of a queue that match: cancel, drain, requeue or purge. Hosts carry \
-             it out, also when the page or the terminal that began it is closed."
+            "A job is work on all tasks of a queue that match: cancel, drain, requeue, purge or export. \
+             Hosts carry it out, also when the page or the terminal that began it is closed."
         }
         section aria-label="All jobs" data-live="jobs" {
             @if all.is_empty() {
                 p.quiet {
                     "No job is under way, and none ended lately. Drain… on the page of a queue begins one, \
-                     and so do Requeue… and Purge… of its dead letters, and "
+                     and so do Requeue…, Purge… and Export… of its dead letters, and "
                     code { "tqhost cancel QUEUE --all" } "."
                 }
             } @else {
@@ -89,10 +89,13 @@ pub(super) async fn show(call: PageCall, Path(id): Path<String>) -> PageAnswer {
                 (undo_button(&visitor, &job, &all, now))
             }
             @if let Some(kept) = job.kept.as_ref().filter(|kept| kept.until > now) {
+                @let can = if job.deed.can_undo() { "can be brought back" } else { "are kept" };
                 p.note {
-                    (plural(kept.tasks, job.deed.noun())) " can be brought back until "
+                    (plural(kept.tasks, job.deed.noun())) " " (can) " until "
                     (moment(Some(kept.until), now)) ". "
-                    a href=(format!("{path}/file")) { "Download as JSON lines" }
+                    @if job.deed.can_undo() || job.state.is_over() {
+                        a href=(format!("{path}/file")) { "Download as JSON lines" }
+                    }
                 }
             }
         }
@@ -160,7 +163,8 @@ fn undo_button(visitor: &Visitor, job: &BulkJob, all: &[BulkJob], now: u64) -> M
         let is_in_vain = matches!(other.state, JobState::Stopped | JobState::Failed);
         other.from.as_ref() == Some(&job.id) && other.id != job.id && !is_in_vain
     };
-    let kept = job.kept.as_ref().filter(|kept| job.state.is_over() && kept.until > now);
+    let is_ready = job.state.is_over() && job.deed != Deed::Export;
+    let kept = job.kept.as_ref().filter(|kept| is_ready && kept.until > now);
     html! {
         @if let Some(undo) = all.iter().find(is_undo) {
             a href=(job_path(&undo.id)) { "Undone by " (undo.id) }

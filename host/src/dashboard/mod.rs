@@ -13,7 +13,7 @@
 //!     GET  /queues/{q}/tasks/{id}           a task
 //!     GET  /queues/{q}/chosen               rows that somebody has chosen
 //!     GET  /queues/{q}/dead                 dead letters, in groups and as a list
-//!     GET  /queues/{q}/dead/confirm         how many a requeue or purge is for
+//!     GET  /queues/{q}/dead/confirm         how many a requeue, purge or export is for
 //!     GET  /queues/{q}/dead/export          JSON lines
 //!     GET  /jobs                            work on all tasks that match
 //!     GET  /jobs/{id}                       how far a job is
@@ -66,7 +66,7 @@ use axum::routing::{get, post};
 use axum::{Router, middleware};
 
 use crate::admin::problem::{ApiProblem, ProblemCode};
-use crate::operations::jobs::Deed::{Cancel, Drain, Purge, Requeue};
+use crate::operations::jobs::Deed::{Cancel, Drain, Export, Purge, Requeue};
 use crate::operations::jobs::JobState;
 use problem::PageProblem;
 pub(crate) use state::Dashboard;
@@ -101,6 +101,7 @@ pub(crate) fn router(dashboard: Dashboard) -> Router {
         .route("/queues/{queue}/dead", get(dead::show))
         .route("/queues/{queue}/dead/confirm", get(act::confirm))
         .route("/queues/{queue}/dead/export", get(dead::export))
+        .route("/queues/{queue}/dead/export", post(|call, q| act::start(call, q, Export)))
         .route("/queues/{queue}/dead/requeue", post(|call, q| act::start(call, q, Requeue)))
         .route("/queues/{queue}/dead/purge", post(|call, q| act::start(call, q, Purge)))
         .route("/changes", get(changes::show))

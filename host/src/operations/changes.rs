@@ -78,6 +78,7 @@ impl ChangeView {
             Deed::Cancel | Deed::Drain => ChangeKind::Cancel,
             Deed::Requeue | Deed::Import => ChangeKind::Requeue,
             Deed::Purge => ChangeKind::Purge,
+            Deed::Export => ChangeKind::JobStarted,
         };
         ChangeView::new(kind, who)
     }

@@ -22,6 +22,8 @@ pub(crate) enum Deed {
     Requeue,
     /// Dead letters are deleted.
     Purge,
+    /// Dead letters are copied into the file of the job, and stay.
+    Export,
     /// Dead letters that were deleted, or that a file has, are there again.
     Import,
 }
@@ -31,24 +33,24 @@ impl Deed {
     pub(crate) fn noun(self) -> &'static str {
         match self {
             Deed::Cancel | Deed::Drain => "task",
-            Deed::Requeue | Deed::Purge | Deed::Import => "dead letter",
+            Deed::Requeue | Deed::Purge | Deed::Export | Deed::Import => "dead letter",
         }
     }
 
     /// Whether a job can keep what this takes away, so that it can be undone.
-    pub(crate) fn can_keep(self) -> bool {
+    pub(crate) fn can_undo(self) -> bool {
         matches!(self, Deed::Drain | Deed::Purge)
     }
 
     /// The way in which it is done to dead letters that are named, or in which they are counted. Tasks that
-    /// have not ended are cancelled in another way, and an import has no names.
+    /// have not ended are cancelled in another way; only jobs export and import.
     pub(crate) fn on_named(self, dry_run: bool, rate: Option<Rate>) -> OperationResult<Redrive> {
         match (self, dry_run) {
             (Deed::Requeue, true) => Ok(Redrive::Count(Counted::Requeued)),
             (Deed::Requeue, false) => Ok(Redrive::Requeue(rate)),
             (Deed::Purge, true) => Ok(Redrive::Count(Counted::Purged)),
             (Deed::Purge, false) => Ok(Redrive::Purge),
-            (Deed::Cancel | Deed::Drain | Deed::Import, _) => {
+            (Deed::Cancel | Deed::Drain | Deed::Export | Deed::Import, _) => {
                 let name: &str = self.into();
                 Err(OperationError::Invalid(format!(
                     "{name}: this is not done to dead letters by their names"
@@ -63,6 +65,7 @@ impl Deed {
             Deed::Cancel | Deed::Drain => "cancelled",
             Deed::Requeue => "requeued",
             Deed::Purge => "deleted",
+            Deed::Export => "exported",
             Deed::Import => "brought back",
         }
     }
@@ -74,6 +77,7 @@ impl Deed {
             Deed::Drain => "Drain",
             Deed::Requeue => "Requeue",
             Deed::Purge => "Purge",
+            Deed::Export => "Export",
             Deed::Import => "Import",
         }
     }
@@ -85,6 +89,7 @@ impl Deed {
             Deed::Drain => "had ended or begun meanwhile, or wait for their flow",
             Deed::Requeue => "not dead, sent again, or they can never run",
             Deed::Purge => "not dead",
+            Deed::Export => "purged or requeued meanwhile",
             Deed::Import => "dead already, or they wait, run or have completed",
         }
     }

@@ -145,10 +145,13 @@ impl JobStep {
     ) -> OperationResult {
         // Without a place the operation would begin anew.
         let Some(next) = job.next.as_deref() else { return Ok(()) };
+        let way_out = match job.deed {
+            Deed::Export => "or run `tqhost dead export --all --out FILE`, which keeps nothing in Redis",
+            _ => "or begin a job that keeps nothing (`--no-undo`, or \"keep\": false)",
+        };
         if self.kept.as_ref().is_some_and(|kept| kept.bytes >= MOST_BYTES) {
             return Err(OperationError::OutOfReach(format!(
-                "the job keeps {} MiB, which is the most: begin one for the rest, or one that keeps nothing \
-                 (`--no-undo`, or \"keep\": false)",
+                "the job keeps {} MiB, which is the most: begin one for the rest, {way_out}",
                 MOST_BYTES >> 20
             )));
         }
@@ -161,11 +164,10 @@ impl JobStep {
         // The next step looks again.
         self.kept = queue.kept_tasks(&job.id).await.unwrap_or(self.kept.take());
         ended.map_err(|error| match error.is_out_of_memory() {
-            true => OperationError::OutOfReach(
-                "Redis is full, so what the job takes away cannot be kept, and stays where it is: raise its \
-                 maxmemory, or begin a job that keeps nothing (`--no-undo`, or \"keep\": false)"
-                    .to_owned(),
-            ),
+            true => OperationError::OutOfReach(format!(
+                "Redis is full, so the job can keep nothing more, and the rest stays where it is: raise its \
+                 maxmemory, {way_out}"
+            )),
             false => error,
         })
     }
@@ -191,6 +193,7 @@ impl JobStep {
             }
             Deed::Requeue => Redrive::Requeue(job.rate.as_deref().and_then(|rate| parse_rate(rate).ok())),
             Deed::Purge => Redrive::Purge,
+            Deed::Export => Redrive::Copy,
             Deed::Import => Redrive::Restore,
         };
         let budget = StepBudget { entries: STEP_LOOKS, until: Instant::now() + STEP };

@@ -84,7 +84,7 @@ pub(crate) struct BulkJob {
     /// It brings back what the job with this id keeps; its own id: the dead letters of a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// It keeps what it takes away for a day, so that it can be undone.
+    /// It keeps what it takes away for a day, so that it can be undone. An export keeps its file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep: bool,
     /// The tasks that it keeps, as its last step left them.
@@ -103,7 +103,7 @@ pub(crate) struct BulkJob {
     /// How many tasks matched, if somebody counted them before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched: Option<u64>,
-    /// Cancelled, requeued or deleted.
+    /// Cancelled, requeued, deleted or exported.
     pub done: u64,
     /// Were not there any more, or could not be changed.
     pub skipped: u64,
@@ -259,7 +259,7 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Operat
         places,
         only,
         rate,
-        keep: keep && deed.can_keep(),
+        keep: keep && deed.can_undo() || deed == Deed::Export,
         kept: None,
         from,
         who,

@@ -28,7 +28,7 @@ pub(crate) struct JobOrder {
     /// The only state of tasks that are cancelled.
     pub only: Option<ListedState>,
     pub rate: Option<String>,
-    /// Only what can be kept is: see [`Deed::can_keep`].
+    /// Keeps what it takes away, if it can: see [`Deed::can_undo`].
     pub keep: bool,
     /// The job whose kept tasks it brings back.
     pub from: Option<String>,
@@ -43,7 +43,7 @@ pub(crate) struct JobOrder {
 
 impl JobOrder {
     pub(crate) fn new(deed: Deed, filter: TaskFilter) -> JobOrder {
-        let (who, why, keep) = (String::new(), String::new(), deed.can_keep());
+        let (who, why, keep) = (String::new(), String::new(), deed.can_undo());
         let (only, rate, from, id, counted) = (None, None, None, None, None);
         JobOrder { deed, filter, only, rate, keep, from, id, who, why, counted }
     }
@@ -68,7 +68,7 @@ pub(crate) fn places(census: &Census, deed: Deed, only: Option<&ListedState>) ->
         ListedState::Dead | ListedState::Ended => 0,
     };
     match deed {
-        Deed::Requeue | Deed::Purge | Deed::Import => census.dead,
+        Deed::Requeue | Deed::Purge | Deed::Export | Deed::Import => census.dead,
         Deed::Cancel | Deed::Drain => states(deed, only).iter().map(in_state).sum(),
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn places(census: &Census, deed: Deed, only: Option<&ListedState>) ->
 pub(crate) async fn begin(queue: &Queue, deed: Deed, only: Option<&ListedState>) -> OperationResult<String> {
     match deed {
         Deed::Cancel | Deed::Drain => cancel_walk(queue, states(deed, only)).await,
-        Deed::Requeue | Deed::Purge | Deed::Import => redrive_walk(queue).await,
+        Deed::Requeue | Deed::Purge | Deed::Export | Deed::Import => redrive_walk(queue).await,
     }
 }
 
@@ -85,7 +85,7 @@ pub(crate) async fn begin(queue: &Queue, deed: Deed, only: Option<&ListedState>)
 pub(super) fn check_place(place: &str, deed: Deed, only: Option<&ListedState>) -> OperationResult {
     match deed {
         Deed::Cancel | Deed::Drain => CancelWalk::new(states(deed, only), Some(place)).map(drop),
-        Deed::Requeue | Deed::Purge | Deed::Import => read_walk(place).map(drop),
+        Deed::Requeue | Deed::Purge | Deed::Export | Deed::Import => read_walk(place).map(drop),
     }
 }
 
@@ -132,7 +132,7 @@ async fn look(
             return Ok(JobCount { begin: begin.clone(), ..cancel_count(queue, &bulk, most, COUNT).await? });
         }
         Deed::Requeue => Redrive::Count(requeued),
-        Deed::Purge | Deed::Import => Redrive::Count(Counted::Purged),
+        Deed::Purge | Deed::Export | Deed::Import => Redrive::Count(Counted::Purged),
     };
     let budget = StepBudget { entries: most, until: Instant::now() + COUNT };
     let step = queue.redrive_step(filter, what, read_walk(cursor)?, budget).await?;

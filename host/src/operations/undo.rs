@@ -26,6 +26,9 @@ pub(crate) async fn undo(
     why: &str,
 ) -> OperationResult<BulkJob> {
     let of = jobs::find(link, id).await?;
+    if of.deed == Deed::Export {
+        return Err(OperationError::NotRunning(format!("job {id} is an export, which took nothing away")));
+    }
     if !of.state.is_over() {
         return Err(OperationError::NotRunning(format!("job {id} is under way: stop it first")));
     }
@@ -73,13 +76,18 @@ pub(crate) async fn with_kept(queues: &[QueueRules], link: &Link, id: &str) -> O
     Ok(job)
 }
 
-/// The queue with what a job keeps in the place of its dead letters. Refuses if it keeps nothing.
+/// The queue with what a job keeps in the place of its dead letters. Refuses if it keeps nothing, or only a
+/// part of an export.
 pub(crate) async fn kept_of(queue: &Queue, job: &BulkJob) -> OperationResult<Queue> {
+    if job.deed == Deed::Export && !job.state.is_over() {
+        let id = &job.id;
+        return Err(OperationError::NotRunning(format!("job {id} is under way: its file is not whole yet")));
+    }
     match patiently(|| queue.kept_tasks(&job.id)).await? {
         Some(_) => Ok(queue.kept_by(&job.id)),
         None => Err(OperationError::UnknownJob(format!(
-            "job {} keeps nothing (any more): for 24 hours a drain or a purge keeps what it takes away, \
-             unless it was told not to",
+            "job {} keeps nothing (any more): for 24 hours an export keeps its file, and a drain or a purge \
+             what it takes away, unless it was told not to",
             job.id
         ))),
     }

@@ -69,6 +69,8 @@ pub(crate) enum Redrive {
     /// At most at this rate.
     Requeue(Option<Rate>),
     Purge,
+    /// They stay, and the job of this queue keeps a copy of each.
+    Copy,
     /// Dead letters that a job keeps are there again.
     Restore,
     /// Nothing is changed: the letters that it would take are counted.
@@ -429,8 +431,9 @@ impl Queue {
                     .collect();
                 self.note(&self.keys, &named).await?;
             }
-            Redrive::Purge if letters.is_empty() => {}
-            Redrive::Purge if self.is_keeping() => self.purge_kept(letters, progress).await?,
+            Redrive::Purge | Redrive::Copy if letters.is_empty() => {}
+            Redrive::Copy => self.keep_some(letters, false, progress).await?,
+            Redrive::Purge if self.is_keeping() => self.keep_some(letters, true, progress).await?,
             Redrive::Purge => {
                 let mut delete = redis::cmd("XDEL");
                 delete
@@ -445,8 +448,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Deletes dead letters, which the job of this queue keeps.
-    async fn purge_kept(&self, letters: &[DeadLetter], progress: &mut RedriveProgress) -> QueueResult {
+    /// The job of this queue keeps dead letters, which are deleted in the same step, or stay.
+    async fn keep_some(
+        &self,
+        letters: &[DeadLetter],
+        deletes: bool,
+        progress: &mut RedriveProgress,
+    ) -> QueueResult {
         let mut bytes = 0;
         let fits = |_: &DeadLetter, next: &DeadLetter| {
             bytes += next.bytes();
@@ -456,7 +464,8 @@ impl Queue {
         };
         for some in letters.chunk_by(fits) {
             let entries: Vec<&String> = some.iter().map(|letter| &letter.entry).collect();
-            let call = self.call(&script::PURGE).arg("lives", self.kept_ms()).arg("letters", entries);
+            let call = self.call(&script::PURGE).arg("lives", self.kept_ms());
+            let call = call.arg("deletes", u8::from(deletes)).arg("letters", entries);
             progress.is_writing = true;
             let reply = self.link.script(&call).await?;
             progress.succeeded += self.shaped("purge", reply::count(&reply))?;

@@ -1,8 +1,11 @@
--- Deletes dead letters, and keeps each in the same step, so that it is in one place at any time.
+-- Keeps dead letters for a job. A purge deletes each in the same step, so that it is in one place at any
+-- time. An export leaves it, and the copy has the entry of the original. Both streams grow in this order, so
+-- a copy is made once.
 --
 -- KEYS  dead, kept
--- ARGV  lives (how long all that the job keeps lives, in ms), letters... (their entries)
--- Returns how many it deleted. The others are not there (any more), or have more fields than a script can
+-- ARGV  lives (how long all that the job keeps lives, in ms), deletes (1: it is a purge), letters... (their
+--       entries)
+-- Returns how many the job keeps. The others are not there (any more), or have more fields than a script can
 -- take.
 --   Safe to run again.
 --
@@ -11,7 +14,7 @@
 begin_call()
 local bad = wrong_type(dead, 'stream', kept, 'stream')
 if bad then return bad end
-local deleted = 0
+local taken = 0
 for i = letters_at, #ARGV do
   local found = redis.call('XRANGE', dead, ARGV[i], ARGV[i])[1]
   if found and #found[2] <= 6800 then
@@ -22,9 +25,16 @@ for i = letters_at, #ARGV do
         append(fields, 'tq-failed-at', (string.match(ARGV[i], '^%d+')))
       end
     end
-    keep(kept, lives, fields)
-    redis.call('XDEL', dead, ARGV[i])
-    deleted = deleted + 1
+    if deletes == '1' then
+      keep(kept, lives, fields)
+      redis.call('XDEL', dead, ARGV[i])
+    else
+      local copied = redis.pcall('XADD', kept, ARGV[i], unpack(fields))
+      local failed = type(copied) == 'table' and copied.err
+      if failed and not string.find(failed, 'equal or smaller', 1, true) then return copied end
+      redis.call('PEXPIRE', kept, lives)
+    end
+    taken = taken + 1
   end
 end
-return deleted
+return taken

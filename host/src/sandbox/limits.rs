@@ -7,7 +7,7 @@
 use wasmtime::ResourceLimiter;
 
 use super::budget::Account;
-use super::turns::Turn;
+use super::slices::SlicedCall;
 
 /// Elements of all tables together.
 const TABLE_ELEMENTS: usize = 1_000_000;
@@ -58,7 +58,7 @@ impl Limits {
     }
 
     /// Begins a call. Returns false if the instance was stopped meanwhile and must not be used.
-    pub(super) fn claim(&mut self, call: Turn) -> bool {
+    pub(super) fn claim(&mut self, call: SlicedCall) -> bool {
         self.account.begin(call)
     }
 

@@ -24,8 +24,8 @@ use super::number::Number;
 use super::seats::OpenInstances;
 use super::share::Owner;
 use super::shared::{Sandbox, Shared};
+use super::slices::SlicedCall;
 use super::state::GuestState;
-use super::turns::Turn;
 use super::waits::LateWait;
 use super::warm::Instance;
 use crate::config::{self, RecordGrants, Secret};
@@ -106,7 +106,7 @@ impl Drop for LoadedHandler {
 pub(super) async fn instance(
     loaded: &LoadedHandler,
     stop: &CancellationToken,
-    call: &Turn,
+    call: &SlicedCall,
 ) -> Option<Instance> {
     let shared: &Shared = &loaded.sandbox.0;
     if loaded.warm.is_some()
@@ -149,23 +149,23 @@ pub(super) fn store(shared: &Shared, loaded: &LoadedHandler, limits: Limits) -> 
 /// Decides at a tick of the clock how a handler that computes goes on. Timers fire only when a thread is
 /// free, so this reads the clock itself.
 fn tick(state: &mut GuestState) -> UpdateDeadline {
-    let Some(Interrupts { stop, turn }) = &state.attempt.interrupts else {
+    let Some(Interrupts { stop, sliced }) = &state.attempt.interrupts else {
         return UpdateDeadline::Continue(1);
     };
     let is_late = match &state.together {
         Some(together) => together.is_late(&state.attempt),
         None => Instant::now() >= state.attempt.deadline,
     };
-    if stop.is_cancelled() || turn.is_evicted() || is_late {
+    if stop.is_cancelled() || sliced.is_evicted() || is_late {
         return UpdateDeadline::Interrupt;
     }
-    if !turn.is_over() {
+    if !sliced.is_over() {
         return UpdateDeadline::Continue(1);
     }
     if state.together.as_mut().is_some_and(|together| together.is_stray()) {
         return UpdateDeadline::Interrupt;
     }
-    UpdateDeadline::YieldCustom(1, Box::pin(turn.clone().next()))
+    UpdateDeadline::YieldCustom(1, Box::pin(sliced.clone().next()))
 }
 
 /// Whether the guest was ended because its time was over: it computed, or it waited.

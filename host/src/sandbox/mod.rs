@@ -45,13 +45,13 @@ mod seated;
 mod seats;
 mod share;
 mod shared;
+mod slices;
 mod state;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod together;
-mod turns;
 mod unescape;
 mod untyped;
 mod waits;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempt_state::{AttemptState, Interrupts};
 use super::seats::{HELD, InstanceSeats, Seated};
-use super::turns::Turn;
+use super::slices::SlicedCall;
 
 /// Ticks that the guest may compute for no task.
 const STRAY_TICKS: u32 = 100;
@@ -21,7 +21,7 @@ pub(super) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The tasks of an instance, in its store.
 pub(super) struct SeatedTasks {
     pub(super) seats: Arc<InstanceSeats>,
-    pub(super) turn: Turn,
+    pub(super) sliced: SlicedCall,
     /// The state in which no task computes, while one does.
     pub(super) nobody: Option<Box<AttemptState>>,
     /// The states of the tasks that do not compute.
@@ -65,7 +65,7 @@ impl SeatedTasks {
     pub(super) fn take(&mut self, number: u32, seated: &Seated) -> Instant {
         let attempt = &seated.attempt;
         let deadline = self.seats.start_of(seated.since) + attempt.timeout.min(LONGEST);
-        let interrupts = Interrupts { stop: self.seats.broken.clone(), turn: self.turn.clone() };
+        let interrupts = Interrupts { stop: self.seats.broken.clone(), sliced: self.sliced.clone() };
         let (log, waits) = (seated.log.clone(), seated.waits.clone());
         let mut state = AttemptState::of(attempt, log, waits, deadline, interrupts);
         state.over = Some(seated.over.clone());

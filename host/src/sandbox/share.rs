@@ -3,7 +3,7 @@
 //! In: what the plugin's handlers use. Out: what is left for them, and the counts for the metrics. A plugin
 //! that has used up its part waits or is refused; other plugins are not affected.
 //!
-//! Not here: what belongs to one attempt (`state`), turns to compute (`turns`), memory (`budget`).
+//! Not here: what belongs to one attempt (`state`), time slices to compute (`slices`), memory (`budget`).
 
 use std::sync::{Arc, OnceLock};
 

@@ -13,7 +13,7 @@ use wasmtime::component::Linker;
 
 use super::compiler_process::Compiler;
 use super::state::GuestState;
-use super::{budget, engine, host, share, turns, warm};
+use super::{budget, engine, host, share, slices, warm};
 use crate::blobs::Blobs;
 
 /// Threads for name lookups. Each plugin has its own limit, so that it does not wait for the lookups of
@@ -63,8 +63,8 @@ pub(super) struct Shared {
     pub(super) budget: Arc<budget::Budget>,
     /// The files of all plugins.
     pub(super) blobs: Blobs,
-    /// Guests that compute for long take turns: as many run at once as there are cores.
-    pub(super) turns: turns::Turns,
+    /// Guests that compute for long take time slices in turn: as many run at once as there are cores.
+    pub(super) slices: slices::TimeSlices,
     /// One self-check runs at a time. The engine's pool has one place for it beside those for attempts.
     pub(super) check_permit: Semaphore,
     /// `None` only while this is dropped.
@@ -73,8 +73,8 @@ pub(super) struct Shared {
     /// Runs the HTTP requests of guests. `None` only while this is dropped.
     pub(super) requests: Option<Runtime>,
     pub(super) sends_on: Handle,
-    /// Plugins share the thread of `requests`: each poll of a request is a turn.
-    pub(super) sends_in: turns::Turns,
+    /// Plugins share the thread of `requests`: each poll of a request is a time slice.
+    pub(super) sends_in: slices::TimeSlices,
     _ticker: engine::Ticker,
 }
 
@@ -121,7 +121,7 @@ impl Sandbox {
         let kept = Arc::downgrade(&pool);
         let drop_kept = move || kept.upgrade().into_iter().for_each(|pool| pool.clear());
         let budget = budget::Budget::new(memory, drop_kept);
-        let (turns, check_permit) = (turns::Turns::new(cores), Semaphore::new(1));
+        let (slices, check_permit) = (slices::TimeSlices::new(cores), Semaphore::new(1));
         let (runs_on, guests) = (guests.handle().clone(), Some(guests));
         let (sends_on, requests) = (requests.handle().clone(), Some(requests));
         let shared = Shared {
@@ -133,13 +133,13 @@ impl Sandbox {
             pool,
             budget,
             blobs,
-            turns,
+            slices,
             check_permit,
             guests,
             runs_on,
             requests,
             sends_on,
-            sends_in: turns::Turns::new(1),
+            sends_in: slices::TimeSlices::new(1),
             _ticker: ticker,
         };
         Ok(Sandbox(Arc::new(shared)))

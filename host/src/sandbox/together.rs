@@ -34,8 +34,8 @@ use super::mask::Mask;
 use super::place;
 use super::seated::{LONGEST, SeatedTasks};
 use super::seats::{HELD, InstanceSeats, Left, Seated};
+use super::slices::SlicedCall;
 use super::state::GuestState;
-use super::turns::Turn;
 use super::waits::GuestWaits;
 use super::warm::Instance;
 use crate::guarded::Guarded;
@@ -188,28 +188,28 @@ async fn drive(
     seats: Arc<InstanceSeats>,
     plugin: Arc<str>,
 ) {
-    let turn = loaded.sandbox.0.turns.turn(loaded.number);
-    if let Some(mut instance) = loaded::instance(&loaded, &seats.over, &turn).await {
+    let sliced = loaded.sandbox.0.slices.call(loaded.number);
+    if let Some(mut instance) = loaded::instance(&loaded, &seats.over, &sliced).await {
         seats.begin(instance.tasks);
-        begin(&loaded, &mut instance, &seats, &turn, plugin.clone());
+        begin(&loaded, &mut instance, &seats, &sliced, plugin.clone());
         let call = call::run(function, &loaded.exports, &mut instance);
         let called = tokio::select! {
             biased;
-            called = turn.clone().keep(std::panic::AssertUnwindSafe(call).catch_unwind()) => Some(called),
-            () = turn.evicted() => None,
+            called = sliced.clone().keep(std::panic::AssertUnwindSafe(call).catch_unwind()) => Some(called),
+            () = sliced.evicted() => None,
             () = seats.broken.cancelled() => None,
             () = late_to_close(&seats) => None,
         };
         match called {
-            Some(Ok(called)) => end(&loaded, instance, &seats, &turn, called),
+            Some(Ok(called)) => end(&loaded, instance, &seats, &sliced, called),
             // The panic itself has been logged.
-            Some(Err(_)) => end_all(&instance, &seats, &turn, "the host failed while it ran the instance"),
+            Some(Err(_)) => end_all(&instance, &seats, &sliced, "the host failed while it ran the instance"),
             None => {
                 if seats.broken.is_cancelled() {
                     tracing::warn!(%plugin, "an instance is stopped: its guest hears nothing; its other \
                         tasks begin again");
                 }
-                end_all(&instance, &seats, &turn, "another task held the instance for too long");
+                end_all(&instance, &seats, &sliced, "another task held the instance for too long");
             }
         }
     }
@@ -226,7 +226,7 @@ fn begin(
     loaded: &LoadedHandler,
     instance: &mut Instance,
     seats: &Arc<InstanceSeats>,
-    turn: &Turn,
+    sliced: &SlicedCall,
     plugin: Arc<str>,
 ) {
     // A result that is too large is to end its own task alone.
@@ -234,7 +234,7 @@ fn begin(
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
     let nobody = Task { entry: String::new(), fence: 0, ..Task::bare("".into(), "no-task") };
     let log = loaded.log(Arc::new(vec![nobody]), plugin);
-    let interrupts = Interrupts { stop: seats.broken.clone(), turn: turn.clone() };
+    let interrupts = Interrupts { stop: seats.broken.clone(), sliced: sliced.clone() };
     let state = instance.store.data_mut();
     let log = state.renewed_log(log);
     state.begin(AttemptState {
@@ -246,7 +246,7 @@ fn begin(
     });
     state.together = Some(Box::new(SeatedTasks {
         seats: seats.clone(),
-        turn: turn.clone(),
+        sliced: sliced.clone(),
         nobody: None,
         others: BTreeMap::new(),
         others_bytes: 0,
@@ -262,7 +262,7 @@ fn end(
     loaded: &LoadedHandler,
     mut instance: Instance,
     seats: &InstanceSeats,
-    turn: &Turn,
+    sliced: &SlicedCall,
     called: Result<(), (wasmtime::Error, Phase)>,
 ) {
     let state = instance.store.data();
@@ -285,8 +285,8 @@ fn end(
         }
         return;
     };
-    if turn.is_evicted() {
-        return end_all(&instance, seats, turn, "");
+    if sliced.is_evicted() {
+        return end_all(&instance, seats, sliced, "");
     }
     let mut log = state.log();
     log.finish();
@@ -330,10 +330,10 @@ fn has_run_out_of_what_is_shared(state: &GuestState, error: &wasmtime::Error) ->
 }
 
 /// Ends all tasks of an instance that is stopped.
-fn end_all(instance: &Instance, seats: &InstanceSeats, turn: &Turn, why: &str) {
+fn end_all(instance: &Instance, seats: &InstanceSeats, sliced: &SlicedCall, why: &str) {
     let peak = instance.store.data().limits.peak();
     seats.note_peak(peak);
-    if turn.is_evicted() {
+    if sliced.is_evicted() {
         tracing::warn!(memory = peak, "stopped: all handlers together need more memory than they have");
         return seats.end_all(|_| Left::Evicted);
     }

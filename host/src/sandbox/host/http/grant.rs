@@ -17,7 +17,7 @@ use super::kept::KeptConnections;
 use super::target::Target;
 use crate::config::{self, AllowedHost};
 use crate::sandbox::share::Owner;
-use crate::sandbox::turns::Polls;
+use crate::sandbox::slices::Polls;
 
 /// Largest number of addresses tried for one name.
 pub(super) const MAX_ADDRESSES: usize = 8;

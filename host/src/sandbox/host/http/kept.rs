@@ -28,7 +28,7 @@ use wasmtime_wasi_http::io::TokioIo;
 use super::outgoing::Outgoing;
 use super::target::Target;
 use crate::guarded::Guarded;
-use crate::sandbox::turns::Polls;
+use crate::sandbox::slices::Polls;
 
 /// Bytes that are read at once. A response's head must fit in. A piece of a body has at most twice as many.
 pub(super) const MAX_BUFFER: usize = 32 * 1024;

@@ -8,8 +8,8 @@ use super::*;
 use crate::config::allowed::parse_host;
 use crate::config::{Config, Plugin};
 use crate::sandbox::log::GuestLog;
+use crate::sandbox::slices::TimeSlices;
 use crate::sandbox::testing;
-use crate::sandbox::turns::Turns;
 use crate::sandbox::warm::Pool;
 
 pub(super) fn target(url: &str) -> Target {
@@ -22,7 +22,7 @@ pub(super) fn grant_with(hosts: &str, lookup: fn(&str, u16) -> std::io::Result<V
         "[queues.a]\n[plugins.a]\nallowed_hosts = {hosts}\nhttp = {{ max_concurrent = 2, max_requests = 5 }}"
     );
     let config = Config::parse(&text, std::path::Path::new("/x/tqhost.toml"), &|_| None).expect("valid");
-    let polls = Turns::new(1).polls(Pool::new(1).number());
+    let polls = TimeSlices::new(1).polls(Pool::new(1).number());
     Grant { lookup, ..Grant::new(&config.plugins["a"], Handle::current(), polls, Arc::default()) }
 }
 

@@ -1,15 +1,15 @@
-//! Schedules guests that compute for long: after one tick, a guest takes turns with the others.
+//! Schedules guests that compute for long: after one tick, a guest gets time slices in turn with the others.
 //!
-//! In: the number of turns at once; the ticks and polls of each call. Out: at most that many threads serve
-//! guests that compute for long. The other threads serve guests that have just begun, or come from a wait, so
-//! that these do not wait for the ticks of others. Also out: how long each call has waited for the services
-//! that it called, and for the turns of other versions.
+//! In: the number of time slices at once; the ticks and polls of each call. Out: at most that many threads
+//! serve guests that compute for long. The other threads serve guests that have just begun, or come from a
+//! wait, so that these do not wait for the ticks of others. Also out: how long each call has waited for the
+//! services that it called, and for the slices of other versions.
 //!
 //! ```text
-//! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for its turn ─▶ computes for a tick ─▶ …
+//! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for a slice ─▶ computes for a tick ─▶ …
 //! ```
 //!
-//! The turns are shared between versions, not between calls: the versions in the line take turns one by one,
+//! The slices are shared between versions, not between calls: the versions in the line get them one by one,
 //! however many of their calls wait.
 //!
 //! Not here: the source of the ticks (`engine`), the end of a handler that computes for too long (`handler`).
@@ -32,22 +32,22 @@ use crate::guarded::Guarded;
 /// no clock is exact.
 const SHORT: Duration = Duration::from_millis(TICK.as_millis() as u64 / 2);
 
-/// The turns, a fixed number at once.
+/// The slices, a fixed number at once.
 #[derive(Clone)]
-pub(super) struct Turns(Arc<Guarded<Line>>);
+pub(super) struct TimeSlices(Arc<Guarded<Line>>);
 
 struct Line {
-    /// The number of free turns.
+    /// The number of free slices.
     free: usize,
-    /// The number of calls that compute in turns, for each version that has any.
+    /// The number of calls that compute in slices, for each version that has any.
     computing: BTreeMap<Number, usize>,
-    /// Versions with calls that wait for a turn. The first one gets the next turn.
-    waiting: VecDeque<(Number, VecDeque<oneshot::Sender<Held>>)>,
+    /// Versions with calls that wait for a slice. The first one gets the next slice.
+    waiting: VecDeque<(Number, VecDeque<oneshot::Sender<TimeSlice>>)>,
 }
 
-impl Turns {
-    pub(super) fn new(at_once: usize) -> Turns {
-        Turns(Arc::new(Guarded::new(Line {
+impl TimeSlices {
+    pub(super) fn new(at_once: usize) -> TimeSlices {
+        TimeSlices(Arc::new(Guarded::new(Line {
             free: at_once,
             computing: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -55,17 +55,17 @@ impl Turns {
     }
 
     /// Makes the scheduling state of one call of a version.
-    pub(super) fn turn(&self, version: Number) -> Turn {
+    pub(super) fn call(&self, version: Number) -> SlicedCall {
         let now = CallState {
             since: Instant::now(),
             held: None,
-            in_turns: None,
+            in_slices: None,
             in_line: None,
             left: None,
             waited: Duration::ZERO,
         };
-        Turn(Arc::new(Call {
-            turns: self.clone(),
+        SlicedCall(Arc::new(Call {
+            slices: self.clone(),
             version,
             now: Guarded::new(now),
             is_evicted: AtomicBool::new(false),
@@ -73,39 +73,39 @@ impl Turns {
         }))
     }
 
-    /// Waits until the version has the next turn, and the call is the first in its line.
-    async fn acquire(&self, version: Number) -> Option<Held> {
+    /// Waits until the version has the next slice, and the call is the first in its line.
+    async fn acquire(&self, version: Number) -> Option<TimeSlice> {
         match self.ask(version) {
             Ok(held) => Some(held),
-            Err(turn) => turn.await.ok(),
+            Err(place) => place.await.ok(),
         }
     }
 
-    /// Returns a turn, or a place in the version's line if no turn is free.
-    fn ask(&self, version: Number) -> Result<Held, oneshot::Receiver<Held>> {
+    /// Returns a slice, or a place in the version's line if no slice is free.
+    fn ask(&self, version: Number) -> Result<TimeSlice, oneshot::Receiver<TimeSlice>> {
         let mut line = self.0.lock();
         if line.free > 0 {
             line.free -= 1;
             drop(line);
-            return Ok(Held(Some(self.clone())));
+            return Ok(TimeSlice(Some(self.clone())));
         }
-        let (give, turn) = oneshot::channel();
+        let (give, place) = oneshot::channel();
         match line.waiting.iter_mut().find(|(other, _)| *other == version) {
             Some((_, calls)) => calls.push_back(give),
             None => line.waiting.push_back((version, VecDeque::from([give]))),
         }
-        Err(turn)
+        Err(place)
     }
 
-    /// Makes the turns for all work of a version that is done in short polls.
+    /// Schedules all work of a version that is done in short polls.
     pub(super) fn polls(&self, version: Number) -> Polls {
-        Polls { turns: self.clone(), version }
+        Polls { slices: self.clone(), version }
     }
 }
 
 impl Line {
-    /// Finds the call that gets a freed turn. If no call waits, marks the turn as free and gives None.
-    fn next(&mut self) -> Option<oneshot::Sender<Held>> {
+    /// Finds the call that gets a freed slice. If no call waits, marks the slice as free and returns None.
+    fn next(&mut self) -> Option<oneshot::Sender<TimeSlice>> {
         while let Some((version, mut calls)) = self.waiting.pop_front() {
             let next = calls.pop_front();
             if !calls.is_empty() {
@@ -120,15 +120,15 @@ impl Line {
     }
 }
 
-/// A turn that a call holds. None if it was handed on.
-struct Held(Option<Turns>);
+/// A slice that a call holds. None if it was handed on.
+struct TimeSlice(Option<TimeSlices>);
 
-impl Drop for Held {
+impl Drop for TimeSlice {
     fn drop(&mut self) {
-        let Some(turns) = self.0.take() else { return };
+        let Some(slices) = self.0.take() else { return };
         loop {
-            let Some(next) = turns.0.lock().next() else { return };
-            match next.send(Held(Some(turns.clone()))) {
+            let Some(next) = slices.0.lock().next() else { return };
+            match next.send(TimeSlice(Some(slices.clone()))) {
                 Ok(()) => return,
                 // This call has ended while it waited.
                 Err(mut held) => drop(held.0.take()),
@@ -137,23 +137,23 @@ impl Drop for Held {
     }
 }
 
-/// The polls of one version, each of which is a turn.
+/// The polls of one version, each of which is a slice.
 #[derive(Clone)]
 pub(super) struct Polls {
-    turns: Turns,
+    slices: TimeSlices,
     version: Number,
 }
 
 impl Polls {
-    /// Does some work, and waits for the version's turn before each poll.
+    /// Does some work, and waits for the version's slice before each poll.
     pub(super) async fn share<T>(self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
-        let mut turn: Option<oneshot::Receiver<Held>> = None;
-        let mut held: Option<Held> = None;
+        let mut place: Option<oneshot::Receiver<TimeSlice>> = None;
+        let mut held: Option<TimeSlice> = None;
         poll_fn(|context| {
-            if held.is_none() && turn.is_none() {
-                match self.turns.ask(self.version) {
-                    Err(next) => turn = Some(next),
+            if held.is_none() && place.is_none() {
+                match self.slices.ask(self.version) {
+                    Err(next) => place = Some(next),
                     Ok(now) => {
                         // Other work that is ready on this thread gets in line before this one goes on.
                         held = Some(now);
@@ -162,9 +162,9 @@ impl Polls {
                     }
                 }
             }
-            if let Some(next) = &mut turn {
+            if let Some(next) = &mut place {
                 held = ready!(Pin::new(next).poll(context)).ok();
-                turn = None;
+                place = None;
             }
             let polled = work.as_mut().poll(context);
             held = None;
@@ -175,19 +175,19 @@ impl Polls {
 }
 
 /// Counts a call that computes in turns, until it is dropped.
-struct ComputingCall(Turns, Number);
+struct ComputingCall(TimeSlices, Number);
 
 impl ComputingCall {
-    fn new(turns: &Turns, version: Number) -> ComputingCall {
-        *turns.0.lock().computing.entry(version).or_default() += 1;
-        ComputingCall(turns.clone(), version)
+    fn new(slices: &TimeSlices, version: Number) -> ComputingCall {
+        *slices.0.lock().computing.entry(version).or_default() += 1;
+        ComputingCall(slices.clone(), version)
     }
 }
 
 impl Drop for ComputingCall {
     fn drop(&mut self) {
-        let ComputingCall(turns, version) = self;
-        let mut line = turns.0.lock();
+        let ComputingCall(slices, version) = self;
+        let mut line = slices.0.lock();
         if let Some(calls) = line.computing.get_mut(version) {
             *calls -= 1;
             if *calls == 0 {
@@ -199,10 +199,10 @@ impl Drop for ComputingCall {
 
 /// The scheduling state of one call.
 #[derive(Clone)]
-pub(super) struct Turn(Arc<Call>);
+pub(super) struct SlicedCall(Arc<Call>);
 
 struct Call {
-    turns: Turns,
+    slices: TimeSlices,
     version: Number,
     now: Guarded<CallState>,
     is_evicted: AtomicBool,
@@ -212,12 +212,12 @@ struct Call {
 struct CallState {
     /// When the call began to compute.
     since: Instant,
-    /// The turn of a call that has computed for a tick. It is held only while the call is polled.
-    held: Option<Held>,
+    /// The slice of a call that has computed for a tick. It is held only while the call is polled.
+    held: Option<TimeSlice>,
     /// Set from the call's first tick until it waits for anything else.
-    in_turns: Option<ComputingCall>,
-    /// Set while the call waits for its turn: the start of the wait, and the other versions' part of the
-    /// turns. Without that part, a good version that computes beside a plugin with an endless loop would be
+    in_slices: Option<ComputingCall>,
+    /// Set while the call waits for its slice: the start of the wait, and the other versions' part of the
+    /// slices. Without that part, a good version that computes beside a plugin with an endless loop would be
     /// blamed for its timeouts, and be rolled back.
     in_line: Option<(Instant, f64)>,
     /// When the call began to wait for something else. Cleared when it is polled again.
@@ -226,25 +226,25 @@ struct CallState {
     waited: Duration,
 }
 
-impl Turn {
+impl SlicedCall {
     /// Whether the call has computed for a tick since it last waited. The clock also ticks for calls that
     /// wait.
     pub(super) fn is_over(&self) -> bool {
         self.0.now.lock().since.elapsed() >= SHORT
     }
 
-    /// Waits for the next turn, behind the calls that came earlier.
+    /// Waits for the next slice, behind the calls that came earlier.
     pub(super) async fn next(self) {
-        let Call { turns, version, .. } = &*self.0;
+        let Call { slices, version, .. } = &*self.0;
         {
             let mut now = self.0.now.lock();
-            now.in_turns.get_or_insert_with(|| ComputingCall::new(turns, *version));
-            let versions = turns.0.lock().computing.len().max(1);
+            now.in_slices.get_or_insert_with(|| ComputingCall::new(slices, *version));
+            let versions = slices.0.lock().computing.len().max(1);
             now.in_line = Some((Instant::now(), (versions - 1) as f64 / versions as f64));
         }
         // Yield even if no call waits: only between polls can a call be ended, and its thread do other work.
         tokio::task::yield_now().await;
-        let held = turns.acquire(*version).await;
+        let held = slices.acquire(*version).await;
         let mut now = self.0.now.lock();
         now.waited = now.waited();
         now.in_line = None;
@@ -271,7 +271,7 @@ impl Turn {
         self.0.evicted.notified().await;
     }
 
-    /// Wraps a call so that it gives its turn back whenever it does not compute.
+    /// Wraps a call so that it gives its slice back whenever it does not compute.
     pub(super) async fn keep<T>(self, call: impl Future<Output = T>) -> T {
         let mut call = pin!(call);
         poll_fn(|context| {
@@ -303,7 +303,7 @@ impl CallState {
     fn poll_ends(&mut self) {
         self.held = None;
         if self.in_line.is_none() {
-            self.in_turns = None;
+            self.in_slices = None;
             self.left = Some(Instant::now());
         }
     }
@@ -322,39 +322,39 @@ mod tests {
         [(); N].map(|()| pool.number())
     }
 
-    impl Turns {
+    impl TimeSlices {
         fn free(&self) -> usize {
             self.0.lock().free
         }
 
-        /// Calls that compute in turns.
+        /// Calls that compute in slices.
         fn count(&self, version: Number) -> usize {
             self.0.lock().computing.get(&version).copied().unwrap_or_default()
         }
     }
 
     /// Acts as a guest that computes for `ticks` ticks: each tick calls `next` in the middle of a poll.
-    async fn computes(turn: Turn, ticks: usize, done: &AtomicUsize) {
+    async fn computes(sliced: SlicedCall, ticks: usize, done: &AtomicUsize) {
         for _ in 0..ticks {
-            turn.clone().next().await;
+            sliced.clone().next().await;
             done.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[tokio::test]
     async fn computing_handlers_go_on_one_after_the_other() {
-        let (turns, [version]) = (Turns::new(1), versions());
+        let (slices, [version]) = (TimeSlices::new(1), versions());
         let counts: Arc<[AtomicUsize; 3]> = Arc::default();
         let calls: Vec<_> = (0..3)
             .map(|n| {
-                let (turn, counts) = (turns.turn(version), counts.clone());
-                tokio::spawn(turn.clone().keep(async move {
+                let (sliced, counts) = (slices.call(version), counts.clone());
+                tokio::spawn(sliced.clone().keep(async move {
                     for _ in 0..100 {
-                        turn.clone().next().await;
+                        sliced.clone().next().await;
                         let count = counts[n].fetch_add(1, Ordering::Relaxed);
                         let least =
                             counts.iter().map(|count| count.load(Ordering::Relaxed)).min().expect("three");
-                        assert!(count <= least + 1, "nobody is ahead by more than its turn: {counts:?}");
+                        assert!(count <= least + 1, "nobody is ahead by more than its slice: {counts:?}");
                     }
                 }))
             })
@@ -362,7 +362,7 @@ mod tests {
         for call in calls {
             call.await.expect("each of them ends");
         }
-        assert_eq!(turns.free(), 1);
+        assert_eq!(slices.free(), 1);
     }
 
     #[tokio::test]
@@ -379,12 +379,12 @@ mod tests {
         }
         const MANY: usize = 50;
         const POLLS: usize = 100;
-        let (turns, [many, one]) = (Turns::new(1), versions());
+        let (slices, [many, one]) = (TimeSlices::new(1), versions());
         let polls = Arc::new(AtomicUsize::new(0));
         let busy: Vec<_> = (0..MANY)
             .map(|_| {
                 let polls = polls.clone();
-                tokio::spawn(turns.polls(many).share(async move {
+                tokio::spawn(slices.polls(many).share(async move {
                     loop {
                         polls.fetch_add(1, Ordering::Relaxed);
                         is_awake().await;
@@ -392,7 +392,7 @@ mod tests {
                 }))
             })
             .collect();
-        let few = tokio::spawn(turns.polls(one).share(async {
+        let few = tokio::spawn(slices.polls(one).share(async {
             for _ in 0..POLLS {
                 is_awake().await;
             }
@@ -407,24 +407,24 @@ mod tests {
         for work in busy {
             assert!(work.await.expect_err("it was ended").is_cancelled());
         }
-        assert_eq!(turns.free(), 1, "whoever is ended gives its turn back");
+        assert_eq!(slices.free(), 1, "whoever is ended gives its slice back");
     }
 
     #[tokio::test]
-    async fn versions_share_the_turns_and_not_calls() {
-        let (turns, [many, one, nobodys]) = (Turns::new(1), versions());
-        let held = turns.acquire(nobodys).await.expect("the only one");
+    async fn versions_share_the_slices_and_not_calls() {
+        let (slices, [many, one, nobodys]) = (TimeSlices::new(1), versions());
+        let held = slices.acquire(nobodys).await.expect("the only one");
         let order: Arc<Guarded<Vec<Number>>> = Arc::default();
         let calls: Vec<_> = [many, many, many, many, one, one]
             .map(|version| {
-                let (turn, order) = (turns.turn(version), order.clone());
-                tokio::spawn(turn.clone().keep(async move {
-                    turn.next().await;
+                let (sliced, order) = (slices.call(version), order.clone());
+                tokio::spawn(sliced.clone().keep(async move {
+                    sliced.next().await;
                     order.lock().push(version);
                 }))
             })
             .into();
-        while turns.0.lock().waiting.iter().map(|(_, calls)| calls.len()).sum::<usize>() < calls.len() {
+        while slices.0.lock().waiting.iter().map(|(_, calls)| calls.len()).sum::<usize>() < calls.len() {
             tokio::task::yield_now().await;
         }
         drop(held);
@@ -433,91 +433,91 @@ mod tests {
         }
         let order = order.lock();
         assert!(
-            order[..4].windows(2).all(|turns| turns[0] != turns[1]),
-            "one turn of either, while both wait: {order:?}"
+            order[..4].windows(2).all(|slices| slices[0] != slices[1]),
+            "one slice of either, while both wait: {order:?}"
         );
         assert_eq!(order[4..], [many, many]);
-        assert_eq!(turns.free(), 1);
+        assert_eq!(slices.free(), 1);
     }
 
     #[tokio::test]
     async fn a_wait_is_for_the_work_of_others() {
-        let turns = Turns::new(1);
+        let slices = TimeSlices::new(1);
         let [own, of_others, nobodys] = versions();
-        let [sleeps, alone, beside] = [(); 3].map(|()| turns.turn(own));
-        // One call waits for a clock, the others wait for their turns.
+        let [sleeps, alone, beside] = [(); 3].map(|()| slices.call(own));
+        // One call waits for a clock, the others wait for their slices.
         let sleeping = {
-            let turn = sleeps.clone();
-            tokio::spawn(turn.keep(tokio::time::sleep(Duration::from_secs(3600))))
+            let sliced = sleeps.clone();
+            tokio::spawn(sliced.keep(tokio::time::sleep(Duration::from_secs(3600))))
         };
-        let in_line = |turn: &Turn| {
-            let (turn, next) = (turn.clone(), turn.clone());
-            tokio::spawn(turn.keep(async move { next.next().await }))
+        let in_line = |sliced: &SlicedCall| {
+            let (sliced, next) = (sliced.clone(), sliced.clone());
+            tokio::spawn(sliced.keep(async move { next.next().await }))
         };
         let wait = Duration::from_millis(30);
         // A call waits together with a call of its own version.
-        let held = turns.acquire(nobodys).await.expect("the only one");
-        let own_one = in_line(&turns.turn(own));
+        let held = slices.acquire(nobodys).await.expect("the only one");
+        let own_one = in_line(&slices.call(own));
         let first = in_line(&alone);
         tokio::time::sleep(wait).await;
         drop(held);
-        first.await.expect("it has had its turn");
-        own_one.await.expect("it has had its turn");
+        first.await.expect("it has had its slice");
+        own_one.await.expect("it has had its slice");
         assert_eq!(alone.0.now.lock().waited, Duration::ZERO, "for its own kind only");
         assert!(sleeps.waited() >= wait / 2);
         // A call waits together with a call of another version.
-        let held = turns.acquire(nobodys).await.expect("the only one");
-        let other = in_line(&turns.turn(of_others));
+        let held = slices.acquire(nobodys).await.expect("the only one");
+        let other = in_line(&slices.call(of_others));
         tokio::task::yield_now().await;
-        assert_eq!((turns.count(own), turns.count(of_others)), (0, 1));
+        assert_eq!((slices.count(own), slices.count(of_others)), (0, 1));
         let second = in_line(&beside);
         tokio::time::sleep(wait).await;
-        assert_eq!((turns.count(own), turns.count(of_others)), (1, 1));
-        assert!(beside.waited() >= wait / 4, "before it has had its turn");
+        assert_eq!((slices.count(own), slices.count(of_others)), (1, 1));
+        assert!(beside.waited() >= wait / 4, "before it has had its slice");
         drop(held);
-        second.await.expect("it has had its turn");
-        other.await.expect("it has had its turn");
+        second.await.expect("it has had its slice");
+        other.await.expect("it has had its slice");
         let waited = beside.0.now.lock().waited;
         assert!(waited >= wait / 4, "half of those in the line were others': {waited:?}");
         // A call that is ended in the line leaves the line.
-        let held = turns.acquire(nobodys).await.expect("the only one");
+        let held = slices.acquire(nobodys).await.expect("the only one");
         let ended = in_line(&beside);
-        while turns.count(own) == 0 {
+        while slices.count(own) == 0 {
             tokio::task::yield_now().await;
         }
         ended.abort();
-        assert!(ended.await.expect_err("it has no turn").is_cancelled());
+        assert!(ended.await.expect_err("it has no slice").is_cancelled());
         drop((held, beside));
-        assert!(turns.0.lock().computing.is_empty());
+        assert!(slices.0.lock().computing.is_empty());
         sleeping.abort();
     }
 
     #[tokio::test]
-    async fn a_handler_that_waits_for_something_else_holds_no_turn() {
-        let (turns, [version, other]) = (Turns::new(1), versions());
+    async fn a_handler_that_waits_for_something_else_holds_no_slice() {
+        let (slices, [version, other]) = (TimeSlices::new(1), versions());
         let (came, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let waits = {
-            let (turn, came, goes_on) = (turns.turn(version), came.clone(), goes_on.clone());
-            tokio::spawn(turn.clone().keep(async move {
-                turn.next().await;
+            let (sliced, came, goes_on) = (slices.call(version), came.clone(), goes_on.clone());
+            tokio::spawn(sliced.clone().keep(async move {
+                sliced.next().await;
                 came.notify_one();
                 goes_on.notified().await;
             }))
         };
         came.notified().await;
         let done = AtomicUsize::new(0);
-        let turn = turns.turn(other);
-        turn.clone().keep(computes(turn, 3, &done)).await;
-        assert_eq!(done.load(Ordering::Relaxed), 3, "beside one that waits, and has had a turn");
+        let sliced = slices.call(other);
+        sliced.clone().keep(computes(sliced, 3, &done)).await;
+        assert_eq!(done.load(Ordering::Relaxed), 3, "beside one that waits, and has had a sliced");
         goes_on.notify_one();
         waits.await.expect("it ends");
     }
 
     #[tokio::test]
-    async fn one_that_is_ended_while_it_waits_for_its_turn_leaves_it_to_others() {
-        let (turns, [version, nobodys]) = (Turns::new(1), versions());
-        let held = turns.acquire(nobodys).await.expect("the only one");
-        let (ended, begun) = (turns.turn(version), Arc::new(Notify::new()));
+    async fn one_that_is_ended_while_it_waits_for_its_slice_leaves_it_to_others() {
+        let (slices, [version, nobodys]) = (TimeSlices::new(1), versions());
+        let held = slices.acquire(nobodys).await.expect("the only one");
+        let (ended, begun) = (slices.call(version), Arc::new(Notify::new()));
         let call = {
             let begun = begun.clone();
             tokio::spawn(ended.clone().keep(async move {
@@ -527,26 +527,27 @@ mod tests {
         };
         begun.notified().await;
         call.abort();
-        assert!(call.await.expect_err("it has no turn").is_cancelled());
+        assert!(call.await.expect_err("it has no slice").is_cancelled());
         drop(held);
-        let (turn, done) = (turns.turn(version), AtomicUsize::new(0));
-        turn.clone().keep(computes(turn, 1, &done)).await;
-        assert_eq!((done.load(Ordering::Relaxed), turns.free()), (1, 1));
+        let (sliced, done) = (slices.call(version), AtomicUsize::new(0));
+        sliced.clone().keep(computes(sliced, 1, &done)).await;
+        assert_eq!((done.load(Ordering::Relaxed), slices.free()), (1, 1));
     }
 
     #[tokio::test]
     async fn the_first_tick_is_over_when_it_was_computed_for() {
         let [version] = versions();
-        let turn = Turns::new(1).turn(version);
-        turn.clone()
+        let sliced = TimeSlices::new(1).call(version);
+        sliced
+            .clone()
             .keep(async {
-                assert!(!turn.is_over(), "it has just begun");
+                assert!(!sliced.is_over(), "it has just begun");
                 // Compute, as a guest does.
-                while !turn.is_over() {
+                while !sliced.is_over() {
                     std::hint::spin_loop();
                 }
                 tokio::task::yield_now().await;
-                assert!(!turn.is_over(), "it comes from a wait");
+                assert!(!sliced.is_over(), "it comes from a wait");
             })
             .await;
     }

@@ -19,6 +19,9 @@ use words::{comments, fences};
 /// The most lines that a file of the host may have.
 const MAX_LINES: usize = 600;
 
+/// The most lines that a function of the host may have: those of a screen.
+const MAX_FUNCTION_LINES: usize = 70;
+
 /// Names of the standard library that a type of the host must not hide.
 const STD_NAMES: [&str; 16] = [
     "Box", "Clone", "Default", "Drop", "Eq", "Fn", "From", "Into", "Iterator", "Option", "Ord", "Result",
@@ -51,6 +54,11 @@ fn nothing_imports_what_stands_on_it() {
 #[test]
 fn no_file_of_the_host_is_too_long() {
     check(lengths);
+}
+
+#[test]
+fn no_function_of_the_host_is_too_long() {
+    check(function_lengths);
 }
 
 #[test]
@@ -138,7 +146,8 @@ fn the_licences_of_all_dependencies_are_allowed() {
 #[test]
 fn every_rule_can_fail() {
     let wide = "x".repeat(MAX_COLUMNS + 1);
-    let wrong: [(Rule, &str, &str); 46] = [
+    let long = "        x();\n".repeat(MAX_FUNCTION_LINES - 1);
+    let wrong: [(Rule, &str, &str); 49] = [
         (page_links, "host/src/dashboard/x.rs", "a href=\"/x\" {}\n"),
         (page_links, "host/src/dashboard/x.rs", "Redirect::to(\"/x\")\n"),
         (headers, "host/src/x.rs", "use std::fs;\n"),
@@ -155,6 +164,13 @@ fn every_rule_can_fail() {
         (foundations, "host/src/queue/error.rs", "use super::Queue;\n"),
         (foundations, "host/src/x.rs", "//! It has no place in the order.\n"),
         (lengths, "host/src/x.rs", &"\n".repeat(MAX_LINES + 1)),
+        (function_lengths, "host/src/x.rs", &format!("fn x() {{\n{long}}}\n")),
+        (
+            function_lengths,
+            "host/src/x.rs",
+            &format!("    pub(crate) const unsafe fn x() {{\n{long}    }}\n"),
+        ),
+        (function_lengths, "host/src/x.rs", &format!("pub async fn x(\n) {{\n{}}}\n", &long[13..])),
         (widths, "host/src/x.rs", &format!("//! x\n// {wide}\n")),
         (widths, "docs/x.md", &format!("{wide}\n")),
         (widths, "docs/x.md", &"é".repeat(MAX_COLUMNS + 1)),
@@ -232,6 +248,22 @@ fn lines_that_may_be_wide() {
     ];
     for (path, text) in table {
         assert_eq!(widths(&vec![(path.to_owned(), text)]), Vec::<String>::new(), "{path}");
+    }
+}
+
+#[test]
+fn functions_that_are_not_too_long() {
+    let body = "    x();\n".repeat(MAX_FUNCTION_LINES - 2);
+    let table = [
+        format!("fn x() {{\n{body}}}\n"),
+        format!("fn x()\nwhere\n    T: X,\n{{\n{}}}\n", &body[27..]),
+        format!("fn x();\nconst X: T = T {{\n{body}}};\nconst Y: T = T {{\n{body}}};\n"),
+        format!("fn x(\n    x: T,\n) -> T;\n{body}{body}"),
+        format!("fn x() {{}}\n{body}{body}"),
+    ];
+    for text in table {
+        let files = vec![("host/src/x.rs".to_owned(), text.clone())];
+        assert_eq!(function_lengths(&files), Vec::<String>::new(), "{text:.60}");
     }
 }
 
@@ -337,6 +369,36 @@ fn lengths(files: &Files) -> Vec<String> {
     long.map(|(path, count)| format!("{path} has {count} lines, more than {MAX_LINES}")).collect()
 }
 
+/// A function fits a screen, so that it is read without scrolling. It ends at the first line with its
+/// indentation that ends a block or a declaration, as rustfmt writes them.
+fn function_lengths(files: &Files) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (path, text) in
+        files.iter().filter(|(path, _)| path.starts_with("host/src/") && path.ends_with(".rs"))
+    {
+        let all: Vec<(String, &str)> = lines(path, text).collect();
+        for (at, (place, line)) in all.iter().enumerate().filter(|(_, (_, line))| is_function(line)) {
+            let is_end = |other: &str| indentation(other) == indentation(line) && other.ends_with(['}', ';']);
+            let count = all[at..].iter().take_while(|(_, other)| !is_end(other)).count() + 1;
+            if count > MAX_FUNCTION_LINES {
+                let name = line.trim_start();
+                problems.push(format!("{place} has {count} lines, more than {MAX_FUNCTION_LINES}: {name}"));
+            }
+        }
+    }
+    problems
+}
+
+/// Whether a function begins in this line.
+fn is_function(line: &str) -> bool {
+    let mut words = item(line).split(' ').skip_while(|word| ["async", "const", "unsafe"].contains(word));
+    words.next() == Some("fn")
+}
+
+fn indentation(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
 /// No line has more than 110 characters, so that it fits on a screen beside another file.
 ///
 /// These may be wider:
@@ -415,13 +477,17 @@ fn is_host_code(path: &str) -> bool {
 
 /// The name of the struct, enum or trait that a line begins to define.
 fn type_name(line: &str) -> Option<&str> {
+    let rest = ["struct ", "enum ", "trait "].iter().find_map(|word| item(line).strip_prefix(word))?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
+}
+
+/// A line without its indentation and its visibility.
+fn item(line: &str) -> &str {
     let line = line.trim_start();
-    let item = line.strip_prefix("pub").map_or(line, |rest| {
+    line.strip_prefix("pub").map_or(line, |rest| {
         let rest = rest.trim_start();
         rest.strip_prefix('(').and_then(|rest| rest.split_once(") ")).map_or(rest, |(_, item)| item)
-    });
-    let rest = ["struct ", "enum ", "trait "].iter().find_map(|word| item.strip_prefix(word))?;
-    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
+    })
 }
 
 /// The fuzzer is a workspace of its own, and nothing else builds it. Without this rule its lock file would go

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::Router;
 use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
 
 use crate::admin::tokens::Tokens;
 use crate::admin::{self, AdminState, Health, RefusedTokens};
@@ -213,10 +214,7 @@ impl Host {
         let mut workers = Workers::new(common, plugins.clone(), health.clone());
         workers.board().set_histograms(Histograms::of(&config));
         workers.apply(queues);
-        servants.tracker.spawn({
-            let told = tell_when_ready(plugins.clone(), health.clone());
-            servants.over.clone().run_until_cancelled_owned(told)
-        });
+        servants.spawn(tell_when_ready(plugins.clone(), health.clone()));
         // 5. What others see of it.
         let reloads = ConfigReloads::default();
         reloads.set_queues(&config.queues);
@@ -236,14 +234,7 @@ impl Host {
             queues = config.queues.len(),
             "tqhost is running"
         );
-        servants.tracker.spawn({
-            let (health, claiming) = (health.clone(), stop.claiming.clone());
-            servants.over.clone().run_until_cancelled_owned(async move {
-                let (is_ready, stopped) = (health.until_ready(), claiming.cancelled());
-                supervisor::ready_once(is_ready, stopped, supervisor::READY_WITHIN).await;
-                supervisor::signs_of_life().await;
-            })
-        });
+        servants.spawn(tell_supervisor(health.clone(), stop.claiming.clone()));
         Ok(Host {
             config,
             file,
@@ -422,20 +413,19 @@ fn start_common(
         stop,
     };
     let (waiter, lookout, claiming) = (common.waiter.clone(), common.lookout.clone(), &common.stop.claiming);
-    let (over, servants) = (servants.over.clone(), &servants.tracker);
     let waiting = redis.link_for_waiting(waiter::BLOCK);
     // In a cluster no call on it blocks, and it remembers what has not changed.
     let looks = if redis.is_cluster() { waiting.clone() } else { link.clone() };
-    servants.spawn(waiter.clone().run(waiting, claiming.clone()));
+    servants.tracker.spawn(waiter.clone().run(waiting, claiming.clone()));
     let host_id = common.consumer.clone();
-    servants.spawn(lookout.clone().run(
+    servants.tracker.spawn(lookout.clone().run(
         LookoutLinks { looks, link: link.clone() },
         waiter,
         host_id,
         claiming.clone(),
     ));
-    servants.spawn(Janitor::new(lookout, link.clone()).run(claiming.clone()));
-    servants.spawn(over.run_until_cancelled_owned(storm::sum_up()));
+    servants.tracker.spawn(Janitor::new(lookout, link.clone()).run(claiming.clone()));
+    servants.spawn(storm::sum_up());
     common
 }
 
@@ -447,6 +437,13 @@ pub(crate) async fn tell_when_ready(plugins: Plugins, health: Health) {
     }
     plugins.unwatched().await;
     health.fail(UNWATCHED);
+}
+
+/// Tells the supervisor when the host is ready, and from then on that it lives.
+async fn tell_supervisor(health: Health, claiming: CancellationToken) {
+    let (is_ready, stopped) = (health.until_ready(), claiming.cancelled());
+    supervisor::ready_once(is_ready, stopped, supervisor::READY_WITHIN).await;
+    supervisor::signs_of_life().await;
 }
 
 /// Where this configuration's Redis is: also for the commands, which find the embedded one of a running host.

@@ -75,6 +75,11 @@ pub(crate) struct Loops {
 }
 
 impl Loops {
+    /// Runs a task until it ends, or until the loops are told to end.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tracker.spawn(self.over.clone().run_until_cancelled_owned(task));
+    }
+
     /// Waits until they have ended, once they were told to.
     pub(crate) async fn end(self) {
         self.tracker.close();

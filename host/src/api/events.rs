@@ -309,6 +309,52 @@ struct HostTail {
 
 impl HostTail {
     async fn look(&mut self) {
+        let read = self.read_queues().await;
+        // A client that goes on behind an event must not miss what is still to be read of another queue.
+        let latest = self.read_to.saturating_add(OVERLAP_MS);
+        let event = |at: u64, kind: &str, data: String| {
+            (at, Event::default().event(kind).id(at.min(latest).to_string()).data(data))
+        };
+        let mut found: Vec<(u64, Event)> = Vec::new();
+        let mut soonest = LOOK;
+        for (queue, EventsAfter { events, last, is_all, is_behind_gap }) in read {
+            if !is_all {
+                soonest = LOOK_AGAIN;
+            }
+            if let (true, Some(first)) = (is_behind_gap, events.first()) {
+                let data = json!({ "queue": queue.rules.name }).to_string();
+                found.push((entry_time_ms(&first.place.entry), gap().data(data)));
+            }
+            let of_task =
+                |found: &TaskEvent| event(entry_time_ms(&found.place.entry), "task", view(&queue, found));
+            found.extend(events.iter().map(of_task));
+            self.places.insert(queue.rules.name.clone(), last);
+        }
+        self.pause = time_for(found.len()).max(soonest);
+        let plugins_since = self.plugins_since;
+        for plugin in self.api.0.plugins.status() {
+            let new = plugin.history.iter().filter(|change| change.at_ms > plugins_since);
+            for Change { at_ms, what, digest, reason, .. } in new {
+                self.plugins_since = self.plugins_since.max(*at_ms);
+                let label = digest.as_ref().and_then(|digest| plugin.builds.of(digest)?.label.as_ref());
+                let view = json!({
+                    "plugin": plugin.name, "what": what.into_str(), "version": digest, "label": label,
+                    "reason": reason, "at": at_ms,
+                });
+                found.push(event(*at_ms, "plugin", view.to_string()));
+            }
+        }
+        for (entry, change) in changes::after(&self.api.0.link, &self.change).await.unwrap_or_default() {
+            found.push(event(change.at, "change", serde_json::to_string(&change).unwrap_or_default()));
+            self.change = entry;
+        }
+        found.sort_by_key(|(at, _)| *at);
+        self.ready.extend(found.into_iter().map(|(_, event)| event));
+    }
+
+    /// Reads the queues that keep events, and notes up to which time all of them were read. A queue that does
+    /// not answer is left out.
+    async fn read_queues(&mut self) -> Vec<(Queue, EventsAfter)> {
         let queues = self.api.queues();
         let watched = queues.iter().filter(|rules| rules.events > 0);
         let watched: Vec<(Queue, EventPlace)> = watched
@@ -335,49 +381,7 @@ impl HostTail {
             None => before,
         });
         self.read_to = read_to.min().unwrap_or(begun);
-        // A client that goes on behind an event must not miss what is still to be read of another queue.
-        let latest = self.read_to.saturating_add(OVERLAP_MS);
-        let event = |at: u64, kind: &str, data: String| {
-            (at, Event::default().event(kind).id(at.min(latest).to_string()).data(data))
-        };
-        let mut found: Vec<(u64, Event)> = Vec::new();
-        let mut soonest = LOOK;
-        for (queue, looked) in looks {
-            let Some(EventsAfter { events, last, is_all, is_behind_gap }) = looked else { continue };
-            if !is_all {
-                soonest = LOOK_AGAIN;
-            }
-            if let (true, Some(first)) = (is_behind_gap, events.first()) {
-                let data = serde_json::json!({ "queue": queue.rules.name }).to_string();
-                found.push((entry_time_ms(&first.place.entry), gap().data(data)));
-            }
-            found.extend(
-                events
-                    .iter()
-                    .map(|found| event(entry_time_ms(&found.place.entry), "task", view(&queue, found))),
-            );
-            self.places.insert(queue.rules.name.clone(), last);
-        }
-        self.pause = time_for(found.len()).max(soonest);
-        let plugins_since = self.plugins_since;
-        for plugin in self.api.0.plugins.status() {
-            let new = plugin.history.iter().filter(|change| change.at_ms > plugins_since);
-            for Change { at_ms, what, digest, reason, .. } in new {
-                self.plugins_since = self.plugins_since.max(*at_ms);
-                let label = digest.as_ref().and_then(|digest| plugin.builds.of(digest)?.label.as_ref());
-                let view = json!({
-                    "plugin": plugin.name, "what": what.into_str(), "version": digest, "label": label,
-                    "reason": reason, "at": at_ms,
-                });
-                found.push(event(*at_ms, "plugin", view.to_string()));
-            }
-        }
-        for (entry, change) in changes::after(&self.api.0.link, &self.change).await.unwrap_or_default() {
-            found.push(event(change.at, "change", serde_json::to_string(&change).unwrap_or_default()));
-            self.change = entry;
-        }
-        found.sort_by_key(|(at, _)| *at);
-        self.ready.extend(found.into_iter().map(|(_, event)| event));
+        looks.into_iter().filter_map(|(queue, found)| Some((queue, found?))).collect()
     }
 }
 

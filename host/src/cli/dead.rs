@@ -121,24 +121,7 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> CommandResu
         return dead_groups::list(&queue, grouping, &filter, (DEAD, args.list.limit), out).await;
     }
     let (limit, mut progress) = (args.list.limit, CommandProgress::begin()?);
-    let first = dead_list(&queue, &filter, args.list.cursor.as_deref(), limit, args.list.fields);
-    let mut list = progress.step(first).await.ok_or_else(|| interrupted("nothing was found"))??;
-    let mut bytes = field_bytes(&list);
-    // One call looks at a bounded number of dead letters; the command goes on until it has enough.
-    while list.dead.len() < limit
-        && bytes < MOST_BYTES
-        && !progress.is_interrupted()
-        && let Some(next) = list.next.clone()
-    {
-        let more = dead_list(&queue, &filter, Some(&next), limit - list.dead.len(), args.list.fields);
-        let Some(more) = progress.step(more).await else { break };
-        let more = more?;
-        bytes += field_bytes(&more);
-        list.dead.extend(more.dead);
-        list.examined += more.examined;
-        list.next = more.next;
-        progress.tell(|| format!("{} found, {} looked at", list.dead.len(), list.examined));
-    }
+    let list = gather(&queue, &filter, &args.list, &mut progress).await?;
     let census = progress.step(patiently(|| queue.census())).await;
     let all = census.ok_or_else(|| interrupted("nothing was counted"))??.dead;
     let (matching, all_counted) = match (&args.list.cursor, &list.next) {
@@ -146,7 +129,7 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> CommandResu
         _ if filter.is_empty() => (all, true),
         _ => count(&queue, &filter, &mut progress).await?,
     };
-    let is_whole = list.next.is_none() || list.dead.len() >= limit || bytes >= MOST_BYTES;
+    let is_whole = list.next.is_none() || list.dead.len() >= limit || field_bytes(&list) >= MOST_BYTES;
     let found =
         format!("{} found, {} looked at", text::plural(list.dead.len() as u64, "dead letter"), list.examined);
     let cut = progress.cut(is_whole && all_counted, &found, list.next.as_deref());
@@ -168,6 +151,34 @@ async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> CommandResu
         out.line(out.paint.tone(Tone::Faint, &footer));
     }
     Ok(())
+}
+
+/// Gathers as many dead letters as were asked for, as long as their fields are not too large together.
+async fn gather(
+    queue: &Queue,
+    filter: &TaskFilter,
+    args: &ListArgs,
+    progress: &mut CommandProgress,
+) -> CommandResult<DeadList> {
+    let first = dead_list(queue, filter, args.cursor.as_deref(), args.limit, args.fields);
+    let mut list = progress.step(first).await.ok_or_else(|| interrupted("nothing was found"))??;
+    let mut bytes = field_bytes(&list);
+    // One call looks at a bounded number of dead letters; the command goes on until it has enough.
+    while list.dead.len() < args.limit
+        && bytes < MOST_BYTES
+        && !progress.is_interrupted()
+        && let Some(next) = list.next.clone()
+    {
+        let more = dead_list(queue, filter, Some(&next), args.limit - list.dead.len(), args.fields);
+        let Some(more) = progress.step(more).await else { break };
+        let more = more?;
+        bytes += field_bytes(&more);
+        list.dead.extend(more.dead);
+        list.examined += more.examined;
+        list.next = more.next;
+        progress.tell(|| format!("{} found, {} looked at", list.dead.len(), list.examined));
+    }
+    Ok(list)
 }
 
 /// How many bytes the fields in the list have.

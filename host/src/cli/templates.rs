@@ -133,36 +133,16 @@ pub(super) fn words(lang: Language) -> LanguageWords {
 
 /// All files of a project. `name` is valid as a plugin's name.
 pub(super) fn files(lang: Language, starter: Starter, name: &str) -> Vec<ProjectFile> {
-    let asks_model = starter == Starter::Model;
-    let special = if asks_model { of_model(lang) } else { &[] };
-    // Names of crates have no dots, and names of npm packages have no capital letters.
-    let package = name.to_lowercase().replace('.', "-");
-    let module = package.replace('-', "_");
-    let key = if name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
-    let words = words(lang);
-    let grants = if asks_model { format!(" --config tqhost.toml --queue {name}") } else { String::new() };
-    let does = if asks_model {
-        "It asks a model\nfor a summary of a text; `tqhost.toml` has the server's address, and grants it."
-    } else {
-        "It counts words\nuntil you write something else."
+    let marks = marks(lang, starter, name);
+    let file = |folder: &str, path: &str, text: &str| {
+        let path = format!("{folder}{}", path.trim_end_matches(".in"));
+        let text = marks.iter().fold(text.to_owned(), |text, (mark, value)| text.replace(mark, value));
+        let text = adapted(lang, starter, &path, text);
+        ProjectFile { is_program: path.ends_with(".sh"), path, text }
     };
-    let built = if lang == Language::Typescript { "../build/handler.js" } else { "../handler.js" };
-    let marks = [
-        ("{{NAME}}", name),
-        ("{{PACKAGE}}", &package),
-        ("{{MODULE}}", &module),
-        ("{{KEY}}", &key),
-        ("{{VERSION}}", env!("CARGO_PKG_VERSION")),
-        ("{{LANGUAGE}}", &words.language),
-        ("{{NEEDS}}", &words.needs),
-        ("{{FILES}}", &words.files),
-        ("{{REQUESTS}}", &words.requests),
-        ("{{EFFECTS}}", &words.effects),
-        ("{{BLOBS}}", &words.blobs),
-        ("{{GRANTS}}", &grants),
-        ("{{DOES}}", does),
-        ("{{BUILT}}", built),
-    ];
+    let all = |parts: &mut dyn Iterator<Item = &Part>| -> Vec<ProjectFile> {
+        parts.flat_map(|(folder, files)| files.iter().map(|(path, text)| file(folder, path, text))).collect()
+    };
     let own: &[&[Part]] = match lang {
         Language::Rust => &[RUST],
         Language::Javascript => &[JAVASCRIPT, SCRIPTS, WIT],
@@ -171,41 +151,68 @@ pub(super) fn files(lang: Language, starter: Starter, name: &str) -> Vec<Project
         // It is compiled without the interface, which is its documentation.
         Language::Go => &[GO, WIT],
     };
-    let file = |folder: &str, path: &str, text: &str| {
-        let path = format!("{folder}{}", path.trim_end_matches(".in"));
-        let mut text = marks.iter().fold(text.to_owned(), |text, (mark, value)| text.replace(mark, value));
-        if path.starts_with("sdk/src/") {
-            // The interface is two folders up in the repository, and one folder up in a project.
-            text = text.replace("\"../../wit\"", "\"../wit\"").replace("repository's", "project's");
-        }
-        if lang != Language::Rust && path.starts_with("wit/deps/") {
-            // JavaScript's compiler has the complete 0.2.3 built in, and refuses a reduced one of that
-            // version.
-            text = text.replace("@0.2.3", "@0.2.4");
-        }
-        if asks_model && path == "wit/world.wit" {
-            text = text.replace("  // import wasi:http/", "  import wasi:http/");
-        }
-        if path == "tqhost.toml" && matches!(lang, Language::Rust | Language::Go) {
-            // Their tasks run alone in an instance.
-            text = text.split_inclusive('\n').filter(|line| !line.starts_with("instance = ")).collect();
-        }
-        if asks_model && path == "Cargo.toml" {
-            text = text.replace(
-                "tqhost-handler = { path = \"sdk\" }\n\n[dev-dependencies]\nserde_json = \"1\"\n",
-                "serde_json = \"1\"\ntqhost-handler = { path = \"sdk\", features = [\"http\"] }\n",
-            );
-        }
-        ProjectFile { is_program: path.ends_with(".sh"), path, text }
-    };
-    let mut parts = std::iter::once(&COMMON).chain(own.iter().copied().flatten());
-    let all = |parts: &mut dyn Iterator<Item = &Part>| -> Vec<ProjectFile> {
-        parts.flat_map(|(folder, files)| files.iter().map(|(path, text)| file(folder, path, text))).collect()
-    };
-    let (mut files, special) = (all(&mut parts), all(&mut special.iter()));
+    let special = if starter == Starter::Model { of_model(lang) } else { &[] };
+    let mut files = all(&mut std::iter::once(&COMMON).chain(own.iter().copied().flatten()));
+    let special = all(&mut special.iter());
     files.retain(|file| special.iter().all(|other| other.path != file.path));
     files.extend(special);
     files
+}
+
+/// The marks of the templates, and what takes their place.
+fn marks(lang: Language, starter: Starter, name: &str) -> [(&'static str, String); 14] {
+    // Names of crates have no dots, and names of npm packages have no capital letters.
+    let package = name.to_lowercase().replace('.', "-");
+    let key = if name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
+    let (does, grants) = match starter {
+        Starter::Model => (
+            "It asks a model\nfor a summary of a text; `tqhost.toml` has the server's address, and \
+             grants it.",
+            format!(" --config tqhost.toml --queue {name}"),
+        ),
+        Starter::Words => ("It counts words\nuntil you write something else.", String::new()),
+    };
+    let built = if lang == Language::Typescript { "../build/handler.js" } else { "../handler.js" };
+    let words = words(lang);
+    [
+        ("{{NAME}}", name.to_owned()),
+        ("{{MODULE}}", package.replace('-', "_")),
+        ("{{PACKAGE}}", package),
+        ("{{KEY}}", key),
+        ("{{VERSION}}", env!("CARGO_PKG_VERSION").to_owned()),
+        ("{{LANGUAGE}}", words.language),
+        ("{{NEEDS}}", words.needs),
+        ("{{FILES}}", words.files),
+        ("{{REQUESTS}}", words.requests),
+        ("{{EFFECTS}}", words.effects),
+        ("{{BLOBS}}", words.blobs),
+        ("{{GRANTS}}", grants),
+        ("{{DOES}}", does.to_owned()),
+        ("{{BUILT}}", built.to_owned()),
+    ]
+}
+
+/// The text of a file, changed where this project needs another one than those that share its template.
+fn adapted(lang: Language, starter: Starter, path: &str, text: String) -> String {
+    let asks_model = starter == Starter::Model;
+    match path {
+        // The interface is two folders up in the repository, and one folder up in a project.
+        _ if path.starts_with("sdk/src/") => {
+            text.replace("\"../../wit\"", "\"../wit\"").replace("repository's", "project's")
+        }
+        // JavaScript's compiler has the complete 0.2.3 built in, and refuses a reduced one of that version.
+        _ if lang != Language::Rust && path.starts_with("wit/deps/") => text.replace("@0.2.3", "@0.2.4"),
+        "wit/world.wit" if asks_model => text.replace("  // import wasi:http/", "  import wasi:http/"),
+        // Their tasks run alone in an instance.
+        "tqhost.toml" if matches!(lang, Language::Rust | Language::Go) => {
+            text.split_inclusive('\n').filter(|line| !line.starts_with("instance = ")).collect()
+        }
+        "Cargo.toml" if asks_model => text.replace(
+            "tqhost-handler = { path = \"sdk\" }\n\n[dev-dependencies]\nserde_json = \"1\"\n",
+            "serde_json = \"1\"\ntqhost-handler = { path = \"sdk\", features = [\"http\"] }\n",
+        ),
+        _ => text,
+    }
 }
 
 #[cfg(test)]

@@ -200,7 +200,9 @@ impl Trial {
         Ok(tasks)
     }
 
-    async fn once(&self, handler: &[u8], tasks: Vec<GivenTask>, out: &mut Out) -> CommandResult {
+    /// Compiles the handler, or takes its code from the cache, and tells of it. It has to take this number of
+    /// tasks in one call.
+    async fn load(&self, handler: &[u8], tasks: usize, out: &mut Out) -> CommandResult<Single> {
         let path = self.args.handler.display();
         let (singles, bytes, grants) = (self.singles.clone(), handler.to_vec(), self.grants.clone());
         // Loading may take long, so it runs on another thread, and Ctrl-C need not wait for it. When this
@@ -210,19 +212,20 @@ impl Trial {
         let loaded = tokio::task::spawn_blocking(move || singles.load(&bytes, &grants, &allowance)).await;
         let single =
             loaded.context("compiling failed")?.map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
-        if tasks.len() > 1 && !single.handler.takes_batches() {
+        if tasks > 1 && !single.handler.takes_batches() {
             let why = "it exports no tqhost:extensions/batch-handler: give it one task instead of a list";
             return Err(anyhow!("{path}: {why}").into());
         }
         if !out.json {
             let how = if single.from_cache { "loaded, compiled before," } else { "compiled" };
-            let version = short(&single.digest);
-            out.line(format!(
-                "{path}: {}, version {version}, {how} in {}",
-                text::size(single.bytes),
-                took(single.took)
-            ));
+            let (version, size, took) = (short(&single.digest), text::size(single.bytes), took(single.took));
+            out.line(format!("{path}: {size}, version {version}, {how} in {took}"));
         }
+        Ok(single)
+    }
+
+    async fn once(&self, handler: &[u8], tasks: Vec<GivenTask>, out: &mut Out) -> CommandResult {
+        let single = self.load(handler, tasks.len(), out).await?;
         // An earlier trial may have been aborted before it reset the log.
         self.log.mute(false);
         self.log.take();

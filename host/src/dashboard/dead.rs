@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::act::export_link;
 use super::chosen;
 use super::layout::{done, field, page};
-use super::list::{ShownTasks, TASKS};
+use super::list::{ShownTasks, list_request};
 use super::problem::PageAnswer;
 use super::session::Visitor;
 use super::state::PageCall;
@@ -19,9 +19,7 @@ use crate::api::dead::download;
 use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::operations::jobs::Deed;
-use crate::operations::{
-    self, GroupBy, GroupKind, ListRequest, TaskGroup, TaskGroups, known_builds, task_groups,
-};
+use crate::operations::{self, GroupBy, GroupKind, TaskGroup, TaskGroups, known_builds, task_groups};
 use crate::queue::dead::{DRAINED, FOREIGN};
 use crate::queue::listing::ListedState;
 use crate::queue::{Reason, hosts};
@@ -35,13 +33,7 @@ pub(super) async fn show(call: PageCall, Path(name): Path<String>) -> PageAnswer
     let queue = dashboard.api.queue(&name).await?;
     let by = GroupKind::Property(GroupBy::Cause);
     let groups = task_groups(&queue, ListedState::Dead, &filter, by, None, GROUPS).await?;
-    let request = ListRequest {
-        state: ListedState::Dead,
-        filter: filter.clone(),
-        cursor: values.get("cursor").map(str::to_owned),
-        limit: TASKS,
-        with_fields: false,
-    };
+    let request = list_request(ListedState::Dead, filter.clone(), &values);
     let list = operations::list(&queue, &request).await?;
     // Labels are those of the hosts that answer.
     let builds = known_builds(&hosts::list_known(&queue.link).await.unwrap_or_default());

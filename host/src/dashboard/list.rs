@@ -15,11 +15,18 @@ use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::config::QueueRules;
 use crate::mask::MASKED;
-use crate::operations::{ListedTask, TaskList};
+use crate::operations::{ListRequest, ListedTask, TaskList};
+use crate::queue::TaskFilter;
 use crate::queue::listing::ListedState;
 
 /// Tasks on a page.
-pub(super) const TASKS: usize = 25;
+const TASKS: usize = 25;
+
+/// Asks for one page of tasks: the first, or the one that the visitor has gone on to.
+pub(super) fn list_request(state: ListedState, filter: TaskFilter, values: &Values) -> ListRequest {
+    let cursor = values.get("cursor").map(str::to_owned);
+    ListRequest { state, filter, cursor, limit: TASKS, with_fields: false }
+}
 
 /// A part of a list.
 pub(super) struct ShownTasks<'s> {

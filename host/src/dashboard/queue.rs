@@ -9,7 +9,7 @@ use axum::extract::Path;
 use maud::{Markup, html};
 
 use super::layout::{button, done, form_token, page, state};
-use super::list::{ShownTasks, TASKS};
+use super::list::{ShownTasks, list_request};
 use super::orders::operator;
 use super::problem::{PageAnswer, done_at, invalid};
 use super::queue_history::{self, ShownHistory};
@@ -27,7 +27,7 @@ use crate::config::units::parse_duration;
 use crate::operations::history::{HistoryView, Lately, OVERVIEW, history, in_range};
 use crate::operations::incidents::of_queue;
 use crate::operations::marks::{self, HistoryMark};
-use crate::operations::{self, ListRequest, OperationError, Pausing, QueueOnHost, QueueView, known_builds};
+use crate::operations::{self, OperationError, Pausing, QueueOnHost, QueueView, known_builds};
 use crate::queue::Queue;
 use crate::queue::hosts::{self, HostInfo};
 use crate::queue::listing::ListedState;
@@ -48,13 +48,7 @@ pub(super) async fn show(call: PageCall, Path(name): Path<String>) -> PageAnswer
     let hosts = hosts::list_known(&queue.link).await?;
     let view = QueueView::new(&queue.rules, &queue.census().await?, &hosts, now_ms());
     let listed = chosen_state(&values)?;
-    let request = ListRequest {
-        state: listed,
-        filter: values.filter(dashboard.api.mask())?,
-        cursor: values.get("cursor").map(str::to_owned),
-        limit: TASKS,
-        with_fields: false,
-    };
+    let request = list_request(listed, values.filter(dashboard.api.mask())?, &values);
     let list = match operations::list(&queue, &request).await {
         Err(error @ OperationError::NoEvents(_)) => Err(error.to_string()),
         list => Ok(list?),
@@ -83,20 +77,10 @@ pub(super) async fn show(call: PageCall, Path(name): Path<String>) -> PageAnswer
         section aria-labelledby="figures" data-live="figures" {
             h2 id="figures" { "Now" }
             (figures(&view, &path))
-            @if let Some(pause) = &view.pause { p.note { "Paused " (data(&pause.told(now_ms()))) "." } }
-            @if let Some(limits) = &view.limits {
-                p.note { "Limited to " (data(&limits.told(now_ms()))) "." }
-            }
         }
         (incidents::section(&visitor, &found, ""))
         @if visitor.may_change() {
-            div.actions data-live="actions" {
-                @if !view.paused { (pause_form(&visitor, &path)) }
-                @if view.paused || view.held.is_some() {
-                    (button(&visitor, &format!("{path}/resume"), "Resume"))
-                }
-                a.button href=(link(&format!("{path}/drain"), &values.filter_pairs())) { "Drain…" }
-            }
+            div.actions data-live="actions" { (actions(&visitor, &view, &path, &values)) }
         }
         (queue_history::section(&ShownHistory {
             rules: &queue.rules, path: &path, range, history: &history, marks: &marks,
@@ -171,6 +155,8 @@ fn figures(view: &QueueView, path: &str) -> Markup {
                 (moment(schedule.next_ms, now_ms())) "."
             }
         }
+        @if let Some(pause) = &view.pause { p.note { "Paused " (data(&pause.told(now_ms()))) "." } }
+        @if let Some(limits) = &view.limits { p.note { "Limited to " (data(&limits.told(now_ms()))) "." } }
     }
 }
 
@@ -248,6 +234,15 @@ fn consumers(view: &QueueView) -> Markup {
         ]
     });
     html! { @if !view.consumers.is_empty() { (table("Consumers of the group", rows)) } }
+}
+
+/// The ways to stop the queue and to let it go on.
+fn actions(visitor: &Visitor, view: &QueueView, path: &str, values: &Values) -> Markup {
+    html! {
+        @if !view.paused { (pause_form(visitor, path)) }
+        @if view.paused || view.held.is_some() { (button(visitor, &format!("{path}/resume"), "Resume")) }
+        a.button href=(link(&format!("{path}/drain"), &values.filter_pairs())) { "Drain…" }
+    }
 }
 
 /// A button that pauses the queue, beside its reason and time.

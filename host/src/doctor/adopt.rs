@@ -126,8 +126,17 @@ impl AdoptItem {
         AdoptItem { step: Some(step.into()), ..self }
     }
 
+    pub(super) fn with_step_if(self, is_needed: bool, step: impl Into<String>) -> AdoptItem {
+        if is_needed { self.with_step(step) } else { self }
+    }
+
     pub(super) fn that_blocks(self) -> AdoptItem {
         AdoptItem { blocks: true, ..self }
+    }
+
+    /// Returns the items whose count is not zero.
+    pub(super) fn non_zero(items: impl IntoIterator<Item = AdoptItem>) -> Vec<AdoptItem> {
+        items.into_iter().filter(|item| item.count > 0).collect()
     }
 }
 
@@ -195,103 +204,123 @@ pub(crate) async fn adopt(queue: &Queue, orders: &AdoptOrders) -> QueueResult<Ad
 
 /// Decides what is said and done. It is pure.
 fn plan(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> AdoptReport {
-    use AdoptKind as K;
-    let rules = &queue.rules;
-    let mut report = AdoptReport::default();
-    let items = &mut report.items;
-    let mut tell = |item: AdoptItem| items.push(item);
-    for (key, is, expected) in &found.wrong {
+    let lacks_group = found.stand.as_ref().is_some_and(|stand| stand.group.is_none() && stand.length > 0);
+    let mut items = wrong_keys(found);
+    items.extend(own_group(queue, found, orders));
+    items.extend(consumers(found, orders));
+    items.extend(other_groups(found));
+    items.extend(tasks(queue, found));
+    items.extend(done_before(found, orders));
+    items.extend(done_since(found, orders));
+    items.extend(trims(found));
+    items.extend(dead(queue, found, orders));
+    items.extend(retry_counts(found));
+    if found.paused {
+        let what = format!("the queue is paused: `tqhost resume {}` lets hosts claim", queue.rules.name);
+        items.push(AdoptItem::told(AdoptKind::Paused, 1, what));
+    }
+    AdoptReport { items, acted: false, lacks_beginning: lacks_group && orders.from.is_none() }
+}
+
+fn wrong_keys(found: &Remains) -> Vec<AdoptItem> {
+    let item = |(key, is, expected): &(String, String, &str)| {
         let what = format!("{key} holds a {is}, not a {expected}: rename it, or name another key");
-        tell(AdoptItem::told(K::WrongType, 1, what).that_blocks());
+        AdoptItem::told(AdoptKind::WrongType, 1, what).that_blocks()
+    };
+    found.wrong.iter().map(item).collect()
+}
+
+/// The group of the queue: where it stands, or where it is to begin.
+fn own_group(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> Option<AdoptItem> {
+    let (stand, name) = (found.stand.as_ref()?, &queue.rules.group);
+    match (&stand.group, orders.from) {
+        (Some(group), Some(_)) => {
+            let (ms, sequence) = group.delivered;
+            let what = format!(
+                "the group {name} exists, and was given all up to {ms}-{sequence}: --from is not used"
+            );
+            Some(AdoptItem::told(AdoptKind::Group, 1, what))
+        }
+        (Some(_), None) => None,
+        (None, from) => {
+            let what = format!("the stream has no group {name}, and {} entries", stand.length);
+            let item = AdoptItem::told(AdoptKind::NoGroup, stand.length, what);
+            let ask = "say with --from where it begins: 0 runs every entry, $ none of them, an entry's id or \
+                       a time what came since";
+            Some(match from {
+                Some(_) => item.with_step("the group is created at the place that --from names"),
+                None => item.with_step_if(stand.length > 0, ask),
+            })
+        }
     }
-    let stand = found.stand.as_ref();
-    let group = stand.and_then(|stand| stand.group.as_ref());
-    let lacks_group = group.is_none() && stand.is_some_and(|stand| stand.length > 0);
-    if let Some(stand) = stand.filter(|_| group.is_none()) {
-        let what = format!("the stream has no group {}, and {} entries", rules.group, stand.length);
-        let item = AdoptItem::told(K::NoGroup, stand.length, what);
-        tell(match orders.from {
-            Some(_) => item.with_step("the group is created at the place that --from names"),
-            None if lacks_group => item.with_step(
-                "say with --from where it begins: 0 runs every entry, $ none of them, an entry's id or a \
-                 time what came since",
-            ),
-            None => item,
-        });
-    }
-    if let Some(group) = group.filter(|_| orders.from.is_some()) {
-        let (ms, sequence) = group.delivered;
-        let what = format!(
-            "the group {} exists, and was given all up to {ms}-{sequence}: --from is not used",
-            rules.group
-        );
-        tell(AdoptItem::told(K::Group, 1, what));
-    }
-    consumers(found, orders).into_iter().for_each(&mut tell);
-    for other in stand.iter().flat_map(|stand| &stand.others) {
+}
+
+fn other_groups(found: &Remains) -> impl Iterator<Item = AdoptItem> {
+    found.stand.iter().flat_map(|stand| &stand.others).map(|other| {
         let (ms, sequence) = other.delivered;
         let what = format!(
             "entries are pending in another group of the stream, {}, which was given all up to \
              {ms}-{sequence}. It loses each entry when its task has ended here",
             other.name
         );
-        let item = AdoptItem::told(K::OtherGroup, other.pending, what);
-        tell(match other.is_confirmed {
-            true => item,
-            false => item.with_step("it is noted that this is meant; until then no host serves the queue"),
-        });
-    }
-    let list = rules.list.as_ref().map_or("", |list| list.key.as_str());
+        let step = "it is noted that this is meant; until then no host serves the queue";
+        AdoptItem::told(AdoptKind::OtherGroup, other.pending, what).with_step_if(!other.is_confirmed, step)
+    })
+}
+
+/// The tasks that wait, run, or are lost.
+fn tasks(queue: &Queue, found: &Remains) -> Vec<AdoptItem> {
+    let list = queue.rules.list.as_ref().map_or("", |list| list.key.as_str());
     let unread = "entries wait that the group has not read: they run";
+    let listed = format!("items wait in the list {list}: they run");
     let gone = "of the pending entries, so many were trimmed or deleted: they are lost";
-    let tasks = [
-        AdoptItem::told(K::Waiting, found.waiting, unread),
-        AdoptItem::told(K::ListItems, found.items, format!("items wait in the list {list}: they run")),
-        AdoptItem::told(K::Running, found.running, "tasks run on hosts, or are left by some"),
+    AdoptItem::non_zero([
+        AdoptItem::told(AdoptKind::Waiting, found.waiting, unread),
+        AdoptItem::told(AdoptKind::ListItems, found.items, listed),
+        AdoptItem::told(AdoptKind::Running, found.running, "tasks run on hosts, or are left by some"),
         pending(queue, found),
-        AdoptItem::told(K::LostPending, found.foreign.gone, gone),
-    ];
-    tasks.into_iter().filter(|item| item.count > 0).for_each(&mut tell);
-    let has_note = stand.is_some_and(|stand| stand.noted.is_some());
+        AdoptItem::told(AdoptKind::LostPending, found.foreign.gone, gone),
+    ])
+}
+
+/// The entries that were done before a host first came.
+fn done_before(found: &Remains, orders: &AdoptOrders) -> Option<AdoptItem> {
+    let stand = found.stand.as_ref()?;
+    let is_noted = stand.noted.is_some();
+    let item = |what: &str| AdoptItem::told(AdoptKind::Acked, found.acked, what);
     if found.acked > 0 {
-        let what = "entries were done before, and not deleted: they do not run";
-        let item = AdoptItem::told(K::Acked, found.acked, what);
-        tell(match (orders.delete_acked, has_note) {
-            (true, _) => item.with_step("they are deleted"),
-            (false, true) => item,
-            (false, false) => {
-                item.with_step("it is noted where they end; they stay (--delete-acked deletes them)")
-            }
-        });
-    } else if group.is_some() && !has_note {
-        let what = "the group was served before, and everything that it did is deleted";
-        tell(AdoptItem::told(K::Acked, 0, what).with_step("it is noted where it stands"));
+        let item = item("entries were done before, and not deleted: they do not run");
+        let stay = "it is noted where they end; they stay (--delete-acked deletes them)";
+        Some(match orders.delete_acked {
+            true => item.with_step("they are deleted"),
+            false => item.with_step_if(!is_noted, stay),
+        })
+    } else if stand.group.is_some() && !is_noted {
+        let item = item("the group was served before, and everything that it did is deleted");
+        Some(item.with_step("it is noted where it stands"))
+    } else {
+        None
     }
-    if found.acked_since > 0 {
-        let what = "entries were acknowledged by others since a host first came, and not deleted: `tqhost \
-                    doctor --fix` runs them again";
-        let item = AdoptItem::told(K::AckedSince, found.acked_since, what);
-        tell(match orders.is_done {
-            true => item.with_step("it is noted that they are done"),
-            false => AdoptItem { what: item.what + "; if they are done, add --done", ..item },
-        });
-    }
-    trims(found).into_iter().for_each(&mut tell);
-    dead(queue, found, orders).into_iter().for_each(&mut tell);
-    for count in &found.retry_counts {
+}
+
+/// The entries that others were done with since a host first came.
+fn done_since(found: &Remains, orders: &AdoptOrders) -> Vec<AdoptItem> {
+    let what = "entries were acknowledged by others since a host first came, and not deleted: `tqhost \
+                doctor --fix` runs them again";
+    let what = if orders.is_done { what.to_owned() } else { format!("{what}; if they are done, add --done") };
+    let item = AdoptItem::told(AdoptKind::AckedSince, found.acked_since, what);
+    AdoptItem::non_zero([item.with_step_if(orders.is_done, "it is noted that they are done")])
+}
+
+fn retry_counts(found: &Remains) -> impl Iterator<Item = AdoptItem> {
+    found.retry_counts.iter().map(|count| {
         let what = format!(
             "the field {} of payloads seems to count retries; {} of those looked at have one above 0, the \
              highest {}. tqhost counts attempts itself, from 1, and leaves the field as it is",
             count.name, count.above_zero, count.highest
         );
-        tell(AdoptItem::told(K::RetryCount, count.above_zero as u64, what));
-    }
-    if found.paused {
-        let what = format!("the queue is paused: `tqhost resume {}` lets hosts claim", rules.name);
-        tell(AdoptItem::told(K::Paused, 1, what));
-    }
-    report.lacks_beginning = lacks_group && orders.from.is_none();
-    report
+        AdoptItem::told(AdoptKind::RetryCount, count.above_zero as u64, what)
+    })
 }
 
 /// The consumers that may still work: those that were heard from, and those that were given entries lately.
@@ -305,32 +334,28 @@ fn consumers(found: &Remains, orders: &AdoptOrders) -> Vec<AdoptItem> {
     let given = found.foreign.given_ms.iter().filter(|(_, given)| is_in(**given, MAY_WORK));
     let busy: Vec<&str> =
         given.map(|(name, _)| name.as_str()).filter(|name| !living.contains(name)).collect();
+    let are_alive = format!(
+        "consumers of the group that are no hosts were heard from in the last {}: {}. While they work, what \
+         they acknowledge is not known to be done",
+        show_duration(LIVES),
+        named(living.iter().copied())
+    );
+    let have_entries = format!(
+        "consumers of the group that are no hosts hold entries that they were given in the last {}: {}. If \
+         they work on them, the work is done twice",
+        show_duration(MAY_WORK),
+        named(busy.iter().copied())
+    );
+    let wait = "stop them, and wait, or add --stopped if they are stopped";
+    let end = "let them end what they have read and stop them, or add --stopped if they are stopped";
     let item = |kind, names: &[&str], what: String, step: &str| {
         let item = AdoptItem::told(kind, names.len() as u64, what);
         if orders.are_stopped { item } else { item.with_step(step).that_blocks() }
     };
-    let mut items = Vec::new();
-    if !living.is_empty() {
-        let what = format!(
-            "consumers of the group that are no hosts were heard from in the last {}: {}. While they \
-             work, what they acknowledge is not known to be done",
-            show_duration(LIVES),
-            named(living.iter().copied())
-        );
-        let step = "stop them, and wait, or add --stopped if they are stopped";
-        items.push(item(AdoptKind::LivingConsumer, &living, what, step));
-    }
-    if !busy.is_empty() {
-        let what = format!(
-            "consumers of the group that are no hosts hold entries that they were given in the last {}: {}. \
-             If they work on them, the work is done twice",
-            show_duration(MAY_WORK),
-            named(busy.iter().copied())
-        );
-        let step = "let them end what they have read and stop them, or add --stopped if they are stopped";
-        items.push(item(AdoptKind::BusyConsumer, &busy, what, step));
-    }
-    items
+    AdoptItem::non_zero([
+        item(AdoptKind::LivingConsumer, &living, are_alive, wait),
+        item(AdoptKind::BusyConsumer, &busy, have_entries, end),
+    ])
 }
 
 fn pending(queue: &Queue, found: &Remains) -> AdoptItem {
@@ -348,56 +373,45 @@ fn pending(queue: &Queue, found: &Remains) -> AdoptItem {
 
 fn trims(found: &Remains) -> Vec<AdoptItem> {
     let Some(stand) = &found.stand else { return Vec::new() };
-    let mut items = Vec::new();
-    let lost = stand.trimmed_unread().unwrap_or(0);
-    if lost > 0 {
-        let what = format!(
-            "of {} entries that were ever added, so many were trimmed before the group read them: they are \
-             lost",
-            stand.added
-        );
-        items.push(AdoptItem::told(AdoptKind::LostUnread, lost, what));
-    }
-    if stand.is_trimmed() {
-        let what = format!(
-            "of {} entries, {} are left: a producer trims the stream (MAXLEN or MINID). What has ended is \
-             deleted here, so a trim only takes tasks that have not run: leave it out of XADD",
-            stand.added, stand.length
-        );
-        items.push(AdoptItem::told(AdoptKind::Trimmed, stand.added - stand.length, what));
-    }
-    items
+    let unread = format!(
+        "of {} entries that were ever added, so many were trimmed before the group read them: they are lost",
+        stand.added
+    );
+    let trimmed = if stand.is_trimmed() { stand.added - stand.length } else { 0 };
+    let trims = format!(
+        "of {} entries, {} are left: a producer trims the stream (MAXLEN or MINID). What has ended is \
+         deleted here, so a trim only takes tasks that have not run: leave it out of XADD",
+        stand.added, stand.length
+    );
+    AdoptItem::non_zero([
+        AdoptItem::told(AdoptKind::LostUnread, stand.trimmed_unread().unwrap_or(0), unread),
+        AdoptItem::told(AdoptKind::Trimmed, trimmed, trims),
+    ])
 }
 
 fn dead(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> Vec<AdoptItem> {
     let (dead, key) = (&found.dead, &queue.keys.dead);
-    let mut items = Vec::new();
-    if dead.items > 0 {
-        let what = format!("dead letters are items of a list, {key}: no host can add one there");
-        let step = "each becomes an entry of a stream of this name, with the item as the field data";
-        items.push(AdoptItem::told(AdoptKind::DeadList, dead.items, what).with_step(step));
-    }
-    if dead.foreign > 0 {
-        let meaning = |name: &String| {
-            let told = orders.dead_fields.iter().find(|(_, old)| old == name).map(|(new, _)| new.as_str());
-            let is_own = found.task_fields.contains(name);
-            let guessed = || super::dead_format::guess(name).filter(|_| !is_own);
-            match told.or_else(guessed) {
-                Some("*") => format!("{name} → the task"),
-                Some(new) => format!("{name} → {new}"),
-                None => name.clone(),
-            }
-        };
-        let names: Vec<String> = dead.names.iter().map(meaning).collect();
-        let what = format!("dead letters of another program, with the fields {}", names.join(", "));
-        let step = "they get the form of tqhost's own (--dead-field NEW=OLD says what a field is)";
-        items.push(AdoptItem::told(AdoptKind::DeadForeign, dead.foreign, what).with_step(step));
-    }
-    if dead.own > 0 {
-        let what = format!("dead letters are there: `tqhost dead list {}` shows them", queue.rules.name);
-        items.push(AdoptItem::told(AdoptKind::Dead, dead.own, what));
-    }
-    items
+    let meaning = |name: &String| {
+        let told = orders.dead_fields.iter().find(|(_, old)| old == name).map(|(new, _)| new.as_str());
+        let is_own = found.task_fields.contains(name);
+        let guessed = || super::dead_format::guess(name).filter(|_| !is_own);
+        match told.or_else(guessed) {
+            Some("*") => format!("{name} → the task"),
+            Some(new) => format!("{name} → {new}"),
+            None => name.clone(),
+        }
+    };
+    let names: Vec<String> = dead.names.iter().map(meaning).collect();
+    let items = format!("dead letters are items of a list, {key}: no host can add one there");
+    let foreign = format!("dead letters of another program, with the fields {}", names.join(", "));
+    let own = format!("dead letters are there: `tqhost dead list {}` shows them", queue.rules.name);
+    AdoptItem::non_zero([
+        AdoptItem::told(AdoptKind::DeadList, dead.items, items)
+            .with_step("each becomes an entry of a stream of this name, with the item as the field data"),
+        AdoptItem::told(AdoptKind::DeadForeign, dead.foreign, foreign)
+            .with_step("they get the form of tqhost's own (--dead-field NEW=OLD says what a field is)"),
+        AdoptItem::told(AdoptKind::Dead, dead.own, own),
+    ])
 }
 
 /// The first names of some, as one text.

@@ -146,103 +146,96 @@ fn plan(
     now_ms: u64,
     orders: GiveBackOrders,
 ) -> AdoptReport {
-    use AdoptKind as K;
-    let (rules, keys, to_list) = (&queue.rules, &queue.keys, queue.rules.list.is_some());
-    let [waiting, _, retried, held_tasks, timed, of_flows, unfit, elsewhere, ended] = held.tasks.kinds;
-    let place = match &rules.list {
-        Some(list) => format!("the end of the list {} that BRPOP reads", list.key),
-        None => format!("the end of the stream {}, as new entries", keys.stream),
+    let goes = match &queue.rules.list {
+        Some(list) => format!("they go to the end of the list {} that BRPOP reads", list.key),
+        None => format!("they go to the end of the stream {}, as new entries", queue.keys.stream),
     };
-    let goes = |item: AdoptItem, how: &str| item.with_step(format!("they go to {place}{how}"));
-
     let serves = format!("hosts serve the queue: {}", named(serving.iter().copied()));
-    let unread = format!("tasks wait in the stream, and the group {} has not read them", rules.group);
-    let waiting = match to_list {
-        true => goes(AdoptItem::told(K::Waiting, waiting, unread), ""),
-        false => AdoptItem::told(K::Waiting, held.queued, unread),
-    };
-    let last = Duration::from_secs(held.tasks.latest_due_ms.saturating_sub(now_ms) / 1000);
-    let last =
-        format!("tasks were delayed by their producer, the last one for another {}", show_duration(last));
-    let timed = match orders.early {
-        true => goes(AdoptItem::told(K::Timed, timed, last), ", now"),
-        false => {
-            let stay = ": they stay where they are. Let a host run until then, or add --early";
-            AdoptItem::told(K::Timed, timed, last + stay)
-        }
-    };
-    let (unreadable, rest) = match to_list {
-        true => (
-            "tasks have other fields than data, which an item of the list cannot keep, or cannot be read",
-            ". A consumer that writes its own to a list of this name needs the key: rename it",
-        ),
-        false => ("tasks cannot be read", ""),
-    };
-    let mut items = vec![
-        AdoptItem::told(K::Host, serving.len() as u64, serves)
-            .with_step("stop them, or take the queue out of their configuration")
-            .that_blocks(),
-        waiting,
-        AdoptItem::told(
-            K::Reserved,
-            if to_list { 0 } else { held.reserved },
-            "of the first hundred of them have fields that begin with tq-: a consumer that reads fields by \
-             name does not notice",
-        ),
-        running(held, now_ms, orders.act, &place),
-        AdoptItem::told(
-            K::Pending,
-            elsewhere,
-            "tasks are pending at consumers that are no hosts: they stay with them",
-        ),
-        AdoptItem::told(
-            K::Ended,
-            ended,
-            "tasks were cancelled while they ran, or had completed under their ids: they do not run",
-        )
-        .with_step("their entries are deleted"),
-        goes(
-            AdoptItem::told(
-                K::Delayed,
-                retried,
-                "tasks are due, or wait for another attempt: a plain consumer cannot see them",
-            ),
-            ", now",
-        ),
-        goes(
-            AdoptItem::told(
-                K::Held,
-                held_tasks,
-                "tasks wait for their turn, behind others that have not ended",
-            ),
-            ", in their order",
-        ),
-        timed,
-        AdoptItem::told(
-            K::Flow,
-            of_flows,
-            "tasks belong to flows that have not ended: only a host can run them; let it end them first",
-        ),
-        AdoptItem::told(K::Unfit, unfit, format!("{unreadable}: they stay. Let a host end them first")),
-        AdoptItem::told(K::Dead, held.dead, format!("dead letters stay in the stream {}{rest}", keys.dead)),
-    ];
-    items.retain(|item| item.count > 0);
+    let hosts = AdoptItem::told(AdoptKind::Host, serving.len() as u64, serves)
+        .with_step("stop them, or take the queue out of their configuration")
+        .that_blocks();
+    let tasks = entries(queue, held, now_ms, orders.act, &goes)
+        .into_iter()
+        .chain(delayed(held, now_ms, orders.early, &goes))
+        .chain(left(queue, held));
+    let mut items = AdoptItem::non_zero([hosts].into_iter().chain(tasks));
     let what = format!(
         "consumers of hosts, the keys of tqhost for this queue, and statuses of tasks that have not ended. \
          The group {} stays; statuses of ended tasks expire by themselves. Entries of tasks that have ended \
          were deleted when they ended",
-        rules.group
+        queue.rules.group
     );
-    items.push(AdoptItem::told(K::Keys, held.consumers, what).with_step("they are removed"));
+    items.push(AdoptItem::told(AdoptKind::Keys, held.consumers, what).with_step("they are removed"));
     AdoptReport { items, ..AdoptReport::default() }
 }
 
+/// Tells of the stream's entries. `goes` says where tasks go that are given back.
+fn entries(queue: &Queue, held: &Holdings, now_ms: u64, act: bool, goes: &str) -> [AdoptItem; 5] {
+    let [waiting, .., elsewhere, ended] = held.tasks.kinds;
+    let unread = format!("tasks wait in the stream, and the group {} has not read them", queue.rules.group);
+    let (waiting, reserved) = match &queue.rules.list {
+        Some(_) => (AdoptItem::told(AdoptKind::Waiting, waiting, unread).with_step(goes), 0),
+        None => (AdoptItem::told(AdoptKind::Waiting, held.queued, unread), held.reserved),
+    };
+    let fields = "of the first hundred of them have fields that begin with tq-: a consumer that reads fields \
+                  by name does not notice";
+    let others = "tasks are pending at consumers that are no hosts: they stay with them";
+    let over = "tasks were cancelled while they ran, or had completed under their ids: they do not run";
+    [
+        waiting,
+        AdoptItem::told(AdoptKind::Reserved, reserved, fields),
+        running(held, now_ms, act, goes),
+        AdoptItem::told(AdoptKind::Pending, elsewhere, others),
+        AdoptItem::told(AdoptKind::Ended, ended, over).with_step("their entries are deleted"),
+    ]
+}
+
+/// Tells of the tasks that wait for their time or their turn.
+fn delayed(held: &Holdings, now_ms: u64, early: bool, goes: &str) -> [AdoptItem; 3] {
+    let [_, _, retried, held_tasks, timed, ..] = held.tasks.kinds;
+    let due = "tasks are due, or wait for another attempt: a plain consumer cannot see them";
+    let behind = "tasks wait for their turn, behind others that have not ended";
+    let last = Duration::from_secs(held.tasks.latest_due_ms.saturating_sub(now_ms) / 1000);
+    let last =
+        format!("tasks were delayed by their producer, the last one for another {}", show_duration(last));
+    let stay = ": they stay where they are. Let a host run until then, or add --early";
+    let timed = match early {
+        true => AdoptItem::told(AdoptKind::Timed, timed, last).with_step(format!("{goes}, now")),
+        false => AdoptItem::told(AdoptKind::Timed, timed, last + stay),
+    };
+    [
+        AdoptItem::told(AdoptKind::Delayed, retried, due).with_step(format!("{goes}, now")),
+        AdoptItem::told(AdoptKind::Held, held_tasks, behind).with_step(format!("{goes}, in their order")),
+        timed,
+    ]
+}
+
+/// Tells of the tasks that only a host can end, and of the dead letters.
+fn left(queue: &Queue, held: &Holdings) -> [AdoptItem; 3] {
+    let [.., of_flows, unfit, _, _] = held.tasks.kinds;
+    let flows = "tasks belong to flows that have not ended: only a host can run them; let it end them first";
+    let (unreadable, rest) = match &queue.rules.list {
+        Some(_) => (
+            "tasks have other fields than data, which an item of the list cannot keep, or cannot be read",
+            ". A consumer that writes its own to a list of this name needs the key: rename it",
+        ),
+        None => ("tasks cannot be read", ""),
+    };
+    let unfit_stay = format!("{unreadable}: they stay. Let a host end them first");
+    let dead = format!("dead letters stay in the stream {}{rest}", queue.keys.dead);
+    [
+        AdoptItem::told(AdoptKind::Flow, of_flows, flows),
+        AdoptItem::told(AdoptKind::Unfit, unfit, unfit_stay),
+        AdoptItem::told(AdoptKind::Dead, held.dead, dead),
+    ]
+}
+
 /// Tells what is pending at hosts. It stands in the way while a lease lasts that is too long to wait for.
-fn running(held: &Holdings, now_ms: u64, act: bool, place: &str) -> AdoptItem {
+fn running(held: &Holdings, now_ms: u64, act: bool, goes: &str) -> AdoptItem {
     let (left, [_, running, ..]) = (held.lease_left, held.tasks.kinds);
     if left.is_zero() {
         let what = "tasks are pending at hosts that have ended: they begin anew";
-        return AdoptItem::told(AdoptKind::Running, running, what).with_step(format!("they go to {place}"));
+        return AdoptItem::told(AdoptKind::Running, running, what).with_step(goes);
     }
     let end = i64::try_from((u128::from(now_ms) + left.as_millis()).div_ceil(1000)).ok();
     let end = end.and_then(|end| jiff::Timestamp::from_second(end).ok());
@@ -257,7 +250,7 @@ fn running(held: &Holdings, now_ms: u64, act: bool, place: &str) -> AdoptItem {
         true => item
             .with_step("wait until then, or add --stopped if the processes of those hosts have ended")
             .that_blocks(),
-        false => item.with_step(format!("they go to {place}, once the leases are over")),
+        false => item.with_step(format!("{goes}, once the leases are over")),
     }
 }
 

@@ -6,12 +6,40 @@
 
 use std::time::Duration;
 
+use tracing::Level;
+
 use super::history::What;
 use super::life::News;
 use super::registry::{PluginEntry, Record};
 use super::version::Version;
 use crate::builds::short;
 use crate::clock::ms;
+
+/// A line of the log about one version.
+struct VersionLine<'l> {
+    plugin: &'l str,
+    digest: &'l str,
+    /// The version that serves in its place.
+    good: Option<&'l str>,
+    took: Option<Duration>,
+    why: Option<&'l str>,
+}
+
+impl<'l> VersionLine<'l> {
+    fn new(plugin: &'l str, digest: &'l str) -> VersionLine<'l> {
+        VersionLine { plugin, digest: short(digest), good: None, took: None, why: None }
+    }
+
+    fn log(self, level: Level, text: &str) {
+        let VersionLine { plugin, digest, good, took, why: reason } = self;
+        let took_ms = took.map(ms);
+        match level {
+            Level::ERROR => tracing::error!(plugin, digest, good, took_ms, reason, "{text}"),
+            Level::WARN => tracing::warn!(plugin, digest, good, took_ms, reason, "{text}"),
+            _ => tracing::info!(plugin, digest, good, took_ms, reason, "{text}"),
+        }
+    }
+}
 
 impl Record {
     /// `since` is how long ago the version was taken whose probation has ended, `active` is what serves now.
@@ -22,130 +50,114 @@ impl Record {
         since: Option<Duration>,
         active: Option<&Version>,
     ) {
-        let (plugin, took) = (&*entry.name, self.began.elapsed());
+        let (history, plugin) = (&mut self.history, &*entry.name);
         match news {
             News::Removed(digest) => {
-                self.history.add(What::Removed, Some(&digest), None, None);
-                let digest = short(&digest);
-                tracing::info!(plugin, digest, "plugin removed: running attempts finish, its queues wait");
+                history.add(What::Removed, Some(&digest), None, None);
+                VersionLine::new(plugin, &digest)
+                    .log(Level::INFO, "plugin removed: running attempts finish, its queues wait");
             }
             News::Failed { what, digest, error, again } => {
-                entry.figures.failed_reloads.inc();
-                self.history.add(what, digest.as_deref(), Some(took), Some(&error));
-                tracing::error!(
-                    plugin,
-                    path = %entry.path.display(),
-                    digest = digest.as_deref().map(short),
-                    active = active.map(Version::short),
-                    took_ms = ms(took),
-                    again_in_ms = again.map(ms),
-                    error,
-                    "plugin cannot be used"
-                );
+                self.publish_failure(entry, what, digest.as_deref(), &error, again, active);
             }
-            News::Loaded(digest, on_probation) => {
-                let Some(Version { took, from_cache, bytes, .. }) = active else { return };
-                entry.figures.reloads.inc();
-                self.history.add(What::Loaded, Some(&digest), Some(*took), None);
-                let label = self.builds.of(&digest).and_then(|build| build.label.as_deref());
-                let digest = short(&digest);
-                tracing::info!(
-                    plugin,
-                    digest,
-                    label,
-                    took_ms = ms(*took),
-                    from_cache,
-                    bytes,
-                    on_probation,
-                    "plugin loaded"
-                );
-            }
+            News::Loaded(digest, on_probation) => self.publish_load(entry, &digest, on_probation, active),
             News::ServesAgain(digest, is_news) => {
                 if is_news {
-                    self.history.add(What::Restored, Some(&digest), None, None);
+                    history.add(What::Restored, Some(&digest), None, None);
                 }
-                let digest = short(&digest);
-                tracing::info!(plugin, digest, "plugin file is the active version again");
+                VersionLine::new(plugin, &digest).log(Level::INFO, "plugin file is the active version again");
             }
             News::Refused(digest, why) => {
-                self.history.add(What::Quarantined, Some(&digest), None, Some(&why));
-                let digest = short(&digest);
-                tracing::error!(
-                    plugin,
-                    digest,
-                    reason = why,
-                    "plugin version is in quarantine and does not run"
-                );
+                history.add(What::Quarantined, Some(&digest), None, Some(&why));
+                let line = VersionLine { why: Some(&why), ..VersionLine::new(plugin, &digest) };
+                line.log(Level::ERROR, "plugin version is in quarantine and does not run");
             }
             News::Restored(digest, is_loaded) => {
                 let took = active.map(|active| active.took).filter(|_| is_loaded);
-                self.history.add(What::Restored, Some(&digest), took, None);
-                let digest = short(&digest);
-                tracing::info!(
-                    plugin,
-                    digest,
-                    took_ms = took.map(ms),
-                    "the last good version of the plugin runs again"
-                );
+                history.add(What::Restored, Some(&digest), took, None);
+                let line = VersionLine { took, ..VersionLine::new(plugin, &digest) };
+                line.log(Level::INFO, "the last good version of the plugin runs again");
             }
-            News::NotRestored(digest, error, again) => {
-                tracing::error!(
-                    plugin,
-                    digest = short(&digest),
-                    error,
-                    again_in_ms = again.map(ms),
-                    "the last good version of the plugin cannot run: its queues wait"
-                );
-            }
+            News::NotRestored(digest, error, again) => tracing::error!(
+                plugin,
+                digest = short(&digest),
+                error,
+                again_in_ms = again.map(ms),
+                "the last good version of the plugin cannot run: its queues wait"
+            ),
             News::Confirmed(digest) => {
-                self.history.add(What::Confirmed, Some(&digest), since, None);
-                let (digest, took) = (short(&digest), since.unwrap_or_default());
-                tracing::info!(
-                    plugin,
-                    digest,
-                    took_ms = ms(took),
-                    "plugin version confirmed: its probation is over"
-                );
+                history.add(What::Confirmed, Some(&digest), since, None);
+                let line = VersionLine { took: since, ..VersionLine::new(plugin, &digest) };
+                line.log(Level::INFO, "plugin version confirmed: its probation is over");
             }
             News::RolledBack { digest, good, why } => {
                 entry.figures.rolled_back.inc();
-                self.history.add(What::RolledBack, Some(&digest), since, Some(&why));
-                let (digest, good, took) = (short(&digest), short(&good), since.unwrap_or_default());
-                tracing::error!(
-                    plugin,
-                    digest,
-                    good,
-                    took_ms = ms(took),
-                    reason = why,
-                    "plugin version rolled back"
-                );
+                history.add(What::RolledBack, Some(&digest), since, Some(&why));
+                let (took, good) = (Some(since.unwrap_or_default()), Some(short(&good)));
+                let line = VersionLine { good, took, why: Some(&why), ..VersionLine::new(plugin, &digest) };
+                line.log(Level::ERROR, "plugin version rolled back");
             }
-            News::Quarantined(digest, why) => {
-                self.history.add(What::Quarantined, Some(&digest), None, Some(&why));
-            }
+            News::Quarantined(digest, why) => history.add(What::Quarantined, Some(&digest), None, Some(&why)),
             News::Lifted(digest) => {
-                self.history.add(What::Lifted, Some(&digest), None, None);
-                let digest = short(&digest);
-                tracing::info!(plugin, digest, "plugin version is out of quarantine");
+                history.add(What::Lifted, Some(&digest), None, None);
+                VersionLine::new(plugin, &digest).log(Level::INFO, "plugin version is out of quarantine");
             }
             News::BadAfterRemoval(digest, why) => {
-                let digest = short(&digest);
-                tracing::warn!(
-                    plugin,
-                    digest,
-                    reason = why,
-                    "plugin version has failed, and was removed before that"
-                );
+                let line = VersionLine { why: Some(&why), ..VersionLine::new(plugin, &digest) };
+                line.log(Level::WARN, "plugin version has failed, and was removed before that");
             }
             News::BadAfterReplacement(digest, why) => {
-                let digest = short(&digest);
-                tracing::info!(
-                    plugin,
-                    digest,
-                    reason = why,
-                    "plugin version has failed, and was replaced before that"
-                );
+                let line = VersionLine { why: Some(&why), ..VersionLine::new(plugin, &digest) };
+                line.log(Level::INFO, "plugin version has failed, and was replaced before that");
             }
         }
+    }
+
+    /// The file cannot be used.
+    fn publish_failure(
+        &mut self,
+        entry: &PluginEntry,
+        what: What,
+        digest: Option<&str>,
+        error: &str,
+        again: Option<Duration>,
+        active: Option<&Version>,
+    ) {
+        let took = self.began.elapsed();
+        entry.figures.failed_reloads.inc();
+        self.history.add(what, digest, Some(took), Some(error));
+        tracing::error!(
+            plugin = &*entry.name,
+            path = %entry.path.display(),
+            digest = digest.map(short),
+            active = active.map(Version::short),
+            took_ms = ms(took),
+            again_in_ms = again.map(ms),
+            error,
+            "plugin cannot be used"
+        );
+    }
+
+    /// A version has taken over.
+    fn publish_load(
+        &mut self,
+        entry: &PluginEntry,
+        digest: &str,
+        on_probation: bool,
+        active: Option<&Version>,
+    ) {
+        let Some(Version { took, from_cache, bytes, .. }) = active else { return };
+        entry.figures.reloads.inc();
+        self.history.add(What::Loaded, Some(digest), Some(*took), None);
+        tracing::info!(
+            plugin = &*entry.name,
+            digest = short(digest),
+            label = self.builds.of(digest).and_then(|build| build.label.as_deref()),
+            took_ms = ms(*took),
+            from_cache,
+            bytes,
+            on_probation,
+            "plugin loaded"
+        );
     }
 }

@@ -300,62 +300,71 @@ impl PluginEntry {
         record.life = life;
         let mut work = None;
         for effect in effects {
-            let active = self.active.borrow().clone();
-            match effect {
-                Effect::Begin { job, stamp, kind } => {
-                    record.stop = CancellationToken::new();
-                    let (plugin, grants, stop) = (self.clone(), record.grants.clone(), record.stop.clone());
-                    work = Some(Work { plugin, job, stamp, kind, grants, stop });
-                }
-                Effect::Stop => record.stop.cancel(),
-                Effect::Publish(version, on_probation) => {
-                    let prepared = made.take().expect("it was made and checked before");
-                    let probation = record.probation(&version, on_probation);
-                    let (name, figures) = (self.name.clone(), self.figures.clone());
-                    let judged = self.when_judged();
-                    let version = Version::new(name, figures, version, prepared, probation, judged);
-                    let version = Arc::new(version);
-                    if !on_probation {
-                        record.set_good(Some(version.clone()));
-                        self.is_good(record, &version);
-                    }
-                    self.activate(record, Some(version));
-                }
-                Effect::GoBack => {
-                    let good = record.good.clone();
-                    self.activate(record, good);
-                }
-                Effect::Keep(version) => {
-                    let good = active.filter(|active| active.digest == version.digest);
-                    let good = good.or(judged.cloned());
-                    good.iter().for_each(|good| self.is_good(record, good));
-                    record.set_good(good);
-                }
-                Effect::Withdraw => self.activate(record, None),
-                Effect::LetGo => record.set_good(None),
-                Effect::Regrant => {
-                    let grants = record.grants.clone();
-                    let regranted = |version: &Arc<Version>| version.regranted(&grants);
-                    let (good, active) =
-                        (record.good.as_ref().map(regranted), active.as_ref().map(regranted));
-                    record.set_good(good);
-                    self.set_active(record, active);
-                }
-                Effect::Note(quarantine) => {
-                    self.in_background(move |entry| {
-                        entry.notes.write(&entry.name, quarantine.as_ref());
-                        entry.tell(LifeEvent::Noted);
-                    });
-                }
-                Effect::Tell(news) => {
-                    let since = judged.map(|version| version.since.elapsed());
-                    record.publish_news(self, news, since, active.as_deref());
-                }
-            }
+            work = self.carry_out(record, effect, &mut made, judged).or(work);
         }
         record.drop_later(made);
         unwatched.disarm();
         work
+    }
+
+    /// Carries out one effect of a step. Returns the job that it asks for.
+    fn carry_out(
+        self: &Arc<Self>,
+        record: &mut LockedRecord<'_>,
+        effect: Effect,
+        made: &mut Option<Prepared>,
+        judged: Option<&Arc<Version>>,
+    ) -> Option<Work> {
+        let active = self.active.borrow().clone();
+        match effect {
+            Effect::Begin { job, stamp, kind } => {
+                record.stop = CancellationToken::new();
+                let (plugin, grants, stop) = (self.clone(), record.grants.clone(), record.stop.clone());
+                return Some(Work { plugin, job, stamp, kind, grants, stop });
+            }
+            Effect::Stop => record.stop.cancel(),
+            Effect::Publish(version, on_probation) => {
+                let prepared = made.take().expect("it was made and checked before");
+                let probation = record.probation(&version, on_probation);
+                let (name, figures) = (self.name.clone(), self.figures.clone());
+                let judged = self.when_judged();
+                let version = Version::new(name, figures, version, prepared, probation, judged);
+                let version = Arc::new(version);
+                if !on_probation {
+                    record.set_good(Some(version.clone()));
+                    self.is_good(record, &version);
+                }
+                self.activate(record, Some(version));
+            }
+            Effect::GoBack => {
+                let good = record.good.clone();
+                self.activate(record, good);
+            }
+            Effect::Keep(version) => {
+                let good = active.filter(|active| active.digest == version.digest);
+                let good = good.or(judged.cloned());
+                good.iter().for_each(|good| self.is_good(record, good));
+                record.set_good(good);
+            }
+            Effect::Withdraw => self.activate(record, None),
+            Effect::LetGo => record.set_good(None),
+            Effect::Regrant => {
+                let grants = record.grants.clone();
+                let regranted = |version: &Arc<Version>| version.regranted(&grants);
+                let (good, active) = (record.good.as_ref().map(regranted), active.as_ref().map(regranted));
+                record.set_good(good);
+                self.set_active(record, active);
+            }
+            Effect::Note(quarantine) => self.in_background(move |entry| {
+                entry.notes.write(&entry.name, quarantine.as_ref());
+                entry.tell(LifeEvent::Noted);
+            }),
+            Effect::Tell(news) => {
+                let since = judged.map(|version| version.since.elapsed());
+                record.publish_news(self, news, since, active.as_deref());
+            }
+        }
+        None
     }
 
     /// A version is the one to go back to from now on. The next start knows it, and the one before it.

@@ -131,11 +131,11 @@ mod tests {
         FieldCondition::all(&[text], mask).map(|mut all| all.remove(0))
     }
 
-    #[test]
-    fn conditions_are_exact() {
+    /// A task with a field of each kind.
+    fn fields() -> RawFields {
         let json =
             r#"{"user": {"id": 7, "name": "Ada", "a/b": "*"}, "ok": true, "no": null, "x": [1.50, {}]}"#;
-        let fields: RawFields = [
+        [
             ("tenant", "acme"),
             ("mail", "sales@acme.example"),
             ("empty", ""),
@@ -150,7 +150,11 @@ mod tests {
         .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
         .into_iter()
         .chain([(b"bytes".to_vec(), b"ab\xff".to_vec()), (b"\xff".to_vec(), b"1".to_vec())])
-        .collect();
+        .collect()
+    }
+
+    #[test]
+    fn conditions_are_exact() {
         let table = [
             ("tenant=acme", true),
             ("tenant=Acme", false),
@@ -205,6 +209,7 @@ mod tests {
             // A field whose own name has a slash.
             ("content/type=text", true),
         ];
+        let fields = fields();
         for (text, is_so) in table {
             let holds = |text: &str| {
                 condition(text, &FieldMask::default()).expect(text).holds(&fields, &FieldMask::default())

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::arrivals;
 use super::capacity::Permits;
-use super::holding::{ClaimTurn, HoldProbe};
+use super::holding::ClaimTurn;
 use super::idle::Pause;
 use super::intake::{self, Delivery};
 use super::pace::Pace;
@@ -189,18 +189,14 @@ impl Fetcher {
         // A queue that was woken reads without waiting, and goes on resting if there is no more than that.
         let rests = self.seat.as_ref().is_some_and(|(seat, _)| seat.is_waited_for());
         let waits = self.own.is_some() && !rests;
-        let probe = match shared.holding.ask(count).await {
-            ClaimTurn::Open => None,
-            ClaimTurn::Probe(probe) => Some(probe),
-            ClaimTurn::NotYet => {
-                permits.unused();
-                shared.capacity.wants_more(false);
-                return Ok(Read::Busy);
-            }
+        let Some(turn) = shared.holding.ask(count).await else {
+            permits.unused();
+            shared.capacity.wants_more(false);
+            return Ok(Read::Busy);
         };
         let permits = match shared.unseen.load(Ordering::Acquire) {
             false => permits,
-            true => match self.recover(version, probe.as_ref(), permits).await? {
+            true => match self.recover(version, &turn, permits).await? {
                 Some(permits) => permits,
                 None => return Ok(Read::Busy),
             },
@@ -213,9 +209,7 @@ impl Fetcher {
                 permits.unused();
                 shared.capacity.wants_more(false);
                 self.pulse.beat(FetchState::Reading);
-                if let Some(probe) = probe {
-                    probe.give_back().await;
-                }
+                turn.end(0).await;
                 tokio::time::sleep(wait.min(LOOK)).await;
                 return Ok(Read::Busy);
             }
@@ -234,21 +228,18 @@ impl Fetcher {
             self.read(link, places, block).await?
         };
         self.booked = (None, 0);
-        self.pulse.beat(if probe.is_some() { FetchState::Held } else { FetchState::Reading });
+        self.pulse.beat(if turn.is_probe() { FetchState::Held } else { FetchState::Reading });
         let (unused, found) = (places - entries.len().min(places), entries.len());
         self.sizes.saw(&entries);
         if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
             seat.claimed(last.id.clone());
         }
-        note_probe(probe.as_ref(), &entries);
-        shared.holding.claimed(found);
+        shared.holding.claimed(&turn, &entries, found);
         // In its slow start after a hold a queue may not take what it would be granted, so others get it.
-        let may_take = probe.is_none() && shared.holding.room_after_hold() >= MAX_BATCH;
+        let may_take = !turn.is_probe() && shared.holding.room_after_hold() >= MAX_BATCH;
         shared.capacity.wants_more(may_take && (found == count || stopped_by == ClaimStop::Enough));
         intake::admit(&shared, version, entries, Delivery::First { since }, permits).await;
-        if let Some(probe) = probe.filter(|_| found == 0) {
-            probe.give_back().await;
-        }
+        turn.end(found).await;
         shared.queue.give_places_back(rate, unused).await?;
         Ok(self.after_claim(stopped_by, found, count, rests, waits))
     }
@@ -257,7 +248,7 @@ impl Fetcher {
     async fn recover(
         &mut self,
         version: &Arc<Version>,
-        probe: Option<&HoldProbe>,
+        turn: &ClaimTurn,
         permits: Permits,
     ) -> QueueResult<Option<Permits>> {
         let shared = &self.shared;
@@ -279,8 +270,7 @@ impl Fetcher {
         }
         let (queue, tasks) = (shared.name.as_ref(), found.entries.len());
         tracing::info!(queue, tasks, "found tasks that were delivered in a reply that was lost");
-        note_probe(probe, &found.entries);
-        shared.holding.claimed(tasks);
+        shared.holding.claimed(turn, &found.entries, tasks);
         intake::admit(shared, version, found.entries, Delivery::Repeated, permits).await;
         drop(claiming);
         Ok(None)
@@ -561,13 +551,6 @@ impl Fetcher {
                 }
             }
         }
-    }
-}
-
-/// The only task that was claimed is the probe.
-fn note_probe(probe: Option<&HoldProbe>, entries: &[StreamEntry]) {
-    if let (Some(probe), Some(entry)) = (probe, entries.first()) {
-        probe.runs(&entry.id);
     }
 }
 

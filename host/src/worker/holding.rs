@@ -1,7 +1,7 @@
 //! Knows the hold of one queue: whether something outside is down, and who may try a task.
 //!
 //! In: how attempts ended, and what the lookout finds in Redis. Out: whether a failure is charged, when the
-//! loops that claim may ask for the probe, and the [`HoldProbe`] of the one that got it. A line in the log
+//! loops that claim may ask for the probe, and the [`ClaimTurn`] of the one that got it. A line in the log
 //! when the hold begins, and one when it ends.
 //!
 //! The first failure after the hold began tells a host of it, if the lookout did not. So each host runs no
@@ -24,7 +24,7 @@ use crate::clock;
 use crate::config::HoldRules;
 use crate::guarded::Guarded;
 use crate::queue::hold::{HoldFound, OutageCounted, OutageFailure, ProbeAnswer, QueueHold};
-use crate::queue::{Queue, codec, wait};
+use crate::queue::{Queue, StreamEntry, codec, wait};
 use crate::task::{Outcome, Task};
 
 /// The shortest lease of a probe. A host that is killed blocks the next probe for no longer than its lease.
@@ -75,17 +75,11 @@ enum ProbeStage {
     Runs(String),
 }
 
-/// Whether a loop may claim a task now.
-pub(crate) enum ClaimTurn {
-    /// The queue is not held.
-    Open,
-    /// One task.
-    Probe(HoldProbe),
-    NotYet,
-}
+/// The right to claim tasks now. Where the queue is held, it is for one task, the probe.
+pub(crate) struct ClaimTurn(Option<HoldProbe>);
 
 /// The right to try one task of a held queue. It ends with the outcome of the task, or when it is given back.
-pub(crate) struct HoldProbe(Arc<Holding>);
+struct HoldProbe(Arc<Holding>);
 
 /// How an attempt that failed for a cause outside is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,8 +137,12 @@ impl Holding {
         self.ramp.room()
     }
 
-    /// Notes that tasks were claimed, which start now.
-    pub(crate) fn claimed(&self, tasks: usize) {
+    /// Notes that these entries were claimed, and that `tasks` of them start now. Call it before they can
+    /// run: the only task of a held queue is the probe.
+    pub(crate) fn claimed(&self, turn: &ClaimTurn, entries: &[StreamEntry], tasks: usize) {
+        if let (true, Some(entry)) = (turn.is_probe(), entries.first()) {
+            self.probe.lock().stage = ProbeStage::Claiming(Some(entry.id.clone()));
+        }
         self.ramp.started(tasks);
     }
 
@@ -241,13 +239,13 @@ impl Holding {
         probe.stage != ProbeStage::None
     }
 
-    /// Asks for the right to claim `count` tasks.
-    pub(crate) async fn ask(self: &Arc<Self>, count: usize) -> ClaimTurn {
+    /// Asks for the right to claim `count` tasks. `None`: not yet.
+    pub(crate) async fn ask(self: &Arc<Self>, count: usize) -> Option<ClaimTurn> {
         if !self.is_held() {
-            return ClaimTurn::Open;
+            return Some(ClaimTurn(None));
         }
         if count != 1 || !self.may_ask() {
-            return ClaimTurn::NotYet;
+            return None;
         }
         self.probe.lock().stage = ProbeStage::Claiming(None);
         // Dropping it ends the stage.
@@ -255,16 +253,16 @@ impl Holding {
         match self.queue.ask_probe(&self.consumer, self.lease()).await {
             Ok(ProbeAnswer::Granted) => {
                 self.probe.lock().kept = Some(Instant::now());
-                ClaimTurn::Probe(probe)
+                Some(ClaimTurn(Some(probe)))
             }
             Ok(ProbeAnswer::Open) => {
                 self.learned.fetch_add(1, Ordering::AcqRel);
                 self.end();
-                ClaimTurn::Open
+                Some(ClaimTurn(None))
             }
             Ok(ProbeAnswer::Wait(wait)) => {
                 self.probe.lock().ask_at = Some(Instant::now() + wait);
-                ClaimTurn::NotYet
+                None
             }
             Err(error) => {
                 tracing::debug!(
@@ -273,7 +271,7 @@ impl Holding {
                     "could not ask for the probe"
                 );
                 self.probe.lock().ask_at = Some(Instant::now() + LOOK);
-                ClaimTurn::NotYet
+                None
             }
         }
     }
@@ -443,15 +441,16 @@ impl Holding {
     }
 }
 
-impl HoldProbe {
-    /// Notes that the task under this entry is the probe. Call it before the task can run.
-    pub(crate) fn runs(&self, entry: &str) {
-        self.0.probe.lock().stage = ProbeStage::Claiming(Some(entry.to_owned()));
+impl ClaimTurn {
+    pub(crate) fn is_probe(&self) -> bool {
+        self.0.is_some()
     }
 
-    /// There was no task to try.
-    pub(crate) async fn give_back(self) {
-        self.0.lend(Duration::ZERO).await;
+    /// The claim is over, and has this number of tasks. The right to try one is given back if there was none.
+    pub(crate) async fn end(self, tasks: usize) {
+        if let Some(HoldProbe(holding)) = self.0.as_ref().filter(|_| tasks == 0) {
+            holding.lend(Duration::ZERO).await;
+        }
     }
 }
 

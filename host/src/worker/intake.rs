@@ -13,6 +13,7 @@
 //! Not here: the claim (`fetcher`, `reclaimer`), batches (`gather`), the gate itself (`gate`), the attempt
 //! (`runner`).
 
+use std::convert::identity;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 use super::arrivals::{self, Decoded};
 use super::capacity::Permits;
 use super::inflight::{Claim, Hold};
+use super::settle::Decision;
 use super::shared::SharedQueue;
 use super::{gate, gather, settle, suspect};
 use crate::plugins::Version;
@@ -37,12 +39,6 @@ pub(crate) enum Delivery {
     First { since: Instant },
     /// Another consumer had them before, or they were delivered to this one unseen.
     Repeated,
-}
-
-impl Delivery {
-    fn is_first(self) -> bool {
-        matches!(self, Delivery::First { .. })
-    }
 }
 
 /// Admits entries. `permits` holds at least one permit for each entry; unused permits are given back.
@@ -63,27 +59,11 @@ pub(crate) async fn admit(
     let active = shared.versions.borrow().clone().filter(|_| !is_stopped);
     let version = active.as_ref().unwrap_or(version);
     let label = version.label();
-    let since = match delivery {
-        Delivery::First { since } => since,
-        Delivery::Repeated => Instant::now(),
+    let (since, again) = match delivery {
+        Delivery::First { since } => (since, false),
+        Delivery::Repeated => (Instant::now(), true),
     };
-    let again = !delivery.is_first();
-    let mut held = Vec::with_capacity(entries.len());
-    for entry in entries {
-        // A claim asks for no more entries than permits.
-        let Some(permit) = permits.split_one() else { break };
-        // Redis does not count a takeover from an owner that lives. The gate raises the fence further if the
-        // status knows a higher one.
-        let is_uncounted = again && entry.deliveries == 1;
-        let bytes = shared.capacity.hold_bytes(entry.bytes());
-        let mut decoded = codec::decode(&shared.name, entry);
-        if let (true, Ok(task)) = (is_uncounted, &mut decoded) {
-            task.fence = task.fence.saturating_add(1);
-        }
-        let Some(mut hold) = hold(shared, &decoded, since, Some(permit)) else { continue };
-        hold.takes(bytes);
-        held.push((decoded, hold));
-    }
+    let held = hold_all(shared, entries, since, again, &mut permits);
     // There were permits for more tasks than came.
     let is_drained = permits.count() > 0;
     permits.unused();
@@ -92,24 +72,15 @@ pub(crate) async fn admit(
     let now_ms = if again { None } else { arrivals::now_ms(shared).await };
     let here = may_begin_here(shared, held.len(), is_drained);
     let mut gated: Vec<(Task, Hold)> = Vec::new();
-    let expired = |task: &Task| settle::expired(task, &shared.queue.rules, now_ms?);
     for (decoded, mut hold) in held {
-        let (subject, decision) = match decoded {
-            Ok(task) => match settle::unrun(&task, &shared.queue.rules).or_else(|| expired(&task)) {
-                Some(decision) => (EndingSubject::Task(Box::new(task)), decision),
-                None if active.is_some() && is_plain(shared, &task, &hold, delivery) => {
-                    hold.begun(task.origin != Origin::Producer);
-                    gather::add(shared, version, task, hold, here);
-                    continue;
-                }
-                None => {
-                    gated.push((task, hold));
-                    continue;
-                }
-            },
-            Err((why, entry)) => (EndingSubject::Malformed(entry), settle::malformed(&why.to_string())),
-        };
-        shared.settle(subject, label.clone(), None, decision, hold).await;
+        match may_run(shared, decoded, now_ms) {
+            Ok(task) if active.is_some() && is_plain(shared, &task, &hold, delivery) => {
+                hold.begun(task.origin != Origin::Producer);
+                gather::add(shared, version, task, hold, here);
+            }
+            Ok(task) => gated.push((task, hold)),
+            Err((subject, decision)) => shared.settle(subject, label.clone(), None, decision, hold).await,
+        }
     }
     shared.begun.notify_one();
     if active.is_none() {
@@ -130,6 +101,51 @@ pub(crate) async fn admit(
     }
 }
 
+/// Decodes entries, and adds them to the table of what this host holds, each with one of `permits`. `again`:
+/// they were delivered before. Entries that run already are left out.
+fn hold_all(
+    shared: &SharedQueue,
+    entries: Vec<StreamEntry>,
+    since: Instant,
+    again: bool,
+    permits: &mut Permits,
+) -> Vec<(Decoded, Hold)> {
+    let mut held = Vec::with_capacity(entries.len());
+    for entry in entries {
+        // A claim asks for no more entries than permits.
+        let Some(permit) = permits.split_one() else { break };
+        // Redis does not count a takeover from an owner that lives. The gate raises the fence further if the
+        // status knows a higher one.
+        let is_uncounted = again && entry.deliveries == 1;
+        let bytes = shared.capacity.hold_bytes(entry.bytes());
+        let mut decoded = codec::decode(&shared.name, entry);
+        if let (true, Ok(task)) = (is_uncounted, &mut decoded) {
+            task.fence = task.fence.saturating_add(1);
+        }
+        let Some(mut hold) = hold(shared, &decoded, since, Some(permit)) else { continue };
+        hold.takes(bytes);
+        held.push((decoded, hold));
+    }
+    held
+}
+
+/// Returns the task if it may run, or else how it ends without a run.
+fn may_run(
+    shared: &SharedQueue,
+    decoded: Decoded,
+    now_ms: Option<u64>,
+) -> Result<Task, (EndingSubject, Decision)> {
+    let rules = &shared.queue.rules;
+    let expired = |task: &Task| settle::expired(task, rules, now_ms?);
+    match decoded {
+        Ok(task) => match settle::unrun(&task, rules).or_else(|| expired(&task)) {
+            Some(decision) => Err((EndingSubject::Task(Box::new(task)), decision)),
+            None => Ok(task),
+        },
+        Err((why, entry)) => Err((EndingSubject::Malformed(entry), settle::malformed(&why.to_string()))),
+    }
+}
+
 /// Gives back entries that were delivered to this host unseen, because it claims nothing any more. Nothing of
 /// them runs, so they need no permits.
 pub(crate) async fn give_back(shared: &SharedQueue, mut entries: Vec<StreamEntry>) {
@@ -140,14 +156,10 @@ pub(crate) async fn give_back(shared: &SharedQueue, mut entries: Vec<StreamEntry
     for entry in entries {
         let decoded = codec::decode(&shared.name, entry);
         let Some(hold) = hold(shared, &decoded, Instant::now(), None) else { continue };
-        let (subject, decision) = match decoded {
-            Ok(task) => {
-                let unrun = settle::unrun(&task, &shared.queue.rules);
-                let decision = unrun.unwrap_or_else(|| settle::release(&task));
-                (EndingSubject::Task(Box::new(task)), decision)
-            }
-            Err((why, entry)) => (EndingSubject::Malformed(entry), settle::malformed(&why.to_string())),
-        };
+        let (subject, decision) = may_run(shared, decoded, None).map_or_else(identity, |task| {
+            let decision = settle::release(&task);
+            (EndingSubject::Task(Box::new(task)), decision)
+        });
         shared.settle(subject, label.clone(), None, decision, hold).await;
     }
 }

@@ -11,12 +11,15 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::capacity::Permits;
 use super::holding::ClaimTurn;
 use super::idle::{Pause, Rest};
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use super::{arrivals, heartbeat, intake};
-use crate::queue::attempts::LostAttempt;
+use crate::config::model::Rate;
+use crate::plugins::Version;
+use crate::queue::attempts::{AbandonedEntry, LostAttempt};
 use crate::queue::rate::Places;
 use crate::queue::{QueueResult, hosts};
 
@@ -33,6 +36,13 @@ pub(crate) struct Reclaimer {
     pub shared: Arc<SharedQueue>,
     /// An older worker of this host, with a longer lease, may still run tasks of the queue.
     pub follows_older_worker: bool,
+}
+
+/// All that a claim needs, except places at the queue's rate.
+struct PreparedClaim {
+    version: Arc<Version>,
+    permits: Permits,
+    turn: ClaimTurn,
 }
 
 impl Reclaimer {
@@ -83,11 +93,8 @@ impl Reclaimer {
 
     /// Goes once through all pending entries, and gives the longest time until the next look. It waits for
     /// permits only if there is an entry to claim.
-    ///
-    /// A claim that has begun is not cancelled: that would leave tasks that this host owns and does not run.
     async fn reclaim_all(&self, stop: &CancellationToken) -> QueueResult<Duration> {
         let shared = &self.shared;
-        let mut from = "-".to_owned();
         if !shared.idle.is_unpaused() || shared.versions.borrow().is_none() {
             return Ok(AS_USUAL);
         }
@@ -95,90 +102,90 @@ impl Reclaimer {
         if shared.holding.is_held() && !shared.holding.may_ask() {
             return Ok(AS_USUAL);
         }
+        let mut from = "-".to_owned();
         // Redis skips entries with a valid lease. Claiming past them in small steps would need permits for
         // each step.
-        loop {
+        while !from.is_empty() {
             let abandoned = shared.queue.abandoned(&from, shared.queue.rules.lease, MAX_BATCH).await?;
-            let Some(first) = abandoned.first().map(|first| first.id.clone()) else { break };
-            let room = shared.holding.room_after_hold().min(MAX_BATCH);
-            let most = if shared.holding.is_held() { 1 } else { room };
-            if most == 0 {
-                return Ok(AS_USUAL);
+            if abandoned.is_empty() {
+                break;
             }
-            let acquired = stop.run_until_cancelled(shared.capacity.acquire(most)).await;
-            let Some(permits) = acquired else { return Ok(AS_USUAL) };
-            let Some(version) = shared.versions.borrow().clone() else {
-                permits.unused();
-                return Ok(AS_USUAL);
-            };
-            // Redis may have been silent before its last answer, or refused writes while the permits were
-            // waited for.
-            if shared.queue.is_just_back() {
-                permits.unused();
-                return Ok(AS_USUAL);
-            }
-            let probe = match shared.holding.ask(permits.count()).await {
-                ClaimTurn::Open => None,
-                ClaimTurn::Probe(probe) => Some(probe),
-                ClaimTurn::NotYet => {
-                    permits.unused();
-                    return Ok(AS_USUAL);
-                }
-            };
+            let Some(claim) = self.prepare(stop).await else { break };
             // A task that is taken over starts again, and counts for the queue's rate limit.
             let rate = shared.limits.rate();
-            let places = match shared.queue.take_places_again(rate, permits.count()).await? {
-                Places::Taken(places) => places,
+            match shared.queue.take_places_again(rate, claim.permits.count()).await? {
+                Places::Taken(places) => from = self.claim(claim, &abandoned, rate, places).await?,
                 Places::Wait(wait) => {
-                    permits.unused();
-                    if let Some(probe) = probe {
-                        probe.give_back().await;
-                    }
+                    claim.permits.unused();
+                    claim.turn.end(0).await;
                     // The next place comes to a takeover before it comes to a new task.
                     return Ok(wait);
                 }
-            };
-            let claiming = shared.claiming.lock().await;
-            let found = shared.queue.reclaim(&shared.consumer, &first, places, shared.queue.outlived()).await;
-            // If the reply was lost, this host may own entries that it did not receive. The fetcher looks for
-            // them.
-            let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
-            shared.end_lost(&found.lost).await;
-            arrivals::note_held(shared, &found.held).await;
-            // This host may run some of them still, whose leases it could not renew.
-            let tasks = found.entries.iter().filter(|entry| !shared.inflight.contains(&entry.id)).count();
-            // The tasks overwrite what this reads when they begin. The notes are written after that.
-            let lost = shared.queue.lost_attempts(&found.entries, &abandoned);
-            let lost = Box::pin(in_time(shared, lost)).await.unwrap_or_default();
-            if tasks > 0 {
-                shared.metrics.reclaimed.inc_by(tasks as u64);
-                let queue = shared.name.as_ref();
-                tracing::warn!(queue, tasks, "took over tasks whose host fell silent");
-            }
-            let unused = places.saturating_sub(tasks);
-            let first = found.entries.first().map(|entry| entry.id.clone());
-            if let (Some(probe), Some(first)) = (&probe, &first) {
-                probe.runs(first);
-            }
-            shared.holding.claimed(tasks);
-            intake::admit(shared, &version, found.entries, intake::Delivery::Repeated, permits).await;
-            drop(claiming);
-            shared.queue.give_places_back(rate, unused).await?;
-            if !lost.is_empty() {
-                Box::pin(in_time(shared, note_lost(shared, &lost))).await;
-            }
-            if let Some(probe) = probe {
-                if first.is_none() {
-                    probe.give_back().await;
-                }
-                break;
-            }
-            from = found.cursor;
-            if from.is_empty() {
-                break;
             }
         }
         Ok(AS_USUAL)
+    }
+
+    /// Waits for permits. `None`: nothing can be claimed in this look.
+    async fn prepare(&self, stop: &CancellationToken) -> Option<PreparedClaim> {
+        let shared = &self.shared;
+        let room = shared.holding.room_after_hold().min(MAX_BATCH);
+        let most = if shared.holding.is_held() { 1 } else { room };
+        if most == 0 {
+            return None;
+        }
+        let permits = stop.run_until_cancelled(shared.capacity.acquire(most)).await?;
+        // Redis may have been silent before its last answer, or refused writes while the permits were waited
+        // for.
+        let version = shared.versions.borrow().clone().filter(|_| !shared.queue.is_just_back());
+        if let Some(version) = version
+            && let Some(turn) = shared.holding.ask(permits.count()).await
+        {
+            return Some(PreparedClaim { version, permits, turn });
+        }
+        permits.unused();
+        None
+    }
+
+    /// Takes over up to `places` tasks, from the first of these entries on. Returns the place behind them;
+    /// none behind the last one, or behind a probe.
+    ///
+    /// A claim that has begun is not cancelled: that would leave tasks that this host owns and does not run.
+    async fn claim(
+        &self,
+        PreparedClaim { version, permits, turn }: PreparedClaim,
+        abandoned: &[AbandonedEntry],
+        rate: Option<Rate>,
+        places: usize,
+    ) -> QueueResult<String> {
+        let (shared, first) = (&self.shared, &abandoned[0].id);
+        let claiming = shared.claiming.lock().await;
+        let found = shared.queue.reclaim(&shared.consumer, first, places, shared.queue.outlived()).await;
+        // If the reply was lost, this host may own entries that it did not receive. The fetcher looks for
+        // them.
+        let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
+        shared.end_lost(&found.lost).await;
+        arrivals::note_held(shared, &found.held).await;
+        // This host may run some of them still, whose leases it could not renew.
+        let tasks = found.entries.iter().filter(|entry| !shared.inflight.contains(&entry.id)).count();
+        // The tasks overwrite what this reads when they begin. The notes are written after that.
+        let lost = shared.queue.lost_attempts(&found.entries, abandoned);
+        let lost = Box::pin(in_time(shared, lost)).await.unwrap_or_default();
+        if tasks > 0 {
+            shared.metrics.reclaimed.inc_by(tasks as u64);
+            let queue = shared.name.as_ref();
+            tracing::warn!(queue, tasks, "took over tasks whose host fell silent");
+        }
+        let (claimed, is_probe) = (found.entries.len(), turn.is_probe());
+        shared.holding.claimed(&turn, &found.entries, tasks);
+        intake::admit(shared, &version, found.entries, intake::Delivery::Repeated, permits).await;
+        drop(claiming);
+        shared.queue.give_places_back(rate, places.saturating_sub(tasks)).await?;
+        if !lost.is_empty() {
+            Box::pin(in_time(shared, note_lost(shared, &lost))).await;
+        }
+        turn.end(claimed).await;
+        Ok(if is_probe { String::new() } else { found.cursor })
     }
 }
 

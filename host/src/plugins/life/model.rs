@@ -50,6 +50,25 @@ pub(super) struct EventBudget {
     pub(super) orders: u8,
 }
 
+impl EventBudget {
+    /// The budget that is left after an event.
+    fn without(mut self, act: Act) -> EventBudget {
+        let left = match act {
+            Act::Put(_) | Act::Vanish => &mut self.changes,
+            Act::Grant => &mut self.grants,
+            Act::Restart => &mut self.restarts,
+            Act::End(true) => &mut self.hindrances,
+            Act::Hear(_, false) => &mut self.doubts,
+            Act::Unwant => &mut self.ends,
+            Act::Neighbour => &mut self.neighbours,
+            Act::Withdraw(_) | Act::Lift(_) => &mut self.orders,
+            _ => return self,
+        };
+        *left -= 1;
+        self
+    }
+}
+
 /// An effect that gets lost: the properties must find out what it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum LostEffect {
@@ -302,6 +321,17 @@ impl World {
         self.ended.iter_mut().for_each(|(job, ..)| *job = renumbered(*job));
     }
 
+    /// The watcher looks at the file, and before its first look for what an earlier start has noted.
+    fn look(&mut self) {
+        if !self.life.is_recalled {
+            self.tell(LifeEvent::Recalled(self.noted.clone()), None);
+            for digest in self.withdrawn.clone() {
+                self.tell(withdrawal(digest), None);
+            }
+        }
+        self.tell(LifeEvent::Found(self.found(), false), None);
+    }
+
     /// How the job that runs ends, and what it has made.
     fn end(
         &self,
@@ -441,46 +471,27 @@ impl Model for System {
     }
 
     fn next_state(&self, last: &World, act: Act) -> Option<World> {
-        let mut world = last.clone();
+        let mut world = World { left: last.left.without(act), ..last.clone() };
         match act {
             Act::Put(content) => {
-                world.left.changes -= 1;
                 world.stamps += 1;
                 world.file = Some((world.stamps, content));
             }
-            Act::Vanish => {
-                world.left.changes -= 1;
-                world.file = None;
-            }
+            Act::Vanish => world.file = None,
             Act::Grant => {
-                world.left.grants -= 1;
                 world.grants += 1;
                 world.tell(LifeEvent::Granted, None);
             }
-            Act::Unwant => {
-                world.left.ends -= 1;
-                world.tell(LifeEvent::Unwanted, None);
-            }
+            Act::Unwant => world.tell(LifeEvent::Unwanted, None),
             Act::Restart => {
                 let World { file, stamps, grants, noted, left, withdrawn, .. } = world;
-                let left = EventBudget { restarts: left.restarts - 1, ..left };
                 let banned = noted.as_ref().map(|noted| noted.digest.clone());
                 let new = self.init_states().remove(0);
                 world = World { file, stamps, grants, noted, left, banned, withdrawn, ..new };
             }
-            Act::Look => {
-                if !world.life.is_recalled {
-                    world.tell(LifeEvent::Recalled(world.noted.clone()), None);
-                    for digest in world.withdrawn.clone() {
-                        world.tell(withdrawal(digest), None);
-                    }
-                }
-                let found = world.found();
-                world.tell(LifeEvent::Found(found, false), None);
-            }
+            Act::Look => world.look(),
             Act::Wait => world.life.falls_due(now()),
             Act::End(is_hindered) => {
-                world.left.hindrances -= u8::from(is_hindered);
                 let running = world.running.take()?;
                 let (end, made) = world.end(&running, self.contents, is_hindered);
                 world.ended.push((running.job, end, made));
@@ -490,7 +501,6 @@ impl Model for System {
                 world.ended.push((running.job, JobEnd::Changed, None));
             }
             Act::Hear(n, good_holds) => {
-                world.left.doubts -= u8::from(!good_holds);
                 let (job, end, made) = world.ended.remove(n);
                 world.tell(LifeEvent::Ended { job, end, good_holds }, made);
             }
@@ -502,20 +512,15 @@ impl Model for System {
                 world.tell(LifeEvent::Judged(judged, verdict), Some(version));
             }
             Act::Withdraw(content) => {
-                world.left.orders -= 1;
                 world.withdrawn.insert(digest(content));
                 world.tell(withdrawal(digest(content)), None);
             }
             Act::Lift(content) => {
-                world.left.orders -= 1;
                 world.withdrawn.remove(&digest(content));
                 world.banned.take_if(|banned| *banned == digest(content));
                 world.tell(LifeEvent::Lifted(digest(content)), None);
             }
-            Act::Neighbour => {
-                world.left.neighbours -= 1;
-                world.is_turn_taken = true;
-            }
+            Act::Neighbour => world.is_turn_taken = true,
             Act::MakeRoom => world.is_turn_taken = false,
             Act::Write(n) => {
                 world.noted = world.writing.remove(n);

@@ -120,123 +120,58 @@ mod tests {
     use super::*;
     use crate::config::allowed::parse_host;
 
+    /// Ranges of special addresses: a word of their kind, addresses in them, with the first and the last one
+    /// where it matters, and their public neighbours.
+    const RANGES: &[(&str, &str, &str)] = &[
+        ("unspecified", "0.0.0.0 0.255.255.255", "1.0.0.0 1.1.1.1"),
+        ("private", "10.0.0.0 10.255.255.255", "9.255.255.255 11.0.0.0"),
+        ("carrier", "100.64.0.0 100.127.255.255", "100.63.255.255 100.128.0.0"),
+        ("loopback", "127.0.0.1 127.255.255.254", "126.255.255.255 128.0.0.0"),
+        ("platform", "168.63.129.16 ::ffff:168.63.129.16", "168.63.129.15 168.63.129.17"),
+        ("link-local", "169.254.0.0 169.254.169.254 169.254.255.255", "169.253.255.255 169.255.0.0"),
+        ("private", "172.16.0.0 172.31.255.255", "172.15.255.255 172.32.0.0"),
+        ("reserved", "192.0.0.1 192.0.0.255", "191.255.255.255 192.0.1.0"),
+        ("documentation", "192.0.2.1", "192.0.3.0"),
+        ("6to4", "192.88.99.1", ""),
+        ("private", "192.168.0.0 192.168.255.255", "192.167.255.255 192.169.0.0"),
+        ("benchmarks", "198.18.0.0 198.19.255.255", "198.17.255.255 198.20.0.0"),
+        ("documentation", "198.51.100.7", "198.51.101.0"),
+        ("documentation", "203.0.113.255", "203.0.114.0"),
+        ("multicast", "224.0.0.1 239.255.255.255", "223.255.255.255"),
+        ("reserved", "240.0.0.0 255.255.255.254", ""),
+        ("broadcast", "255.255.255.255", "8.8.8.8"),
+        ("unspecified", "::", ""),
+        ("loopback", "::1", ""),
+        ("IPv4-compatible", "::2 ::127.0.0.1 ::8.8.8.8", ""),
+        // Addresses of IPv4 in IPv6.
+        ("loopback", "::ffff:127.0.0.1 64:ff9b::127.0.0.1", "::ffff:8.8.8.8 64:ff9b::8.8.8.8"),
+        ("private", "::ffff:10.1.2.3 64:ff9b::192.168.1.1", ""),
+        ("link-local", "::ffff:169.254.169.254 64:ff9b::a9fe:a9fe", ""),
+        ("reserved", "::ffff:0:127.0.0.1 64:ff9b:0:0:0:1:8.8.8.8 64:ff9b:1::8.8.8.8", ""),
+        ("reserved", "100::1 1fff:ffff::1", ""),
+        ("Teredo", "2001::7f00:1", ""),
+        ("reserved", "2001:2::1 2001:10::1 2001:20::1 2001:1ff:ffff::1", "2001:200::1 2001:4860:4860::8888"),
+        ("documentation", "2001:db8::1", "2001:db7:ffff::1 2001:db9::1"),
+        ("6to4", "2002:7f00:1::1 2002:808:808::1", "2003::1 2606:4700::1111 2a00:1450::1"),
+        ("documentation", "3fff::1 3fff:fff:ffff::1", "3ffe:ffff::1 3fff:1000::1"),
+        ("reserved", "4000::1 5f00::1 fbff::1 fe00::1", ""),
+        ("unique local", "fc00::1 fd00:ec2::254", ""),
+        ("link-local", "fe80::1 febf::1", ""),
+        ("site-local", "fec0::1 feff::1", ""),
+        ("multicast", "ff02::1 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", ""),
+    ];
+
     #[test]
     fn only_public_addresses_are_public() {
-        let table = [
-            // IPv4, each range with its first and last address and its neighbours.
-            ("0.0.0.0", Some("unspecified")),
-            ("0.255.255.255", Some("unspecified")),
-            ("1.0.0.0", None),
-            ("1.1.1.1", None),
-            ("8.8.8.8", None),
-            ("9.255.255.255", None),
-            ("10.0.0.0", Some("private")),
-            ("10.255.255.255", Some("private")),
-            ("11.0.0.0", None),
-            ("100.63.255.255", None),
-            ("100.64.0.0", Some("carrier")),
-            ("100.127.255.255", Some("carrier")),
-            ("100.128.0.0", None),
-            ("126.255.255.255", None),
-            ("127.0.0.1", Some("loopback")),
-            ("127.255.255.254", Some("loopback")),
-            ("128.0.0.0", None),
-            ("168.63.129.15", None),
-            ("168.63.129.16", Some("platform")),
-            ("168.63.129.17", None),
-            ("::ffff:168.63.129.16", Some("platform")),
-            ("169.253.255.255", None),
-            ("169.254.0.0", Some("link-local")),
-            ("169.254.169.254", Some("link-local")),
-            ("169.254.255.255", Some("link-local")),
-            ("169.255.0.0", None),
-            ("172.15.255.255", None),
-            ("172.16.0.0", Some("private")),
-            ("172.31.255.255", Some("private")),
-            ("172.32.0.0", None),
-            ("191.255.255.255", None),
-            ("192.0.0.1", Some("reserved")),
-            ("192.0.0.255", Some("reserved")),
-            ("192.0.1.0", None),
-            ("192.0.2.1", Some("documentation")),
-            ("192.0.3.0", None),
-            ("192.88.99.1", Some("6to4")),
-            ("192.167.255.255", None),
-            ("192.168.0.0", Some("private")),
-            ("192.168.255.255", Some("private")),
-            ("192.169.0.0", None),
-            ("198.17.255.255", None),
-            ("198.18.0.0", Some("benchmarks")),
-            ("198.19.255.255", Some("benchmarks")),
-            ("198.20.0.0", None),
-            ("198.51.100.7", Some("documentation")),
-            ("198.51.101.0", None),
-            ("203.0.113.255", Some("documentation")),
-            ("203.0.114.0", None),
-            ("223.255.255.255", None),
-            ("224.0.0.1", Some("multicast")),
-            ("239.255.255.255", Some("multicast")),
-            ("240.0.0.0", Some("reserved")),
-            ("255.255.255.254", Some("reserved")),
-            ("255.255.255.255", Some("broadcast")),
-            // IPv6.
-            ("::", Some("unspecified")),
-            ("::1", Some("loopback")),
-            ("::2", Some("IPv4-compatible")),
-            ("::127.0.0.1", Some("IPv4-compatible")),
-            ("::8.8.8.8", Some("IPv4-compatible")),
-            ("::ffff:127.0.0.1", Some("loopback")),
-            ("::ffff:10.1.2.3", Some("private")),
-            ("::ffff:169.254.169.254", Some("link-local")),
-            ("::ffff:8.8.8.8", None),
-            ("::ffff:0:127.0.0.1", Some("reserved")),
-            ("64:ff9b::8.8.8.8", None),
-            ("64:ff9b::127.0.0.1", Some("loopback")),
-            ("64:ff9b::a9fe:a9fe", Some("link-local")),
-            ("64:ff9b::192.168.1.1", Some("private")),
-            ("64:ff9b:0:0:0:1:8.8.8.8", Some("reserved")),
-            ("64:ff9b:1::8.8.8.8", Some("reserved")),
-            ("100::1", Some("reserved")),
-            ("1fff:ffff::1", Some("reserved")),
-            ("2001::7f00:1", Some("Teredo")),
-            ("2001:2::1", Some("reserved")),
-            ("2001:10::1", Some("reserved")),
-            ("2001:20::1", Some("reserved")),
-            ("2001:1ff:ffff::1", Some("reserved")),
-            ("2001:200::1", None),
-            ("2001:4860:4860::8888", None),
-            ("2001:db7:ffff::1", None),
-            ("2001:db8::1", Some("documentation")),
-            ("2001:db9::1", None),
-            ("2002:7f00:1::1", Some("6to4")),
-            ("2002:808:808::1", Some("6to4")),
-            ("2003::1", None),
-            ("2606:4700::1111", None),
-            ("2a00:1450::1", None),
-            ("3ffe:ffff::1", None),
-            ("3fff::1", Some("documentation")),
-            ("3fff:fff:ffff::1", Some("documentation")),
-            ("3fff:1000::1", None),
-            ("4000::1", Some("reserved")),
-            ("5f00::1", Some("reserved")),
-            ("fbff::1", Some("reserved")),
-            ("fc00::1", Some("unique local")),
-            ("fd00:ec2::254", Some("unique local")),
-            ("fe00::1", Some("reserved")),
-            ("fe80::1", Some("link-local")),
-            ("febf::1", Some("link-local")),
-            ("fec0::1", Some("site-local")),
-            ("feff::1", Some("site-local")),
-            ("ff02::1", Some("multicast")),
-            ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", Some("multicast")),
-        ];
-        for (text, kind) in table {
-            let found = special(text.parse().expect(text));
-            assert!(
-                found.is_some() == kind.is_some()
-                    && found.unwrap_or_default().contains(kind.unwrap_or_default()),
-                "{text}: {found:?}"
-            );
+        let kind_of = |address: &str| special(address.parse().expect(address));
+        for (kind, within, beside) in RANGES {
+            for address in within.split_whitespace() {
+                let found = kind_of(address);
+                assert!(found.is_some_and(|found| found.contains(kind)), "{address}: {found:?}");
+            }
+            for address in beside.split_whitespace() {
+                assert_eq!(kind_of(address), None, "{address}");
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mask::FieldMask;
 use crate::operations::jobs::{self, BulkJob, JobState};
-use crate::operations::{JobTurn, find_queue, turn};
+use crate::operations::{JobProgress, carry_on, find_queue};
 use crate::queue::Link;
 use crate::reload::ConfigReloads;
 
@@ -86,12 +86,12 @@ impl JobLoop {
         loop {
             let queues = self.reloads.queues();
             let Ok(queue) = find_queue(&queues, &name, &self.link) else { return id };
-            let turn = Box::pin(turn(&queues, &queue, &self.mask, &id, &self.host));
+            let turn = Box::pin(carry_on(&queues, &queue, &self.mask, &id, &self.host));
             let wait = match turn.await {
-                Ok(JobTurn::Goes(_, wait)) => wait,
-                Ok(JobTurn::Waits(..)) => return id,
-                Ok(JobTurn::Failed(job, _)) if !job.state.is_over() => AFTER_ERROR,
-                Ok(JobTurn::Over(job) | JobTurn::Failed(job, _)) => {
+                Ok(JobProgress::Goes(_, wait)) => wait,
+                Ok(JobProgress::Waits(..)) => return id,
+                Ok(JobProgress::Failed(job, _)) if !job.state.is_over() => AFTER_ERROR,
+                Ok(JobProgress::Over(job) | JobProgress::Failed(job, _)) => {
                     tell(&job);
                     return id;
                 }

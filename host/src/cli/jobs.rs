@@ -24,7 +24,7 @@ use crate::clock::now_ms;
 use crate::config::Config;
 use crate::mask::FieldMask;
 use crate::operations::jobs::{self, BulkJob, Deed, JobOrder, JobState};
-use crate::operations::{self, JobTurn, find_queue};
+use crate::operations::{self, JobProgress, find_queue};
 use crate::queue::{Link, Queue, TaskFilter};
 
 /// The width of the bar of a job, in characters.
@@ -258,14 +258,14 @@ async fn follow(
     let me = format!("{} ({})", operator(), process::id());
     let mask = FieldMask::new(&config.admin.mask);
     loop {
-        let turn = Box::pin(operations::turn(&config.queues, queue, &mask, &job.id, &me));
-        let wait = match progress.step(turn).await {
-            Some(Ok(JobTurn::Over(job))) => return over(job),
-            Some(Ok(JobTurn::Goes(now, wait) | JobTurn::Waits(now, wait))) => {
+        let step = Box::pin(operations::carry_on(&config.queues, queue, &mask, &job.id, &me));
+        let wait = match progress.step(step).await {
+            Some(Ok(JobProgress::Over(job))) => return over(job),
+            Some(Ok(JobProgress::Goes(now, wait) | JobProgress::Waits(now, wait))) => {
                 job = now;
                 wait
             }
-            Some(Ok(JobTurn::Failed(job, error))) => return Err(failed(&job, error.into())),
+            Some(Ok(JobProgress::Failed(job, error))) => return Err(failed(&job, error.into())),
             Some(Err(error)) => return Err(failed(&job, error.into())),
             None => return Err(interrupted(&goes_on(&job, true))),
         };

@@ -1,4 +1,4 @@
-//! The turn of a process with a job: it takes the lease, does one step, and writes down what it did.
+//! One step of a job: a process takes the lease, does the step, and writes down what it did.
 //!
 //! In: a job as it stands. Out: the job after that: what the step did, where the next one goes on, and what
 //! the job keeps. Not here: which jobs there are (`jobs`), changing tasks (`cancel`, `queue::redrive`).
@@ -32,9 +32,9 @@ const LEASE: Duration = Duration::from_secs(10);
 /// The time between two looks at a job that another process carries out, or that waits for its rate.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The end of a turn.
+/// How the job stands after a step.
 #[derive(Debug)]
-pub(crate) enum JobTurn {
+pub(crate) enum JobProgress {
     /// It goes on after this time.
     Goes(BulkJob, Duration),
     /// Another process has it, or it is paused: look again after this time.
@@ -51,15 +51,15 @@ impl BulkJob {
     }
 }
 
-/// Takes the next turn of a job on this queue: a step, if no other process has it. `me` is the name of this
+/// Takes the next step of a job on this queue, if no other process has it. `me` is the name of this
 /// process.
-pub(crate) async fn turn(
+pub(crate) async fn carry_on(
     queues: &[QueueRules],
     queue: &Queue,
     mask: &FieldMask,
     id: &str,
     me: &str,
-) -> OperationResult<JobTurn> {
+) -> OperationResult<JobProgress> {
     let link = &queue.link;
     let take = |mut job: BulkJob, now_ms: u64| {
         let has_another = job.host != me && job.has_lease(now_ms);
@@ -78,10 +78,10 @@ pub(crate) async fn turn(
     };
     let (job, _) = edit(link, id, take).await?;
     if job.state.is_over() {
-        return Ok(JobTurn::Over(job));
+        return Ok(JobProgress::Over(job));
     }
     if job.host != me {
-        return Ok(JobTurn::Waits(job, LOOK));
+        return Ok(JobProgress::Waits(job, LOOK));
     }
     let mut step = JobStep { next: job.next.clone(), kept: job.kept.clone(), ..JobStep::default() };
     let ended = step.take(&job, queues, queue, mask).await;
@@ -112,10 +112,10 @@ pub(crate) async fn turn(
     };
     let (job, _) = edit(link, id, note).await?;
     Ok(match (ended, job.state) {
-        (Err(error), _) => JobTurn::Failed(job, error),
-        (Ok(()), state) if state.is_over() => JobTurn::Over(job),
-        (Ok(()), JobState::Running) => JobTurn::Goes(job, step.wait.min(LOOK)),
-        (Ok(()), _) => JobTurn::Waits(job, LOOK),
+        (Err(error), _) => JobProgress::Failed(job, error),
+        (Ok(()), state) if state.is_over() => JobProgress::Over(job),
+        (Ok(()), JobState::Running) => JobProgress::Goes(job, step.wait.min(LOOK)),
+        (Ok(()), _) => JobProgress::Waits(job, LOOK),
     })
 }
 

@@ -57,7 +57,7 @@ pub(crate) use error::{OperationError, OperationResult};
 pub(crate) use fields::{JsonMembers, fields_of_json, text_in};
 pub(crate) use find::{find_everywhere, find_queue, rules};
 pub(crate) use groups::{GroupBy, GroupKind, TaskGroup, TaskGrouping, TaskGroups, task_groups};
-pub(crate) use job_step::{JobTurn, turn};
+pub(crate) use job_step::{JobProgress, carry_on};
 pub(crate) use json::{FieldView, result_json};
 pub(crate) use letters::{FileLine, ImportedLetter, export, file_name, letter_lines, read_line};
 pub(crate) use limits::{LimitView, clear_limits, limit, limits};

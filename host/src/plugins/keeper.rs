@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::catalog::Plugins;
-use super::jobs::{blocking, read_now};
+use super::loads::{blocking, read_now};
 use crate::builds::short;
 
 /// The time between two looks.

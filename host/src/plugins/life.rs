@@ -1,6 +1,6 @@
 //! The life of a plugin's versions as a pure function of events.
 //!
-//! In: the life so far, an event (what lies at the file's path, what a job found out, a verdict), the time.
+//! In: the life so far, an event (what lies at the file's path, what a load found out, a verdict), the time.
 //! Out: the life from then on, and effects as data. docs/decisions/0010-life-of-a-version.md has the table of
 //! states and events.
 //!
@@ -31,7 +31,7 @@ use crate::file::{self, Found, SETTLE};
 use crate::sandbox::LoadError;
 use crate::watch::RESCAN;
 
-pub(super) use event::{Digest, Effect, JobEnd, JobKind, LifeEvent, News, Trouble};
+pub(super) use event::{Digest, Effect, LifeEvent, LoadEnd, LoadKind, News, Trouble};
 pub(super) use state::{Candidate, Life, Serving};
 use state::{Guard, Noting, Shown};
 
@@ -69,40 +69,40 @@ impl Step {
             LifeEvent::Unwanted => self.unwanted(),
             LifeEvent::Granted => self.granted(),
             LifeEvent::Found(found, is_old) => self.found(found, is_old),
-            LifeEvent::Ended { job, end, good_holds } => self.ended(job, end, good_holds),
+            LifeEvent::Ended { load, end, good_holds } => self.ended(load, end, good_holds),
         }
     }
 
-    fn ended(&mut self, job: u64, end: JobEnd, good_holds: bool) {
-        // The job was stopped.
-        if job != self.life.job && self.life.has(Guard::LateResultsAreDropped) {
+    fn ended(&mut self, load: u64, end: LoadEnd, good_holds: bool) {
+        // The load was stopped.
+        if load != self.life.load && self.life.has(Guard::LateResultsAreDropped) {
             return;
         }
         let Candidate::InWork(kind) = self.life.candidate.clone() else { return };
         match (kind, end) {
-            (_, JobEnd::Changed) => self.settle(SETTLE),
-            (JobKind::Read, JobEnd::Read(digest)) => self.read(digest),
+            (_, LoadEnd::Changed) => self.settle(SETTLE),
+            (LoadKind::Read, LoadEnd::Read(digest)) => self.read(digest),
             // It may be read another time: too many open files, a folder on a network.
-            (JobKind::Read, JobEnd::Failed(trouble)) => {
+            (LoadKind::Read, LoadEnd::Failed(trouble)) => {
                 if self.life.failed.as_ref().is_none_or(|failed| failed.error != trouble.error) {
                     self.refuse(None, trouble);
                 }
                 self.settle(RESCAN + SETTLE);
             }
-            (JobKind::Make(digest), JobEnd::Made) => self.publish(digest, good_holds),
-            (JobKind::Make(digest), JobEnd::Failed(trouble)) => self.refuse(Some(digest), trouble),
-            (JobKind::Restore(_, good), JobEnd::Made) => self.restored(good),
-            (JobKind::Restore(digest, good), JobEnd::Failed(trouble)) => {
+            (LoadKind::Make(digest), LoadEnd::Made) => self.publish(digest, good_holds),
+            (LoadKind::Make(digest), LoadEnd::Failed(trouble)) => self.refuse(Some(digest), trouble),
+            (LoadKind::Restore(_, good), LoadEnd::Made) => self.restored(good),
+            (LoadKind::Restore(digest, good), LoadEnd::Failed(trouble)) => {
                 self.not_restored(digest, good, trouble);
             }
-            // A result that does not belong to the job is as late as one of another job.
-            (JobKind::Read, JobEnd::Made) | (_, JobEnd::Read(_)) => {}
+            // A result that does not belong to the load is as late as one of another load.
+            (LoadKind::Read, LoadEnd::Made) | (_, LoadEnd::Read(_)) => {}
         }
     }
 
     fn found(&mut self, found: Found, is_old: bool) {
-        // A job looks after its file by itself: a file that was only touched keeps its job.
-        if self.life.candidate.has_job() {
+        // A load looks after its file by itself: a file that was only touched keeps its load.
+        if self.life.candidate.has_load() {
             return;
         }
         if found == self.life.found {
@@ -134,7 +134,7 @@ impl Step {
         self.life.candidate = Candidate::Settling(self.now + pause);
     }
 
-    /// Begins with the first of the jobs.
+    /// Begins with the first of the loads.
     fn read_file(&mut self) {
         let bytes = self.life.found.bytes();
         if bytes > file::MAX_BYTES {
@@ -146,7 +146,7 @@ impl Step {
             let error = "there is a file, which is being compiled and checked, or waits for its turn";
             self.life.shown.error = Some(error.to_owned());
         }
-        self.begin(JobKind::Read);
+        self.begin(LoadKind::Read);
     }
 
     fn read(&mut self, digest: Digest) {
@@ -166,7 +166,7 @@ impl Step {
         } else if known.is_some_and(|failed| !failed.is_due(self.now)) {
             self.life.candidate = Candidate::Refused;
         } else {
-            self.begin(JobKind::Make(digest));
+            self.begin(LoadKind::Make(digest));
         }
     }
 
@@ -203,7 +203,7 @@ impl Step {
         self.show(PluginState::Quarantined, Some(why), None);
         self.life.candidate = Candidate::Quarantined;
         match (self.life.serving.clone(), good) {
-            (Serving::Absent, Some(good)) => return self.begin(JobKind::Restore(digest, good)),
+            (Serving::Absent, Some(good)) => return self.begin(LoadKind::Restore(digest, good)),
             (Serving::Draining(good), _) => {
                 self.effects.push(Effect::GoBack);
                 self.tell(News::Restored(good.digest.clone(), false));
@@ -250,7 +250,7 @@ impl Step {
     }
 
     fn unwanted(&mut self) {
-        if self.life.candidate.has_job() {
+        if self.life.candidate.has_load() {
             self.effects.push(Effect::Stop);
         }
         self.life.candidate = Candidate::Unwanted;
@@ -373,7 +373,7 @@ impl Step {
             self.lift();
         }
         self.tell(News::Lifted(digest));
-        if let Candidate::Quarantined | Candidate::InWork(JobKind::Restore(..)) = self.life.candidate {
+        if let Candidate::Quarantined | Candidate::InWork(LoadKind::Restore(..)) = self.life.candidate {
             self.look_again();
         }
     }
@@ -428,13 +428,13 @@ impl Step {
         self.tell(News::Failed { what, digest, error, again });
     }
 
-    fn begin(&mut self, kind: JobKind) {
+    fn begin(&mut self, kind: LoadKind) {
         let Found::File(stamp) = self.life.found else {
-            return debug_assert!(false, "a job begins only where a file was found");
+            return debug_assert!(false, "a load begins only where a file was found");
         };
-        self.life.job += 1;
+        self.life.load += 1;
         self.life.candidate = Candidate::InWork(kind.clone());
-        self.effects.push(Effect::Begin { job: self.life.job, stamp, kind });
+        self.effects.push(Effect::Begin { load: self.life.load, stamp, kind });
     }
 
     fn show(&mut self, state: PluginState, error: Option<String>, again: Option<Duration>) {

@@ -1,6 +1,6 @@
 //! From a plugin's bytes to a handler, through the cache.
 //!
-//! Blocking and heavy: called off the runtime. Not here: how many at a time (`gate`).
+//! Blocking and heavy: called off the runtime. Not here: how many at a time (`line`).
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

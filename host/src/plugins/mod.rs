@@ -5,8 +5,8 @@
 //!
 //! ```text
 //! folder ─▶ watcher ─ events ─▶ registry: one step of life ─▶ watch::Receiver: what attempts begin on
-//!                               ▲ end   │ job   ▲ verdict
-//!                               └ jobs ◀┘       └──── version: its attempts, its probation
+//!                               ▲ end   │ load   ▲ verdict
+//!                               └ loads ◀┘       └──── version: its attempts, its probation
 //! ```
 //!
 //! Not here: what a component may do (`sandbox`), which attempt runs on which version (`worker`: it takes the
@@ -15,14 +15,14 @@
 mod build_file;
 mod cache;
 mod catalog;
+mod changes;
 pub(crate) mod figures;
 mod folder;
-mod gate;
-mod history;
-mod jobs;
 mod keeper;
 mod life;
+mod line;
 mod loader;
+mod loads;
 mod locked;
 mod news;
 mod probation;
@@ -51,7 +51,7 @@ use crate::sandbox::Sandbox;
 pub(crate) use build_file::build_of;
 pub(crate) use cache::user_cache;
 pub(crate) use catalog::{Plugins, UNWATCHED};
-pub(crate) use history::Change;
+pub(crate) use changes::Change;
 pub(crate) use probation::Ruling;
 pub(crate) use shelf::Shelf;
 pub(crate) use single::{Single, Singles, Watch, read};

@@ -1,4 +1,4 @@
-//! News of the life of a plugin: lines of the log, changes in the history, counts.
+//! News of the life of a plugin: lines of the log, changes of the plugin, counts.
 //!
 //! In: [`News`] from `life`, in the order in which they happened. Each is told after what it tells of has
 //! been done: what begins after the line begins on the version that the line names. Not here: what is news
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::history::What;
+use super::changes::What;
 use super::life::News;
 use super::registry::{PluginEntry, Record};
 use super::version::Version;
@@ -50,10 +50,10 @@ impl Record {
         since: Option<Duration>,
         active: Option<&Version>,
     ) {
-        let (history, plugin) = (&mut self.history, &*entry.name);
+        let (changes, plugin) = (&mut self.changes, &*entry.name);
         match news {
             News::Removed(digest) => {
-                history.add(What::Removed, Some(&digest), None, None);
+                changes.add(What::Removed, Some(&digest), None, None);
                 VersionLine::new(plugin, &digest)
                     .log(Level::INFO, "plugin removed: running attempts finish, its queues wait");
             }
@@ -63,18 +63,18 @@ impl Record {
             News::Loaded(digest, on_probation) => self.publish_load(entry, &digest, on_probation, active),
             News::ServesAgain(digest, is_news) => {
                 if is_news {
-                    history.add(What::Restored, Some(&digest), None, None);
+                    changes.add(What::Restored, Some(&digest), None, None);
                 }
                 VersionLine::new(plugin, &digest).log(Level::INFO, "plugin file is the active version again");
             }
             News::Refused(digest, why) => {
-                history.add(What::Quarantined, Some(&digest), None, Some(&why));
+                changes.add(What::Quarantined, Some(&digest), None, Some(&why));
                 let line = VersionLine { why: Some(&why), ..VersionLine::new(plugin, &digest) };
                 line.log(Level::ERROR, "plugin version is in quarantine and does not run");
             }
             News::Restored(digest, is_loaded) => {
                 let took = active.map(|active| active.took).filter(|_| is_loaded);
-                history.add(What::Restored, Some(&digest), took, None);
+                changes.add(What::Restored, Some(&digest), took, None);
                 let line = VersionLine { took, ..VersionLine::new(plugin, &digest) };
                 line.log(Level::INFO, "the last good version of the plugin runs again");
             }
@@ -86,20 +86,20 @@ impl Record {
                 "the last good version of the plugin cannot run: its queues wait"
             ),
             News::Confirmed(digest) => {
-                history.add(What::Confirmed, Some(&digest), since, None);
+                changes.add(What::Confirmed, Some(&digest), since, None);
                 let line = VersionLine { took: since, ..VersionLine::new(plugin, &digest) };
                 line.log(Level::INFO, "plugin version confirmed: its probation is over");
             }
             News::RolledBack { digest, good, why } => {
                 entry.figures.rolled_back.inc();
-                history.add(What::RolledBack, Some(&digest), since, Some(&why));
+                changes.add(What::RolledBack, Some(&digest), since, Some(&why));
                 let (took, good) = (Some(since.unwrap_or_default()), Some(short(&good)));
                 let line = VersionLine { good, took, why: Some(&why), ..VersionLine::new(plugin, &digest) };
                 line.log(Level::ERROR, "plugin version rolled back");
             }
-            News::Quarantined(digest, why) => history.add(What::Quarantined, Some(&digest), None, Some(&why)),
+            News::Quarantined(digest, why) => changes.add(What::Quarantined, Some(&digest), None, Some(&why)),
             News::Lifted(digest) => {
-                history.add(What::Lifted, Some(&digest), None, None);
+                changes.add(What::Lifted, Some(&digest), None, None);
                 VersionLine::new(plugin, &digest).log(Level::INFO, "plugin version is out of quarantine");
             }
             News::BadAfterRemoval(digest, why) => {
@@ -125,7 +125,7 @@ impl Record {
     ) {
         let took = self.began.elapsed();
         entry.figures.failed_reloads.inc();
-        self.history.add(what, digest, Some(took), Some(error));
+        self.changes.add(what, digest, Some(took), Some(error));
         tracing::error!(
             plugin = &*entry.name,
             path = %entry.path.display(),
@@ -148,7 +148,7 @@ impl Record {
     ) {
         let Some(Version { took, from_cache, bytes, .. }) = active else { return };
         entry.figures.reloads.inc();
-        self.history.add(What::Loaded, Some(digest), Some(*took), None);
+        self.changes.add(What::Loaded, Some(digest), Some(*took), None);
         tracing::info!(
             plugin = &*entry.name,
             digest = short(digest),

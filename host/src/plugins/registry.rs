@@ -1,11 +1,11 @@
 //! One plugin in the host: the life of its versions, the versions themselves, and its figures.
 //!
-//! In: events, from the watcher, from jobs, from attempts and from a change of the configuration. Out: the
-//! version that attempts begin on, as a value that can be watched; the job that an event asks for; what is
+//! In: events, from the watcher, from loads, from attempts and from a change of the configuration. Out: the
+//! version that attempts begin on, as a value that can be watched; the load that an event asks for; what is
 //! shown to people.
 //!
 //! Each event is one step of `life`, and its effects are carried out under the same lock, so nobody sees half
-//! of them. Not here: what follows from an event (`life`), how a job is done (`jobs`), what is logged
+//! of them. Not here: what follows from an event (`life`), how a load is done (`loads`), what is logged
 //! (`news`).
 
 use std::collections::BTreeSet;
@@ -16,9 +16,9 @@ use std::time::Instant;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::changes::{VersionChanges, What};
 use super::figures::Figures;
-use super::history::{History, What};
-use super::life::{self, Candidate, Effect, JobEnd, JobKind, Life, LifeEvent, Serving};
+use super::life::{self, Candidate, Effect, Life, LifeEvent, LoadEnd, LoadKind, Serving};
 use super::loader::Prepared;
 use super::locked::Locked;
 use super::probation::Probation;
@@ -65,24 +65,24 @@ pub(super) struct Record {
     /// The versions that operators have withdrawn, and the last order about any version.
     withdrawn: Withdrawn,
     last_order: Option<VersionOrder>,
-    /// Ends the job that runs.
+    /// Ends the load that runs.
     stop: CancellationToken,
-    /// When that job began, without the wait for its turn.
+    /// When that load began, without the wait for its turn.
     pub(super) began: Instant,
     /// Probations that attempts may still bring to an end.
     probations: Vec<(String, Weak<Probation>)>,
     loaded_at_ms: u64,
-    pub(super) history: History,
+    pub(super) changes: VersionChanges,
     /// The builds of the versions that were read, as far as people are still shown them.
     pub(super) builds: Builds,
 }
 
-/// A job that is to be done, and what it needs.
+/// A load that is to be done, and what it needs.
 pub(super) struct Work {
     pub(super) plugin: Arc<PluginEntry>,
-    pub(super) job: u64,
+    pub(super) load: u64,
     pub(super) stamp: Stamp,
-    pub(super) kind: JobKind,
+    pub(super) kind: LoadKind,
     pub(super) grants: config::Plugin,
     pub(super) stop: CancellationToken,
 }
@@ -109,7 +109,7 @@ impl PluginEntry {
             began: Instant::now(),
             probations: Vec::new(),
             loaded_at_ms: 0,
-            history: History::default(),
+            changes: VersionChanges::default(),
             builds: Builds::default(),
         };
         PluginEntry {
@@ -124,16 +124,16 @@ impl PluginEntry {
         }
     }
 
-    /// Takes one step of the plugin's life. Returns the job that it asks for.
+    /// Takes one step of the plugin's life. Returns the load that it asks for.
     pub(super) fn tell(self: &Arc<Self>, event: LifeEvent) -> Option<Work> {
         self.step(&mut self.record(), event, None, None)
     }
 
-    /// A job has ended, and may have made a version. Returns the job that comes next.
-    pub(super) fn ended(self: &Arc<Self>, job: u64, end: JobEnd, made: Option<Prepared>) -> Option<Work> {
+    /// A load has ended, and may have made a version. Returns the load that comes next.
+    pub(super) fn ended(self: &Arc<Self>, load: u64, end: LoadEnd, made: Option<Prepared>) -> Option<Work> {
         let mut record = self.record();
         let good_holds = record.good.as_ref().is_some_and(|good| good.probation.is_good());
-        self.step(&mut record, LifeEvent::Ended { job, end, good_holds }, made, None)
+        self.step(&mut record, LifeEvent::Ended { load, end, good_holds }, made, None)
     }
 
     /// Other grants, or the same, from now on.
@@ -148,7 +148,7 @@ impl PluginEntry {
         let (reason, took) = (format!("other {}", differences.join(", ")), since.elapsed());
         let digest = record.life.serving.active().map(|active| active.digest.clone());
         if digest.is_some() {
-            record.history.add(What::Regranted, digest.as_deref(), Some(took), Some(&reason));
+            record.changes.add(What::Regranted, digest.as_deref(), Some(took), Some(&reason));
         }
         let digest = digest.as_deref().map(short);
         let (plugin, took_ms) = (&*self.name, ms(took));
@@ -255,7 +255,7 @@ impl PluginEntry {
 
     fn obey(self: &Arc<Self>, record: &mut LockedRecord<'_>, event: LifeEvent) {
         let work = self.step(record, event, None, None);
-        debug_assert!(work.is_none(), "an order begins no job");
+        debug_assert!(work.is_none(), "an order begins no load");
     }
 
     /// Ends a probation whose time is over.
@@ -264,7 +264,7 @@ impl PluginEntry {
         active.iter().for_each(|version| version.look(now));
     }
 
-    /// A job has its turn.
+    /// A load has its turn.
     pub(super) fn begins(&self) {
         self.record().began = Instant::now();
     }
@@ -284,7 +284,7 @@ impl PluginEntry {
         record.life.in_use().chain(known).map(str::to_owned).collect()
     }
 
-    /// `made` is what a job has made, and `judged` the version whose probation has ended.
+    /// `made` is what a load has made, and `judged` the version whose probation has ended.
     fn step(
         self: &Arc<Self>,
         record: &mut LockedRecord<'_>,
@@ -307,7 +307,7 @@ impl PluginEntry {
         work
     }
 
-    /// Carries out one effect of a step. Returns the job that it asks for.
+    /// Carries out one effect of a step. Returns the load that it asks for.
     fn carry_out(
         self: &Arc<Self>,
         record: &mut LockedRecord<'_>,
@@ -317,10 +317,10 @@ impl PluginEntry {
     ) -> Option<Work> {
         let active = self.active.borrow().clone();
         match effect {
-            Effect::Begin { job, stamp, kind } => {
+            Effect::Begin { load, stamp, kind } => {
                 record.stop = CancellationToken::new();
                 let (plugin, grants, stop) = (self.clone(), record.grants.clone(), record.stop.clone());
-                return Some(Work { plugin, job, stamp, kind, grants, stop });
+                return Some(Work { plugin, load, stamp, kind, grants, stop });
             }
             Effect::Stop => record.stop.cancel(),
             Effect::Publish(version, on_probation) => {
@@ -387,7 +387,7 @@ impl PluginEntry {
             let good = Good { digest: version.digest.clone(), bytes: version.bytes };
             let event = LifeEvent::Judged(good, verdict);
             let work = entry.step(&mut entry.record(), event, None, Some(version));
-            debug_assert!(work.is_none(), "a verdict begins no job");
+            debug_assert!(work.is_none(), "a verdict begins no load");
         })
     }
 
@@ -423,7 +423,7 @@ impl PluginEntry {
             .retry_at
             .map(|at| now_ms().saturating_add(ms(at.saturating_duration_since(Instant::now()))));
         let compiling = match &record.life.candidate {
-            Candidate::InWork(JobKind::Make(digest)) => {
+            Candidate::InWork(LoadKind::Make(digest)) => {
                 Some((digest.to_string(), now_ms().saturating_sub(ms(record.began.elapsed()))))
             }
             _ => None,
@@ -451,7 +451,7 @@ impl PluginEntry {
             from_cache: active.map(|version| version.from_cache),
             bytes: active.map(|version| version.bytes),
             figures: self.figures.clone(),
-            history: record.history.list(),
+            history: record.changes.list(),
             builds,
         }
     }
@@ -484,7 +484,7 @@ impl Record {
     /// The digests of the versions of which people are shown something.
     fn shown(&self) -> BTreeSet<String> {
         let lineage = self.lineage.all().map(|good| good.digest.as_str());
-        let all = self.life.in_use().chain(lineage).chain(self.history.digests());
+        let all = self.life.in_use().chain(lineage).chain(self.changes.digests());
         all.map(str::to_owned).collect()
     }
 

@@ -13,8 +13,8 @@ use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 
 use super::cache::{Cache, user_cache};
-use super::jobs::hex;
 use super::loader::{Loader, Prepared};
+use super::loads::hex;
 use crate::config;
 use crate::file::{self, Found, SETTLE};
 use crate::sandbox::{Allowance, Handler, LoadError, Sandbox};

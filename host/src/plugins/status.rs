@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use strum::IntoStaticStr;
 
+use super::changes::Change;
 use super::figures::Figures;
-use super::history::Change;
 use crate::builds::Builds;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, IntoStaticStr)]

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::history::What;
+use super::changes::What;
 use super::life::Candidate;
 use super::retries::Pauses;
 use super::status::PluginState;
@@ -374,7 +374,7 @@ const LATE: &str = "self-check: timeout: it did not end within 100ms: it compute
 const QUICK: Times = Times {
     check: Duration::from_millis(100),
     pauses: Pauses { first: Duration::from_millis(50), longest: Duration::from_millis(200) },
-    patience: super::gate::PATIENCE,
+    patience: super::line::PATIENCE,
 };
 
 /// Lets that self-check pass from this number of seconds on.

@@ -1,12 +1,12 @@
-//! Watches the plugins folder, and carries events to the plugins and jobs from them.
+//! Watches the plugins folder, and carries events to the plugins and loads from them.
 //!
 //! In: hints that something changed (`watch`), and a slow look at every file for what the hints miss. Out:
-//! events for `registry`; the jobs that these ask for, in a task for each file, so that no plugin waits for
+//! events for `registry`; the loads that these ask for, in a task for each file, so that no plugin waits for
 //! another one's file.
 //!
-//! A panic here, in a job, in a step of a plugin's life, or in what a plugin does in the background ends the
-//! watcher: `Plugins::unwatched` tells of it. Not here: what follows from an event (`life`), what a job does
-//! (`jobs`), who reads and compiles at once (`gate`), how hints come about (`watch`).
+//! A panic here, in a load, in a step of a plugin's life, or in what a plugin does in the background ends the
+//! watcher: `Plugins::unwatched` tells of it. Not here: what follows from an event (`life`), what a load does
+//! (`loads`), who reads and compiles at once (`line`), how hints come about (`watch`).
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Plugins;
-use super::gate::{self, Gate};
-use super::jobs::{Workshop, blocking};
 use super::life::{Candidate, Life, LifeEvent};
+use super::line::{self, FileLine};
 use super::loader::Loader;
+use super::loads::{Workshop, blocking};
 use super::retries::Pauses;
 use crate::file::{self, Found};
 use crate::sandbox::CHECK_TIMEOUT;
@@ -28,7 +28,7 @@ const FIRST_SCAN: Duration = Duration::from_secs(10);
 
 pub(super) struct Watcher {
     workshop: Workshop,
-    jobs: JoinSet<()>,
+    loads: JoinSet<()>,
     folder: FolderWatch,
 }
 
@@ -43,15 +43,15 @@ pub(super) struct Times {
 
 impl Default for Times {
     fn default() -> Times {
-        Times { check: CHECK_TIMEOUT, pauses: Pauses::default(), patience: gate::PATIENCE }
+        Times { check: CHECK_TIMEOUT, pauses: Pauses::default(), patience: line::PATIENCE }
     }
 }
 
 impl Watcher {
     pub(super) fn new(loader: Loader, registry: Plugins, times: Times) -> Watcher {
-        let workshop = Workshop { loader, registry, gate: Gate::new(times.patience), check: times.check };
+        let workshop = Workshop { loader, registry, line: FileLine::new(times.patience), check: times.check };
         let folder = FolderWatch::new([workshop.registry.0.dir.clone()]);
-        Watcher { workshop, jobs: JoinSet::new(), folder }
+        Watcher { workshop, loads: JoinSet::new(), folder }
     }
 
     /// Tries every file that is there, then watches until it is told to stop.
@@ -60,7 +60,7 @@ impl Watcher {
             self.first_scan().await;
             self.workshop.registry.0.scanned.cancel();
             loop {
-                self.turn().await;
+                self.step().await;
             }
         };
         stop.run_until_cancelled(watching).await;
@@ -85,7 +85,7 @@ impl Watcher {
                     break;
                 }
             }
-            self.turn().await;
+            self.step().await;
         }
         for plugin in self.workshop.registry.entries() {
             if plugin.life(|life| life.candidate == Candidate::Absent) {
@@ -96,7 +96,7 @@ impl Watcher {
     }
 
     /// Waits until there may be something to do, and does it.
-    async fn turn(&mut self) {
+    async fn step(&mut self) {
         let registry = &self.workshop.registry;
         let next = registry.entries().iter().filter_map(|plugin| plugin.life(Life::due)).min();
         let rescan = Instant::now() + RESCAN;
@@ -104,10 +104,10 @@ impl Watcher {
             () = self.folder.hint() => {}
             () = registry.0.updated.notified() => {}
             () = registry.0.unwatched.cancelled() => panic!("a plugin's step or its work has failed"),
-            Some(ended) = self.jobs.join_next() => match ended {
-                // A plugin whose job has failed would wait for ever. The watcher fails, too, which is told.
+            Some(ended) = self.loads.join_next() => match ended {
+                // A plugin whose load has failed would wait for ever. The watcher fails, too, which is told.
                 Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                // The jobs on a file are done or were stopped, or the runtime ends.
+                // The loads on a file are done or were stopped, or the runtime ends.
                 Ok(()) | Err(_) => return,
             },
             () = tokio::time::sleep_until(next.map_or(rescan, |next| next.min(rescan)).into()) => {}
@@ -141,7 +141,7 @@ impl Watcher {
             plugin.look(Instant::now());
             let is_old = matches!(found, Found::File(stamp) if stamp.is_old());
             if let Some(work) = plugin.tell(LifeEvent::Found(found, is_old)) {
-                self.workshop.begin(&mut self.jobs, work);
+                self.workshop.begin(&mut self.loads, work);
             }
         }
     }

@@ -17,7 +17,7 @@ use super::script::{self, ScriptCall};
 
 /// The duties of one host, as the script answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HeldDuties {
+pub(crate) struct OwnDuties {
     /// Hosts with a lease, this one included.
     pub hosts: u64,
     /// For each queue in the call: whether this host holds its duties.
@@ -32,19 +32,19 @@ impl Queue {
 }
 
 /// Renews the lease of `host`, and takes those duties of the queues that no other host holds.
-pub(crate) async fn hold(
+pub(crate) async fn renew(
     link: &Link,
     host: &str,
     lease: Duration,
     queues: &[&Queue],
-) -> QueueResult<HeldDuties> {
+) -> QueueResult<OwnDuties> {
     let call = ScriptCall::new(&script::DUTIES).key("holders", keys::DUTIES).key("hosts", keys::DUTY_HOSTS);
     let duties: Vec<String> = queues.iter().map(|queue| queue.duty()).collect();
     let call = call.arg("host", host).arg("lease", millis(lease)).arg("duties", duties);
     let reply = link.script(&call).await?;
-    let held = |reply| -> Shaped<HeldDuties> {
+    let held = |reply| -> Shaped<OwnDuties> {
         let [hosts, has] = reply::tuple(reply)?;
-        Ok(HeldDuties { hosts: reply::count(&hosts)?, has: reply::codes(has, [false, true], queues.len())? })
+        Ok(OwnDuties { hosts: reply::count(&hosts)?, has: reply::codes(has, [false, true], queues.len())? })
     };
     held(reply).map_err(|UnexpectedShape| QueueError::unexpected("duties", link.address()))
 }

@@ -5,7 +5,7 @@
 //! A queue that needs none of them asks nothing. Not here: which tasks have expired (`settle`), how clients
 //! find a task by its alias (`queue::alias`).
 
-use super::inflight::Hold;
+use super::inflight::Ownership;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use crate::chain::chain;
@@ -51,7 +51,7 @@ pub(super) async fn now_ms(shared: &SharedQueue) -> Option<u64> {
 
 /// Notes the aliases of tasks, so that they are found from their first moment on. A refusal by Redis does not
 /// hold the tasks up: they run, and are found by their ids alone.
-pub(super) async fn note_aliases(shared: &SharedQueue, claimed: &[(Decoded, Hold)]) {
+pub(super) async fn note_aliases(shared: &SharedQueue, claimed: &[(Decoded, Ownership)]) {
     if shared.queue.rules.id.is_none() {
         return;
     }

@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::ReusableBoxFuture;
 use tokio_util::task::TaskTracker;
 
-use super::inflight::Hold;
+use super::inflight::Ownership;
 use super::runner;
 use super::shared::SharedQueue;
 use super::starts::PendingAttempt;
@@ -37,7 +37,7 @@ const IN_A_ROW: usize = 16;
 const MOST_MEMORY: u64 = 256 << 20;
 
 /// Begins an attempt at a task, or at a batch, beside other attempts.
-pub(crate) fn begin(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
+pub(crate) fn begin(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Ownership)>) {
     if shared.starts.add(version, members) {
         worker(shared, version.handler.guests());
     }
@@ -45,11 +45,11 @@ pub(crate) fn begin(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: 
 
 /// Begins an attempt on this thread, which is one of the host's, if the host has time for it. If the attempt
 /// has to wait or computes for long, it continues on the guests' threads.
-pub(crate) fn begin_here(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
+pub(crate) fn begin_here(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Ownership)>) {
     let first_poll = &shared.starts.first_poll;
     // Nothing interrupts a guest that fills its memory.
     let may_be_short = version.handler.memory() <= MOST_MEMORY && first_poll.is_short_for(1);
-    let Some(turn) = may_be_short.then(|| shared.capacity.host_time().turn()).flatten() else {
+    let Some(turn) = may_be_short.then(|| shared.capacity.host_time().take()).flatten() else {
         return begin(shared, version, members);
     };
     let attempt = contained(runner::run(shared.clone(), version.clone(), members));

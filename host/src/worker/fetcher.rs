@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::arrivals;
 use super::capacity::Permits;
-use super::holding::ClaimTurn;
+use super::holding::MayClaim;
 use super::idle::Pause;
 use super::intake::{self, Delivery};
 use super::pace::Pace;
@@ -248,7 +248,7 @@ impl Fetcher {
     async fn recover(
         &mut self,
         version: &Arc<Version>,
-        turn: &ClaimTurn,
+        turn: &MayClaim,
         permits: Permits,
     ) -> QueueResult<Option<Permits>> {
         let shared = &self.shared;
@@ -363,7 +363,7 @@ impl Fetcher {
             () = stop.cancelled() => Wake::Ended,
             () = tokio::time::sleep(KEEP), if self.own.is_some() => {
                 self.own = None;
-                Wake::Turn
+                Wake::Look
             }
         };
         match woken {
@@ -373,7 +373,7 @@ impl Fetcher {
                 self.quiet = 0;
                 shared.idle.wakes();
             }
-            Wake::Turn => self.is_woken_often = false,
+            Wake::Look => self.is_woken_often = false,
             Wake::Ended => self.wake(),
         }
         Ok(())
@@ -441,7 +441,7 @@ impl Fetcher {
             return;
         }
         self.shared.capacity.wants_more(false);
-        let mut turn = std::pin::pin!(holding.turn());
+        let mut turn = std::pin::pin!(holding.may_probe());
         loop {
             self.beat(FetchState::Held).await;
             self.pulse.explain(holding.told());

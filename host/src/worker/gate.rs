@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::inflight::Hold;
+use super::inflight::Ownership;
 use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::settle;
@@ -34,17 +34,17 @@ pub(crate) struct Way {
 pub(crate) async fn pass(
     shared: &SharedQueue,
     plugin: &Arc<str>,
-    tasks: Vec<(Task, Hold)>,
+    tasks: Vec<(Task, Ownership)>,
     since: Instant,
     Way { alone, again }: Way,
-) -> Vec<(Task, Hold)> {
+) -> Vec<(Task, Ownership)> {
     let asked = async {
         let mut answer = Vec::with_capacity(tasks.len());
         for some in tasks.chunks(MAX_BATCH) {
             let starts = || {
                 let since = since.elapsed();
                 some.iter()
-                    .map(|(task, hold)| Start { alone, again, ..Start::of(task, hold.key(), since) })
+                    .map(|(task, owned)| Start { alone, again, ..Start::of(task, owned.key(), since) })
                     .collect()
             };
             answer.extend(begin(shared, plugin, starts).await);
@@ -57,18 +57,18 @@ pub(crate) async fn pass(
     };
     let queue = shared.name.as_ref();
     let (mut passed, mut late) = (Vec::with_capacity(tasks.len()), Vec::new());
-    for ((mut task, hold), begun) in tasks.into_iter().zip(answer) {
+    for ((mut task, owned), begun) in tasks.into_iter().zip(answer) {
         match begun {
             // This host gave it up while it asked, since it could not renew the lease. Redis has renewed it.
-            Begun::Owned { .. } if hold.is_lost() => late.push((task, hold)),
+            Begun::Owned { .. } if owned.is_lost() => late.push((task, owned)),
             Begun::Owned { fence } => {
                 task.fence = fence;
-                passed.push((task, hold));
+                passed.push((task, owned));
             }
             Begun::Crashed => {
                 let decision = settle::crashed(&task);
                 shared
-                    .settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, hold)
+                    .settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, owned)
                     .await;
             }
             Begun::Cancelled => shared.metrics.settled(SettledAs::Cancelled),
@@ -79,7 +79,7 @@ pub(crate) async fn pass(
                 shared.tell_refused(NoticeKind::BeginRefused, &task.id, &why);
                 let decision = settle::cannot_begin(&why, &task);
                 shared
-                    .settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, hold)
+                    .settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, owned)
                     .await;
             }
             Begun::Lost => {
@@ -118,9 +118,9 @@ pub(crate) async fn begin<'t>(
 }
 
 /// Gives tasks back that did not run.
-pub(crate) async fn release(shared: &SharedQueue, plugin: &Arc<str>, tasks: Vec<(Task, Hold)>) {
-    for (task, hold) in tasks {
+pub(crate) async fn release(shared: &SharedQueue, plugin: &Arc<str>, tasks: Vec<(Task, Ownership)>) {
+    for (task, owned) in tasks {
         let decision = settle::release(&task);
-        shared.settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, hold).await;
+        shared.settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, owned).await;
     }
 }

@@ -11,19 +11,25 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::crew;
-use super::inflight::Hold;
+use super::inflight::Ownership;
 use super::shared::SharedQueue;
 use super::starts::OpenBatch;
 use crate::plugins::Version;
 use crate::task::Task;
 
 /// Adds a task to the batch that is open, or to a new one; or runs it at once, if `here` on this thread.
-pub(crate) fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold, here: bool) {
+pub(crate) fn add(
+    shared: &Arc<SharedQueue>,
+    version: &Arc<Version>,
+    task: Task,
+    owned: Ownership,
+    here: bool,
+) {
     let most = if version.handler.takes_batches() { shared.queue.rules.largest_batch() } else { 1 };
     // A task that may have crashed a host runs outside of batches, and not where heartbeats are sent.
     if most < 2 || task.crashes > 0 {
         let begin = if here && task.crashes == 0 { crew::begin_here } else { crew::begin };
-        return begin(shared, version, vec![(task, hold)]);
+        return begin(shared, version, vec![(task, owned)]);
     }
     let mut open = shared.open_batch.lock();
     let older = open.take_if(|batch| !Arc::ptr_eq(&batch.version, version));
@@ -32,7 +38,7 @@ pub(crate) fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task,
         drop(shared.runners.spawn(end_in_time(shared.clone(), ended.clone())));
         OpenBatch { version: version.clone(), members: Vec::new(), ended }
     });
-    batch.members.push((task, hold));
+    batch.members.push((task, owned));
     let full = open.take_if(|batch| batch.members.len() >= most);
     drop(open);
     older.into_iter().chain(full).for_each(|batch| begin(shared, batch));

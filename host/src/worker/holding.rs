@@ -1,7 +1,7 @@
 //! Knows the hold of one queue: whether something outside is down, and who may try a task.
 //!
 //! In: how attempts ended, and what the lookout finds in Redis. Out: whether a failure is charged, when the
-//! loops that claim may ask for the probe, and the [`ClaimTurn`] of the one that got it. A line in the log
+//! loops that claim may ask for the probe, and the [`MayClaim`] of the one that got it. A line in the log
 //! when the hold begins, and one when it ends.
 //!
 //! The first failure after the hold began tells a host of it, if the lookout did not. So each host runs no
@@ -76,7 +76,7 @@ enum ProbeStage {
 }
 
 /// The right to claim tasks now. Where the queue is held, it is for one task, the probe.
-pub(crate) struct ClaimTurn(Option<HoldProbe>);
+pub(crate) struct MayClaim(Option<HoldProbe>);
 
 /// The right to try one task of a held queue. It ends with the outcome of the task, or when it is given back.
 struct HoldProbe(Arc<Holding>);
@@ -139,7 +139,7 @@ impl Holding {
 
     /// Notes that these entries were claimed, and that `tasks` of them start now. Call it before they can
     /// run: the only task of a held queue is the probe.
-    pub(crate) fn claimed(&self, turn: &ClaimTurn, entries: &[StreamEntry], tasks: usize) {
+    pub(crate) fn claimed(&self, turn: &MayClaim, entries: &[StreamEntry], tasks: usize) {
         if let (true, Some(entry)) = (turn.is_probe(), entries.first()) {
             self.probe.lock().stage = ProbeStage::Claiming(Some(entry.id.clone()));
         }
@@ -197,7 +197,7 @@ impl Holding {
     }
 
     /// Waits until the queue is open, or until this host may ask for the probe.
-    pub(crate) async fn turn(&self) {
+    pub(crate) async fn may_probe(&self) {
         let mut held = self.held();
         while *held.borrow_and_update() {
             let now = Instant::now();
@@ -240,9 +240,9 @@ impl Holding {
     }
 
     /// Asks for the right to claim `count` tasks. `None`: not yet.
-    pub(crate) async fn ask(self: &Arc<Self>, count: usize) -> Option<ClaimTurn> {
+    pub(crate) async fn ask(self: &Arc<Self>, count: usize) -> Option<MayClaim> {
         if !self.is_held() {
-            return Some(ClaimTurn(None));
+            return Some(MayClaim(None));
         }
         if count != 1 || !self.may_ask() {
             return None;
@@ -253,12 +253,12 @@ impl Holding {
         match self.queue.ask_probe(&self.consumer, self.lease()).await {
             Ok(ProbeAnswer::Granted) => {
                 self.probe.lock().kept = Some(Instant::now());
-                Some(ClaimTurn(Some(probe)))
+                Some(MayClaim(Some(probe)))
             }
             Ok(ProbeAnswer::Open) => {
                 self.learned.fetch_add(1, Ordering::AcqRel);
                 self.end();
-                Some(ClaimTurn(None))
+                Some(MayClaim(None))
             }
             Ok(ProbeAnswer::Wait(wait)) => {
                 self.probe.lock().ask_at = Some(Instant::now() + wait);
@@ -441,7 +441,7 @@ impl Holding {
     }
 }
 
-impl ClaimTurn {
+impl MayClaim {
     pub(crate) fn is_probe(&self) -> bool {
         self.0.is_some()
     }

@@ -21,7 +21,7 @@ const REST: u32 = 100;
 pub(crate) struct HostTime(Mutex<Option<Instant>>);
 
 /// The right to begin an attempt there.
-pub(crate) struct HostTurn<'t>(MutexGuard<'t, Option<Instant>>);
+pub(crate) struct HostMoment<'t>(MutexGuard<'t, Option<Instant>>);
 
 /// How long the last attempt of one queue took until it ended or waited for the first time, on any thread. In
 /// nanoseconds.
@@ -30,15 +30,15 @@ pub(crate) struct FirstPoll(AtomicU64);
 
 impl HostTime {
     /// None while another attempt begins, and during the rest after a long one.
-    pub(crate) fn turn(&self) -> Option<HostTurn<'_>> {
+    pub(crate) fn take(&self) -> Option<HostMoment<'_>> {
         // Nothing panics while it is locked, as panics of attempts are contained.
         let rests_until = self.0.try_lock().ok()?;
-        rests_until.is_none_or(|until| until <= Instant::now()).then_some(HostTurn(rests_until))
+        rests_until.is_none_or(|until| until <= Instant::now()).then_some(HostMoment(rests_until))
     }
 }
 
-impl HostTurn<'_> {
-    /// Ends the turn, after a poll that took this long.
+impl HostMoment<'_> {
+    /// Ends it, after a poll that took this long.
     pub(crate) fn took(mut self, poll: Duration) {
         if poll > SHORT {
             *self.0 = Some(Instant::now() + poll * REST);
@@ -72,23 +72,23 @@ mod tests {
     #[test]
     fn one_attempt_at_a_time_begins_on_the_hosts_threads() {
         let host = HostTime::default();
-        let turn = host.turn().expect("nobody has it");
-        assert!(host.turn().is_none());
-        turn.took(SHORT);
-        assert!(host.turn().is_some());
+        let moment = host.take().expect("nobody has it");
+        assert!(host.take().is_none());
+        moment.took(SHORT);
+        assert!(host.take().is_some());
     }
 
     #[test]
     fn after_a_long_poll_the_hosts_threads_are_closed_for_a_hundred_times_as_long() {
         let host = HostTime::default();
-        host.turn().expect("nobody has it").took(Duration::from_secs(1));
-        assert!(host.turn().is_none());
+        host.take().expect("nobody has it").took(Duration::from_secs(1));
+        assert!(host.take().is_none());
         let mut until = host.0.lock().expect("nothing panicked");
         let left = until.expect("it is closed").saturating_duration_since(Instant::now());
         assert!(left > Duration::from_secs(90) && left <= Duration::from_secs(100), "{left:?}");
         *until = Some(Instant::now());
         drop(until);
-        assert!(host.turn().is_some());
+        assert!(host.take().is_some());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The table of a queue's entries that this host owns, from their read until their settlement is known.
 //!
-//! In: claimed entries with their permits. Out: a [`Hold`] for each entry. Dropping the hold removes the
+//! In: claimed entries with their permits. Out: an [`Ownership`] for each entry. Dropping it removes the
 //! entry, so no entry stays by mistake. The permit is freed when the attempt has run.
 
 use std::collections::HashMap;
@@ -16,10 +16,10 @@ use crate::guarded::Guarded;
 use crate::queue::HeartbeatReport;
 use crate::task::Progress;
 
-/// The state of a held entry.
+/// The state of an owned entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum HoldPhase {
+pub(crate) enum EntryPhase {
     /// It runs, but Redis does not know: the task has no status yet, or its status is PENDING.
     Begun,
     /// It runs, and its status is PROCESSING, or is being written.
@@ -31,10 +31,10 @@ pub(crate) enum HoldPhase {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Inflight(Guarded<HeldEntries>);
+pub(crate) struct Inflight(Guarded<OwnedEntries>);
 
 #[derive(Debug, Default)]
-struct HeldEntries {
+struct OwnedEntries {
     leases: HashMap<Arc<str>, LeaseState>,
     /// The host stops, so an entry that is still added has to end at once.
     is_stopped: bool,
@@ -42,7 +42,7 @@ struct HeldEntries {
 
 #[derive(Debug)]
 struct LeaseState {
-    entry: Arc<HeldEntry>,
+    entry: Arc<OwnedEntry>,
     /// When its lease was last known to be renewed.
     renewed: Instant,
     /// Its entry was deleted from the stream, and this has been reported.
@@ -51,7 +51,7 @@ struct LeaseState {
 
 /// An entry that is in flight.
 #[derive(Debug)]
-pub(crate) struct HeldEntry {
+pub(crate) struct OwnedEntry {
     pub id: Arc<str>,
     pub task_id: String,
     /// The task's idempotency key.
@@ -80,9 +80,9 @@ pub(crate) struct Claim<'t> {
 
 /// One entry that this host owns.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct Ownership {
     table: Arc<Inflight>,
-    entry: Arc<HeldEntry>,
+    entry: Arc<OwnedEntry>,
     /// Whether the task may have a status: the script began it, or a host enqueued it.
     is_known: bool,
     permit: Option<Permits>,
@@ -95,19 +95,19 @@ pub(crate) struct Hold {
 impl Inflight {
     /// Adds an entry, with a permit if it may run. `None`: it is in the table already, so it runs and must
     /// not run twice.
-    pub(crate) fn hold(self: &Arc<Self>, claim: &Claim<'_>, permit: Option<Permits>) -> Option<Hold> {
+    pub(crate) fn own(self: &Arc<Self>, claim: &Claim<'_>, permit: Option<Permits>) -> Option<Ownership> {
         let mut table = self.0.lock();
         if table.leases.contains_key(claim.entry) {
             return None;
         }
-        let entry = Arc::new(HeldEntry {
+        let entry = Arc::new(OwnedEntry {
             id: claim.entry.into(),
             task_id: claim.task_id.to_owned(),
             key: claim.key.map(<[u8]>::to_vec),
             attempt: claim.attempt,
             enqueued_at_ms: claim.enqueued_at_ms,
             since: claim.since,
-            phase: AtomicU8::new(HoldPhase::Running as u8),
+            phase: AtomicU8::new(EntryPhase::Running as u8),
             cancelled: AtomicBool::new(false),
             stop: CancellationToken::new(),
             progress: Progress::default(),
@@ -117,7 +117,7 @@ impl Inflight {
         }
         let lease = LeaseState { entry: entry.clone(), renewed: claim.since, deleted: false };
         table.leases.insert(entry.id.clone(), lease);
-        Some(Hold { table: self.clone(), entry, is_known: true, permit, bytes: None, alone: None })
+        Some(Ownership { table: self.clone(), entry, is_known: true, permit, bytes: None, alone: None })
     }
 
     /// The entries that are owned now.
@@ -143,7 +143,7 @@ impl Inflight {
         let due = |lease: &LeaseState| {
             let entry = &lease.entry;
             // Progress is part of the status, so it waits until there is one.
-            let progress = if entry.is(HoldPhase::Begun) { None } else { entry.progress.take() };
+            let progress = if entry.is(EntryPhase::Begun) { None } else { entry.progress.take() };
             let is_due = progress.is_some() || now.duration_since(lease.renewed) >= every;
             is_due.then(|| HeartbeatReport {
                 entry: entry.id.to_string(),
@@ -173,16 +173,16 @@ impl Inflight {
         &self,
         least: Duration,
         now: Instant,
-    ) -> (Vec<Arc<HeldEntry>>, Option<Duration>) {
+    ) -> (Vec<Arc<OwnedEntry>>, Option<Duration>) {
         let mut found = Vec::new();
         let mut next = None;
         let table = self.0.lock();
         let entries = table.leases.values().map(|lease| &lease.entry);
-        for entry in entries.filter(|entry| entry.is(HoldPhase::Begun)) {
+        for entry in entries.filter(|entry| entry.is(EntryPhase::Begun)) {
             let held = now.saturating_duration_since(entry.since);
             if held < least {
                 next = Some(next.unwrap_or(least).min(least - held));
-            } else if entry.transition(HoldPhase::Begun, HoldPhase::Running) {
+            } else if entry.transition(EntryPhase::Begun, EntryPhase::Running) {
                 found.push(entry.clone());
             }
         }
@@ -202,7 +202,7 @@ impl Inflight {
         let mut table = self.0.lock();
         let Some(lease) = table.leases.get_mut(entry) else { return false };
         // The heartbeat that found the deletion has written a status, even for a task that had none.
-        lease.entry.transition(HoldPhase::Begun, HoldPhase::Running);
+        lease.entry.transition(EntryPhase::Begun, EntryPhase::Running);
         !std::mem::replace(&mut lease.deleted, true)
     }
 
@@ -215,8 +215,8 @@ impl Inflight {
     pub(crate) fn mark_lost(&self, entry: &str) -> bool {
         let table = self.0.lock();
         let Some(LeaseState { entry, .. }) = table.leases.get(entry) else { return false };
-        let running = entry.transition(HoldPhase::Running, HoldPhase::Lost)
-            || entry.transition(HoldPhase::Begun, HoldPhase::Lost);
+        let running = entry.transition(EntryPhase::Running, EntryPhase::Lost)
+            || entry.transition(EntryPhase::Begun, EntryPhase::Lost);
         if running {
             entry.stop.cancel();
         }
@@ -248,7 +248,7 @@ impl Inflight {
     }
 }
 
-impl Hold {
+impl Ownership {
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.entry.key.as_deref()
     }
@@ -264,7 +264,7 @@ impl Hold {
 
     /// Whether this host has lost the lease.
     pub(crate) fn is_lost(&self) -> bool {
-        self.entry.is(HoldPhase::Lost)
+        self.entry.is(EntryPhase::Lost)
     }
 
     /// Whether the task was cancelled, and this host has to settle it.
@@ -280,16 +280,16 @@ impl Hold {
     /// Notes that the task begins without a call to Redis. `is_known`: it has a status, which is PENDING.
     pub(crate) fn begun(&mut self, is_known: bool) {
         self.is_known = is_known;
-        self.entry.transition(HoldPhase::Running, HoldPhase::Begun);
+        self.entry.transition(EntryPhase::Running, EntryPhase::Begun);
     }
 
     /// Notes that the attempt has ended and will be settled. A lost lease no longer matters then.
     ///
     /// True if the task may have a status.
     pub(crate) fn settling(&self) -> bool {
-        let is_unreported = self.entry.transition(HoldPhase::Begun, HoldPhase::Settling);
+        let is_unreported = self.entry.transition(EntryPhase::Begun, EntryPhase::Settling);
         if !is_unreported {
-            self.entry.transition(HoldPhase::Running, HoldPhase::Settling);
+            self.entry.transition(EntryPhase::Running, EntryPhase::Settling);
         }
         self.is_known || !is_unreported
     }
@@ -300,7 +300,7 @@ impl Hold {
         self.alone = Some(settled);
     }
 
-    /// Counts the task's bytes until the hold is dropped.
+    /// Counts the task's bytes until this is dropped.
     pub(crate) fn takes(&mut self, bytes: Option<TaskBytes>) {
         self.bytes = bytes;
     }
@@ -311,19 +311,19 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Ownership {
     fn drop(&mut self) {
         self.table.0.lock().leases.remove(&self.entry.id);
     }
 }
 
-impl HeldEntry {
-    fn is(&self, phase: HoldPhase) -> bool {
+impl OwnedEntry {
+    fn is(&self, phase: EntryPhase) -> bool {
         self.phase.load(Ordering::Acquire) == phase as u8
     }
 
     /// False when it was in another phase.
-    fn transition(&self, from: HoldPhase, to: HoldPhase) -> bool {
+    fn transition(&self, from: EntryPhase, to: EntryPhase) -> bool {
         self.phase.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
@@ -335,24 +335,28 @@ pub(crate) mod tests {
     use super::super::capacity::{Capacity, QueueCapacity};
     use super::*;
 
-    pub(crate) fn hold(table: &Arc<Inflight>, capacity: &Arc<QueueCapacity>, entry: &str) -> Option<Hold> {
+    pub(crate) fn own(
+        table: &Arc<Inflight>,
+        capacity: &Arc<QueueCapacity>,
+        entry: &str,
+    ) -> Option<Ownership> {
         let claim =
             Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
-        table.hold(&claim, Some(capacity.acquire(1).now_or_never().expect("a free permit")))
+        table.own(&claim, Some(capacity.acquire(1).now_or_never().expect("a free permit")))
     }
 
     /// A table with these entries.
-    fn held<const N: usize>(entries: [&str; N]) -> (Arc<Inflight>, [Hold; N]) {
+    fn all_owned<const N: usize>(entries: [&str; N]) -> (Arc<Inflight>, [Ownership; N]) {
         let (table, capacity) = (Arc::new(Inflight::default()), Capacity::new(None).queue(9, 1));
-        let holds = entries.map(|entry| hold(&table, &capacity, entry).unwrap());
-        (table, holds)
+        let owned = entries.map(|entry| own(&table, &capacity, entry).unwrap());
+        (table, owned)
     }
 
     #[tokio::test]
     async fn an_entry_is_held_once_and_its_permit_comes_back_when_it_has_run() {
         let (table, capacity) = (Arc::new(Inflight::default()), Capacity::new(None).queue(2, 1));
-        let mut first = hold(&table, &capacity, "1-0").unwrap();
-        assert!(hold(&table, &capacity, "1-0").is_none());
+        let mut first = own(&table, &capacity, "1-0").unwrap();
+        assert!(own(&table, &capacity, "1-0").is_none());
         assert_eq!((table.len(), capacity.taken()), (1, 1));
         first.has_run();
         assert_eq!((table.len(), capacity.taken()), (1, 0));
@@ -362,7 +366,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_lost_lease_stops_only_what_runs() {
-        let (table, [running, ended]) = held(["1-0", "2-0"]);
+        let (table, [running, ended]) = all_owned(["1-0", "2-0"]);
         ended.settling();
         assert!(table.mark_lost("1-0") && !table.mark_lost("2-0") && !table.mark_lost("3-0"));
         assert!(running.is_lost() && running.stop().is_cancelled());
@@ -371,7 +375,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_lease_that_was_not_renewed_is_lost_without_asking() {
-        let (table, [old, renewed]) = held(["1-0", "2-0"]);
+        let (table, [old, renewed]) = all_owned(["1-0", "2-0"]);
         let lease = Duration::from_secs(3);
         let later = Instant::now() + lease;
         table.mark_renewed("2-0", later);
@@ -382,16 +386,16 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_host_that_stops_stops_what_runs_and_what_is_taken_in_later() {
-        let (table, [running]) = held(["1-0"]);
+        let (table, [running]) = all_owned(["1-0"]);
         table.stop_all();
-        let late = hold(&table, &Capacity::new(None).queue(1, 1), "2-0").unwrap();
+        let late = own(&table, &Capacity::new(None).queue(1, 1), "2-0").unwrap();
         assert!(running.stop().is_cancelled() && late.stop().is_cancelled());
         assert!(!running.is_lost() && !late.is_lost(), "they are given back");
     }
 
     #[tokio::test]
     async fn redis_hears_once_of_what_runs_for_long() {
-        let (table, [mut long, mut short]) = held(["1-0", "2-0"]);
+        let (table, [mut long, mut short]) = all_owned(["1-0", "2-0"]);
         let least = Duration::from_millis(20);
         long.begun(false);
         short.begun(false);
@@ -408,15 +412,15 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn redis_has_heard_of_what_runs_without_its_entry() {
-        let (table, [mut hold]) = held(["1-0"]);
-        hold.begun(false);
+        let (table, [mut owned]) = all_owned(["1-0"]);
+        owned.begun(false);
         assert!(table.mark_deleted("1-0") && !table.mark_deleted("1-0"));
-        assert!(hold.settling(), "the heartbeat wrote a status");
+        assert!(owned.settling(), "the heartbeat wrote a status");
     }
 
     #[tokio::test]
     async fn a_heartbeat_takes_what_is_old_and_what_has_news() {
-        let (table, [first]) = held(["1-0"]);
+        let (table, [first]) = all_owned(["1-0"]);
         let every = Duration::from_secs(10);
         let now = Instant::now();
         assert!(table.due(every, now).is_empty());

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::arrivals::{self, Decoded};
 use super::capacity::Permits;
-use super::inflight::{Claim, Hold};
+use super::inflight::{Claim, Ownership};
 use super::settle::Decision;
 use super::shared::SharedQueue;
 use super::{gate, gather, settle, suspect};
@@ -71,27 +71,27 @@ pub(crate) async fn admit(
     // A task that was delivered before may have begun.
     let now_ms = if again { None } else { arrivals::now_ms(shared).await };
     let here = may_begin_here(shared, held.len(), is_drained);
-    let mut gated: Vec<(Task, Hold)> = Vec::new();
-    for (decoded, mut hold) in held {
+    let mut gated: Vec<(Task, Ownership)> = Vec::new();
+    for (decoded, mut owned) in held {
         match may_run(shared, decoded, now_ms) {
-            Ok(task) if active.is_some() && is_plain(shared, &task, &hold, delivery) => {
-                hold.begun(task.origin != Origin::Producer);
-                gather::add(shared, version, task, hold, here);
+            Ok(task) if active.is_some() && is_plain(shared, &task, &owned, delivery) => {
+                owned.begun(task.origin != Origin::Producer);
+                gather::add(shared, version, task, owned, here);
             }
-            Ok(task) => gated.push((task, hold)),
-            Err((subject, decision)) => shared.settle(subject, label.clone(), None, decision, hold).await,
+            Ok(task) => gated.push((task, owned)),
+            Err((subject, decision)) => shared.settle(subject, label.clone(), None, decision, owned).await,
         }
     }
     shared.begun.notify_one();
     if active.is_none() {
         gate::release(shared, &label, gated).await;
     } else if !gated.is_empty() {
-        for (task, hold) in gate::pass(shared, &label, gated, since, gate::Way { alone: false, again }).await
+        for (task, owned) in gate::pass(shared, &label, gated, since, gate::Way { alone: false, again }).await
         {
             if settle::is_suspect(&task, &shared.queue.rules) {
-                suspect::start(shared, version, task, hold);
+                suspect::start(shared, version, task, owned);
             } else {
-                gather::add(shared, version, task, hold, here);
+                gather::add(shared, version, task, owned, here);
             }
         }
     }
@@ -109,7 +109,7 @@ fn hold_all(
     since: Instant,
     again: bool,
     permits: &mut Permits,
-) -> Vec<(Decoded, Hold)> {
+) -> Vec<(Decoded, Ownership)> {
     let mut held = Vec::with_capacity(entries.len());
     for entry in entries {
         // A claim asks for no more entries than permits.
@@ -122,9 +122,9 @@ fn hold_all(
         if let (true, Ok(task)) = (is_uncounted, &mut decoded) {
             task.fence = task.fence.saturating_add(1);
         }
-        let Some(mut hold) = hold(shared, &decoded, since, Some(permit)) else { continue };
-        hold.takes(bytes);
-        held.push((decoded, hold));
+        let Some(mut owned) = own(shared, &decoded, since, Some(permit)) else { continue };
+        owned.takes(bytes);
+        held.push((decoded, owned));
     }
     held
 }
@@ -155,17 +155,22 @@ pub(crate) async fn give_back(shared: &SharedQueue, mut entries: Vec<StreamEntry
     let label = shared.versions.borrow().as_ref().map_or_else(|| Arc::from(""), |version| version.label());
     for entry in entries {
         let decoded = codec::decode(&shared.name, entry);
-        let Some(hold) = hold(shared, &decoded, Instant::now(), None) else { continue };
+        let Some(owned) = own(shared, &decoded, Instant::now(), None) else { continue };
         let (subject, decision) = may_run(shared, decoded, None).map_or_else(identity, |task| {
             let decision = settle::release(&task);
             (EndingSubject::Task(Box::new(task)), decision)
         });
-        shared.settle(subject, label.clone(), None, decision, hold).await;
+        shared.settle(subject, label.clone(), None, decision, owned).await;
     }
 }
 
 /// Adds an entry to the table. `None`: it runs already.
-fn hold(shared: &SharedQueue, decoded: &Decoded, since: Instant, permit: Option<Permits>) -> Option<Hold> {
+fn own(
+    shared: &SharedQueue,
+    decoded: &Decoded,
+    since: Instant,
+    permit: Option<Permits>,
+) -> Option<Ownership> {
     let key = decoded.as_ref().ok().and_then(|task| codec::idempotency_key(task, &shared.queue.rules));
     let claim = match decoded {
         Ok(task) => Claim {
@@ -181,7 +186,7 @@ fn hold(shared: &SharedQueue, decoded: &Decoded, since: Instant, permit: Option<
             Claim { entry: &entry.id, task_id: &entry.id, key: None, attempt: 1, enqueued_at_ms: 0, since }
         }
     };
-    shared.inflight.hold(&claim, permit)
+    shared.inflight.own(&claim, permit)
 }
 
 /// Whether the tasks of a claim begin on the thread that claimed them: a few short ones, while nothing else
@@ -194,12 +199,12 @@ fn may_begin_here(shared: &SharedQueue, claimed: usize, is_drained: bool) -> boo
 }
 
 /// Whether a task is plain, so that it can run without the gate.
-fn is_plain(shared: &SharedQueue, task: &Task, hold: &Hold, delivery: Delivery) -> bool {
+fn is_plain(shared: &SharedQueue, task: &Task, owned: &Ownership, delivery: Delivery) -> bool {
     // If the reply took half a lease, another host may have taken the task over.
     let is_fresh =
         matches!(delivery, Delivery::First { since } if since.elapsed() < shared.queue.rules.lease / 2);
     // Where few tasks may run beside each other, each passes the gate: it has a status then, which a
     // cancellation marks.
     let is_limited = shared.queue.rules.turns.are_limited();
-    is_fresh && !is_limited && task.origin != Origin::Other && task.crashes == 0 && hold.key().is_none()
+    is_fresh && !is_limited && task.origin != Origin::Other && task.crashes == 0 && owned.key().is_none()
 }

@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::capacity::{Capacity, QueueCapacity};
+use super::ended::{EndedAttempt, Room};
 use super::holding::Holding;
 use super::idle::IdleState;
 use super::inflight::Inflight;
-use super::job::{Job, Room};
 use super::limits::KnownLimits;
 use super::lookout::Lookout;
 use super::metrics::QueueMetrics;
@@ -60,7 +60,7 @@ pub(crate) struct Worker {
     /// The loops that serve until the last task is settled.
     servants: TaskTracker,
     settler: TaskTracker,
-    /// Cancelled when no more jobs can be sent to the settler.
+    /// Cancelled when no more ended attempts can be sent to the settler.
     drained: CancellationToken,
     /// Cancelled when the last task is settled.
     served: CancellationToken,
@@ -88,7 +88,7 @@ impl Worker {
             host.consumer.clone()
         };
         let concurrency = queue.rules.concurrency as usize;
-        let (jobs, waiting) = mpsc::unbounded_channel();
+        let (ended, waiting) = mpsc::unbounded_channel();
         let inflight = Arc::<Inflight>::default();
         let holding = Holding::new(queue.clone(), consumer.clone(), inflight.clone(), metrics.clone());
         let shared = Arc::new(SharedQueue {
@@ -114,7 +114,7 @@ impl Worker {
             queue,
             consumer,
             versions,
-            jobs,
+            ended,
             room: Room::new(concurrency),
             metrics,
             traces: host.traces.clone(),
@@ -162,14 +162,14 @@ impl Worker {
     }
 
     /// Starts the loops that settle tasks, and keep what is known of them up to date.
-    fn start_serving(&self, jobs: mpsc::UnboundedReceiver<Job>, pulse: &FetchPulse) {
+    fn start_serving(&self, ended: mpsc::UnboundedReceiver<EndedAttempt>, pulse: &FetchPulse) {
         let shared = &self.shared;
-        let jobs: settler::Jobs = Arc::new(Mutex::new(jobs));
+        let ended: settler::EndedAttempts = Arc::new(Mutex::new(ended));
         let pace = Pace::new(&shared.name, "settle");
         for lane in 0..LANES {
             let (drained, give_up) = (self.drained.clone(), shared.stop.settling.clone());
-            let (shared, jobs, pulse) = (shared.clone(), jobs.clone(), pulse.clone());
-            let settler = settler::Settler { shared, lane, jobs, pulse, drained, give_up };
+            let (shared, ended, pulse) = (shared.clone(), ended.clone(), pulse.clone());
+            let settler = settler::Settler { shared, lane, ended, pulse, drained, give_up };
             self.settler.spawn(settler.run(pace.another()));
         }
         let writer = status_writer::StatusWriter { shared: shared.clone() };

@@ -101,11 +101,11 @@ impl Lookout {
                         renewed = Some(Instant::now());
                         // In a cluster, the queues are on other nodes than that which knows who has duties.
                         let patience = if link.is_cluster() { LOOK } else { Duration::MAX };
-                        let held = hold_duties(&link, &host, &queues, &mut asked);
+                        let held = renew_duties(&link, &host, &queues, &mut asked);
                         match tokio::time::timeout(patience, held).await {
                             Ok(Ok(hosts)) => {
                                 shared = Instant::now();
-                                waiter.share_turns(hosts);
+                                waiter.share_looks(hosts);
                             }
                             Ok(Err(error)) if !link.is_cluster() => return Err(error),
                             failed => {
@@ -185,7 +185,7 @@ fn note_refused(queue: &SharedQueue, error: String) {
 /// Renews this host's duties, and gives the number of hosts.
 ///
 /// A host that Redis does not allow to share duties does all of them. Doing them twice is harmless.
-async fn hold_duties(
+async fn renew_duties(
     link: &Link,
     host: &str,
     queues: &[Arc<SharedQueue>],
@@ -209,7 +209,7 @@ async fn hold_duties(
     }
     asked.extend(served);
     let all: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
-    match duties::hold(link, host, LEASE, &all).await {
+    match duties::renew(link, host, LEASE, &all).await {
         Ok(held) => {
             queues.iter().zip(held.has).for_each(|(queue, has)| queue.idle.note_duty(has));
             Ok(held.hosts)

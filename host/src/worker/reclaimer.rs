@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::capacity::Permits;
-use super::holding::ClaimTurn;
+use super::holding::MayClaim;
 use super::idle::{Pause, Rest};
 use super::pace::Pace;
 use super::shared::SharedQueue;
@@ -42,7 +42,7 @@ pub(crate) struct Reclaimer {
 struct PreparedClaim {
     version: Arc<Version>,
     permits: Permits,
-    turn: ClaimTurn,
+    turn: MayClaim,
 }
 
 impl Reclaimer {

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::inflight::Hold;
+use super::inflight::Ownership;
 use super::notices::NoticeKind;
 use super::settle;
 use super::shared::{Ran, SharedQueue};
@@ -31,7 +31,7 @@ use crate::telemetry::{AttemptTrace, RunEnd};
 
 /// Runs a task or a batch beside other attempts. Within the guests' runtime, the handler begins without
 /// another hop.
-pub(crate) async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+pub(crate) async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Ownership)>) {
     members.iter().for_each(|(task, _)| record_wait(&shared, task));
     run_shared(shared, version, members, 0).await;
 }
@@ -45,7 +45,7 @@ pub(crate) fn record_wait(shared: &SharedQueue, task: &Task) {
 async fn run_shared(
     shared: Arc<SharedQueue>,
     version: Arc<Version>,
-    members: Vec<(Task, Hold)>,
+    members: Vec<(Task, Ownership)>,
     disturbed: u32,
 ) {
     let _others = shared.capacity.alone().enter_shared().await;
@@ -56,30 +56,30 @@ async fn run_shared(
 pub(crate) async fn run_attempt(
     shared: Arc<SharedQueue>,
     version: Arc<Version>,
-    members: Vec<(Task, Hold)>,
+    members: Vec<(Task, Ownership)>,
     disturbed: u32,
 ) {
     let mut members = members;
     // A process that was stopped for a while goes on here before it knows of that.
     shared.give_up_late_attempts();
     // Tasks that were cancelled or lost while they waited for a batch must not run.
-    let is_stopped = |(_, hold): &mut (Task, Hold)| hold.is_lost() || hold.is_cancelled();
-    let stopped: Vec<(Task, Hold)> = members.extract_if(.., is_stopped).collect();
+    let is_stopped = |(_, owned): &mut (Task, Ownership)| owned.is_lost() || owned.is_cancelled();
+    let stopped: Vec<(Task, Ownership)> = members.extract_if(.., is_stopped).collect();
     if !stopped.is_empty() {
         settle_stopped(&shared, &version, stopped, false).await;
     }
     if members.is_empty() {
         return;
     }
-    let (tasks, holds): (Vec<Task>, Vec<Hold>) = members.into_iter().unzip();
+    let (tasks, owned): (Vec<Task>, Vec<Ownership>) = members.into_iter().unzip();
     let trace = shared.traces.begin(&tasks, codec::last_span);
     let tasks = Arc::new(tasks);
-    let judged = attempt(&shared, &version, &tasks, &holds, &trace, disturbed).await;
+    let judged = attempt(&shared, &version, &tasks, &owned, &trace, disturbed).await;
     let mut tasks = Arc::unwrap_or_clone(tasks);
-    trace_ends(&shared, &version, &mut tasks, &holds, &trace, judged.as_ref().map(|ran| &ran.judged));
+    trace_ends(&shared, &version, &mut tasks, &owned, &trace, judged.as_ref().map(|ran| &ran.judged));
     match judged {
         Some(RanAttempt { duration, last_lines, judged: Judged::Each(ends) }) => {
-            settle_ends(&shared, &version, (tasks, holds), ends, duration, &last_lines).await;
+            settle_ends(&shared, &version, (tasks, owned), ends, duration, &last_lines).await;
         }
         Some(RanAttempt { judged: Judged::Split { kind, message }, .. }) => {
             if tasks.len() > 1 {
@@ -92,11 +92,11 @@ pub(crate) async fn run_attempt(
                     "a batch failed; its tasks run again one by one"
                 );
             }
-            for (task, hold) in tasks.into_iter().zip(holds) {
-                run_singly(&shared, &version, task, hold, disturbed + 1);
+            for (task, owned) in tasks.into_iter().zip(owned) {
+                run_singly(&shared, &version, task, owned, disturbed + 1);
             }
         }
-        None => settle_stopped(&shared, &version, tasks.into_iter().zip(holds).collect(), true).await,
+        None => settle_stopped(&shared, &version, tasks.into_iter().zip(owned).collect(), true).await,
     }
 }
 
@@ -104,7 +104,7 @@ pub(crate) async fn run_attempt(
 async fn settle_ends(
     shared: &Arc<SharedQueue>,
     version: &Arc<Version>,
-    (tasks, holds): (Vec<Task>, Vec<Hold>),
+    (tasks, owned): (Vec<Task>, Vec<Ownership>),
     ends: Vec<(Outcome, Ruling)>,
     duration: Duration,
     last_lines: &str,
@@ -115,7 +115,7 @@ async fn settle_ends(
     }
     let outcomes = ends.iter().map(|(outcome, _)| outcome);
     let charge = shared.holding.ended(tasks.iter().zip(outcomes)).await;
-    for ((mut task, hold), (outcome, ruling)) in tasks.into_iter().zip(holds).zip(ends) {
+    for ((mut task, owned), (outcome, ruling)) in tasks.into_iter().zip(owned).zip(ends) {
         shared.metrics.duration.observe(duration);
         let end = AttemptEnd::from(&outcome);
         shared.metrics.attempted(&version.own_figures, &version.label(), end, duration);
@@ -138,7 +138,7 @@ async fn settle_ends(
         };
         // A deferral is no failure.
         let record = record.filter(|_| decision.label != SettledAs::Deferred);
-        settle(shared, version, task, Some(Ran { duration, record }), hold, decision).await;
+        settle(shared, version, task, Some(Ran { duration, record }), owned, decision).await;
     }
 }
 
@@ -146,12 +146,12 @@ async fn settle_ends(
 async fn settle_stopped(
     shared: &Arc<SharedQueue>,
     version: &Arc<Version>,
-    members: Vec<(Task, Hold)>,
+    members: Vec<(Task, Ownership)>,
     has_begun: bool,
 ) {
     shared.holding.stopped(members.iter().map(|(task, _)| task.entry.as_str())).await;
-    for (task, hold) in members {
-        let is_lost = hold.is_lost();
+    for (task, owned) in members {
+        let is_lost = owned.is_lost();
         if is_lost && let Some(more) = shared.notices.admit(NoticeKind::Lost) {
             let (queue, task) = (&shared.queue.rules.name, &task.id);
             let what = if has_begun { "stopped" } else { "not run" };
@@ -160,12 +160,12 @@ async fn settle_stopped(
         if is_lost && has_begun {
             continue;
         }
-        let decision = match hold.is_cancelled() && !is_lost {
+        let decision = match owned.is_cancelled() && !is_lost {
             true => settle::cancelled(&task),
             // If nobody has taken over a lost one, it must not wait until it looks like one of a dead host.
             false => settle::release(&task),
         };
-        settle(shared, version, task, None, hold, decision).await;
+        settle(shared, version, task, None, owned, decision).await;
     }
 }
 
@@ -174,7 +174,7 @@ fn trace_ends(
     shared: &SharedQueue,
     version: &Version,
     tasks: &mut [Task],
-    holds: &[Hold],
+    owned: &[Ownership],
     trace: &AttemptTrace,
     judged: Option<&Judged>,
 ) {
@@ -182,15 +182,15 @@ fn trace_ends(
     if !shared.traces.are_sent() || matches!(judged, Some(Judged::Split { .. })) {
         return;
     }
-    for (index, (task, hold)) in tasks.iter_mut().zip(holds).enumerate() {
+    for (index, (task, owned)) in tasks.iter_mut().zip(owned).enumerate() {
         let outcome = match judged {
             Some(Judged::Each(ends)) => ends.get(index).map(|(outcome, _)| outcome),
             _ => None,
         };
         let (word, error) = match outcome {
             Some(outcome) => (outcome.word(), outcome.error()),
-            _ if hold.is_lost() => ("lost", None),
-            _ if hold.is_cancelled() => ("cancelled", None),
+            _ if owned.is_lost() => ("lost", None),
+            _ if owned.is_cancelled() => ("cancelled", None),
             _ => ("released", None),
         };
         let since_ms = task.waits_since_ms.unwrap_or_else(|| codec::entry_time_ms(&task.entry));
@@ -219,8 +219,14 @@ fn record_of(rules: &QueueRules, outcome: &Outcome, last_lines: &str) -> Option<
 }
 
 /// Runs a task by itself that others have disturbed, beside the others.
-fn run_singly(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold, disturbed: u32) {
-    let again = run_shared(shared.clone(), version.clone(), vec![(task, hold)], disturbed);
+fn run_singly(
+    shared: &Arc<SharedQueue>,
+    version: &Arc<Version>,
+    task: Task,
+    owned: Ownership,
+    disturbed: u32,
+) {
+    let again = run_shared(shared.clone(), version.clone(), vec![(task, owned)], disturbed);
     drop(shared.runners.spawn(again));
 }
 
@@ -229,28 +235,28 @@ async fn attempt(
     shared: &SharedQueue,
     version: &Arc<Version>,
     tasks: &Arc<Vec<Task>>,
-    holds: &[Hold],
+    owned: &[Ownership],
     trace: &AttemptTrace,
     disturbed: u32,
 ) -> Option<RanAttempt> {
     let rules = &shared.queue.rules;
-    let stop = if let [hold] = holds { hold.stop().clone() } else { CancellationToken::new() };
+    let stop = if let [only] = owned { only.stop().clone() } else { CancellationToken::new() };
     let attempt = Attempt {
         tasks: tasks.clone(),
         plugin: version.plugin.clone(),
         max_attempts: rules.max_retries.saturating_add(1),
         timeout: rules.timeout,
-        progress: holds.iter().map(|hold| hold.progress().clone()).collect(),
+        progress: owned.iter().map(|task| task.progress().clone()).collect(),
         effects: shared.effects.clone(),
         trace: trace.clone(),
         stop: stop.clone(),
         disturbed,
     };
-    if holds.len() == 1 {
+    if owned.len() == 1 {
         return version.run(attempt).await;
     }
     let stopped = async {
-        join_all(holds.iter().map(|hold| hold.stop().cancelled())).await;
+        join_all(owned.iter().map(|task| task.stop().cancelled())).await;
         stop.cancel();
         std::future::pending().await
     };
@@ -266,10 +272,10 @@ async fn settle(
     version: &Version,
     task: Task,
     ran: Option<Ran>,
-    hold: Hold,
+    owned: Ownership,
     decision: settle::Decision,
 ) {
-    shared.settle(EndingSubject::Task(Box::new(task)), version.label(), ran, decision, hold).await;
+    shared.settle(EndingSubject::Task(Box::new(task)), version.label(), ran, decision, owned).await;
 }
 
 /// The time since `since_ms` by this host's clock, for metrics only.

@@ -1,7 +1,7 @@
 //! Sends settlements to Redis until each one is answered.
 //!
-//! In: jobs. Out: calls that settle all waiting jobs, up to a bound. So a busy queue needs few round trips,
-//! and the jobs of an idle queue do not wait.
+//! In: ended attempts. Out: calls that settle all that wait, up to a bound. So a busy queue needs few round
+//! trips, and the attempts of an idle queue do not wait.
 //!
 //! There are two lanes, each with at most one call on its way. A call whose reply was lost is sent again with
 //! the same number, and gets the reply of the first call. A settlement that Redis refuses is sent again in a
@@ -11,7 +11,7 @@
 //!
 //! Settlements that Redis refuses for longer than a lease make the host unready, and are logged as an error.
 //!
-//! Not here: what the settlement is (`settle`), how much may wait (`job`).
+//! Not here: what the settlement is (`settle`), how much may wait (`ended`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::job::Job;
+use super::ended::EndedAttempt;
 use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::settle;
@@ -42,17 +42,17 @@ const GATHER: Duration = Duration::from_millis(1);
 /// bounds for how long a call keeps Redis busy (docs/decisions/0011-effects.md).
 const MAX_BYTES: usize = 1 << 20;
 
-/// The source of jobs. The lanes take turns.
-pub(crate) type Jobs = Arc<Mutex<mpsc::UnboundedReceiver<Job>>>;
+/// The source of ended attempts. The lanes take them one after the other.
+pub(crate) type EndedAttempts = Arc<Mutex<mpsc::UnboundedReceiver<EndedAttempt>>>;
 
-/// One lane. It ends when all jobs are settled and no more can arrive, or when it has to give up.
+/// One lane. It ends when all attempts are settled and no more can arrive, or when it has to give up.
 pub(crate) struct Settler {
     pub shared: Arc<SharedQueue>,
     pub lane: usize,
-    pub jobs: Jobs,
+    pub ended: EndedAttempts,
     /// Told of settlements that Redis refuses for longer than a lease.
     pub pulse: FetchPulse,
-    /// Cancelled when no more jobs can be sent.
+    /// Cancelled when no more attempts can be sent.
     pub drained: CancellationToken,
     /// Cancelled when the lane has to give up. Tasks that are not settled then stay pending, and are
     /// reclaimed.
@@ -67,7 +67,7 @@ impl Settler {
     }
 
     async fn settle_all(&self, mut pace: Pace) {
-        let mut refused: Vec<Job> = Vec::new();
+        let mut refused: Vec<EndedAttempt> = Vec::new();
         let mut again_at = Instant::now();
         let (mut number, mut last) = (0, 0);
         loop {
@@ -82,7 +82,7 @@ impl Settler {
                 batch = self.next() => match batch {
                     Some(batch) => batch,
                     None if refused.is_empty() => return,
-                    // No more jobs can arrive, so only the refused ones are left.
+                    // No more ended attempts can arrive, so only the refused ones are left.
                     None => {
                         tokio::select! {
                             () = tokio::time::sleep_until(again_at) => {}
@@ -94,9 +94,9 @@ impl Settler {
             };
             if last >= BUSY && batch.len() < MAX_BATCH {
                 tokio::time::sleep(GATHER).await;
-                // If the other lane waits for jobs, that lane takes them.
-                if let Ok(mut jobs) = self.jobs.try_lock() {
-                    fill(&mut batch, || jobs.try_recv().ok());
+                // If the other lane waits for ended attempts, that lane takes them.
+                if let Ok(mut waiting) = self.ended.try_lock() {
+                    fill(&mut batch, || waiting.try_recv().ok());
                 }
             }
             last = batch.len();
@@ -104,7 +104,7 @@ impl Settler {
                 Ok(failed) => {
                     if let Some(wait) = failed.iter().map(|(_, wait)| *wait).max() {
                         again_at = Instant::now() + wait;
-                        refused.extend(failed.into_iter().map(|(job, _)| job));
+                        refused.extend(failed.into_iter().map(|(ended, _)| ended));
                     } else if refused.is_empty() {
                         pace.succeeded();
                     }
@@ -126,37 +126,39 @@ impl Settler {
         }
     }
 
-    /// Takes the waiting jobs, up to the bounds of a call. `None`: there are none, and no more can arrive.
-    async fn next(&self) -> Option<Vec<Job>> {
-        let mut jobs = self.jobs.lock().await;
+    /// Takes the attempts that wait, up to the bounds of a call. `None`: there are none, and no more can
+    /// arrive.
+    async fn next(&self) -> Option<Vec<EndedAttempt>> {
+        let mut waiting = self.ended.lock().await;
         let first = tokio::select! {
             biased;
-            job = jobs.recv() => job?,
-            () = self.drained.cancelled() => jobs.try_recv().ok()?,
+            ended = waiting.recv() => ended?,
+            () = self.drained.cancelled() => waiting.try_recv().ok()?,
         };
         let mut batch = vec![first];
-        fill(&mut batch, || jobs.try_recv().ok());
+        fill(&mut batch, || waiting.try_recv().ok());
         Some(batch)
     }
 
-    /// Settles jobs. Returns the jobs to send again, each with the time to wait before. The last
-    /// call of the lane had this `number`.
+    /// Settles attempts. Returns the ones to send again, each with the time to wait before. The last call of the
+    /// lane had this `number`.
     ///
-    /// If the lane has to give up, the error holds all jobs that are not settled.
+    /// If the lane has to give up, the error holds all attempts that are not settled.
     async fn carry_out(
         &self,
-        batch: Vec<Job>,
+        batch: Vec<EndedAttempt>,
         number: &mut u64,
         pace: &mut Pace,
-    ) -> Result<Vec<(Job, Duration)>, Vec<Job>> {
-        let (large, batch): (Vec<Job>, Vec<Job>) = batch.into_iter().partition(|job| job.ending.is_large());
+    ) -> Result<Vec<(EndedAttempt, Duration)>, Vec<EndedAttempt>> {
+        let (large, batch): (Vec<EndedAttempt>, Vec<EndedAttempt>) =
+            batch.into_iter().partition(|ended| ended.ending.is_large());
         let mut refused = Vec::new();
         let mut calls = Vec::with_capacity(1 + large.len());
-        for job in large {
+        for ended in large {
             let (queue, consumer) = (&self.shared.queue, &self.shared.consumer);
-            match queue.oversize(consumer, &job.ending).await {
-                Some(why) => refused.push(self.too_large(job, &why, pace)),
-                None => calls.push(vec![job]),
+            match queue.oversize(consumer, &ended.ending).await {
+                Some(why) => refused.push(self.too_large(ended, &why, pace)),
+                None => calls.push(vec![ended]),
             }
         }
         if !batch.is_empty() {
@@ -171,15 +173,15 @@ impl Settler {
                         calls.extend([half, batch]);
                         continue;
                     }
-                    refused.extend(half.into_iter().map(|job| match &refusal {
+                    refused.extend(half.into_iter().map(|ended| match &refusal {
                         CallRefusal::Denied(why) => {
-                            (self.decided_again(job, FailureKind::Effects, why), Duration::ZERO)
+                            (self.decided_again(ended, FailureKind::Effects, why), Duration::ZERO)
                         }
-                        CallRefusal::TooLarge(why) => self.too_large(job, why, pace),
+                        CallRefusal::TooLarge(why) => self.too_large(ended, why, pace),
                     }));
                 }
                 Err(NotSettled::GaveUp(batch)) => {
-                    let refused = refused.into_iter().map(|(job, _)| job);
+                    let refused = refused.into_iter().map(|(ended, _)| ended);
                     return Err(batch
                         .into_iter()
                         .chain(calls.into_iter().flatten())
@@ -191,29 +193,29 @@ impl Settler {
         Ok(refused)
     }
 
-    /// Sends one call until Redis replies. Returns the jobs that are to be sent again, each with the time to
+    /// Sends one call until Redis replies. Returns the attempts that are to be sent again, each with the time to
     /// wait before.
     ///
     /// A call that Redis refuses for its size may have been carried out by an earlier try. So Redis is asked
-    /// what became of it before its jobs are settled in another way.
+    /// what became of it before its attempts are settled in another way.
     async fn call(
         &self,
-        mut batch: Vec<Job>,
+        mut batch: Vec<EndedAttempt>,
         number: &mut u64,
         pace: &mut Pace,
-    ) -> Result<Vec<(Job, Duration)>, NotSettled> {
+    ) -> Result<Vec<(EndedAttempt, Duration)>, NotSettled> {
         let (queue, consumer) = (&self.shared.queue, &*self.shared.consumer);
         *number += 1;
         let call = SettleCall { lane: self.lane, number: *number };
         let (mut refusal, mut cuts) = (None, Cuts::default());
         let replies = loop {
-            for job in &mut batch {
+            for ended in &mut batch {
                 // After half a lease, another host may own the task.
-                if job.hold.age() >= queue.rules.lease / 2 {
-                    job.ending.may_be_known();
+                if ended.owned.age() >= queue.rules.lease / 2 {
+                    ended.ending.may_be_known();
                 }
             }
-            let endings: Vec<&Ending> = batch.iter().map(|job| &job.ending).collect();
+            let endings: Vec<&Ending> = batch.iter().map(|ended| &ended.ending).collect();
             let asked = async {
                 match refusal {
                     Some(_) => queue.settled_before(consumer, call, &endings).await,
@@ -233,28 +235,28 @@ impl Settler {
                 () = self.give_up.cancelled() => return Err(NotSettled::GaveUp(batch)),
             };
             // The keys of an attempt without effects are the host's own, so the call is worth another try.
-            if error.is_denied_key() && batch.iter().any(|job| job.ending.effects().is_some()) {
+            if error.is_denied_key() && batch.iter().any(|ended| ended.ending.effects().is_some()) {
                 return Err(NotSettled::Refused(batch, CallRefusal::Denied(chain(&error))));
             }
             tokio::select! {
                 () = tokio::time::sleep(self.failed(&error, pace)) => {}
                 () = self.give_up.cancelled() => return Err(NotSettled::GaveUp(batch)),
             }
-            let is_large = batch.iter().any(|job| job.ending.is_large());
+            let is_large = batch.iter().any(|ended| ended.ending.is_large());
             let is_too_large = cuts.show_its_size(&error, is_large, &queue.link).await;
             if error.is_oversize() || is_too_large {
-                let bytes: usize = batch.iter().map(|job| job.ending.bytes()).sum();
+                let bytes: usize = batch.iter().map(|ended| ended.ending.bytes()).sum();
                 let why = format!("Redis refuses a call of {bytes} bytes: {}", chain(&error));
                 refusal = Some(CallRefusal::TooLarge(why));
             }
         };
         let mut refused = Vec::new();
-        for (job, reply) in batch.into_iter().zip(replies) {
+        for (ended, reply) in batch.into_iter().zip(replies) {
             match reply {
-                Ok(settled) => self.settled(job, settled),
+                Ok(settled) => self.settled(ended, settled),
                 Err(error) => refused.push(match error.conflict() {
-                    Some(why) => (self.decided_again(job, FailureKind::Effects, why), Duration::ZERO),
-                    None => (job, self.failed(&error, pace)),
+                    Some(why) => (self.decided_again(ended, FailureKind::Effects, why), Duration::ZERO),
+                    None => (ended, self.failed(&error, pace)),
                 }),
             }
         }
@@ -279,12 +281,12 @@ impl Settler {
     }
 
     /// Notes which settlements of this lane are still refused after a call.
-    fn note_refused(&self, refused: &mut [Job]) {
+    fn note_refused(&self, refused: &mut [EndedAttempt]) {
         if refused.is_empty() && self.shared.unsettled.lock()[self.lane].is_none() {
             return;
         }
         let now = Instant::now();
-        let since = refused.iter_mut().map(|job| *job.refused_since.get_or_insert(now)).min();
+        let since = refused.iter_mut().map(|ended| *ended.refused_since.get_or_insert(now)).min();
         {
             let mut unsettled = self.shared.unsettled.lock();
             match (&mut unsettled[self.lane], since) {
@@ -312,20 +314,20 @@ impl Settler {
 
     /// An attempt whose output is too large for Redis counts as failed. One that failed already is settled
     /// again: the limit is lower than when its task came, and may be raised.
-    fn too_large(&self, job: Job, why: &str, pace: &mut Pace) -> (Job, Duration) {
-        if job.ending.may_fail() {
-            return (self.decided_again(job, FailureKind::OutputTooLarge, why), Duration::ZERO);
+    fn too_large(&self, ended: EndedAttempt, why: &str, pace: &mut Pace) -> (EndedAttempt, Duration) {
+        if ended.ending.may_fail() {
+            return (self.decided_again(ended, FailureKind::OutputTooLarge, why), Duration::ZERO);
         }
         self.note_failure(why.to_owned(), true);
         let wait = pace.failed(&self.shared.queue.refused("settle", why));
-        (job, wait)
+        (ended, wait)
     }
 
     /// A completed attempt whose effects or result Redis refuses for good counts as failed.
-    fn decided_again(&self, job: Job, kind: FailureKind, why: &str) -> Job {
-        let mut job = job;
+    fn decided_again(&self, ended: EndedAttempt, kind: FailureKind, why: &str) -> EndedAttempt {
+        let mut ended = ended;
         let jitter = fastrand::f64() * 2.0 - 1.0;
-        if let EndingSubject::Task(task) = job.ending.subject() {
+        if let EndingSubject::Task(task) = ended.ending.subject() {
             let rules = &self.shared.queue.rules;
             let decision = settle::refused(kind, why, task, rules, jitter);
             if let Some(more) = self.shared.notices.admit(NoticeKind::Refused) {
@@ -338,14 +340,14 @@ impl Settler {
                     "completed, but Redis refuses what it would write; the attempt counts as failed"
                 );
             }
-            job.label = decision.label;
-            job.ending.settle_as(decision.settlement, kind);
+            ended.label = decision.label;
+            ended.ending.settle_as(decision.settlement, kind);
         }
-        job
+        ended
     }
 
-    fn settled(&self, job: Job, settled: Settled) {
-        let Job { ending, label, hold, .. } = job;
+    fn settled(&self, ended: EndedAttempt, settled: Settled) {
+        let EndedAttempt { ending, label, owned, .. } = ended;
         let is_done = matches!(settled, Settled::Done | Settled::Unfinished);
         if settled == Settled::Unfinished
             && let Some(more) = self.shared.notices.admit(NoticeKind::Unfinished)
@@ -379,7 +381,7 @@ impl Settler {
         if is_done {
             self.tell(&ending, label);
         }
-        drop(hold);
+        drop(owned);
     }
 
     /// Logs a failure, as far as there is a line for it.
@@ -460,11 +462,11 @@ fn is_failure(label: SettledAs) -> bool {
     matches!(label, SettledAs::Retried | SettledAs::GivenBack | SettledAs::Unavailable)
 }
 
-/// Why a call settled none of its jobs.
+/// Why a call settled none of its attempts.
 enum NotSettled {
-    GaveUp(Vec<Job>),
+    GaveUp(Vec<EndedAttempt>),
     /// Redis refuses one of them, or all of them together.
-    Refused(Vec<Job>, CallRefusal),
+    Refused(Vec<EndedAttempt>, CallRefusal),
 }
 
 /// Why Redis refuses a call, whenever it is sent.
@@ -474,20 +476,20 @@ enum CallRefusal {
     TooLarge(String),
 }
 
-/// Adds jobs, up to the bounds of a call.
-fn fill(batch: &mut Vec<Job>, mut next: impl FnMut() -> Option<Job>) {
-    let mut bytes: usize = batch.iter().map(|job| job.ending.bytes()).sum();
+/// Adds attempts, up to the bounds of a call.
+fn fill(batch: &mut Vec<EndedAttempt>, mut next: impl FnMut() -> Option<EndedAttempt>) {
+    let mut bytes: usize = batch.iter().map(|ended| ended.ending.bytes()).sum();
     while batch.len() < MAX_BATCH
         && bytes < MAX_BYTES
-        && let Some(job) = next()
+        && let Some(ended) = next()
     {
-        bytes += job.ending.bytes();
-        batch.push(job);
+        bytes += ended.ending.bytes();
+        batch.push(ended);
     }
 }
 
-/// Takes as many refused jobs as fit into one call.
-fn take(refused: &mut Vec<Job>) -> Vec<Job> {
+/// Takes as many refused attempts as fit into one call.
+fn take(refused: &mut Vec<EndedAttempt>) -> Vec<EndedAttempt> {
     let (mut batch, mut rest) = (Vec::new(), std::mem::take(refused).into_iter());
     fill(&mut batch, || rest.next());
     *refused = rest.collect();
@@ -497,9 +499,9 @@ fn take(refused: &mut Vec<Job>) -> Vec<Job> {
 #[cfg(test)]
 mod tests {
     use super::super::capacity::Capacity;
+    use super::super::ended::Room;
     use super::super::inflight::Inflight;
-    use super::super::inflight::tests::hold;
-    use super::super::job::Room;
+    use super::super::inflight::tests::own;
     use super::*;
     use crate::queue::StreamEntry;
     use crate::task::Field;
@@ -520,17 +522,17 @@ mod tests {
         let (table, capacity) = (Arc::new(Inflight::default()), Capacity::new(None).queue(1, 1));
         let room = Room::new(1);
         for (fields, written, together) in [(1, 1, 5), (1, 1000, 3), (1000, 1, 3)] {
-            let (sender, mut jobs) = mpsc::unbounded_channel();
+            let (sender, mut waiting) = mpsc::unbounded_channel();
             for n in 0..5 {
-                let held = hold(&table, &capacity, &format!("{n}-0")).expect("a new entry");
-                let job = room.job(ending(fields, written), SettledAs::Completed, held).await;
-                sender.send(job.expect("there is room")).expect("it is taken below");
+                let held = own(&table, &capacity, &format!("{n}-0")).expect("a new entry");
+                let ended = room.ended(ending(fields, written), SettledAs::Completed, held).await;
+                sender.send(ended.expect("there is room")).expect("it is taken below");
             }
             let mut batch = Vec::new();
-            fill(&mut batch, || jobs.try_recv().ok());
+            fill(&mut batch, || waiting.try_recv().ok());
             assert_eq!(batch.len(), together, "{fields} {written}");
-            while let Ok(job) = jobs.try_recv() {
-                batch.push(job);
+            while let Ok(ended) = waiting.try_recv() {
+                batch.push(ended);
             }
             assert_eq!((take(&mut batch).len(), batch.len()), (together, 5 - together), "{fields} {written}");
         }

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::capacity::QueueCapacity;
+use super::ended::{EndedAttempt, Room};
 use super::holding::Holding;
 use super::idle::IdleState;
-use super::inflight::{Hold, Inflight};
-use super::job::{Job, Room};
+use super::inflight::{Inflight, Ownership};
 use super::limits::KnownLimits;
 use super::metrics::QueueMetrics;
 use super::notices::{NoticeKind, Notices, first_few};
@@ -56,7 +56,7 @@ pub(crate) struct SharedQueue {
     /// The plugin's working version, if there is one.
     pub versions: watch::Receiver<Option<Arc<Version>>>,
     /// Ended attempts for the settler. `room` bounds how many there are.
-    pub jobs: mpsc::UnboundedSender<Job>,
+    pub ended: mpsc::UnboundedSender<EndedAttempt>,
     pub room: Room,
     /// The settlements of each lane, while they fail.
     pub unsettled: Guarded<[Option<Unsettled>; LANES]>,
@@ -122,14 +122,14 @@ impl SharedQueue {
         plugin: Arc<str>,
         ran: Option<Ran>,
         decision: Decision,
-        hold: Hold,
+        owned: Ownership,
     ) {
         let (ran, record) = ran.map_or((None, None), |Ran { duration, record }| (Some(duration), record));
         // Where few tasks may run beside each other, only the owner completes one, and none is plain.
         // The short form has no place for the span, which the task that tells of the end names.
         let tells_span =
             self.traces.are_sent() && self.queue.rules.on_end.completed.is_some() && ran.is_some();
-        let is_known = hold.settling() || self.queue.rules.turns.are_limited() || tells_span;
+        let is_known = owned.settling() || self.queue.rules.turns.are_limited() || tells_span;
         if let (EndingSubject::Task(task), Settlement::Park { delay, .. }) = (&subject, &decision.settlement)
             && self.queue.needs_its_alias_kept(*delay)
             // In a box, so that the futures of all other tasks stay small.
@@ -138,12 +138,12 @@ impl SharedQueue {
             let (queue, error) = (self.name.as_ref(), chain(&error));
             tracing::debug!(queue, error, "the alias of a delayed task may expire before the task is due");
         }
-        let key = hold.key().map(<[u8]>::to_vec);
+        let key = owned.key().map(<[u8]>::to_vec);
         let ending = Ending::new(subject, decision.settlement, plugin, ran, is_known, key);
         let ending = ending.under(&self.queue.rules).with_record(record);
-        if let Some(job) = self.room.job(ending, decision.label, hold).await {
+        if let Some(ended) = self.room.ended(ending, decision.label, owned).await {
             // The settler outlives the runners. If it has given up, the task stays pending and is reclaimed.
-            let _ = self.jobs.send(job);
+            let _ = self.ended.send(ended);
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::host_time::FirstPoll;
-use super::inflight::Hold;
+use super::inflight::Ownership;
 use crate::guarded::Guarded;
 use crate::plugins::Version;
 use crate::task::Task;
@@ -28,20 +28,20 @@ struct StartQueue {
 
 pub(crate) struct PendingAttempt {
     pub version: Arc<Version>,
-    pub members: Vec<(Task, Hold)>,
+    pub members: Vec<(Task, Ownership)>,
 }
 
 /// A batch that may still grow.
 pub(crate) struct OpenBatch {
     pub version: Arc<Version>,
-    pub members: Vec<(Task, Hold)>,
+    pub members: Vec<(Task, Ownership)>,
     /// Notified when it does not grow any more.
     pub ended: Arc<Notify>,
 }
 
 impl Starts {
     /// Adds an attempt. Returns whether a worker is needed, because none is at work.
-    pub(crate) fn add(&self, version: &Arc<Version>, members: Vec<(Task, Hold)>) -> bool {
+    pub(crate) fn add(&self, version: &Arc<Version>, members: Vec<(Task, Ownership)>) -> bool {
         let mut queue = self.line.lock();
         queue.pending.push_back(PendingAttempt { version: version.clone(), members });
         let is_first = queue.workers == 0;

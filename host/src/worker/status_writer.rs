@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::gate;
-use super::inflight::HeldEntry;
+use super::inflight::OwnedEntry;
 use super::notices::NoticeKind;
 use super::shared::SharedQueue;
 use crate::queue::{Begun, Start};
@@ -43,7 +43,7 @@ impl StatusWriter {
         stop.run_until_cancelled(steps).await;
     }
 
-    async fn tell(&self, tasks: &[Arc<HeldEntry>]) {
+    async fn tell(&self, tasks: &[Arc<OwnedEntry>]) {
         let shared = &self.shared;
         // There may be no version any more: the attempts run on the version that was active at their start.
         let plugin = shared.versions.borrow().as_ref().map(|version| version.label()).unwrap_or_default();
@@ -52,7 +52,7 @@ impl StatusWriter {
         tasks.iter().zip(begun).for_each(|(task, begun)| self.told(task, begun));
     }
 
-    fn told(&self, task: &HeldEntry, begun: Begun) {
+    fn told(&self, task: &OwnedEntry, begun: Begun) {
         let shared = &self.shared;
         let queue = shared.name.as_ref();
         // An attempt that has ended meanwhile is not in the table any more, and its own settlement counts.
@@ -84,7 +84,7 @@ impl StatusWriter {
     }
 }
 
-fn start(task: &HeldEntry) -> Start<'_> {
+fn start(task: &OwnedEntry) -> Start<'_> {
     Start {
         entry: &task.id,
         id: &task.task_id,

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::alone::AloneGuard;
-use super::inflight::Hold;
+use super::inflight::Ownership;
 use super::shared::SharedQueue;
 use super::{gate, runner};
 use crate::plugins::Version;
@@ -28,34 +28,36 @@ const LONGEST: u32 = 2;
 
 /// Runs the task once nothing else runs in this host. This happens on the host's threads; only the call of
 /// the handler runs on the guests' threads.
-pub(crate) fn start(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
-    drop(shared.runners.spawn(run(shared.clone(), version.clone(), task, hold)));
+pub(crate) fn start(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, owned: Ownership) {
+    drop(shared.runners.spawn(run(shared.clone(), version.clone(), task, owned)));
 }
 
-async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, task: Task, mut hold: Hold) {
+async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, task: Task, mut owned: Ownership) {
     tracing::info!(
         queue = shared.name.as_ref(),
         task = task.id,
         crashes = task.crashes,
         "the task runs alone, because hosts died while they ran it"
     );
-    let stop = hold.stop().clone();
+    let stop = owned.stop().clone();
     let guard = tokio::select! {
         guard = shared.capacity.alone().enter_alone() => Some(guard),
         () = stop.cancelled() => None,
     };
     let version = shared.versions.borrow().clone().unwrap_or(version);
     // A task that is to stop is not run, but given back or left to the host that owns it.
-    let Some(guard) = guard else { return runner::run_attempt(shared, version, vec![(task, hold)], 0).await };
+    let Some(guard) = guard else {
+        return runner::run_attempt(shared, version, vec![(task, owned)], 0).await;
+    };
     let label = version.label();
     let settled = CancellationToken::new();
     let suspect = Task { fields: Vec::new(), ..task.clone() };
-    let key = hold.key().map(<[u8]>::to_vec);
+    let key = owned.key().map(<[u8]>::to_vec);
     let others = keep_others_out(shared.clone(), label.clone(), suspect, key, guard);
     drop(shared.runners.spawn(settled.clone().run_until_cancelled_owned(others)));
-    hold.runs_alone(settled.drop_guard());
+    owned.runs_alone(settled.drop_guard());
     let way = gate::Way { alone: true, again: false };
-    let members = gate::pass(&shared, &label, vec![(task, hold)], Instant::now(), way).await;
+    let members = gate::pass(&shared, &label, vec![(task, owned)], Instant::now(), way).await;
     members.iter().for_each(|(task, _)| runner::record_wait(&shared, task));
     runner::run_attempt(shared, version, members, 0).await;
 }

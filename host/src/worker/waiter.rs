@@ -4,7 +4,7 @@
 //! The queue's own fetcher claims them, within its permits.
 //!
 //!     Waiter::enter ─▶ part of the next round ─┬─▶ a new entry ─▶ Wake::New, the seat moves behind it
-//!                                              ├─▶ its turn ─▶ Wake::Turn
+//!                                              ├─▶ the longest wait ─▶ Wake::Look
 //!                                              └─▶ an error ─▶ Wake::Ended, the seat has ended
 //!
 //! A round is one XREAD over all streams, and it cannot be interrupted. A queue that enters therefore reads
@@ -59,8 +59,8 @@ struct WaiterState {
 struct Seats {
     resting: BTreeMap<u64, RestingQueue>,
     next: u64,
-    /// The time between two turns.
-    turn_every: Duration,
+    /// The time between two looks.
+    look_every: Duration,
 }
 
 #[derive(Debug)]
@@ -94,15 +94,15 @@ pub(crate) struct Seat {
 pub(crate) enum Wake {
     /// There may be new entries. The waiter now waits for the entries after them.
     New,
-    /// It is the queue's turn to read for itself.
-    Turn,
+    /// It is to read for itself, as it has waited the longest.
+    Look,
     /// The seat has ended: the waiter does not wait for this queue.
     Ended,
 }
 
 impl Default for Waiter {
     fn default() -> Waiter {
-        let seats = Seats { resting: BTreeMap::new(), next: 0, turn_every: BLOCK };
+        let seats = Seats { resting: BTreeMap::new(), next: 0, look_every: BLOCK };
         Waiter(Arc::new(WaiterState {
             seats: Guarded::new(seats),
             redis: watch::Sender::new(None),
@@ -144,16 +144,16 @@ impl Waiter {
         self.0.look_requested.notified().await;
     }
 
-    /// Sets the number of hosts that share the turns. All hosts together give one turn per second.
-    pub(crate) fn share_turns(&self, hosts: u64) {
-        self.0.seats.lock().turn_every = Duration::from_secs(hosts.max(1));
+    /// Sets the number of hosts that share the looks. All hosts together look once per second.
+    pub(crate) fn share_looks(&self, hosts: u64) {
+        self.0.seats.lock().look_every = Duration::from_secs(hosts.max(1));
     }
 
     /// Runs rounds until `stop` is cancelled. Only this loop may use `link`.
     pub(crate) async fn run(self, link: Link, stop: CancellationToken) {
         let mut pace = Pace::new("*", "wait");
         let mut signals = SignalStream::default();
-        let mut last_turn = Instant::now();
+        let mut last_look = Instant::now();
         let rounds = async {
             loop {
                 match self.round(&link, &mut signals).await {
@@ -161,7 +161,7 @@ impl Waiter {
                         pace.succeeded();
                         self.0.redis.send_replace(Some(Ok(Instant::now())));
                         self.beat_all();
-                        self.give_turn(&mut last_turn);
+                        self.wake_longest(&mut last_look);
                     }
                     Err(error) => {
                         signals = SignalStream::default();
@@ -250,16 +250,16 @@ impl Waiter {
         waited_for.for_each(|resting| resting.pulse.beat(FetchState::Reading));
     }
 
-    fn give_turn(&self, last_turn: &mut Instant) {
+    fn wake_longest(&self, last_look: &mut Instant) {
         let mut seats = self.0.seats.lock();
-        if last_turn.elapsed() < seats.turn_every {
+        if last_look.elapsed() < seats.look_every {
             return;
         }
-        *last_turn = Instant::now();
+        *last_look = Instant::now();
         let waiting = seats.resting.values_mut().filter(|resting| !resting.awake && resting.is_waited_for());
         if let Some(first) = waiting.min_by_key(|resting| resting.since) {
-            first.since = *last_turn;
-            first.stage.send_replace(Stage::Woken(Wake::Turn));
+            first.since = *last_look;
+            first.stage.send_replace(Stage::Woken(Wake::Look));
         }
     }
 }

@@ -79,7 +79,7 @@ pub(super) fn properties() -> Vec<Property<System>> {
         }),
         Property::sometimes(SEEN[4], |_, world: &World| world.life.noting == Noting::Outdated),
         Property::sometimes(SEEN[5], |_, world: &World| {
-            world.ended.iter().any(|(job, ..)| *job != world.life.job)
+            world.ended.iter().any(|(load, ..)| *load != world.life.load)
         }),
         Property::sometimes(SEEN[6], |_, world: &World| {
             world.life.candidate == Candidate::Refused && world.is_due()

@@ -1,12 +1,12 @@
 //! The events and the effects of a plugin's life, as plain data.
 //!
 //! Not here: what follows from what (`life`), who brings the events and carries out the effects (`registry`,
-//! `watcher`, `jobs`).
+//! `watcher`, `loads`).
 
 use std::time::Duration;
 
 use crate::file::{Found, Stamp};
-use crate::plugins::history::What;
+use crate::plugins::changes::What;
 use crate::plugins::probation::ProbationVerdict;
 use crate::plugins::quarantine::{Good, Quarantine};
 
@@ -23,10 +23,10 @@ pub(in crate::plugins) enum LifeEvent {
     Unwanted,
     /// A look at the path of the file, and whether the last change is long ago.
     Found(Found, bool),
-    /// The job with this number has ended.
+    /// The load with this number has ended.
     Ended {
-        job: u64,
-        end: JobEnd,
+        load: u64,
+        end: LoadEnd,
         /// Whether the version to go back to holds: not if the attempts on it say that it is none.
         good_holds: bool,
     },
@@ -40,15 +40,15 @@ pub(in crate::plugins) enum LifeEvent {
     Lifted(Digest),
 }
 
-/// The result of a job.
+/// The result of a load.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(in crate::plugins) enum JobEnd {
+pub(in crate::plugins) enum LoadEnd {
     /// The digest of the file.
     Read(Digest),
     /// There is a version, and it has passed its self-check.
     Made,
     Failed(Trouble),
-    /// The file had another content before the job was done, or somebody was at it.
+    /// The file had another content before the load was done, or somebody was at it.
     Changed,
 }
 
@@ -69,15 +69,15 @@ impl Trouble {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum Effect {
-    /// A plugin has one job at a time. It ends with an event, unless it is stopped.
+    /// A plugin has one load at a time. It ends with an event, unless it is stopped.
     Begin {
-        job: u64,
+        load: u64,
         stamp: Stamp,
-        kind: JobKind,
+        kind: LoadKind,
     },
-    /// The job ends without an event.
+    /// The load ends without an event.
     Stop,
-    /// The version that the job has made serves from now on: on probation, or else as the version to go back
+    /// The version that the load has made serves from now on: on probation, or else as the version to go back
     /// to.
     Publish(Good, bool),
     /// The last good version serves again.
@@ -94,9 +94,9 @@ pub(in crate::plugins) enum Effect {
     Tell(News),
 }
 
-/// The work of a job on the file.
+/// The work of a load on the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(in crate::plugins) enum JobKind {
+pub(in crate::plugins) enum LoadKind {
     Read,
     /// Takes the code from the cache, or compiles the file. Then it runs the self-check.
     Make(Digest),

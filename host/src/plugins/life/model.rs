@@ -1,12 +1,12 @@
-//! A model of one plugin with everything around it, gone through exhaustively: the file, the jobs, the
+//! A model of one plugin with everything around it, gone through exhaustively: the file, the loads, the
 //! attempts, the notes on disk.
 //!
 //! The life is the one that the host runs. Around it, everything happens in every order: files come, change
-//! and vanish; grants change; jobs end, are hindered, and are heard of late; attempts bring verdicts, also on
-//! versions that were replaced; the host starts again.
+//! and vanish; grants change; loads end, are hindered, and are heard of late; attempts bring verdicts, also
+//! on versions that were replaced; the host starts again.
 //!
 //! Not here: what must always hold (`checks`), that the watcher and the registry carry out what the effects
-//! say (`plugins::tests`), who compiles at once (`gate`).
+//! say (`plugins::tests`), who compiles at once (`line`).
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use stateright::{Model, Property};
 
 use super::*;
 use crate::file::Stamp;
-use crate::plugins::history::What;
+use crate::plugins::changes::What;
 use crate::plugins::retries::Pauses;
 
 /// The fate of a content.
@@ -38,7 +38,7 @@ pub(super) struct EventBudget {
     pub(super) changes: u8,
     pub(super) grants: u8,
     pub(super) restarts: u8,
-    /// Jobs that fail for a cause that may pass.
+    /// Loads that fail for a cause that may pass.
     pub(super) hindrances: u8,
     /// The attempts on a good version say that it is none.
     pub(super) doubts: u8,
@@ -102,13 +102,13 @@ impl LostEffect {
 pub(super) struct System {
     pub(super) contents: &'static [Kind],
     pub(super) budget: EventBudget,
-    /// One that compiles for long makes room for others, as `gate` has it.
+    /// One that compiles for long makes room for others, as `line` has it.
     pub(super) makes_room: bool,
     pub(super) lacks: Option<Guard>,
     pub(super) loses: Option<LostEffect>,
 }
 
-/// A version in the host's memory, or what a job has made.
+/// A version in the host's memory, or what a load has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ModelVersion {
     pub(super) content: u8,
@@ -116,12 +116,12 @@ pub(super) struct ModelVersion {
     pub(super) grants: u8,
 }
 
-/// A job that runs, and the grants that it was given.
+/// A load that runs, and the grants that it was given.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ModelAttempt {
-    job: u64,
+    load: u64,
     stamp: Stamp,
-    kind: JobKind,
+    kind: LoadKind,
     pub(super) grants: u8,
 }
 
@@ -133,8 +133,8 @@ pub(super) struct World {
     file: Option<(u64, u8)>,
     stamps: u64,
     running: Option<ModelAttempt>,
-    /// Jobs that have ended, of which the life has not heard.
-    pub(super) ended: Vec<(u64, JobEnd, Option<ModelVersion>)>,
+    /// Loads that have ended, of which the life has not heard.
+    pub(super) ended: Vec<(u64, LoadEnd, Option<ModelVersion>)>,
     pub(super) active: Option<ModelVersion>,
     pub(super) good: Option<ModelVersion>,
     /// Versions whose probation has not ended, as they were when it began.
@@ -164,11 +164,11 @@ pub(super) enum Act {
     Look,
     /// Time passes until something is due.
     Wait,
-    /// The job ends. It may be hindered.
+    /// The load ends. It may be hindered.
     End(bool),
-    /// The job notices that the file has another content.
+    /// The load notices that the file has another content.
     Change,
-    /// The life hears of a job that has ended; with whether the good version holds.
+    /// The life hears of a load that has ended; with whether the good version holds.
     Hear(usize, bool),
     Judge(usize, bool),
     Withdraw(u8),
@@ -221,7 +221,7 @@ impl World {
         self.file.map_or(Found::Missing, |(stamp, _)| Found::File(Stamp::numbered(stamp)))
     }
 
-    /// A step of the life, and its effects. A version is brought by a job that has made it, or by a verdict.
+    /// A step of the life, and its effects. A version is brought by a load that has made it, or by a verdict.
     fn tell(&mut self, event: LifeEvent, brought: Option<ModelVersion>) {
         let before = self.life.serving.good().cloned();
         let was_serving = self.life.serving.clone();
@@ -247,7 +247,7 @@ impl World {
         }
         for effect in effects {
             if matches!(event, LifeEvent::Judged(..)) && matches!(effect, Effect::Begin { .. }) {
-                self.wrong = Some("a verdict begins a job");
+                self.wrong = Some("a verdict begins a load");
             }
             if !self.loses.is_some_and(|lost| lost.is(&effect, &event, &was_serving)) {
                 self.carry_out(effect, brought);
@@ -274,14 +274,14 @@ impl World {
 
     fn carry_out(&mut self, effect: Effect, brought: Option<ModelVersion>) {
         match effect {
-            Effect::Begin { job, stamp, kind } => {
+            Effect::Begin { load, stamp, kind } => {
                 if self.running.is_some() {
-                    self.wrong = Some("two jobs at once");
+                    self.wrong = Some("two loads at once");
                 }
-                if matches!(&kind, JobKind::Make(digest) if self.life.is_in_quarantine(digest)) {
+                if matches!(&kind, LoadKind::Make(digest) if self.life.is_in_quarantine(digest)) {
                     self.wrong = Some("what is in quarantine is compiled");
                 }
-                self.running = Some(ModelAttempt { job, stamp, kind, grants: self.grants });
+                self.running = Some(ModelAttempt { load, stamp, kind, grants: self.grants });
             }
             Effect::Stop => self.running = None,
             Effect::Publish(_, on_probation) => {
@@ -312,13 +312,13 @@ impl World {
         }
     }
 
-    /// Only whether a number is that of the last job means anything.
+    /// Only whether a number is that of the last load means anything.
     fn renumber(&mut self) {
-        let last = self.life.job;
-        let renumbered = |job: u64| u64::from(job == last);
-        self.life.job = renumbered(last);
-        self.running.iter_mut().for_each(|running| running.job = renumbered(running.job));
-        self.ended.iter_mut().for_each(|(job, ..)| *job = renumbered(*job));
+        let last = self.life.load;
+        let renumbered = |load: u64| u64::from(load == last);
+        self.life.load = renumbered(last);
+        self.running.iter_mut().for_each(|running| running.load = renumbered(running.load));
+        self.ended.iter_mut().for_each(|(load, ..)| *load = renumbered(*load));
     }
 
     /// The watcher looks at the file, and before its first look for what an earlier start has noted.
@@ -332,49 +332,49 @@ impl World {
         self.tell(LifeEvent::Found(self.found(), false), None);
     }
 
-    /// How the job that runs ends, and what it has made.
+    /// How the load that runs ends, and what it has made.
     fn end(
         &self,
         running: &ModelAttempt,
         kinds: &[Kind],
         is_hindered: bool,
-    ) -> (JobEnd, Option<ModelVersion>) {
+    ) -> (LoadEnd, Option<ModelVersion>) {
         let failed = |what: What, error: &str| {
-            (JobEnd::Failed(Trouble { what, error: error.into(), may_pass: is_hindered }), None)
+            (LoadEnd::Failed(Trouble { what, error: error.into(), may_pass: is_hindered }), None)
         };
         let made = |digest: &str| {
             let version = ModelVersion { content: content(digest), grants: running.grants };
-            (JobEnd::Made, Some(version))
+            (LoadEnd::Made, Some(version))
         };
         let kind = |digest: &str| kinds[usize::from(content(digest))];
         match &running.kind {
             _ if is_hindered => failed(What::Failed, "hindered"),
-            JobKind::Read => {
+            LoadKind::Read => {
                 let is_same = self.found() == Found::File(running.stamp);
                 let read = self.file.filter(|_| is_same).map(|(_, content)| digest(content));
-                (read.map_or(JobEnd::Changed, JobEnd::Read), None)
+                (read.map_or(LoadEnd::Changed, LoadEnd::Read), None)
             }
-            JobKind::Make(digest) => match kind(digest) {
+            LoadKind::Make(digest) => match kind(digest) {
                 Kind::FailsToCompile => failed(What::Failed, "no good"),
                 Kind::FailsItsCheck => failed(What::SelfCheckFailed, "no good"),
                 Kind::Fine | Kind::Spoils | Kind::Doubtful => made(digest),
             },
-            JobKind::Restore(_, good) => made(&good.digest),
+            LoadKind::Restore(_, good) => made(&good.digest),
         }
     }
 
-    /// Whether the file has another content than the one that the job is about.
+    /// Whether the file has another content than the one that the load is about.
     fn has_changed(&self, running: &ModelAttempt) -> bool {
         let now = self.file.map(|(_, content)| digest(content));
         match &running.kind {
-            JobKind::Read => false,
-            JobKind::Make(digest) | JobKind::Restore(digest, _) => now.as_ref() != Some(digest),
+            LoadKind::Read => false,
+            LoadKind::Make(digest) | LoadKind::Restore(digest, _) => now.as_ref() != Some(digest),
         }
     }
 
-    /// Whether the job waits for its turn to compile.
+    /// Whether the load waits for its turn to compile.
     fn is_waiting(&self) -> bool {
-        let is_compiling = |running: &ModelAttempt| matches!(running.kind, JobKind::Make(_));
+        let is_compiling = |running: &ModelAttempt| matches!(running.kind, LoadKind::Make(_));
         self.is_turn_taken && self.running.as_ref().is_some_and(is_compiling)
     }
 
@@ -453,7 +453,7 @@ impl Model for System {
         }
         for (n, (_, end, _)) in world.ended.iter().enumerate() {
             acts.push(Act::Hear(n, true));
-            acts.extend((*end == JobEnd::Made && left.doubts > 0).then_some(Act::Hear(n, false)));
+            acts.extend((*end == LoadEnd::Made && left.doubts > 0).then_some(Act::Hear(n, false)));
         }
         for (n, version) in world.on_probation.iter().enumerate() {
             let kind = self.contents[usize::from(version.content)];
@@ -494,15 +494,15 @@ impl Model for System {
             Act::End(is_hindered) => {
                 let running = world.running.take()?;
                 let (end, made) = world.end(&running, self.contents, is_hindered);
-                world.ended.push((running.job, end, made));
+                world.ended.push((running.load, end, made));
             }
             Act::Change => {
                 let running = world.running.take()?;
-                world.ended.push((running.job, JobEnd::Changed, None));
+                world.ended.push((running.load, LoadEnd::Changed, None));
             }
             Act::Hear(n, good_holds) => {
-                let (job, end, made) = world.ended.remove(n);
-                world.tell(LifeEvent::Ended { job, end, good_holds }, made);
+                let (load, end, made) = world.ended.remove(n);
+                world.tell(LifeEvent::Ended { load, end, good_holds }, made);
             }
             Act::Judge(n, is_good) => {
                 let version = world.on_probation.remove(n);

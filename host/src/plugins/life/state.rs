@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::event::{Digest, JobKind};
+use super::event::{Digest, LoadKind};
 use crate::file::Found;
 use crate::plugins::quarantine::{Good, Quarantine};
 use crate::plugins::retries::{Failed, Pauses};
@@ -15,7 +15,7 @@ use crate::plugins::status::PluginState;
 /// All that the host decides by about one plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::plugins) struct Life {
-    /// The last look at the path of the file. While a job is at work, the look that it began with.
+    /// The last look at the path of the file. While a load is at work, the look that it began with.
     pub(super) found: Found,
     pub(in crate::plugins) candidate: Candidate,
     pub(in crate::plugins) serving: Serving,
@@ -28,8 +28,8 @@ pub(in crate::plugins) struct Life {
     pub(in crate::plugins) is_recalled: bool,
     pub(super) noting: Noting,
     pub(in crate::plugins) shown: Shown,
-    /// The number of the last job. Results of any other job are too late.
-    pub(in crate::plugins) job: u64,
+    /// The number of the last load. Results of any other load are too late.
+    pub(in crate::plugins) load: u64,
     pub(super) pauses: Pauses,
     #[cfg(test)]
     pub(super) lacks: Option<Guard>,
@@ -42,8 +42,8 @@ pub(in crate::plugins) enum Candidate {
     Absent,
     /// It is read at this time if it stays as it is.
     Settling(Instant),
-    /// A job is at work on it.
-    InWork(JobKind),
+    /// A load is at work on it.
+    InWork(LoadKind),
     /// The content cannot be used, or there is no regular file.
     Refused,
     Quarantined,
@@ -121,7 +121,7 @@ impl Life {
 
     /// Whether a file is being tried that did not fail before.
     pub(in crate::plugins) fn is_trying(&self) -> bool {
-        self.candidate.has_job() && self.failed.is_none()
+        self.candidate.has_load() && self.failed.is_none()
     }
 
     /// The digests of the versions that serve or may have to, also after the next start.
@@ -165,7 +165,7 @@ impl Life {
 }
 
 impl Candidate {
-    pub(in crate::plugins) fn has_job(&self) -> bool {
+    pub(in crate::plugins) fn has_load(&self) -> bool {
         matches!(self, Candidate::InWork(_))
     }
 }

@@ -12,7 +12,7 @@ use crate::admin::tokens::Tokens;
 use crate::admin::{self, AdminState, Health, RefusedTokens};
 use crate::app::tell_when_ready;
 use crate::file::{Found, Stamp};
-use crate::plugins::life::{JobEnd, LifeEvent};
+use crate::plugins::life::{LifeEvent, LoadEnd};
 use crate::plugins::retries::Pauses;
 use crate::plugins::{Plugins, Times, UNWATCHED};
 
@@ -84,10 +84,10 @@ async fn a_step_that_fails_is_told_of_whoever_takes_it() {
     let plugins = Plugins::without_files(&["p"]);
     let entry = plugins.entries().remove(0);
     drop(entry.tell(LifeEvent::Found(Found::File(Stamp::numbered(1)), true)));
-    drop(entry.ended(1, JobEnd::Read("0".repeat(64)), None));
+    drop(entry.ended(1, LoadEnd::Read("0".repeat(64)), None));
     assert!(tokio::time::timeout(Duration::ZERO, plugins.unwatched()).await.is_err());
     // It is published, and nobody has made it.
-    let step = || drop(entry.ended(2, JobEnd::Made, None));
+    let step = || drop(entry.ended(2, LoadEnd::Made, None));
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(step)).unwrap_err();
     readyz_tells(&plugins).await;
 }

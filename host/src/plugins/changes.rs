@@ -53,9 +53,9 @@ pub(crate) struct Change {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct History(VecDeque<Change>);
+pub(super) struct VersionChanges(VecDeque<Change>);
 
-impl History {
+impl VersionChanges {
     /// Adds a change. It replaces an equal change before it, so that a version that is tried again and again
     /// does not drive the others out.
     pub(super) fn add(
@@ -100,18 +100,18 @@ mod tests {
 
     #[test]
     fn the_last_changes_are_kept_and_their_reasons_are_cut() {
-        let mut history = History::default();
+        let mut changes = VersionChanges::default();
         for n in 0..KEPT + 3 {
-            history.add(What::Failed, Some(&n.to_string()), None, Some(&"é".repeat(400)));
+            changes.add(What::Failed, Some(&n.to_string()), None, Some(&"é".repeat(400)));
         }
-        let list = history.list();
+        let list = changes.list();
         assert_eq!((list.len(), list[0].digest.as_deref()), (KEPT, Some("3")));
         assert!(list.iter().all(|change| change.reason == Some("é".repeat(300))));
 
         // A failure that repeats is one change, with the time of the last one.
         let took = Some(Duration::from_secs(7));
-        history.add(What::Failed, Some(&(KEPT + 2).to_string()), took, Some(&"é".repeat(400)));
-        let list = history.list();
+        changes.add(What::Failed, Some(&(KEPT + 2).to_string()), took, Some(&"é".repeat(400)));
+        let list = changes.list();
         assert_eq!(
             (list.len(), list[0].digest.as_deref(), list[KEPT - 1].took_ms),
             (KEPT, Some("3"), Some(7000))

@@ -21,7 +21,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const SLOW: usize = 1;
 
 #[derive(Clone)]
-pub(super) struct Gate {
+pub(super) struct FileLine {
     /// One permit to read, since a file may be large.
     read: Arc<Semaphore>,
     /// One permit for a file that has not been compiled for long.
@@ -36,10 +36,10 @@ pub(super) struct Place(Pin<Box<MaybeDone<Permit>>>);
 
 type Permit = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
 
-impl Gate {
-    pub(super) fn new(patience: Duration) -> Gate {
+impl FileLine {
+    pub(super) fn new(patience: Duration) -> FileLine {
         let [read, next, all] = [1, 1, 1 + SLOW].map(|places| Arc::new(Semaphore::new(places)));
-        Gate { read, next, all, patience }
+        FileLine { read, next, all, patience }
     }
 
     /// Joins the line now: a task that is spawned is polled at some time, before others or after them.
@@ -93,12 +93,12 @@ mod tests {
         began: Vec<usize>,
     }
 
-    /// Sends ten through a gate, where each is at work until `end` says so.
+    /// Sends ten through a line, where each is at work until `end` says so.
     async fn ten(patience: Duration, end: fn(&Log) -> bool) -> Log {
-        let (gate, log) = (Gate::new(patience), Arc::new(Mutex::new(Log::default())));
+        let (line, log) = (FileLine::new(patience), Arc::new(Mutex::new(Log::default())));
         let all: Vec<_> = (0..10)
             .map(|n| {
-                let (gate, log) = (gate.clone(), log.clone());
+                let (line, log) = (line.clone(), log.clone());
                 tokio::spawn(async move {
                     let work = async {
                         {
@@ -112,14 +112,14 @@ mod tests {
                         }
                         log.lock().unwrap().now -= 1;
                     };
-                    gate.compile(work).await;
+                    line.compile(work).await;
                 })
             })
             .collect();
         for one in all {
             one.await.unwrap();
         }
-        assert_eq!((gate.next.available_permits(), gate.all.available_permits()), (1, 1 + SLOW));
+        assert_eq!((line.next.available_permits(), line.all.available_permits()), (1, 1 + SLOW));
         Arc::into_inner(log).expect("all have ended").into_inner().unwrap()
     }
 
@@ -138,15 +138,15 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn files_are_read_in_the_order_of_their_places() {
-        let (gate, order) = (Gate::new(PATIENCE), Arc::new(Mutex::new(Vec::new())));
+        let (line, order) = (FileLine::new(PATIENCE), Arc::new(Mutex::new(Vec::new())));
         // More than a task may do at a time, and spawned by a task, which runs the last of them first.
         let spawning = {
-            let (gate, order) = (gate.clone(), order.clone());
+            let (line, order) = (line.clone(), order.clone());
             tokio::spawn(async move {
                 let all = (0..300).map(|n| {
-                    let (gate, order, place) = (gate.clone(), order.clone(), gate.line_up());
+                    let (line, order, place) = (line.clone(), order.clone(), line.line_up());
                     tokio::spawn(async move {
-                        gate.read(place, async { order.lock().unwrap().push(n) }).await;
+                        line.read(place, async { order.lock().unwrap().push(n) }).await;
                     })
                 });
                 all.collect::<Vec<_>>()
@@ -157,21 +157,21 @@ mod tests {
         }
         assert!(order.lock().unwrap().iter().copied().eq(0..300), "{order:?}");
         // One that is never used leaves its turn to others.
-        drop((gate.line_up(), gate.line_up()));
-        gate.read(gate.line_up(), async {}).await;
+        drop((line.line_up(), line.line_up()));
+        line.read(line.line_up(), async {}).await;
     }
 
     #[tokio::test]
     async fn giving_up_leaves_the_turn_to_others() {
-        let gate = Gate::new(Duration::from_secs(3600));
-        let [first, second] = [gate.clone(), gate.clone()]
-            .map(|gate| tokio::spawn(async move { gate.compile(std::future::pending::<()>()).await }));
-        while gate.next.available_permits() > 0 {
+        let line = FileLine::new(Duration::from_secs(3600));
+        let [first, second] = [line.clone(), line.clone()]
+            .map(|line| tokio::spawn(async move { line.compile(std::future::pending::<()>()).await }));
+        while line.next.available_permits() > 0 {
             yield_now().await;
         }
         second.abort();
         first.abort();
-        gate.compile(async {}).await;
-        assert_eq!((gate.next.available_permits(), gate.all.available_permits()), (1, 1 + SLOW));
+        line.compile(async {}).await;
+        assert_eq!((line.next.available_permits(), line.all.available_permits()), (1, 1 + SLOW));
     }
 }

@@ -1,10 +1,10 @@
-//! The jobs that a plugin's file asks for: read it, make a version of it, or load the last good version
+//! The loads that a plugin's file asks for: read it, make a version of it, or load the last good version
 //! instead.
 //!
-//! In: a [`JobKind`], and where the file is. Out: how it ended and what it has made, which the plugin is
-//! told, unless the job was stopped. A job may be dropped wherever it waits.
+//! In: a [`LoadKind`], and where the file is. Out: how it ended and what it has made, which the plugin is
+//! told, unless the load was stopped. A load may be dropped wherever it waits.
 //!
-//! Not here: which job comes when (`life`), who may read and compile at once (`gate`), how bytes become a
+//! Not here: which load comes when (`life`), who may read and compile at once (`line`), how bytes become a
 //! handler (`loader`).
 
 use std::io;
@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::build_file::build_of;
 use super::catalog::Plugins;
-use super::gate::{Gate, Place};
-use super::history::What;
-use super::life::{JobEnd, JobKind, Trouble};
+use super::changes::What;
+use super::life::{LoadEnd, LoadKind, Trouble};
+use super::line::{FileLine, Place};
 use super::loader::{Loader, Prepared};
 use super::registry::Work;
 use crate::builds::short;
@@ -27,48 +27,47 @@ use crate::file::{self, Found, Stamp};
 use crate::sandbox::{Allowance, LoadError, NOT_CONCURRENT};
 use crate::watch::RESCAN;
 
-/// The tools of a job.
+/// The tools of a load.
 #[derive(Clone)]
 pub(super) struct Workshop {
     pub(super) loader: Loader,
     pub(super) registry: Plugins,
-    pub(super) gate: Gate,
+    pub(super) line: FileLine,
     /// How long a self-check may take.
     pub(super) check: Duration,
 }
 
 impl Workshop {
-    /// Begins a job, and then each job that its plugin asks for when one has ended. A job's place in the line
-    /// of those that read is the one it has when it is asked for: a task that is spawned is polled at some
-    /// time.
-    pub(super) fn begin(&self, jobs: &mut JoinSet<()>, work: Work) {
-        let (shop, mut next) = (self.clone(), Some((self.gate.line_up(), work)));
-        jobs.spawn(async move {
+    /// Begins a load, and then each load that its plugin asks for when one has ended. Its place in the line of
+    /// those that read is the one it has when it is asked for: a task that is spawned is polled at some time.
+    pub(super) fn begin(&self, loads: &mut JoinSet<()>, work: Work) {
+        let (shop, mut next) = (self.clone(), Some((self.line.line_up(), work)));
+        loads.spawn(async move {
             while let Some((place, work)) = next {
                 let Some((end, made)) = work.stop.run_until_cancelled(shop.work(place, &work)).await else {
                     return;
                 };
-                next = work.plugin.ended(work.job, end, made).map(|work| (shop.gate.line_up(), work));
+                next = work.plugin.ended(work.load, end, made).map(|work| (shop.line.line_up(), work));
             }
         });
     }
 
-    async fn work(&self, place: Place, work: &Work) -> (JobEnd, Option<Prepared>) {
+    async fn work(&self, place: Place, work: &Work) -> (LoadEnd, Option<Prepared>) {
         let made = match &work.kind {
-            JobKind::Read => return (self.read(place, work).await, None),
-            JobKind::Make(digest) => self.make(place, work, digest).await,
-            JobKind::Restore(digest, good) => {
+            LoadKind::Read => return (self.read(place, work).await, None),
+            LoadKind::Make(digest) => self.make(place, work, digest).await,
+            LoadKind::Restore(digest, good) => {
                 self.while_it_stays(work, digest, self.restore(place, work, &good.digest)).await
             }
         };
         match made {
-            Ok(prepared) => (JobEnd::Made, Some(prepared)),
+            Ok(prepared) => (LoadEnd::Made, Some(prepared)),
             Err(end) => (end, None),
         }
     }
 
     /// Finds out which content the file has.
-    async fn read(&self, place: Place, work: &Work) -> JobEnd {
+    async fn read(&self, place: Place, work: &Work) -> LoadEnd {
         let (path, stamp) = (work.plugin.path.clone(), work.stamp);
         let reading = async {
             work.plugin.begins();
@@ -78,20 +77,20 @@ impl Workshop {
             });
             read.await
         };
-        match self.gate.read(place, reading).await {
+        match self.line.read(place, reading).await {
             Some(Ok(Some((build, digest)))) => {
                 work.plugin.learn_build(&digest, build);
-                JobEnd::Read(digest)
+                LoadEnd::Read(digest)
             }
-            Some(Ok(None)) | None => JobEnd::Changed,
+            Some(Ok(None)) | None => LoadEnd::Changed,
             Some(Err::<_, io::Error>(error)) => {
-                JobEnd::Failed(Trouble::lasting(format!("the file cannot be read: {error}")))
+                LoadEnd::Failed(Trouble::lasting(format!("the file cannot be read: {error}")))
             }
         }
     }
 
     /// Makes a version of the file. What the cache has does not wait for what it has not.
-    async fn make(&self, place: Place, work: &Work, digest: &str) -> Result<Prepared, JobEnd> {
+    async fn make(&self, place: Place, work: &Work, digest: &str) -> Result<Prepared, LoadEnd> {
         let prepared = match self.cached(place, work, digest).await? {
             Some(prepared) => prepared,
             None => self.compile(work, digest).await?,
@@ -108,17 +107,17 @@ impl Workshop {
         self.while_it_stays(work, digest, self.checked(work, prepared)).await
     }
 
-    async fn compile(&self, work: &Work, digest: &str) -> Result<Prepared, JobEnd> {
-        let Workshop { loader, registry, gate, .. } = self.clone();
+    async fn compile(&self, work: &Work, digest: &str) -> Result<Prepared, LoadEnd> {
+        let Workshop { loader, registry, line, .. } = self.clone();
         let (path, name, grants) = (work.plugin.path.clone(), digest.to_owned(), work.grants.clone());
-        let compiling = self.gate.compile(async move {
+        let compiling = self.line.compile(async move {
             work.plugin.begins();
             tracing::info!(plugin = %work.plugin.name, digest = short(digest), "compiling the plugin");
             let stop = CancellationToken::new();
             let allowance = Allowance { cores: registry.cores(), cancel: stop.clone() };
             let _stops = stop.drop_guard();
             // It is read again, since what waits to be compiled must not fill the memory.
-            let read = gate.read(gate.line_up(), blocking(move || read_now(&path))).await;
+            let read = line.read(line.line_up(), blocking(move || read_now(&path))).await;
             let loading = blocking(move || match read {
                 Some(Ok(Some((bytes, now)))) if now == name => {
                     loader.load(&bytes, &name, &grants, &allowance, || registry.in_use())
@@ -127,13 +126,13 @@ impl Workshop {
                 Some(Err(error)) => Err(LoadError::Hindered(format!("the file cannot be read: {error}"))),
             });
             match loading.await {
-                Some(Err(LoadError::Cancelled)) => Err(JobEnd::Changed),
+                Some(Err(LoadError::Cancelled)) => Err(LoadEnd::Changed),
                 Some(made) => made.map_err(|error| failed(&error)),
-                None => Err(JobEnd::Failed(Trouble::lasting("the compiler failed on it"))),
+                None => Err(LoadEnd::Failed(Trouble::lasting("the compiler failed on it"))),
             }
         });
         let compiled = self.while_it_stays(work, digest, compiling).await;
-        if matches!(compiled, Err(JobEnd::Changed)) {
+        if matches!(compiled, Err(LoadEnd::Changed)) {
             let (plugin, digest) = (&*work.plugin.name, short(digest));
             tracing::info!(
                 plugin,
@@ -144,15 +143,15 @@ impl Workshop {
         compiled
     }
 
-    async fn cached(&self, place: Place, work: &Work, digest: &str) -> Result<Option<Prepared>, JobEnd> {
+    async fn cached(&self, place: Place, work: &Work, digest: &str) -> Result<Option<Prepared>, LoadEnd> {
         let (loader, grants, name) = (self.loader.clone(), work.grants.clone(), digest.to_owned());
         let loading = blocking(move || loader.load_cached(&name, &grants));
-        let loaded = self.gate.read(place, loading).await.unwrap_or(Ok(None));
+        let loaded = self.line.read(place, loading).await.unwrap_or(Ok(None));
         loaded.map_err(|error| failed(&error))
     }
 
     /// Loads the last good version from the cache, or from where all hosts keep them, and checks it.
-    async fn restore(&self, place: Place, work: &Work, good: &str) -> Result<Prepared, JobEnd> {
+    async fn restore(&self, place: Place, work: &Work, good: &str) -> Result<Prepared, LoadEnd> {
         let prepared = match self.cached(place, work, good).await? {
             Some(prepared) => prepared,
             None => Box::pin(self.fetched(work, good)).await?,
@@ -160,14 +159,14 @@ impl Workshop {
         self.checked(work, prepared).await
     }
 
-    async fn fetched(&self, work: &Work, good: &str) -> Result<Prepared, JobEnd> {
+    async fn fetched(&self, work: &Work, good: &str) -> Result<Prepared, LoadEnd> {
         let Some(kept) = work.plugin.kept(good) else {
             let why = "it is not in the cache, and no host has kept its file";
-            return Err(JobEnd::Failed(Trouble::lasting(why)));
+            return Err(LoadEnd::Failed(Trouble::lasting(why)));
         };
         let Workshop { loader, registry, .. } = self.clone();
         let (name, grants, shelf) = (good.to_owned(), work.grants.clone(), registry.0.shelf.clone());
-        let compiling = self.gate.compile(async move {
+        let compiling = self.line.compile(async move {
             work.plugin.begins();
             let fetched = shelf.fetch(&kept).await;
             let bytes = fetched.map_err(|why| failed(&LoadError::Hindered(why)))?;
@@ -177,17 +176,17 @@ impl Workshop {
             let load = move || loader.load(&bytes, &name, &grants, &allowance, || registry.in_use());
             match blocking(load).await {
                 Some(made) => made.map_err(|error| failed(&error)),
-                None => Err(JobEnd::Failed(Trouble::lasting("the compiler failed on it"))),
+                None => Err(LoadEnd::Failed(Trouble::lasting("the compiler failed on it"))),
             }
         });
         compiling.await
     }
 
-    async fn checked(&self, work: &Work, prepared: Prepared) -> Result<Prepared, JobEnd> {
+    async fn checked(&self, work: &Work, prepared: Prepared) -> Result<Prepared, LoadEnd> {
         let passed = prepared.handler.self_check(&work.plugin.name, self.check).await;
         passed.map(|()| prepared).map_err(|error| {
             let (what, may_pass) = (What::SelfCheckFailed, error.may_pass());
-            JobEnd::Failed(Trouble { what, error: format!("self-check: {error}"), may_pass })
+            LoadEnd::Failed(Trouble { what, error: format!("self-check: {error}"), may_pass })
         })
     }
 
@@ -197,12 +196,12 @@ impl Workshop {
         &self,
         work: &Work,
         digest: &str,
-        doing: impl Future<Output = Result<Prepared, JobEnd>>,
-    ) -> Result<Prepared, JobEnd> {
+        doing: impl Future<Output = Result<Prepared, LoadEnd>>,
+    ) -> Result<Prepared, LoadEnd> {
         tokio::select! {
             biased;
             done = doing => done,
-            () = self.changes(work.plugin.path.clone(), work.stamp, digest) => Err(JobEnd::Changed),
+            () = self.changes(work.plugin.path.clone(), work.stamp, digest) => Err(LoadEnd::Changed),
         }
     }
 
@@ -217,7 +216,7 @@ impl Workshop {
                 Some(found @ Found::File(stamp)) if stamp.bytes() <= file::MAX_BYTES => {
                     let path = path.clone();
                     let read = blocking(move || read_whole(&path, stamp));
-                    match self.gate.read(self.gate.line_up(), read).await {
+                    match self.line.read(self.line.line_up(), read).await {
                         Some(Ok(Some((_, now)))) if now == digest => seen = found,
                         Some(Ok(Some(_))) => return,
                         // Somebody is at it: that is for the next time.
@@ -231,8 +230,8 @@ impl Workshop {
     }
 }
 
-fn failed(error: &LoadError) -> JobEnd {
-    JobEnd::Failed(Trouble { may_pass: error.may_pass(), ..Trouble::lasting(error.to_string()) })
+fn failed(error: &LoadError) -> LoadEnd {
+    LoadEnd::Failed(Trouble { may_pass: error.may_pass(), ..Trouble::lasting(error.to_string()) })
 }
 
 /// A file's content and its digest; None while somebody is at it, and when it is gone. Blocking.

@@ -1,29 +1,29 @@
 //! Bounds the ended attempts that wait to be settled.
 //!
-//! In: a decision on a task that this host holds. Out: a [`Job`] for the settler. [`Room`] bounds how many
-//! jobs there are, and how many bytes they hold.
+//! In: a decision on a task that this host holds. Out: an [`EndedAttempt`] for the settler. [`Room`] bounds
+//! how many there are, and how many bytes they hold.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::inflight::Hold;
+use super::inflight::Ownership;
 use crate::queue::Ending;
 use crate::task::SettledAs;
 
-/// The bytes of a job for each further unit of room that it takes.
+/// The bytes of an ended attempt for each further unit of room that it takes.
 const BYTES_PER_UNIT: usize = 64 << 10;
 /// The least and the most units of a queue's room. Between these, a queue has four units for each permit.
 const UNITS: (usize, usize) = (256, 4096);
 
 /// The end of one attempt, on its way to Redis.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct EndedAttempt {
     pub ending: Ending,
     pub label: SettledAs,
     /// Dropped when the settlement is known.
-    pub hold: Hold,
+    pub owned: Ownership,
     /// When Redis first refused to settle it.
     pub refused_since: Option<Instant>,
     _room: OwnedSemaphorePermit,
@@ -46,13 +46,18 @@ impl Room {
     }
 
     /// Waits until there is room for this ended attempt, and then frees its permit.
-    pub(crate) async fn job(&self, ending: Ending, label: SettledAs, mut hold: Hold) -> Option<Job> {
-        // A job that is larger than the whole room takes all of it.
+    pub(crate) async fn ended(
+        &self,
+        ending: Ending,
+        label: SettledAs,
+        mut owned: Ownership,
+    ) -> Option<EndedAttempt> {
+        // An ended attempt that is larger than the whole room takes all of it.
         let units = (1 + ending.bytes() / BYTES_PER_UNIT).min(self.most);
         let _room =
             self.units.clone().acquire_many_owned(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()?;
-        hold.has_run();
-        Some(Job { ending, label, hold, refused_since: None, _room })
+        owned.has_run();
+        Some(EndedAttempt { ending, label, owned, refused_since: None, _room })
     }
 }
 
@@ -62,7 +67,7 @@ mod tests {
 
     use super::super::capacity::Capacity;
     use super::super::inflight::Inflight;
-    use super::super::inflight::tests::hold;
+    use super::super::inflight::tests::own;
     use super::*;
     use crate::queue::codec::StreamEntry;
     use crate::queue::{EndingSubject, Settlement};
@@ -78,15 +83,15 @@ mod tests {
         let (room, table, capacity) =
             (Room::new(1), Arc::new(Inflight::default()), Capacity::new(None).queue(3, 1));
         let [large, small, larger] =
-            ["1-0", "2-0", "3-0"].map(|entry| hold(&table, &capacity, entry).expect("a new entry"));
+            ["1-0", "2-0", "3-0"].map(|entry| own(&table, &capacity, entry).expect("a new entry"));
         // All units but two.
         let first = room
-            .job(ending((UNITS.0 - 3) * BYTES_PER_UNIT), SettledAs::Completed, large)
+            .ended(ending((UNITS.0 - 3) * BYTES_PER_UNIT), SettledAs::Completed, large)
             .await
             .expect("there is room");
-        let second = room.job(ending(0), SettledAs::Completed, small).await.expect("there is room");
+        let second = room.ended(ending(0), SettledAs::Completed, small).await.expect("there is room");
         assert_eq!(capacity.taken(), 1, "what has run has no permit any more, although it is not settled");
-        let mut third = std::pin::pin!(room.job(ending(usize::pow(2, 24)), SettledAs::Completed, larger));
+        let mut third = std::pin::pin!(room.ended(ending(usize::pow(2, 24)), SettledAs::Completed, larger));
         assert!(third.as_mut().now_or_never().is_none());
         drop(second);
         assert!(third.as_mut().now_or_never().is_none());

@@ -346,23 +346,23 @@ fn memory(pid: Pid) -> f64 {
 fn table(case: &Case, runs: &BTreeMap<&str, Vec<Figures>>) -> String {
     let at_once = grouped(case.at_once as f64);
     let mut text = format!("**{at_once} tasks at once, {}.**\n{}\n\n", case.what, machine(case.reps));
-    text.push_str(
-        "| worker | tasks/s | of the ideal rate | MiB | MiB of a task | CPU ms of a task | of BullMQ's |\n",
-    );
-    text.push_str("|---|---:|---:|---:|---:|---:|---:|\n");
+    text.push_str("| worker | tasks/s | of the ideal rate | MiB | CPU ms of a task | of BullMQ's |\n");
+    text.push_str("|---|---:|---:|---:|---:|---:|\n");
     for row in case.rows {
         let Some(seen) = runs.get(row.name) else { continue };
         let spread = |of: fn(&Figures) -> f64| Spread::of(seen.iter().map(of).collect()).expect("a run");
-        let range = |Spread { median, least, most }| format!("{median:.2} ({least:.2} to {most:.2})");
+        let range = |Spread { median, least, most }| match seen.len() {
+            1 => format!("{median:.2}"),
+            _ => format!("{median:.2} ({least:.2} to {most:.2})"),
+        };
         let measure = runs.get(MEASURE).map_or(&[][..], Vec::as_slice);
         let ratios = seen.iter().zip(measure).map(|(of, to)| of.cpu / to.cpu).collect();
         text += &format!(
-            "| {} | {} | {} | {} | {:.2} | {:.2} | {} |\n",
+            "| {} | {} | {} | {} | {:.2} | {} |\n",
             row.what,
             grouped(spread(|of| of.rate).median),
             range(spread(|of| of.ideal)),
             grouped(spread(|of| of.memory).median),
-            spread(|of| of.each).median,
             spread(|of| of.cpu).median,
             Spread::of(ratios).map_or("–".to_owned(), range),
         );

@@ -8,7 +8,7 @@
 //! Code that logs never waits for stderr. If nobody reads the pipe, lines are dropped, and the log says how
 //! many once it is read again. If the pipe is closed, all lines are dropped.
 //!
-//! Not here: what a guest may log (`sandbox`), what the levels mean (docs/operations.md).
+//! Not here: what a guest may log (`sandbox`), what the levels mean (docs/monitoring.md).
 
 use std::env;
 use std::io::{self, IsTerminal, Write};

@@ -4,7 +4,7 @@
 //! the configuration, Redis's connections, plugins. Out: a registry that reads them at each scrape. Nothing
 //! is copied in between, so a queue, plugin or version that is gone leaves nothing behind.
 //!
-//! docs/operations.md says what each series means; a test checks that it names all of them.
+//! docs/monitoring.md says what each series means; a test checks that it names all of them.
 //!
 //! Not here: counting (`worker::metrics`, `plugins::figures`), serving the text (`admin`).
 

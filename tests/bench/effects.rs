@@ -217,8 +217,8 @@ fn assert_all_happened(bench: &mut Bench, case: Case, tasks: usize) {
 fn table(reps: usize, runs: &[Vec<Cost>]) -> String {
     let mut text = format!("{}\n\n", machine(reps));
     text.push_str(
-        "| task | tasks/s | least to most | Redis µs | least to most | tasks/s ratio | Redis µs ratio |\n\
-         |---|---:|---:|---:|---:|---:|---:|\n",
+        "| task | tasks/s | Redis µs | tasks/s ratio | Redis µs ratio |\n\
+         |---|---:|---:|---:|---:|\n",
     );
     for ((_, what), costs) in CASES.iter().zip(runs) {
         let spread = |figure: Figure| spread(costs.iter().map(figure));
@@ -228,13 +228,9 @@ fn table(reps: usize, runs: &[Vec<Cost>]) -> String {
         };
         let (rate, redis) = (spread(RATE), spread(REDIS));
         text.push_str(&format!(
-            "| {what} | {} | {} to {} | {:.1} | {:.1} to {:.1} | {} | {} |\n",
+            "| {what} | {} | {:.1} | {} | {} |\n",
             grouped(rate.median),
-            grouped(rate.least),
-            grouped(rate.most),
             redis.median,
-            redis.least,
-            redis.most,
             ratio(RATE),
             ratio(REDIS),
         ));

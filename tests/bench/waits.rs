@@ -6,9 +6,9 @@
 //! `fetch` of Node.js, and a bare asyncio loop (`peers/asyncio`).
 //!
 //! In, from the environment: `REPS` (repetitions, 3), `CASES` and `ROWS` (names of some; all), `AT_ONCE`
-//! (500) and `MANY` (5000) tasks at once, `WRITE=1`. Out: for each case a table with medians and spreads, and
-//! ratios within each repetition. With `WRITE=1` the tables also replace those of docs/performance.md. As a
-//! test, a row that cannot be measured is an error.
+//! (500) and `MANY` (5000) tasks at once, `WRITE=1`. Out: for each case a table with medians and spreads.
+//! With `WRITE=1` the tables also replace those of docs/performance.md. As a test, a row that cannot be
+//! measured is an error.
 
 mod model;
 
@@ -37,8 +37,6 @@ static MANY: LazyLock<usize> = LazyLock::new(|| from_env("MANY", amount(5000, 5)
 const PATIENCE: Duration = Duration::from_secs(300);
 /// The pause between two looks at the memory. A look holds the process up for a moment.
 const LOOK: Duration = Duration::from_millis(250);
-/// The row whose processor time is the measure of the others.
-const MEASURE: &str = "bullmq";
 
 /// The program that runs the tasks: tqhost with a guest and an `instance`, or another one.
 #[derive(Clone, Copy)]
@@ -82,8 +80,7 @@ struct Case {
     rows: &'static [Row],
 }
 
-fn cases() -> Vec<Case> {
-    let reps = from_env("REPS", amount(3, 1));
+fn cases(reps: usize) -> Vec<Case> {
     let seconds = |seconds: u64| Duration::from_millis(amount(seconds * 1000, 200));
     let case = |name, what, take, events, rounds| Case {
         name,
@@ -123,8 +120,9 @@ struct Figures {
 pub fn costs() {
     let names = std::env::var("ROWS").unwrap_or_default();
     let wanted = |row: &&Row| names.is_empty() || names.split_whitespace().any(|name| name == row.name);
-    let mut text = String::new();
-    for case in cases() {
+    let reps = from_env("REPS", amount(3, 1));
+    let mut text = format!("{}\n\n", machine(reps));
+    for case in cases(reps) {
         let (at_once, reps) = (case.at_once, case.reps);
         println!("waits: {at_once} tasks at once, {}; {reps} repetitions", case.what);
         let mut runs: BTreeMap<&str, Vec<Figures>> = BTreeMap::new();
@@ -345,26 +343,24 @@ fn memory(pid: Pid) -> f64 {
 
 fn table(case: &Case, runs: &BTreeMap<&str, Vec<Figures>>) -> String {
     let at_once = grouped(case.at_once as f64);
-    let mut text = format!("**{at_once} tasks at once, {}.**\n{}\n\n", case.what, machine(case.reps));
-    text.push_str(
-        "| worker | tasks/s | of the ideal rate | MiB | MiB of a task | CPU ms of a task | of BullMQ's |\n",
-    );
-    text.push_str("|---|---:|---:|---:|---:|---:|---:|\n");
+    let once = if case.reps == 1 { ", one run" } else { "" };
+    let mut text = format!("**{at_once} tasks at once, {}{once}.**\n\n", case.what);
+    text.push_str("| worker | tasks/s | of the ideal rate | MiB | CPU ms of a task |\n");
+    text.push_str("|---|---:|---:|---:|---:|\n");
     for row in case.rows {
         let Some(seen) = runs.get(row.name) else { continue };
         let spread = |of: fn(&Figures) -> f64| Spread::of(seen.iter().map(of).collect()).expect("a run");
-        let range = |Spread { median, least, most }| format!("{median:.2} ({least:.2} to {most:.2})");
-        let measure = runs.get(MEASURE).map_or(&[][..], Vec::as_slice);
-        let ratios = seen.iter().zip(measure).map(|(of, to)| of.cpu / to.cpu).collect();
+        let range = |Spread { median, least, most }| match seen.len() {
+            1 => format!("{median:.2}"),
+            _ => format!("{median:.2} ({least:.2} to {most:.2})"),
+        };
         text += &format!(
-            "| {} | {} | {} | {} | {:.2} | {:.2} | {} |\n",
+            "| {} | {} | {} | {} | {:.2} |\n",
             row.what,
             grouped(spread(|of| of.rate).median),
             range(spread(|of| of.ideal)),
             grouped(spread(|of| of.memory).median),
-            spread(|of| of.each).median,
             spread(|of| of.cpu).median,
-            Spread::of(ratios).map_or("–".to_owned(), range),
         );
     }
     text.push('\n');

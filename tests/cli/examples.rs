@@ -18,7 +18,11 @@ use crate::support::files::{digest, guest};
 use crate::support::{Bench, Host, Ran};
 
 const COMMANDS: &str = include_str!("../../docs/commands.md");
-const OPERATIONS: &str = include_str!("../../docs/operations.md");
+const OPERATIONS: [&str; 3] = [
+    include_str!("../../docs/operations.md"),
+    include_str!("../../docs/monitoring.md"),
+    include_str!("../../docs/incidents.md"),
+];
 const HANDLERS: &str = include_str!("../../docs/handlers.md");
 /// The queues of the examples. The second one has no plugin.
 const QUEUES: &str = "[queues.resume-analyze]\nstream = \"resume:analyze:stream\"\n[queues.reports]\n";
@@ -211,11 +215,11 @@ fn the_examples_of_the_commands_print_what_the_page_shows() {
 }
 
 #[test]
-fn the_commands_of_the_page_for_operators_run() {
+fn the_commands_of_the_pages_for_operators_run() {
     let (bench, host) = start();
     let shell = Shell::new(&bench);
     let mut seen = 0;
-    for call in calls(OPERATIONS, "tqhost") {
+    for call in OPERATIONS.iter().flat_map(|page| calls(page, "tqhost")) {
         // A command without its arguments is only named.
         let is_whole =
             call.contains("QUEUE") || call.contains("NAME") || ["check", "queues"].contains(&&*call);

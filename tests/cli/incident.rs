@@ -1,6 +1,6 @@
 //! An incident by the command line alone: a queue backs up, since the newest version of its handler fails.
 //!
-//! In: the commands of docs/operations.md, as they stand there. Out: each of them shows what the page says,
+//! In: the commands of docs/incidents.md, as they stand there. Out: each of them shows what the page says,
 //! and the queue is as it was. Not here: the same by clicks (`browser` of the tests in `tests/world`).
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::pages::{Shell, blocks};
 use crate::support::files::{digest, guest, label, put, row as row_of};
 use crate::support::{Bench, Web, eventually};
 
-const PAGE: &str = include_str!("../../docs/operations.md");
+const PAGE: &str = include_str!("../../docs/incidents.md");
 /// The version on the page.
 const VERSION: &str = "49c1d7ac9af1";
 /// Tasks that fail, and tasks that get no answer or wait behind those.

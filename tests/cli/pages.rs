@@ -67,7 +67,7 @@ fn the_page_of_rights_shows_what_the_command_prints() {
 #[test]
 fn every_alert_has_its_paragraph_in_the_order_of_an_incident() {
     let rules = include_str!("../../deploy/alerts.yaml");
-    let page = include_str!("../../docs/operations.md");
+    let page = include_str!("../../docs/incidents.md");
     let incident = page.split("\n## ").find(|part| part.starts_with("An incident\n")).expect("the section");
     let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     let mut headings: Vec<&str> = incident.lines().filter_map(|line| line.strip_prefix("### ")).collect();
@@ -95,7 +95,7 @@ fn every_alarm_of_the_dashboard_is_in_the_table() {
     // Each alarm is added in one place, and two of these places are the functions that others call.
     let places = |of: &str| sources.iter().map(|source| source.matches(of).count()).sum::<usize>();
     let alarms = places(" add(") + places("alarms.push(alarm(") - 2;
-    let page = include_str!("../../docs/operations.md");
+    let page = include_str!("../../docs/incidents.md");
     let section = page.split("\n## ").find(|part| part.starts_with("The alarms of the dashboard\n"));
     let rows = section.expect("the section").lines().filter_map(|line| line.strip_prefix("| ")).skip(1);
     let told: Vec<&str> = rows.map(|row| row.split(" | ").next().unwrap_or_default()).collect();

@@ -1,4 +1,4 @@
-//! Tests the names of all series, against docs/operations.md, and that a scrape shows what there is.
+//! Tests the names of all series, against docs/monitoring.md, and that a scrape shows what there is.
 //!
 //! Not here: the scrape over HTTP (`admin`).
 
@@ -118,7 +118,7 @@ fn scraped(text: &str) -> BTreeMap<String, String> {
 }
 
 fn documented() -> BTreeMap<String, String> {
-    let page = include_str!("../../../docs/operations.md");
+    let page = include_str!("../../../docs/monitoring.md");
     let is_series = |line: &&str| line.starts_with("tqhost_") || line.starts_with("process_");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")).filter(is_series);
     rows.filter_map(|row| row.split_once('`'))
@@ -132,7 +132,7 @@ fn documented() -> BTreeMap<String, String> {
 #[test]
 fn all_series_exist_from_the_start_under_their_promised_names() {
     let scraped = scraped(&Host::new().scrape());
-    assert_eq!(scraped, documented(), "docs/operations.md");
+    assert_eq!(scraped, documented(), "docs/monitoring.md");
     for name in PROMISED {
         assert!(scraped.contains_key(name), "{name}");
     }

@@ -97,10 +97,8 @@ impl Results {
 /// The table, the ratios, and the rows without figures.
 pub fn markdown(results: &Results) -> String {
     let mut text = format!("{}\n\n", machine(results.reps));
-    text.push_str(
-        "| row | tasks/s | least to most | Redis µs | worker µs | commands | MiB | start ms | done ms |\n",
-    );
-    text.push_str("|---|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+    text.push_str("| row | tasks/s | Redis µs | worker µs | commands | MiB | start ms | done ms |\n");
+    text.push_str("|---|---:|---:|---:|---:|---:|---:|---:|\n");
     for row in results.rows() {
         let one = |figure: Figure, digits: usize| {
             results.spread(row, figure).map(|spread| format!("{:.digits$}", spread.median))
@@ -111,12 +109,10 @@ pub fn markdown(results: &Results) -> String {
         };
         let rate = results.spread(row, Figure::Rate).expect("a row with figures");
         text.push_str(&format!(
-            "| {} (`{}`) | {} | {} to {} | {} | {} | {} | {} | {} | {} |\n",
+            "| {} (`{}`) | {} | {} | {} | {} | {} | {} | {} |\n",
             row.what,
             row.name,
             grouped(rate.median),
-            grouped(rate.least),
-            grouped(rate.most),
             cell(Figure::RedisMicros, 1),
             cell(Figure::WorkerMicros, 1),
             cell(Figure::Commands, 2),

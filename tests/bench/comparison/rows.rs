@@ -254,32 +254,21 @@ const fn ratio(of: &'static str, to: &'static str, what: &'static str, figure: F
     Ratio { what, of, to, figure }
 }
 
-pub static RATIOS: [Ratio; 27] = [
+pub static RATIOS: [Ratio; 16] = [
     ratio("tqhost-empty", "sandboxed-status", "tasks/s", Figure::Rate),
     ratio("tqhost-empty-0s", "sandboxed", "tasks/s", Figure::Rate),
     ratio("tqhost-echo", "sandboxed-echo", "tasks/s", Figure::Rate),
-    ratio("tqhost-echo", "sandboxed-status", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bare-status", "tasks/s", Figure::Rate),
-    ratio("tqhost-empty", "bare", "tasks/s", Figure::Rate),
-    ratio("tqhost-empty-10", "tqhost-empty", "tasks/s", Figure::Rate),
     ratio("tqhost-javascript", "sandboxed-javascript", "tasks/s", Figure::Rate),
     ratio("tqhost-javascript-warm", "sandboxed-javascript-warm", "tasks/s", Figure::Rate),
     ratio("tqhost-python", "sandboxed-python", "tasks/s", Figure::Rate),
     ratio("tqhost-python-warm", "sandboxed-python-warm", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bullmq", "tasks/s", Figure::Rate),
-    ratio("tqhost-empty-0s", "bullmq", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bullmq-rust", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "apalis", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "chasquimq", "tasks/s", Figure::Rate),
-    ratio("tqhost-empty-0s", "chasquimq", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "chasquimq-quiet", "tasks/s", Figure::Rate),
-    ratio("bare-newer", "bare", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bare-status", "Redis µs per task", Figure::RedisMicros),
     ratio("tqhost-empty", "bullmq", "Redis µs per task", Figure::RedisMicros),
     ratio("tqhost-empty", "bullmq", "worker µs per task", Figure::WorkerMicros),
-    ratio("tqhost-empty", "sandboxed-status", "worker µs per task", Figure::WorkerMicros),
-    ratio("tqhost-javascript", "sandboxed-javascript", "worker µs per task", Figure::WorkerMicros),
-    ratio("tqhost-javascript-warm", "sandboxed-javascript-warm", "worker µs per task", Figure::WorkerMicros),
-    ratio("tqhost-python", "sandboxed-python", "worker µs per task", Figure::WorkerMicros),
-    ratio("tqhost-python-warm", "sandboxed-python-warm", "worker µs per task", Figure::WorkerMicros),
 ];

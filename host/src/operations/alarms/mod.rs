@@ -5,7 +5,7 @@
 //! nothing by itself, but for the clock.
 //!
 //! Not here: which of them have one cause (`incidents`), how they are shown (`dashboard`), alerts from
-//! metrics (docs/operations.md).
+//! metrics (docs/incidents.md).
 
 mod alarm;
 mod hosts;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::sample::TaskSample;
-use crate::queue::Redriven;
+use crate::queue::RedriveCounts;
 use crate::queue::redrive::SAMPLE;
 
 /// The counts of work on many tasks. The names are stable.
@@ -72,8 +72,8 @@ impl From<JobCount> for ManyDone {
     }
 }
 
-impl From<Redriven> for ManyDone {
-    fn from(Redriven { succeeded, skipped, without_flow }: Redriven) -> ManyDone {
+impl From<RedriveCounts> for ManyDone {
+    fn from(RedriveCounts { succeeded, skipped, without_flow }: RedriveCounts) -> ManyDone {
         let examined = succeeded + skipped;
         ManyDone { succeeded, skipped, without_flow, examined, ..ManyDone::default() }
     }

@@ -21,7 +21,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const SLOW: usize = 1;
 
 #[derive(Clone)]
-pub(super) struct FileLine {
+pub(super) struct Line {
     /// One permit to read, since a file may be large.
     read: Arc<Semaphore>,
     /// One permit for a file that has not been compiled for long.
@@ -36,10 +36,10 @@ pub(super) struct Place(Pin<Box<MaybeDone<Permit>>>);
 
 type Permit = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
 
-impl FileLine {
-    pub(super) fn new(patience: Duration) -> FileLine {
+impl Line {
+    pub(super) fn new(patience: Duration) -> Line {
         let [read, next, all] = [1, 1, 1 + SLOW].map(|places| Arc::new(Semaphore::new(places)));
-        FileLine { read, next, all, patience }
+        Line { read, next, all, patience }
     }
 
     /// Joins the line now: a task that is spawned is polled at some time, before others or after them.
@@ -95,7 +95,7 @@ mod tests {
 
     /// Sends ten through a line, where each is at work until `end` says so.
     async fn ten(patience: Duration, end: fn(&Log) -> bool) -> Log {
-        let (line, log) = (FileLine::new(patience), Arc::new(Mutex::new(Log::default())));
+        let (line, log) = (Line::new(patience), Arc::new(Mutex::new(Log::default())));
         let all: Vec<_> = (0..10)
             .map(|n| {
                 let (line, log) = (line.clone(), log.clone());
@@ -138,7 +138,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn files_are_read_in_the_order_of_their_places() {
-        let (line, order) = (FileLine::new(PATIENCE), Arc::new(Mutex::new(Vec::new())));
+        let (line, order) = (Line::new(PATIENCE), Arc::new(Mutex::new(Vec::new())));
         // More than a task may do at a time, and spawned by a task, which runs the last of them first.
         let spawning = {
             let (line, order) = (line.clone(), order.clone());
@@ -163,7 +163,7 @@ mod tests {
 
     #[tokio::test]
     async fn giving_up_leaves_the_turn_to_others() {
-        let line = FileLine::new(Duration::from_secs(3600));
+        let line = Line::new(Duration::from_secs(3600));
         let [first, second] = [line.clone(), line.clone()]
             .map(|line| tokio::spawn(async move { line.compile(std::future::pending::<()>()).await }));
         while line.next.available_permits() > 0 {

@@ -19,7 +19,7 @@ use super::build_file::build_of;
 use super::catalog::Plugins;
 use super::changes::What;
 use super::life::{LoadEnd, LoadKind, Trouble};
-use super::line::{FileLine, Place};
+use super::line::{Line, Place};
 use super::loader::{Loader, Prepared};
 use super::registry::Work;
 use crate::builds::short;
@@ -32,14 +32,14 @@ use crate::watch::RESCAN;
 pub(super) struct Workshop {
     pub(super) loader: Loader,
     pub(super) registry: Plugins,
-    pub(super) line: FileLine,
+    pub(super) line: Line,
     /// How long a self-check may take.
     pub(super) check: Duration,
 }
 
 impl Workshop {
-    /// Begins a load, and then each load that its plugin asks for when one has ended. Its place in the line of
-    /// those that read is the one it has when it is asked for: a task that is spawned is polled at some time.
+    /// Begins a load, and then each load that its plugin asks for when one has ended. Its place in the line
+    /// to read is the one it has when it is asked for: a task that is spawned is polled at some time.
     pub(super) fn begin(&self, loads: &mut JoinSet<()>, work: Work) {
         let (shop, mut next) = (self.clone(), Some((self.line.line_up(), work)));
         loads.spawn(async move {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::catalog::Plugins;
 use super::life::{Candidate, Life, LifeEvent};
-use super::line::{self, FileLine};
+use super::line::{self, Line};
 use super::loader::Loader;
 use super::loads::{Workshop, blocking};
 use super::retries::Pauses;
@@ -49,7 +49,7 @@ impl Default for Times {
 
 impl Watcher {
     pub(super) fn new(loader: Loader, registry: Plugins, times: Times) -> Watcher {
-        let workshop = Workshop { loader, registry, line: FileLine::new(times.patience), check: times.check };
+        let workshop = Workshop { loader, registry, line: Line::new(times.patience), check: times.check };
         let folder = FolderWatch::new([workshop.registry.0.dir.clone()]);
         Watcher { workshop, loads: JoinSet::new(), folder }
     }

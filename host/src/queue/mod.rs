@@ -89,7 +89,7 @@ pub use link::Link;
 pub(crate) use produce::check_fields;
 pub use produce::{Enqueued, NewTask};
 pub(crate) use reason::Reason;
-pub(crate) use redrive::{RedriveError, Redriven};
+pub(crate) use redrive::{RedriveCounts, RedriveError};
 pub(crate) use relay::OwnTasks;
 pub(crate) use search::BOUNDS as SEARCH_BOUNDS;
 pub use servers::Redis;

@@ -40,7 +40,7 @@ pub enum DeadChoice {
 
 /// The result of a requeue or purge. Both numbers together are the number of dead letters asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Redriven {
+pub struct RedriveCounts {
     pub succeeded: u64,
     /// Is not dead (any more), or can never run.
     pub skipped: u64,
@@ -124,8 +124,8 @@ pub(crate) struct StepBudget {
 
 /// The result of a step.
 #[derive(Debug)]
-pub(crate) struct Redrove {
-    pub done: Redriven,
+pub(crate) struct RedriveStep {
+    pub done: RedriveCounts,
     pub examined: u64,
     /// None: nothing is left.
     pub next: Option<DeadWalk>,
@@ -210,8 +210,8 @@ impl RedriveProgress {
         }
     }
 
-    fn done(&self) -> Redriven {
-        Redriven {
+    fn done(&self) -> RedriveCounts {
+        RedriveCounts {
             succeeded: self.succeeded,
             skipped: self.asked_for - self.succeeded,
             without_flow: self.without_flow,
@@ -227,18 +227,26 @@ impl RedriveProgress {
 impl Queue {
     /// Brings dead letters back into the queue, as tasks on their first attempt. `rate` keeps tasks that
     /// failed from all coming back at once. May be interrupted and repeated.
-    pub async fn requeue(&self, choice: &DeadChoice, rate: Option<Rate>) -> Result<Redriven, RedriveError> {
+    pub async fn requeue(
+        &self,
+        choice: &DeadChoice,
+        rate: Option<Rate>,
+    ) -> Result<RedriveCounts, RedriveError> {
         self.redrive(choice, Redrive::Requeue(rate)).await
     }
 
     /// Deletes dead letters for good. May be interrupted and repeated.
-    pub async fn purge(&self, choice: &DeadChoice) -> Result<Redriven, RedriveError> {
+    pub async fn purge(&self, choice: &DeadChoice) -> Result<RedriveCounts, RedriveError> {
         self.redrive(choice, Redrive::Purge).await
     }
 
     /// Requeues, purges or counts all that are chosen. By filter, or to find those that no status names, all
     /// dead letters are looked at; there is no other bound.
-    pub(crate) async fn redrive(&self, choice: &DeadChoice, what: Redrive) -> Result<Redriven, RedriveError> {
+    pub(crate) async fn redrive(
+        &self,
+        choice: &DeadChoice,
+        what: Redrive,
+    ) -> Result<RedriveCounts, RedriveError> {
         let mut progress = RedriveProgress::default();
         match self.redrive_chosen(choice, what, &mut progress).await {
             Ok(()) => Ok(progress.done()),
@@ -254,10 +262,10 @@ impl Queue {
         what: Redrive,
         mut walk: DeadWalk,
         budget: StepBudget,
-    ) -> Result<Redrove, RedriveError> {
+    ) -> Result<RedriveStep, RedriveError> {
         let mut progress = RedriveProgress::default();
         match self.redrive_all(filter, what, &mut walk, Some(budget), &mut progress).await {
-            Ok(wait) => Ok(Redrove {
+            Ok(wait) => Ok(RedriveStep {
                 done: progress.done(),
                 examined: progress.examined,
                 next: wait.is_some().then_some(walk),
@@ -274,7 +282,7 @@ impl Queue {
         &self,
         names: &[String],
         what: Redrive,
-    ) -> Result<Redriven, RedriveError> {
+    ) -> Result<RedriveCounts, RedriveError> {
         let mut progress = RedriveProgress { asked_for: names.len() as u64, ..RedriveProgress::default() };
         match self.redrive_names(names, what, &mut progress).await {
             Ok(()) => Ok(progress.done()),

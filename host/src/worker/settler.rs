@@ -140,8 +140,8 @@ impl Settler {
         Some(batch)
     }
 
-    /// Settles attempts. Returns the ones to send again, each with the time to wait before. The last call of the
-    /// lane had this `number`.
+    /// Settles attempts. Returns the ones to send again, each with the time to wait before. The last call of
+    /// the lane had this `number`.
     ///
     /// If the lane has to give up, the error holds all attempts that are not settled.
     async fn carry_out(
@@ -193,8 +193,8 @@ impl Settler {
         Ok(refused)
     }
 
-    /// Sends one call until Redis replies. Returns the attempts that are to be sent again, each with the time to
-    /// wait before.
+    /// Sends one call until Redis replies. Returns the attempts that are to be sent again, each with the time
+    /// to wait before.
     ///
     /// A call that Redis refuses for its size may have been carried out by an earlier try. So Redis is asked
     /// what became of it before its attempts are settled in another way.

@@ -10,8 +10,8 @@ SHELL := /bin/bash
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
 
-.PHONY: help setup plugins build dist packages run test test-world test-servers test-upgrade lint fmt audit
-.PHONY: bench chaos soak nightly fuzz clean
+.PHONY: help setup plugins build dist packages site run test test-world test-servers test-upgrade lint fmt
+.PHONY: audit bench chaos soak nightly fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ dist: plugins ## Pack tqhost for its users, into dist/: archive, Debian package,
 
 packages: setup ## Make the packages of the helpers for handlers (crate, npm, wheel); nothing is published
 	scripts/build-languages.sh --run scripts/packages.sh $(TARGET_DIR)/packages
+
+site: ## Build docs/ as a site with a search, into target/site, and check its links
+	@scripts/site.sh $(TARGET_DIR)/site
 
 test-world: plugins ## Run the benchmark in small, and tests with programs from registries (S3, clients…)
 	@scripts/setup.sh --world

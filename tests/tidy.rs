@@ -92,6 +92,11 @@ fn every_link_in_the_documents_leads_somewhere() {
 }
 
 #[test]
+fn every_page_has_its_place_in_the_site() {
+    check(places);
+}
+
+#[test]
 fn blocks_of_code_in_the_documents_stand_alone() {
     check(fences);
 }
@@ -147,7 +152,7 @@ fn the_licences_of_all_dependencies_are_allowed() {
 fn every_rule_can_fail() {
     let wide = "x".repeat(MAX_COLUMNS + 1);
     let long = "        x();\n".repeat(MAX_FUNCTION_LINES - 1);
-    let wrong: [(Rule, &str, &str); 45] = [
+    let wrong: [(Rule, &str, &str); 49] = [
         (page_links, "host/src/dashboard/x.rs", "a href=\"/x\" {}\n"),
         (page_links, "host/src/dashboard/x.rs", "Redirect::to(\"/x\")\n"),
         (headers, "host/src/x.rs", "use std::fs;\n"),
@@ -184,6 +189,10 @@ fn every_rule_can_fail() {
         (architecture_paths, "ARCHITECTURE.md", "see `queue/scripts/{begin,nowhere}.lua`\n"),
         (links, "docs/x.md", "see [that](nowhere.md)\n"),
         (links, "docs/x.md", "# Here\nsee [that](#there)\n"),
+        (links, "docs/x.md", "see [that](../tests/tidy.rs \"there_is_no_such_test\")\n"),
+        (places, "docs/x.md", "# A page\n"),
+        (places, "docs/SUMMARY.md", "- [Rights](acl.md)\n"),
+        (places, "docs/languages/x.md", "# A page\n"),
         (fences, "docs/x.md", "# A figure ``` a ─▶ b ```\n"),
         (fences, "docs/x.md", "```\na ─▶ b\n"),
         (comments, "host/src/x.rs", "//! x\n/// What is read.\n"),
@@ -543,17 +552,12 @@ fn braces(word: &str) -> Vec<String> {
     )
 }
 
-/// Each link leads to a file that exists, and to a heading in it.
+/// Each link leads to a file that exists, and to a heading in it. The title of a link to tests names one.
 fn links(files: &Files) -> Vec<String> {
     let mut problems = Vec::new();
     for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".md")) {
         for (place, line) in prose(path, text) {
-            for target in line
-                .split("](")
-                .skip(1)
-                .filter_map(|rest| rest.split(')').next())
-                .filter(|target| !target.contains("://"))
-            {
+            for (target, title) in targets(line).filter(|(target, _)| !target.contains("://")) {
                 let (file, heading) = target.split_once('#').unwrap_or((target, ""));
                 let file = if file.is_empty() { path.clone() } else { joined(path, file) };
                 let found = files.iter().filter(|(known, _)| {
@@ -564,11 +568,38 @@ fn links(files: &Files) -> Vec<String> {
                     problems.push(format!("{place} links to {target}, which does not exist"));
                 } else if !heading.is_empty() && !texts.iter().any(|text| headings(text).contains(heading)) {
                     problems.push(format!("{place} links to {target}, but there is no such heading"));
+                } else if file.ends_with(".rs")
+                    && !title.is_empty()
+                    && !texts.iter().any(|text| text.contains(&format!("\nfn {title}()")))
+                {
+                    problems.push(format!("{place} links to {target}, but there is no test {title}"));
                 }
             }
         }
     }
     problems
+}
+
+/// The links of a line, each with its title or an empty one.
+fn targets(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    let links = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    links.map(|link| {
+        let (target, title) = link.split_once(' ').unwrap_or((link, ""));
+        (target, title.trim_matches('"'))
+    })
+}
+
+/// Each page below `docs/` is once in the list of the site's pages.
+fn places(files: &Files) -> Vec<String> {
+    const LIST: &str = "docs/SUMMARY.md";
+    let listed: Vec<String> = all_lines(files, LIST)
+        .flat_map(|(_, line)| targets(line).map(|(target, _)| joined(LIST, target)).collect::<Vec<String>>())
+        .collect();
+    let pages = files.iter().map(|(path, _)| path.as_str());
+    let pages = pages.filter(|path| path.starts_with("docs/") && path.ends_with(".md") && *path != LIST);
+    let counted = pages.map(|page| (page, listed.iter().filter(|path| *path == page).count()));
+    let bad = counted.filter(|(_, count)| *count != 1);
+    bad.map(|(page, count)| format!("{LIST} has {page} {count} times, not once")).collect()
 }
 
 /// Pages make their links with `base_path::at`: a path that stands alone leads out of the base path.

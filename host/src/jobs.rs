@@ -81,13 +81,13 @@ impl JobLoop {
         }
     }
 
-    /// Takes turns of a job until it is over, or another process has it. The bell rings again for that one.
+    /// Takes steps of a job until it is over, or another process has it. The bell rings again for that one.
     async fn carry_out(self, BulkJob { id, queue: name, .. }: BulkJob, stop: CancellationToken) -> String {
         loop {
             let queues = self.reloads.queues();
             let Ok(queue) = find_queue(&queues, &name, &self.link) else { return id };
-            let turn = Box::pin(carry_on(&queues, &queue, &self.mask, &id, &self.host));
-            let wait = match turn.await {
+            let step = Box::pin(carry_on(&queues, &queue, &self.mask, &id, &self.host));
+            let wait = match step.await {
                 Ok(JobProgress::Goes(_, wait)) => wait,
                 Ok(JobProgress::Waits(..)) => return id,
                 Ok(JobProgress::Failed(job, _)) if !job.state.is_over() => AFTER_ERROR,
@@ -97,7 +97,7 @@ impl JobLoop {
                 }
                 Err(error) if error.may_pass() => AFTER_ERROR,
                 Err(error) => {
-                    tracing::debug!(job = id, %error, "cannot take a turn of a job");
+                    tracing::debug!(job = id, %error, "cannot take a step of a job");
                     return id;
                 }
             };

@@ -50,12 +50,15 @@ fn an_export_has_each_dead_letter_once_although_its_hosts_die() {
         host.kill();
         assert!(copied(&mut bench) < ALL as u64, "it is not over yet");
         host = bench.host();
+        // Steps do their work, but fail, and are repeated.
+        way.lose_replies(&kept, 3);
         let told = problem(&ask(&host, "GET", &file), 409, "not-running");
-        assert!(told.contains("its file is not whole yet"), "{told}");
+        assert!(told.contains("running: its file is not whole"), "{told}");
     }
     let done = over(&host, &id);
     assert_eq!((&done["state"], &done["kept"]["tasks"]), (&json!("done"), &json!(ALL)), "{done}");
-    assert_eq!((&done["skipped"], &done["why"]), (&json!(0), &json!("the audit")), "{done}");
+    let told = (&done["done"], &done["skipped"], &done["why"]);
+    assert_eq!(told, (&json!(ALL), &json!(0), &json!("the audit")), "{done}");
     assert_eq!(entries(&mut bench, &kept), before, "each once, byte for byte");
     assert_eq!(entries(&mut bench, DEAD)[..ALL], before, "all of them stay");
     let lines = ask(&host, "GET", &file).body;
@@ -103,5 +106,53 @@ fn on_a_full_redis_an_export_says_which_way_needs_no_memory() {
     let path = bench.dir.path().join("all.jsonl");
     let written = bench.tqhost(&["dead", "export", "work", "--all", "--out", path.to_str().expect("a path")]);
     assert!(written.ok().stdout.starts_with("10 dead letters written"));
+    host.stop();
+}
+
+#[test]
+fn an_export_that_has_lost_what_it_copied_fails_and_a_part_is_no_file() {
+    let mut bench = Bench::new(QUEUES);
+    add_dead(&mut bench, 0..5_000);
+    let way = Proxy::start(bench.redis.port);
+    bench.configure_for(QUEUES, way.port);
+    let host = bench.host();
+    way.delay(10..11);
+    let [lost, stopped] = ["a", "b"].map(|why| start(&host, &json!({ "do": "export", "why": why })));
+    let path = |id: &str, end: &str| format!("/v1/jobs/{id}{end}");
+    let copied = |bench: &mut Bench, id: &str| bench.redis::<u64>("XLEN", format!("tq:{{work}}:kept:{id}"));
+    eventually("parts are copied", || {
+        (copied(&mut bench, &lost) > 500 && copied(&mut bench, &stopped) > 500).then_some(())
+    });
+    good(&post(&host, &path(&lost, "/pause"), &json!({})), 200);
+    good(&ask(&host, "DELETE", &path(&stopped, "")), 200);
+    let told = problem(&ask(&host, "GET", &path(&stopped, "/file")), 409, "not-running");
+    assert!(told.contains("stopped: its file is not whole"), "{told}");
+    // A day later.
+    eventually("nobody takes a step", || {
+        let job = job(&host, &lost);
+        (job["state"] == "paused" && job["host"] == "").then_some(())
+    });
+    let order = format!("/job/{lost}");
+    let text: String = bench.redis("HGET", ("tq:hosts:orders", &order));
+    let mut text: Value = serde_json::from_str(&text).expect("a job");
+    text["kept"]["until"] = json!(1);
+    let _: u64 = bench.redis("HSET", ("tq:hosts:orders", &order, text.to_string()));
+    good(&post(&host, &path(&lost, "/resume"), &json!({})), 200);
+    let failed = over(&host, &lost);
+    let why = failed["error"].as_str().expect("a text");
+    assert!(failed["state"] == "failed" && why.contains("has expired: begin a new one"), "{failed}");
+    way.heal();
+    host.stop();
+}
+
+#[test]
+fn an_export_of_nothing_is_an_empty_file() {
+    let bench = Bench::new(QUEUES);
+    let host = bench.host();
+    let id = start(&host, &json!({ "do": "export" }));
+    assert_eq!(over(&host, &id)["state"], "done");
+    let file = ask(&host, "GET", &format!("/v1/jobs/{id}/file"));
+    assert_eq!(file.status, 200);
+    assert!(file.body.contains(r#"{"tq-export":{"letters":0,"examined":0,"next":null}}"#), "{}", file.body);
     host.stop();
 }

@@ -1,6 +1,6 @@
 //! Decides whether this host is ready, by the last sign of life of each fetch loop.
 //!
-//! In: a [`FetchPulse`] for each fetch loop, which beats at every turn; one call of [`Health::started`]; the
+//! In: a [`FetchPulse`] for each fetch loop, which beats at every step; one call of [`Health::started`]; the
 //! reason if something failed for good ([`Health::fail`]); that the host stops ([`Health::stops`]). Out:
 //! [`Health::ready`], and the [`QueueReport`]s that `/readyz` answers with.
 //!

@@ -75,7 +75,7 @@ pub(super) async fn export_dead(
     let filter = query.filter(api.mask())?;
     let queue = api.queue(&name).await?;
     // A download may take long, so it counts as a stream.
-    let lines = operations::export(queue, filter, query.cursor.as_deref(), false, api.stream_place()?)?;
+    let lines = operations::export(queue, filter, query.cursor.as_deref(), None, api.stream_place()?)?;
     Ok(download(lines, &format!("{name}-dead")))
 }
 

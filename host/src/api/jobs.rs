@@ -155,9 +155,9 @@ pub(super) async fn job_file(ApiCall { api, path: id, .. }: ApiCall<String>) -> 
 
 pub(crate) async fn file(api: &Api, id: &str) -> ApiAnswer {
     let job = jobs::find(api.link().await?, id).await?;
-    let kept = operations::kept_of(&api.queue(&job.queue).await?, &job).await?;
+    let (kept, letters) = operations::kept_of(&api.queue(&job.queue).await?, &job).await?;
     let filter = TaskFilter { mask: api.mask().clone(), ..TaskFilter::default() };
-    let lines = operations::export(kept, filter, None, true, api.stream_place()?)?;
+    let lines = operations::export(kept, filter, None, Some(letters), api.stream_place()?)?;
     Ok(download(lines, &format!("{}-job-{id}", job.queue)))
 }
 

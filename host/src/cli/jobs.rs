@@ -112,16 +112,21 @@ async fn undo(config: &Config, link: &Link, id: &str, out: &mut Out) -> CommandR
 async fn file_of(config: &Config, link: &Link, id: &str, path: &Path, out: &mut Out) -> CommandResult {
     let job = jobs::find(link, id).await?;
     let queue = find_queue(&config.queues, &job.queue, link)?;
-    let kept = operations::kept_of(&queue, &job).await?;
-    let file = write_kept(&kept, KeptFile::create(path)?).await?;
+    let (kept, letters) = operations::kept_of(&queue, &job).await?;
+    let file = write_kept(&kept, letters, KeptFile::create(path)?).await?;
     out.show(&file, |_| format!("{} written to {}", text::plural(file.written, job.deed.noun()), file.out));
     Ok(())
 }
 
-/// Writes what a job keeps into the file.
-async fn write_kept(kept: &Queue, mut file: KeptFile) -> CommandResult<WrittenFile> {
+/// Writes what a job keeps into the file: at least this number of tasks.
+async fn write_kept(kept: &Queue, letters: u64, mut file: KeptFile) -> CommandResult<WrittenFile> {
     let mut progress = CommandProgress::begin()?;
     match file.add_all(kept, &TaskFilter::default(), &mut progress).await {
+        Ok(()) if file.written < letters => {
+            let written = file.written;
+            file.remove();
+            Err(anyhow!("{written} of {letters} were left when they were read: no file was written").into())
+        }
         Ok(()) => Ok(WrittenFile::of(&file)),
         Err(error) => {
             // A part would be taken for the whole.
@@ -231,7 +236,7 @@ pub(super) async fn carry_out(
         }
         return Ok((job, None));
     };
-    let written = write_kept(&queue.kept_by(&job.id), file).await.map_err(|error| {
+    let written = write_kept(&queue.kept_by(&job.id), job.done, file).await.map_err(|error| {
         error.context(&format!("{}, which the job keeps: {}", figure(&job, false), ways_back(&job)))
     })?;
     Ok((job, Some(written)))
@@ -296,7 +301,7 @@ fn ways_back(job: &BulkJob) -> String {
 /// The result of a job that is over.
 fn over(job: BulkJob) -> CommandResult<BulkJob> {
     let mut figure = figure(&job, false) + ", not all of them";
-    if job.kept.is_some() {
+    if job.kept.is_some() && job.deed.can_undo() {
         figure += &format!("; for 24 hours, {}", ways_back(&job));
     }
     match job.state {
@@ -332,6 +337,7 @@ fn failed(job: &BulkJob, error: CommandError) -> CommandError {
     // Cancelling a task may have ended between the task and its flow.
     let figure = figure(job, is_away || matches!(job.deed, Deed::Cancel | Deed::Drain));
     error.context(&match job.state.is_over() {
+        true if job.deed == Deed::Export => format!("{figure}, not all of them"),
         true => format!("{figure}, not all of them; run the command again to go on"),
         false => goes_on(job, true),
     })

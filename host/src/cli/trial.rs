@@ -200,8 +200,8 @@ impl Trial {
         Ok(tasks)
     }
 
-    /// Compiles the handler, or takes its code from the cache, and tells of it. It has to take this number of
-    /// tasks in one call.
+    /// Compiles the handler, or takes its code from the cache, and tells of it. The handler has to take
+    /// this number of tasks in one call.
     async fn load(&self, handler: &[u8], tasks: usize, out: &mut Out) -> CommandResult<Single> {
         let path = self.args.handler.display();
         let (singles, bytes, grants) = (self.singles.clone(), handler.to_vec(), self.grants.clone());

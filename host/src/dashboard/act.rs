@@ -135,7 +135,7 @@ impl Question<'_> {
                 Deed::Purge => {
                     p.note {
                         "They are kept for 24 hours: the page of the job has a button that brings them back, \
-                         and a file to download. After that only an export is left."
+                         and a file to download. After that only a file that you have downloaded is left."
                     }
                     (export_link(&dead_path(self.name), self.values))
                 }

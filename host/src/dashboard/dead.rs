@@ -79,7 +79,7 @@ pub(super) async fn export(call: PageCall, Path(name): Path<String>) -> PageAnsw
     let filter = values.filter(dashboard.api.mask())?;
     let queue = dashboard.api.queue(&name).await?;
     let permit = dashboard.api.stream_place()?;
-    let lines = operations::export(queue, filter, values.get("cursor"), false, permit)?;
+    let lines = operations::export(queue, filter, values.get("cursor"), None, permit)?;
     Ok(download(lines, &format!("{name}-dead")))
 }
 

@@ -93,7 +93,7 @@ pub(super) async fn show(call: PageCall, Path(id): Path<String>) -> PageAnswer {
                 p.note {
                     (plural(kept.tasks, job.deed.noun())) " " (can) " until "
                     (moment(Some(kept.until), now)) ". "
-                    @if job.deed.can_undo() || job.state.is_over() {
+                    @if job.deed.can_undo() || job.state == JobState::Done {
                         a href=(format!("{path}/file")) { "Download as JSON lines" }
                     }
                 }
@@ -113,6 +113,7 @@ fn progress(job: &BulkJob) -> Markup {
             @if job.done == 1 { " is " } @else { " are " } (done)
             @if job.skipped > 0 { ", " (grouped(job.skipped)) " skipped: " (job.deed.why_skipped()) }
             @match job.state {
+                JobState::Done if job.deed == Deed::Export => ", all that were counted. They stay.",
                 JobState::Done => ", and none is left that was counted.",
                 JobState::Running => "; it goes on.",
                 JobState::Paused => "; it is paused.",

@@ -146,7 +146,7 @@ fn plan(
     now_ms: u64,
     orders: GiveBackOrders,
 ) -> AdoptReport {
-    let goes = match &queue.rules.list {
+    let destination = match &queue.rules.list {
         Some(list) => format!("they go to the end of the list {} that BRPOP reads", list.key),
         None => format!("they go to the end of the stream {}, as new entries", queue.keys.stream),
     };
@@ -154,9 +154,9 @@ fn plan(
     let hosts = AdoptItem::told(AdoptKind::Host, serving.len() as u64, serves)
         .with_step("stop them, or take the queue out of their configuration")
         .that_blocks();
-    let tasks = entries(queue, held, now_ms, orders.act, &goes)
+    let tasks = entries(queue, held, now_ms, orders.act, &destination)
         .into_iter()
-        .chain(delayed(held, now_ms, orders.early, &goes))
+        .chain(delayed(held, now_ms, orders.early, &destination))
         .chain(left(queue, held));
     let mut items = AdoptItem::non_zero([hosts].into_iter().chain(tasks));
     let what = format!(
@@ -170,11 +170,11 @@ fn plan(
 }
 
 /// Tells of the stream's entries. `goes` says where tasks go that are given back.
-fn entries(queue: &Queue, held: &Holdings, now_ms: u64, act: bool, goes: &str) -> [AdoptItem; 5] {
+fn entries(queue: &Queue, held: &Holdings, now_ms: u64, act: bool, destination: &str) -> [AdoptItem; 5] {
     let [waiting, .., elsewhere, ended] = held.tasks.kinds;
     let unread = format!("tasks wait in the stream, and the group {} has not read them", queue.rules.group);
     let (waiting, reserved) = match &queue.rules.list {
-        Some(_) => (AdoptItem::told(AdoptKind::Waiting, waiting, unread).with_step(goes), 0),
+        Some(_) => (AdoptItem::told(AdoptKind::Waiting, waiting, unread).with_step(destination), 0),
         None => (AdoptItem::told(AdoptKind::Waiting, held.queued, unread), held.reserved),
     };
     let fields = "of the first hundred of them have fields that begin with tq-: a consumer that reads fields \
@@ -184,14 +184,14 @@ fn entries(queue: &Queue, held: &Holdings, now_ms: u64, act: bool, goes: &str) -
     [
         waiting,
         AdoptItem::told(AdoptKind::Reserved, reserved, fields),
-        running(held, now_ms, act, goes),
+        running(held, now_ms, act, destination),
         AdoptItem::told(AdoptKind::Pending, elsewhere, others),
         AdoptItem::told(AdoptKind::Ended, ended, over).with_step("their entries are deleted"),
     ]
 }
 
 /// Tells of the tasks that wait for their time or their turn.
-fn delayed(held: &Holdings, now_ms: u64, early: bool, goes: &str) -> [AdoptItem; 3] {
+fn delayed(held: &Holdings, now_ms: u64, early: bool, destination: &str) -> [AdoptItem; 3] {
     let [_, _, retried, held_tasks, timed, ..] = held.tasks.kinds;
     let due = "tasks are due, or wait for another attempt: a plain consumer cannot see them";
     let behind = "tasks wait for their turn, behind others that have not ended";
@@ -200,12 +200,13 @@ fn delayed(held: &Holdings, now_ms: u64, early: bool, goes: &str) -> [AdoptItem;
         format!("tasks were delayed by their producer, the last one for another {}", show_duration(last));
     let stay = ": they stay where they are. Let a host run until then, or add --early";
     let timed = match early {
-        true => AdoptItem::told(AdoptKind::Timed, timed, last).with_step(format!("{goes}, now")),
+        true => AdoptItem::told(AdoptKind::Timed, timed, last).with_step(format!("{destination}, now")),
         false => AdoptItem::told(AdoptKind::Timed, timed, last + stay),
     };
     [
-        AdoptItem::told(AdoptKind::Delayed, retried, due).with_step(format!("{goes}, now")),
-        AdoptItem::told(AdoptKind::Held, held_tasks, behind).with_step(format!("{goes}, in their order")),
+        AdoptItem::told(AdoptKind::Delayed, retried, due).with_step(format!("{destination}, now")),
+        AdoptItem::told(AdoptKind::Held, held_tasks, behind)
+            .with_step(format!("{destination}, in their order")),
         timed,
     ]
 }
@@ -231,11 +232,11 @@ fn left(queue: &Queue, held: &Holdings) -> [AdoptItem; 3] {
 }
 
 /// Tells what is pending at hosts. It stands in the way while a lease lasts that is too long to wait for.
-fn running(held: &Holdings, now_ms: u64, act: bool, goes: &str) -> AdoptItem {
+fn running(held: &Holdings, now_ms: u64, act: bool, destination: &str) -> AdoptItem {
     let (left, [_, running, ..]) = (held.lease_left, held.tasks.kinds);
     if left.is_zero() {
         let what = "tasks are pending at hosts that have ended: they begin anew";
-        return AdoptItem::told(AdoptKind::Running, running, what).with_step(goes);
+        return AdoptItem::told(AdoptKind::Running, running, what).with_step(destination);
     }
     let end = i64::try_from((u128::from(now_ms) + left.as_millis()).div_ceil(1000)).ok();
     let end = end.and_then(|end| jiff::Timestamp::from_second(end).ok());
@@ -250,7 +251,7 @@ fn running(held: &Holdings, now_ms: u64, act: bool, goes: &str) -> AdoptItem {
         true => item
             .with_step("wait until then, or add --stopped if the processes of those hosts have ended")
             .that_blocks(),
-        false => item.with_step(format!("{goes}, once the leases are over")),
+        false => item.with_step(format!("{destination}, once the leases are over")),
     }
 }
 

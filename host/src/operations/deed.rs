@@ -89,7 +89,7 @@ impl Deed {
             Deed::Drain => "had ended or begun meanwhile, or wait for their flow",
             Deed::Requeue => "not dead, sent again, or they can never run",
             Deed::Purge => "not dead",
-            Deed::Export => "purged or requeued meanwhile",
+            Deed::Export => "purged or requeued meanwhile, or with more than 3,400 fields",
             Deed::Import => "dead already, or they wait, run or have completed",
         }
     }

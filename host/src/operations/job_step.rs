@@ -96,7 +96,11 @@ pub(crate) async fn carry_on(
         job.took_ms += now_ms.saturating_sub(job.seen_at);
         job.seen_at = now_ms;
         job.examined += step.examined;
-        job.done += step.done;
+        // A copy that is made again is the same one.
+        job.done = match (job.deed, &step.kept) {
+            (Deed::Export, kept) => kept.as_ref().map_or(job.done, |kept| kept.tasks),
+            _ => job.done + step.done,
+        };
         job.skipped += step.skipped;
         job.children += step.children;
         job.without_flow += step.without_flow;
@@ -145,15 +149,26 @@ impl JobStep {
     ) -> OperationResult {
         // Without a place the operation would begin anew.
         let Some(next) = job.next.as_deref() else { return Ok(()) };
-        let way_out = match job.deed {
-            Deed::Export => "or run `tqhost dead export --all --out FILE`, which keeps nothing in Redis",
-            _ => "or begin a job that keeps nothing (`--no-undo`, or \"keep\": false)",
+        let (rest, way_out) = match job.deed {
+            // A new one would begin with the same dead letters.
+            Deed::Export => (
+                "choose fewer with a filter",
+                "or run `tqhost dead export --all --out FILE`, which keeps nothing in Redis",
+            ),
+            _ => (
+                "begin one for the rest",
+                "or begin a job that keeps nothing (`--no-undo`, or \"keep\": false)",
+            ),
         };
         if self.kept.as_ref().is_some_and(|kept| kept.bytes >= MOST_BYTES) {
-            return Err(OperationError::OutOfReach(format!(
-                "the job keeps {} MiB, which is the most: begin one for the rest, {way_out}",
-                MOST_BYTES >> 20
-            )));
+            let most = MOST_BYTES >> 20;
+            let why = format!("the job keeps {most} MiB, which is the most: {rest}, {way_out}");
+            return Err(OperationError::OutOfReach(why));
+        }
+        // The file would lack what was copied before a long pause, and nobody would see it.
+        if job.deed == Deed::Export && self.kept.as_ref().is_some_and(|kept| kept.until <= job.seen_at) {
+            let why = "what it had copied has expired: begin a new one".to_owned();
+            return Err(OperationError::OutOfReach(why));
         }
         let filter = TaskFilter { mask: mask.clone(), ..job.filter.clone() };
         let view = job.view(queue);

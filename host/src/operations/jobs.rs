@@ -5,13 +5,13 @@
 //! its lease harms nothing; only its last step is not counted.
 //!
 //! ```text
-//! start ─▶ running ─▶ turn: take the lease ─▶ step ─▶ write counts and place ─▶ … ─▶ done, or failed
+//! start ─▶ running ─▶ take the lease ─▶ step ─▶ write counts and place ─▶ … ─▶ done, or failed
 //!             │ ▲
 //!             ▼ │ pause, resume
 //!           paused                           stop: from either ─▶ stopped
 //! ```
 //!
-//! Not here: which tasks it is on (`scope`), turns and steps (`job_step`), the way back (`undo`), the loop of
+//! Not here: which tasks it is on (`scope`), the steps (`job_step`), the way back (`undo`), the loop of
 //! a host (`jobs` of the crate).
 
 use std::time::Duration;

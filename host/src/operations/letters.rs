@@ -200,13 +200,13 @@ enum ExportPlace {
 }
 
 /// The lines of a download: the dead letters that match, the newest first, and a last line that counts them.
-/// A part is read when the one before was taken. The mask of the filter hides fields. `is_whole`: all of them
-/// are in one download, however long it takes. `held` is kept until the end.
+/// A part is read when the one before was taken. The mask of the filter hides fields. `whole`: all of them,
+/// at least this number, are in one download, however long it takes. `held` is kept until the end.
 pub(crate) fn export<H: Send + 'static>(
     queue: Queue,
     filter: TaskFilter,
     cursor: Option<&str>,
-    is_whole: bool,
+    whole: Option<u64>,
     held: H,
 ) -> OperationResult<impl Stream<Item = Result<String, io::Error>> + Send + 'static> {
     let begin = ExportPlace::After(cursor.map(|cursor| cursor::read_entry(KIND, cursor)).transpose()?);
@@ -234,8 +234,13 @@ pub(crate) fn export<H: Send + 'static>(
             page.into_iter().filter(|letter| filter.takes(&letter.traits(), now_ms)).collect();
         letters += matching.len() as u64;
         let mut lines = letter_lines(&matching, &filter.mask);
-        let is_late = !is_whole && (examined >= LOOKS || Instant::now() >= end);
+        let is_late = whole.is_none() && (examined >= LOOKS || Instant::now() >= end);
         let is_over = last.is_none() || is_late;
+        if let Some(all) = whole.filter(|all| is_over && examined < *all) {
+            let cut =
+                failed(format!("{examined} of {all} were left when they were read: the file is not whole"));
+            return Some((Err(cut), ((ExportPlace::End, (letters, examined), count), queue, filter, held)));
+        }
         let place = if is_over {
             let next = last.map(|entry| cursor::write(KIND, &[&entry]));
             let masked = !filter.mask.is_empty();

@@ -12,7 +12,7 @@ use crate::queue::redrive::SAMPLE;
 /// The counts of work on many tasks. The names are stable.
 #[derive(Debug, Default, PartialEq, Serialize, ToSchema)]
 pub(crate) struct ManyDone {
-    /// Cancelled, requeued or deleted since the request before; with `dry_run`: would be.
+    /// Cancelled, requeued, deleted or exported since the request before; with `dry_run`: would be.
     pub succeeded: u64,
     /// Asked for, and not known, not there any more, or ended already; in a drain: taken by a host meanwhile;
     /// in a requeue: can never run.

@@ -8,7 +8,7 @@
 use super::deed::Deed;
 use super::error::{OperationError, OperationResult};
 use super::find::find_queue;
-use super::jobs::{self, BulkJob, JobOrder};
+use super::jobs::{self, BulkJob, JobOrder, JobState};
 use crate::config::QueueRules;
 use crate::queue::repeat::patiently;
 use crate::queue::{Link, Queue, TaskFilter};
@@ -76,15 +76,17 @@ pub(crate) async fn with_kept(queues: &[QueueRules], link: &Link, id: &str) -> O
     Ok(job)
 }
 
-/// The queue with what a job keeps in the place of its dead letters. Refuses if it keeps nothing, or only a
-/// part of an export.
-pub(crate) async fn kept_of(queue: &Queue, job: &BulkJob) -> OperationResult<Queue> {
-    if job.deed == Deed::Export && !job.state.is_over() {
-        let id = &job.id;
-        return Err(OperationError::NotRunning(format!("job {id} is under way: its file is not whole yet")));
+/// The queue with what a job keeps in the place of its dead letters, and how many they are. Refuses if it
+/// keeps nothing, or only a part of an export.
+pub(crate) async fn kept_of(queue: &Queue, job: &BulkJob) -> OperationResult<(Queue, u64)> {
+    let is_export = job.deed == Deed::Export;
+    if is_export && job.state != JobState::Done {
+        let (id, state): (_, &str) = (&job.id, job.state.into());
+        return Err(OperationError::NotRunning(format!("job {id} is {state}: its file is not whole")));
     }
     match patiently(|| queue.kept_tasks(&job.id)).await? {
-        Some(_) => Ok(queue.kept_by(&job.id)),
+        Some(kept) => Ok((queue.kept_by(&job.id), kept.tasks)),
+        None if is_export && job.done == 0 => Ok((queue.kept_by(&job.id), 0)),
         None => Err(OperationError::UnknownJob(format!(
             "job {} keeps nothing (any more): for 24 hours an export keeps its file, and a drain or a purge \
              what it takes away, unless it was told not to",

@@ -25,7 +25,7 @@
 //! | `tq:{S}:flow:<id>` | hash | a flow that ends in the task `id`: how many children are left, the task, and the children's spans | settle |
 //! | `tq:{S}:flow:<id>:children` | list | children that are not enqueued yet (MessagePack); expires before the commit | stage, unstage, promote |
 //! | `tq:{S}:flow:<id>:results` | hash | index of a child → how it ended, and `<index>:value` → its result | all that end tasks |
-//! | `tq:{S}:kept:<job>` | stream | what a job took away, or is to bring back, in the form of dead letters; expires | purge, cancel, keep, import, requeue |
+//! | `tq:{S}:kept:<job>` | stream | what a job took away, has exported, or is to bring back, in the form of dead letters; expires | purge, cancel, keep, import, requeue |
 //! | `tq:{S}:schedule` | hash | schedule → up to which time it was handled (ms) | fire, and the scheduler's begin, reset, forget |
 //! | `tq:{S}:out` | stream | in a cluster, tasks for queues in other slots, until a host has taken them there | settle and all that end tasks; relay |
 //! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer; expires | settle, leave |

@@ -1,4 +1,4 @@
-//! Requeues and purges dead letters, in bounded steps, oldest first.
+//! Requeues, purges and copies dead letters, in bounded steps, oldest first.
 //!
 //! In: which dead letters, and what becomes of them. Out: counts. An operation on all that match can be split
 //! into steps, each with a budget, and taken up again where the step before it ended. At a rate, a step ends
@@ -440,7 +440,11 @@ impl Queue {
                 self.note(&self.keys, &named).await?;
             }
             Redrive::Purge | Redrive::Copy if letters.is_empty() => {}
-            Redrive::Copy => self.keep_some(letters, false, progress).await?,
+            Redrive::Copy => {
+                // Else they would go to the queue's own stream.
+                assert!(self.is_keeping(), "a job copies dead letters into its own stream");
+                self.keep_some(letters, false, progress).await?;
+            }
             Redrive::Purge if self.is_keeping() => self.keep_some(letters, true, progress).await?,
             Redrive::Purge => {
                 let mut delete = redis::cmd("XDEL");

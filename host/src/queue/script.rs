@@ -138,7 +138,7 @@ scripts! {
     pub REQUEUE_LOOK = Reads "requeue",
     pub IMPORT = LetsIn "import",
     pub KEEP = LetsIn "keep",
-    // It deletes only what it keeps.
+    // It deletes only what it keeps, or copies.
     pub PURGE = LetsIn "purge",
     pub CANCEL_KEPT = LetsIn "cancel",
     pub GROUP = LetsOut "group",

@@ -1,13 +1,13 @@
-//! The tasks that a job takes away, and those that an import brings back: a stream of the job, in the form of
-//! dead letters.
+//! The tasks that a job takes away, exports or brings back: a stream of the job, in the form of dead letters.
 //!
 //! ```text
 //! purge.lua, cancel.lua: from the queue ─▶ kept by the job ─▶ back: requeue.lua, import.lua
+//! purge.lua: copies for an export      ─▶ kept by the job
 //! ```
 //!
 //! In: the id of a job. Out: the queue as this job sees it, and what it keeps. The step that takes a task
 //! away keeps it, and the step that brings it back takes it from here. So a task is in one place at any time,
-//! and comes back once, whatever is repeated.
+//! and comes back once, whatever is repeated. An export's stream has copies, and nothing comes back from it.
 //!
 //! Not here: the jobs (`operations::jobs`), the lines of files (`operations::letters`).
 
@@ -25,7 +25,7 @@ use super::keys::QueueKeys;
 use super::reply;
 use super::script::{self, ScriptCall};
 
-/// How long a job keeps tasks after the last step that took some away.
+/// How long a job keeps tasks after the last step that kept some.
 const KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 /// The most bytes in Redis that a job keeps; the step that passes this is its last one.
 pub(crate) const MOST_BYTES: u64 = 256 << 20;
@@ -70,7 +70,8 @@ impl Queue {
         let commands = [
             redis::cmd("XLEN").arg(&key).to_owned(),
             redis::cmd("PTTL").arg(&key).to_owned(),
-            redis::cmd("MEMORY").arg("USAGE").arg(&key).to_owned(),
+            // By default Redis takes the first five parts for the average, and dead letters differ in size.
+            redis::cmd("MEMORY").arg("USAGE").arg(&key).arg("SAMPLES").arg(0).to_owned(),
         ];
         let mut numbers = Vec::with_capacity(commands.len());
         for reply in self.link.pipeline(WHAT, &commands).await? {

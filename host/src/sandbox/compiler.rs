@@ -5,7 +5,7 @@
 //! cores. Their priority is not the lowest, so that a new version is also compiled on a host that is never
 //! idle.
 //!
-//! Not here: the separate process (`compiler_process`), the number of compilations at once (`plugins::gate`).
+//! Not here: the separate process (`compiler_process`), the number of compilations at once (`plugins::line`).
 
 use std::num::NonZeroUsize;
 

@@ -159,7 +159,7 @@ fn tick(state: &mut GuestState) -> UpdateDeadline {
     if stop.is_cancelled() || sliced.is_evicted() || is_late {
         return UpdateDeadline::Interrupt;
     }
-    if !sliced.is_over() {
+    if !sliced.has_computed() {
         return UpdateDeadline::Continue(1);
     }
     if state.together.as_mut().is_some_and(|together| together.is_stray()) {

@@ -36,7 +36,8 @@ fn is_runtime(name: &str) -> bool {
         || name.contains("/tqhost.")
 }
 
-/// Where a guest was that was ended at its deadline. `said` is what it has logged about that.
+/// Where a guest was that was ended at its deadline. `said` is what it has logged about that, which is better
+/// than what can be seen of its calls: a loop in JavaScript is in the engine's clock at times.
 pub(super) fn whereabouts(
     error: &wasmtime::Error,
     store: &Store<GuestState>,
@@ -45,7 +46,7 @@ pub(super) fn whereabouts(
 ) -> Whereabouts {
     Whereabouts {
         is_waiting: error.is::<LateWait>(),
-        place: place(error, store).or_else(|| said.map(str::to_owned)),
+        place: said.map(str::to_owned).or_else(|| place(error, store)),
         ..waits.whereabouts()
     }
 }

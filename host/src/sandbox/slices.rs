@@ -174,7 +174,7 @@ impl Polls {
     }
 }
 
-/// Counts a call that computes in turns, until it is dropped.
+/// Counts a call that computes in slices, until it is dropped.
 struct ComputingCall(TimeSlices, Number);
 
 impl ComputingCall {
@@ -229,7 +229,7 @@ struct CallState {
 impl SlicedCall {
     /// Whether the call has computed for a tick since it last waited. The clock also ticks for calls that
     /// wait.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_computed(&self) -> bool {
         self.0.now.lock().since.elapsed() >= SHORT
     }
 
@@ -508,7 +508,7 @@ mod tests {
         let done = AtomicUsize::new(0);
         let sliced = slices.call(other);
         sliced.clone().keep(computes(sliced, 3, &done)).await;
-        assert_eq!(done.load(Ordering::Relaxed), 3, "beside one that waits, and has had a sliced");
+        assert_eq!(done.load(Ordering::Relaxed), 3, "beside one that waits, and has had a slice");
         goes_on.notify_one();
         waits.await.expect("it ends");
     }
@@ -541,13 +541,13 @@ mod tests {
         sliced
             .clone()
             .keep(async {
-                assert!(!sliced.is_over(), "it has just begun");
+                assert!(!sliced.has_computed(), "it has just begun");
                 // Compute, as a guest does.
-                while !sliced.is_over() {
+                while !sliced.has_computed() {
                     std::hint::spin_loop();
                 }
                 tokio::task::yield_now().await;
-                assert!(!sliced.is_over(), "it comes from a wait");
+                assert!(!sliced.has_computed(), "it comes from a wait");
             })
             .await;
     }

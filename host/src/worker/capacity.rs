@@ -317,7 +317,7 @@ impl QueueCapacity {
     }
 
     /// Takes the bytes of a task that was claimed. None: it is small.
-    pub(crate) fn hold_bytes(self: &Arc<QueueCapacity>, bytes: usize) -> Option<TaskBytes> {
+    pub(crate) fn take_bytes(self: &Arc<QueueCapacity>, bytes: usize) -> Option<TaskBytes> {
         if bytes < LARGE {
             return None;
         }

@@ -49,13 +49,13 @@ pub(crate) fn begin_here(shared: &Arc<SharedQueue>, version: &Arc<Version>, memb
     let first_poll = &shared.starts.first_poll;
     // Nothing interrupts a guest that fills its memory.
     let may_be_short = version.handler.memory() <= MOST_MEMORY && first_poll.is_short_for(1);
-    let Some(turn) = may_be_short.then(|| shared.capacity.host_time().take()).flatten() else {
+    let Some(moment) = may_be_short.then(|| shared.capacity.host_time().take()).flatten() else {
         return begin(shared, version, members);
     };
     let attempt = contained(runner::run(shared.clone(), version.clone(), members));
     let took = poll_here(&shared.runners, version.handler.guests(), attempt);
     first_poll.took(took);
-    turn.took(took);
+    moment.took(took);
 }
 
 /// Polls an attempt on this thread, and gives how long that took. One that is not over continues as a task of

@@ -144,7 +144,7 @@ impl Fetcher {
         let mut pace = Pace::new(&self.shared.name, "fetch");
         while let Some(Some(version)) = stop.run_until_cancelled(self.version()).await
             && stop.run_until_cancelled(self.unpaused()).await.is_some()
-            && stop.run_until_cancelled(self.turn()).await.is_some()
+            && stop.run_until_cancelled(self.may_probe()).await.is_some()
             && stop.run_until_cancelled(self.room()).await.is_some()
             && let Some(permits) = self.permits(&stop).await
         {
@@ -189,14 +189,14 @@ impl Fetcher {
         // A queue that was woken reads without waiting, and goes on resting if there is no more than that.
         let rests = self.seat.as_ref().is_some_and(|(seat, _)| seat.is_waited_for());
         let waits = self.own.is_some() && !rests;
-        let Some(turn) = shared.holding.ask(count).await else {
+        let Some(right) = shared.holding.ask(count).await else {
             permits.unused();
             shared.capacity.wants_more(false);
             return Ok(Read::Busy);
         };
         let permits = match shared.unseen.load(Ordering::Acquire) {
             false => permits,
-            true => match self.recover(version, &turn, permits).await? {
+            true => match self.recover(version, &right, permits).await? {
                 Some(permits) => permits,
                 None => return Ok(Read::Busy),
             },
@@ -209,7 +209,7 @@ impl Fetcher {
                 permits.unused();
                 shared.capacity.wants_more(false);
                 self.pulse.beat(FetchState::Reading);
-                turn.end(0).await;
+                right.end(0).await;
                 tokio::time::sleep(wait.min(LOOK)).await;
                 return Ok(Read::Busy);
             }
@@ -228,18 +228,18 @@ impl Fetcher {
             self.read(link, places, block).await?
         };
         self.booked = (None, 0);
-        self.pulse.beat(if turn.is_probe() { FetchState::Held } else { FetchState::Reading });
+        self.pulse.beat(if right.is_probe() { FetchState::Held } else { FetchState::Reading });
         let (unused, found) = (places - entries.len().min(places), entries.len());
         self.sizes.saw(&entries);
         if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
             seat.claimed(last.id.clone());
         }
-        shared.holding.claimed(&turn, &entries, found);
+        shared.holding.claimed(&right, &entries, found);
         // In its slow start after a hold a queue may not take what it would be granted, so others get it.
-        let may_take = !turn.is_probe() && shared.holding.room_after_hold() >= MAX_BATCH;
+        let may_take = !right.is_probe() && shared.holding.room_after_hold() >= MAX_BATCH;
         shared.capacity.wants_more(may_take && (found == count || stopped_by == ClaimStop::Enough));
         intake::admit(&shared, version, entries, Delivery::First { since }, permits).await;
-        turn.end(found).await;
+        right.end(found).await;
         shared.queue.give_places_back(rate, unused).await?;
         Ok(self.after_claim(stopped_by, found, count, rests, waits))
     }
@@ -248,7 +248,7 @@ impl Fetcher {
     async fn recover(
         &mut self,
         version: &Arc<Version>,
-        turn: &MayClaim,
+        right: &MayClaim,
         permits: Permits,
     ) -> QueueResult<Option<Permits>> {
         let shared = &self.shared;
@@ -270,7 +270,7 @@ impl Fetcher {
         }
         let (queue, tasks) = (shared.name.as_ref(), found.entries.len());
         tracing::info!(queue, tasks, "found tasks that were delivered in a reply that was lost");
-        shared.holding.claimed(turn, &found.entries, tasks);
+        shared.holding.claimed(right, &found.entries, tasks);
         intake::admit(shared, version, found.entries, Delivery::Repeated, permits).await;
         drop(claiming);
         Ok(None)
@@ -435,18 +435,18 @@ impl Fetcher {
     }
 
     /// Waits while the queue is held, until this host may ask for the probe.
-    async fn turn(&mut self) {
+    async fn may_probe(&mut self) {
         let holding = self.shared.holding.clone();
         if !holding.is_held() {
             return;
         }
         self.shared.capacity.wants_more(false);
-        let mut turn = std::pin::pin!(holding.may_probe());
+        let mut probe = std::pin::pin!(holding.may_probe());
         loop {
             self.beat(FetchState::Held).await;
             self.pulse.explain(holding.told());
             tokio::select! {
-                () = &mut turn => return,
+                () = &mut probe => return,
                 () = tokio::time::sleep(LOOK) => {}
             }
         }

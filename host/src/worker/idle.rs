@@ -2,7 +2,7 @@
 //!
 //! A queue *rests* while the host's [`Waiter`](super::waiter) waits for its new entries. In a resting queue
 //! nothing can become pending before the waiter wakes it. A loop that has nothing to do sleeps until then, or
-//! until the queue's turn.
+//! until the queue is to look for itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +21,7 @@ pub(crate) struct IdleState {
 pub(crate) enum Rest {
     /// The fetcher reads from it, or cannot.
     Awake,
-    /// The waiter waits for it. The number counts its turns.
+    /// The waiter waits for it. The number counts its looks.
     Resting(u64),
 }
 
@@ -47,11 +47,11 @@ impl Default for IdleState {
 }
 
 impl IdleState {
-    /// Notes that the waiter waits for the queue. A further call counts a turn.
+    /// Notes that the waiter waits for the queue. A further call counts a look.
     pub(crate) fn rests(&self) {
         self.rest.send_modify(|rest| match rest {
             Rest::Awake => *rest = Rest::Resting(0),
-            Rest::Resting(turns) => *turns += 1,
+            Rest::Resting(looks) => *looks += 1,
         });
     }
 

@@ -179,9 +179,9 @@ impl Inflight {
         let table = self.0.lock();
         let entries = table.leases.values().map(|lease| &lease.entry);
         for entry in entries.filter(|entry| entry.is(EntryPhase::Begun)) {
-            let held = now.saturating_duration_since(entry.since);
-            if held < least {
-                next = Some(next.unwrap_or(least).min(least - held));
+            let age = now.saturating_duration_since(entry.since);
+            if age < least {
+                next = Some(next.unwrap_or(least).min(least - age));
             } else if entry.transition(EntryPhase::Begun, EntryPhase::Running) {
                 found.push(entry.clone());
             }

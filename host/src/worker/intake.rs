@@ -44,7 +44,7 @@ pub(crate) enum Delivery {
 /// Admits entries. `permits` holds at least one permit for each entry; unused permits are given back.
 ///
 /// `version` was active when the claim began. A claim can take a while, so the tasks run on the version that
-/// is active now. If there is none, or if the queue is held since then, they are given back.
+/// is active now. If there is none, or if the queue is on hold since then, they are given back.
 pub(crate) async fn admit(
     shared: &Arc<SharedQueue>,
     version: &Arc<Version>,
@@ -63,16 +63,16 @@ pub(crate) async fn admit(
         Delivery::First { since } => (since, false),
         Delivery::Repeated => (Instant::now(), true),
     };
-    let held = hold_all(shared, entries, since, again, &mut permits);
+    let claimed = own_all(shared, entries, since, again, &mut permits);
     // There were permits for more tasks than came.
     let is_drained = permits.count() > 0;
     permits.unused();
-    arrivals::note_aliases(shared, &held).await;
+    arrivals::note_aliases(shared, &claimed).await;
     // A task that was delivered before may have begun.
     let now_ms = if again { None } else { arrivals::now_ms(shared).await };
-    let here = may_begin_here(shared, held.len(), is_drained);
+    let here = may_begin_here(shared, claimed.len(), is_drained);
     let mut gated: Vec<(Task, Ownership)> = Vec::new();
-    for (decoded, mut owned) in held {
+    for (decoded, mut owned) in claimed {
         match may_run(shared, decoded, now_ms) {
             Ok(task) if active.is_some() && is_plain(shared, &task, &owned, delivery) => {
                 owned.begun(task.origin != Origin::Producer);
@@ -101,32 +101,32 @@ pub(crate) async fn admit(
     }
 }
 
-/// Decodes entries, and adds them to the table of what this host holds, each with one of `permits`. `again`:
+/// Decodes entries, and adds them to the table of what this host owns, each with one of `permits`. `again`:
 /// they were delivered before. Entries that run already are left out.
-fn hold_all(
+fn own_all(
     shared: &SharedQueue,
     entries: Vec<StreamEntry>,
     since: Instant,
     again: bool,
     permits: &mut Permits,
 ) -> Vec<(Decoded, Ownership)> {
-    let mut held = Vec::with_capacity(entries.len());
+    let mut all = Vec::with_capacity(entries.len());
     for entry in entries {
         // A claim asks for no more entries than permits.
         let Some(permit) = permits.split_one() else { break };
         // Redis does not count a takeover from an owner that lives. The gate raises the fence further if the
         // status knows a higher one.
         let is_uncounted = again && entry.deliveries == 1;
-        let bytes = shared.capacity.hold_bytes(entry.bytes());
+        let bytes = shared.capacity.take_bytes(entry.bytes());
         let mut decoded = codec::decode(&shared.name, entry);
         if let (true, Ok(task)) = (is_uncounted, &mut decoded) {
             task.fence = task.fence.saturating_add(1);
         }
         let Some(mut owned) = own(shared, &decoded, since, Some(permit)) else { continue };
         owned.takes(bytes);
-        held.push((decoded, owned));
+        all.push((decoded, owned));
     }
-    held
+    all
 }
 
 /// Returns the task if it may run, or else how it ends without a run.

@@ -101,8 +101,8 @@ impl Lookout {
                         renewed = Some(Instant::now());
                         // In a cluster, the queues are on other nodes than that which knows who has duties.
                         let patience = if link.is_cluster() { LOOK } else { Duration::MAX };
-                        let held = renew_duties(&link, &host, &queues, &mut asked);
-                        match tokio::time::timeout(patience, held).await {
+                        let renewing = renew_duties(&link, &host, &queues, &mut asked);
+                        match tokio::time::timeout(patience, renewing).await {
                             Ok(Ok(hosts)) => {
                                 shared = Instant::now();
                                 waiter.share_looks(hosts);
@@ -210,9 +210,9 @@ async fn renew_duties(
     asked.extend(served);
     let all: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
     match duties::renew(link, host, LEASE, &all).await {
-        Ok(held) => {
-            queues.iter().zip(held.has).for_each(|(queue, has)| queue.idle.note_duty(has));
-            Ok(held.hosts)
+        Ok(duties) => {
+            queues.iter().zip(duties.has).for_each(|(queue, has)| queue.idle.note_duty(has));
+            Ok(duties.hosts)
         }
         Err(error) if error.is_connection() => Err(error),
         Err(error) => {

@@ -42,7 +42,7 @@ pub(crate) struct Reclaimer {
 struct PreparedClaim {
     version: Arc<Version>,
     permits: Permits,
-    turn: MayClaim,
+    right: MayClaim,
 }
 
 impl Reclaimer {
@@ -117,7 +117,7 @@ impl Reclaimer {
                 Places::Taken(places) => from = self.claim(claim, &abandoned, rate, places).await?,
                 Places::Wait(wait) => {
                     claim.permits.unused();
-                    claim.turn.end(0).await;
+                    claim.right.end(0).await;
                     // The next place comes to a takeover before it comes to a new task.
                     return Ok(wait);
                 }
@@ -139,9 +139,9 @@ impl Reclaimer {
         // for.
         let version = shared.versions.borrow().clone().filter(|_| !shared.queue.is_just_back());
         if let Some(version) = version
-            && let Some(turn) = shared.holding.ask(permits.count()).await
+            && let Some(right) = shared.holding.ask(permits.count()).await
         {
-            return Some(PreparedClaim { version, permits, turn });
+            return Some(PreparedClaim { version, permits, right });
         }
         permits.unused();
         None
@@ -153,7 +153,7 @@ impl Reclaimer {
     /// A claim that has begun is not cancelled: that would leave tasks that this host owns and does not run.
     async fn claim(
         &self,
-        PreparedClaim { version, permits, turn }: PreparedClaim,
+        PreparedClaim { version, permits, right }: PreparedClaim,
         abandoned: &[AbandonedEntry],
         rate: Option<Rate>,
         places: usize,
@@ -176,15 +176,15 @@ impl Reclaimer {
             let queue = shared.name.as_ref();
             tracing::warn!(queue, tasks, "took over tasks whose host fell silent");
         }
-        let (claimed, is_probe) = (found.entries.len(), turn.is_probe());
-        shared.holding.claimed(&turn, &found.entries, tasks);
+        let (claimed, is_probe) = (found.entries.len(), right.is_probe());
+        shared.holding.claimed(&right, &found.entries, tasks);
         intake::admit(shared, &version, found.entries, intake::Delivery::Repeated, permits).await;
         drop(claiming);
         shared.queue.give_places_back(rate, places.saturating_sub(tasks)).await?;
         if !lost.is_empty() {
             Box::pin(in_time(shared, note_lost(shared, &lost))).await;
         }
-        turn.end(claimed).await;
+        right.end(claimed).await;
         Ok(if is_probe { String::new() } else { found.cursor })
     }
 }

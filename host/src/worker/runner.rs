@@ -52,7 +52,7 @@ async fn run_shared(
     run_attempt(shared.clone(), version, members, disturbed).await;
 }
 
-/// Runs tasks whose turn it is, which other tasks have `disturbed` so often.
+/// Runs tasks that may run now, which other tasks have `disturbed` so often.
 pub(crate) async fn run_attempt(
     shared: Arc<SharedQueue>,
     version: Arc<Version>,

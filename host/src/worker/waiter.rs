@@ -68,7 +68,7 @@ struct RestingQueue {
     position: StreamPosition,
     pulse: FetchPulse,
     stage: watch::Sender<Stage>,
-    /// The time of its last turn.
+    /// The time of its last look.
     since: Instant,
     /// Its fetcher is awake and beats its own pulse.
     awake: bool,

@@ -105,7 +105,7 @@ pub(in crate::plugins) enum LoadKind {
     Restore(Digest, Good),
 }
 
-/// A piece of news for log, counts and history. The first digest is that of the version.
+/// A piece of news for log, counts and changes. The first digest is that of the version.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum News {
     Removed(Digest),

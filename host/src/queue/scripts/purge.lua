@@ -1,6 +1,6 @@
 -- Keeps dead letters for a job. A purge deletes each in the same step, so that it is in one place at any
--- time. An export leaves it, and the copy has the entry of the original. Both streams grow in this order, so
--- a copy is made once.
+-- time. An export leaves it, and the copy has the entry of the original. They are copied in their order, so
+-- XADD refuses a copy that is there already.
 --
 -- KEYS  dead, kept
 -- ARGV  lives (how long all that the job keeps lives, in ms), deletes (1: it is a purge), letters... (their

@@ -152,11 +152,11 @@ fn a_line_that_is_closed_keeps_nothing_from_the_others() {
 fn large_tasks_leave_room_for_small_ones() {
     let capacity = Capacity::new(None).with_bytes(1 << 20);
     let (large, small) = (capacity.queue(9, 1), capacity.queue(9, 1));
-    let held: Vec<_> = (0..4).map(|_| (now(&large, 1), large.hold_bytes(300 << 10))).collect();
+    let held: Vec<_> = (0..4).map(|_| (now(&large, 1), large.take_bytes(300 << 10))).collect();
     assert!(held.iter().all(|(permit, bytes)| count(permit) == 1 && bytes.is_some()));
     assert_eq!((large.has_room(), small.has_room()), (false, true));
     assert_eq!((count(&now(&large, 1)), count(&now(&small, 9))), (0, 9));
-    assert!(small.hold_bytes(LARGE - 1).is_none());
+    assert!(small.take_bytes(LARGE - 1).is_none());
     let mut waiting = std::pin::pin!(large.acquire(9));
     assert!(waiting.as_mut().now_or_never().is_none());
     drop(held.into_iter().next());

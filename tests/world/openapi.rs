@@ -170,14 +170,14 @@ fn every_answer_is_one_that_the_document_describes() {
             };
             let accepted = of("accepted");
             eprintln!("{operation}: {accepted} right requests were accepted");
-            if accepted == 0 {
+            // It names the version that runs, which is hardly made up; `host` has made such a request.
+            if accepted == 0 && operation != "POST /v1/plugins/{plugin}/rollback" {
                 never.push(operation);
             }
         }
     }
     eprintln!("schemathesis asked {tested} operations with {cases} requests: no answer was wrong");
-    // It names the version that runs, which cannot be made up; `host` has made such a request.
-    assert_eq!(never, ["POST /v1/plugins/{plugin}/rollback"], "these were never accepted");
+    assert!(never.is_empty(), "never accepted: {never:?}");
     assert_eq!((tested, count("/operations/total") / 2, cases > 1_000), (39, 39, true), "{cases}");
     assert_eq!(count("/test_cases/unique_failures") + count("/operations/errored"), 0);
     held.end();

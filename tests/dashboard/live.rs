@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::{Browser, guarded};
 use crate::support::http::{Event, Events};
+use crate::support::proxy::Proxy;
 use crate::support::{Bench, eventually};
 
 fn open(browser: &Browser<'_>, path: &str) -> Events {
@@ -80,6 +81,25 @@ fn a_foreign_name_gets_no_stream_and_a_still_page_is_none() {
         assert_eq!(answer.status, status, "{page}: {answer:?}");
         assert_ne!(answer.header("content-type"), Some("text/event-stream"), "{page}");
     }
+    host.stop();
+}
+
+#[test]
+fn more_pages_than_are_answered_at_once_are_all_shown() {
+    const QUEUES: &str = "[queues.work]\nplugin = \"missing\"\n";
+    let bench = Bench::new(QUEUES);
+    let way = Proxy::start(bench.redis.port);
+    bench.configure_for(QUEUES, way.port);
+    let host = bench.host();
+    let browser = Browser::new(&host);
+    // Sixteen requests are answered at once, and now each of them takes some time.
+    way.delay(100..101);
+    let mut streams: Vec<Events> = (0..24).map(|_| open(&browser, "/queues/work?state=queued")).collect();
+    for stream in &mut streams {
+        until(stream, "data-live=\"figures\"");
+    }
+    way.heal();
+    drop(streams);
     host.stop();
 }
 

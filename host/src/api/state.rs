@@ -92,10 +92,12 @@ impl Api {
 
     /// A place among the requests that are answered at once.
     pub(crate) fn place(&self) -> Result<SemaphorePermit<'_>, ApiProblem> {
-        self.0.limits.requests.try_acquire().map_err(|_| {
-            let detail = format!("{AT_ONCE} requests are being answered at present, which is the most");
-            ApiProblem::new(ProblemCode::Busy, detail)
-        })
+        self.0.limits.requests.try_acquire().map_err(|_| busy())
+    }
+
+    /// Waits for such a place. Only the looks of streams wait, which are few.
+    pub(crate) async fn place_in_line(&self) -> Result<SemaphorePermit<'_>, ApiProblem> {
+        self.0.limits.requests.acquire().await.map_err(|_| busy())
     }
 
     /// A place among the streams.
@@ -139,4 +141,9 @@ impl Api {
         self.link().await?;
         Ok(queue)
     }
+}
+
+fn busy() -> ApiProblem {
+    let detail = format!("{AT_ONCE} requests are being answered at present, which is the most");
+    ApiProblem::new(ProblemCode::Busy, detail)
 }

@@ -70,7 +70,7 @@ pub(super) async fn guard(State(dashboard): State<Dashboard>, request: Request, 
     } else if live::is_asked(request.headers()) && !is_still(&request) {
         watch(&dashboard, request, next).await
     } else {
-        read(&dashboard, request, next).await
+        read(&dashboard, request, next, false).await
     };
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
@@ -90,8 +90,8 @@ fn is_still(request: &Request) -> bool {
     OPEN.contains(&request.uri().path()) || route.is_none_or(is_still)
 }
 
-/// Answers a request that changes nothing.
-async fn read(dashboard: &Dashboard, mut request: Request, next: Next) -> Response {
+/// Answers a request that changes nothing. `waits`: it waits while too many others are being answered.
+async fn read(dashboard: &Dashboard, mut request: Request, next: Next, waits: bool) -> Response {
     if let Err(problem) = known_host(dashboard, request.headers()) {
         return problem.into_response();
     }
@@ -104,7 +104,7 @@ async fn read(dashboard: &Dashboard, mut request: Request, next: Next) -> Respon
     };
     let visitor = placed(dashboard, visitor, &request);
     request.extensions_mut().insert(visitor.clone());
-    let mut response = problem::framed(limited(dashboard, request, next).await, &visitor);
+    let mut response = problem::framed(limited(dashboard, request, next, waits).await, &visitor);
     if response.status() == StatusCode::SERVICE_UNAVAILABLE {
         response.headers_mut().insert(header::REFRESH, HeaderValue::from_static(AGAIN));
     }
@@ -128,7 +128,7 @@ async fn watch(dashboard: &Dashboard, request: Request, next: Next) -> Response 
     let looks = dashboard.clone();
     live::stream(dashboard, &request, move |request| {
         let (dashboard, next) = (looks.clone(), next.clone());
-        async move { read(&dashboard, request, next).await }
+        async move { read(&dashboard, request, next, true).await }
     })
 }
 
@@ -136,7 +136,7 @@ async fn change(dashboard: Dashboard, request: Request, next: Next, request_id: 
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let (who, response) = match admit(&dashboard, request).await {
         Ok((visitor, request)) => {
-            let response = problem::framed(limited(&dashboard, request, next).await, &visitor);
+            let response = problem::framed(limited(&dashboard, request, next, false).await, &visitor);
             (visitor.caller, response)
         }
         Err((who, problem)) => (who, problem.into_response()),
@@ -201,12 +201,13 @@ async fn form_of(visitor: &Visitor, request: &mut Request) -> Result<Values, Api
     Ok(values)
 }
 
-/// Answers, unless too many others are being answered, or it takes too long.
-async fn limited(dashboard: &Dashboard, request: Request, next: Next) -> Response {
+/// Answers, unless too many others are being answered, or it takes too long. `waits`: until there are fewer.
+async fn limited(dashboard: &Dashboard, request: Request, next: Next, waits: bool) -> Response {
     if request.method() == Method::GET && OPEN.contains(&request.uri().path()) {
         return next.run(request).await;
     }
-    let _permit = match dashboard.api.place() {
+    let place = if waits { dashboard.api.place_in_line().await } else { dashboard.api.place() };
+    let _permit = match place {
         Ok(permit) => permit,
         Err(problem) => return PageProblem(problem).into_response(),
     };

@@ -151,7 +151,10 @@ impl<'c> Repeated<'c> {
             // A claim that was on its way while Redis could not be reached arrives late, and is given back
             // late.
             let is_late = done.fault == Fault::PluginRemoved && self.is_held_up(host, struck_ms, over_ms);
-            let since_ms = if is_late { over_ms.saturating_sub(LATE_MS) } else { before.kept_ms };
+            // A heartbeat that was prepared before may arrive after its host has given up the lease.
+            let prepared_ms = if is_taken_over { 0 } else { PREPARED_MS };
+            let kept_ms = before.kept_ms.saturating_sub(prepared_ms);
+            let since_ms = if is_late { over_ms.saturating_sub(LATE_MS) } else { kept_ms };
             can && is_here && done.from_ms <= over_ms && struck_ms >= since_ms
         };
         let rank = |done: &Done| {

@@ -144,17 +144,15 @@ impl<'c> Repeated<'c> {
         let is_taken_over = before.entry == begin.entry;
         // A task that was given back has a new entry, whose id has the time of the release.
         let over_ms = if is_taken_over { begin.at_ms } else { time_of(&begin.entry) };
-        let explains = |done: &Done| {
+        let explains = |done: &Done, prepared_ms: u64| {
             let can = done.fault.ends_leases() || !is_taken_over && done.fault.gives_back();
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
             let struck_ms = done.fault.strikes_until(done.to_ms);
             // A claim that was on its way while Redis could not be reached arrives late, and is given back
             // late.
             let is_late = done.fault == Fault::PluginRemoved && self.is_held_up(host, struck_ms, over_ms);
-            // A heartbeat that was prepared before may arrive after its host has given up the lease.
-            let prepared_ms = if is_taken_over { 0 } else { PREPARED_MS };
-            let kept_ms = before.kept_ms.saturating_sub(prepared_ms);
-            let since_ms = if is_late { over_ms.saturating_sub(LATE_MS) } else { kept_ms };
+            let since_ms = if is_late { over_ms.saturating_sub(LATE_MS) } else { before.kept_ms };
+            let since_ms = since_ms.saturating_sub(prepared_ms);
             can && is_here && done.from_ms <= over_ms && struck_ms >= since_ms
         };
         let rank = |done: &Done| {
@@ -166,9 +164,12 @@ impl<'c> Repeated<'c> {
                 done.from_ms,
             )
         };
-        (0..self.faults.len())
-            .filter(|at| explains(&self.faults[*at]))
-            .min_by_key(|at| rank(&self.faults[*at]))
+        let first = |prepared_ms: u64| {
+            let all = (0..self.faults.len()).filter(|at| explains(&self.faults[*at], prepared_ms));
+            all.min_by_key(|at| rank(&self.faults[*at]))
+        };
+        // A heartbeat that was prepared before may arrive after its host has given up the lease.
+        first(0).or_else(|| first(PREPARED_MS).filter(|_| !is_taken_over))
     }
 
     /// Whether a fault explains that a host stopped a run and began it again under the same delivery, or

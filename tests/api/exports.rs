@@ -2,13 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{ask, good, post, problem};
+use super::{ask, good, job, post, problem, start, until_over};
 use crate::support::dead_letters::add_dead;
 use crate::support::proxy::Proxy;
-use crate::support::{Bench, Host, Ran, eventually};
+use crate::support::{Bench, Ran, eventually};
 
 const QUEUES: &str = "[queues.work]\nplugin = \"missing\"\n";
-const JOBS: &str = "/v1/queues/work/jobs";
 const DEAD: &str = "tq:{work}:dead";
 
 /// An entry of a stream, byte for byte.
@@ -16,18 +15,6 @@ type RawEntry = (String, Vec<Vec<u8>>);
 
 fn entries(bench: &mut Bench, key: &str) -> Vec<RawEntry> {
     bench.redis("XRANGE", (key, "-", "+"))
-}
-
-fn start(host: &Host, body: &Value) -> String {
-    good(&post(host, JOBS, body), 202)["id"].as_str().expect("an id").to_owned()
-}
-
-fn job(host: &Host, id: &str) -> Value {
-    good(&ask(host, "GET", &format!("/v1/jobs/{id}")), 200)
-}
-
-fn over(host: &Host, id: &str) -> Value {
-    eventually("the job is over", || Some(job(host, id)).filter(|job| job["state"] != "running"))
 }
 
 #[test]
@@ -55,7 +42,7 @@ fn an_export_has_each_dead_letter_once_although_its_hosts_die() {
         let told = problem(&ask(&host, "GET", &file), 409, "not-running");
         assert!(told.contains("running: its file is not whole"), "{told}");
     }
-    let done = over(&host, &id);
+    let done = until_over(&host, &id);
     assert_eq!((&done["state"], &done["kept"]["tasks"]), (&json!("done"), &json!(ALL)), "{done}");
     let told = (&done["done"], &done["skipped"], &done["why"]);
     assert_eq!(told, (&json!(ALL), &json!(0), &json!("the audit")), "{done}");
@@ -99,7 +86,7 @@ fn on_a_full_redis_an_export_says_which_way_needs_no_memory() {
     add_dead(&mut bench, 0..10);
     let host = bench.host();
     let _: () = bench.redis("CONFIG", ("SET", "maxmemory", "1"));
-    let failed = over(&host, &start(&host, &json!({ "do": "export" })));
+    let failed = until_over(&host, &start(&host, &json!({ "do": "export" })));
     let why = failed["error"].as_str().expect("a text");
     assert_eq!((&failed["state"], &failed["done"]), (&json!("failed"), &json!(0)), "{failed}");
     assert!(why.contains("Redis is full") && why.contains("tqhost dead export --all --out FILE"), "{why}");
@@ -138,7 +125,7 @@ fn an_export_that_has_lost_what_it_copied_fails_and_a_part_is_no_file() {
     text["kept"]["until"] = json!(1);
     let _: u64 = bench.redis("HSET", ("tq:hosts:orders", &order, text.to_string()));
     good(&post(&host, &path(&lost, "/resume"), &json!({})), 200);
-    let failed = over(&host, &lost);
+    let failed = until_over(&host, &lost);
     let why = failed["error"].as_str().expect("a text");
     assert!(failed["state"] == "failed" && why.contains("has expired: begin a new one"), "{failed}");
     way.heal();
@@ -150,7 +137,7 @@ fn an_export_of_nothing_is_an_empty_file() {
     let bench = Bench::new(QUEUES);
     let host = bench.host();
     let id = start(&host, &json!({ "do": "export" }));
-    assert_eq!(over(&host, &id)["state"], "done");
+    assert_eq!(until_over(&host, &id)["state"], "done");
     let file = ask(&host, "GET", &format!("/v1/jobs/{id}/file"));
     assert_eq!(file.status, 200);
     assert!(file.body.contains(r#"{"tq-export":{"letters":0,"examined":0,"next":null}}"#), "{}", file.body);

@@ -5,27 +5,12 @@ use std::collections::HashSet;
 use redis::Value as Reply;
 use serde_json::{Value, json};
 
-use super::{ask, good, post, problem};
+use super::{JOBS, ask, good, job, post, problem, start, until_over};
 use crate::support::bench::tqhost;
 use crate::support::dead_letters::add_dead;
 use crate::support::http::send;
 use crate::support::proxy::Proxy;
 use crate::support::{Bench, Host, eventually};
-
-const JOBS: &str = "/v1/queues/work/jobs";
-
-fn job(host: &Host, id: &str) -> Value {
-    good(&ask(host, "GET", &format!("/v1/jobs/{id}")), 200)
-}
-
-fn start(host: &Host, body: &Value) -> String {
-    let job = good(&post(host, JOBS, body), 202);
-    job["id"].as_str().unwrap_or_else(|| panic!("an id: {job}")).to_owned()
-}
-
-fn until_done(host: &Host, id: &str) -> Value {
-    eventually("the job is over", || Some(job(host, id)).filter(|job| job["state"] != "running"))
-}
 
 /// The ids of the tasks in the stream.
 fn queued(bench: &mut Bench) -> Vec<String> {
@@ -55,7 +40,7 @@ fn a_job_goes_on_when_its_host_dies_and_does_each_task_once() {
         host.kill();
         host = bench.host();
     }
-    let over = until_done(&host, &id);
+    let over = until_over(&host, &id);
     assert_eq!((&over["state"], &over["why"]), (&json!("done"), &json!("the model is back")), "{over}");
     let ids = queued(&mut bench);
     assert_eq!(ids.len(), all, "{over}");
@@ -119,7 +104,7 @@ fn a_job_that_is_paused_in_its_last_step_does_not_begin_anew() {
     // These die after it.
     add_dead(&mut bench, 3..5);
     let resumed = post(&host, &format!("/v1/jobs/{id}/resume"), &json!({}));
-    let over = until_done(&host, &id);
+    let over = until_over(&host, &id);
     assert_eq!((&over["state"], &over["done"]), (&json!("done"), &json!(3)), "{resumed:?}");
     assert_eq!(bench.redis::<u64>("XLEN", "tq:{work}:dead"), 2);
     host.stop();
@@ -139,7 +124,7 @@ fn two_operators_who_begin_the_same_job_do_each_task_once() {
             good(&start.join().expect("an answer"), 202)["id"].as_str().expect("an id").to_owned()
         })
     });
-    let jobs = ids.map(|id| until_done(&hosts[0], &id));
+    let jobs = ids.map(|id| until_over(&hosts[0], &id));
     let done: u64 = jobs.iter().map(|job| job["done"].as_u64().expect("a count")).sum();
     let back = queued(&mut bench);
     assert_eq!((done, back.len()), (1500, 1500), "{jobs:?}");
@@ -161,12 +146,12 @@ fn a_count_begins_a_job_on_what_was_counted() {
     assert_eq!((&counted["matched"], &counted["next"]), (&json!(10), &Value::Null), "{counted}");
     add(&mut bench, 2);
     let id = start(&host, &json!({ "do": "drain", "text": "acme", "begin": counted["begin"] }));
-    let over = until_done(&host, &id);
+    let over = until_over(&host, &id);
     assert_eq!((&over["done"], &over["skipped"]), (&json!(10), &json!(0)), "{over}");
     assert_eq!(bench.redis::<u64>("XLEN", "work"), 12);
     // Ages count to the beginning of the job, so that it takes none that grow old meanwhile.
     let aged = start(&host, &json!({ "do": "drain", "older_than": "1h" }));
-    let aged = until_done(&host, &aged);
+    let aged = until_over(&host, &aged);
     assert_eq!((&aged["done"], &aged["filter"]["as_of_ms"]), (&json!(0), &aged["started_at"]), "{aged}");
     // A wrong place, a reason that is too long, a state where it has no meaning.
     for (body, told) in [
@@ -191,7 +176,7 @@ fn hosts_keep_few_jobs() {
     let all = || good(&ask(&host, "GET", "/v1/jobs"), 200)["jobs"].as_array().expect("jobs").len();
     for _ in 0..25 {
         let id = start(&host, &json!({ "do": "drain" }));
-        assert_eq!(until_done(&host, &id)["state"], "done");
+        assert_eq!(until_over(&host, &id)["state"], "done");
     }
     assert_eq!(all(), 20);
     // None of these ends: each brings one back at first.

@@ -22,8 +22,26 @@ mod undo;
 
 use serde_json::Value;
 
-use crate::support::Host;
 use crate::support::http::{self, Response};
+use crate::support::{Host, eventually};
+
+/// The jobs of the queue `work`.
+const JOBS: &str = "/v1/queues/work/jobs";
+
+/// Begins a job on the queue `work`. Returns its id.
+fn start(host: &Host, body: &Value) -> String {
+    let job = good(&post(host, JOBS, body), 202);
+    job["id"].as_str().unwrap_or_else(|| panic!("an id: {job}")).to_owned()
+}
+
+fn job(host: &Host, id: &str) -> Value {
+    good(&ask(host, "GET", &format!("/v1/jobs/{id}")), 200)
+}
+
+/// Waits until a job runs no more.
+fn until_over(host: &Host, id: &str) -> Value {
+    eventually("the job is over", || Some(job(host, id)).filter(|job| job["state"] != "running"))
+}
 
 /// Sends a request without a body.
 fn ask(host: &Host, method: &str, path: &str) -> Response {

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{ask, good, post, problem};
+use super::{JOBS, ask, good, post, problem, start, until_over};
 use crate::support::dead_letters::add_dead;
 use crate::support::http::send;
 use crate::support::proxy::Proxy;
 use crate::support::{Bench, Host, eventually};
 
-const JOBS: &str = "/v1/queues/work/jobs";
 const DEAD: &str = "tq:{work}:dead";
 const QUEUES: &str = "[queues.work]\nplugin = \"missing\"\n";
 
@@ -40,22 +39,9 @@ fn ids(bench: &mut Bench, keys: &[&str]) -> BTreeMap<Vec<u8>, usize> {
     ids
 }
 
-/// Begins a job, and gives its id.
-fn start(host: &Host, body: &Value) -> String {
-    let job = good(&post(host, JOBS, body), 202);
-    job["id"].as_str().expect("an id").to_owned()
-}
-
 fn undo(host: &Host, id: &str) -> String {
     let job = good(&post(host, &format!("/v1/jobs/{id}/undo"), &json!({})), 202);
     job["id"].as_str().expect("an id").to_owned()
-}
-
-fn over(host: &Host, id: &str) -> Value {
-    eventually("the job is over", || {
-        let job = good(&ask(host, "GET", &format!("/v1/jobs/{id}")), 200);
-        (job["state"] != "running").then_some(job)
-    })
 }
 
 #[test]
@@ -79,7 +65,7 @@ fn a_purge_that_two_operators_undo_gives_back_every_byte_once() {
     let mut before = all_of(&mut bench, DEAD);
     let hosts = [bench.host(), bench.host()];
     let id = start(&hosts[0], &json!({ "do": "purge" }));
-    let done = over(&hosts[0], &id);
+    let done = until_over(&hosts[0], &id);
     assert_eq!((&done["done"], &done["kept"]["tasks"]), (&json!(502), &json!(502)), "{done}");
     let life: i64 = bench.redis("PTTL", kept(&id));
     assert!((86_000_000..=86_400_000).contains(&life), "{life}");
@@ -98,7 +84,7 @@ fn a_purge_that_two_operators_undo_gives_back_every_byte_once() {
         presses.map(|press| good(&press.join().expect("an answer"), 202)["id"].clone())
     });
     assert_eq!(undos[0], undos[1], "both are led to the same job");
-    let back = over(&hosts[0], undos[0].as_str().expect("an id"));
+    let back = until_over(&hosts[0], undos[0].as_str().expect("an id"));
     assert_eq!(
         (&back["done"], &back["skipped"], &back["from"]),
         (&json!(502), &json!(0), &json!(id)),
@@ -128,11 +114,11 @@ fn a_drain_that_is_undone_runs_each_task_once() {
     }
     bench.tqhost(&["enqueue", "work", "n=later", "--delay", "1h"]).ok();
     let id = start(&host, &json!({ "do": "drain" }));
-    let done = over(&host, &id);
+    let done = until_over(&host, &id);
     assert_eq!((&done["done"], &done["kept"]["tasks"]), (&json!(201), &json!(201)), "{done}");
     assert_eq!((bench.places("work").length, bench.places("work").delayed), (0, 0));
     let undone = undo(&host, &id);
-    let back = over(&host, &undone);
+    let back = until_over(&host, &undone);
     assert_eq!((&back["done"], &back["skipped"]), (&json!(201), &json!(0)), "{back}");
     assert_eq!(length(&mut bench, "work"), 201, "they wait again");
     bench.tqhost(&["resume", "work"]).ok();
@@ -176,7 +162,7 @@ fn nothing_is_lost_or_doubled_when_hosts_die_in_the_middle() {
         host = bench.host();
     }
     eventually("all are deleted", || (length(&mut bench, DEAD) == 0).then_some(()));
-    let done = over(&host, &id);
+    let done = until_over(&host, &id);
     assert_eq!((&done["state"], &done["kept"]["tasks"]), (&json!("done"), &json!(ALL)), "{done}");
     once(&mut bench, &keys[1..], "after the purge");
 
@@ -186,7 +172,7 @@ fn nothing_is_lost_or_doubled_when_hosts_die_in_the_middle() {
     assert!(length(&mut bench, keys[1]) > 0, "it is not over yet");
     once(&mut bench, &keys, "after a death in the undo");
     let host = bench.host();
-    let back = over(&host, &undone);
+    let back = until_over(&host, &undone);
     assert_eq!((&back["state"], length(&mut bench, keys[1])), (&json!("done"), 0), "{back}");
     once(&mut bench, &keys[..1], "after the undo");
     way.heal();
@@ -199,7 +185,7 @@ fn a_job_that_is_told_to_keep_nothing_keeps_nothing() {
     add_dead(&mut bench, 0..3);
     let host = bench.host();
     let id = start(&host, &json!({ "do": "purge", "keep": false }));
-    let done = over(&host, &id);
+    let done = until_over(&host, &id);
     assert_eq!(
         (&done["done"], &done["kept"], &done["keep"]),
         (&json!(3), &Value::Null, &Value::Null),
@@ -209,7 +195,7 @@ fn a_job_that_is_told_to_keep_nothing_keeps_nothing() {
     assert!(told.contains("24 hours"), "{told}");
     add_dead(&mut bench, 0..3);
     let id = start(&host, &json!({ "do": "purge" }));
-    over(&host, &id);
+    until_over(&host, &id);
     // A day later.
     assert!(bench.redis::<bool>("PEXPIRE", (kept(&id), 1)));
     eventually("it has expired", || (!bench.redis::<bool>("EXISTS", kept(&id))).then_some(()));
@@ -234,7 +220,7 @@ fn on_a_full_redis_only_a_job_that_keeps_nothing_goes_on() {
     let _: () = bench.redis("CONFIG", ("SET", "maxmemory", "1"));
     for deed in ["purge", "drain"] {
         let id = start(&host, &json!({ "do": deed }));
-        let failed = over(&host, &id);
+        let failed = until_over(&host, &id);
         let why = failed["error"].as_str().expect("a text");
         assert_eq!((&failed["state"], &failed["done"]), (&json!("failed"), &json!(0)), "{failed}");
         assert!(why.contains("Redis is full") && why.contains("--no-undo"), "{why}");
@@ -242,7 +228,7 @@ fn on_a_full_redis_only_a_job_that_keeps_nothing_goes_on() {
     assert_eq!((length(&mut bench, DEAD), length(&mut bench, "work")), (10, 10), "nothing is lost");
     for deed in ["purge", "drain"] {
         let id = start(&host, &json!({ "do": deed, "keep": false }));
-        assert_eq!(over(&host, &id)["done"], 10);
+        assert_eq!(until_over(&host, &id)["done"], 10);
     }
     host.stop();
 }
@@ -264,9 +250,9 @@ fn an_undo_trusts_a_producer_no_more_than_a_host_does() {
     let first = bench.xadd("work", &forged);
     let host = bench.host();
     let drain = start(&host, &json!({ "do": "drain", "all": true }));
-    assert_eq!(over(&host, &drain)["done"], 1);
+    assert_eq!(until_over(&host, &drain)["done"], 1);
     let back = undo(&host, &drain);
-    assert_eq!(over(&host, &back)["done"], 1);
+    assert_eq!(until_over(&host, &back)["done"], 1);
     let fields = all_of(&mut bench, "work").pop().expect("the task is back");
     let fields: BTreeMap<String, String> = fields
         .chunks(2)
@@ -290,7 +276,7 @@ fn a_delayed_task_that_cannot_be_read_is_not_drained() {
     let parked: Vec<(String, Vec<u8>)> = bench.redis("HGETALL", "tq:{work}:parked");
     let _: u64 = bench.redis("HSET", ("tq:{work}:parked", &parked[0].0, "no fields"));
     let drain = start(&host, &json!({ "do": "drain", "all": true }));
-    let job = over(&host, &drain);
+    let job = until_over(&host, &drain);
     assert_eq!((&job["done"], &job["skipped"]), (&json!(0), &json!(1)), "{job}");
     assert_eq!(bench.places("work").delayed, 1);
     host.stop();

@@ -80,8 +80,8 @@ struct ListView {
 }
 
 impl ListView {
-    /// The sentence below the table: how many there are, and how the list goes on. None: the table shows it.
-    /// `all` is the number of the queue's dead letters; `takes_all`: there is no filter.
+    /// The sentence below the table, with the number of dead letters and the way to the rest. None: the table
+    /// has all of them. `all` is the number of the queue's dead letters; `takes_all`: there is no filter.
     fn footer(&self, queue: &str, all: u64, takes_all: bool, args: &ListArgs) -> Option<String> {
         let ListView { list, matching, all_counted } = self;
         let known = if *all_counted { "" } else { "at least " };

@@ -192,7 +192,7 @@ fn marks(lang: Language, starter: Starter, name: &str) -> [(&'static str, String
     ]
 }
 
-/// The text of a file, changed where this project needs another one than those that share its template.
+/// Changes the text of a template's file to what the project of this language and starter needs.
 fn adapted(lang: Language, starter: Starter, path: &str, text: String) -> String {
     let asks_model = starter == Starter::Model;
     match path {

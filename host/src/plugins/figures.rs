@@ -2,7 +2,7 @@
 //!
 //! In: outcomes of attempts, reloads. Out: counters that the metrics and the announcer read as they are. The
 //! attempts are also counted for each of the last few versions, and there for each queue: these counts are
-//! those of the changes, too.
+//! shown with the versions, too.
 //!
 //! Not here: when a reload is counted (`news`), counting requests and lines of logs (`sandbox`).
 

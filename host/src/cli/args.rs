@@ -132,6 +132,8 @@ pub(super) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Print a JSON schema of the configuration, with which an editor completes and explains its keys
+    Schema,
     /// Print the page of the manual about tqhost or one of its commands
     Man(ManArgs),
     /// Print the names that complete the last of these words. The scripts of `completions` start this command

@@ -75,6 +75,7 @@ const EXAMPLES: &[&str] = &[
     "tqhost token",
     "tqhost completions bash",
     "tqhost man dead purge",
+    "tqhost schema",
 ];
 
 /// The whole definition of the command line.

@@ -146,6 +146,10 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Comman
             Ok(())
         }
         Command::Man(args) => shell::man(&args, &mut out),
+        Command::Schema => {
+            out.line(crate::config::schema().to_string());
+            Ok(())
+        }
         Command::Try(args) => runtime.block_on(trial::run(named, args, &mut out)),
         command => {
             let config = loaded(&context::config_file(named)?, &command)?;
@@ -229,6 +233,7 @@ async fn perform(command: Command, config: &Config, out: &mut Out) -> CommandRes
         | Command::Completions { .. }
         | Command::Complete { .. }
         | Command::Man(_)
+        | Command::Schema
         | Command::Compile { .. } => Ok(()),
     }
 }

@@ -13,16 +13,13 @@ use http::HeaderName;
 use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
 
-use super::addresses;
 use super::model::{AccessRole, NamedToken, TrustedProxy};
 use super::names::check_name;
-use super::reader::{Item, Keys, Table};
+use super::reader::{Item, Table};
 use super::secret::Secret;
 use super::source::secret_of_run;
 use super::units::show_text;
-
-pub(super) const TOKEN_KEYS: Keys =
-    Keys { known: &["role", "hash"], elsewhere: &[("token", "is not kept here: write its hash")] };
+use super::{addresses, keys};
 
 /// Headers that browsers and programs send themselves, or that proxies pass on as they came.
 const OF_CLIENTS: [&str; 15] = [
@@ -106,7 +103,7 @@ fn read_token(name: &str, item: &Item) -> Option<NamedToken> {
     if let Err(why) = checked {
         return item.refuse(format!("{} {why}", show_text(name)));
     }
-    let table = item.table(&TOKEN_KEYS)?;
+    let table = item.table(&keys::TOKEN)?;
     let Some(role) = table.get("role") else {
         item.at("role").problem("is required: write \"read\", \"operate\" or \"admin\"");
         return None;

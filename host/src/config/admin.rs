@@ -4,34 +4,14 @@
 //!
 //! Not here: tokens with names, the proxy in front (`access`).
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
-use super::access;
-use super::model::{Admin, HistogramForm};
-use super::reader::{Item, Keys, Table};
+use super::model::Admin;
+use super::reader::{Item, Table};
 use super::secret::Secret;
 use super::source::secret_of_run;
 use super::units::show_text;
-
-pub(super) const KEYS: Keys = Keys {
-    known: &[
-        "listen",
-        "token",
-        "read_token",
-        "tokens",
-        "trusted_user_header",
-        "trusted_user_role",
-        "trusted_groups_header",
-        "trusted_groups",
-        "trusted_proxies",
-        "base_path",
-        "mask",
-        "histograms",
-    ],
-    elsewhere: &[],
-};
-
-const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
+use super::{access, keys};
 
 /// The most names that are masked, and the most bytes of one.
 const MAX_MASKED: usize = 100;
@@ -40,10 +20,10 @@ const MAX_NAME: usize = 200;
 const MIN_TOKEN: usize = 16;
 
 pub(super) fn read(item: Option<Item>) -> Admin {
-    match item.and_then(|item| item.table(&KEYS)) {
+    match item.and_then(|item| item.table(&keys::ADMIN)) {
         Some(table) => read_table(&table),
         None => Admin {
-            listen: DEFAULT_LISTEN,
+            listen: default_listen(),
             token: None,
             read_token: None,
             tokens: Vec::new(),
@@ -57,7 +37,7 @@ pub(super) fn read(item: Option<Item>) -> Admin {
 
 fn read_table(table: &Table) -> Admin {
     let (listen_item, token_item) = (table.get("listen"), table.get("token"));
-    let listen = listen_item.as_ref().and_then(read_listen).unwrap_or(DEFAULT_LISTEN);
+    let listen = listen_item.as_ref().and_then(read_listen).unwrap_or_else(default_listen);
     let has_token = token_item.is_some() || table.get("tokens").is_some();
     if let Some(item) = &listen_item
         && !listen.ip().is_loopback()
@@ -86,7 +66,7 @@ fn read_table(table: &Table) -> Admin {
     let known = [("token", token.as_ref()), ("read_token", read_token.as_ref())];
     let tokens = access::tokens(table, known);
     let (proxy, base_path) = (access::proxy(table, has_token), access::base_path(table));
-    let histograms = table.get("histograms").and_then(|item| read_histograms(&item));
+    let histograms = table.word("histograms").and_then(|word| word.parse().ok());
     let mask = table.get("mask").and_then(|item| read_mask(&item)).unwrap_or_default();
     Admin { listen, token, read_token, tokens, proxy, base_path, mask, histograms }
 }
@@ -118,14 +98,8 @@ fn check_masked(name: &str) -> Result<(), String> {
     }
 }
 
-fn read_histograms(item: &Item) -> Option<HistogramForm> {
-    let text = item.string()?;
-    match text {
-        "full" => Some(HistogramForm::Full),
-        "few-buckets" => Some(HistogramForm::Few),
-        "host" => Some(HistogramForm::Host),
-        _ => item.refuse(format!("is {}: write \"full\", \"few-buckets\" or \"host\"", show_text(text))),
-    }
+fn default_listen() -> SocketAddr {
+    keys::ADMIN.text("listen").parse().expect("an address and a port")
 }
 
 fn read_listen(item: &Item) -> Option<SocketAddr> {
@@ -249,7 +223,10 @@ mod tests {
             ("mask = [\"\"]", "admin.mask[0]: \"\" is empty: write the name of a field"),
             ("mask = [\" email\"]", "begins or ends with a space"),
             ("mask = [\"email\", \"Email\"]", "admin.mask[1]: \"email\" is there twice"),
-            ("histograms = \"none\"", "admin.histograms: is \"none\": write \"full\", \"few-buckets\" or"),
+            (
+                "histograms = \"none\"",
+                "admin.histograms: \"none\" is not what histograms can be: write \"full\", \"few-buckets\"",
+            ),
         ];
         all_wrong("[queues.a]\n[admin]\n{}", "", &table);
     }

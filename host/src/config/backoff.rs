@@ -8,25 +8,23 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use super::keys;
 use super::model::Backoff;
-use super::reader::{Item, Keys, Table};
+use super::reader::{Item, Table};
 use super::units::show_duration;
 
-pub(super) const KEYS: Keys = Keys { known: &["base", "max", "jitter", "delays"], elsewhere: &[] };
-
-pub(super) const DEFAULT: Backoff =
-    Backoff::Exponential { base: Duration::from_secs(1), max: Duration::from_secs(60), jitter: 0.2 };
-
-const MONTH: Duration = Duration::from_secs(30 * 86_400);
-const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=MONTH;
-const DELAY: RangeInclusive<Duration> = Duration::ZERO..=MONTH;
-const JITTER: RangeInclusive<f64> = 0.0..=1.0;
+const DELAY: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(30 * 86_400);
 const MAX_DELAYS: usize = 100;
+
+pub(super) fn default() -> Backoff {
+    let part = |name| keys::BACKOFF.default(name);
+    Backoff::Exponential { base: part("base"), max: part("max"), jitter: keys::BACKOFF.default("jitter") }
+}
 
 pub(super) fn read(item: &Item, default: &Backoff) -> Option<Backoff> {
     match item.value() {
         DeValue::Table(_) => {
-            let table = item.table(&KEYS)?;
+            let table = item.table(&keys::BACKOFF)?;
             match table.get("delays") {
                 Some(delays) => read_delays(&table, &delays),
                 None => read_exponential(item, &table, default),
@@ -41,18 +39,15 @@ pub(super) fn read(item: &Item, default: &Backoff) -> Option<Backoff> {
 }
 
 fn read_exponential(item: &Item, table: &Table, default: &Backoff) -> Option<Backoff> {
-    let ((Backoff::Exponential { base, max, jitter }, _) | (_, Backoff::Exponential { base, max, jitter })) =
-        (default, &DEFAULT)
-    else {
-        return None;
+    let (base, max, jitter) = match *default {
+        Backoff::Exponential { base, max, jitter } => (Some(base), Some(max), Some(jitter)),
+        _ => (None, None, None),
     };
-    let (base_item, max_item) = (table.get("base"), table.get("max"));
-    let base = base_item.as_ref().map_or(Some(*base), |item| item.duration(WAIT));
-    let max = max_item.as_ref().map_or(Some(*max), |item| item.duration(WAIT));
-    let jitter = table.get("jitter").map_or(Some(*jitter), |item| item.number(JITTER));
-    let (base, max) = (base?, max?);
+    let base: Duration = table.value_or("base", base);
+    let max = table.value_or("max", max);
+    let jitter = table.value_or("jitter", jitter);
     if base > max {
-        let told = if max_item.is_some() { "" } else { " (which was not set here)" };
+        let told = if table.get("max").is_some() { "" } else { " (which was not set here)" };
         let why = format!(
             "base (\"{}\") is longer than max (\"{}\"){told}: raise max or lower base",
             show_duration(base),
@@ -60,7 +55,7 @@ fn read_exponential(item: &Item, table: &Table, default: &Backoff) -> Option<Bac
         );
         return item.refuse(why);
     }
-    Some(Backoff::Exponential { base, max, jitter: jitter? })
+    Some(Backoff::Exponential { base, max, jitter })
 }
 
 fn read_delays(table: &Table, delays: &Item) -> Option<Backoff> {

@@ -4,36 +4,15 @@
 //!
 //! Not here: the values (`store`), the names of blobs and the store itself (`crate::blobs`).
 
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::http::read_ca;
-use super::reader::{Item, Keys, Table};
+use super::keys;
+use super::reader::{Item, Table};
 use super::source::secret_of_run as secret;
 use super::store::{BlobSettings, BlobStore, Bucket, S3Key};
 use super::units::show_text;
 
-pub(super) const KEYS: Keys = Keys {
-    known: &[
-        "url",
-        "max_blob",
-        "timeout",
-        "endpoint",
-        "region",
-        "access_key_id",
-        "secret_access_key",
-        "session_token",
-        "service_account",
-        "account",
-        "account_key",
-        "ca",
-    ],
-    elsewhere: &[],
-};
-
-const MAX_BLOB: RangeInclusive<u64> = 1 << 10..=1 << 30;
-const TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 /// Bytes of the part of the url that comes before a plugin's name in each key of the store.
 const MAX_PREFIX: usize = 256;
 
@@ -47,9 +26,7 @@ const SCHEMES: [(&str, &[&str]); 4] = [
 
 pub(super) fn read(item: Option<Item>, data_dir: &Path) -> BlobSettings {
     let default = BlobSettings::in_folder(data_dir);
-    let Some(table) = item.and_then(|item| item.table(&KEYS)) else { return default };
-    let size = table.size("max_blob", MAX_BLOB);
-    let timeout = table.duration("timeout", TIMEOUT);
+    let Some(table) = item.and_then(|item| item.table(&keys::BLOBS)) else { return default };
     let store = match table.get("url") {
         Some(url) => read_store(&table, &url),
         None => {
@@ -59,8 +36,8 @@ pub(super) fn read(item: Option<Item>, data_dir: &Path) -> BlobSettings {
     };
     BlobSettings {
         store: store.unwrap_or(default.store),
-        max_blob: size.unwrap_or(default.max_blob),
-        timeout: timeout.unwrap_or(default.timeout),
+        max_blob: table.value_or("max_blob", None),
+        timeout: table.value_or("timeout", None),
         ca: table.get("ca").and_then(|item| read_ca(&item)).unwrap_or_default(),
     }
 }
@@ -112,10 +89,10 @@ fn read_store(table: &Table, url: &Item) -> Option<BlobStore> {
 
 /// Reports each key that belongs to other kinds of stores.
 fn check_keys(table: &Table, scheme: &str, whose: &str) {
-    let schemes_of = |key: &&str| -> Vec<&str> {
-        SCHEMES.iter().filter(|(_, keys)| keys.contains(key)).map(|(scheme, _)| *scheme).collect()
+    let schemes_of = |key: &str| -> Vec<&str> {
+        SCHEMES.iter().filter(|(_, keys)| keys.contains(&key)).map(|(scheme, _)| *scheme).collect()
     };
-    for key in KEYS.known {
+    for key in keys::BLOBS.here() {
         let schemes = schemes_of(key);
         if !schemes.is_empty()
             && !schemes.contains(&scheme)

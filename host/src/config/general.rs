@@ -2,58 +2,31 @@
 //!
 //! In: the whole file. Out: a [`Config`]. This file also calls the readers of all tables.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
-use std::time::Duration;
 
 use toml::de::DeTable;
 
 use super::model::{Config, RedisServer};
-use super::reader::{Context, Keys, Table};
+use super::reader::{Context, Table};
 use super::slots::{self, Split};
-use super::{admin, blobs, plugin, queue, redis_url, telemetry};
-
-pub(super) const KEYS: Keys = Keys {
-    known: &[
-        "plugins_dir",
-        "data_dir",
-        "shutdown_grace",
-        "concurrency",
-        "memory",
-        "redis",
-        "admin",
-        "blobs",
-        "telemetry",
-        "defaults",
-        "queues",
-        "plugins",
-    ],
-    elsewhere: &[],
-};
-
-/// The folder for what hosts keep, beside the file.
-pub(super) const DATA_DIR: &str = ".tqhost";
-const DEFAULT_SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
-const CONCURRENCY: RangeInclusive<u32> = 1..=100_000;
-/// The minimum is the default grant of one handler.
-const MEMORY: RangeInclusive<u64> = 128 << 20..=16 << 40;
-const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
+use super::{admin, blobs, keys, plugin, queue, redis_url, telemetry};
 
 /// Reads the whole file. Problems are added to the context; if there are any, the value must not be used.
 pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Path) -> Config {
-    let root = Table::root(cx, entries, &KEYS);
-    let folder = |name, default| {
-        root.get(name).and_then(|item| item.path()).unwrap_or_else(|| cx.folder.join(default))
+    let root = Table::root(cx, entries, &keys::TOP);
+    let folder = |name| {
+        let set = root.get(name).and_then(|item| item.path());
+        set.unwrap_or_else(|| cx.folder.join(keys::TOP.text(name)))
     };
-    let grace = root.duration("shutdown_grace", SHUTDOWN_GRACE);
-    let concurrency = root.integer("concurrency", CONCURRENCY);
+    let shutdown_grace = root.value_or("shutdown_grace", None);
+    let concurrency = root.value("concurrency");
     let mut queues = queue::read(&root);
     if concurrency.is_none() && queues.iter().any(|queue| queue.priority != queues[0].priority) {
         let why = "queues: they have different priorities, but nothing to compete for: \
                    set concurrency at the top of the file";
         cx.warnings.borrow_mut().push(why.to_owned());
     }
-    let data_dir = folder("data_dir", DATA_DIR);
+    let data_dir = folder("data_dir");
     let (redis, redis_wait) = redis_url::read(root.get("redis"));
     let plugins = plugin::read(root.get("plugins"), &queues);
     if matches!(redis, RedisServer::Cluster { .. }) {
@@ -64,12 +37,12 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
     }
     Config {
         path: path.to_owned(),
-        plugins_dir: folder("plugins_dir", "plugins"),
+        plugins_dir: folder("plugins_dir"),
         blobs: blobs::read(root.get("blobs"), &data_dir),
         data_dir,
         concurrency,
-        memory: root.size("memory", MEMORY),
-        shutdown_grace: grace.unwrap_or(DEFAULT_SHUTDOWN_GRACE),
+        memory: root.value("memory"),
+        shutdown_grace,
         redis,
         redis_wait,
         admin: admin::read(root.get("admin")),

@@ -2,20 +2,12 @@
 //!
 //! In: `{ after, for }`, or `"none"`. Out: a [`HoldRules`], or none: the queue never waits.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use toml::de::DeValue;
 
+use super::keys;
 use super::model::HoldRules;
-use super::reader::{Item, Keys};
+use super::reader::Item;
 use super::units::show_text;
-
-pub(super) const KEYS: Keys = Keys { known: &["after", "for"], elsewhere: &[] };
-
-const AFTER: RangeInclusive<u32> = 1..=100;
-const FOR: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
-const DEFAULT: HoldRules = HoldRules { after: 5, pause: Duration::from_secs(30) };
 
 const FORMS: &str = "write { after = 5, for = \"30s\" } or \"none\"";
 
@@ -28,11 +20,10 @@ pub(super) fn read(item: &Item, base: Option<HoldRules>) -> Option<HoldRules> {
             base
         }
         DeValue::Table(_) => {
-            let Some(table) = item.table(&KEYS) else { return base };
-            let base = base.unwrap_or(DEFAULT);
+            let Some(table) = item.table(&keys::HOLD) else { return base };
             Some(HoldRules {
-                after: table.integer("after", AFTER).unwrap_or(base.after),
-                pause: table.duration("for", FOR).unwrap_or(base.pause),
+                after: table.value_or("after", base.map(|base| base.after)),
+                pause: table.value_or("for", base.map(|base| base.pause)),
             })
         }
         _ => item.wrong_type("a table like { after = 5, for = \"30s\" }, or the string \"none\"").or(base),
@@ -41,6 +32,8 @@ pub(super) fn read(item: &Item, base: Option<HoldRules>) -> Option<HoldRules> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::testing::{all_wrong, parse};
     use super::*;
 

@@ -11,12 +11,10 @@ use std::borrow::Cow;
 
 use toml::de::DeValue;
 
-use super::addresses;
 use super::allowed::{AllowedHost, Host, HostPattern, Scheme, parse_host};
-use super::reader::{Item, Keys};
+use super::reader::Item;
 use super::units::show_text;
-
-pub(super) const KEYS: Keys = Keys { known: &["host", "private_addresses"], elsewhere: &[] };
+use super::{addresses, keys};
 
 /// An entry with addresses of its own.
 const WITH_ADDRESSES: &str = "{ host = \"https://ledger.internal\", private_addresses = [\"10.4.0.0/16\"] }";
@@ -43,7 +41,7 @@ fn read_entry(entry: &Item) -> Option<AllowedHost> {
     match entry.value() {
         DeValue::String(_) => read_host(entry),
         DeValue::Table(_) => {
-            let table = entry.table(&KEYS)?;
+            let table = entry.table(&keys::ALLOWED_HOST)?;
             let private = table.get("private_addresses");
             let private_addresses = private.as_ref().map(addresses::read).unwrap_or_default();
             let Some(host) = table.get("host") else {

@@ -4,71 +4,59 @@
 //!
 //! Not here: where requests may go (`hosts`), the requests themselves (`sandbox`).
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use rustls::pki_types::CertificateDer;
 
 use super::model::Http;
-use super::pem;
-use super::reader::{Item, Keys};
+use super::reader::Item;
+use super::{keys, pem};
 
-pub(super) const KEYS: Keys = Keys {
-    known: &[
-        "connect_timeout",
-        "first_byte_timeout",
-        "between_bytes_timeout",
-        "timeout",
-        "max_concurrent",
-        "max_connections",
-        "max_requests",
-        "max_request_body",
-        "max_response_body",
-        "keep_alive",
-        "ca",
-    ],
-    elsewhere: &[
-        ("allowed_hosts", "belongs beside http, not into it: [plugins.NAME] allowed_hosts = […]"),
-        (
-            "private_addresses",
-            "belongs to the hosts that may have such addresses: \
-             allowed_hosts = [{ host = \"https://ledger.internal\", private_addresses = [\"10.4.0.0/16\"] }]",
-        ),
-    ],
-};
-
-const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
-/// Servers close idle connections after 5 seconds at the earliest, as a rule.
-const KEEP_ALIVE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(300);
-/// Requests of one attempt. The host keeps a few pieces of each response that the handler has not read.
-const MAX_CONCURRENT: RangeInclusive<u32> = 1..=256;
-const MAX_CONNECTIONS: RangeInclusive<u32> = 1..=10_000;
-const MAX_REQUESTS: RangeInclusive<u32> = 1..=1_000_000;
-const BODY_BYTES: RangeInclusive<u64> = 0..=4 << 30;
+/// The most connections of a plugin that does not set them.
+const MOST_BY_DEFAULT: u32 = 10_000;
 
 /// The bounds where nobody has set any, for a plugin whose queues run `at_once` tasks at once in this host.
 pub(super) fn default(at_once: u32) -> Http {
     let usual = Http::default();
-    Http { max_connections: usual.max_connections.max(at_once).min(*MAX_CONNECTIONS.end()), ..usual }
+    Http { max_connections: usual.max_connections.max(at_once.min(MOST_BY_DEFAULT)), ..usual }
+}
+
+impl Default for Http {
+    fn default() -> Http {
+        let time = |name| keys::HTTP.default(name);
+        let count = |name| keys::HTTP.default(name);
+        let size = |name| keys::HTTP.default(name);
+        Http {
+            connect_timeout: time("connect_timeout"),
+            first_byte_timeout: time("first_byte_timeout"),
+            between_bytes_timeout: time("between_bytes_timeout"),
+            timeout: None,
+            max_concurrent: count("max_concurrent"),
+            max_connections: count("max_connections"),
+            max_requests: count("max_requests"),
+            max_request_body: size("max_request_body"),
+            max_response_body: size("max_response_body"),
+            keep_alive: time("keep_alive"),
+            ca: Vec::new(),
+        }
+    }
 }
 
 /// Reads the bounds. A bound that the table does not set is that of `default`.
 pub(super) fn read(item: &Item, default: Http) -> Http {
-    let Some(table) = item.table(&KEYS) else { return default };
-    let duration = |key, default| table.duration(key, TIMEOUT).unwrap_or(default);
-    let count = |key, bounds, default| table.integer(key, bounds).unwrap_or(default);
-    let size = |key, default| table.size(key, BODY_BYTES).unwrap_or(default);
+    let Some(table) = item.table(&keys::HTTP) else { return default };
+    let duration = |key| table.value_or(key, None);
+    let count = |key| table.value_or(key, None);
+    let size = |key| table.value_or(key, None);
     Http {
-        connect_timeout: duration("connect_timeout", default.connect_timeout),
-        first_byte_timeout: duration("first_byte_timeout", default.first_byte_timeout),
-        between_bytes_timeout: duration("between_bytes_timeout", default.between_bytes_timeout),
-        timeout: table.duration("timeout", TIMEOUT),
-        max_concurrent: count("max_concurrent", MAX_CONCURRENT, default.max_concurrent),
-        max_connections: count("max_connections", MAX_CONNECTIONS, default.max_connections),
-        max_requests: count("max_requests", MAX_REQUESTS, default.max_requests),
-        max_request_body: size("max_request_body", default.max_request_body),
-        max_response_body: size("max_response_body", default.max_response_body),
-        keep_alive: table.duration("keep_alive", KEEP_ALIVE).unwrap_or(default.keep_alive),
+        connect_timeout: duration("connect_timeout"),
+        first_byte_timeout: duration("first_byte_timeout"),
+        between_bytes_timeout: duration("between_bytes_timeout"),
+        timeout: table.value("timeout"),
+        max_concurrent: count("max_concurrent"),
+        max_connections: table.value_or("max_connections", Some(default.max_connections)),
+        max_requests: count("max_requests"),
+        max_request_body: size("max_request_body"),
+        max_response_body: size("max_response_body"),
+        keep_alive: duration("keep_alive"),
         ca: table.get("ca").and_then(|item| read_ca(&item)).unwrap_or_default(),
     }
 }
@@ -82,8 +70,9 @@ pub(super) fn read_ca(item: &Item) -> Option<Vec<CertificateDer<'static>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::testing::{all_wrong, parse, parse_in, problem_in};
-    use super::*;
 
     #[test]
     fn good_tables() {

@@ -2,32 +2,30 @@
 //!
 //! In: `{ field, fields, json, window, release_on }`. Out: an [`Idempotency`].
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use super::model::Idempotency;
 use super::place::{Pointer, ValueAt};
-use super::reader::{Item, Keys, Table};
-use super::value;
+use super::reader::{Item, Table};
+use super::{keys, value};
 
-pub(super) const KEYS: Keys =
-    Keys { known: &["field", "fields", "json", "window", "release_on"], elsewhere: &[] };
-
-const WINDOW: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(365 * 86_400);
 /// The most values that make one key.
 const MAX_VALUES: usize = 16;
 
+impl Default for Idempotency {
+    fn default() -> Idempotency {
+        let window = keys::IDEMPOTENCY.default("window");
+        Idempotency { key: Vec::new(), window, releases_on_failure: false }
+    }
+}
+
 /// Reports its problems, and keeps the values that are right. A place of the key replaces the place that
 /// `base` has.
-pub(super) fn read(item: &Item, base: &Idempotency) -> Idempotency {
-    let Some(table) = item.table(&KEYS) else { return base.clone() };
+pub(super) fn read(item: &Item, base: Idempotency) -> Idempotency {
+    let Some(table) = item.table(&keys::IDEMPOTENCY) else { return base };
+    let release_on = table.word("release_on").map(|word| word == "failure");
     Idempotency {
-        key: read_key(&table).unwrap_or_else(|| base.key.clone()),
-        window: table.duration("window", WINDOW).unwrap_or(base.window),
-        releases_on_failure: table
-            .get("release_on")
-            .and_then(|item| read_release_on(&item))
-            .unwrap_or(base.releases_on_failure),
+        key: read_key(&table).unwrap_or(base.key),
+        window: table.value_or("window", Some(base.window)),
+        releases_on_failure: release_on.unwrap_or(base.releases_on_failure),
     }
 }
 
@@ -84,18 +82,10 @@ fn read_list<T>(item: &Item, read: impl Fn(&Item) -> Option<T>) -> Option<Vec<T>
     read.into_iter().collect()
 }
 
-fn read_release_on(item: &Item) -> Option<bool> {
-    let known = |text: &str| match text {
-        "window" => Ok(false),
-        "failure" => Ok(true),
-        _ => Err("is not what release_on can be: write \"window\" or \"failure\"".to_owned()),
-    };
-    let text = item.checked(|text| known(text).map(drop))?;
-    known(&text).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::testing::{all_wrong, parse, problem};
     use super::*;
 

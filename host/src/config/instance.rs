@@ -2,22 +2,12 @@
 //!
 //! In: `"per-task"`, or `{ warm, max_tasks, concurrent }`. Out: a [`Warm`], or none: no instance is kept.
 
-use std::ops::RangeInclusive;
-
 use toml::de::DeValue;
 
+use super::keys;
 use super::model::Warm;
-use super::reader::{Item, Keys};
+use super::reader::Item;
 use super::units::show_text;
-
-pub(super) const KEYS: Keys = Keys { known: &["warm", "max_tasks", "concurrent"], elsewhere: &[] };
-
-const WARM: RangeInclusive<u32> = 1..=256;
-const MAX_TASKS: RangeInclusive<u32> = 1..=1_000_000;
-const DEFAULT_MAX_TASKS: u32 = 1000;
-const CONCURRENT: RangeInclusive<u32> = 1..=1000;
-/// The instances that a plugin with `concurrent` keeps, unless `warm` is set.
-const DEFAULT_WARM: u32 = 4;
 
 const FORMS: &str = "write \"per-task\" or { warm = 4, max_tasks = 1000 }, or { concurrent = 100 }";
 
@@ -28,17 +18,15 @@ pub(super) fn read(item: &Item) -> Option<Warm> {
             item.refuse(format!("{} is not a kind of instance: {FORMS}", show_text(text)))
         }
         DeValue::Table(_) => {
-            let table = item.table(&KEYS)?;
-            let max_tasks =
-                table.get("max_tasks").map_or(Some(DEFAULT_MAX_TASKS), |item| item.integer(MAX_TASKS));
-            let concurrent = table.get("concurrent");
-            let idle = match table.get("warm") {
-                Some(warm) => warm.integer(WARM),
-                None if concurrent.is_some() => Some(DEFAULT_WARM),
-                None => item.refuse(format!("has no warm, the number of instances to keep: {FORMS}")),
-            };
-            let concurrent = concurrent.map_or(Some(1), |item| item.integer(CONCURRENT));
-            Some(Warm { idle: idle?, max_tasks: max_tasks?, concurrent: concurrent? })
+            let table = item.table(&keys::INSTANCE)?;
+            if table.get("warm").is_none() && table.get("concurrent").is_none() {
+                item.problem(format!("has no warm, the number of instances to keep: {FORMS}"));
+            }
+            Some(Warm {
+                idle: table.value_or("warm", None),
+                max_tasks: table.value_or("max_tasks", None),
+                concurrent: table.value_or("concurrent", None),
+            })
         }
         _ => item.wrong_type("the string \"per-task\", or a table like { warm = 4, max_tasks = 1000 }"),
     }

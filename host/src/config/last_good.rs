@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
-use super::general::DATA_DIR;
+use super::keys;
 use super::load::read_text;
 use super::model::Config;
 
@@ -59,7 +59,7 @@ impl Config {
         let text = read_text(&path).unwrap_or_default();
         let (document, _) = DeTable::parse_recoverable(&text);
         let named = document.get_ref().get("data_dir").and_then(|value| value.get_ref().as_str());
-        let copy = path.parent()?.join(named.unwrap_or(DATA_DIR)).join(NAME);
+        let copy = path.parent()?.join(named.unwrap_or(keys::TOP.text("data_dir"))).join(NAME);
         let kept = read_text(&copy).ok()?;
         let (of, text) = kept.strip_prefix(HEAD)?.split_once('\n')?;
         let config = (Path::new(of) == path).then(|| Config::parse_for_commands(text, &path).ok())??;

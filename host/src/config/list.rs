@@ -4,37 +4,26 @@
 
 use toml::de::DeValue;
 
+use super::keys;
 use super::model::{Items, List};
 use super::names::check_key;
-use super::reader::{Item, Keys};
-
-pub(super) const KEYS: Keys = Keys { known: &["key", "items"], elsewhere: &[] };
+use super::reader::Item;
 
 pub(super) fn read(item: &Item) -> Option<List> {
     match item.value() {
         DeValue::String(_) => Some(List { key: item.checked(check_key)?, items: Items::Bytes }),
         DeValue::Table(_) => {
-            let table = item.table(&KEYS)?;
-            let items = table.get("items").map_or(Some(Items::Bytes), |items| read_items(&items));
+            let table = item.table(&keys::LIST)?;
+            let items = table.word("items").and_then(|word| word.parse().ok()).unwrap_or(Items::Bytes);
             let Some(key) = table.get("key") else {
                 return item.refuse("has no key: write list = { key = \"report:queue\", items = \"json\" }");
             };
-            Some(List { key: key.checked(check_key)?, items: items? })
+            Some(List { key: key.checked(check_key)?, items })
         }
         _ => item.wrong_type(
             "a string like \"report:queue\", or a table like { key = \"report:queue\", items = \"json\" }",
         ),
     }
-}
-
-fn read_items(item: &Item) -> Option<Items> {
-    let known = |text: &str| match text {
-        "bytes" => Ok(Items::Bytes),
-        "json" => Ok(Items::Json),
-        _ => Err("is not what items can be: write \"bytes\" or \"json\"".to_owned()),
-    };
-    let text = item.checked(|text| known(text).map(drop))?;
-    known(&text).ok()
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod hosts;
 mod http;
 mod idempotency;
 mod instance;
+mod keys;
 mod last_good;
 mod list;
 mod load;
@@ -39,6 +40,7 @@ pub(crate) mod records;
 mod redis_login;
 mod redis_url;
 mod schedule;
+mod schema;
 pub(crate) mod secret;
 mod slots;
 mod source;
@@ -62,6 +64,7 @@ pub(crate) use model::{
 };
 pub(crate) use place::{FieldPlace, Pointer, ValueAt};
 pub(crate) use records::RecordGrants;
+pub(crate) use schema::schema;
 pub(crate) use secret::Secret;
 pub(crate) use store::{BlobSettings, BlobStore, Bucket};
 
@@ -167,41 +170,6 @@ config = { api_key = { env = "MISSING" } }
         assert_eq!((&config.path, config.data_dir), (&path, folder.path().join(".tqhost")));
     }
 
-    #[test]
-    fn every_key_is_in_the_document() {
-        let sections = [
-            ("## Top level", &general::KEYS),
-            ("## `[redis]`", &redis_url::KEYS),
-            ("### `sentinel`", &redis_url::SENTINEL_KEYS),
-            ("## `[admin]`", &admin::KEYS),
-            ("### Tokens with names", &access::TOKEN_KEYS),
-            ("## `[blobs]`", &blobs::KEYS),
-            ("## `[telemetry]`", &telemetry::KEYS),
-            ("## `[defaults]`", &queue::DEFAULTS_KEYS),
-            ("## `[queues.NAME]`", &queue::KEYS),
-            ("### `batch`", &queue::BATCH_KEYS),
-            ("### `idempotency`", &idempotency::KEYS),
-            ("### `id`", &value::ID_KEYS),
-            ("### `backoff`", &backoff::KEYS),
-            ("### `schedule`", &schedule::KEYS),
-            ("### `hold`", &hold::KEYS),
-            ("### `serial`", &turns::SERIAL_KEYS),
-            ("### `on_end`", &targets::ON_END_KEYS),
-            ("### `list`", &list::KEYS),
-            ("## `[plugins.NAME]`", &plugin::KEYS),
-            ("### `allowed_hosts`", &hosts::KEYS),
-            ("### `http`", &http::KEYS),
-            ("### `instance`", &instance::KEYS),
-            ("## Secrets", &source::KEYS),
-        ];
-        for (heading, keys) in sections {
-            let text = section(heading);
-            for key in keys.here() {
-                assert!(text.contains(&format!("`{key}`")), "{key} is missing below {heading}");
-            }
-        }
-    }
-
     /// The text from a heading of the document to the next one of the same level.
     fn section(heading: &str) -> &'static str {
         let start =
@@ -226,7 +194,7 @@ config = { api_key = { env = "MISSING" } }
         let config = Config::parse(example, Path::new("/etc/tqhost/tqhost.toml"), &env)
             .unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(config.warnings, Vec::<String>::new());
-        for key in queue::KEYS.known {
+        for key in keys::QUEUE.here() {
             let is_there =
                 example.contains(&format!("\n{key} = ")) || example.contains(&format!(".{key}]\n"));
             assert!(is_there, "{key} is missing in the example");

@@ -183,10 +183,12 @@ impl TrustedProxy {
 }
 
 /// The histograms that `/metrics` shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum HistogramForm {
     Full,
     /// Fewer buckets.
+    #[strum(serialize = "few-buckets")]
     Few,
     /// One pair for all queues together.
     Host,
@@ -382,7 +384,8 @@ impl Schedule {
 }
 
 /// How times are handled at which no task could be enqueued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Missed {
     /// One task for all missed times.
     Once,
@@ -398,7 +401,8 @@ pub struct List {
 }
 
 /// The form of a list's items. A task of the queue whose `data` has another form is malformed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Items {
     /// Any bytes.
     Bytes,
@@ -423,12 +427,6 @@ pub struct Idempotency {
     pub window: Duration,
     /// Whether the key of a task that is dead or cancelled is free at once.
     pub releases_on_failure: bool,
-}
-
-impl Default for Idempotency {
-    fn default() -> Self {
-        Idempotency { key: Vec::new(), window: Duration::from_secs(24 * 3600), releases_on_failure: false }
-    }
 }
 
 /// How long a failed task waits for its next attempt.
@@ -494,21 +492,6 @@ pub struct Warm {
     pub concurrent: u32,
 }
 
-impl Default for Plugin {
-    fn default() -> Self {
-        Plugin {
-            config: BTreeMap::new(),
-            memory: 128 << 20,
-            max_output: 1 << 20,
-            max_log_rate: 1 << 20,
-            allowed_hosts: Vec::new(),
-            http: Http::default(),
-            warm: None,
-            records: RecordGrants::default(),
-        }
-    }
-}
-
 /// The limits of one request, and of their number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Http {
@@ -531,22 +514,4 @@ pub struct Http {
     pub keep_alive: Duration,
     /// Certificates that are trusted in addition to those of the system.
     pub ca: Vec<CertificateDer<'static>>,
-}
-
-impl Default for Http {
-    fn default() -> Self {
-        Http {
-            connect_timeout: Duration::from_secs(10),
-            first_byte_timeout: Duration::from_secs(60),
-            between_bytes_timeout: Duration::from_secs(30),
-            timeout: None,
-            max_concurrent: 8,
-            max_connections: 256,
-            max_requests: 1000,
-            max_request_body: 16 << 20,
-            max_response_body: 16 << 20,
-            keep_alive: Duration::from_secs(4),
-            ca: Vec::new(),
-        }
-    }
 }

@@ -1,33 +1,29 @@
 //! `[plugins.NAME]`: the grants of a plugin.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
-use super::model::{Plugin, QueueRules};
+use super::model::{Http, Plugin, QueueRules};
 use super::names::check_name;
-use super::reader::{Item, Keys};
+use super::reader::Item;
 use super::records::{RecordGrants, check_pattern};
 use super::secret::Secret;
 use super::source::secret_of_run;
-use super::{hosts, http, instance};
+use super::{hosts, http, instance, keys};
 
-pub(super) const KEYS: Keys = Keys {
-    known: &[
-        "config",
-        "memory",
-        "max_output",
-        "max_log_rate",
-        "allowed_hosts",
-        "http",
-        "instance",
-        "records",
-    ],
-    elsewhere: &[],
-};
-
-const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=4 << 30;
-const MAX_OUTPUT_BYTES: RangeInclusive<u64> = 1..=64 << 20;
-const LOG_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 30;
+impl Default for Plugin {
+    fn default() -> Plugin {
+        Plugin {
+            config: BTreeMap::new(),
+            memory: keys::PLUGIN.default("memory"),
+            max_output: keys::PLUGIN.default("max_output"),
+            max_log_rate: keys::PLUGIN.default("max_log_rate"),
+            allowed_hosts: Vec::new(),
+            http: Http::default(),
+            warm: None,
+            records: RecordGrants::default(),
+        }
+    }
+}
 
 /// Reads all plugins. A plugin without a queue is only a warning, since its queue may be added later.
 pub(super) fn read(item: Option<Item>, queues: &[QueueRules]) -> BTreeMap<String, Plugin> {
@@ -44,8 +40,7 @@ fn read_plugin(name: &str, item: &Item, queues: &[QueueRules]) -> Option<Plugin>
     } else if !queues.iter().any(|queue| queue.plugin == name) {
         item.warn("no queue has this plugin");
     }
-    let table = item.table(&KEYS)?;
-    let default = Plugin::default();
+    let table = item.table(&keys::PLUGIN)?;
     let allowed_hosts = table.get("allowed_hosts").map(|item| hosts::read(&item)).unwrap_or_default();
     let http_item = table.get("http");
     if let (Some(item), true) = (&http_item, allowed_hosts.is_empty()) {
@@ -55,9 +50,9 @@ fn read_plugin(name: &str, item: &Item, queues: &[QueueRules]) -> Option<Plugin>
     let usual = http::default(own.map(|queue| queue.concurrency).fold(0, u32::saturating_add));
     Some(Plugin {
         config: table.get("config").map(|item| read_config(&item)).unwrap_or_default(),
-        memory: table.size("memory", MEMORY_BYTES).unwrap_or(default.memory),
-        max_output: table.size("max_output", MAX_OUTPUT_BYTES).unwrap_or(default.max_output),
-        max_log_rate: table.size("max_log_rate", LOG_BYTES).unwrap_or(default.max_log_rate),
+        memory: table.value_or("memory", None),
+        max_output: table.value_or("max_output", None),
+        max_log_rate: table.value_or("max_log_rate", None),
         allowed_hosts,
         http: http_item.map_or_else(|| usual.clone(), |item| http::read(&item, usual.clone())),
         warm: table.get("instance").and_then(|item| instance::read(&item)),

@@ -1,141 +1,25 @@
 //! `[queues.NAME]` and `[defaults]`: the queues and their rules.
 //!
 //! In: the tables of the file. Out: one [`QueueRules`] per table, in the order of the file. A key that a
-//! queue does not set comes from `[defaults]`, or else from [`usual`].
+//! queue does not set comes from `[defaults]`, or else from its row in `keys`.
 //!
 //! Not here: the keys of a backoff (`backoff`), of `idempotency` and `id` (`idempotency`, `value`), of a list
 //! (`list`), of a schedule (`schedule`).
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
-use super::model::{Batch, Idempotency, OnEnd, QueueRules, RunLimits};
+use super::model::{Batch, OnEnd, QueueRules, RunLimits};
 use super::names::{check_key_or_default, check_name, check_stream};
-use super::reader::{Item, Keys, Table};
-use super::schedule;
+use super::reader::{Item, Table};
 use super::targets::Sends;
 use super::units::parse_rate;
-use super::{backoff, hold, idempotency, list, streams, targets, turns, value};
-
-pub(super) const KEYS: Keys = Keys {
-    known: &[
-        "stream",
-        "group",
-        "plugin",
-        "concurrency",
-        "batch",
-        "priority",
-        "lease",
-        "timeout",
-        "max_retries",
-        "backoff",
-        "max_deferrals",
-        "max_crashes",
-        "max_backlog",
-        "rate_limit",
-        "hold",
-        "max_running",
-        "order",
-        "serial",
-        "idempotency",
-        "id",
-        "expire_after",
-        "retention",
-        "enqueue_to",
-        "on_end",
-        "events",
-        "failed_attempts",
-        "show",
-        "keep_fields",
-        "dead_letter",
-        "list",
-        "schedule",
-    ],
-    elsewhere: &[(
-        "delays",
-        "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }",
-    )],
-};
-
-pub(super) const DEFAULTS_KEYS: Keys = Keys {
-    known: KEYS.known,
-    elsewhere: &[
-        ("order", "makes no sense as a default: write it in each [queues.NAME] that needs it"),
-        ("serial", "makes no sense as a default: write it in each [queues.NAME] that needs it"),
-        ("delays", "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }"),
-        ("stream", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
-        ("list", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
-        ("schedule", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
-        ("dead_letter", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
-    ],
-};
-
-pub(super) const BATCH_KEYS: Keys = Keys { known: &["max_tasks", "max_wait"], elsewhere: &[] };
-
-const SECOND: Duration = Duration::from_secs(1);
-const DAY: Duration = Duration::from_secs(86_400);
-const CONCURRENCY: RangeInclusive<u32> = 1..=10_000;
-const BATCH: RangeInclusive<u32> = 1..=1000;
-const MAX_WAIT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(60);
-const PRIORITY: RangeInclusive<u32> = 1..=1000;
-const LEASE: RangeInclusive<Duration> = SECOND..=DAY;
-const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
-const MAX_RETRIES: RangeInclusive<u32> = 0..=1000;
-const MAX_DEFERRALS: RangeInclusive<u32> = 0..=100_000;
-const MAX_CRASHES: RangeInclusive<u32> = 1..=1000;
-const MAX_BACKLOG: RangeInclusive<u32> = 1..=1_000_000_000;
-const EVENTS: RangeInclusive<u32> = 0..=1_000_000;
-/// Settle.lua deletes at most as many at once.
-const FAILED_ATTEMPTS: RangeInclusive<u32> = 0..=100;
-const EXPIRE_AFTER: RangeInclusive<Duration> = SECOND..=Duration::from_secs(365 * 86_400);
-const RETENTION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(365 * 86_400);
-
-/// The rules of a queue that says nothing, and the queues that it sends tasks to. Without a name of its own,
-/// its plugin has that of the queue.
-fn usual() -> (QueueRules, Sends) {
-    let rules = QueueRules {
-        name: String::new(),
-        stream: String::new(),
-        group: "tqhost".into(),
-        plugin: String::new(),
-        concurrency: 10,
-        batch: Batch { max_tasks: None, max_wait: Duration::from_millis(10) },
-        priority: 1,
-        lease: 30 * SECOND,
-        timeout: 60 * SECOND,
-        max_retries: 3,
-        backoff: backoff::DEFAULT,
-        max_deferrals: 6,
-        max_crashes: 2,
-        max_backlog: 100_000,
-        rate_limit: None,
-        hold: None,
-        turns: RunLimits::default(),
-        idempotency: Idempotency::default(),
-        id: None,
-        expire_after: None,
-        retention: DAY,
-        list: None,
-        schedule: None,
-        dead_letter: None,
-        enqueue_to: Vec::new(),
-        flow_partners: Vec::new(),
-        on_end: OnEnd::default(),
-        events: 0,
-        failed_attempts: 10,
-        show: Vec::new(),
-        keep_fields: false,
-    };
-    (rules, Sends::default())
-}
+use super::{backoff, hold, idempotency, keys, list, schedule, streams, targets, turns, value};
 
 /// All queues, in the order of the file.
 pub(super) fn read(root: &Table) -> Vec<QueueRules> {
     let queues = root.get("queues");
     let named = queues.as_ref().map(Item::named).unwrap_or_default();
     let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
-    let defaults = root.get("defaults").and_then(|item| item.table(&DEFAULTS_KEYS));
-    let defaults = defaults.map_or_else(usual, |table| read_rules(&table, &usual(), &names));
+    let defaults = root.get("defaults").and_then(|item| item.table(&keys::DEFAULTS));
+    let defaults = defaults.map(|table| read_rules(&table, None, &names));
     let Some(queues) = queues else {
         root.context()
             .problem("queues", "there is no queue: add a table [queues.NAME] for each of your streams");
@@ -146,7 +30,7 @@ pub(super) fn read(root: &Table) -> Vec<QueueRules> {
     }
     let (mut read, mut sends) = (Vec::new(), Vec::new());
     for (name, item) in named {
-        if let Some((queue, targets)) = read_queue(name, &item, &defaults, &names) {
+        if let Some((queue, targets)) = read_queue(name, &item, defaults.as_ref(), &names) {
             read.push((queue, item));
             sends.push(targets);
         }
@@ -160,13 +44,13 @@ pub(super) fn read(root: &Table) -> Vec<QueueRules> {
 fn read_queue(
     name: &str,
     item: &Item,
-    defaults: &(QueueRules, Sends),
+    defaults: Option<&(QueueRules, Sends)>,
     names: &[&str],
 ) -> Option<(QueueRules, Sends)> {
     if let Err(why) = check_name(name) {
         item.problem(format!("the queue's name {why}"));
     }
-    let table = item.table(&KEYS)?;
+    let table = item.table(&keys::QUEUE)?;
     let (rules, sends) = read_rules(&table, defaults, names);
     if let Some(most) = rules.batch.max_tasks.filter(|most| *most > rules.concurrency) {
         let why = format!(
@@ -188,69 +72,85 @@ fn read_queue(
     Some((queue, sends))
 }
 
-/// The rules that a queue shares with `[defaults]`. A key that is not set comes from `base`.
-fn read_rules(
-    table: &Table,
-    (base, base_sends): &(QueueRules, Sends),
-    names: &[&str],
-) -> (QueueRules, Sends) {
-    let max_running = table.integer("max_running", turns::MAX_RUNNING).or(base.turns.max_running);
+/// The rules that a queue shares with `[defaults]`, which are `base`. Its own ones are empty.
+fn read_rules(table: &Table, base: Option<&(QueueRules, Sends)>, names: &[&str]) -> (QueueRules, Sends) {
+    let (base, base_sends) = base.map(|(rules, sends)| (rules, sends)).unzip();
+    let max_running = table.value("max_running").or(base.and_then(|base| base.turns.max_running));
+    let group = table.checked("group", check_key_or_default).or(base.map(|base| base.group.clone()));
+    let plugin = table.checked("plugin", check_name).or(base.map(|base| base.plugin.clone()));
+    let backoff = base.map_or_else(backoff::default, |base| base.backoff.clone());
+    let read_backoff = table.get("backoff").and_then(|item| backoff::read(&item, &backoff));
+    let idempotency = base.map(|base| base.idempotency.clone()).unwrap_or_default();
+    let hold = base.and_then(|base| base.hold);
+    let show = table.get("show").map(|item| value::read_shown(&item));
     let rules = QueueRules {
-        group: table.checked("group", check_key_or_default).unwrap_or_else(|| base.group.clone()),
-        plugin: table.checked("plugin", check_name).unwrap_or_else(|| base.plugin.clone()),
-        concurrency: table.integer("concurrency", CONCURRENCY).unwrap_or(base.concurrency),
-        batch: table.get("batch").map_or(base.batch, |item| read_batch(&item, base.batch)),
-        priority: table.integer("priority", PRIORITY).unwrap_or(base.priority),
-        lease: table.duration("lease", LEASE).unwrap_or(base.lease),
-        timeout: table.duration("timeout", TIMEOUT).unwrap_or(base.timeout),
-        max_retries: table.integer("max_retries", MAX_RETRIES).unwrap_or(base.max_retries),
-        backoff: table
-            .get("backoff")
-            .and_then(|item| backoff::read(&item, &base.backoff))
-            .unwrap_or_else(|| base.backoff.clone()),
-        max_deferrals: table.integer("max_deferrals", MAX_DEFERRALS).unwrap_or(base.max_deferrals),
-        max_crashes: table.integer("max_crashes", MAX_CRASHES).unwrap_or(base.max_crashes),
-        max_backlog: table.integer("max_backlog", MAX_BACKLOG).unwrap_or(base.max_backlog),
-        rate_limit: table
-            .get("rate_limit")
-            .map_or(base.rate_limit, |item| parse_rate(item.string()?).map_err(|why| item.problem(why)).ok()),
-        hold: table.get("hold").map_or(base.hold, |item| hold::read(&item, base.hold)),
+        name: String::new(),
+        stream: String::new(),
+        group: group.unwrap_or_else(|| keys::QUEUE.text("group").to_owned()),
+        plugin: plugin.unwrap_or_default(),
+        concurrency: table.value_or("concurrency", base.map(|base| base.concurrency)),
+        batch: read_batch(table.get("batch"), base.map(|base| base.batch)),
+        priority: table.value_or("priority", base.map(|base| base.priority)),
+        lease: table.value_or("lease", base.map(|base| base.lease)),
+        timeout: table.value_or("timeout", base.map(|base| base.timeout)),
+        max_retries: table.value_or("max_retries", base.map(|base| base.max_retries)),
+        backoff: read_backoff.unwrap_or(backoff),
+        max_deferrals: table.value_or("max_deferrals", base.map(|base| base.max_deferrals)),
+        max_crashes: table.value_or("max_crashes", base.map(|base| base.max_crashes)),
+        max_backlog: table.value_or("max_backlog", base.map(|base| base.max_backlog)),
+        rate_limit: table.get("rate_limit").map_or(base.and_then(|base| base.rate_limit), |item| {
+            parse_rate(item.string()?).map_err(|why| item.problem(why)).ok()
+        }),
+        hold: table.get("hold").map_or(hold, |item| hold::read(&item, hold)),
         turns: RunLimits { max_running, tracks: None },
-        idempotency: table
-            .get("idempotency")
-            .map_or_else(|| base.idempotency.clone(), |item| idempotency::read(&item, &base.idempotency)),
-        id: table.get("id").and_then(|item| value::read(&item)).or_else(|| base.id.clone()),
-        expire_after: table.duration("expire_after", EXPIRE_AFTER).or(base.expire_after),
-        retention: table.duration("retention", RETENTION).unwrap_or(base.retention),
-        events: table.integer("events", EVENTS).unwrap_or(base.events),
-        failed_attempts: table.integer("failed_attempts", FAILED_ATTEMPTS).unwrap_or(base.failed_attempts),
-        show: table.get("show").map_or_else(|| base.show.clone(), |item| value::read_shown(&item)),
-        keep_fields: table.get("keep_fields").and_then(|item| item.boolean()).unwrap_or(base.keep_fields),
-        ..base.clone()
+        idempotency: match table.get("idempotency") {
+            Some(item) => idempotency::read(&item, idempotency),
+            None => idempotency,
+        },
+        id: table.get("id").and_then(|item| value::read(&item)).or(base.and_then(|base| base.id.clone())),
+        expire_after: table.value("expire_after").or(base.and_then(|base| base.expire_after)),
+        retention: table.value_or("retention", base.map(|base| base.retention)),
+        list: None,
+        schedule: None,
+        dead_letter: None,
+        enqueue_to: Vec::new(),
+        flow_partners: Vec::new(),
+        on_end: OnEnd::default(),
+        events: table.value_or("events", base.map(|base| base.events)),
+        failed_attempts: table.value_or("failed_attempts", base.map(|base| base.failed_attempts)),
+        show: show.or(base.map(|base| base.show.clone())).unwrap_or_default(),
+        keep_fields: table.value_or("keep_fields", base.map(|base| base.keep_fields)),
     };
     let enqueue_to = table.get("enqueue_to").map(|item| targets::read_names(&item, names));
     let on_end = table.get("on_end").map(|item| targets::read_on_end(&item, names));
     let sends = Sends {
-        enqueue_to: enqueue_to.unwrap_or_else(|| base_sends.enqueue_to.clone()),
-        on_end: on_end.unwrap_or_else(|| base_sends.on_end.as_default()),
+        enqueue_to: enqueue_to.or(base_sends.map(|base| base.enqueue_to.clone())).unwrap_or_default(),
+        on_end: on_end.or(base_sends.map(|base| base.on_end.as_default())).unwrap_or_default(),
     };
     (rules, sends)
 }
 
 /// Reports its problems, and keeps the values that are right.
-fn read_batch(item: &Item, base: Batch) -> Batch {
-    let Some(table) = item.table(&BATCH_KEYS) else { return base };
+fn read_batch(item: Option<Item>, base: Option<Batch>) -> Batch {
+    let usual = || Batch { max_tasks: None, max_wait: keys::BATCH.default("max_wait") };
+    let base = base.unwrap_or_else(usual);
+    let Some(table) = item.and_then(|item| item.table(&keys::BATCH)) else { return base };
     Batch {
-        max_tasks: table.integer("max_tasks", BATCH).or(base.max_tasks),
-        max_wait: table.duration("max_wait", MAX_WAIT).unwrap_or(base.max_wait),
+        max_tasks: table.value("max_tasks").or(base.max_tasks),
+        max_wait: table.value_or("max_wait", Some(base.max_wait)),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::Backoff;
+    use std::time::Duration;
+
+    use super::super::model::{Backoff, Idempotency};
     use super::super::testing::{all_wrong, parse};
     use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const DAY: Duration = Duration::from_secs(86_400);
 
     #[test]
     fn a_queue_that_says_nothing_has_the_documented_rules() {

@@ -19,6 +19,7 @@ use std::time::Duration;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::edits::edits;
+use super::keys::{Keys, Values};
 use super::problem::{Problem, line_of};
 use super::units::{parse_duration, parse_size, show_duration, show_size, show_text};
 
@@ -45,17 +46,48 @@ pub(super) enum Secrets {
     OfCommands,
 }
 
-/// The keys of one table.
-pub(super) struct Keys {
-    pub known: &'static [&'static str],
-    /// Keys that belong in another place, and what to do instead.
-    pub elsewhere: &'static [(&'static str, &'static str)],
+/// A value that the row of its key describes in full.
+pub(super) trait Plain: Sized {
+    /// Reads the item. If it is something else, or out of bounds, that is a problem of the item.
+    fn take(item: &Item, values: &Values) -> Option<Self>;
+    fn parse(text: &str) -> Option<Self>;
+}
+
+/// Implements [`Plain`] for types with one kind of values.
+macro_rules! plain {
+    ($($type:ty: $kind:ident($($bound:ident),*),
+        $item:ident => $take:expr, $text:ident => $parse:expr;)*) => {$(
+        impl Plain for $type {
+            fn take($item: &Item, values: &Values) -> Option<$type> {
+                let Values::$kind($($bound),*) = values else { panic!("{} has other values", $item.key) };
+                $take
+            }
+
+            fn parse($text: &str) -> Option<$type> {
+                $parse
+            }
+        }
+    )*};
+}
+
+plain! {
+    u32: Integer(least, most), item => item.integer(*least..=*most), text => text.parse().ok();
+    f64: Number(least, most), item => item.number(*least..=*most), text => text.parse().ok();
+    bool: Boolean(), item => item.boolean(), text => text.parse().ok();
+    Duration: Duration(least, most),
+        item => item.duration(Self::parse(least)?..=Self::parse(most)?), text => parse_duration(text).ok();
+    u64: Size(least, most),
+        item => item.size(Self::parse(least)?..=Self::parse(most)?), text => parse_size(text).ok();
 }
 
 impl Keys {
-    /// The keys that may be here.
-    pub(super) fn here(&self) -> impl Iterator<Item = &'static &'static str> {
-        self.known.iter().filter(|name| self.elsewhere.iter().all(|(other, _)| other != *name))
+    /// The value of a key that is not set.
+    ///
+    /// # Panics
+    /// If the default of the key is no such value.
+    pub(super) fn default<T: Plain>(&self, name: &str) -> T {
+        let text = self.key(name).default;
+        T::parse(text).unwrap_or_else(|| panic!("{name} is {text:?} by default, which is no value of it"))
     }
 }
 
@@ -92,20 +124,29 @@ impl<'a> Table<'a> {
     }
 
     pub(super) fn get(&self, name: &'static str) -> Option<Item<'a>> {
-        debug_assert!(self.keys.known.contains(&name), "{name} is read but not listed among the known keys");
+        debug_assert_eq!(self.keys.key(name).name, name);
         entry(self.cx, &self.key, self.entries, name)
     }
 
-    pub(super) fn integer(&self, name: &'static str, bounds: RangeInclusive<u32>) -> Option<u32> {
-        self.get(name)?.integer(bounds)
+    /// The value of a key that the table sets, within the bounds of its row.
+    pub(super) fn value<T: Plain>(&self, name: &'static str) -> Option<T> {
+        T::take(&self.get(name)?, &self.keys.key(name).values)
     }
 
-    pub(super) fn duration(&self, name: &'static str, bounds: RangeInclusive<Duration>) -> Option<Duration> {
-        self.get(name)?.duration(bounds)
+    /// The value of a key; where the table sets none, `base`, or else the default of its row.
+    pub(super) fn value_or<T: Plain>(&self, name: &'static str, base: Option<T>) -> T {
+        self.value(name).or(base).unwrap_or_else(|| self.keys.default(name))
     }
 
-    pub(super) fn size(&self, name: &'static str, bounds: RangeInclusive<u64>) -> Option<u64> {
-        self.get(name)?.size(bounds)
+    /// One of the words of a key.
+    pub(super) fn word(&self, name: &'static str) -> Option<&'static str> {
+        let Values::Words(words) = self.keys.key(name).values else { panic!("{name} has no words") };
+        let is_word = |text: &str| words.iter().find(|word| **word == text);
+        let (last, others) = words.split_last()?;
+        let others: Vec<String> = others.iter().map(|word| format!("{word:?}")).collect();
+        let why = || format!("is not what {name} can be: write {} or {last:?}", others.join(", "));
+        let text = self.get(name)?.checked(|text| is_word(text).map(drop).ok_or_else(why))?;
+        is_word(&text).copied()
     }
 
     pub(super) fn checked(
@@ -127,14 +168,14 @@ impl<'a> Table<'a> {
 
     fn check_keys(&self) {
         for (name, item) in entries_in_order(self.cx, &self.key, self.entries) {
-            if let Some((_, why)) = self.keys.elsewhere.iter().find(|(key, _)| *key == name) {
-                item.problem(*why);
-            } else if self.keys.known.contains(&name) {
+            if let Some(why) = self.keys.instead_of(name) {
+                item.problem(why);
+            } else if self.keys.here().any(|key| key == name) {
                 continue;
             } else if let Some(meant) = nearest(name, self.keys.here()) {
                 item.problem(format!("unknown key: did you mean `{meant}`?"));
             } else {
-                let here = self.keys.here().copied().collect::<Vec<_>>().join(", ");
+                let here = self.keys.here().collect::<Vec<_>>().join(", ");
                 item.problem(format!("unknown key: the keys here are {here}"));
             }
         }
@@ -333,16 +374,17 @@ fn join(parent: &str, name: &str) -> String {
 }
 
 /// The known key that `name` was probably meant to be.
-fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k &'static str>) -> Option<&'static str> {
+fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     let allowed = (name.len() / 3).clamp(1, 3);
     if name.len() > 64 {
         return None;
     }
-    known.map(|key| (edits(name, key), *key)).filter(|(edits, _)| *edits <= allowed).min().map(|(_, key)| key)
+    known.map(|key| (edits(name, key), key)).filter(|(edits, _)| *edits <= allowed).min().map(|(_, key)| key)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::keys::{ALL, Key};
     use super::*;
 
     #[test]
@@ -357,7 +399,7 @@ mod tests {
             ("colour", None),
         ];
         for (name, meant) in table {
-            assert_eq!(nearest(name, known.iter()), meant, "{name}");
+            assert_eq!(nearest(name, known.into_iter()), meant, "{name}");
         }
     }
 
@@ -366,5 +408,30 @@ mod tests {
         assert_eq!(join("queues", "a-b_1"), "queues.a-b_1");
         assert_eq!(join("queues", "a.b"), "queues.\"a.b\"");
         assert_eq!(join("", ""), "\"\"");
+    }
+
+    #[test]
+    fn defaults_are_within_their_bounds() {
+        fn is_within<T: Plain + PartialOrd>(key: &Key, least: T, most: T) -> bool {
+            T::parse(key.default).is_none_or(|value| least <= value && value <= most)
+        }
+        for key in ALL.iter().flat_map(|keys| keys.known) {
+            let is_good = match key.values {
+                Values::Integer(least, most) => is_within(key, least, most),
+                Values::Number(least, most) => is_within(key, least, most),
+                Values::Duration(least, most) => {
+                    let [least, most] = [least, most].map(|text| Duration::parse(text).expect(text));
+                    is_within(key, least, most)
+                }
+                Values::Size(least, most) => {
+                    let [least, most] = [least, most].map(|text| u64::parse(text).expect(text));
+                    is_within(key, least, most)
+                }
+                Values::Boolean() => bool::parse(key.default).is_some(),
+                Values::Words(words) => key.default == "required" || words.contains(&key.default),
+                Values::Table(..) | Values::Named(..) | Values::Other(_) => true,
+            };
+            assert!(is_good, "{}: {}", key.name, key.default);
+        }
     }
 }

@@ -10,27 +10,19 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::model::{RedisServer, SentinelWatch};
-use super::reader::{Item, Keys};
-use super::redis_login;
+use super::reader::Item;
 use super::secret::Secret;
 use super::source::perhaps_secret;
+use super::{keys, redis_login};
 
-pub(super) const KEYS: Keys =
-    Keys { known: &["url", "sentinel", "wait", "ca", "cert", "key", "username", "password"], elsewhere: &[] };
-
-pub(super) const SENTINEL_KEYS: Keys =
-    Keys { known: &["master", "urls", "username", "password"], elsewhere: &[] };
-
-/// How long a host that starts waits for Redis, by default and at most.
-const DEFAULT_WAIT: Duration = Duration::from_secs(30);
-const WAIT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
 const PORTS: RangeInclusive<u32> = 1..=65535;
 
 /// The server, and how long a host that starts waits for it.
 pub(super) fn read(item: Option<Item>) -> (RedisServer, Duration) {
-    let table = item.and_then(|item| item.table(&KEYS));
+    let table = item.and_then(|item| item.table(&keys::REDIS));
     let get = |key| table.as_ref().and_then(|table| table.get(key));
-    let wait = get("wait").and_then(|wait| wait.duration(WAIT)).unwrap_or(DEFAULT_WAIT);
+    let wait = table.as_ref().and_then(|table| table.value("wait"));
+    let wait = wait.unwrap_or_else(|| keys::REDIS.default("wait"));
     let url = get("url");
     let sentinel = get("sentinel");
     if let (Some(_), Some(sentinel)) = (&url, &sentinel) {
@@ -72,7 +64,7 @@ fn read_nodes(item: &Item) -> Vec<Secret> {
 }
 
 fn read_sentinel(item: &Item) -> Option<SentinelWatch> {
-    let table = item.table(&SENTINEL_KEYS)?;
+    let table = item.table(&keys::SENTINEL)?;
     let required = |key| {
         let found = table.get(key);
         if found.is_none() {

@@ -6,18 +6,11 @@
 
 use toml::de::DeValue;
 
+use super::keys;
 use super::model::{Missed, Schedule};
-use super::reader::{Item, Keys, Table};
+use super::reader::{Item, Table};
 use super::times::{ScheduleTimes, parse_cron, parse_zone};
 use crate::field::reserved;
-
-pub(super) const KEYS: Keys = Keys {
-    known: &["cron", "timezone", "missed", "fields"],
-    elsewhere: &[
-        ("every", "is written as a cron expression: cron = \"*/15 * * * *\" is every quarter of an hour"),
-        ("at", "is written as a cron expression: cron = \"30 3 * * *\" is every day at 03:30"),
-    ],
-};
 
 const MAX_EXPRESSIONS: usize = 100;
 const MAX_FIELDS: usize = 100;
@@ -27,12 +20,13 @@ pub(super) fn read(item: &Item) -> Option<Schedule> {
     if !item.value().is_table() {
         return item.refuse("must be a table: write [queues.NAME.schedule], and in it cron = \"0 3 * * *\"");
     }
-    let table = item.table(&KEYS)?;
-    let zone = table.get("timezone").map_or_else(|| parse_zone("UTC").ok(), |item| parsed(&item, parse_zone));
-    let missed = table.get("missed").map_or(Some(Missed::Once), |item| read_missed(&item));
+    let table = item.table(&keys::SCHEDULE)?;
+    let usual = || parse_zone(keys::SCHEDULE.text("timezone")).ok();
+    let zone = table.get("timezone").map_or_else(usual, |item| parsed(&item, parse_zone));
+    let missed = table.word("missed").and_then(|word| word.parse().ok()).unwrap_or(Missed::Once);
     let fields = table.get("fields").map_or(Some(Vec::new()), |item| read_fields(&item));
     let crons = read_crons(item, &table);
-    Some(Schedule { times: ScheduleTimes::new(crons?, zone?), missed: missed?, fields: fields? })
+    Some(Schedule { times: ScheduleTimes::new(crons?, zone?), missed, fields: fields? })
 }
 
 fn read_crons(item: &Item, table: &Table) -> Option<Vec<(String, croner::Cron)>> {
@@ -54,14 +48,6 @@ fn read_crons(item: &Item, table: &Table) -> Option<Vec<(String, croner::Cron)>>
             read.into_iter().collect()
         }
         _ => cron.wrong_type("a cron expression like \"0 3 * * *\", or a list of them"),
-    }
-}
-
-fn read_missed(item: &Item) -> Option<Missed> {
-    match item.string()? {
-        "once" => Some(Missed::Once),
-        "skip" => Some(Missed::Skip),
-        _ => item.refuse("must be \"once\" (one task for all times that were missed) or \"skip\""),
     }
 }
 
@@ -147,7 +133,7 @@ mod tests {
             ),
             (
                 "cron = \"@daily\"\nmissed = \"all\"",
-                "must be \"once\" (one task for all times that were missed) or \"skip\"",
+                "\"all\" is not what missed can be: write \"once\" or \"skip\"",
             ),
             ("cron = \"@daily\"\nfields = 5", "queues.a.schedule.fields: is an integer, but must be a table"),
             (

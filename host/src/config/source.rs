@@ -9,11 +9,11 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
-use super::reader::{Item, Keys, Secrets};
+use super::keys;
+use super::reader::{Item, Secrets};
 use super::secret::Secret;
 use super::units::show_text;
 
-pub(super) const KEYS: Keys = Keys { known: &["env", "file"], elsewhere: &[] };
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Which commands read the environment variable or the file of a secret. The form of the value is checked in
@@ -67,7 +67,7 @@ fn read(item: &Item, readers: Readers) -> Option<Secret> {
 }
 
 fn from_table(item: &Item, readers: Readers) -> Option<Secret> {
-    let table = item.table(&KEYS)?;
+    let table = item.table(&keys::SECRET)?;
     let is_host = item.context().secrets == Secrets::OfAll;
     let is_read = is_host || readers != Readers::Hosts;
     let found = match (table.get("env"), table.get("file")) {

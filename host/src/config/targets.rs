@@ -5,14 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use super::keys;
 use super::model::{OnEnd, QueueRules, TargetQueue};
 use super::names::check_name;
-use super::reader::{Item, Keys};
+use super::reader::Item;
 use super::units::show_text;
 use crate::field::reserved;
-
-pub(super) const ON_END_KEYS: Keys =
-    Keys { known: &["queue", "completed", "dead", "cancelled", "fields"], elsewhere: &[] };
 
 /// The names of the queues to which a queue sends tasks.
 #[derive(Clone, Default)]
@@ -158,7 +156,7 @@ pub(super) fn read_on_end(item: &Item, names: &[&str]) -> ToldNames {
     if item.value().is_str() {
         return ToldNames { queues: for_all(read_name(item)), ..ToldNames::default() };
     }
-    let Some(table) = item.table(&ON_END_KEYS) else { return ToldNames::default() };
+    let Some(table) = item.table(&keys::ON_END) else { return ToldNames::default() };
     let name = |key| table.get(key).map(|item| read_name(&item));
     let others = name("queue").flatten();
     let queues = ["completed", "dead", "cancelled"].map(|key| name(key).unwrap_or_else(|| others.clone()));

@@ -2,23 +2,16 @@
 //!
 //! In: the table. Out: a [`Telemetry`], or none without the table: then no traces are sent.
 
-use std::ops::RangeInclusive;
-
 use http::{HeaderName, HeaderValue};
 use url::Url;
 
 use super::http::read_ca;
+use super::keys;
 use super::model::Telemetry;
-use super::reader::{Item, Keys, Table};
+use super::reader::{Item, Table};
 use super::secret::Secret;
 use super::source::secret_if_there;
 
-pub(super) const KEYS: Keys =
-    Keys { known: &["otlp", "headers", "sample", "max_traces", "service", "ca"], elsewhere: &[] };
-
-const SAMPLE: RangeInclusive<f64> = 0.0..=1.0;
-const MAX_TRACES: RangeInclusive<u32> = 1..=1_000_000;
-const DEFAULT_MAX_TRACES: u32 = 1000;
 const MAX_HEADERS: usize = 20;
 const MAX_SERVICE: usize = 100;
 /// The path of the collector for traces.
@@ -28,21 +21,19 @@ const OWN: [&str; 5] = ["host", "content-type", "content-length", "connection", 
 
 pub(super) fn read(item: Option<Item>) -> Option<Telemetry> {
     let item = item?;
-    let table = item.table(&KEYS)?;
+    let table = item.table(&keys::TELEMETRY)?;
     let headers = table.get("headers").map(|item| read_headers(&item)).unwrap_or_default();
-    let sample = table.get("sample").map_or(Some(1.0), |item| item.number(SAMPLE));
-    let max_traces =
-        table.get("max_traces").map_or(Some(DEFAULT_MAX_TRACES), |item| item.integer(MAX_TRACES));
-    let service = table.get("service").map_or(Some("tqhost".to_owned()), |item| item.checked(check_service));
-    let ca = table.get("ca").map_or(Some(Vec::new()), |item| read_ca(&item));
-    let otlp = read_url(&item, &table);
+    let service = table.checked("service", check_service);
+    let ca = table.get("ca").and_then(|item| read_ca(&item));
+    let (sample, max_traces) = (table.value_or("sample", None), table.value_or("max_traces", None));
+    let otlp = read_url(&item, &table)?;
     Some(Telemetry {
-        otlp: otlp?,
+        otlp,
         headers,
-        sample: sample?,
-        max_traces: max_traces?,
-        service: service?,
-        ca: ca?,
+        sample,
+        max_traces,
+        service: service.unwrap_or_else(|| keys::TELEMETRY.text("service").to_owned()),
+        ca: ca.unwrap_or_default(),
     })
 }
 

@@ -3,16 +3,10 @@
 //!
 //! In: the table of a queue, and `max_running` with its default. Out: the [`RunLimits`].
 
-use std::ops::RangeInclusive;
-
+use super::keys;
 use super::model::{RunLimits, Tracks};
 use super::names::check_key;
-use super::reader::{Item, Keys, Table};
-
-pub(super) const MAX_RUNNING: RangeInclusive<u32> = 1..=100_000;
-const LIMIT: RangeInclusive<u32> = 1..=10_000;
-
-pub(super) const SERIAL_KEYS: Keys = Keys { known: &["field", "limit"], elsewhere: &[] };
+use super::reader::{Item, Table};
 
 /// Reports its problems, and keeps the values that are right.
 pub(super) fn read(queue: &Table, max_running: Option<u32>) -> RunLimits {
@@ -44,12 +38,12 @@ fn is_strict(item: &Item) -> bool {
 }
 
 fn read_serial(item: &Item) -> Option<Tracks> {
-    let table = item.table(&SERIAL_KEYS)?;
-    let limit = table.get("limit").map_or(Some(1), |item| item.integer(LIMIT));
+    let table = item.table(&keys::SERIAL)?;
+    let limit = table.value_or("limit", None);
     let Some(field) = table.get("field") else {
         return item.refuse("has no field: write serial = { field = \"sessionId\" }");
     };
-    Some(Tracks { field: Some(field.checked(check_key)?), limit: limit? })
+    Some(Tracks { field: Some(field.checked(check_key)?), limit })
 }
 
 #[cfg(test)]

@@ -3,19 +3,18 @@
 //! In: `{ field = "data", json = "/eventId" }`. Out: a [`ValueAt`]. Not here: the value itself, which
 //! `queue::value` reads.
 
+use super::keys;
 use super::names::check_key;
 use super::place::{FieldPlace, Pointer, ValueAt};
-use super::reader::{Item, Keys};
+use super::reader::Item;
 use crate::field::HOST_FIELDS;
 
 /// The most columns that a queue adds to its lists.
 const MAX_SHOWN: usize = 6;
 
-pub(super) const ID_KEYS: Keys = Keys { known: &["field", "json"], elsewhere: &[] };
-
 /// Reads `id`.
 pub(super) fn read(item: &Item) -> Option<ValueAt> {
-    let table = item.table(&ID_KEYS)?;
+    let table = item.table(&keys::ID)?;
     let pointer = table.get("json").map(|json| read_pointer(&json));
     let Some(field) = table.get("field") else {
         return item.refuse("names no field: write id = { field = \"resumeId\" }");

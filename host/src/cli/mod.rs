@@ -147,7 +147,7 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Comman
         }
         Command::Man(args) => shell::man(&args, &mut out),
         Command::Schema => {
-            out.line(crate::config::schema().to_string());
+            out.line(format!("{:#}", crate::config::schema()));
             Ok(())
         }
         Command::Try(args) => runtime.block_on(trial::run(named, args, &mut out)),

@@ -163,7 +163,7 @@ pub(super) fn proxy(table: &Table, has_token: bool) -> Option<TrustedProxy> {
         return item.refuse("is trusted_groups_header, too: the name of the user needs a header of its own");
     }
     let loopback = || ["127.0.0.0/8", "::1/128"].iter().filter_map(|block| block.parse().ok()).collect();
-    let role = role.map_or(Some(AccessRole::Read), |(role, _)| role)?;
+    let role = role.map_or_else(|| Some(keys::ADMIN.word("trusted_user_role")), |(role, _)| role)?;
     Some(TrustedProxy { header, role, groups, from: from.unwrap_or_else(loopback) })
 }
 

@@ -66,7 +66,7 @@ fn read_table(table: &Table) -> Admin {
     let known = [("token", token.as_ref()), ("read_token", read_token.as_ref())];
     let tokens = access::tokens(table, known);
     let (proxy, base_path) = (access::proxy(table, has_token), access::base_path(table));
-    let histograms = table.word("histograms").and_then(|word| word.parse().ok());
+    let histograms = table.word("histograms");
     let mask = table.get("mask").and_then(|item| read_mask(&item)).unwrap_or_default();
     Admin { listen, token, read_token, tokens, proxy, base_path, mask, histograms }
 }

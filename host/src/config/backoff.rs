@@ -43,9 +43,14 @@ fn read_exponential(item: &Item, table: &Table, default: &Backoff) -> Option<Bac
         Backoff::Exponential { base, max, jitter } => (Some(base), Some(max), Some(jitter)),
         _ => (None, None, None),
     };
+    let is_wrong = |name| table.get(name).is_some() && table.value::<Duration>(name).is_none();
+    let jitter = table.value_or("jitter", jitter);
+    // A value with a problem is not compared with another one.
+    if is_wrong("base") | is_wrong("max") {
+        return None;
+    }
     let base: Duration = table.value_or("base", base);
     let max = table.value_or("max", max);
-    let jitter = table.value_or("jitter", jitter);
     if base > max {
         let told = if table.get("max").is_some() { "" } else { " (which was not set here)" };
         let why = format!(
@@ -144,6 +149,10 @@ mod tests {
         ];
         all_wrong("[queues.a]\nbackoff = {}", "", &table);
         let both = problem("[queues.a]\nbackoff = { base = \"5s\", max = \"1s\", jitter = 2 }");
+        for pair in ["base = \"2m\", max = \"31d\"", "base = \"31d\", max = \"500ms\""] {
+            let told = problem(&format!("[queues.a]\nbackoff = {{ {pair} }}"));
+            assert!(told.contains("1 problem\n") && told.contains("out of bounds"), "{told}");
+        }
         for why in ["backoff.jitter: 2 is out of bounds", "is longer than max (\"1s\")", "2 problems\n"] {
             assert!(both.contains(why), "{both}");
         }

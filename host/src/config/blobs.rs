@@ -36,8 +36,8 @@ pub(super) fn read(item: Option<Item>, data_dir: &Path) -> BlobSettings {
     };
     BlobSettings {
         store: store.unwrap_or(default.store),
-        max_blob: table.value_or("max_blob", None),
-        timeout: table.value_or("timeout", None),
+        max_blob: table.value_or_default("max_blob"),
+        timeout: table.value_or_default("timeout"),
         ca: table.get("ca").and_then(|item| read_ca(&item)).unwrap_or_default(),
     }
 }

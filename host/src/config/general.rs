@@ -18,7 +18,7 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
         let set = root.get(name).and_then(|item| item.path());
         set.unwrap_or_else(|| cx.folder.join(keys::TOP.text(name)))
     };
-    let shutdown_grace = root.value_or("shutdown_grace", None);
+    let shutdown_grace = root.value_or_default("shutdown_grace");
     let concurrency = root.value("concurrency");
     let mut queues = queue::read(&root);
     if concurrency.is_none() && queues.iter().any(|queue| queue.priority != queues[0].priority) {

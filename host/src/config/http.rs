@@ -10,17 +10,16 @@ use super::model::Http;
 use super::reader::Item;
 use super::{keys, pem};
 
-/// The most connections of a plugin that does not set them.
-const MOST_BY_DEFAULT: u32 = 10_000;
-
 /// The bounds where nobody has set any, for a plugin whose queues run `at_once` tasks at once in this host.
 pub(super) fn default(at_once: u32) -> Http {
     let usual = Http::default();
-    Http { max_connections: usual.max_connections.max(at_once.min(MOST_BY_DEFAULT)), ..usual }
+    let most = keys::HTTP.most("max_connections");
+    Http { max_connections: usual.max_connections.max(at_once).min(most), ..usual }
 }
 
 impl Default for Http {
     fn default() -> Http {
+        // One closure for each type.
         let time = |name| keys::HTTP.default(name);
         let count = |name| keys::HTTP.default(name);
         let size = |name| keys::HTTP.default(name);
@@ -40,12 +39,13 @@ impl Default for Http {
     }
 }
 
-/// Reads the bounds. A bound that the table does not set is that of `default`.
+/// Reads the bounds. `default` has those of a plugin without this table.
 pub(super) fn read(item: &Item, default: Http) -> Http {
     let Some(table) = item.table(&keys::HTTP) else { return default };
-    let duration = |key| table.value_or(key, None);
-    let count = |key| table.value_or(key, None);
-    let size = |key| table.value_or(key, None);
+    // One closure for each type.
+    let duration = |key| table.value_or_default(key);
+    let count = |key| table.value_or_default(key);
+    let size = |key| table.value_or_default(key);
     Http {
         connect_timeout: duration("connect_timeout"),
         first_byte_timeout: duration("first_byte_timeout"),

@@ -7,13 +7,18 @@ use super::place::{Pointer, ValueAt};
 use super::reader::{Item, Table};
 use super::{keys, value};
 
+/// The word of `release_on` for a key that is free at once.
+const FAILURE: &str = "failure";
 /// The most values that make one key.
 const MAX_VALUES: usize = 16;
 
 impl Default for Idempotency {
     fn default() -> Idempotency {
-        let window = keys::IDEMPOTENCY.default("window");
-        Idempotency { key: Vec::new(), window, releases_on_failure: false }
+        Idempotency {
+            key: Vec::new(),
+            window: keys::IDEMPOTENCY.default("window"),
+            releases_on_failure: keys::IDEMPOTENCY.text("release_on") == FAILURE,
+        }
     }
 }
 
@@ -21,7 +26,7 @@ impl Default for Idempotency {
 /// `base` has.
 pub(super) fn read(item: &Item, base: Idempotency) -> Idempotency {
     let Some(table) = item.table(&keys::IDEMPOTENCY) else { return base };
-    let release_on = table.word("release_on").map(|word| word == "failure");
+    let release_on = table.word("release_on").map(|word: String| word == FAILURE);
     Idempotency {
         key: read_key(&table).unwrap_or(base.key),
         window: table.value_or("window", Some(base.window)),

@@ -23,9 +23,9 @@ pub(super) fn read(item: &Item) -> Option<Warm> {
                 item.problem(format!("has no warm, the number of instances to keep: {FORMS}"));
             }
             Some(Warm {
-                idle: table.value_or("warm", None),
-                max_tasks: table.value_or("max_tasks", None),
-                concurrent: table.value_or("concurrent", None),
+                idle: table.value_or_default("warm"),
+                max_tasks: table.value_or_default("max_tasks"),
+                concurrent: table.value_or_default("concurrent"),
             })
         }
         _ => item.wrong_type("the string \"per-task\", or a table like { warm = 4, max_tasks = 1000 }"),

@@ -1,8 +1,8 @@
 //! The keys of the configuration: what each may be, its default, and what it means.
 //!
-//! Readers take bounds and defaults from these tables (`Table::value`), and docs/configuration.md has them as
-//! its tables, which a test compares and, with `WRITE=1`, writes. A new key is a row here and the line of its
-//! reader.
+//! Readers take bounds and defaults from the rows (`Table::value`). A test compares the tables of
+//! docs/configuration.md with the rows, and writes them with `WRITE=1`; `schema` makes the schema of them. A
+//! new key is a row here, a field in `model`, the line that reads it, and a line of the page's example.
 //!
 //! Not here: how a value is read (`reader`), and values that are more than a number, a duration, a size or a
 //! word (one file per element of the configuration).
@@ -11,7 +11,7 @@
 pub(super) struct Key {
     pub name: &'static str,
     pub values: Values,
-    /// The value where the key is not set, or words for the page.
+    /// The value that holds if the key is not set, as in the file; or words for people.
     pub default: &'static str,
     /// The effect of the key, in the Markdown of the page.
     pub meaning: &'static str,
@@ -23,11 +23,14 @@ pub(super) enum Values {
     Number(f64, f64),
     Duration(&'static str, &'static str),
     Size(&'static str, &'static str),
+    /// With brackets, because rows have the form of a call.
     Boolean(),
     Words(&'static [&'static str]),
-    /// A table with these keys, or another form; both in words for the page.
+    /// A text that its own reader checks, in words for the page. Its default is a text, too.
+    Text(&'static str),
+    /// A table with these keys. The text says for the page which forms the value may have.
     Table(&'static Keys, &'static str),
-    /// A table of such tables, each with a name that the user gives.
+    /// A table of tables with these keys, each under a name that the user gives.
     Named(&'static Keys, &'static str),
     /// Something that its own reader checks, in words for the page.
     Other(&'static str),
@@ -51,10 +54,18 @@ impl Keys {
 
     /// The text that a key has by default.
     pub(super) fn text(&self, name: &str) -> &'static str {
-        self.key(name).default.trim_matches(['`', '"'])
+        let key = self.key(name);
+        assert!(matches!(key.values, Values::Text(_) | Values::Words(_)), "{name} has no text by default");
+        key.default
     }
 
-    /// The keys that may be here.
+    /// The highest number that a key may be.
+    pub(super) fn most(&self, name: &str) -> u32 {
+        let Values::Integer(_, most) = self.key(name).values else { panic!("{name} is no whole number") };
+        most
+    }
+
+    /// The keys that may be written in this table.
     pub(super) fn here(&self) -> impl Iterator<Item = &'static str> {
         let names = self.known.iter().map(|key| key.name);
         names.filter(|name| self.elsewhere.iter().all(|(other, _)| other != name))
@@ -72,7 +83,7 @@ impl Keys {
 macro_rules! keys {
     ($($table:ident $heading:literal {
         $($($name:ident),+: $kind:ident $values:tt = $default:literal, $meaning:literal;)*
-        $(! $other:ident: $why:literal;)*
+        $(! $other:ident: $why:expr;)*
     })*) => {
         $(pub(super) const $table: Keys = Keys {
             heading: $heading,
@@ -92,14 +103,15 @@ macro_rules! keys {
 
 keys! {
     TOP "## Top level" {
-        plugins_dir: Other("path") = "`\"plugins\"`", "the folder of the plugins' `.wasm` files";
-        data_dir: Other("path") = "`\".tqhost\"`",
+        plugins_dir: Text("path") = "plugins", "the folder of the plugins' `.wasm` files";
+        data_dir: Text("path") = ".tqhost",
             "[compiled code](operations.md#what-is-in-data_dir), the private Redis, and [blobs](#blobs) \
             without a `url`; one for each `plugins_dir`";
         shutdown_grace: Duration("0s", "1d") = "30s",
             "how long running attempts may take to end at shutdown; then their tasks go back to the queue";
         concurrency: Integer(1, 100_000) = "none",
             "attempts that run at once in this host, in all queues together";
+        // The minimum is the default grant of one handler.
         memory: Size("128MiB", "16384GiB") = "half of the machine's or the control group's",
             "memory of all handlers of this host together; large tasks in hand may take a quarter of it \
             beside";
@@ -136,7 +148,7 @@ keys! {
             "the user at the Sentinels; those of `[redis]` are for the primary";
     }
     ADMIN "## `[admin]`" {
-        listen: Other("IP address and port") = "`\"127.0.0.1:7700\"`",
+        listen: Text("IP address and port") = "127.0.0.1:7700",
             "where the host serves [its endpoints](operations.md#endpoints); port 0 takes a free port";
         token: Other("secret of visible ASCII characters") = "none",
             "a token with the [role](operations.md#roles) `admin`. Unless `listen` is a loopback address, it \
@@ -145,7 +157,7 @@ keys! {
             "a second token, with the role `read`; needs another one beside it";
         tokens: Named(&TOKEN, "table of up to 100") = "none",
             "[tokens with names](#tokens-with-names) and roles";
-        base_path: Other("up to 100 characters") = "`\"\"`",
+        base_path: Text("up to 100 characters") = "",
             "the path below which a proxy shows the host, such as `\"/tqhost\"`";
         trusted_user_header: Other("a name; needs a token") = "none",
             "the header in which [a proxy](operations.md#behind-a-proxy) names the user whom it has \
@@ -165,8 +177,8 @@ keys! {
             that starts with more than 100 queues), or one pair for all queues";
     }
     TOKEN "### Tokens with names" {
-        role: Words(&["read", "operate", "admin"]) = "required", "";
-        hash: Other("secret") = "required", "";
+        role: Words(&["read", "operate", "admin"]) = "required", "the rights of the token";
+        hash: Other("secret") = "required", "`sha256:` and the SHA-256 of the token";
         ! token: "is not kept here: write its hash";
     }
     BLOBS "## `[blobs]`" {
@@ -179,7 +191,7 @@ keys! {
             "the URL of a compatible server, as in `\"http://127.0.0.1:9000\"`; not for `file:`";
         ca: Other("a PEM file up to 1 MiB") = "none",
             "certificates in PEM that are trusted beside the system's; not for `file:`";
-        region: Other("string") = "`us-east-1`", "for `s3:`";
+        region: Text("string") = "us-east-1", "for `s3:`";
         access_key_id, secret_access_key: Other("secret; both or none") = "see below", "for `s3:`";
         session_token: Other("secret") = "none", "for `s3:`, with these keys";
         service_account: Other("secret") = "see below", "for `gs:`: the JSON of a service account's key";
@@ -195,7 +207,7 @@ keys! {
         sample: Number(0.0, 1.0) = "1", "the part that is sent of the traces that begin here";
         max_traces: Integer(1, 1_000_000) = "1000",
             "the most traces that begin in one second in this host and are sent, after `sample`";
-        service: Other("1 to 100 bytes") = "`\"tqhost\"`", "the name of the service in the traces";
+        service: Text("1 to 100 bytes") = "tqhost", "the name of the service in the traces";
         ca: Other("a PEM file up to 1 MiB") = "none",
             "certificates in PEM that are trusted beside those of the system";
     }
@@ -203,7 +215,7 @@ keys! {
         stream: Other("1 to 512 bytes") = "the queue's name",
             "the Redis stream to which producers add, one per queue; braces only as one hash tag, as in \
             `\"resume:{analyze}:stream\"`";
-        group: Other("1 to 512 bytes") = "`\"tqhost\"`", "the consumer group";
+        group: Text("1 to 512 bytes") = "tqhost", "the consumer group";
         plugin: Other("name") = "the queue's name", "the handler: `NAME.wasm` in `plugins_dir`";
         concurrency: Integer(1, 10_000) = "10", "attempts that run at once, in this host";
         batch: Table(&BATCH, "table") = "see [`batch`](#batch)",
@@ -253,6 +265,7 @@ keys! {
         on_end: Table(&ON_END, "name or table") = "none", "the queue that [is told](#on_end) of every end";
         events: Integer(0, 1_000_000) = "0",
             "about how many [events](#events) are kept, in the stream `tq:{STREAM}:events`";
+        // settle.lua deletes at most as many at once (MOST_RECORDS).
         failed_attempts: Integer(0, 100) = "10",
             "the last failed attempts [kept](status.md#failed-attempts) of each task, with the end of \
             their log; none with `retention = \"0s\"`";
@@ -264,7 +277,7 @@ keys! {
         dead_letter: Other("1 to 512 bytes") = "a key of the queue's own",
             "the stream of the dead letters, not of a queue. If the key holds something else, the queue \
             takes no task";
-        ! delays: "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }";
+        ! delays: OF_BACKOFF;
     }
     BATCH "### `batch`" {
         max_tasks: Integer(1, 1_000) = "the queue's `concurrency`",
@@ -296,7 +309,7 @@ keys! {
     }
     SCHEDULE "### `schedule`" {
         cron: Other("1 to 100 expressions") = "required", "the times; one that several share gives one task";
-        timezone: Other("a name of the IANA database") = "`\"UTC\"`",
+        timezone: Text("a name of the IANA database") = "UTC",
             "the time zone of the expressions, like `\"Europe/Berlin\"`";
         missed: Words(&["once", "skip"]) = "once", "what happens with missed times";
         fields: Other("table of strings, at most 100; no `tq-…`, no `scheduled_at`") = "empty",
@@ -360,11 +373,13 @@ keys! {
             "sending, and waiting for the head of the response";
         between_bytes_timeout: Duration("1ms", "1d") = "30s", "the longest pause within a response";
         timeout: Duration("1ms", "1d") = "the attempt's", "the whole of one request, with its response";
+        // The host keeps a few pieces of each response that the handler has not read.
         max_concurrent: Integer(1, 256) = "8",
             "open requests of one attempt, until their responses are read to the end or dropped";
         max_connections: Integer(1, 10_000) = "256",
             "open requests of the plugin in this host, by default no fewer than the `concurrency` of its \
             queues; further ones wait for up to `connect_timeout`";
+        // Servers close idle connections after 5 seconds at the earliest, as a rule.
         keep_alive: Duration("0s", "5m") = "4s",
             "how long a connection waits for the plugin's next request to the same scheme, host and port";
         max_requests: Integer(1, 1_000_000) = "1000", "requests of one attempt";
@@ -384,10 +399,12 @@ keys! {
         max_tasks: Integer(1, 1_000_000) = "1000", "number of tasks after which an instance is dropped";
     }
     SECRET "## Secrets" {
-        env, file: Other("string") = "none", "";
+        env: Other("string") = "none", "the environment variable with the secret";
+        file: Other("path") = "none", "the file with the secret";
     }
 }
 
+const OF_BACKOFF: &str = "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }";
 const OWN: &str = "makes no sense as a default, every queue has its own: write it in [queues.NAME]";
 const NEEDED: &str = "makes no sense as a default: write it in each [queues.NAME] that needs it";
 
@@ -396,7 +413,7 @@ pub(super) const DEFAULTS: Keys = Keys {
     heading: "## `[defaults]`",
     known: QUEUE.known,
     elsewhere: &[
-        QUEUE.elsewhere[0],
+        ("delays", OF_BACKOFF),
         ("order", NEEDED),
         ("serial", NEEDED),
         ("stream", OWN),
@@ -413,15 +430,12 @@ mod tests {
     use super::*;
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+    const HEAD: &str = "| key | values | default | meaning |";
 
-    /// The table of the page, or nothing if the page tells of these keys in words.
+    /// The table of the page.
     fn table(keys: &Keys) -> String {
-        if keys.known.iter().any(|key| key.meaning.is_empty()) {
-            return String::new();
-        }
-        let mut text = "| key | values | default | meaning |\n|---|---|---|---|\n".to_owned();
-        let rows = keys.known.chunk_by(|a, b| row(a) == row(b));
-        for alike in rows {
+        let mut text = format!("{HEAD}\n|---|---|---|---|\n");
+        for alike in keys.known.chunk_by(|a, b| row(a) == row(b)) {
             let names: Vec<String> = alike.iter().map(|key| format!("`{}`", key.name)).collect();
             writeln!(text, "| {} | {}", names.join(", "), row(&alike[0])).expect("a string");
         }
@@ -447,6 +461,7 @@ mod tests {
                 let shown: Vec<String> = words.iter().map(|word| code(word)).collect();
                 (shown.join(", "), words.contains(&key.default), "\"")
             }
+            Values::Text(words) => ((*words).to_owned(), true, "\""),
             Values::Table(_, words) | Values::Named(_, words) | Values::Other(words) => {
                 ((*words).to_owned(), false, "")
             }
@@ -471,15 +486,17 @@ mod tests {
     #[test]
     fn the_page_has_every_key() {
         let mut page = std::fs::read_to_string(PAGE).expect("the page");
-        for keys in ALL {
+        for keys in ALL.iter().chain([&DEFAULTS]) {
             let text = section(&page, keys);
-            let table = table(keys);
-            if table.is_empty() {
+            // The page tells of some keys in words.
+            let Some(at) = text.find(HEAD) else {
                 let missing = keys.here().find(|key| !text.contains(&format!("`{key}`")));
                 assert_eq!(missing, None, "below {}", keys.heading);
                 continue;
-            }
-            if text.contains(&table) {
+            };
+            let old = text[at..].find("\n\n").map_or(&text[at..], |end| &text[at..=at + end]);
+            let table = table(keys);
+            if old == table {
                 continue;
             }
             assert!(
@@ -487,10 +504,7 @@ mod tests {
                 "below {}, docs/configuration.md differs from config/keys.rs: WRITE=1 writes\n{table}",
                 keys.heading
             );
-            let from = text.find("| key |").expect("a table");
-            let old = &text[from..];
-            let old = old.find("\n\n").map_or(old, |end| &old[..=end]);
-            page = page.replacen(old, &table, 1);
+            page = page.replacen(&text.to_owned(), &text.replacen(old, &table, 1), 1);
             std::fs::write(PAGE, &page).expect("write the page");
         }
     }

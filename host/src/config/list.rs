@@ -5,16 +5,17 @@
 use toml::de::DeValue;
 
 use super::keys;
-use super::model::{Items, List};
+use super::model::List;
 use super::names::check_key;
 use super::reader::Item;
 
 pub(super) fn read(item: &Item) -> Option<List> {
+    let usual = || keys::LIST.word("items");
     match item.value() {
-        DeValue::String(_) => Some(List { key: item.checked(check_key)?, items: Items::Bytes }),
+        DeValue::String(_) => Some(List { key: item.checked(check_key)?, items: usual() }),
         DeValue::Table(_) => {
             let table = item.table(&keys::LIST)?;
-            let items = table.word("items").and_then(|word| word.parse().ok()).unwrap_or(Items::Bytes);
+            let items = table.word("items").unwrap_or_else(usual);
             let Some(key) = table.get("key") else {
                 return item.refuse("has no key: write list = { key = \"report:queue\", items = \"json\" }");
             };
@@ -28,6 +29,7 @@ pub(super) fn read(item: &Item) -> Option<List> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::model::Items;
     use super::super::testing::{all_wrong, parse};
     use super::*;
 

@@ -50,9 +50,9 @@ fn read_plugin(name: &str, item: &Item, queues: &[QueueRules]) -> Option<Plugin>
     let usual = http::default(own.map(|queue| queue.concurrency).fold(0, u32::saturating_add));
     Some(Plugin {
         config: table.get("config").map(|item| read_config(&item)).unwrap_or_default(),
-        memory: table.value_or("memory", None),
-        max_output: table.value_or("max_output", None),
-        max_log_rate: table.value_or("max_log_rate", None),
+        memory: table.value_or_default("memory"),
+        max_output: table.value_or_default("max_output"),
+        max_log_rate: table.value_or_default("max_log_rate"),
         allowed_hosts,
         http: http_item.map_or_else(|| usual.clone(), |item| http::read(&item, usual.clone())),
         warm: table.get("instance").and_then(|item| instance::read(&item)),

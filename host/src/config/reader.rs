@@ -4,16 +4,17 @@
 //! with its key and line in the [`Context`]. So reading goes on to the end, and all problems are reported at
 //! once.
 //!
-//!     Table::get("lease") ─▶ Item ─▶ Item::duration(bounds) ─▶ Option<Duration>
+//!     Table::value("lease") ─▶ the row's bounds ─▶ Item::duration(bounds) ─▶ Option<Duration>
 //!
-//! Not here: which keys there are and what they mean (one file per element of the configuration), secrets
-//! (`source`).
+//! Not here: which keys there are, their bounds and defaults (`keys`), values of more than one part (one file
+//! per element of the configuration), secrets (`source`).
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use toml::de::{DeArray, DeTable, DeValue};
@@ -46,10 +47,12 @@ pub(super) enum Secrets {
     OfCommands,
 }
 
-/// A value that the row of its key describes in full.
+/// A value that the row of its key describes in full. The type of the field in `model` chooses the values of
+/// the row: u32 is an integer, u64 a size.
 pub(super) trait Plain: Sized {
     /// Reads the item. If it is something else, or out of bounds, that is a problem of the item.
     fn take(item: &Item, values: &Values) -> Option<Self>;
+    /// Reads a bound or a default of a row. None: it is words.
     fn parse(text: &str) -> Option<Self>;
 }
 
@@ -75,9 +78,13 @@ plain! {
     f64: Number(least, most), item => item.number(*least..=*most), text => text.parse().ok();
     bool: Boolean(), item => item.boolean(), text => text.parse().ok();
     Duration: Duration(least, most),
-        item => item.duration(Self::parse(least)?..=Self::parse(most)?), text => parse_duration(text).ok();
+        item => item.duration(bound(least)..=bound(most)), text => parse_duration(text).ok();
     u64: Size(least, most),
-        item => item.size(Self::parse(least)?..=Self::parse(most)?), text => parse_size(text).ok();
+        item => item.size(bound(least)..=bound(most)), text => parse_size(text).ok();
+}
+
+fn bound<T: Plain>(text: &str) -> T {
+    T::parse(text).unwrap_or_else(|| panic!("{text:?} is no bound"))
 }
 
 impl Keys {
@@ -87,8 +94,22 @@ impl Keys {
     /// If the default of the key is no such value.
     pub(super) fn default<T: Plain>(&self, name: &str) -> T {
         let text = self.key(name).default;
-        T::parse(text).unwrap_or_else(|| panic!("{name} is {text:?} by default, which is no value of it"))
+        T::parse(text)
+            .unwrap_or_else(|| panic!("the default of {name} is {text:?}, which is not a value of its type"))
     }
+
+    /// The word that holds if the key is not set.
+    ///
+    /// # Panics
+    /// If the type does not know it.
+    pub(super) fn word<T: FromStr>(&self, name: &str) -> T {
+        meant(self.text(name))
+    }
+}
+
+/// The value of a word. A test checks that each word has one.
+fn meant<T: FromStr>(word: &str) -> T {
+    word.parse().unwrap_or_else(|_| panic!("{word:?} has no value"))
 }
 
 /// A table whose keys have been checked.
@@ -124,7 +145,7 @@ impl<'a> Table<'a> {
     }
 
     pub(super) fn get(&self, name: &'static str) -> Option<Item<'a>> {
-        debug_assert_eq!(self.keys.key(name).name, name);
+        self.keys.key(name);
         entry(self.cx, &self.key, self.entries, name)
     }
 
@@ -133,20 +154,25 @@ impl<'a> Table<'a> {
         T::take(&self.get(name)?, &self.keys.key(name).values)
     }
 
+    /// The value of a key; where the table sets none, the default of its row.
+    pub(super) fn value_or_default<T: Plain>(&self, name: &'static str) -> T {
+        self.value_or(name, None)
+    }
+
     /// The value of a key; where the table sets none, `base`, or else the default of its row.
     pub(super) fn value_or<T: Plain>(&self, name: &'static str, base: Option<T>) -> T {
         self.value(name).or(base).unwrap_or_else(|| self.keys.default(name))
     }
 
-    /// One of the words of a key.
-    pub(super) fn word(&self, name: &'static str) -> Option<&'static str> {
+    /// The value of one of the words of a key.
+    pub(super) fn word<T: FromStr>(&self, name: &'static str) -> Option<T> {
         let Values::Words(words) = self.keys.key(name).values else { panic!("{name} has no words") };
         let is_word = |text: &str| words.iter().find(|word| **word == text);
         let (last, others) = words.split_last()?;
         let others: Vec<String> = others.iter().map(|word| format!("{word:?}")).collect();
         let why = || format!("is not what {name} can be: write {} or {last:?}", others.join(", "));
         let text = self.get(name)?.checked(|text| is_word(text).map(drop).ok_or_else(why))?;
-        is_word(&text).copied()
+        is_word(&text).map(|word| meant(word))
     }
 
     pub(super) fn checked(
@@ -384,7 +410,8 @@ fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'st
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::{ALL, Key};
+    use super::super::keys::{ADMIN, ALL, Key, LIST, SCHEDULE, TOKEN};
+    use super::super::model::{AccessRole, HistogramForm, Items, Missed};
     use super::*;
 
     #[test]
@@ -429,9 +456,22 @@ mod tests {
                 }
                 Values::Boolean() => bool::parse(key.default).is_some(),
                 Values::Words(words) => key.default == "required" || words.contains(&key.default),
-                Values::Table(..) | Values::Named(..) | Values::Other(_) => true,
+                Values::Table(..) | Values::Named(..) | Values::Text(_) | Values::Other(_) => true,
             };
             assert!(is_good, "{}: {}", key.name, key.default);
         }
+    }
+
+    #[test]
+    fn every_word_has_a_value() {
+        fn all<T: FromStr>(keys: &Keys, name: &str) {
+            let Values::Words(words) = keys.key(name).values else { panic!("{name} has no words") };
+            words.iter().for_each(|word| drop(meant::<T>(word)));
+        }
+        all::<Missed>(&SCHEDULE, "missed");
+        all::<Items>(&LIST, "items");
+        all::<HistogramForm>(&ADMIN, "histograms");
+        all::<AccessRole>(&ADMIN, "trusted_user_role");
+        all::<AccessRole>(&TOKEN, "role");
     }
 }

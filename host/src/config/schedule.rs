@@ -7,7 +7,7 @@
 use toml::de::DeValue;
 
 use super::keys;
-use super::model::{Missed, Schedule};
+use super::model::Schedule;
 use super::reader::{Item, Table};
 use super::times::{ScheduleTimes, parse_cron, parse_zone};
 use crate::field::reserved;
@@ -23,7 +23,7 @@ pub(super) fn read(item: &Item) -> Option<Schedule> {
     let table = item.table(&keys::SCHEDULE)?;
     let usual = || parse_zone(keys::SCHEDULE.text("timezone")).ok();
     let zone = table.get("timezone").map_or_else(usual, |item| parsed(&item, parse_zone));
-    let missed = table.word("missed").and_then(|word| word.parse().ok()).unwrap_or(Missed::Once);
+    let missed = table.word("missed").unwrap_or_else(|| keys::SCHEDULE.word("missed"));
     let fields = table.get("fields").map_or(Some(Vec::new()), |item| read_fields(&item));
     let crons = read_crons(item, &table);
     Some(Schedule { times: ScheduleTimes::new(crons?, zone?), missed, fields: fields? })
@@ -79,6 +79,7 @@ fn parsed<T>(item: &Item, parse: impl Fn(&str) -> Result<T, String>) -> Option<T
 
 #[cfg(test)]
 mod tests {
+    use super::super::model::Missed;
     use super::super::testing::{all_wrong, parse, problem};
     use super::*;
 

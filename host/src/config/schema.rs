@@ -7,6 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::keys::{Key, Keys, TOP, Values};
 
+/// The default of a key that has to be set.
+const REQUIRED: &str = "required";
+
 /// The schema of the whole file.
 pub(crate) fn schema() -> Value {
     let mut schema = table(&TOP);
@@ -19,7 +22,8 @@ pub(crate) fn schema() -> Value {
 fn table(keys: &Keys) -> Value {
     let properties: Map<String, Value> =
         keys.here().map(|name| (name.to_owned(), value(keys.key(name)))).collect();
-    json!({ "properties": properties, "additionalProperties": false })
+    let required: Vec<&str> = keys.here().filter(|name| keys.key(name).default == REQUIRED).collect();
+    json!({ "properties": properties, "additionalProperties": false, "required": required })
 }
 
 fn value(key: &Key) -> Value {
@@ -32,15 +36,20 @@ fn value(key: &Key) -> Value {
         Values::Words(words) => json!({ "enum": words }),
         Values::Table(keys, _) => table(keys),
         Values::Named(keys, _) => json!({ "type": "object", "additionalProperties": table(keys) }),
+        Values::Text(_) => json!({ "type": "string" }),
         Values::Other(_) => json!({}),
     };
     let bounds = match key.values {
         Values::Duration(least, most) | Values::Size(least, most) => format!(" ({least} to {most})"),
-        Values::Table(_, words) | Values::Named(_, words) | Values::Other(words) => format!(" ({words})"),
+        Values::Table(_, words) | Values::Named(_, words) | Values::Text(words) | Values::Other(words) => {
+            format!(" ({words})")
+        }
         _ => String::new(),
     };
     let default = match key.default {
-        "" => String::new(),
+        "" | REQUIRED => String::new(),
+        // The page goes on.
+        default if default.contains("see ") => String::new(),
         default => format!(". Default: {default}"),
     };
     schema["description"] = without_links(&format!("{}{bounds}{default}", key.meaning)).into();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 
+use super::keys;
 use super::secret::Secret;
 
 /// Where handlers keep their files, and the limits of one call.
@@ -67,8 +68,8 @@ impl BlobSettings {
     pub fn in_folder(data_dir: &Path) -> BlobSettings {
         BlobSettings {
             store: BlobStore::Files(data_dir.join("blobs")),
-            max_blob: 16 << 20,
-            timeout: Duration::from_secs(30),
+            max_blob: keys::BLOBS.default("max_blob"),
+            timeout: keys::BLOBS.default("timeout"),
             ca: Vec::new(),
         }
     }

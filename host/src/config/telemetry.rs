@@ -25,7 +25,7 @@ pub(super) fn read(item: Option<Item>) -> Option<Telemetry> {
     let headers = table.get("headers").map(|item| read_headers(&item)).unwrap_or_default();
     let service = table.checked("service", check_service);
     let ca = table.get("ca").and_then(|item| read_ca(&item));
-    let (sample, max_traces) = (table.value_or("sample", None), table.value_or("max_traces", None));
+    let (sample, max_traces) = (table.value_or_default("sample"), table.value_or_default("max_traces"));
     let otlp = read_url(&item, &table)?;
     Some(Telemetry {
         otlp,

@@ -39,7 +39,7 @@ fn is_strict(item: &Item) -> bool {
 
 fn read_serial(item: &Item) -> Option<Tracks> {
     let table = item.table(&keys::SERIAL)?;
-    let limit = table.value_or("limit", None);
+    let limit = table.value_or_default("limit");
     let Some(field) = table.get("field") else {
         return item.refuse("has no field: write serial = { field = \"sessionId\" }");
     };

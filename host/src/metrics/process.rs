@@ -1,4 +1,4 @@
-//! The figures of the process, under the names that Prometheus uses for those of every program.
+//! The figures of the process. They have the names that Prometheus clients use in every program.
 //!
 //! In: /proc and the limits of the process, at each scrape. Out: series without the prefix of tqhost. What
 //! the system does not tell is left out.
@@ -35,9 +35,9 @@ impl Collector for Process {
             None => Ok(()),
         };
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let kib = |name| field(&status, name).map(|kib| kib * 1024.0);
-        gauge("process_resident_memory_bytes", "Resident memory size in bytes.", kib("VmRSS"))?;
-        gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", kib("VmSize"))?;
+        let bytes = |name| field(&status, name).map(|kib| kib * 1024.0);
+        gauge("process_resident_memory_bytes", "Resident memory size in bytes.", bytes("VmRSS"))?;
+        gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", bytes("VmSize"))?;
         gauge("process_threads", "Number of OS threads in the process.", field(&status, "Threads"))?;
         let open = std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
         gauge("process_open_fds", "Number of open file descriptors.", open)?;

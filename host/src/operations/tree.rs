@@ -15,15 +15,16 @@ use crate::queue::{FlowChild, Queue, Status, TaskName, TaskStatus};
 
 /// The levels of a tree that are shown, below the task itself.
 const LEVELS: usize = 5;
-/// The tasks of a tree that are shown.
+/// The most tasks of a tree that are shown.
 const SHOWN: usize = 40;
-/// The tasks of a tree that are looked at: those that are done and led to nothing that goes on are left out.
+/// The most tasks of a tree that are looked at. Most of them are not shown, because they have completed and
+/// started no flow that goes on.
 const LOOKS: usize = 400;
 
 /// The relatives of a task.
 #[derive(Debug, Default)]
 pub(crate) struct Family {
-    /// The task that joins the flow of which the task is a child.
+    /// Its parent: the task that joins the flow which has this task as a child.
     pub child_of: Option<TaskName>,
     pub below: Branches,
 }
@@ -31,7 +32,8 @@ pub(crate) struct Family {
 /// The tasks and flows below a task.
 #[derive(Debug, Default)]
 pub(crate) struct Branches {
-    /// The first children of the flow that it joins which have not completed, or started a flow that goes on.
+    /// The first children of the flow that this task joins, without those that have completed and started no
+    /// flow that goes on.
     pub children: Vec<TreeTask>,
     /// The tasks that join the flows which it started.
     pub flows: Vec<TreeTask>,
@@ -60,11 +62,11 @@ pub(crate) async fn family(
     queue: &Queue,
     task: &TaskStatus,
 ) -> OperationResult<Family> {
-    let joined = |queue: Queue| {
-        queue.joined_by(task).map(|id| TaskName { queue: queue.rules.name.clone(), id: id.to_owned() })
+    let parent_in = |other: Queue| {
+        other.joined_by(task).map(|id| TaskName { queue: other.rules.name.clone(), id: id.to_owned() })
     };
-    let mut walk = Walk { queues: Queues { all: queues, first: queue }, shown: SHOWN, looks: LOOKS };
-    let child_of = queues.iter().find_map(|rules| joined(walk.queues.find(&rules.name)?));
+    let mut walk = Walk { queues: Queues { all: queues, asked: queue }, shown: SHOWN, looks: LOOKS };
+    let child_of = queues.iter().find_map(|rules| parent_in(walk.queues.find(&rules.name)?));
     Ok(Family { child_of, below: walk.below(queue, task, 0).await? })
 }
 
@@ -72,13 +74,14 @@ pub(crate) async fn family(
 #[derive(Clone, Copy)]
 struct Queues<'c> {
     all: &'c [QueueRules],
-    first: &'c Queue,
+    /// The queue of the task that was asked about.
+    asked: &'c Queue,
 }
 
 impl Queues<'_> {
     fn find(self, name: &str) -> Option<Queue> {
         let rules = self.all.iter().find(|rules| rules.name == name)?;
-        Some(Queue::new(rules.clone(), self.first.link.clone()))
+        Some(Queue::new(rules.clone(), self.asked.link.clone()))
     }
 }
 
@@ -94,7 +97,7 @@ struct Walk<'c> {
 type Walked<'w, T> = Pin<Box<dyn Future<Output = OperationResult<T>> + Send + 'w>>;
 
 impl Walk<'_> {
-    /// The tasks and flows below a task that is `depth` levels below the first one.
+    /// The tasks and flows below a task that is `depth` levels below the task at the top.
     fn below<'w>(&'w mut self, queue: &'w Queue, task: &'w TaskStatus, depth: usize) -> Walked<'w, Branches> {
         Box::pin(async move {
             let mut below = Branches::default();
@@ -105,10 +108,12 @@ impl Walk<'_> {
                 below.children = self.children(queue, &task.id, depth).await?;
             }
             for flow in &task.flows {
-                // Nothing is kept of a task that ended long ago.
+                // None: it ended long ago and nothing is kept of it, or enough tasks were looked at or shown.
                 let Some(found) = self.look(flow, None, depth).await? else { continue };
                 if depth == 0 || found.is_open() {
                     below.flows.push(found);
+                } else {
+                    self.shown += 1;
                 }
             }
             Ok(below)
@@ -126,13 +131,18 @@ impl Walk<'_> {
                 if self.shown == 0 || self.looks == 0 {
                     return Ok(open);
                 }
-                open.extend(self.look(&child.task, Some(child), depth).await?.filter(TreeTask::is_open));
+                match self.look(&child.task, Some(child), depth).await? {
+                    Some(found) if found.is_open() => open.push(found),
+                    Some(_) => self.shown += 1,
+                    None => {}
+                }
             }
         }
         Ok(open)
     }
 
-    /// A task with what is below it. If nothing is kept of it, what its flow knows of it.
+    /// A task and the tasks below it, which count as shown. If nothing is kept of the task, `child` tells
+    /// what its flow knows of it. None: nothing is known of it, or enough tasks were looked at or shown.
     async fn look(
         &mut self,
         name: &TaskName,
@@ -154,17 +164,15 @@ impl Walk<'_> {
         };
         let Some(task) = kept.or_else(|| child.map(noted)) else { return Ok(None) };
         self.shown -= 1;
-        let below = self.below(queue.as_ref().unwrap_or(self.queues.first), &task, depth + 1).await?;
-        let found = TreeTask { queue: name.queue.clone(), task, below };
-        self.shown += usize::from(!found.is_open());
-        Ok(Some(found))
+        let below = self.below(queue.as_ref().unwrap_or(self.queues.asked), &task, depth + 1).await?;
+        Ok(Some(TreeTask { queue: name.queue.clone(), task, below }))
     }
 }
 
 /// Cancels what is below a task that was to join a flow: its children, the flows that they started, and what
 /// is below those. Returns how many tasks had not ended.
 pub(crate) async fn cancel_below(queues: &[QueueRules], queue: &Queue, id: &str) -> OperationResult<u64> {
-    let queues = Queues { all: queues, first: queue };
+    let queues = Queues { all: queues, asked: queue };
     let find = |name: &TaskName| {
         queues.find(&name.queue).ok_or_else(|| {
             let TaskName { queue, id } = name;
@@ -174,26 +182,26 @@ pub(crate) async fn cancel_below(queues: &[QueueRules], queue: &Queue, id: &str)
         })
     };
     let mut cancelled = 0;
-    // The tasks that join flows and are cancelled, or have ended.
+    // Tasks that join flows whose children are still to be cancelled. They themselves have ended by now.
     let mut joining = vec![TaskName { queue: queue.rules.name.clone(), id: id.to_owned() }];
-    while let Some(then) = joining.pop() {
-        let of_flow = find(&then)?;
+    while let Some(parent) = joining.pop() {
+        let of_flow = find(&parent)?;
         for page in 0.. {
-            let children = patiently(|| of_flow.children(&then.id, page)).await?;
+            let children = patiently(|| of_flow.children(&parent.id, page)).await?;
             if children.is_empty() {
                 break;
             }
             for FlowChild { task, status, flows } in children {
                 let mut flows = flows;
                 if !status.is_end() {
-                    let (ended, started) = cancel_one(&find(&task)?, &task.id).await?;
-                    cancelled += u64::from(ended);
+                    let (was_open, started) = cancel_one(&find(&task)?, &task.id).await?;
+                    cancelled += u64::from(was_open);
                     flows = started;
                 }
                 // A flow that a completed task started may have led to more.
                 while let Some(flow) = flows.pop() {
-                    let (ended, started) = cancel_one(&find(&flow)?, &flow.id).await?;
-                    cancelled += u64::from(ended);
+                    let (was_open, started) = cancel_one(&find(&flow)?, &flow.id).await?;
+                    cancelled += u64::from(was_open);
                     flows.extend(started);
                     joining.push(flow);
                 }

@@ -28,7 +28,7 @@ pub struct Census {
     pub held_tasks: u64,
     pub dead: u64,
     pub pause: Option<QueuePause>,
-    /// While something outside is down.
+    /// The hold of the queue. None: it is not on hold.
     pub held: Option<QueueHold>,
     /// While an operator limits it.
     pub limits: Option<QueueLimits>,
@@ -37,7 +37,8 @@ pub struct Census {
     pub consumers: Vec<Consumer>,
     /// The address of the node that has the queue; none where there is one server.
     pub node: Option<String>,
-    /// Tasks that its attempts have left for queues in other slots of a cluster, and that are not there yet.
+    /// Tasks of this queue for queues in other slots of a cluster, until they are taken there. None: there is
+    /// no cluster.
     pub outgoing: Option<u64>,
 }
 
@@ -64,11 +65,12 @@ impl Queue {
             self.ask_consumers(),
             redis::cmd("HGET").arg(&keys.history).arg(&self.rules.group).to_owned(),
         ];
-        // While a slot of a cluster moves, one command with several of its keys fails.
+        // One GET for each key: while the slot of the keys moves to another node, an MGET of them would fail.
         asked.extend(self.stop_keys().map(|key| redis::cmd("GET").arg(key).to_owned()));
         asked.extend(self.ask_held());
         asked.extend(self.link.is_cluster().then(|| redis::cmd("XLEN").arg(&keys.out).to_owned()));
         let mut replies = self.link.pipeline(WHAT, &asked).await?;
+        // Optional replies are at the end, and are taken off one by one, the last one first.
         let outgoing = match replies.pop_if(|_| self.link.is_cluster()) {
             Some(tasks) => Some(self.shaped(WHAT, reply::count(&tasks?))?),
             None => None,
@@ -92,7 +94,7 @@ impl Queue {
             Err(error) if error.is_no_group() => Vec::new(),
             Err(error) => return Err(error),
         };
-        // A key of another type stops nothing.
+        // A key of another type counts as if it were not there: it neither pauses nor limits the queue.
         let stop = |reply: QueueResult<Value>| match reply {
             Err(error) if error.is_wrong_type() => Ok(Value::Nil),
             reply => reply,
@@ -166,8 +168,9 @@ pub(super) fn find_group(reply: Value, name: &str) -> Shaped<Option<GroupCount>>
     Ok(None)
 }
 
-/// How many tasks are queued: what is in the stream and not pending. Where another consumer served the group
-/// before, entries that it acknowledged may be there too, so what the group has not read is counted instead.
+/// How many tasks are queued: all entries of the stream that are not pending. But if others used the group
+/// before tqhost (`noted` is then the last entry that they were given, and not `0-0`), the stream may still
+/// have entries that they acknowledged, so only entries that the group has not read are counted.
 fn queued(length: u64, running: u64, lag: Option<u64>, all_read: bool, noted: Option<&str>) -> u64 {
     let most = length.saturating_sub(running);
     match noted {

@@ -14,11 +14,11 @@ use super::script;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Promoted {
     pub moved: u64,
-    /// Members whose fields were deleted.
+    /// Delayed tasks whose fields are gone. They were dropped.
     pub lost: u64,
     /// The time until the next task is due; zero when some are due already, none when nothing is delayed.
     pub next_due: Option<Duration>,
-    /// Members that cannot be moved now, and why. They come again some seconds later.
+    /// Delayed tasks that cannot be moved now, and why. Each is tried again ten seconds later.
     pub broken: Vec<(String, String)>,
 }
 
@@ -28,8 +28,8 @@ type Due = (Vec<u8>, String);
 impl Queue {
     /// Moves up to `limit` delayed tasks that are due back into the stream.
     pub async fn promote(&self, limit: usize) -> QueueResult<Promoted> {
-        // The script needs the status of each task before it moves the task, so the first call only lists
-        // what is due.
+        // The script has to be given the key of each task's status. So a first call lists the tasks that are
+        // due, and a second one moves them.
         let (looked, due) = self.promote_these(&[], &limit.to_string()).await?;
         if due.is_empty() {
             return Ok(looked);
@@ -45,8 +45,8 @@ impl Queue {
         Ok(promoted.moved > 0)
     }
 
-    /// Moves these members, and lists up to `limit` of those that are due afterwards; `now`: it lists none,
-    /// and moves members that are not due.
+    /// Moves these members. `limit` is a number: then up to as many members that are due are listed. Or it is
+    /// `now`: then nothing is listed, and members that are not due are moved, too.
     async fn promote_these(&self, members: &[Due], limit: &str) -> QueueResult<(Promoted, Vec<Due>)> {
         let keys = &self.keys;
         let mut call = self.call(&script::PROMOTE).arg("most", limit);

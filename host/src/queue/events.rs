@@ -1,4 +1,4 @@
-//! Reads the events of a queue: the last ends and moves of its tasks, where the queue keeps some.
+//! Reads the events of a queue, if it keeps any: how its tasks ended, and when they moved.
 //!
 //! In: the place of an event. Out: the events on one side of it. Not here: noting events (the scripts do),
 //! streams of them for clients (`api`).
@@ -31,7 +31,7 @@ pub(crate) struct EventPlace {
 }
 
 impl EventPlace {
-    /// The place of the only event of an entry, and that behind all events of one.
+    /// The place of the only event of this entry. If it has several, the place behind the last of them.
     fn of(entry: String) -> EventPlace {
         EventPlace { entry, number: None }
     }
@@ -49,7 +49,8 @@ impl EventPlace {
         codec::is_entry_id(entry).then(|| EventPlace { entry: entry.to_owned(), number })
     }
 
-    /// The bound of a range that begins behind this place, and holds its entry if that tells of other tasks.
+    /// The bound at which XREVRANGE begins to find the events before this place: its entry if that may have
+    /// earlier events, else the entry before.
     fn bound(&self) -> String {
         if self.number.is_some() { self.entry.clone() } else { format!("({}", self.entry) }
     }
@@ -99,7 +100,7 @@ pub(crate) struct EventsAfter {
     pub last: EventPlace,
     /// There were no more at that moment.
     pub is_all: bool,
-    /// Events before these may be lost: Redis has deleted some, and keeps only later ones.
+    /// Some events between the place that was asked for and these may be lost: Redis has deleted old ones.
     pub is_behind_gap: bool,
 }
 
@@ -128,8 +129,8 @@ impl Queue {
         Ok(EventsAfter { events, last: last.unwrap_or_else(|| after.clone()), is_all, is_behind_gap })
     }
 
-    /// Up to `count` events before this place, the newest first; how many entries or events it looked at; and
-    /// the place before which the next ones are, none when these are all.
+    /// Up to `count` events before this place, the newest first; how much was read (the number of entries or
+    /// of events, whichever is higher); and the place from which to go on, none if these are all.
     pub(super) async fn events_before(
         &self,
         before: Option<&EventPlace>,
@@ -158,7 +159,7 @@ impl Queue {
         Ok(EventPlace::of(self.last_entry(&self.keys.events).await?))
     }
 
-    /// Whether Redis has deleted events, and keeps only such as are behind this place.
+    /// Whether Redis has deleted events, and the oldest one that it still has comes after this place.
     async fn has_gap(&self, after: &EventPlace) -> QueueResult<bool> {
         const WHAT: &str = "look for lost events";
         let asked = redis::cmd("XINFO").arg("STREAM").arg(&self.keys.events).to_owned();

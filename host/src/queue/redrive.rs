@@ -1,8 +1,8 @@
 //! Requeues, purges and copies dead letters, in bounded steps, oldest first.
 //!
 //! In: which dead letters, and what becomes of them. Out: counts. An operation on all that match can be split
-//! into steps, each with a budget, and taken up again where the step before it ended. At a rate, a step ends
-//! where the next dead letters have to wait for longer than it may take.
+//! into steps, each with a budget, and taken up again where the step before it ended. With a rate, a step
+//! also ends when it would have to wait beyond its budget of time.
 //!
 //! Not here: finding dead letters (`dead`).
 
@@ -22,9 +22,9 @@ use crate::config::model::Rate;
 
 /// The most tasks that a count gives as a sample.
 pub(crate) const SAMPLE: usize = 5;
-/// The bytes of dead letters that one call keeps: the last of them may pass this bound.
+/// The most bytes of dead letters that one call keeps, without those of the first of them.
 const CALL_BYTES: usize = 4 << 20;
-/// So many named dead letters are looked up at once.
+/// The most named dead letters that are looked up at once.
 const NAMES: usize = 100;
 /// The reply of requeue.lua for a task whose flow is not known any more.
 const REQUEUED_WITHOUT_FLOW: u64 = 2;
@@ -38,13 +38,13 @@ pub enum DeadChoice {
     All(Box<TaskFilter>),
 }
 
-/// The result of a requeue or purge. Both numbers together are the number of dead letters asked for.
+/// The result of a requeue or purge. `succeeded` and `skipped` together are the number that was asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct RedriveCounts {
     pub succeeded: u64,
-    /// Is not dead (any more), or can never run.
+    /// Tasks that are not dead (any more), or that can never run.
     pub skipped: u64,
-    /// So many of the succeeded ones belong to a flow that is not known any more.
+    /// The number of succeeded ones that belong to a flow which is not known any more.
     #[serde(skip_serializing_if = "is_zero")]
     pub without_flow: u64,
 }
@@ -69,11 +69,13 @@ pub(crate) enum Redrive {
     /// At most at this rate.
     Requeue(Option<Rate>),
     Purge,
-    /// They stay, and the job of this queue keeps a copy of each.
+    /// They stay, and are copied into the stream of the job for which this queue keeps them
+    /// (`Queue::keeping`).
     Copy,
-    /// Dead letters that a job keeps are there again.
+    /// Letters that a job kept become dead letters again. They are read from the job's stream
+    /// (`Queue::kept_by`).
     Restore,
-    /// Nothing is changed: the letters that it would take are counted.
+    /// Nothing is changed: the dead letters that a requeue or a purge would take are counted.
     Count(Counted),
 }
 
@@ -106,9 +108,9 @@ impl Redrive {
 /// How far an operation on all dead letters that match has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeadWalk {
-    /// The first entry of the rest, as XRANGE takes it.
+    /// The beginning of the rest, as XRANGE takes it: `-`, or `(` and the last entry that is done.
     pub from: String,
-    /// Tasks that die during the operation are left out, as it might never end.
+    /// The last entry when the operation began. Tasks that die later are left out: else it might never end.
     pub last: String,
     /// At a rate, nothing is requeued before this time (ms since the Unix epoch, by Redis's clock).
     pub not_before_ms: u64,
@@ -142,7 +144,7 @@ struct RedriveProgress {
     succeeded: u64,
     without_flow: u64,
     is_writing: bool,
-    /// So many were sent to Redis by the latest call.
+    /// The number of dead letters that the latest call sent to Redis.
     sent: u64,
     sample: Vec<DeadLetter>,
 }
@@ -159,7 +161,8 @@ struct RedrivePace {
 
 impl RedrivePace {
     fn new(what: Redrive, budget: Option<StepBudget>, not_before_ms: u64, now_ms: u64) -> RedrivePace {
-        // A client may have made up the time, or come back with another rate.
+        // A client sends this time. It may be wrong, or from a request with another rate, so it counts for no
+        // longer than one pause of this rate.
         let longest = what.pause(what.at_once() as u64);
         let ahead = Duration::from_millis(not_before_ms.saturating_sub(now_ms)).min(longest);
         let begun = Instant::now();
@@ -240,8 +243,8 @@ impl Queue {
         self.redrive(choice, Redrive::Purge).await
     }
 
-    /// Requeues, purges or counts all that are chosen. By filter, or to find those that no status names, all
-    /// dead letters are looked at; there is no other bound.
+    /// Requeues, purges or counts the chosen dead letters, however many there are. With a filter, and for
+    /// names that no status knows, it reads all dead letters.
     pub(crate) async fn redrive(
         &self,
         choice: &DeadChoice,
@@ -254,8 +257,8 @@ impl Queue {
         }
     }
 
-    /// Takes one step of an operation on all dead letters that match. `walk` is what the step before left, or
-    /// its beginning.
+    /// Takes one step of an operation on all dead letters that match. `walk` is [`Queue::begin_walk`] at
+    /// first, and then the one that the step before returned.
     pub(crate) async fn redrive_step(
         &self,
         filter: &TaskFilter,
@@ -367,6 +370,7 @@ impl Queue {
                     walk.from = format!("({}", last.entry);
                     walk.not_before_ms = pace.free_at_ms();
                 }
+                // If the time is up, but this was the very last letter, the operation is done.
                 let is_end = some.last().is_some_and(|last| last.entry == end) && !pages.has_more();
                 if pace.is_late() && !is_end {
                     return Ok(Some(pace.left()));
@@ -395,23 +399,23 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes as many as one step may.
+    /// Requeues, purges, copies or counts these letters. The caller passes no more than one step may take.
     async fn redrive_some(
         &self,
         letters: &[DeadLetter],
         what: Redrive,
         progress: &mut RedriveProgress,
     ) -> QueueResult {
-        let able = || letters.iter().filter(|letter| !letter.is_packed());
+        let runnable = || letters.iter().filter(|letter| !letter.is_packed());
         progress.sent = 0;
         match what {
             Redrive::Count(Counted::Purged) => progress.count(letters.iter()),
-            Redrive::Count(Counted::Tried) => progress.count(able()),
+            Redrive::Count(Counted::Tried) => progress.count(runnable()),
             Redrive::Count(Counted::Requeued) | Redrive::Requeue(_) | Redrive::Restore => {
                 let only_says = matches!(what, Redrive::Count(_));
                 let calls: Vec<ScriptCall> = match what {
                     Redrive::Restore => letters.iter().map(|letter| self.restore_call(letter)).collect(),
-                    _ => able().map(|letter| self.requeue_call(letter, only_says)).collect(),
+                    _ => runnable().map(|letter| self.requeue_call(letter, only_says)).collect(),
                 };
                 if calls.is_empty() {
                     return Ok(());
@@ -425,7 +429,9 @@ impl Queue {
                 let of_kind = |is: fn(&u64) -> bool| counts.iter().flatten().filter(|n| is(n)).count() as u64;
                 let is_done = |count: &QueueResult<u64>| matches!(count, Ok(1..));
                 match only_says {
-                    true => progress.count(able().zip(&counts).filter(|(_, n)| is_done(n)).map(|(it, _)| it)),
+                    true => {
+                        progress.count(runnable().zip(&counts).filter(|(_, n)| is_done(n)).map(|(it, _)| it));
+                    }
                     false => progress.succeeded += of_kind(|n| *n > 0),
                 }
                 progress.without_flow += of_kind(|n| *n == REQUEUED_WITHOUT_FLOW);
@@ -434,7 +440,7 @@ impl Queue {
                 if !matches!(what, Redrive::Requeue(_)) {
                     return Ok(());
                 }
-                let named: Vec<_> = able()
+                let named: Vec<_> = runnable()
                     .filter_map(|letter| self.waiting(&letter.id, &letter.fields, letter.enqueued_at))
                     .collect();
                 self.note(&self.keys, &named).await?;
@@ -460,7 +466,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The job of this queue keeps dead letters, which are deleted in the same step, or stay.
+    /// Copies letters into the stream of the job for which this queue keeps them. With `deletes`, the same
+    /// step deletes the originals.
     async fn keep_some(
         &self,
         letters: &[DeadLetter],

@@ -1,9 +1,9 @@
 //! Sentinels: which server is the primary now?
 //!
-//! In: the addresses of Sentinels, and their name of the primary. Out: the primary, and word of a new one as
-//! soon as one Sentinel tells of it. Each Sentinel is asked every second, and says by itself when it has
-//! switched. Then all calls to the old primary are given up at once: it goes on taking writes for seconds,
-//! and loses them when it becomes a replica.
+//! In: the addresses of Sentinels, and their name of the primary. Out: the primary, and a new one as soon as
+//! one Sentinel tells of it. Each Sentinel is asked every second, and also tells of a failover by itself
+//! (`+switch-master`). Then all calls to the old primary are given up at once: it goes on taking writes for
+//! seconds, and loses them when it becomes a replica.
 //!
 //! The answer with the higher epoch counts, because a Sentinel that was away tells of an old primary.
 //!
@@ -38,10 +38,11 @@ const SWITCHED: &str = "+switch-master";
 pub(super) struct Sentinels {
     master: String,
     all: Vec<Endpoint>,
-    /// A server like the primary, but for its address.
-    primary: Endpoint,
+    /// A template for connections to the primary: its login and TLS, with the address of any server.
+    like_primary: Endpoint,
     current: Guarded<Option<Primary>>,
-    /// When all of them were asked last, and why nobody named the primary.
+    /// When all Sentinels were asked last, and the error if none of them named the primary. The caller that
+    /// asks them has the lock.
     asking: tokio::sync::Mutex<Option<(Instant, Option<RedisError>)>>,
     is_watched: AtomicBool,
 }
@@ -61,10 +62,10 @@ struct NamedPrimary {
 }
 
 impl Sentinels {
-    /// `primary` is any server with the login and the TLS of the primary.
-    pub(super) fn new(master: String, all: Vec<Endpoint>, primary: Endpoint) -> Arc<Sentinels> {
+    /// `like_primary` is any server with the login and the TLS of the primary.
+    pub(super) fn new(master: String, all: Vec<Endpoint>, like_primary: Endpoint) -> Arc<Sentinels> {
         let (current, asking, is_watched) = Default::default();
-        Arc::new(Sentinels { master, all, primary, current, asking, is_watched })
+        Arc::new(Sentinels { master, all, like_primary, current, asking, is_watched })
     }
 
     /// The primary, if it is known.
@@ -84,7 +85,7 @@ impl Sentinels {
             return Ok(node);
         }
         match &*asked {
-            // Others have asked while this caller waited in line.
+            // While this caller waited for the lock, another one asked, without success.
             Some((at, Some(error))) if *at >= since => return Err(error.clone()),
             Some((at, _)) => sleep_until(*at + AGAIN).await,
             None => {}
@@ -108,6 +109,7 @@ impl Sentinels {
             asked.await.unwrap_or_else(|_| Err(timed_out()))
         });
         let answers = futures_util::future::join_all(answers).await;
+        // Without the Sentinels that answered with an error, and those that do not know the primary.
         let named = || answers.iter().flatten().flatten();
         if let Some(newest) = named().max_by_key(|answer| answer.epoch) {
             let agreed = named().filter(|answer| *answer == newest).count();
@@ -120,9 +122,9 @@ impl Sentinels {
         }))
     }
 
-    /// Takes what a Sentinel says, unless it is older than what is known. A Sentinel that is cut off from the
-    /// others tells of the primary that was, so an older answer counts only if the others have agreed on it
-    /// (`is_agreed`), such as after a reset.
+    /// Takes the answer of a Sentinel. An answer of an older epoch is ignored, because it may come from a
+    /// Sentinel that was cut off and still names the old primary. One case is excepted: the known primary is
+    /// replaced already, and most Sentinels agree on the older answer (`is_agreed`), as after SENTINEL RESET.
     fn take(&self, answer: &NamedPrimary, is_agreed: bool) -> RedisResult<()> {
         let mut current = self.current.lock();
         if let Some(known) = &mut *current {
@@ -137,10 +139,10 @@ impl Sentinels {
                 return Ok(());
             }
         }
-        let node = Node::named(&self.primary, &answer.host, answer.port, true)?;
+        let node = Node::named(&self.like_primary, &answer.host, answer.port, true)?;
         if let Some(before) = current.replace(Primary { epoch: answer.epoch, node: node.clone() }) {
             before.node.replace();
-            // Nobody could renew leases between the two.
+            // Between the old primary and the new one, nobody could renew a lease.
             node.interrupted();
             if !before.node.is_at(&answer.host, answer.port) {
                 let (old, new) = (before.node.address.as_ref(), node.address.as_ref());

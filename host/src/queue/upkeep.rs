@@ -1,5 +1,5 @@
-//! Removes old consumers, ends lost tasks, finds other groups, and looks at what is dangerous about
-//! Redis.
+//! Removes old consumers, ends tasks whose entries were deleted, finds the markers of tasks, and judges
+//! whether this Redis may lose tasks.
 //!
 //! Not here: when to do it (`worker::janitor`, `app`).
 
@@ -34,7 +34,7 @@ impl Queue {
         Ok(removed)
     }
 
-    /// Ends tasks whose entries were deleted from outside: their statuses say so.
+    /// Ends tasks whose entries somebody deleted from the stream, and notes that in their statuses.
     pub async fn end_deleted(&self, entries: &[String]) -> QueueResult {
         let ids: Vec<&str> = entries.iter().map(String::as_str).collect();
         let markers = self.markers_of(&ids).await?;
@@ -96,8 +96,8 @@ async fn dangers_of(link: &Link) -> Vec<Danger> {
     judge(&info.unwrap_or_default(), value(b"save").map(|points| !points.is_empty()), may_lag)
 }
 
-/// `snapshots`: whether a save point is configured; none where that is not known. `may_lag`: another server
-/// may take the place of this one without what it took last.
+/// `snapshots`: whether a save point is configured; none where that is not known. `may_lag`: after a failover
+/// the new primary may lack the last writes of this one.
 fn judge(info: &str, snapshots: Option<bool>, may_lag: bool) -> Vec<Danger> {
     let field =
         |name: &str| info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()));
@@ -118,10 +118,10 @@ fn judge(info: &str, snapshots: Option<bool>, may_lag: bool) -> Vec<Danger> {
             format!("Redis uses {percent:.0} % of its maxmemory, and refuses new tasks when it is full.");
         add("redis-memory", true, what, way_out);
     }
-    let failed = ["aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"]
+    let mut failed = ["aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"]
         .into_iter()
         .filter(|name| field(name) == Some("err"));
-    if let Some(failed) = failed.reduce(|first, _| first) {
+    if let Some(failed) = failed.next() {
         let what = format!("Redis cannot write to its disk ({failed}); it may refuse all writes.");
         add("redis-disk", true, what, "Make room on its disk, and see its log.");
     }
@@ -143,14 +143,14 @@ fn judge(info: &str, snapshots: Option<bool>, may_lag: bool) -> Vec<Danger> {
         let way_out = "Set it to 1 on the primary and its replicas; then one server alone takes no writes.";
         add("redis-replicas", false, what.to_owned(), way_out);
     }
-    let is_kept = match (field("aof_enabled"), snapshots) {
+    let loss = match (field("aof_enabled"), snapshots) {
         (Some("0"), Some(false)) => Some("Redis keeps nothing on disk: a restart loses all tasks."),
         (Some("0"), Some(true)) => {
             Some("Redis only makes snapshots: a crash loses what came after the last one.")
         }
         _ => None,
     };
-    if let Some(what) = is_kept {
+    if let Some(what) = loss {
         add("redis-keeps-nothing", false, what.to_owned(), "Set appendonly to yes.");
     }
     found

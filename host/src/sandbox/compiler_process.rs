@@ -11,8 +11,8 @@
 //!          └─ functions, the code or the error, and a byte that says which ── stdout ◀┘
 //! ```
 //!
-//! The functions of earlier compilations go before the file, and those for the next one come before the code.
-//! The host passes them on from file to process and back, and never has them in its memory.
+//! First come the compiled functions: to the process those of earlier compilations, and from it those for the
+//! next one. The host copies them between file and pipe, and never has them all in its memory.
 //!
 //! The process has none of the host's environment, files and connections, so it knows no secret. It ends with
 //! the host. It is not a sandbox: it runs as the same user.
@@ -47,8 +47,8 @@ const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// The most memory for one file, in bytes, where there is plenty. The components named at [`MAX_SECONDS`]
 /// take half a GiB, and no file is larger than [`MAX_FILE`].
 const MAX_MEMORY: u64 = 4 << 30;
-/// The memory for one file where half of the host's is less: enough for the components named at
-/// [`MAX_SECONDS`].
+/// The memory for one file on a host where half of the memory would be less: enough for the components named
+/// at [`MAX_SECONDS`].
 const USUAL_MEMORY: u64 = 512 << 20;
 /// The memory for one file from which on functions are kept. The known ones take up to
 /// [`functions::MAX_BYTES`], and the new ones as much as their code.
@@ -57,7 +57,7 @@ const MEMORY_FOR_FUNCTIONS: u64 = 1 << 30;
 /// [`MAX_SECONDS`] give 35 MB, two or three times their own size.
 const MAX_CODE: u64 = 512 << 20;
 /// Bytes kept of the stderr of a process that failed.
-const MAX_WORDS: u64 = 4096;
+const MAX_STDERR: u64 = 4096;
 /// The time between two checks whether the compilation is cancelled.
 const STILL_WANTED: Duration = Duration::from_millis(50);
 /// The last byte of an answer. It says whether the answer is code, or an error as JSON.
@@ -104,7 +104,7 @@ impl Compiler {
 pub(crate) struct FunctionFiles<'a> {
     /// Has those of earlier compilations.
     pub(crate) known: Option<File>,
-    /// Makes the file of those for the next compilation, once they are there.
+    /// Makes the file for the functions of the next compilation. It is called when they arrive.
     pub(crate) next: &'a mut dyn FnMut() -> Option<File>,
 }
 
@@ -151,7 +151,7 @@ pub(super) fn compile(
     let lost =
         |error| LoadError::Hindered(format!("cannot speak with the process that compiles it: {error}"));
     let status = child.wait().map_err(lost)?;
-    let (Compiled { code: mut answer, has_functions }, words) = said.map_err(lost)?;
+    let (mut answer, has_functions, stderr) = said.map_err(lost)?;
     match answer.pop().filter(|_| status.success()) {
         Some(CODE) => Ok(Compiled { code: answer, has_functions }),
         Some(_) if answer.len() as u64 >= MAX_CODE => {
@@ -161,31 +161,32 @@ pub(super) fn compile(
             LoadError::Malformed(format!("compiling it fails, and the reason cannot be read: {error}"))
         })),
         _ if allowance.cancel.is_cancelled() => Err(LoadError::Cancelled),
-        _ => Err(failed(status, &words)),
+        _ => Err(failed(status, &stderr)),
     }
 }
 
-/// Sends functions and file to the process, and reads its answer and the first part of its stderr. Kills the
-/// process when the compilation is cancelled.
+/// Sends functions and file to the process. Returns its answer, whether the functions for the next
+/// compilation were kept, and the first part of its stderr. Kills the process when the compilation is
+/// cancelled.
 fn converse(
     child: &mut Child,
     FunctionFiles { known, next }: FunctionFiles<'_>,
     wasm: &[u8],
     stop: &CancellationToken,
-) -> io::Result<(Compiled, String)> {
+) -> io::Result<(Vec<u8>, bool, String)> {
     let (Some(mut stdin), Some(mut stdout), Some(mut stderr)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
     else {
         return Err(io::ErrorKind::BrokenPipe.into());
     };
     let thread = || thread::Builder::new().name("tq-compile".into());
-    // However this function ends, it drops `until`, and that ends the thread which waits on `over`.
-    let (until, over) = mpsc::channel::<()>();
+    // `running` is dropped however this function ends; then `ended` is disconnected, and its thread ends.
+    let (running, ended) = mpsc::channel::<()>();
     thread::scope(move |scope| {
-        let _until = until;
+        let _running = running;
         thread().spawn_scoped(scope, move || {
             let end = Instant::now() + MAX_WAIT;
-            while over.recv_timeout(STILL_WANTED) == Err(RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(STILL_WANTED) == Err(RecvTimeoutError::Timeout) {
                 if stop.is_cancelled() || Instant::now() > end {
                     let _ = child.kill();
                     return;
@@ -196,17 +197,17 @@ fn converse(
         thread().spawn_scoped(scope, move || {
             let _ = send_functions(known, &mut stdin).and_then(|()| stdin.write_all(wasm));
         })?;
-        let words = thread().spawn_scoped(scope, move || {
-            let mut words = Vec::new();
-            let _ = stderr.by_ref().take(MAX_WORDS).read_to_end(&mut words);
+        let stderr = thread().spawn_scoped(scope, move || {
+            let mut first = Vec::new();
+            let _ = stderr.by_ref().take(MAX_STDERR).read_to_end(&mut first);
             let _ = io::copy(&mut stderr, &mut io::sink());
-            String::from_utf8_lossy(&words).into_owned()
+            String::from_utf8_lossy(&first).into_owned()
         })?;
         let has_functions = receive_functions(&mut stdout, next)?;
-        let mut code = Vec::new();
+        let mut answer = Vec::new();
         // If the process writes more than this, its writes fail once `stdout` is dropped.
-        stdout.by_ref().take(MAX_CODE + 1).read_to_end(&mut code)?;
-        Ok((Compiled { code, has_functions }, words.join().unwrap_or_default()))
+        stdout.by_ref().take(MAX_CODE + 1).read_to_end(&mut answer)?;
+        Ok((answer, has_functions, stderr.join().unwrap_or_default()))
     })
 }
 

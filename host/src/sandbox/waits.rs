@@ -67,7 +67,7 @@ impl Drop for RequestMark {
 
 impl GuestWaits {
     /// Waits for something, but no longer than until the deadline.
-    pub(super) async fn until_late<T>(
+    pub(super) async fn or_deadline<T>(
         &self,
         work: impl Future<Output = wasmtime::Result<T>>,
     ) -> wasmtime::Result<T> {

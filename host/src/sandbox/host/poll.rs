@@ -28,13 +28,13 @@ pub(super) fn view(state: &mut GuestState) -> PollView<'_> {
 
 impl Host for PollView<'_> {
     async fn poll(&mut self, pollables: Vec<Resource<DynPollable>>) -> wasmtime::Result<Vec<u32>> {
-        self.waits.until_late(self.table.poll(pollables)).await
+        self.waits.or_deadline(self.table.poll(pollables)).await
     }
 }
 
 impl HostPollable for PollView<'_> {
     async fn block(&mut self, pollable: Resource<DynPollable>) -> wasmtime::Result<()> {
-        self.waits.until_late(self.table.block(pollable)).await
+        self.waits.or_deadline(self.table.block(pollable)).await
     }
 
     async fn ready(&mut self, pollable: Resource<DynPollable>) -> wasmtime::Result<bool> {

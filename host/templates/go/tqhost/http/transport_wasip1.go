@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"runtime"
 	"strconv"
@@ -14,7 +15,17 @@ import (
 	"example.com/{{MODULE}}/tqhost"
 )
 
-func init() { http.DefaultTransport = transport{} }
+func init() {
+	http.DefaultTransport = transport{}
+	// Clients with a transport of their own look the host's name up first. Without this, their error would be
+	// about a name server that nobody has configured.
+	net.DefaultResolver = &net.Resolver{
+		PreferGo: true,
+		Dial: func(context.Context, string, string) (net.Conn, error) {
+			return nil, errors.New("a handler has no sockets; clients for HTTP need http.DefaultTransport")
+		},
+	}
+}
 
 type transport struct{}
 

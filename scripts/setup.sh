@@ -40,10 +40,13 @@ case ${1-} in --tests | --world)
     ;;
 esac
 
-# 4. A JDK for the example in Java, Node.js for the browser, the program that checks units of systemd, a proxy
-#    with a client, and packages of Go, from Debian: a client of Redis, and those that handlers use.
+# 4. A JDK for the example and the client in Java, Mono for the client in C#, Node.js for the browser, the
+#    program that checks units of systemd, a proxy with a client, and packages of Go, from Debian: a client of
+#    Redis, and those that handlers use.
 if [ "${1-}" = --world ]; then
     command -v javac >/dev/null || missing+=(default-jdk-headless)
+    ls /usr/lib/mono/4.5/{mcs.exe,System.{Net.Http,Runtime.Serialization,Xml.Linq}.dll} >/dev/null 2>&1 ||
+        missing+=(mono-runtime mono-mcs libmono-system-{net-http,runtime-serialization,xml-linq}4.0-cil)
     command -v npm >/dev/null || missing+=(nodejs npm)
     command -v systemd-analyze >/dev/null || missing+=(systemd)
     command -v nginx >/dev/null || missing+=(nginx-light)

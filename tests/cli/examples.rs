@@ -1,5 +1,5 @@
-//! The examples of docs/commands.md run and print what the page shows, and those of the pages for operators
-//! and for authors run.
+//! The examples of docs/commands.md and docs/commands-tasks.md run and print what these pages show, and those
+//! of the pages for operators and for authors run.
 //!
 //! In: the pages. Out: for each example its exit code, the headers of its tables, its labels, and the names
 //! in its JSON. Ids of tasks are those of tasks of this test.
@@ -17,7 +17,9 @@ use crate::support::bench::guest_path;
 use crate::support::files::{digest, guest};
 use crate::support::{Bench, Host, Ran};
 
-const COMMANDS: &str = include_str!("../../docs/commands.md");
+/// Tasks first: what they leave behind is in the tables of queues.
+const COMMANDS: &str =
+    concat!(include_str!("../../docs/commands-tasks.md"), include_str!("../../docs/commands.md"));
 const OPERATIONS: [&str; 3] = [
     include_str!("../../docs/operations.md"),
     include_str!("../../docs/monitoring.md"),

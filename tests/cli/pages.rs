@@ -1,6 +1,6 @@
 //! The commands on the pages: the README's tour runs as it stands, and the binary takes every command.
 //!
-//! In: the Markdown files of the repository. Not here: the examples of docs/commands.md (`examples`), what
+//! In: the Markdown files of the repository. Not here: the examples of docs/commands*.md (`examples`), what
 //! the commands do (`commands`, `doctor`, `handlers::authors`), and the lists of keys and metrics
 //! (`config::bad_input`, `commands`).
 

@@ -282,7 +282,7 @@ fn a_failed_attempt_adds_one_to_the_count_and_keeps_id_and_enqueue_time() {
     });
 }
 
-/// Like the configuration in docs/configuration.md, with short delays. Each item says how it ends.
+/// Like the configuration in docs/configuration-queues.md, with short delays. Each item says how it ends.
 const STRICT: &str = r#"
 [queues.reports]
 list = { key = "report:queue", items = "json" }
@@ -547,7 +547,7 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
     Ok(())
 }
 
-/// The configuration in docs/configuration.md.
+/// The configuration in docs/configuration-queues.md.
 const DOCUMENTED: &str = r#"
 [queues.reports]
 list = { key = "report:queue", items = "json" }
@@ -560,7 +560,7 @@ plugin = "always-fails"
 
 #[test]
 fn a_failed_report_waits_10_30_and_60_seconds_and_is_then_in_the_named_list_of_the_dead() {
-    let document = include_str!("../../docs/configuration.md");
+    let document = include_str!("../../docs/configuration-queues.md");
     let shown = DOCUMENTED.trim_start().strip_suffix("plugin = \"always-fails\"\n").expect("the plugin");
     assert!(document.contains(shown), "the document shows this configuration");
     let mut reports = Reports::start(DOCUMENTED, &["always-fails"]);

@@ -390,3 +390,33 @@ fn the_client_in_rust_conforms() {
     run(&source, env!("CARGO"), &[&["build", "--locked", "--example", "conformance"][..], &to].concat());
     conforms(Command::new(target.join("debug/examples/conformance")));
 }
+
+#[test]
+fn the_client_in_java_conforms() {
+    let classes = tempfile::tempdir().expect("a folder");
+    let folder = classes.path().to_str().expect("UTF-8");
+    // A page for people is made of its comments, so these are checked, too.
+    let checks = ["-Xlint:all", "-Xdoclint:all,-missing", "-Werror", "-d", folder];
+    let files = ["tqhost/Tqhost.java", "tqhost/Conformance.java"];
+    run(&clients().join("java"), "javac", &[&checks[..], &files].concat());
+    let mut command = Command::new("java");
+    command.args(["-cp", folder, "tqhost.Conformance"]);
+    conforms(command);
+}
+
+#[test]
+fn the_client_in_csharp_conforms() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("conformance.exe");
+    let libraries = "-r:System.Core,System.Net.Http,System.Runtime.Serialization,System.Xml,System.Xml.Linq";
+    let out = format!("-out:{}", program.display());
+    let files = ["Tqhost.cs", "Conformance.cs"];
+    run(
+        &clients().join("csharp"),
+        "mcs",
+        &[&["-langversion:7", "-warnaserror", libraries, &out][..], &files].concat(),
+    );
+    let mut command = Command::new("mono");
+    command.arg(program);
+    conforms(command);
+}

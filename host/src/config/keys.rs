@@ -1,8 +1,9 @@
 //! The keys of the configuration: what each may be, its default, and what it means.
 //!
 //! Readers take bounds and defaults from the rows (`Table::value`). A test compares the tables of
-//! docs/configuration.md with the rows, and writes them with `WRITE=1`; `schema` makes the schema of them. A
-//! new key is a row here, a field in `model`, the line that reads it, and a line of the page's example.
+//! docs/configuration.md and docs/configuration-queues.md with the rows, and writes them with `WRITE=1`;
+//! `schema` makes the schema of them. A new key is a row here, a field in `model`, the line that reads it,
+//! and a line of the page's example.
 //!
 //! Not here: how a value is read (`reader`), and values that are more than a number, a duration, a size or a
 //! word (one file per element of the configuration).
@@ -120,7 +121,8 @@ keys! {
         blobs: Table(&BLOBS, "table") = "", "where handlers keep files: [`[blobs]`](#blobs)";
         telemetry: Table(&TELEMETRY, "table") = "", "traces: [`[telemetry]`](#telemetry)";
         defaults: Table(&DEFAULTS, "table") = "", "the keys of all queues: [`[defaults]`](#defaults)";
-        queues: Named(&QUEUE, "tables") = "required", "the queues: [`[queues.NAME]`](#queuesname)";
+        queues: Named(&QUEUE, "tables") = "required", "the queues: \
+            [`[queues.NAME]`](configuration-queues.md#queuesname)";
         plugins: Named(&PLUGIN, "tables") = "", "grants of plugins: [`[plugins.NAME]`](#pluginsname)";
     }
     REDIS "## `[redis]`" {
@@ -426,10 +428,11 @@ pub(super) const DEFAULTS: Keys = Keys {
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
+    use std::path::Path;
 
     use super::*;
 
-    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+    const PAGES: [&str; 2] = ["configuration.md", "configuration-queues.md"];
     const HEAD: &str = "| key | values | default | meaning |";
 
     /// The table of the page.
@@ -476,18 +479,21 @@ mod tests {
     }
 
     /// The text of a section of the page, up to the next heading.
-    fn section<'p>(page: &'p str, keys: &Keys) -> &'p str {
-        let from =
-            page.find(&format!("\n{}\n", keys.heading)).unwrap_or_else(|| panic!("no {}", keys.heading));
+    fn section<'p>(page: &'p str, keys: &Keys) -> Option<&'p str> {
+        let from = page.find(&format!("\n{}\n", keys.heading))?;
         let text = &page[from + 1..];
-        text.find("\n#").map_or(text, |end| &text[..end + 1])
+        Some(text.find("\n#").map_or(text, |end| &text[..end + 1]))
     }
 
     #[test]
-    fn the_page_has_every_key() {
-        let mut page = std::fs::read_to_string(PAGE).expect("the page");
+    fn the_pages_have_every_key() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let mut pages = PAGES.map(|name| std::fs::read_to_string(docs.join(name)).expect("the page"));
         for keys in ALL.iter().chain([&DEFAULTS]) {
-            let text = section(&page, keys);
+            let place = pages.iter().position(|page| section(page, keys).is_some());
+            let place = place.unwrap_or_else(|| panic!("no {}", keys.heading));
+            let (name, page) = (PAGES[place], &mut pages[place]);
+            let text = section(page, keys).expect("the section");
             // The page tells of some keys in words.
             let Some(at) = text.find(HEAD) else {
                 let missing = keys.here().find(|key| !text.contains(&format!("`{key}`")));
@@ -501,11 +507,11 @@ mod tests {
             }
             assert!(
                 std::env::var_os("WRITE").is_some(),
-                "below {}, docs/configuration.md differs from config/keys.rs: WRITE=1 writes\n{table}",
+                "below {}, docs/{name} differs from config/keys.rs: WRITE=1 writes\n{table}",
                 keys.heading
             );
-            page = page.replacen(&text.to_owned(), &text.replacen(old, &table, 1), 1);
-            std::fs::write(PAGE, &page).expect("write the page");
+            *page = page.replacen(&text.to_owned(), &text.replacen(old, &table, 1), 1);
+            std::fs::write(docs.join(name), page).expect("write the page");
         }
     }
 }

@@ -4,9 +4,9 @@
 //!                                └─ reader: each wrong value is a problem with key and line ─▶ ConfigErrors
 //!
 //! `load` reads the file, and `last_good` keeps a copy for commands. There is one file per element of the
-//! configuration, each with its bounds and tests. docs/configuration.md documents the same for users; a test
-//! here checks that it has every key. The values are below (`model`, `allowed`, `store`, `times`, `secret`),
-//! what reads them above.
+//! configuration, each with its bounds and tests. docs/configuration.md and docs/configuration-queues.md
+//! document the same for users; a test of `keys` checks that they have every key. The values are below
+//! (`model`, `allowed`, `store`, `times`, `secret`), what reads them above.
 //!
 //! Not here: watching the file, and exit codes.
 

@@ -1,8 +1,8 @@
 //! Conditions on the fields of tasks: `tenant=acme`, `tenant!=acme*`, `data/user/id=7`.
 //!
 //! In: a condition as an operator writes it, and the fields of a task. Out: whether the condition holds.
-//! docs/commands.md describes the words. A condition on a value that is hidden is refused, and where a part
-//! of a value is hidden the condition is about what is shown. Not here: the other filters (`filter`).
+//! docs/commands-tasks.md describes the words. A condition on a value that is hidden is refused, and where a
+//! part of a value is hidden the condition is about what is shown. Not here: the other filters (`filter`).
 
 use std::borrow::Cow;
 

@@ -41,13 +41,15 @@ case ${1-} in --tests | --world)
 esac
 
 # 4. A JDK for the example in Java, Node.js for the browser, the program that checks units of systemd, a proxy
-#    with a client, and packages of Go, from Debian: a client of Redis, and those that handlers use.
+#    with a client, a registry of images, and packages of Go, from Debian: a client of Redis, and those that
+#    handlers use.
 if [ "${1-}" = --world ]; then
     command -v javac >/dev/null || missing+=(default-jdk-headless)
     command -v npm >/dev/null || missing+=(nodejs npm)
     command -v systemd-analyze >/dev/null || missing+=(systemd)
     command -v nginx >/dev/null || missing+=(nginx-light)
     command -v curl >/dev/null || missing+=(curl)
+    command -v docker-registry >/dev/null || missing+=(docker-registry)
     for package in github-gomodule-redigo github-go-resty-resty github-hashicorp-go-retryablehttp \
         github-cenkalti-backoff github-google-uuid github-golang-jwt-jwt github-shopspring-decimal \
         github-tidwall-gjson github-go-playground-validator-v10 github-mitchellh-mapstructure \

@@ -27,7 +27,7 @@ build: ## Build the host for work: target/release/tqhost
 
 run: ## Set up, build, and show tqhost at work (KEEP=1: leave its host running)
 	@scripts/stage.sh "1/3 packages that are missing" "a minute, later none" scripts/setup.sh
-	@scripts/stage.sh "2/3 the host, with 320 crates, and the handlers of the demo" \
+	@scripts/stage.sh "2/3 the host, with 322 crates, and the handlers of the demo" \
 		"11 minutes on two cores, later seconds" scripts/build-demo.sh
 	@TQHOST_BIN=$(TARGET_DIR)/debug/tqhost scripts/stage.sh "3/3 the demo" "20 seconds" demo/run.sh
 

@@ -370,8 +370,9 @@ async fn start_plugins(
     let shelf = Shelf::new(redis.link(), blobs.clone(), &config.admin);
     let of_queue = config.queues.iter().map(|queue| queue.concurrency).max().unwrap_or_default();
     let sandbox = Sandbox::within(opts, of_queue, memory(config), blobs)?;
-    let (dir, cache_dir) = (config.plugins_dir.clone(), config.cache_dir());
-    let source = Source { sandbox, dir, cache_dir, user_cache: user_cache(), orders, shelf };
+    let (dir, pulled_dir) = (config.plugins_dir.clone(), config.pulled_dir());
+    let cache_dir = config.cache_dir();
+    let source = Source { sandbox, dir, pulled_dir, cache_dir, user_cache: user_cache(), orders, shelf };
     let plugins = Plugins::start(source, grants, watchers.over.clone(), &watchers.tracker).await?;
     Ok((plugins, SandboxSize { max_memory, max_attempts, max_warm }))
 }

@@ -27,6 +27,7 @@ mod jobs;
 mod logging;
 mod mask;
 mod metrics;
+mod oci;
 mod operations;
 mod plugins;
 mod queue;

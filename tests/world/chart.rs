@@ -143,6 +143,7 @@ fn every_option_is_rendered_and_is_valid_for_kubernetes() {
         scaler(json!({ "streams": ["mail"] })),
         scaler(json!({ "streams": ["mail"], "redisLogin": false })),
         scaler(json!({ "prometheusAddress": "http://prometheus:9090" })),
+        { "plugins": { "source": "none" } },
     ]);
     let kinds = |answer: &Value| -> Vec<String> {
         strings(answer["objects"].as_array().unwrap_or_else(|| panic!("{answer}")), "kind")

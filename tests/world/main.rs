@@ -17,6 +17,8 @@ mod llm;
 mod openapi;
 mod packages;
 mod proxy;
+mod registry;
+mod registry_server;
 mod s3_server;
 mod search;
 #[allow(dead_code, unused_imports, reason = "the end-to-end tests use the rest")]

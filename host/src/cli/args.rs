@@ -18,6 +18,7 @@ use super::doctor::DoctorArgs;
 use super::filters::{DeadFilterArgs, TaskFilterArgs};
 use super::jobs::JobsArgs;
 use super::limit::LimitArgs;
+use super::plugins::PluginsArgs;
 use super::queues::QueuesArgs;
 use super::readers::{at_least_one, checked_rate, parse_context};
 use crate::config::units::parse_duration;
@@ -106,12 +107,8 @@ pub(super) enum Command {
     Jobs(JobsArgs),
     /// Show who changed something, when and why: pauses, jobs, rollbacks and the like, the newest first
     Changes(ChangesArgs),
-    /// Show the plugins of the running hosts: versions, states, figures
-    Plugins {
-        /// Show this plugin only, with the history of its versions
-        #[arg(value_name = "PLUGIN")]
-        plugin: Option<String>,
-    },
+    /// Show the plugins of the running hosts: versions, states, figures; or push one to a registry
+    Plugins(PluginsArgs),
     /// Put a version of a plugin in place, and wait until every host has taken or refused it
     Deploy(DeployArgs),
     /// Withdraw a version of a plugin: all hosts go back to the good version before it

@@ -13,8 +13,9 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use super::exit::{CommandError, CommandResult};
-use super::files::{self, PluginFile};
+use super::files::{self, FileContent, PluginFile};
 use super::output::{Out, Paint, Tone, sheet};
+use super::sources::{PulledPlugin, pulled, unused_files};
 use super::{schedule, text};
 use crate::app;
 use crate::blobs::Blobs;
@@ -23,6 +24,7 @@ use crate::chain::chain;
 use crate::clock::{ms, now_ms};
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
+use crate::oci::OciError;
 use crate::operations::ScheduleView;
 use crate::plugins::Singles;
 use crate::sandbox::{Allowance, Compiler, NOT_CONCURRENT, Sandbox, SandboxOptions};
@@ -56,6 +58,9 @@ struct CheckedPlugin {
     plugin: String,
     state: PluginVerdict,
     file: String,
+    /// The registry that it comes from, with the digest that the tag has now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
     bytes: Option<u64>,
     version: Option<String>,
     #[serde(flatten)]
@@ -82,8 +87,17 @@ enum PluginVerdict {
 
 /// Grants as JSON, without the values of settings. Times are milliseconds, sizes are bytes.
 fn grants_json<S: Serializer>(grants: &config::Plugin, to: S) -> Result<S::Ok, S::Error> {
-    let config::Plugin { config, memory, max_output, max_log_rate, allowed_hosts, http, warm, records } =
-        grants;
+    let config::Plugin {
+        config,
+        memory,
+        max_output,
+        max_log_rate,
+        allowed_hosts,
+        http,
+        warm,
+        records,
+        source: _,
+    } = grants;
     let allowed_host = |entry: &config::AllowedHost| {
         let private: Vec<String> = entry.private_addresses.iter().map(ToString::to_string).collect();
         json!({ "host": entry.to_string(), "private_addresses": private })
@@ -180,7 +194,7 @@ fn bounds_of_requests(http: &config::Http) -> Vec<String> {
     lines
 }
 
-pub(super) fn run(config: &Config, out: &mut Out) -> CommandResult {
+pub(super) async fn run(config: &Config, out: &mut Out) -> CommandResult {
     let max_memory = config
         .plugins
         .values()
@@ -202,8 +216,11 @@ pub(super) fn run(config: &Config, out: &mut Out) -> CommandResult {
     // Settings that no store takes, such as a key of a wrong form. Nothing is asked of the store.
     Blobs::open(&config.blobs)?;
     let singles = Singles::new(sandbox.clone(), Some(config.cache_dir()));
-    let plugins: Vec<CheckedPlugin> =
-        files::plugin_names(config).iter().map(|name| examine(config, &sandbox, &singles, name)).collect();
+    let mut plugins = Vec::new();
+    for name in files::plugin_names(config) {
+        let pulled = pulled(config, &name).await;
+        plugins.push(examine(config, &sandbox, &singles, &name, pulled));
+    }
     let now_ms = now_ms();
     let queue = |queue: &config::QueueRules| CheckedQueue {
         queue: queue.name.clone(),
@@ -218,6 +235,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> CommandResult {
         warnings: config.warnings.iter().cloned().chain(config.exposures()).collect(),
         notes: folder_note(config)
             .into_iter()
+            .chain(unused_files(config))
             .chain(config.slot_notes())
             .chain(hold_notes(&config.queues, &plugins))
             .chain(wait_notes(config))
@@ -327,13 +345,30 @@ fn at_once_notes(config: &Config, plugins: &[CheckedPlugin]) -> Vec<String> {
 }
 
 /// Does with a plugin what a host does before it runs it, except for the self-check.
-fn examine(config: &Config, sandbox: &Sandbox, singles: &Singles, name: &str) -> CheckedPlugin {
-    let PluginFile { name, path, queues, content } = files::read(config, name);
+fn examine(
+    config: &Config,
+    sandbox: &Sandbox,
+    singles: &Singles,
+    name: &str,
+    pulled: Option<Result<PulledPlugin, OciError>>,
+) -> CheckedPlugin {
+    let PluginFile { name, path, queues, mut content } = files::read(config, name);
+    let mut source = config.plugins.get(&name).and_then(|plugin| plugin.source.clone());
+    let mut unpulled = None;
+    match pulled {
+        Some(Ok(pulled)) => {
+            source = Some(pulled.source);
+            content = pulled.bytes.map(|bytes| Ok(FileContent::new(&path, bytes))).or(content);
+        }
+        Some(Err(error)) => unpulled = Some(format!("it cannot be pulled: {error}")),
+        None => {}
+    }
     let grants = config.plugins.get(&name).cloned().unwrap_or_default();
     let mut view = CheckedPlugin {
         plugin: name,
         state: PluginVerdict::Missing,
         file: path.display().to_string(),
+        source: source.map(|source| source.to_string()),
         bytes: None,
         version: None,
         build: BuildNote::default(),
@@ -346,7 +381,8 @@ fn examine(config: &Config, sandbox: &Sandbox, singles: &Singles, name: &str) ->
         error: None,
     };
     let problem = match content {
-        None => return view,
+        None if unpulled.is_none() => return view,
+        None => None,
         Some(Err(error)) => Some(format!("cannot be read: {error}")),
         Some(Ok(content)) => {
             view.bytes = Some(content.bytes.len() as u64);
@@ -360,6 +396,7 @@ fn examine(config: &Config, sandbox: &Sandbox, singles: &Singles, name: &str) ->
             loaded.err().map(|error| chain(&error))
         }
     };
+    let problem = unpulled.or(problem);
     view.state = if problem.is_some() { PluginVerdict::Bad } else { PluginVerdict::Good };
     view.error = problem;
     view
@@ -408,6 +445,7 @@ fn render_plugin(plugin: &CheckedPlugin, paint: Paint) -> String {
         ),
     };
     let mut lines = vec![("state", state), ("file", plugin.file.clone())];
+    lines.extend(plugin.source.iter().map(|source| ("source", source.clone())));
     if let (Some(bytes), Some(version)) = (plugin.bytes, &plugin.version) {
         lines.push(("size", text::size(bytes)));
         lines.push(("version", text::escape(&plugin.build.words(version))));
@@ -474,7 +512,7 @@ mod tests {
         .expect("a sandbox");
         let singles = Singles::without_cache(sandbox.clone());
         let mut plugins: Vec<CheckedPlugin> =
-            ["p", "b"].iter().map(|name| examine(&config, &sandbox, &singles, name)).collect();
+            ["p", "b"].iter().map(|name| examine(&config, &sandbox, &singles, name, None)).collect();
         for plugin in &mut plugins {
             plugin.file = plugin.file.replace(&folder.display().to_string(), "/srv");
         }

@@ -117,6 +117,14 @@ impl PutBack {
 
 pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> CommandResult {
     let plugin = plugin_name(config, &args)?;
+    if let Some(source) = config.plugins.get(&plugin).and_then(|plugin| plugin.source.as_ref()) {
+        let (file, source) = (args.file.display(), source.to_string());
+        return Err(CommandError::Usage(format!(
+            "plugin {plugin} comes from a registry (plugins.{plugin}.source): push {file} with \
+             `tqhost plugins push {file} {}`",
+            source.split('@').next().unwrap_or(&source)
+        )));
+    }
     let shown = args.file.display();
     let read = plugins::read(&args.file).await.map_err(|error| anyhow!("{shown}: {error:#}"))?;
     check_names(&read).map_err(|error| anyhow!("{shown}: {error}; nothing was put in place"))?;

@@ -63,6 +63,7 @@ const EXAMPLES: &[&str] = &[
     "tqhost jobs file 7c1e93d04ab2 --out dead.jsonl",
     "tqhost plugins",
     "tqhost plugins resume-analyze",
+    "tqhost plugins push resume-analyze.wasm oci://ghcr.io/team/resume-analyze:1.4",
     "tqhost deploy build/resume-analyze.wasm --label v1.4",
     "tqhost deploy handler.wasm --plugin resume-analyze --label v1.4 --wait 5m",
     "tqhost rollback resume-analyze --why 'it writes wrong totals' --dry-run",

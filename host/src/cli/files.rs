@@ -1,4 +1,5 @@
-//! The plugins' files in `plugins_dir`, for `check`, and for `plugins` when no host is running.
+//! The plugins' files, in `plugins_dir` or where those from registries are kept: for `check`, and for
+//! `plugins` when no host is running.
 //!
 //! In: the configuration. Out: for each plugin its file with bytes and digest, or why it cannot be read.
 //! Not here: the plugins that a running host has loaded (`plugins`).
@@ -40,6 +41,19 @@ pub(super) struct FileContent {
 }
 
 impl FileContent {
+    /// `path` is that of the file, beside which its build may be.
+    pub(super) fn new(path: &Path, bytes: Vec<u8>) -> FileContent {
+        let mut digest = String::new();
+        for byte in Sha256::digest(&bytes) {
+            let _ = write!(digest, "{byte:02x}");
+        }
+        let (build, build_error) = match plugins::build_of(path, &bytes, &digest) {
+            Ok(build) => (build, None),
+            Err(why) => (BuildNote::default(), Some(why)),
+        };
+        FileContent { bytes, digest, build, build_error }
+    }
+
     /// The version as people are shown it.
     pub(super) fn version(&self) -> String {
         text::escape(&self.build.words(&self.digest))
@@ -55,7 +69,7 @@ pub(super) fn plugin_names(config: &Config) -> Vec<String> {
 
 /// Reads the file of the plugin `name`.
 pub(super) fn read(config: &Config, name: &str) -> PluginFile {
-    let path = config.plugins_dir.join(format!("{name}.wasm"));
+    let path = config.plugin_path(name);
     let content = match content(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         content => Some(content),
@@ -78,15 +92,7 @@ fn content(path: &Path) -> io::Result<FileContent> {
             format!("it is larger than {} MiB", MAX_BYTES >> 20),
         ));
     }
-    let mut digest = String::new();
-    for byte in Sha256::digest(&bytes) {
-        let _ = write!(digest, "{byte:02x}");
-    }
-    let (build, build_error) = match plugins::build_of(path, &bytes, &digest) {
-        Ok(build) => (build, None),
-        Err(why) => (BuildNote::default(), Some(why)),
-    };
-    Ok(FileContent { bytes, digest, build, build_error })
+    Ok(FileContent::new(path, bytes))
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ mod jobs;
 mod limit;
 mod new;
 mod plugins;
+mod push;
 mod queues;
 mod redrive;
 mod retry;
@@ -54,6 +55,7 @@ mod readers;
 mod refused;
 mod schedule;
 mod shell;
+mod sources;
 mod table;
 mod task_file;
 mod templates;
@@ -77,6 +79,8 @@ use crate::shutdown::FirstProcess;
 use args::{Cli, Command, RunArgs};
 use exit::{CommandError, CommandResult};
 use output::{Out, note};
+use plugins::PluginsArgs;
+use push::PluginsCommand;
 use run::HostProcess;
 
 /// Runs the command and gives the exit code.
@@ -151,6 +155,9 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Comman
             Ok(())
         }
         Command::Try(args) => runtime.block_on(trial::run(named, args, &mut out)),
+        Command::Plugins(PluginsArgs { command: Some(PluginsCommand::Push(args)), .. }) => {
+            runtime.block_on(push::run(args, &mut out))
+        }
         command => {
             let config = loaded(&context::config_file(named)?, &command)?;
             runtime.block_on(async {
@@ -204,7 +211,7 @@ fn loaded(path: &Path, command: &Command) -> CommandResult<Config> {
 async fn perform(command: Command, config: &Config, out: &mut Out) -> CommandResult {
     match command {
         Command::Check { acl: true } => acl::run(config, out),
-        Command::Check { acl: false } => check::run(config, out),
+        Command::Check { acl: false } => check::run(config, out).await,
         Command::Enqueue(args) => enqueue::run(config, args, out).await,
         Command::Status(args) => status::run(config, args, out).await,
         Command::Tasks(args) => tasks::run(config, args, out).await,
@@ -224,7 +231,7 @@ async fn perform(command: Command, config: &Config, out: &mut Out) -> CommandRes
         Command::Rollback(args) => control::roll_back(config, args, out).await,
         Command::Lift(args) => control::lift(config, args, out).await,
         Command::Reload(args) => control::reload(config, args, out).await,
-        Command::Plugins { plugin } => plugins::run(config, plugin.as_deref(), out).await,
+        Command::Plugins(args) => plugins::run(config, args.plugin.as_deref(), out).await,
         // The others need no configuration.
         Command::Run(_)
         | Command::New(_)

@@ -6,12 +6,14 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
 
 use super::context::{connect, is_embedded_down};
 use super::exit::{CommandError, CommandResult};
 use super::files;
 use super::output::{Out, Paint, Tone};
+use super::push::PluginsCommand;
 use super::table::{Cell, TextTable};
 use super::text;
 use crate::builds::{BuildNote, short};
@@ -20,6 +22,16 @@ use crate::config::Config;
 use crate::operations::history::{self, VersionView};
 use crate::operations::{PluginView, plugin_rows};
 use crate::queue::hosts;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct PluginsArgs {
+    /// Show this plugin only, with the history of its versions
+    #[arg(value_name = "PLUGIN")]
+    pub plugin: Option<String>,
+    #[command(subcommand)]
+    pub command: Option<PluginsCommand>,
+}
 
 /// The whole output as JSON. The names are stable.
 #[derive(Debug, Serialize)]

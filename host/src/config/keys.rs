@@ -363,6 +363,9 @@ keys! {
             [records](effects.md#records); `*` stands for any text";
         instance: Table(&INSTANCE, "`\"per-task\"` or table") = "`\"per-task\"`",
             "a fresh [`instance`](#instance) for each task, or one for several";
+        source: Other("`\"oci://REGISTRY/NAME:TAG\"`, `@sha256:…`") = "none",
+            "the registry that the plugin [comes from](operations.md#plugins-from-a-registry), instead of \
+            a file in `plugins_dir`";
     }
     ALLOWED_HOST "### `allowed_hosts`" {
         host: Other("as an entry above") = "required", "where requests may go";

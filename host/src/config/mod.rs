@@ -30,6 +30,7 @@ mod list;
 mod load;
 pub(crate) mod model;
 mod names;
+mod oci;
 mod pem;
 mod place;
 mod plugin;
@@ -62,6 +63,7 @@ pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
 pub(crate) use model::{
     HoldRules, Http, Items, OnEnd, RedisLogin, RedisServer, SentinelWatch, TargetQueue, Telemetry,
 };
+pub(crate) use oci::{OciReference, is_digest};
 pub(crate) use place::{FieldPlace, Pointer, ValueAt};
 pub(crate) use records::RecordGrants;
 pub(crate) use schema::schema;

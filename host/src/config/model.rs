@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use strum::{EnumString, IntoStaticStr};
 
 use super::allowed::AllowedHost;
+use super::oci::OciReference;
 use super::place::{FieldPlace, ValueAt};
 use super::records::RecordGrants;
 use super::secret::Secret;
@@ -56,6 +57,18 @@ impl Config {
     /// Where compiled code is kept.
     pub(crate) fn cache_dir(&self) -> PathBuf {
         self.data_dir.join("cache")
+    }
+
+    /// Where plugins from registries are kept.
+    pub(crate) fn pulled_dir(&self) -> PathBuf {
+        self.data_dir.join("pulled")
+    }
+
+    /// Where the file of a plugin is, if it is there.
+    pub(crate) fn plugin_path(&self, plugin: &str) -> PathBuf {
+        let has_source = self.plugins.get(plugin).is_some_and(|plugin| plugin.source.is_some());
+        let folder = if has_source { self.pulled_dir() } else { self.plugins_dir.clone() };
+        folder.join(format!("{plugin}.wasm"))
     }
 }
 
@@ -461,12 +474,15 @@ pub struct Plugin {
     pub warm: Option<Warm>,
     /// Redis hashes of the team that its handlers may read and write.
     pub records: RecordGrants,
+    /// The registry that the plugin comes from. None: its file is in `plugins_dir`.
+    pub source: Option<OciReference>,
 }
 
 impl Plugin {
     /// The keys whose values differ.
     pub fn differences(&self, other: &Plugin) -> Vec<&'static str> {
-        let Plugin { config, memory, max_output, max_log_rate, allowed_hosts, http, warm, records } = self;
+        let Plugin { config, memory, max_output, max_log_rate, allowed_hosts, http, warm, records, source } =
+            self;
         let differ = [
             ("config", *config != other.config),
             ("memory", *memory != other.memory),
@@ -476,6 +492,7 @@ impl Plugin {
             ("http", *http != other.http),
             ("instance", *warm != other.warm),
             ("records", *records != other.records),
+            ("source", *source != other.source),
         ];
         differ.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::model::{Http, Plugin, QueueRules};
 use super::names::check_name;
+use super::oci::OciReference;
 use super::reader::Item;
 use super::records::{RecordGrants, check_pattern};
 use super::secret::Secret;
@@ -21,6 +22,7 @@ impl Default for Plugin {
             http: Http::default(),
             warm: None,
             records: RecordGrants::default(),
+            source: None,
         }
     }
 }
@@ -57,7 +59,13 @@ fn read_plugin(name: &str, item: &Item, queues: &[QueueRules]) -> Option<Plugin>
         http: http_item.map_or_else(|| usual.clone(), |item| http::read(&item, usual.clone())),
         warm: table.get("instance").and_then(|item| instance::read(&item)),
         records: table.get("records").map(|item| read_records(&item, queues)).unwrap_or_default(),
+        source: table.get("source").and_then(|item| read_source(&item)),
     })
+}
+
+fn read_source(item: &Item) -> Option<OciReference> {
+    let text = item.checked(|text| OciReference::parse(text).map(drop))?;
+    OciReference::parse(&text).ok()
 }
 
 fn read_records(item: &Item, queues: &[QueueRules]) -> RecordGrants {
@@ -130,6 +138,12 @@ mod tests {
                 "allowed_hosts = \"https://a.example\"",
                 "plugins.a.allowed_hosts: is a string, but must be a list",
             ),
+            ("source = 7", "source: is an integer, but must be a string"),
+            (
+                "source = \"ghcr.io/team/a:1\"",
+                "plugins.a.source: \"ghcr.io/team/a:1\" does not begin with oci://",
+            ),
+            ("source = \"oci://ghcr.io/team/a\"", "has neither tag nor digest: add a tag"),
             ("http = \"10s\"", "plugins.a.http: is a string, but must be a table"),
             ("memroy = 5", "did you mean `memory`"),
         ];

@@ -6,7 +6,6 @@
 //! Not here: what becomes of one plugin (`registry`), who looks at the files (`watcher`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -14,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::life::LifeEvent;
+use super::origin::{Origin, PluginFolders};
 use super::quarantine::Notes;
 use super::registry::PluginEntry;
 use super::retries::Pauses;
@@ -35,8 +35,8 @@ pub(crate) struct Plugins(pub(super) Arc<Registry>);
 
 pub(super) struct Registry {
     plugins: RwLock<BTreeMap<String, Arc<PluginEntry>>>,
-    /// The folder with their files.
-    pub(super) dir: PathBuf,
+    /// The folders with their files.
+    pub(super) folders: PluginFolders,
     notes: Notes,
     pauses: Pauses,
     /// The orders of operators, also about plugins that no queue uses now.
@@ -44,6 +44,8 @@ pub(super) struct Registry {
     pub(super) shelf: Shelf,
     /// Tells the watcher that there are other names or grants.
     pub(super) updated: Notify,
+    /// Tells the pulls that there may be other sources.
+    pub(super) sources: Notify,
     /// Cancelled when the first scan is over.
     pub(super) scanned: CancellationToken,
     /// Cancelled when the watcher or another part that drives the lives of plugins has failed.
@@ -58,7 +60,7 @@ pub(super) type Wanted = BTreeMap<String, config::Plugin>;
 impl Plugins {
     /// A registry that nobody watches yet.
     pub(super) fn new(
-        dir: PathBuf,
+        folders: PluginFolders,
         notes: Notes,
         pauses: Pauses,
         wanted: Wanted,
@@ -67,12 +69,13 @@ impl Plugins {
     ) -> Plugins {
         let plugins = Plugins(Arc::new(Registry {
             plugins: RwLock::default(),
-            dir,
+            folders,
             notes,
             pauses,
             orders: Guarded::new(orders),
             shelf,
             updated: Notify::new(),
+            sources: Notify::new(),
             scanned: CancellationToken::new(),
             unwatched: CancellationToken::new(),
             at_work: AtomicBool::new(false),
@@ -86,7 +89,7 @@ impl Plugins {
     pub(crate) fn without_files(names: &[&str]) -> Plugins {
         let wanted = names.iter().map(|name| ((*name).to_owned(), config::Plugin::default())).collect();
         Plugins::new(
-            PathBuf::new(),
+            PluginFolders::default(),
             Notes::new(None),
             Pauses::default(),
             wanted,
@@ -116,9 +119,10 @@ impl Plugins {
             let gone = gone.collect();
             for (name, grants) in &wanted {
                 plugins.entry(name.clone()).or_insert_with(|| {
-                    let (path, notes) = (self.0.dir.join(format!("{name}.wasm")), self.0.notes.clone());
+                    let origin = Origin::new(&self.0.folders, name, grants.source.clone());
+                    let notes = self.0.notes.clone();
                     let (grants, unwatched) = (grants.clone(), self.0.unwatched.clone());
-                    Arc::new(PluginEntry::new(name, path, grants, notes, self.0.pauses, unwatched))
+                    Arc::new(PluginEntry::new(name, origin, grants, notes, self.0.pauses, unwatched))
                 });
             }
             gone
@@ -130,6 +134,7 @@ impl Plugins {
         }
         self.pass_orders_on();
         gone.iter().for_each(|plugin| drop(plugin.tell(LifeEvent::Unwanted)));
+        self.0.sources.notify_one();
         self.0.updated.notify_one();
     }
 
@@ -149,6 +154,7 @@ impl Plugins {
             if at.is_some() && at != before.reloads.get(&*plugin.name) {
                 // A content that failed is tried again as with other grants, which these are not.
                 drop(plugin.tell(LifeEvent::Granted));
+                plugin.origin.ask.notify_one();
             }
         }
         // The watcher looks at the files now.

@@ -29,7 +29,7 @@ pub(super) async fn run(plugins: Plugins) {
                 continue;
             };
             // The file may have another content by now.
-            let Some(file) = file(plugin.path.clone(), &digest).await else { continue };
+            let Some(file) = file(plugin.origin.path(), &digest).await else { continue };
             let (name, version) = (&*plugin.name, short(&digest));
             match plugins.0.shelf.keep(name, &digest, file, plugin.build(&digest)).await {
                 Ok(kept) => {

@@ -55,7 +55,7 @@ impl Workshop {
     async fn work(&self, place: Place, work: &Work) -> (LoadEnd, Option<Prepared>) {
         let made = match &work.kind {
             LoadKind::Read => return (self.read(place, work).await, None),
-            LoadKind::Make(digest) => self.make(place, work, digest).await,
+            LoadKind::Make(digest) => Box::pin(self.make(place, work, digest)).await,
             LoadKind::Restore(digest, good) => {
                 self.while_it_stays(work, digest, self.restore(place, work, &good.digest)).await
             }
@@ -68,7 +68,7 @@ impl Workshop {
 
     /// Finds out which content the file has.
     async fn read(&self, place: Place, work: &Work) -> LoadEnd {
-        let (path, stamp) = (work.plugin.path.clone(), work.stamp);
+        let (path, stamp) = (work.plugin.origin.path(), work.stamp);
         let reading = async {
             work.plugin.begins();
             let read = blocking(move || {
@@ -109,7 +109,7 @@ impl Workshop {
 
     async fn compile(&self, work: &Work, digest: &str) -> Result<Prepared, LoadEnd> {
         let Workshop { loader, registry, line, .. } = self.clone();
-        let (path, name, grants) = (work.plugin.path.clone(), digest.to_owned(), work.grants.clone());
+        let (path, name, grants) = (work.plugin.origin.path(), digest.to_owned(), work.grants.clone());
         let compiling = self.line.compile(async move {
             work.plugin.begins();
             tracing::info!(plugin = %work.plugin.name, digest = short(digest), "compiling the plugin");
@@ -201,7 +201,7 @@ impl Workshop {
         tokio::select! {
             biased;
             done = doing => done,
-            () = self.changes(work.plugin.path.clone(), work.stamp, digest) => Err(LoadEnd::Changed),
+            () = self.changes(work.plugin.origin.path(), work.stamp, digest) => Err(LoadEnd::Changed),
         }
     }
 

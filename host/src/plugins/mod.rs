@@ -4,6 +4,7 @@
 //! [`Version`], as a value that can be watched, and its [`PluginStatus`].
 //!
 //! ```text
+//! registry of images ─▶ pulls ─▶ folder
 //! folder ─▶ watcher ─ events ─▶ registry: one step of life ─▶ watch::Receiver: what attempts begin on
 //!                               ▲ end   │ load   ▲ verdict
 //!                               └ loads ◀┘       └──── version: its attempts, its probation
@@ -25,7 +26,9 @@ mod loader;
 mod loads;
 mod locked;
 mod news;
+mod origin;
 mod probation;
+mod pulls;
 mod quarantine;
 mod registry;
 mod retries;
@@ -59,6 +62,7 @@ pub(crate) use status::PluginStatus;
 pub(crate) use version::{Judged, RanAttempt, Version};
 
 use catalog::Wanted;
+use origin::PluginFolders;
 use quarantine::Notes;
 use watcher::{Times, Watcher};
 
@@ -70,6 +74,8 @@ pub(crate) struct Source {
     pub sandbox: Sandbox,
     /// The folder with their files.
     pub dir: PathBuf,
+    /// Where files from registries are kept.
+    pub pulled_dir: PathBuf,
     /// Where compiled code is kept.
     pub cache_dir: PathBuf,
     /// Where this user's commands keep theirs.
@@ -100,16 +106,31 @@ impl Plugins {
         stop: CancellationToken,
         tracker: &TaskTracker,
     ) -> anyhow::Result<Plugins> {
-        let Source { sandbox, dir, cache_dir, user_cache, orders, shelf } = source;
+        let Source { sandbox, dir, pulled_dir, cache_dir, user_cache, orders, shelf } = source;
         let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir))
             .await
             .context("cannot look at the cache")?
             .beside(user_cache, true);
         let notes = Notes::new(cache.folder());
-        let plugins = Plugins::new(dir, notes, times.pauses, wanted, orders, shelf);
+        let plugins = Plugins::new(
+            PluginFolders { own: dir, pulled: pulled_dir },
+            notes,
+            times.pauses,
+            wanted,
+            orders,
+            shelf,
+        );
         let unwatched = plugins.0.unwatched.clone();
         let keeping = unwatched.run_until_cancelled_owned(keeper::run(plugins.clone()));
         tracker.spawn(stop.clone().run_until_cancelled_owned(keeping));
+        let unwatched = plugins.0.unwatched.clone();
+        let pulling = unwatched.clone().run_until_cancelled_owned(pulls::run(plugins.clone()));
+        let pulling = tokio::spawn(stop.clone().run_until_cancelled_owned(pulling));
+        tracker.spawn(async move {
+            if pulling.await.is_err_and(|error| error.is_panic()) {
+                unwatched.cancel();
+            }
+        });
         let loader = loader::Loader::new(sandbox, cache);
         let watcher = Watcher::new(loader, plugins.clone(), times);
         let watching = tokio::spawn(watcher.run(stop.clone()));

@@ -128,7 +128,7 @@ impl Record {
         self.changes.add(what, digest, Some(took), Some(error));
         tracing::error!(
             plugin = &*entry.name,
-            path = %entry.path.display(),
+            path = %entry.origin.path().display(),
             digest = digest.map(short),
             active = active.map(Version::short),
             took_ms = ms(took),

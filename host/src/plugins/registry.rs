@@ -9,7 +9,6 @@
 //! (`news`).
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Instant;
 
@@ -21,11 +20,12 @@ use super::figures::Figures;
 use super::life::{self, Candidate, Effect, Life, LifeEvent, LoadEnd, LoadKind, Serving};
 use super::loader::Prepared;
 use super::locked::Locked;
+use super::origin::{Origin, PullTrouble};
 use super::probation::Probation;
 use super::quarantine::{Good, Lineage, Notes, Quarantine};
 use super::retries::Pauses;
 use super::shelf::Shelf;
-use super::status::PluginStatus;
+use super::status::{PluginState, PluginStatus};
 use super::version::{Version, WhenJudged};
 use crate::builds::{BuildNote, Builds, short};
 use crate::clock::{ms, now_ms};
@@ -37,8 +37,8 @@ use crate::queue::orders::{GoodVersion, VersionOrder, Withdrawn};
 /// One plugin in the registry.
 pub(super) struct PluginEntry {
     pub(super) name: Arc<str>,
-    /// Path of its file.
-    pub(super) path: PathBuf,
+    /// Where its file is.
+    pub(super) origin: Origin,
     pub(super) figures: Arc<Figures>,
     active: watch::Sender<Option<Arc<Version>>>,
     notes: Notes,
@@ -90,7 +90,7 @@ pub(super) struct Work {
 impl PluginEntry {
     pub(super) fn new(
         name: &str,
-        path: PathBuf,
+        origin: Origin,
         grants: config::Plugin,
         notes: Notes,
         pauses: Pauses,
@@ -114,7 +114,7 @@ impl PluginEntry {
         };
         PluginEntry {
             name: name.into(),
-            path,
+            origin,
             figures: Arc::default(),
             active: watch::Sender::new(None),
             notes,
@@ -139,6 +139,10 @@ impl PluginEntry {
     /// Other grants, or the same, from now on.
     pub(super) fn grant(self: &Arc<Self>, grants: &config::Plugin) {
         let (mut record, since) = (self.record(), Instant::now());
+        if record.grants.source != grants.source {
+            record.grants.source.clone_from(&grants.source);
+            self.origin.change(grants.source.clone());
+        }
         let differences = record.grants.differences(grants);
         if record.grants == *grants {
             return;
@@ -436,16 +440,21 @@ impl PluginEntry {
                 builds.add(&version.digest, version.build.clone());
             }
         });
+        let pull = self.origin.trouble();
         PluginStatus {
             name: self.name.to_string(),
-            state: shown.state,
+            state: match &pull {
+                // The tag leads to what cannot be used, like a file that cannot.
+                Some(pull) if pull.is_refusal && shown.state == PluginState::Active => PluginState::Failed,
+                _ => shown.state,
+            },
             digest: active.map(|version| version.digest.clone()),
             on_probation: matches!(record.life.serving, Serving::Probation(..)),
             can_go_back: active.map(|_| back_to.is_some()),
             back_to: back_to.map(|good| good.digest.clone()),
             compiling,
-            error: shown.error.clone(),
-            retry_at_ms,
+            error: shown.error.clone().or_else(|| pull.as_ref().map(|pull| pull.error.clone())),
+            retry_at_ms: retry_at_ms.or_else(|| pull.as_ref().map(PullTrouble::retry_at_ms)),
             loaded_at_ms: active.map(|_| record.loaded_at_ms),
             compile_ms: active.map(|version| ms(version.took)),
             from_cache: active.map(|version| version.from_cache),

@@ -68,9 +68,9 @@ impl Folder {
         let names = BTreeMap::from([("p".to_owned(), grants)]);
         let path = |name: &str| self.root.path().join(name);
         let (sandbox, stop) = (testing::sandbox(), self.stop.clone());
-        let (dir, cache_dir) = (path("plugins"), path("cache"));
+        let (dir, pulled_dir, cache_dir) = (path("plugins"), path("pulled"), path("cache"));
         let (shelf, user_cache) = (Shelf::default(), None);
-        let source = Source { sandbox, dir, cache_dir, user_cache, orders, shelf };
+        let source = Source { sandbox, dir, pulled_dir, cache_dir, user_cache, orders, shelf };
         Plugins::start_with(times, source, names, stop, &self.tracker).await.unwrap()
     }
 

@@ -25,6 +25,8 @@ use crate::watch::{FolderWatch, RESCAN};
 
 /// How long the first scan waits for files that somebody is still writing.
 const FIRST_SCAN: Duration = Duration::from_secs(10);
+/// How long it waits for registries, where no file was pulled before.
+const FIRST_PULLS: Duration = Duration::from_secs(60);
 
 pub(super) struct Watcher {
     workshop: Workshop,
@@ -50,7 +52,7 @@ impl Default for Times {
 impl Watcher {
     pub(super) fn new(loader: Loader, registry: Plugins, times: Times) -> Watcher {
         let workshop = Workshop { loader, registry, line: Line::new(times.patience), check: times.check };
-        let folder = FolderWatch::new([workshop.registry.0.dir.clone()]);
+        let folder = FolderWatch::new([workshop.registry.0.folders.own.clone()]);
         Watcher { workshop, loads: JoinSet::new(), folder }
     }
 
@@ -68,35 +70,47 @@ impl Watcher {
 
     /// Tries every file that is there once.
     async fn first_scan(&mut self) {
-        let mut end = None;
+        let (mut end, pulls_end) = (None, Instant::now() + FIRST_PULLS);
+        // This is asked before each scan, which then finds what was pulled.
+        let mut is_awaited = self.awaits_pulls();
         self.scan().await;
         loop {
             let plugins = self.workshop.registry.entries();
             let any = |ask: fn(&Life) -> bool| plugins.iter().any(|plugin| plugin.life(ask));
             // Plugins that failed have been tried. A retry may fail for ever.
-            if !any(|life| !life.is_recalled || life.is_trying()) {
+            let is_pulling = is_awaited && Instant::now() < pulls_end;
+            if !is_pulling && !any(|life| !life.is_recalled || life.is_trying()) {
                 if !any(Life::is_settling) {
                     break;
                 }
                 // From when nothing else is to be compiled, which may take minutes.
                 if Instant::now() > *end.get_or_insert_with(|| Instant::now() + FIRST_SCAN) {
-                    let dir = self.workshop.registry.0.dir.display();
+                    let dir = self.workshop.registry.0.folders.own.display();
                     tracing::warn!(%dir, "plugin files keep changing; going on without them for now");
                     break;
                 }
             }
-            self.step().await;
+            let awaits = self.awaits_pulls();
+            if self.step().await {
+                is_awaited = awaits;
+            }
         }
         for plugin in self.workshop.registry.entries() {
             if plugin.life(|life| life.candidate == Candidate::Absent) {
-                let path = plugin.path.display();
+                let path = plugin.origin.path();
+                let path = path.display();
                 tracing::warn!(plugin = %plugin.name, %path, "plugin missing: its queues wait for it");
             }
         }
     }
 
-    /// Waits until there may be something to do, and does it.
-    async fn step(&mut self) {
+    /// Whether a registry may still give the first file of a plugin.
+    fn awaits_pulls(&self) -> bool {
+        self.workshop.registry.entries().iter().any(|plugin| plugin.origin.is_awaited())
+    }
+
+    /// Waits until there may be something to do, and does it. Returns whether it has looked at all files.
+    async fn step(&mut self) -> bool {
         let registry = &self.workshop.registry;
         let next = registry.entries().iter().filter_map(|plugin| plugin.life(Life::due)).min();
         let rescan = Instant::now() + RESCAN;
@@ -108,18 +122,19 @@ impl Watcher {
                 // A plugin whose load has failed would wait for ever. The watcher fails, too, which is told.
                 Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                 // The loads on a file are done or were stopped, or the runtime ends.
-                Ok(()) | Err(_) => return,
+                Ok(()) | Err(_) => return false,
             },
             () = tokio::time::sleep_until(next.map_or(rescan, |next| next.min(rescan)).into()) => {}
         }
         self.scan().await;
+        true
     }
 
     /// Looks at all files, and begins what they ask for.
     async fn scan(&mut self) {
         // The watch comes before the look: what happens in between is then a hint.
         if let Err(error) = self.folder.arm().await {
-            let dir = self.workshop.registry.0.dir.display();
+            let dir = self.workshop.registry.0.folders.own.display();
             let seconds = RESCAN.as_secs();
             tracing::warn!(%dir, %error, "cannot watch the plugins folder; looking at it every {seconds} s \
                 instead");
@@ -129,7 +144,7 @@ impl Watcher {
         let look = move || {
             let found = plugins.into_iter().map(|plugin| {
                 plugin.recall();
-                let found = file::look(&plugin.path);
+                let found = file::look(&plugin.origin.path());
                 (plugin, found)
             });
             found.collect::<Vec<_>>()

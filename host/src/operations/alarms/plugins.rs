@@ -46,7 +46,7 @@ pub(super) fn about_plugins(hosts: &[HostInfo], alarms: &mut Vec<Alarm>) {
         let is_urgent = on.iter().any(|(_, plugin)| plugin.version.is_none());
         let since = on.iter().filter_map(|(_, plugin)| refused_at(plugin)).min();
         let about = AlarmSubject::Plugin(name.to_owned());
-        alarms.push(alarm(kind, is_urgent, about, what, way_out_of(state)).since(since));
+        alarms.push(alarm(kind, is_urgent, about, what, way_out_of(state, error)).since(since));
     }
     for (plugin, versions) in versions.iter().filter(|(_, versions)| versions.len() > 1) {
         let what = format!("Hosts run {} different versions of it.", versions.len());
@@ -64,8 +64,9 @@ fn refused_at(plugin: &HostPlugin) -> Option<u64> {
     Some(last.at)
 }
 
-fn way_out_of(state: &str) -> &'static str {
+fn way_out_of(state: &str, error: Option<&str>) -> &'static str {
     match state {
+        "missing" if error.is_some() => "Let the hosts reach its registry, or correct its `source`.",
         "missing" => "Put its file into the folder of the plugins.",
         "quarantined" => "This content is not run again: put another version in place.",
         _ => "Repair the file, or what it needs, and reload it.",

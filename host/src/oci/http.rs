@@ -1,0 +1,187 @@
+//! Requests to registries: hyper's client with rustls, as for object stores.
+//!
+//! In: a url and a call. Out: the answer, whose body is read in parts or up to a limit. It uses no proxy, and
+//! follows redirects only where it is asked to: a few, without credentials, and never from TLS to plain HTTP.
+//!
+//! Not here: credentials (`auth`), what an answer means (`oci`).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, LOCATION, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde::Deserialize;
+use url::Url;
+
+use super::call::{Call, OciError, TRANSFER};
+use crate::chain::chain;
+use crate::tls::{self, Trust};
+
+const CONNECT: Duration = Duration::from_secs(5);
+/// From the request to the head of its answer, unless the request has a body.
+const HEAD: Duration = Duration::from_secs(30);
+/// Between two parts of a body.
+const PART: Duration = Duration::from_secs(30);
+const IDLE: Duration = Duration::from_secs(30);
+const MAX_REDIRECTS: usize = 3;
+/// The most bytes of an answer that is an error.
+const MAX_ERROR: u64 = 8 << 10;
+/// The longest code of an error that is shown.
+const MAX_CODE: usize = 40;
+
+/// The client of all registries. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct RegistryHttp(legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+
+/// The head of an answer, and its body, of which nothing is read yet.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    body: Incoming,
+}
+
+#[derive(Deserialize)]
+struct Errors {
+    errors: Vec<RegistryError>,
+}
+
+#[derive(Deserialize)]
+struct RegistryError {
+    code: String,
+}
+
+impl RegistryHttp {
+    /// It reads the system's certificates, which takes a moment.
+    pub(crate) fn new() -> Result<RegistryHttp, OciError> {
+        let tls = tls::client(&Trust::SystemAnd(&[]), None);
+        let tls = tls.map_err(|error| OciError::lasting(tls::unusable(&error)))?;
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT));
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let https = https.enable_http1().wrap_connector(tcp);
+        let client = legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .build(https);
+        Ok(RegistryHttp(client))
+    }
+
+    pub(super) async fn send(
+        &self,
+        url: &str,
+        call: &Call,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Answer, OciError> {
+        let mut request = Request::builder().method(call.method.clone()).uri(url);
+        request = request.header(USER_AGENT, concat!("tqhost/", env!("CARGO_PKG_VERSION")));
+        for (name, value) in &call.headers {
+            request = request.header(name, value);
+        }
+        if let Some(value) = authorization {
+            request = request.header(AUTHORIZATION, value);
+        }
+        let host = place(url);
+        let request = request.body(Full::new(call.body.clone()));
+        let request =
+            request.map_err(|_| OciError::lasting(format!("{host} leads to a url of a wrong form")))?;
+        let wait = if call.body.is_empty() { HEAD } else { TRANSFER };
+        let away = |why: &str| OciError::passing(format!("{host} cannot be reached: {why}"));
+        match tokio::time::timeout(wait, self.0.request(request)).await {
+            Err(_) => Err(away(&format!("it did not answer within {} s", wait.as_secs()))),
+            Ok(Err(error)) => Err(away(&chain(&error))),
+            Ok(Ok(answer)) => {
+                let (head, body) = answer.into_parts();
+                Ok(Answer { status: head.status, headers: head.headers, body })
+            }
+        }
+    }
+
+    /// The answer at the end of the redirects.
+    pub(super) async fn followed(&self, url: &str, mut answer: Answer) -> Result<Answer, OciError> {
+        let mut at = url.to_owned();
+        for _ in 0..MAX_REDIRECTS {
+            if !answer.status.is_redirection() {
+                return Ok(answer);
+            }
+            at = answer.location(&at)?;
+            answer = self.send(&at, &Call::new(Method::GET), None).await?;
+        }
+        match answer.status.is_redirection() {
+            true => Err(OciError::lasting(format!("{} redirects too often", place(url)))),
+            false => Ok(answer),
+        }
+    }
+}
+
+impl Answer {
+    /// Where the answer to a request at `from` leads.
+    pub(super) fn location(&self, from: &str) -> Result<String, OciError> {
+        let wrong = |why: &str| OciError::lasting(format!("{} leads to {why}", place(from)));
+        let to = self.headers.get(LOCATION).and_then(|value| value.to_str().ok());
+        let to = to.ok_or_else(|| wrong("nowhere"))?;
+        let from = Url::parse(from).map_err(|_| wrong("nowhere"))?;
+        let to = from.join(to).map_err(|_| wrong("a url of a wrong form"))?;
+        match (from.scheme(), to.scheme()) {
+            (_, "https") | ("http", "http") => Ok(to.into()),
+            _ => Err(wrong("a place without TLS")),
+        }
+    }
+
+    /// The next part of the body. None: the body is at its end.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, OciError> {
+        loop {
+            let frame = tokio::time::timeout(PART, self.body.frame()).await;
+            let frame =
+                frame.map_err(|_| OciError::passing("the registry stopped in the middle of an answer"))?;
+            match frame {
+                None => return Ok(None),
+                Some(Err(error)) => {
+                    return Err(OciError::passing(format!("an answer broke off: {}", chain(&error))));
+                }
+                // Trailers are no part of it.
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        return Ok(Some(bytes));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The whole body, if it has at most so many bytes.
+    pub(super) async fn bytes(mut self, most: u64) -> Result<Vec<u8>, OciError> {
+        let mut all = Vec::new();
+        while let Some(part) = self.next().await? {
+            all.extend_from_slice(&part);
+            if all.len() as u64 > most {
+                return Err(OciError::lasting(format!(
+                    "an answer of the registry has more than {most} bytes"
+                )));
+            }
+        }
+        Ok(all)
+    }
+
+    /// The code of the first error that a registry tells. Its other words are not shown.
+    pub(super) async fn code(self) -> Option<String> {
+        let bytes = self.bytes(MAX_ERROR).await.ok()?;
+        let told: Errors = serde_json::from_slice(&bytes).ok()?;
+        let code = told.errors.into_iter().next()?.code;
+        let is_code = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
+        (!code.is_empty() && code.len() <= MAX_CODE && code.bytes().all(is_code)).then_some(code)
+    }
+}
+
+/// Host and port of a url, for messages.
+pub(super) fn place(url: &str) -> String {
+    let host = Url::parse(url).ok().map(|url| url.authority().to_owned());
+    host.unwrap_or_else(|| "the registry".to_owned())
+}

@@ -41,7 +41,7 @@ case ${1-} in --tests | --world)
 esac
 
 # 4. A JDK for the example in Java, Node.js for the browser, the program that checks units of systemd, a proxy
-#    with a client, and a client of Redis for Go, from Debian.
+#    with a client, a client of Redis for Go, and Sidekiq with a server for its example, from Debian.
 if [ "${1-}" = --world ]; then
     command -v javac >/dev/null || missing+=(default-jdk-headless)
     command -v npm >/dev/null || missing+=(nodejs npm)
@@ -49,6 +49,7 @@ if [ "${1-}" = --world ]; then
     command -v nginx >/dev/null || missing+=(nginx-light)
     command -v curl >/dev/null || missing+=(curl)
     [ -d /usr/share/gocode/src/github.com/gomodule/redigo ] || missing+=(golang-github-gomodule-redigo-dev)
+    ruby -e 'require "sidekiq"; require "webrick"' 2>/dev/null || missing+=(ruby-sidekiq ruby-webrick)
 fi
 
 if [ -n "${missing+some}" ]; then

@@ -59,7 +59,12 @@ fn of_queue(queue: &QueueRules) -> Vec<Split> {
         );
         found.push(split("dead_letter", why));
     }
-    if let Some(list) = queue.list.as_ref().map(|list| &list.key).filter(|list| is_elsewhere(list)) {
+    let list = queue.list.as_ref();
+    if list.is_some_and(|list| list.items.is_of_others()) {
+        let why = "Celery and Sidekiq have keys for a queue that lie in several slots, and so work with no \
+                   Redis Cluster";
+        found.push(split("list", why.to_owned()));
+    } else if let Some(list) = list.map(|list| &list.key).filter(|list| is_elsewhere(list)) {
         let why = format!(
             "\"{list}\" may lie in another slot than the stream \"{stream}\": write \
              stream = \"{{{}}}:stream\", which changes nothing for producers",

@@ -113,6 +113,16 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_celery_and_sidekiq_work_with_no_cluster() {
+        for (key, items) in [("{t}", "celery"), ("{t}:queue:a", "sidekiq")] {
+            let list = format!("list = {{ key = \"{key}\", items = \"{items}\" }}");
+            let text = format!("[queues.a]\nstream = \"{{t}}:a\"\n{list}\n");
+            let cluster = problem(&format!("{text}[redis]\nurl = [\"redis://a\"]\n"));
+            assert!(cluster.contains("queues.a.list: ") && cluster.contains("no Redis Cluster"), "{cluster}");
+        }
+    }
+
+    #[test]
     fn a_key_of_another_slot_is_named_with_the_way_out() {
         let text = "[queues.a]\nplugin = \"p\"\nenqueue_to = [\"b\"]\non_end = \"b\"\n[queues.b]\n\
                     list = \"b:queue\"\ndead_letter = \"b:dead\"\n\

@@ -378,6 +378,21 @@ mod tests {
     }
 
     #[test]
+    fn keys_beside_a_list_have_their_patterns() {
+        let text = "[queues.c]\nlist = { key = \"celery\", items = \"celery\" }\n[queues.s]\n\
+                    list = { key = \"queue:s\", items = \"sidekiq\" }\n";
+        let config = crate::config::Config::parse(text, Path::new("/srv/tqhost.toml"), &|_| None);
+        let queues = config.expect("a configuration").queues;
+        let all = host_keys(&queues);
+        for key in ["~celery", "~celery\u{6}\u{16}9", "~queue:s", "~schedule", "~retry"] {
+            assert!(all.contains(key), "{key}: {all:?}");
+        }
+        let pushes = producer(&queues, false).commands;
+        assert!(pushes.contains(&"(~celery??3 +lpush)".to_owned()), "{pushes:?}");
+        assert!(reader_keys(&queues).contains("%R~celery\u{6}\u{16}6"));
+    }
+
+    #[test]
     fn patterns_match_their_keys_and_no_others() {
         assert_eq!(pattern_of_records("a[1]:*:b"), "a\\[1\\]:*:b");
         assert_eq!(without_spaces("~a b".into()), "~a?b");

@@ -7,6 +7,7 @@
 mod celery;
 mod sidekiq;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -70,6 +71,8 @@ impl System {
         bench.install("http-call", "http-call");
         let [producer, application] = programs.map(|mut command| {
             command.env("REDIS_URL", bench.redis.url()).env("WEBHOOK_SECRET", SECRET).env("PORT", "0");
+            let log = bench.dir.path().join("programs.log");
+            command.stderr(File::options().create(true).append(true).open(log).expect("a file"));
             Program::start(&mut command)
         });
         let mut system = System { producer, _application: application, bench };

@@ -1,7 +1,7 @@
 //! `list`: the Redis list that feeds a queue.
 //!
-//! In: the list's key, or `{ key, items }`. Out: a [`List`], which knows the keys beside its own that Celery or
-//! Sidekiq has for the same queue.
+//! In: the list's key, or `{ key, items }`. Out: a [`List`], which knows the keys beside its own that Celery
+//! or Sidekiq has for the same queue.
 
 use toml::de::DeValue;
 
@@ -90,8 +90,9 @@ fn split(key: &str) -> Option<(&str, &str)> {
 
 fn check_sidekiq(key: &str) -> Result<(), String> {
     split(key).map(drop).ok_or_else(|| {
-        "is no list of Sidekiq: write \"queue:\" and the name of its queue, perhaps with a namespace before it, \
-         as in \"queue:default\" or \"shop:queue:default\"".to_owned()
+        "is no list of Sidekiq: write \"queue:\" and the name of its queue, perhaps with a namespace before \
+         it, as in \"queue:default\" or \"shop:queue:default\""
+            .to_owned()
     })
 }
 

@@ -1,8 +1,8 @@
 //! Messages and jobs of a queue outside of its lists: messages that stopped workers of Celery had taken, and
 //! jobs of Sidekiq that are due later.
 //!
-//! In: a queue with a list of theirs. Out: counts, and messages that are in the list again. Everything is gone
-//! through in pages. Not here: the lists (`adopt_look`), moving jobs that are due (`worker::poller`).
+//! In: a queue with a list of theirs. Out: counts, and messages that are in the list again. Everything is
+//! gone through in pages. Not here: the lists (`adopt_look`), moving jobs that are due (`worker::poller`).
 
 use redis::Value;
 use serde::de::IgnoredAny;

@@ -78,12 +78,9 @@ impl Queue {
         asked.extend(self.stop_keys().map(|key| redis::cmd("GET").arg(key).to_owned()));
         asked.extend(self.ask_held());
         asked.extend(self.link.is_cluster().then(|| redis::cmd("XLEN").arg(&keys.out).to_owned()));
-        let lists = self.rules.list.as_ref().map_or_else(Vec::new, List::keys);
-        asked.extend(lists.iter().map(|list| redis::cmd("LLEN").arg(list).to_owned()));
+        asked.extend(self.ask_lists());
         let mut replies = self.link.pipeline(WHAT, &asked).await?;
-        // A key of another type, or one that this user may not read, counts as empty.
-        let listed = replies.split_off(replies.len().saturating_sub(lists.len())).into_iter();
-        let listed = listed.filter_map(|length| reply::count(&length.ok()?).ok()).sum();
+        let listed = self.count_lists(&mut replies);
         let outgoing = match replies.pop_if(|_| self.link.is_cluster()) {
             Some(tasks) => Some(self.shaped(WHAT, reply::count(&tasks?))?),
             None => None,
@@ -139,6 +136,18 @@ impl Queue {
 }
 
 impl Queue {
+    fn ask_lists(&self) -> Vec<Cmd> {
+        let lists = self.rules.list.as_ref().map_or_else(Vec::new, List::keys);
+        lists.iter().map(|list| redis::cmd("LLEN").arg(list).to_owned()).collect()
+    }
+
+    /// Takes the last replies, those to `ask_lists`, and adds them up. A key of another type, or one that this
+    /// user may not read, counts as empty.
+    fn count_lists(&self, replies: &mut Vec<QueueResult<Value>>) -> u64 {
+        let lengths = replies.split_off(replies.len().saturating_sub(self.ask_lists().len())).into_iter();
+        lengths.filter_map(|length| reply::count(&length.ok()?).ok()).sum()
+    }
+
     pub(crate) fn ask_consumers(&self) -> Cmd {
         redis::cmd("XINFO").arg("CONSUMERS").arg(&self.keys.stream).arg(&self.rules.group).to_owned()
     }

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::items::{self, ItemTimes};
+use super::items::{self, ItemFault, ItemTimes};
 use super::value;
 use crate::config;
 use crate::field::{END_NAMES, HOST_FIELDS, MAX_FIELDS, MAX_TASK_BYTES};
@@ -134,13 +134,8 @@ pub enum Malformed {
     DelayTooLong(u64),
     #[error("headers.eta is more than 365 days after the task came")]
     TooLate,
-    #[error("headers.{0} is not a time in ISO 8601")]
-    NotATime(&'static str),
-    /// Names the position of the fault, and shows nothing of the text there.
-    #[error("the field data is not JSON: {0}")]
-    NotJson(String),
-    #[error("the field data is no {what}: {why}")]
-    NotAnItem { what: &'static str, why: String },
+    #[error(transparent)]
+    Item(#[from] ItemFault),
 }
 
 /// Reads an entry of the queue `queue`. The fields are moved, not copied; an entry that is not a task comes
@@ -287,8 +282,11 @@ pub fn check(task: &Task, rules: &config::QueueRules) -> Result<Option<Duration>
 /// The times in a task's item, if the queue has a list whose items say some.
 pub fn item_times(task: &Task, rules: &config::QueueRules) -> Result<ItemTimes, Malformed> {
     let Some(list) = &rules.list else { return Ok(ItemTimes::default()) };
-    let items = task.fields.iter().filter(|field| field.name == ITEM);
-    items.map(|item| items::read(list.items, &item.value)).try_fold(ItemTimes::default(), |_, times| times)
+    let mut times = ItemTimes::default();
+    for item in task.fields.iter().filter(|field| field.name == ITEM) {
+        times = items::read(list.items, &item.value)?;
+    }
+    Ok(times)
 }
 
 fn delay(value: &[u8]) -> Result<Duration, Malformed> {

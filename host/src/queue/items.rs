@@ -11,7 +11,6 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::codec::Malformed;
 use crate::config::Items;
 use crate::field::without_bom;
 
@@ -22,6 +21,18 @@ pub struct ItemTimes {
     pub due_ms: Option<u64>,
     /// No attempt begins later.
     pub expires_ms: Option<u64>,
+}
+
+/// Why an item is not of its form.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ItemFault {
+    /// Names the position of the fault, and shows nothing of the text there.
+    #[error("the field data is not JSON: {0}")]
+    NotJson(String),
+    #[error("the field data is no {what}: {why}")]
+    NotAnItem { what: &'static str, why: String },
+    #[error("headers.{0} is not a time in ISO 8601")]
+    NotATime(&'static str),
 }
 
 /// A message of Celery, in the second version of its protocol.
@@ -57,8 +68,8 @@ struct Job<'i> {
 
 /// Reads an item of a list whose items have this form. UTF-8 needs a check of its own: serde does not check
 /// strings that it ignores.
-pub(super) fn read(form: Items, item: &[u8]) -> Result<ItemTimes, Malformed> {
-    let utf8 = |at| Malformed::NotJson(format!("not UTF-8 at byte {at}"));
+pub(super) fn read(form: Items, item: &[u8]) -> Result<ItemTimes, ItemFault> {
+    let utf8 = |at| ItemFault::NotJson(format!("not UTF-8 at byte {at}"));
     let text = || std::str::from_utf8(without_bom(item)).map_err(|error| utf8(error.valid_up_to()));
     match form {
         Items::Bytes => Ok(ItemTimes::default()),
@@ -78,29 +89,29 @@ pub(super) fn read(form: Items, item: &[u8]) -> Result<ItemTimes, Malformed> {
     }
 }
 
-fn parse<'i, T: Deserialize<'i>>(text: &'i str) -> Result<T, Malformed> {
-    serde_json::from_str(text).map_err(|error| Malformed::NotJson(error.to_string()))
+fn parse<'i, T: Deserialize<'i>>(text: &'i str) -> Result<T, ItemFault> {
+    serde_json::from_str(text).map_err(|error| ItemFault::NotJson(error.to_string()))
 }
 
 /// The message of serde shows no value but one of a wrong type, so it is cut to its place.
-fn not(what: &'static str, why: &serde_json::Error) -> Malformed {
+fn not(what: &'static str, why: &serde_json::Error) -> ItemFault {
     let text = why.to_string();
     let why = match text.strip_prefix("missing field") {
         Some(_) => text,
         None => format!("a wrong type at line {} column {}", why.line(), why.column()),
     };
-    Malformed::NotAnItem { what, why }
+    ItemFault::NotAnItem { what, why }
 }
 
 /// Reads a time in ISO 8601; without an offset it is in UTC.
-fn time(name: &'static str, text: Option<Cow<str>>) -> Result<Option<u64>, Malformed> {
+fn time(name: &'static str, text: Option<Cow<str>>) -> Result<Option<u64>, ItemFault> {
     let Some(text) = text else { return Ok(None) };
     let with_offset = text.parse::<jiff::Timestamp>().ok();
     let in_utc = || {
         let time = text.parse::<jiff::civil::DateTime>().ok()?;
         Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
     };
-    let time = with_offset.or_else(in_utc).ok_or(Malformed::NotATime(name))?;
+    let time = with_offset.or_else(in_utc).ok_or(ItemFault::NotATime(name))?;
     // A time before the epoch is over in any case.
     Ok(Some(time.as_millisecond().try_into().unwrap_or(0)))
 }

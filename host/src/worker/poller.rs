@@ -1,6 +1,6 @@
-//! Brings back jobs of Sidekiq that are due, as the poller of Sidekiq does: from its sorted sets into the list
-//! of the queue, from which the [`Mover`](super::mover) takes them. Where hosts and processes of Sidekiq do
-//! so beside each other, each job is moved once.
+//! Brings back jobs of Sidekiq that are due, as the poller of Sidekiq does: from its sorted sets into the
+//! list of the queue, from which the [`Mover`](super::mover) takes them. Where hosts and processes of Sidekiq
+//! do so beside each other, each job is moved once.
 //!
 //! In: a queue with a list of Sidekiq. Out: items in the list.
 

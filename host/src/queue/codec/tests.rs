@@ -144,7 +144,7 @@ fn an_item_that_is_no_json_is_malformed_and_the_place_is_told_but_not_the_text()
     for (bytes, why) in bad {
         assert_eq!(
             read_json(bytes),
-            Err(Malformed::NotJson(why.into())),
+            Err(ItemFault::NotJson(why.into())),
             "{}",
             String::from_utf8_lossy(bytes)
         );

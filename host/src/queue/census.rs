@@ -78,8 +78,7 @@ impl Queue {
         asked.extend(self.stop_keys().map(|key| redis::cmd("GET").arg(key).to_owned()));
         asked.extend(self.ask_held());
         asked.extend(self.link.is_cluster().then(|| redis::cmd("XLEN").arg(&keys.out).to_owned()));
-        asked.extend(self.ask_lists());
-        let mut replies = self.link.pipeline(WHAT, &asked).await?;
+        let mut replies = self.link.pipeline(WHAT, &[asked, self.ask_lists()].concat()).await?;
         let listed = self.count_lists(&mut replies);
         let outgoing = match replies.pop_if(|_| self.link.is_cluster()) {
             Some(tasks) => Some(self.shaped(WHAT, reply::count(&tasks?))?),
@@ -141,8 +140,8 @@ impl Queue {
         lists.iter().map(|list| redis::cmd("LLEN").arg(list).to_owned()).collect()
     }
 
-    /// Takes the last replies, those to `ask_lists`, and adds them up. A key of another type, or one that this
-    /// user may not read, counts as empty.
+    /// Takes the last replies, those to `ask_lists`, and adds them up. A key of another type, or one that
+    /// this user may not read, counts as empty.
     fn count_lists(&self, replies: &mut Vec<QueueResult<Value>>) -> u64 {
         let lengths = replies.split_off(replies.len().saturating_sub(self.ask_lists().len())).into_iter();
         lengths.filter_map(|length| reply::count(&length.ok()?).ok()).sum()

@@ -32,7 +32,7 @@ pub enum ItemFault {
     #[error("the field data is no {what}: {why}")]
     NotAnItem { what: &'static str, why: String },
     #[error("headers.{0} is not a time in ISO 8601")]
-    NotATime(&'static str),
+    BadTime(&'static str),
 }
 
 /// A message of Celery, in the second version of its protocol.
@@ -111,7 +111,7 @@ fn time(name: &'static str, text: Option<Cow<str>>) -> Result<Option<u64>, ItemF
         let time = text.parse::<jiff::civil::DateTime>().ok()?;
         Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
     };
-    let time = with_offset.or_else(in_utc).ok_or(ItemFault::NotATime(name))?;
+    let time = with_offset.or_else(in_utc).ok_or(ItemFault::BadTime(name))?;
     // A time before the epoch is over in any case.
     Ok(Some(time.as_millisecond().try_into().unwrap_or(0)))
 }

@@ -7,6 +7,7 @@
 #   scripts/from-pypi.sh yaml           a Python that reads YAML
 #   scripts/from-pypi.sh chart          a Python with Helm's engine and the schemas of Kubernetes
 #   scripts/from-pypi.sh asyncio        a Python with redis-py and aiohttp
+#   scripts/from-pypi.sh celery         a Python with Celery
 #   scripts/from-pypi.sh zig            what links a program for an older glibc
 #
 # tests/world/NAME.txt pins the versions and the hashes of their files, as `uv pip compile --universal

@@ -41,8 +41,8 @@ case ${1-} in --tests | --world)
 esac
 
 # 4. A JDK for the example and the client in Java, Mono for the client in C#, Node.js for the browser, the
-#    program that checks units of systemd, a proxy with a client, a registry of images, and packages of Go, from
-#    Debian: a client of Redis, and those that handlers use.
+#    program that checks units of systemd, a proxy with a client, a registry of images, packages of Go (a
+#    client of Redis, and those that handlers use), and Sidekiq with a server for its example, from Debian.
 if [ "${1-}" = --world ]; then
     command -v javac >/dev/null || missing+=(default-jdk-headless)
     ls /usr/lib/mono/4.5/{mcs.exe,System.{Net.Http,Runtime.Serialization,Xml.Linq}.dll} >/dev/null 2>&1 ||
@@ -52,6 +52,7 @@ if [ "${1-}" = --world ]; then
     command -v nginx >/dev/null || missing+=(nginx-light)
     command -v curl >/dev/null || missing+=(curl)
     command -v docker-registry >/dev/null || missing+=(docker-registry)
+    ruby -e 'require "sidekiq"; require "webrick"' 2>/dev/null || missing+=(ruby-sidekiq ruby-webrick)
     for package in github-gomodule-redigo github-go-resty-resty github-hashicorp-go-retryablehttp \
         github-cenkalti-backoff github-google-uuid github-golang-jwt-jwt github-shopspring-decimal \
         github-tidwall-gjson github-go-playground-validator-v10 github-mitchellh-mapstructure \

@@ -72,7 +72,7 @@ impl Sources {
         out.write("queue_tasks", "Tasks in each place.", |(_, queue)| {
             let census = queue.census();
             [
-                ("queued", census.queued),
+                ("queued", census.waiting()),
                 ("running", census.running),
                 ("delayed", census.delayed),
                 ("held", census.held_tasks),

@@ -10,6 +10,7 @@ mod chart;
 mod clients;
 mod deploy;
 mod dist;
+mod doors;
 mod java;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../handlers/llm.rs"]

@@ -340,8 +340,12 @@ keys! {
         fields: Other("list of names") = "all", "the fields of the ended task that are told";
     }
     LIST "### `list`" {
-        key: Other("1 to 512 bytes") = "required", "the key of the Redis list";
-        items: Words(&["bytes", "json"]) = "bytes", "the form of an item: any bytes, or one JSON value";
+        key: Other("1 to 512 bytes") = "required",
+            "the key of the Redis list; with `\"sidekiq\"` it is `queue:` and a name, perhaps with a \
+            namespace before it (`shop:queue:default`)";
+        items: Words(&["bytes", "json", "celery", "sidekiq"]) = "bytes",
+            "the form of an item: any bytes, one JSON value, a message of [Celery](migrating/celery.md), \
+            or a job of [Sidekiq](migrating/sidekiq.md)";
     }
     PLUGIN "## `[plugins.NAME]`" {
         config: Other("table of secrets") = "empty",

@@ -1,11 +1,12 @@
 //! `list`: the Redis list that feeds a queue.
 //!
-//! In: the list's key, or `{ key, items }`. Out: a [`List`].
+//! In: the list's key, or `{ key, items }`. Out: a [`List`], which knows the keys beside its own that Celery
+//! or Sidekiq has for the same queue.
 
 use toml::de::DeValue;
 
 use super::keys;
-use super::model::List;
+use super::model::{Items, List, QueueRules};
 use super::names::check_key;
 use super::reader::Item;
 
@@ -19,7 +20,11 @@ pub(super) fn read(item: &Item) -> Option<List> {
             let Some(key) = table.get("key") else {
                 return item.refuse("has no key: write list = { key = \"report:queue\", items = \"json\" }");
             };
-            Some(List { key: key.checked(check_key)?, items })
+            let check = |text: &str| match items {
+                Items::Sidekiq => check_key(text).and_then(|()| check_sidekiq(text)),
+                _ => check_key(text),
+            };
+            Some(List { key: key.checked(check)?, items })
         }
         _ => item.wrong_type(
             "a string like \"report:queue\", or a table like { key = \"report:queue\", items = \"json\" }",
@@ -27,9 +32,73 @@ pub(super) fn read(item: &Item) -> Option<List> {
     }
 }
 
+/// The text before a queue's name in the key of a list of Sidekiq. A namespace may stand before it.
+const SIDEKIQ: &str = "queue:";
+/// Celery's list for a priority has this, and the number, behind the name of its queue. The list without it
+/// has the tasks of priority 0, the most urgent ones.
+const PRIORITY: &str = "\u{6}\u{16}";
+/// The steps of Celery's priorities beside 0, the most urgent first.
+const STEPS: [u8; 3] = [3, 6, 9];
+
+impl Items {
+    /// Whether another task queue makes the items, and has keys of its own beside the list.
+    pub fn is_of_others(self) -> bool {
+        matches!(self, Items::Celery | Items::Sidekiq)
+    }
+}
+
+impl QueueRules {
+    /// Whether Celery adds the tasks.
+    pub fn is_of_celery(&self) -> bool {
+        self.list.as_ref().is_some_and(|list| list.items == Items::Celery)
+    }
+
+    /// Whether tasks of the queue can expire.
+    pub fn may_expire(&self) -> bool {
+        self.expire_after.is_some() || self.is_of_celery()
+    }
+}
+
+impl List {
+    /// The keys of all lists that feed the queue, the most urgent first.
+    pub fn keys(&self) -> Vec<String> {
+        let steps: &[u8] = if self.items == Items::Celery { &STEPS } else { &[] };
+        let steps = steps.iter().map(|step| format!("{}{PRIORITY}{step}", self.key));
+        [self.key.clone()].into_iter().chain(steps).collect()
+    }
+
+    /// The queue's name in Sidekiq, and the keys of its sorted sets. None: the list is not one of Sidekiq.
+    pub fn sidekiq(&self) -> Option<Sidekiq<'_>> {
+        let (namespace, queue) = split(&self.key).filter(|_| self.items == Items::Sidekiq)?;
+        Some(Sidekiq { queue, sets: ["schedule", "retry"].map(|set| format!("{namespace}{set}")) })
+    }
+}
+
+/// The queue of Sidekiq that a list belongs to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sidekiq<'l> {
+    pub queue: &'l str,
+    /// The sorted sets with jobs that are due later: scheduled jobs, and jobs that are tried again.
+    pub sets: [String; 2],
+}
+
+/// The namespace and the queue in the key of a list of Sidekiq.
+fn split(key: &str) -> Option<(&str, &str)> {
+    let at = if key.starts_with(SIDEKIQ) { 0 } else { key.find(&format!(":{SIDEKIQ}"))? + 1 };
+    let queue = &key[at + SIDEKIQ.len()..];
+    (!queue.is_empty()).then_some((&key[..at], queue))
+}
+
+fn check_sidekiq(key: &str) -> Result<(), String> {
+    split(key).map(drop).ok_or_else(|| {
+        "is no list of Sidekiq: write \"queue:\" and the name of its queue, perhaps with a namespace before \
+         it, as in \"queue:default\" or \"shop:queue:default\""
+            .to_owned()
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::model::Items;
     use super::super::testing::{all_wrong, parse};
     use super::*;
 
@@ -40,10 +109,31 @@ mod tests {
             ("{ key = \"report:queue\" }", Items::Bytes),
             ("{ key = \"report:queue\", items = \"bytes\" }", Items::Bytes),
             ("{ key = \"report:queue\", items = \"json\" }", Items::Json),
+            ("{ key = \"report:queue\", items = \"celery\" }", Items::Celery),
+            ("{ items = \"sidekiq\", key = \"report:queue:a\" }", Items::Sidekiq),
         ];
         for (value, items) in table {
             let queue = parse(&format!("[queues.a]\nlist = {value}")).expect(value).queues.remove(0);
-            assert_eq!(queue.list, Some(List { key: "report:queue".into(), items }), "{value}");
+            let key = if items == Items::Sidekiq { "report:queue:a" } else { "report:queue" };
+            assert_eq!(queue.list, Some(List { key: key.into(), items }), "{value}");
+        }
+    }
+
+    #[test]
+    fn keys_beside_a_list() {
+        let list = |key: &str, items| List { key: key.into(), items };
+        assert_eq!(list("l", Items::Json).keys(), ["l"]);
+        let keys = ["c", "c\x06\x163", "c\x06\x166", "c\x06\x169"];
+        assert_eq!(list("c", Items::Celery).keys(), keys);
+        let table = [
+            ("queue:default", "default", ["schedule", "retry"]),
+            ("queue:a:queue:b", "a:queue:b", ["schedule", "retry"]),
+            ("shop:queue:low", "low", ["shop:schedule", "shop:retry"]),
+        ];
+        for (key, queue, sets) in table {
+            let sets = sets.map(str::to_owned);
+            assert_eq!(list(key, Items::Sidekiq).sidekiq(), Some(Sidekiq { queue, sets }), "{key}");
+            assert_eq!(list(key, Items::Json).sidekiq(), None);
         }
     }
 
@@ -61,8 +151,14 @@ mod tests {
             ("{ key = 5 }", "queues.a.list.key: is an integer, but must be a string"),
             (
                 "{ key = \"l\", items = \"JSON\" }",
-                "queues.a.list.items: \"JSON\" is not what items can be: write \"bytes\" or \"json\"",
+                "queues.a.list.items: \"JSON\" is not what items can be: write \"bytes\", \
+                 \"json\", \"celery\" or \"sidekiq\"",
             ),
+            (
+                "{ key = \"default\", items = \"sidekiq\" }",
+                "queues.a.list.key: \"default\" is no list of Sidekiq: write \"queue:\" and the name",
+            ),
+            ("{ key = \"queue:\", items = \"sidekiq\" }", "\"queue:\" is no list of Sidekiq"),
             ("{ key = \"l\", items = true }", "queues.a.list.items: is a boolean, but must be a string"),
             ("{ key = \"l\", item = \"json\" }", "queues.a.list.item: unknown key: did you mean `items`?"),
             ("{ key = \"b\", items = \"json\" }", "queues.a.list: \"b\" is a key of the queue \"b\" already"),

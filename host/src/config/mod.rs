@@ -61,7 +61,7 @@ pub(crate) use allowed::AllowedHost;
 pub(crate) use model::{AccessRole, TrustedProxy};
 pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
 pub(crate) use model::{
-    HoldRules, Http, Items, OnEnd, RedisLogin, RedisServer, SentinelWatch, TargetQueue, Telemetry,
+    HoldRules, Http, Items, List, OnEnd, RedisLogin, RedisServer, SentinelWatch, TargetQueue, Telemetry,
 };
 pub(crate) use oci::{OciReference, is_digest};
 pub(crate) use place::{FieldPlace, Pointer, ValueAt};

@@ -414,13 +414,17 @@ pub struct List {
 }
 
 /// The form of a list's items. A task of the queue whose `data` has another form is malformed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString)]
-#[strum(serialize_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Items {
     /// Any bytes.
     Bytes,
     /// Each item is one JSON value.
     Json,
+    /// The messages of Celery, as kombu writes them.
+    Celery,
+    /// The jobs of Sidekiq.
+    Sidekiq,
 }
 
 /// At most `count` in each time of length `per`.

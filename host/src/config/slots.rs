@@ -59,7 +59,12 @@ fn of_queue(queue: &QueueRules) -> Vec<Split> {
         );
         found.push(split("dead_letter", why));
     }
-    if let Some(list) = queue.list.as_ref().map(|list| &list.key).filter(|list| is_elsewhere(list)) {
+    let list = queue.list.as_ref();
+    if list.is_some_and(|list| list.items.is_of_others()) {
+        let why = "Celery and Sidekiq have keys for a queue that lie in several slots, and so work with no \
+                   Redis Cluster";
+        found.push(split("list", why.to_owned()));
+    } else if let Some(list) = list.map(|list| &list.key).filter(|list| is_elsewhere(list)) {
         let why = format!(
             "\"{list}\" may lie in another slot than the stream \"{stream}\": write \
              stream = \"{{{}}}:stream\", which changes nothing for producers",
@@ -105,6 +110,16 @@ mod tests {
             notes("[queues.a]\nenqueue_to = [\"a\"]\n[queues.b]\nlist = \"l\"\nstream = \"{l}:s\""),
             ""
         );
+    }
+
+    #[test]
+    fn lists_of_celery_and_sidekiq_work_with_no_cluster() {
+        for (key, items) in [("{t}", "celery"), ("{t}:queue:a", "sidekiq")] {
+            let list = format!("list = {{ key = \"{key}\", items = \"{items}\" }}");
+            let text = format!("[queues.a]\nstream = \"{{t}}:a\"\n{list}\n");
+            let cluster = problem(&format!("{text}[redis]\nurl = [\"redis://a\"]\n"));
+            assert!(cluster.contains("queues.a.list: ") && cluster.contains("no Redis Cluster"), "{cluster}");
+        }
     }
 
     #[test]

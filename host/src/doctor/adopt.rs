@@ -151,6 +151,8 @@ pub(crate) enum AdoptKind {
     BusyConsumer,
     Waiting,
     ListItems,
+    Unacked,
+    Later,
     Running,
     Pending,
     Acked,
@@ -187,6 +189,7 @@ pub(crate) async fn adopt(queue: &Queue, orders: &AdoptOrders) -> QueueResult<Ad
     for item in report.items.iter_mut().filter(|item| item.step.is_some()) {
         match item.kind {
             AdoptKind::Acked if orders.delete_acked => item.count = queue.forget_history().await?,
+            AdoptKind::Unacked => item.count = queue.restore_taken().await?,
             AdoptKind::DeadList => {
                 item.count = queue.convert_list().await?;
                 queue.convert_dead(&orders.dead_fields, &found.task_fields).await?;
@@ -210,6 +213,7 @@ fn plan(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> AdoptReport {
     items.extend(consumers(found, orders));
     items.extend(other_groups(found));
     items.extend(tasks(queue, found));
+    items.extend(outside(queue, found, orders));
     items.extend(done_before(found, orders));
     items.extend(done_since(found, orders));
     items.extend(trims(found));
@@ -281,6 +285,26 @@ fn tasks(queue: &Queue, found: &Remains) -> Vec<AdoptItem> {
         pending(queue, found),
         AdoptItem::told(AdoptKind::LostPending, found.foreign.gone, gone),
     ])
+}
+
+/// The messages and jobs that Celery and Sidekiq keep outside of the lists.
+fn outside(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> Vec<AdoptItem> {
+    let list = queue.rules.list.as_ref().map_or("", |list| list.key.as_str());
+    let what = "messages were taken by workers of Celery, and not acknowledged";
+    let item = AdoptItem::told(AdoptKind::Unacked, found.outside.unacked, what);
+    let may_work = found.outside.taken_ms.is_some_and(|ms| u128::from(ms) < MAY_WORK.as_millis());
+    let taken = match may_work && !orders.are_stopped {
+        true => item
+            .with_step("stop the workers, and let them end what they run; add --stopped if they are stopped")
+            .that_blocks(),
+        false => item.with_step(format!("they are put back into the list {list}, and run first")),
+    };
+    let later = found.outside.later.iter().map(|(set, count)| {
+        let what =
+            format!("jobs of all queues are in {set}: hosts run those of this queue when they are due");
+        AdoptItem::told(AdoptKind::Later, *count, what)
+    });
+    AdoptItem::non_zero([taken].into_iter().chain(later))
 }
 
 /// The entries that were done before a host first came.

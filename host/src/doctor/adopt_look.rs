@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::Value;
 
+use super::adopt_outside::Outside;
 use super::walk::FIRST;
 use crate::queue::census::Consumer;
 use crate::queue::codec::{self, RawFields};
@@ -14,7 +15,7 @@ use crate::queue::dead::Pages;
 use crate::queue::hosts::is_host;
 use crate::queue::reply;
 use crate::queue::stand::{EntryNumber, StreamStand, entry_number};
-use crate::queue::{Queue, QueueError, QueueResult, census, wait};
+use crate::queue::{Queue, QueueResult, census, wait};
 
 /// Entries and items whose fields are looked at.
 const SAMPLE: usize = 100;
@@ -42,6 +43,7 @@ pub(super) struct Remains {
     /// Pending at hosts of tqhost.
     pub running: u64,
     pub items: u64,
+    pub outside: Outside,
     pub dead: DeadFound,
     /// Names of the fields of tasks that wait.
     pub task_fields: Vec<String>,
@@ -110,26 +112,33 @@ impl Queue {
         if !found.wrong.iter().any(|(key, ..)| *key == self.keys.dead) {
             found.dead = self.look_at_dead(dead_is_list).await?;
         }
+        if !self.keys_outside().iter().any(|(key, _)| found.wrong.iter().any(|(wrong, ..)| wrong == key)) {
+            found.outside = self.look_outside().await?;
+        }
         let payloads = self.sample(&mut found).await?;
-        found.retry_counts = retry_counts(&payloads);
+        // The fields of these are known, and none of them counts for tqhost.
+        let is_known = self.rules.list.as_ref().is_some_and(|list| list.items.is_of_others());
+        found.retry_counts = if is_known { Vec::new() } else { retry_counts(&payloads) };
         Ok(found)
     }
 
-    /// Which of these keys, and of the queue's list, hold another type: the key, what it holds, and what it
-    /// should hold.
+    /// Returns the keys of another type, among these and those of the queue's list: the key, its type, and
+    /// the type that it should have.
     pub(super) async fn wrong_types(
         &self,
         own: &[(&String, &'static str)],
     ) -> QueueResult<Vec<(String, String, &'static str)>> {
         const WHAT: &str = "look at the types of keys";
-        let mut expected = own.to_vec();
-        expected.extend(self.rules.list.as_ref().map(|list| (&list.key, "list")));
+        let lists = self.rules.list.iter().flat_map(|list| list.keys()).map(|list| (list, "list"));
+        let mut expected: Vec<(String, &'static str)> =
+            own.iter().map(|(key, kind)| ((*key).clone(), *kind)).collect();
+        expected.extend(lists.chain(self.keys_outside()));
         let ask: Vec<_> = expected.iter().map(|(key, _)| redis::cmd("TYPE").arg(key).to_owned()).collect();
         let mut wrong = Vec::new();
         for ((key, kind), reply) in expected.into_iter().zip(self.link.pipeline(WHAT, &ask).await?) {
             let is = self.shaped(WHAT, reply::text(reply?))?;
             if is != "none" && is != kind {
-                wrong.push((key.clone(), is, kind));
+                wrong.push((key, is, kind));
             }
         }
         Ok(wrong)
@@ -252,17 +261,14 @@ impl Queue {
             }
         }
         if let Some(list) = self.rules.list.as_ref()
-            && !found.wrong.iter().any(|(key, ..)| *key == list.key)
+            && !list.keys().iter().any(|list| found.wrong.iter().any(|(key, ..)| key == list))
         {
-            let ask = [
-                redis::cmd("LLEN").arg(&list.key).to_owned(),
-                redis::cmd("LRANGE").arg(&list.key).arg(-10).arg(-1).to_owned(),
-            ];
-            let replies = self.link.pipeline(WHAT, &ask).await?;
-            let [length, items] =
-                replies.try_into().map_err(|_| QueueError::unexpected(WHAT, self.link.address()))?;
-            found.items = self.shaped(WHAT, reply::count(&length?))?;
-            for item in self.shaped(WHAT, reply::array(items?))? {
+            for list in list.keys() {
+                let length = self.link.command(WHAT, redis::cmd("LLEN").arg(&list)).await?;
+                found.items += self.shaped(WHAT, reply::count(&length))?;
+            }
+            let last = redis::cmd("LRANGE").arg(&list.key).arg(-10).arg(-1).to_owned();
+            for item in self.shaped(WHAT, reply::array(self.link.command(WHAT, &last).await?))? {
                 payloads.push(vec![(b"data".to_vec(), self.shaped(WHAT, reply::bytes(item))?)]);
                 names.insert("data".to_owned());
             }

@@ -12,6 +12,7 @@
 pub(crate) mod adopt;
 mod adopt_dead;
 mod adopt_look;
+mod adopt_outside;
 pub(crate) mod dead_format;
 mod flows;
 pub(crate) mod give_back;
@@ -370,7 +371,7 @@ impl Examination<'_> {
             .map(|queue| queue.state.as_str())
             .collect();
         let census = self.report.census.clone();
-        let waiting = census.queued + census.delayed + census.held_tasks + abandoned;
+        let waiting = census.waiting() + census.delayed + census.held_tasks + abandoned;
         if states.is_empty() && waiting > 0 {
             self.warn("no-host", format!("no host of this queue runs; {waiting} tasks wait for one"));
         }

@@ -152,7 +152,7 @@ impl QueueView {
             pause: census.pause.clone(),
             held: census.held.clone(),
             limits: census.limits.clone(),
-            queued: census.queued,
+            queued: census.waiting(),
             running: census.running,
             delayed: census.delayed,
             held_tasks: census.held_tasks,

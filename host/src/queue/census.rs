@@ -14,12 +14,15 @@ use super::hold::QueueHold;
 use super::limits::QueueLimits;
 use super::pause::QueuePause;
 use super::reply::{self, Shaped, UnexpectedShape};
+use crate::config::List;
 
 /// The number of tasks in each place of a queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Census {
     /// Undelivered in the stream.
     pub queued: u64,
+    /// Items in the queue's lists that are not tasks yet.
+    pub listed: u64,
     /// Pending in the group.
     pub running: u64,
     /// Waiting for their time.
@@ -51,6 +54,13 @@ pub struct Consumer {
     pub idle_ms: u64,
 }
 
+impl Census {
+    /// Tasks that wait for a host, also in lists.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.queued + self.listed
+    }
+}
+
 impl Queue {
     /// Counts everything. A stream or group that does not exist yet counts as empty.
     pub async fn census(&self) -> QueueResult<Census> {
@@ -69,8 +79,9 @@ impl Queue {
         asked.extend(self.stop_keys().map(|key| redis::cmd("GET").arg(key).to_owned()));
         asked.extend(self.ask_held());
         asked.extend(self.link.is_cluster().then(|| redis::cmd("XLEN").arg(&keys.out).to_owned()));
-        let mut replies = self.link.pipeline(WHAT, &asked).await?;
+        let mut replies = self.link.pipeline(WHAT, &[asked, self.ask_lists()].concat()).await?;
         // Optional replies are at the end, and are taken off one by one, the last one first.
+        let listed = self.count_lists(&mut replies);
         let outgoing = match replies.pop_if(|_| self.link.is_cluster()) {
             Some(tasks) => Some(self.shaped(WHAT, reply::count(&tasks?))?),
             None => None,
@@ -109,6 +120,7 @@ impl Queue {
         };
         Ok(Census {
             queued: queued(length, running, lag, first.is_empty(), noted.as_deref()),
+            listed,
             running,
             delayed: self.shaped(WHAT, reply::count(&delayed?))?.saturating_sub(held_tasks),
             held_tasks,
@@ -125,6 +137,18 @@ impl Queue {
 }
 
 impl Queue {
+    fn ask_lists(&self) -> Vec<Cmd> {
+        let lists = self.rules.list.as_ref().map_or_else(Vec::new, List::keys);
+        lists.iter().map(|list| redis::cmd("LLEN").arg(list).to_owned()).collect()
+    }
+
+    /// Takes the last replies, those to `ask_lists`, and adds them up. A key of another type, or one that
+    /// this user may not read, counts as empty.
+    fn count_lists(&self, replies: &mut Vec<QueueResult<Value>>) -> u64 {
+        let lengths = replies.split_off(replies.len().saturating_sub(self.ask_lists().len())).into_iter();
+        lengths.filter_map(|length| reply::count(&length.ok()?).ok()).sum()
+    }
+
     pub(crate) fn ask_consumers(&self) -> Cmd {
         redis::cmd("XINFO").arg("CONSUMERS").arg(&self.keys.stream).arg(&self.rules.group).to_owned()
     }

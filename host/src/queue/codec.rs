@@ -12,11 +12,10 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::de::IgnoredAny;
-
+use super::items::{self, ItemFault, ItemTimes};
 use super::value;
-use crate::config::{self, Items};
-use crate::field::{END_NAMES, HOST_FIELDS, MAX_FIELDS, MAX_TASK_BYTES, without_bom};
+use crate::config;
+use crate::field::{END_NAMES, HOST_FIELDS, MAX_FIELDS, MAX_TASK_BYTES};
 use crate::task::{Field, Origin, Task};
 use crate::telemetry::{TRACEPARENT, TraceContext};
 
@@ -129,13 +128,14 @@ pub enum Malformed {
     NotANumber(&'static str),
     #[error("{name} is {most} at most")]
     TooHigh { name: &'static str, most: u64 },
-    #[error("{DELAY}: the queue runs its tasks in a strict order, and takes none with a delay")]
-    DelayInOrder,
+    #[error("{0}: the queue runs its tasks in a strict order, and takes none with a delay")]
+    DelayInOrder(&'static str),
     #[error("{DELAY} is {0} ms; a delay is 365 days ({max} ms) at most", max = LONGEST_DELAY.as_millis())]
     DelayTooLong(u64),
-    /// Names the position of the fault, and shows nothing of the text there.
-    #[error("the field data is not JSON: {0}")]
-    NotJson(String),
+    #[error("headers.eta is more than 365 days after the task came")]
+    TooLate,
+    #[error(transparent)]
+    Item(#[from] ItemFault),
 }
 
 /// Reads an entry of the queue `queue`. The fields are moved, not copied; an entry that is not a task comes
@@ -259,30 +259,40 @@ pub(super) fn is_joins(name: &[u8]) -> bool {
     name == JOINS.as_bytes()
 }
 
-/// Whether the queue can run this task.
-pub fn check(task: &Task, rules: &config::QueueRules) -> Result<(), Malformed> {
-    if task.delay.is_some() && rules.turns.are_strict() {
-        return Err(Malformed::DelayInOrder);
+/// Checks whether the queue can run this task, and returns how long it has to wait, from when it was
+/// enqueued, before its first attempt.
+pub fn check(task: &Task, rules: &config::QueueRules) -> Result<Option<Duration>, Malformed> {
+    let times = item_times(task, rules)?;
+    // Once the task was delayed until it is due, it waits since then.
+    let is_early = |due: &u64| task.waits_since_ms.is_some_and(|since| *due > since);
+    let due = times.due_ms.filter(is_early).map(|due| due.saturating_sub(task.enqueued_at_ms));
+    if due.is_some_and(|wait| u128::from(wait) > LONGEST_DELAY.as_millis()) {
+        return Err(Malformed::TooLate);
     }
-    if rules.list.as_ref().is_some_and(|list| list.items == Items::Json) {
-        for item in task.fields.iter().filter(|field| field.name == ITEM) {
-            check_json(&item.value)?;
-        }
+    let (name, delay) = match due {
+        Some(wait) => ("headers.eta", Some(Duration::from_millis(wait))),
+        None => (DELAY, task.delay),
+    };
+    match delay {
+        Some(_) if rules.turns.are_strict() => Err(Malformed::DelayInOrder(name)),
+        delay => Ok(delay),
     }
-    Ok(())
+}
+
+/// The times in a task's item, if the queue has a list whose items say some.
+pub fn item_times(task: &Task, rules: &config::QueueRules) -> Result<ItemTimes, Malformed> {
+    let Some(list) = &rules.list else { return Ok(ItemTimes::default()) };
+    let mut times = ItemTimes::default();
+    for item in task.fields.iter().filter(|field| field.name == ITEM) {
+        times = items::read(list.items, &item.value)?;
+    }
+    Ok(times)
 }
 
 fn delay(value: &[u8]) -> Result<Duration, Malformed> {
     let ms = number(DELAY, value)?;
     let delay = Duration::from_millis(ms);
     if delay > LONGEST_DELAY { Err(Malformed::DelayTooLong(ms)) } else { Ok(delay) }
-}
-
-/// Checks every byte and keeps none. UTF-8 needs a check of its own: serde does not check ignored strings.
-fn check_json(bytes: &[u8]) -> Result<(), Malformed> {
-    let text = std::str::from_utf8(without_bom(bytes))
-        .map_err(|error| Malformed::NotJson(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
-    serde_json::from_str::<IgnoredAny>(text).map(drop).map_err(|error| Malformed::NotJson(error.to_string()))
 }
 
 /// The fields of `task` for its next delivery.

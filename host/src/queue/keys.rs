@@ -32,7 +32,9 @@
 //! | `tq:{S}:-` | none | never exists: the last key of each call of several keys in a cluster ([`freeze`]) | nobody |
 //! | `tq:{S}:task:<id>` | hash | status and result of a task; expires after its end | begin, heartbeat, settle, enqueue, fire, requeue, import, mend, examine |
 //! | `tq:{tag}:state:<plugin>:<key>` | string | a value of a plugin's state, for all queues whose streams have this tag | settle |
-//! | the queue's `list` | list | items that are not tasks yet; producers LPUSH | producers, move |
+//! | the queue's `list` | list | items that are not tasks yet; producers LPUSH | producers, move, due, restore |
+//! | `schedule`, `retry` | zset | jobs of Sidekiq by when they are due (s), of all its queues | Sidekiq, due |
+//! | `unacked`, `unacked_index` | hash, zset | messages that workers of Celery have taken, of all its queues | Celery, restore |
 //! | `tq:hosts` | zset | host id by the time it was last seen (ms) | announce |
 //! | `tq:host:<id>` | string | the announcement of a host, as JSON; expires | announce |
 //! | `tq:host:<id>:lost` | string | how many attempts ended with a host that is gone; expires | reclaimer |

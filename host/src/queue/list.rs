@@ -1,6 +1,7 @@
 //! Queues with a Redis list in front: turns what producers LPUSH there into tasks, in order.
 //!
-//! In: a list, a limit. Out: how many items became tasks. Not here: when to look (`worker::mover`).
+//! In: the lists of a queue, a limit. Out: how many items became tasks. Not here: when to look
+//! (`worker::mover`, `worker::poller`), reading an item (`items`).
 
 use std::time::Duration;
 
@@ -9,6 +10,13 @@ use super::handle::Queue;
 use super::link::Link;
 use super::reply;
 use super::script;
+use crate::config::Items;
+
+/// A call of the script ends once it has moved so many bytes, as it parses the items of Celery and Sidekiq.
+const BYTES: usize = 4 << 20;
+/// Celery's tasks stay in their lists, where urgent ones overtake others, while this many for each that runs
+/// at once wait in the stream. Celery's workers fetch as many.
+const AHEAD: u32 = 4;
 
 impl Queue {
     /// Waits for up to `block` until `list` has an item. Takes nothing: the oldest item moves from the end of
@@ -26,11 +34,26 @@ impl Queue {
         if self.shaped(WHAT, reply::count(&length))? > 0 { Ok(true) } else { Err(error) }
     }
 
-    /// Turns up to `limit` of the oldest items into tasks. Returns their number.
-    pub async fn move_items(&self, list: &str, limit: usize) -> QueueResult<u64> {
-        let call = self.call(&script::MOVE).key("list", list).arg("limit", limit);
-        let call = call.arg("most", self.rules.max_backlog);
+    /// Turns up to `limit` of the oldest items into tasks, list by list. Returns their number.
+    pub async fn move_items(&self, lists: &[String], limit: usize) -> QueueResult<u64> {
+        let items = self.rules.list.as_ref().map_or(Items::Bytes, |list| list.items);
+        let ahead = if self.rules.is_of_celery() { AHEAD.saturating_mul(self.rules.concurrency) } else { 0 };
+        let call = lists.iter().fold(self.call(&script::MOVE), |call, list| call.key("lists", list));
+        let call = call.arg("limit", limit).arg("most", self.rules.max_backlog);
+        let call = call.arg("items", items.into_str()).arg("ahead", ahead).arg("bytes", BYTES);
         let reply = self.link.script(&call).await?;
         self.shaped("move", reply::count(&reply))
+    }
+
+    /// Puts jobs of Sidekiq that are due into the queue's list. Looks at up to `limit` jobs of `set` that are
+    /// due, without the first `from`. Returns how many the next call is to pass over. None: no more are due.
+    pub async fn move_due(&self, set: &str, from: u64, limit: usize) -> QueueResult<Option<u64>> {
+        const WHAT: &str = "move jobs that are due";
+        let Some(list) = &self.rules.list else { return Ok(None) };
+        let Some(sidekiq) = list.sidekiq() else { return Ok(None) };
+        let call = self.call(&script::DUE).key("set", set).key("list", &list.key);
+        let call = call.arg("name", sidekiq.queue).arg("from", from).arg("limit", limit);
+        let [_, next] = self.shaped(WHAT, reply::tuple(self.link.script(&call).await?))?;
+        Ok(self.shaped(WHAT, reply::int(&next))?.try_into().ok())
     }
 }

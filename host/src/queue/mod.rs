@@ -30,6 +30,7 @@ mod handle;
 pub(crate) mod hold;
 pub(crate) mod hosts;
 pub(crate) mod incidents;
+pub(crate) mod items;
 pub(crate) mod jobs;
 pub(crate) mod kept;
 pub(crate) mod keys;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::keys::{self, QueueKeys};
 use super::script;
 use super::servers::Redis;
-use crate::config::{Plugin, QueueRules};
+use crate::config::{List, Plugin, QueueRules};
 
 /// The commands that a host sends itself, beside those of its scripts.
 pub(super) const OF_HOSTS: [&str; 15] = [
@@ -50,7 +50,7 @@ const OF_WATCHED: [&str; 1] = ["ROLE"];
 const OF_OPERATORS: [&str; 2] = ["LRANGE", "RENAME"];
 
 /// The commands of programs that look: `queues`, `status`, `tasks`, `dead list` and the like.
-const OF_READERS: [&str; 27] = [
+const OF_READERS: [&str; 28] = [
     "EVALSHA_RO",
     "EXISTS",
     "GET",
@@ -59,6 +59,7 @@ const OF_READERS: [&str; 27] = [
     "HMGET",
     "HSTRLEN",
     "INFO",
+    "LLEN",
     "MGET",
     "PING",
     "SCRIPT|LOAD",
@@ -160,6 +161,8 @@ pub(crate) fn rules<'c>(
     let host = all.iter().copied().chain(FOR_FUNCTIONS).chain(pushes).collect();
     let operator = all.into_iter().chain(OF_OPERATORS).collect();
     let enqueuer = enqueuer_commands(queues);
+    let of_celery = ["~unacked", "~unacked_index"].map(str::to_owned);
+    let of_celery = of_celery.into_iter().filter(|_| queues.iter().any(QueueRules::is_of_celery));
     let records = plugins.flat_map(|plugin| plugin.records.patterns());
     let mut all = host_keys(queues);
     all.extend(records.map(|pattern| format!("~{}", pattern_of_records(pattern))));
@@ -168,7 +171,7 @@ pub(crate) fn rules<'c>(
         producer(queues, selects),
         made("enqueuer", enqueuer_keys(queues), enqueuer),
         made("reader", reader_keys(queues), OF_READERS.into()),
-        made("operator", all, operator),
+        made("operator", all.into_iter().chain(of_celery).collect(), operator),
     ]
 }
 
@@ -176,7 +179,8 @@ pub(crate) fn rules<'c>(
 fn producer(queues: &[QueueRules], selects: bool) -> AclRule {
     let pattern = |key: &str| without_spaces(format!("~{}", keys::literal(key)));
     let streams: BTreeSet<String> = queues.iter().map(|rules| pattern(&rules.stream)).collect();
-    let lists = queues.iter().filter_map(|rules| Some(pattern(&rules.list.as_ref()?.key)));
+    let lists = queues.iter().filter_map(|rules| rules.list.as_ref()).flat_map(List::keys);
+    let lists = lists.map(|list| pattern(&list));
     let lists: BTreeSet<String> = lists.map(|list| format!("({list} +lpush)")).collect();
     let commands = [Some("+xadd"), selects.then_some("+select")].into_iter().flatten().map(str::to_owned);
     AclRule {
@@ -201,9 +205,9 @@ fn of_all_hosts() -> [String; 7] {
 
 /// One key of each kind that a host needs for this queue, and those that all hosts share.
 pub(super) fn samples(rules: &QueueRules, keys: &QueueKeys) -> Vec<String> {
-    let named = [Some(&keys.stream), Some(&keys.dead), rules.list.as_ref().map(|list| &list.key)];
+    let named = [&keys.stream, &keys.dead].map(String::clone).into_iter().chain(of_list(rules));
     let targets = rules.on_end.targets().chain(&rules.enqueue_to).map(|target| target.stream.clone());
-    let named = named.into_iter().flatten().cloned().chain(targets);
+    let named = named.chain(targets);
     let all: BTreeSet<String> = named.chain(keys.samples()).chain(of_all_hosts()).collect();
     all.into_iter().collect()
 }
@@ -260,6 +264,8 @@ fn reader_keys(queues: &[QueueRules]) -> BTreeSet<String> {
         let keys = keys_of(rules);
         all.extend([&keys.stream, &keys.dead].map(|key| format!("%R~{}", keys::literal(key))));
         all.insert(format!("%R~{}", keys.all));
+        let lists = rules.list.iter().flat_map(List::keys);
+        all.extend(lists.map(|list| format!("%R~{}", keys::literal(&list))));
     }
     all
 }
@@ -270,8 +276,14 @@ fn keys_of(rules: &QueueRules) -> QueueKeys {
 
 /// The keys of a queue whose names an operator chose.
 fn named<'q>(rules: &'q QueueRules, keys: &'q QueueKeys) -> impl Iterator<Item = String> + 'q {
-    let list = rules.list.as_ref().map(|list| &list.key);
-    [Some(&keys.stream), Some(&keys.dead), list].into_iter().flatten().map(|key| keys::literal(key))
+    let own = [&keys.stream, &keys.dead].map(|key| keys::literal(key));
+    own.into_iter().chain(of_list(rules).map(|key| keys::literal(&key)))
+}
+
+/// The keys of others from which hosts take tasks of the queue.
+fn of_list(rules: &QueueRules) -> impl Iterator<Item = String> {
+    let list = rules.list.iter();
+    list.flat_map(|list| list.keys().into_iter().chain(list.sidekiq().into_iter().flat_map(|of| of.sets)))
 }
 
 /// In a pattern of records only `*` has a meaning.
@@ -290,9 +302,9 @@ fn without_covered(patterns: &BTreeSet<String>) -> Vec<String> {
     patterns.iter().filter(|pattern| !is_covered(pattern)).cloned().collect()
 }
 
-/// ACL SETUSER takes no pattern with a space in it.
+/// ACL SETUSER takes no pattern with a space in it, and a terminal shows no control characters.
 fn without_spaces(pattern: String) -> String {
-    pattern.replace(|c: char| c.is_whitespace(), "?")
+    pattern.replace(|c: char| c.is_whitespace() || c.is_control(), "?")
 }
 
 #[cfg(test)]
@@ -363,6 +375,21 @@ mod tests {
         code.extend(sent("doctor"));
         let missing: Vec<_> = code.difference(&allowed).collect();
         assert!(missing.is_empty(), "OF_OPERATORS lacks {missing:?}");
+    }
+
+    #[test]
+    fn keys_beside_a_list_have_their_patterns() {
+        let text = "[queues.c]\nlist = { key = \"celery\", items = \"celery\" }\n[queues.s]\n\
+                    list = { key = \"queue:s\", items = \"sidekiq\" }\n";
+        let config = crate::config::Config::parse(text, Path::new("/srv/tqhost.toml"), &|_| None);
+        let queues = config.expect("a configuration").queues;
+        let all = host_keys(&queues);
+        for key in ["~celery", "~celery\u{6}\u{16}9", "~queue:s", "~schedule", "~retry"] {
+            assert!(all.contains(key), "{key}: {all:?}");
+        }
+        let pushes = producer(&queues, false).commands;
+        assert!(pushes.contains(&"(~celery??3 +lpush)".to_owned()), "{pushes:?}");
+        assert!(reader_keys(&queues).contains("%R~celery\u{6}\u{16}6"));
     }
 
     #[test]

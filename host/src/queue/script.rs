@@ -146,6 +146,7 @@ scripts! {
     pub CANCEL = LetsOut "cancel",
     // The items of a list take memory already.
     pub MOVE = LetsOut "move",
+    pub DUE = LetsOut "due",
     pub RELAY = LetsIn "relay",
     pub RATE = LetsOut "rate",
     pub HOLD = LetsOut "hold",
@@ -173,6 +174,7 @@ scripts! {
     pub CONVERT = LetsOut "convert",
     pub REPLACE = LetsOut "replace",
     pub ADOPT = LetsOut "adopt",
+    pub RESTORE = LetsOut "restore",
     pub FORGET = LetsOut "forget",
     pub NAMES = Reads "names",
     pub RETURN = LetsOut "return",

@@ -261,7 +261,7 @@ impl Depth {
 impl From<&Census> for Depth {
     fn from(census: &Census) -> Depth {
         Depth {
-            queued: census.queued,
+            queued: census.waiting(),
             running: census.running,
             delayed: census.delayed,
             held: census.held_tasks,

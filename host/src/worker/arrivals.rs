@@ -33,7 +33,9 @@ pub(super) async fn keep_trusted(shared: &SharedQueue, entries: &mut [StreamEntr
 /// Redis's clock, in milliseconds since the Unix epoch. None where no task expires, or if the host stops
 /// before Redis answers: then the tasks are given back.
 pub(super) async fn now_ms(shared: &SharedQueue) -> Option<u64> {
-    shared.queue.rules.expire_after?;
+    if !shared.queue.rules.may_expire() {
+        return None;
+    }
     let asked = async {
         let mut pace = Pace::new(&shared.name, "clock");
         loop {

@@ -44,7 +44,7 @@ impl CensusTaker {
                 let rests = *rest.borrow_and_update() != Rest::Awake;
                 let settled = match self.shared.queue.census().await {
                     Ok(census) => {
-                        let is_empty = census.queued + census.running + census.delayed == 0;
+                        let is_empty = census.waiting() + census.running + census.delayed == 0;
                         self.shared.metrics.counted(census);
                         rests && is_empty
                     }

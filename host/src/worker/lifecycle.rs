@@ -24,8 +24,8 @@ use super::shared::{LANES, SharedQueue};
 use super::starts::Starts;
 use super::waiter::Waiter;
 use super::{
-    census, fetcher, heartbeat, intake, mover, preparer, promoter, reclaimer, relay, scheduler, settler,
-    status_writer,
+    census, fetcher, heartbeat, intake, mover, poller, preparer, promoter, reclaimer, relay, scheduler,
+    settler, status_writer,
 };
 use crate::admin::FetchPulse;
 use crate::chain::chain;
@@ -151,9 +151,16 @@ impl Worker {
         self.claim_with(&prepared, reclaimer.run(claiming.clone()));
         self.claim_with(&prepared, promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         if let Some(list) = shared.queue.rules.list.clone() {
-            let link = host.redis.link_blocking_for(mover::BLOCK);
-            let mover = mover::Mover { shared: shared.clone(), list: list.key, link };
-            self.claim_with(&prepared, mover.run(claiming.clone()));
+            let lists = list.keys();
+            for waits_for in 0..lists.len() {
+                let link = host.redis.link_blocking_for(mover::BLOCK);
+                let mover = mover::Mover { shared: shared.clone(), lists: lists.clone(), waits_for, link };
+                self.claim_with(&prepared, mover.run(claiming.clone()));
+            }
+            if let Some(sidekiq) = list.sidekiq() {
+                let poller = poller::Poller { shared: shared.clone(), sets: sidekiq.sets };
+                self.claim_with(&prepared, poller.run(claiming.clone()));
+            }
         }
         if let Some(schedule) = shared.queue.rules.schedule.clone() {
             let scheduler = scheduler::Scheduler::new(shared.clone(), schedule);

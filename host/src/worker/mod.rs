@@ -41,6 +41,7 @@ pub(crate) mod metrics;
 pub(crate) mod mover;
 pub(crate) mod notices;
 pub(crate) mod pace;
+pub(crate) mod poller;
 pub(crate) mod preparer;
 pub(crate) mod promoter;
 mod ramp;

@@ -1,7 +1,8 @@
 //! Moves the items of a queue's list into the queue, as tasks.
 //!
 //! While the list is empty, this costs one blocking command in ten seconds. While the queue is full, the
-//! items stay in the list.
+//! items stay in the list. A queue with several lists has a loop for each: it waits for its own list, and
+//! moves the items of all of them.
 //!
 //! In: a queue with a list. Out: tasks in the queue, in the order of the list.
 
@@ -16,15 +17,17 @@ use crate::queue::{Link, QueueResult};
 
 /// The longest time of one wait for an item.
 pub(crate) const BLOCK: Duration = Duration::from_secs(10);
-/// The wait before the next try when the queue is full.
-const FULL: Duration = Duration::from_secs(1);
+/// The first and the longest wait before the next try when the queue is full.
+const FULL: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 /// Items moved by one call of the script.
 const MAX_BATCH: usize = 100;
 
 pub(crate) struct Mover {
     pub shared: Arc<SharedQueue>,
-    /// The list's key.
-    pub list: String,
+    /// The keys of the queue's lists, the most urgent first.
+    pub lists: Vec<String>,
+    /// The one of them that this loop waits for.
+    pub waits_for: usize,
     /// The connection for blocking waits. Only this loop may use it.
     pub link: Link,
 }
@@ -32,9 +35,10 @@ pub(crate) struct Mover {
 impl Mover {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "move");
+        let mut full = FULL[0];
         let steps = async {
             loop {
-                let wait = pace.after(self.step().await);
+                let wait = pace.after(self.step(&mut full).await);
                 tokio::time::sleep(wait).await;
             }
         };
@@ -42,13 +46,20 @@ impl Mover {
         stop.run_until_cancelled(steps).await;
     }
 
-    /// Returns how long to wait before the next step.
-    async fn step(&self) -> QueueResult<Duration> {
-        if !self.shared.queue.wait_for_item(&self.link, &self.list, BLOCK).await? {
+    /// Returns how long to wait before the next step. `full` is the wait if the queue is full.
+    async fn step(&self, full: &mut Duration) -> QueueResult<Duration> {
+        let list = &self.lists[self.waits_for];
+        if !self.shared.queue.wait_for_item(&self.link, list, BLOCK).await? {
             return Ok(Duration::ZERO);
         }
-        let moved = self.shared.queue.move_items(&self.list, MAX_BATCH).await?;
-        // If nothing was moved, another host took the item, or the queue is full.
-        Ok(if moved == 0 { FULL } else { Duration::ZERO })
+        let moved = self.shared.queue.move_items(&self.lists, MAX_BATCH).await?;
+        if moved > 0 {
+            *full = FULL[0];
+            return Ok(Duration::ZERO);
+        }
+        // Another loop or host took the item, or the queue is full.
+        let wait = *full;
+        *full = FULL[1].min(wait * 2);
+        Ok(wait)
     }
 }

@@ -96,14 +96,25 @@ pub(crate) fn refused(
 /// The decision on a task that must not run now, because it is malformed or delayed, or because its flow
 /// failed. `None`: it may run.
 pub fn unrun(task: &Task, rules: &config::QueueRules) -> Option<Decision> {
-    let bad = codec::check(task, rules).err().map(|why| malformed(&why.to_string()));
-    let failed = || codec::failure_of_flow(task).map(|why| bury(Reason::FlowFailed, &why));
-    bad.or_else(failed).or_else(|| delayed(task))
+    let delay = match codec::check(task, rules) {
+        Ok(delay) => delay,
+        Err(why) => return Some(malformed(&why.to_string())),
+    };
+    let failed = codec::failure_of_flow(task).map(|why| bury(Reason::FlowFailed, &why));
+    failed.or_else(|| delay.map(|delay| delayed(task, delay)))
 }
 
-/// The decision on a task that may run, but waited for its first attempt for longer than the queue allows.
-/// `now_ms` is Redis's clock. `None`: it did not.
+/// The decision on a task that may run, but waited for its first attempt for longer than the queue allows, or
+/// for any attempt for longer than its producer does. `now_ms` is Redis's clock. `None`: it did not.
 pub fn expired(task: &Task, rules: &config::QueueRules, now_ms: u64) -> Option<Decision> {
+    let times = rules.is_of_celery().then(|| codec::item_times(task, rules).ok()).flatten();
+    let expires_ms = times.and_then(|times| times.expires_ms);
+    if expires_ms.is_some_and(|expires| now_ms > expires) {
+        return Some(bury(
+            Reason::Expired,
+            "it waited for longer than its producer allows (headers.expires)",
+        ));
+    }
     let most = rules.expire_after?;
     let waited = Duration::from_millis(now_ms.saturating_sub(task.waits_since_ms?));
     let is_first = task.attempt == 1 && task.deferrals == 0 && task.crashes == 0;
@@ -155,9 +166,9 @@ pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Decision {
     park(delay, task.attempt, task.deferrals, &error, SettledAs::GivenBack)
 }
 
-/// Parks a task whose producer asked for a delay. `None`: it asked for none.
-fn delayed(task: &Task) -> Option<Decision> {
-    task.delay.map(|delay| Decision {
+/// Parks a task whose producer asked for a delay.
+fn delayed(task: &Task, delay: Duration) -> Decision {
+    Decision {
         settlement: Settlement::Park {
             delay,
             from: DelayStart::Enqueueing,
@@ -166,7 +177,7 @@ fn delayed(task: &Task) -> Option<Decision> {
             error: String::new(),
         },
         label: SettledAs::Delayed,
-    })
+    }
 }
 
 /// The decision on an entry that cannot be decoded into a task.
@@ -315,6 +326,36 @@ mod tests {
         assert_eq!(settlement(&task(1, 0, 0)), None, "it was given back");
         let without = config::QueueRules { expire_after: None, ..rules.clone() };
         assert!(expired(&first(0), &without, now_ms).is_none());
+    }
+
+    #[test]
+    fn a_task_of_celery_waits_until_it_is_due_and_expires() {
+        let list = config::List { key: "celery".into(), items: config::Items::Celery };
+        let rules = config::QueueRules { list: Some(list), ..rules() };
+        let (came, second) = (1_796_039_234_000, 1000);
+        let with = |headers: &str, since| {
+            let item =
+                format!("{{\"body\": \"\", \"headers\": {{\"id\": \"1\", \"task\": \"t\", {headers}}}}}");
+            let fields = vec![crate::task::Field { name: "data".into(), value: item.into() }];
+            Task { fields, enqueued_at_ms: came, waits_since_ms: since, ..testing::task() }
+        };
+        let later = |since| unrun(&with("\"eta\": \"2026-11-30T11:47:24Z\"", since), &rules);
+        let parked = later(Some(came)).map(|decision| decision.settlement);
+        let Some(Settlement::Park { delay, from: DelayStart::Enqueueing, next_attempt: 1, .. }) = parked
+        else {
+            panic!("{parked:?}");
+        };
+        assert_eq!(delay, Duration::from_secs(10));
+        assert!(later(Some(came + 10 * second)).is_none(), "it was delayed");
+        assert!(later(None).is_none(), "it had an attempt");
+        let far = unrun(&with("\"eta\": \"2028-11-30T11:47:24Z\"", Some(came)), &rules);
+        let why = "headers.eta is more than 365 days after the task came";
+        assert_eq!(far.map(|decision| decision.settlement), Some(dead(Reason::Malformed, why)));
+        let short = with("\"expires\": \"2026-11-30T11:47:24Z\"", Some(came));
+        assert!(expired(&short, &rules, came + 10 * second).is_none());
+        let why = "it waited for longer than its producer allows (headers.expires)";
+        let ended = expired(&short, &rules, came + 10 * second + 1).map(|decision| decision.settlement);
+        assert_eq!(ended, Some(dead(Reason::Expired, why)));
     }
 
     #[test]

@@ -21,6 +21,34 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
+        what: "items of Celery keep their ids, urgent ones come first, and few wait in the stream",
+        scenario: items_of_celery,
+        mutations: &[
+            &[("local list = KEYS[i]", "local list = KEYS[#KEYS + lists_key - i]")],
+            &[("if ahead ~= '0' then free", "if false then free")],
+            &[("if id then append(fields, 'tq-id', id) end", "")],
+            &[("pcall(cjson.decode, item)", "true, cjson.decode(item)")],
+        ],
+    },
+    Case {
+        what: "jobs of Sidekiq that are due come into the list of their own queue",
+        scenario: jobs_that_are_due,
+        mutations: &[
+            &[("and content.queue == name", "")],
+            &[("string.format('%.3f', now / 1000), 0", "'+inf', 0")],
+            &[("is_own and redis.call('ZREM', set, job) == 1", "is_own")],
+            &[("tonumber(from) + #due - moved", "tonumber(from) + #due")],
+        ],
+    },
+    Case {
+        what: "a message is put back once",
+        scenario: a_message_is_put_back_once,
+        mutations: &[
+            &[("if redis.call('HGET', unacked, tag) ~= value then return end", "")],
+            &[("redis.call('ZREM', index, tag)", "")],
+        ],
+    },
+    Case {
         what: "two schedules that share a time enqueue one task",
         scenario: one_task_for_each_time,
         mutations: &[&[("if redis.call('EXISTS', status) == 1 then\n  result", "if false then\n  result")]],
@@ -129,11 +157,61 @@ fn keys_of_another_type_are_told(store: &mut Store) -> Step {
     same("enqueued", store.length(WORK)?, 0)?;
     store.run::<()>("SET", &["items", "text"])?;
     let keys = [WORK, "tq:{work}:delayed", "items"];
-    same("move", is_refused(store.script::<u64>(&script::MOVE, &keys, &["10", "10"])), true)?;
+    same(
+        "move",
+        is_refused(store.script::<u64>(&script::MOVE, &keys, &["tqhost", "10", "10", "bytes", "0", "100"])),
+        true,
+    )?;
     store.run::<u64>("XGROUP", &["DESTROY", WORK, "tqhost"])?;
     same("group", is_refused(group(store)), true)?;
     let groups: Vec<redis::Value> = store.run("XINFO", &["GROUPS", WORK])?;
     same("groups", groups.len(), 0)
+}
+
+fn items_of_celery(store: &mut Store) -> Step {
+    let item = |id: &str| format!("{{\"headers\": {{\"id\": \"{id}\"}}}}");
+    for (list, id) in [("low", "c"), ("low", "d"), ("high", "a")] {
+        store.run::<u64>("LPUSH", &[list, &item(id)])?;
+    }
+    store.run::<u64>("LPUSH", &["high", "{"])?;
+    let keys = [WORK, "tq:{work}:delayed", "high", "low"];
+    let args = ["tqhost", "10", "10", "celery", "3", "1000"];
+    same("moved", store.script::<u64>(&script::MOVE, &keys, &args)?, 3)?;
+    same("again", store.script::<u64>(&script::MOVE, &keys, &args)?, 0)?;
+    let entries: Vec<(String, Vec<String>)> = store.run("XRANGE", &[WORK, "-", "+"])?;
+    let found: Vec<String> =
+        entries.into_iter().map(|(_, fields)| fields.last().cloned().unwrap_or_default()).collect();
+    same("in order", found, ["a", "{", "c"].map(str::to_owned))?;
+    same("left", store.run::<Vec<String>>("LRANGE", &["low", "0", "-1"])?, [item("d")])
+}
+
+fn jobs_that_are_due(store: &mut Store) -> Step {
+    let job = |queue: &str, n: u32| format!("{{\"queue\": \"{queue}\", \"n\": {n}}}");
+    for n in 0..4 {
+        let queue = if n == 1 { "other" } else { "own" };
+        store.run::<u64>("ZADD", &["schedule", &format!("{n}"), &job(queue, n)])?;
+    }
+    store.run::<u64>("ZADD", &["schedule", "9999999999", &job("own", 9)])?;
+    let mut calls = Vec::new();
+    for from in ["0", "1", "1"] {
+        let args = ["own", from, "2"];
+        calls.push(store.script::<(i64, i64)>(&script::DUE, &["schedule", "queue:own"], &args)?);
+    }
+    same("calls", calls, [(1, 1), (2, 1), (0, -1)])?;
+    let items: Vec<String> = store.run("LRANGE", &["queue:own", "0", "-1"])?;
+    same("in order", items, [3, 2, 0].map(|n| job("own", n)))?;
+    same("left", store.run::<u64>("ZCARD", &["schedule"])?, 2)
+}
+
+fn a_message_is_put_back_once(store: &mut Store) -> Step {
+    store.run::<u64>("HSET", &["unacked", "t", "[5, 6, 7]"])?;
+    store.run::<u64>("ZADD", &["unacked_index", "1", "t"])?;
+    let keys = ["unacked", "unacked_index", "items"];
+    let mut put_back = |value| store.script::<u64>(&script::RESTORE, &keys, &["t", value, "5"]);
+    let counts = [put_back("[4, 6, 7]")?, put_back("[5, 6, 7]")?, put_back("[5, 6, 7]")?];
+    same("put back", counts, [0, 1, 0])?;
+    same("items", store.run::<Vec<String>>("LRANGE", &["items", "0", "-1"])?, ["5"])?;
+    same("index", store.run::<u64>("EXISTS", &["unacked_index"])?, 0)
 }
 
 fn one_task_for_each_time(store: &mut Store) -> Step {

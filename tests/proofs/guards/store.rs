@@ -95,6 +95,8 @@ impl Store {
             &script::ENQUEUE,
             &script::FIRE,
             &script::MOVE,
+            &script::DUE,
+            &script::RESTORE,
             &script::GROUP,
             &script::HOLD,
             &script::DUTIES,

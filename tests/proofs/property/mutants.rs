@@ -281,8 +281,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "move takes the item out of the list before Redis has accepted its task",
         scripts: &[&script::MOVE],
-        text: "redis.call('XADD', stream, '*', 'data', item)\n  redis.call('RPOP', list)",
-        instead: "redis.call('RPOP', list)\n  redis.call('XADD', stream, '*', 'data', item)",
+        text: "redis.call('XADD', stream, '*', unpack(fields))\n    redis.call('RPOP', list)",
+        instead: "redis.call('RPOP', list)\n    redis.call('XADD', stream, '*', unpack(fields))",
         found: "the list",
     },
     Mutation {

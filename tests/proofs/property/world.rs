@@ -422,7 +422,10 @@ impl World {
     async fn move_items(&mut self, limit: usize) -> Step {
         let room = MAX_BACKLOG.saturating_sub(self.reference.backlog());
         let expected = limit.min(room).min(self.reference.list.len());
-        prop_assert_eq!(self.queue.move_items(LIST, limit).await.map_err(failed)?, expected as u64);
+        prop_assert_eq!(
+            self.queue.move_items(&[LIST.to_owned()], limit).await.map_err(failed)?,
+            expected as u64
+        );
         let newest: Entries = self.redis("XREVRANGE", (STREAM, "+", "-", "COUNT", expected.max(1)))?;
         for (entry, fields) in newest.iter().take(expected).rev() {
             // The oldest item is the first one. The comparison of places shows whether it is this one.
@@ -438,7 +441,7 @@ impl World {
         let is_moved =
             self.reference.list.len().min(MAX_BACKLOG.saturating_sub(self.reference.backlog())) > 0;
         self.redis::<()>("ACL", ("SETUSER", "default", "-xadd"))?;
-        let moved = self.queue.move_items(LIST, 1).await;
+        let moved = self.queue.move_items(&[LIST.to_owned()], 1).await;
         self.redis::<()>("ACL", ("SETUSER", "default", "+xadd"))?;
         prop_assert_eq!(moved.is_err(), is_moved, "{:?}", moved);
         Ok(())

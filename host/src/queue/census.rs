@@ -62,7 +62,8 @@ impl Census {
 }
 
 impl Queue {
-    /// Counts everything. A stream or group that does not exist yet counts as empty.
+    /// Counts everything. A stream or group that does not exist yet counts as empty. The questions that only
+    /// some queues have come last, and their replies are taken off the end, the last one first.
     pub async fn census(&self) -> QueueResult<Census> {
         const WHAT: &str = "count tasks";
         let keys = &self.keys;
@@ -80,7 +81,6 @@ impl Queue {
         asked.extend(self.ask_held());
         asked.extend(self.link.is_cluster().then(|| redis::cmd("XLEN").arg(&keys.out).to_owned()));
         let mut replies = self.link.pipeline(WHAT, &[asked, self.ask_lists()].concat()).await?;
-        // Optional replies are at the end, and are taken off one by one, the last one first.
         let listed = self.count_lists(&mut replies);
         let outgoing = match replies.pop_if(|_| self.link.is_cluster()) {
             Some(tasks) => Some(self.shaped(WHAT, reply::count(&tasks?))?),

@@ -15,13 +15,25 @@ from datetime import datetime, timezone
 from wsgiref.simple_server import make_server
 
 from celery import states
+from celery.app.task import Context
 from celery.app.trace import build_tracer
-from celery.exceptions import TaskRevokedError
+from kombu.compression import decompress
 from kombu.serialization import loads, prepare_accept_content
 from shop import app
 from tqhost_client import BadWebhook, verify_webhook
 
 SECRET = os.environ["WEBHOOK_SECRET"]
+
+
+def content(message):
+    """The arguments of a message, and what else its body has."""
+    body, headers = message["body"], message["headers"]
+    if message["properties"].get("body_encoding") == "base64":
+        body = base64.b64decode(body)
+    if headers.get("compression"):
+        body = decompress(body, headers["compression"])
+    accept = prepare_accept_content(app.conf.accept_content)
+    return loads(body, message["content-type"], message["content-encoding"], accept=accept)
 
 
 def run(message, attempt):
@@ -34,11 +46,10 @@ def run(message, attempt):
     known = app.backend.get_task_meta(id, cache=False)
     if known["status"] == states.SUCCESS:
         return 200, {}, repr(known["result"])
-    body = message["body"]
-    if properties.get("body_encoding") == "base64":
-        body = base64.b64decode(body)
-    accept = prepare_accept_content(app.conf.accept_content)
-    args, kwargs, embed = loads(body, message["content-type"], message["content-encoding"], accept=accept)
+    try:
+        args, kwargs, embed = content(message)
+    except Exception as problem:  # It would fail each time.
+        return 422, {}, f"{type(problem).__name__}: {problem}"
     # `is_eager`: a retry is not sent to the broker. tqhost has it.
     request = {
         **headers,
@@ -53,6 +64,8 @@ def run(message, attempt):
         return 200, {}, text
     if info.state == states.RETRY:
         return 500, {"Retry-After": str(seconds(info.retval.when))}, str(info.retval)
+    if info.state == states.REJECTED and info.retval.requeue:
+        return 500, {}, text
     # Celery does not repeat a task that raised anything else.
     return 422, {}, f"{type(info.retval).__name__}: {info.retval}"
 
@@ -69,13 +82,24 @@ def end(fields):
     id = fields["end.id"]
     if fields.get("end.reason") == "duplicate":
         return
-    if app.backend.get_task_meta(id, cache=False)["status"] in (states.SUCCESS, states.FAILURE):
+    # This call may come twice, and a chord counts each end.
+    if app.backend.get_task_meta(id, cache=False)["status"] in states.READY_STATES:
         return
+    # With the request, the backend also tells the chord, the rest of the chain and the errbacks.
+    request = None
+    if fields.get("end.reason") != "malformed" and "data" in fields:
+        try:
+            message = json.loads(fields["data"])
+            _, _, embed = content(message)
+            place = {"delivery_info": message["properties"].get("delivery_info", {})}
+            request = Context({**message["headers"], **(embed or {}), **place})
+        except Exception as problem:  # The task is dead because of that, perhaps.
+            print(f"{id}: {problem}", file=sys.stderr)
     if fields["end.status"] == "CANCELLED" or fields.get("end.reason") == "expired":
-        app.backend.store_result(id, TaskRevokedError(fields.get("end.error", "")), states.REVOKED)
+        app.backend.mark_as_revoked(id, fields.get("end.error", ""), request=request)
     else:
         problem = RuntimeError(f"{fields['end.reason']}: {fields['end.error']}")
-        app.backend.store_result(id, problem, states.FAILURE)
+        app.backend.mark_as_failure(id, problem, request=request)
 
 
 def door(environ, start_response):

@@ -31,8 +31,16 @@ def run(job, attempt)
   worker.jid = job["jid"]
   Sidekiq.server_middleware.invoke(worker, job, job["queue"]) { worker.perform(*job["args"]) }
   [200, {}, ""]
-rescue StandardError => problem
+rescue Exception => problem # As Sidekiq does: a NotImplementedError is no StandardError.
   failed(kind, job, attempt, problem)
+end
+
+# Calls a block of the job's class. An error in it must not run the job again.
+def guarded
+  yield
+rescue StandardError => problem
+  warn "#{problem.class}: #{problem.message}"
+  nil
 end
 
 def failed(kind, job, attempt, problem)
@@ -41,11 +49,12 @@ def failed(kind, job, attempt, problem)
   retries = before + attempt - 1
   most = { true => RETRIES, false => 0, nil => RETRIES }.fetch(job["retry"], job["retry"])
   text = "#{problem.class}: #{problem.message}"
+  return [422, {}, text] unless kind.is_a?(Class)
   if retries >= most
-    kind.sidekiq_retries_exhausted_block&.call(job, problem)
+    guarded { kind.sidekiq_retries_exhausted_block&.call(job, problem) if job["retry"] }
     return [422, {}, text]
   end
-  wait = kind.sidekiq_retry_in_block&.call(retries, problem)
+  wait = guarded { kind.sidekiq_retry_in_block&.call(retries, problem) }
   wait = retries**4 + 15 + rand(10) * (retries + 1) unless wait.is_a?(Numeric)
   [500, { "Retry-After" => wait.to_i.to_s }, text]
 end
@@ -56,6 +65,8 @@ server = WEBrick::HTTPServer.new(
 )
 server.mount_proc("/tasks/") do |request, response|
   body = request.body.to_s
+  # WEBrick would send 200 if anything got past the lines below.
+  response.status = 500
   status, headers, text = [401, {}, "no signature matches"]
   if signed?(request, body)
     task = JSON.parse(body)

@@ -47,6 +47,12 @@ order = "strict"
 [queues.listed]
 plugin = "echo"
 list = "items"
+[queues.jobs]
+plugin = "echo"
+list = { key = "queue:jobs", items = "sidekiq" }
+[queues.mails]
+plugin = "echo"
+list = { key = "letters", items = "celery" }
 [queues.named]
 plugin = "echo"
 id = { field = "n" }
@@ -223,6 +229,13 @@ fn prepare(bench: &mut Bench, web: &Web, tasks: &mut Tasks) {
     let url = format!("{}/service", web.origin());
     tasks.0.push(("outside", bench.xadd("outside", &[("url", &url)])));
     let _: u64 = bench.redis("LPUSH", ("items", "1", "2"));
+    // A job of Sidekiq that is due, and a message that a worker of Celery had taken.
+    let job = r#"{"class": "Mail", "args": [], "jid": "job-1", "queue": "jobs"}"#;
+    let _: u64 = bench.redis("ZADD", ("schedule", 1, job));
+    let message = r#"[{"body": "W10=", "headers": {"id": "mail-1", "task": "t"}}, "", "letters"]"#;
+    let _: u64 = bench.redis("HSET", ("unacked", "tag", message));
+    let _: u64 = bench.redis("ZADD", ("unacked_index", 1, "tag"));
+    tasks.0.extend([("jobs", "job-1".to_owned()), ("mails", "mail-1".to_owned())]);
     let _: () = bench.redis("SET", ("tq:{later}:paused", "1"));
     // An entry that nothing will deliver, and a task that is nowhere.
     tasks.plain(bench, "lame");
@@ -262,6 +275,7 @@ fn commands(delayed: &str, waiting: &str, running: &str, file: &str) -> Vec<(Str
         "doctor lame --fix",
         "adopt old",
         "adopt old --yes --stopped --delete-acked",
+        "adopt mails --yes --stopped",
         "queues",
         "dead list waits",
         "dead show waits x",
@@ -299,7 +313,7 @@ fn commands(delayed: &str, waiting: &str, running: &str, file: &str) -> Vec<(Str
 }
 
 /// Commands that need no Redis, and `run`, which is the host of this test.
-const WITHOUT_REDIS: [&str; 6] = ["run", "new", "try", "token", "completions", "man"];
+const WITHOUT_REDIS: [&str; 7] = ["run", "new", "try", "token", "completions", "man", "schema"];
 
 /// The names of all commands, as the help lists them.
 fn all_commands(bench: &Bench, of: &[&str]) -> BTreeSet<String> {

@@ -63,7 +63,7 @@ pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
 pub(crate) use model::{
     HoldRules, Http, Items, List, OnEnd, RedisLogin, RedisServer, SentinelWatch, TargetQueue, Telemetry,
 };
-pub(crate) use oci::{OciReference, is_digest};
+pub(crate) use oci::{OciReference, is_digest, is_local};
 pub(crate) use place::{FieldPlace, Pointer, ValueAt};
 pub(crate) use records::RecordGrants;
 pub(crate) use schema::schema;

@@ -161,7 +161,7 @@ fn is_ip(text: &str) -> bool {
 }
 
 /// Whether the registry is on this machine.
-fn is_local(registry: &str) -> bool {
+pub(crate) fn is_local(registry: &str) -> bool {
     let host = split_port(registry).0;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())

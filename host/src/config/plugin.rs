@@ -77,8 +77,11 @@ fn read_records(item: &Item, queues: &[QueueRules]) -> RecordGrants {
 /// Streams, lists and dead letters.
 fn keys_of(queues: &[QueueRules]) -> Vec<String> {
     let keys = queues.iter().flat_map(|queue| {
-        let list = queue.list.as_ref().map(|list| list.key.clone());
-        [Some(queue.stream.clone()), queue.dead_letter.clone(), list].into_iter().flatten()
+        let lists = queue.list.iter().flat_map(|list| {
+            let sets = list.sidekiq().into_iter().flat_map(|sidekiq| sidekiq.sets);
+            list.keys().into_iter().chain(sets)
+        });
+        [Some(queue.stream.clone()), queue.dead_letter.clone()].into_iter().flatten().chain(lists)
     });
     keys.collect()
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{List, QueueRules};
+use super::model::QueueRules;
 use super::reader::Item;
 
 /// Two queues with one stream would take each other's tasks; dead letters in a stream would be run again.
@@ -68,7 +68,16 @@ fn check_lists<'q>(queues: &'q [(QueueRules, Item)], mut owners: BTreeMap<&'q st
         owners.extend(queue.dead_letter.as_deref().map(|key| (key, queue.name.as_str())));
     }
     for (queue, item) in queues {
-        let Some(List { key: list, .. }) = &queue.list else { continue };
+        let Some(list) = &queue.list else { continue };
+        let beside = list.keys().into_iter().skip(1).chain(list.sidekiq().into_iter().flat_map(|it| it.sets));
+        for key in beside {
+            if let Some(owner) = owners.get(key.as_str()) {
+                let why =
+                    format!("{key:?} belongs to this list, and is a key of the queue {owner:?} already");
+                item.at("list").problem(why);
+            }
+        }
+        let list = &list.key;
         if let Some(owner) = owners.insert(list, &queue.name) {
             let why = format!(
                 "{list:?} is a key of the queue {owner:?} already: give every queue a list of its own"

@@ -21,7 +21,7 @@ use url::Url;
 use super::call::{Call, OciError};
 use super::docker::{self, Credential};
 use super::http::{Answer, RegistryHttp, place};
-use crate::config::OciReference;
+use crate::config::{OciReference, is_local};
 use crate::guarded::Guarded;
 
 /// The largest answer with a token.
@@ -70,6 +70,11 @@ impl Authority {
         self.state.lock().header.clone()
     }
 
+    /// The header is not good any more.
+    pub(super) fn forget(&self) {
+        self.state.lock().header = None;
+    }
+
     /// The header for a second try. None: there are no credentials, and it asks for some.
     pub(super) async fn answer(
         &self,
@@ -106,7 +111,8 @@ impl Authority {
         let wrong = || OciError::lasting("the registry names a service for tokens that is not on TLS");
         let mut url = Url::parse(realm).map_err(|_| wrong())?;
         let is_plain = self.reference.origin().starts_with("http://");
-        if url.scheme() != "https" && !(is_plain && url.scheme() == "http") {
+        let is_near = url.host_str().is_some_and(is_local);
+        if url.scheme() != "https" && !(is_plain && is_near && url.scheme() == "http") {
             return Err(wrong());
         }
         let actions = match self.access {

@@ -18,6 +18,8 @@ use super::call::OciError;
 const MAX_BYTES: u64 = 1 << 20;
 /// How long a helper program may take.
 const HELPER: Duration = Duration::from_secs(30);
+/// How long a helper program waits for those before it.
+const IN_LINE: Duration = Duration::from_secs(150);
 
 /// One helper runs at a time, so that one that does not end is not started again and again.
 static TURN: Semaphore = Semaphore::const_new(1);
@@ -40,8 +42,10 @@ pub(super) async fn credential(registry: &str) -> Result<Option<Credential>, Oci
     let Some(path) = file() else { return Ok(None) };
     let shown = path.display().to_string();
     let registry = registry.to_owned();
-    let looking = async {
-        let turn = TURN.acquire().await;
+    let Ok(turn) = tokio::time::timeout(IN_LINE, TURN.acquire()).await else {
+        return Err(OciError::passing(format!("{shown}: its helper program is busy")));
+    };
+    let looking = async move {
         tokio::task::spawn_blocking(move || {
             let _turn = turn;
             look(&path, &registry)

@@ -182,6 +182,12 @@ impl Answer {
 
 /// Host and port of a url, for messages.
 pub(super) fn place(url: &str) -> String {
-    let host = Url::parse(url).ok().map(|url| url.authority().to_owned());
-    host.unwrap_or_else(|| "the registry".to_owned())
+    let url = Url::parse(url).ok();
+    // Not the authority, which may have a password in it.
+    let place = url.as_ref().and_then(|url| Some((url.host_str()?, url.port())));
+    match place {
+        Some((host, Some(port))) => format!("{host}:{port}"),
+        Some((host, None)) => host.to_owned(),
+        None => "the registry".to_owned(),
+    }
 }

@@ -43,7 +43,15 @@ impl Repository {
 
     /// Sends a call to the registry, a second time with credentials if it asks for them.
     pub(super) async fn send(&self, url: &str, call: &Call) -> Result<Answer, OciError> {
-        let answer = self.http.send(url, call, self.authority.header()).await?;
+        let header = self.authority.header();
+        let had_header = header.is_some();
+        let mut answer = self.http.send(url, call, header).await?;
+        // Some registries (those of AWS) refuse a header that has expired with these, and ask for no other
+        // one. They ask a call without a header.
+        if had_header && matches!(answer.status, StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST) {
+            self.authority.forget();
+            answer = self.http.send(url, call, None).await?;
+        }
         if answer.status != StatusCode::UNAUTHORIZED {
             return Ok(answer);
         }

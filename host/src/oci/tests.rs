@@ -155,6 +155,34 @@ async fn a_layer_may_be_elsewhere_but_not_everywhere() {
 }
 
 #[tokio::test]
+async fn a_header_that_has_expired_is_asked_for_again() {
+    // As registries of AWS answer: an old header gets no question.
+    for refusal in ["403 Forbidden", "400 Bad Request"] {
+        let given = std::sync::atomic::AtomicUsize::new(0);
+        let registry = Registry::start(move |head| {
+            let host = head.lines().find_map(|line| line.strip_prefix("host: ")).expect("a host").to_owned();
+            if head.starts_with("GET /token") {
+                let number = given.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1;
+                return ok(format!("{{\"token\": \"t{number}\"}}").as_bytes());
+            }
+            match (head.contains("/manifests/"), head.contains("Bearer t1"), head.contains("Bearer t2")) {
+                (true, true, _) | (true, _, true) => ok(&manifest::make(WASM, &[], &[]).1),
+                (false, true, _) => status(refusal, "", ""),
+                (false, _, true) => ok(WASM),
+                _ => {
+                    let asks = format!("www-authenticate: Bearer realm=\"http://{host}/token\"\r\n");
+                    status("401 Unauthorized", &asks, "")
+                }
+            }
+        });
+        assert_eq!(registry.pull(":1").await.expect(refusal), WASM);
+    }
+    let elsewhere = "www-authenticate: Bearer realm=\"http://registry.example/token\"\r\n";
+    let registry = Registry::start(move |_| status("401 Unauthorized", elsewhere, ""));
+    assert_refused(registry.pull(":1").await, false, "a service for tokens that is not on TLS");
+}
+
+#[tokio::test]
 async fn a_token_is_fetched_once_and_only_over_tls_for_others() {
     let registry = Registry::start(|head| {
         let host = head.lines().find_map(|line| line.strip_prefix("host: ")).expect("a host").to_owned();

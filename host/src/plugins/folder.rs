@@ -71,7 +71,7 @@ impl OwnFolder {
         if mode(&before).intersects(OTHERS_WRITE) {
             tracing::warn!(
                 folder = %self.path.display(),
-                "other users could write to this folder of compiled code: it is emptied and closed to them"
+                "other users could write to this folder: it is emptied and closed to them"
             );
             for entry in self.entries()? {
                 self.remove(&entry.name)?;

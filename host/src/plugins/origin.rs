@@ -43,7 +43,7 @@ pub(super) struct Origin {
 struct OriginState {
     path: PathBuf,
     source: Option<OciReference>,
-    /// Whether the first pull has not come to an end, and there is no file before it.
+    /// Whether the first pull may still succeed, and there is no file before it.
     is_awaited: bool,
     trouble: Option<PullTrouble>,
 }
@@ -117,7 +117,11 @@ impl Origin {
 
     /// A pull has ended.
     pub(super) fn ended(&self, source: &OciReference, trouble: Option<PullTrouble>) {
-        self.of(source, |state| (state.is_awaited, state.trouble) = (false, trouble));
+        self.of(source, |state| {
+            // A failure that may pass is waited for; the watcher decides how long.
+            state.is_awaited &= trouble.as_ref().is_some_and(|trouble| !trouble.is_refusal);
+            state.trouble = trouble;
+        });
     }
 
     /// The configuration may name another source by now.
@@ -153,11 +157,14 @@ mod tests {
         assert_eq!(origin.trouble(), None);
         origin.ended(&source("2"), Some(trouble.clone()));
         assert_eq!(origin.trouble(), Some(trouble));
+        let refused = origin.trouble().expect("a failure");
         origin.change(None);
         assert_eq!((path(), origin.trouble()), ("/own/p.wasm".into(), None));
         let awaited = Origin::new(&folders, "p", Some(source("1")));
         assert!(awaited.is_awaited() && awaited.path() == Path::new("/pulled/p.wasm"));
-        awaited.ended(&source("1"), None);
+        awaited.ended(&source("1"), Some(PullTrouble { error: "away".into(), ..refused.clone() }));
+        assert!(awaited.is_awaited(), "it may pass");
+        awaited.ended(&source("1"), Some(PullTrouble { is_refusal: true, ..refused }));
         assert!(!awaited.is_awaited());
     }
 }

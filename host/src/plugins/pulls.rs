@@ -22,12 +22,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::catalog::Plugins;
 use super::folder::OwnFolder;
-use super::loads::{blocking, read_now};
+use super::loads::{blocking, hex};
 use super::origin::PullTrouble;
 use super::registry::PluginEntry;
 use crate::builds::short;
@@ -56,21 +57,19 @@ struct Note {
     layer: String,
 }
 
+/// The file of a plugin, as it was at the last look.
+struct Kept {
+    found: Found,
+    note: Option<Note>,
+}
+
 /// The pulls of one plugin.
 struct Puller {
     plugins: Plugins,
     plugin: Arc<PluginEntry>,
     source: OciReference,
-    /// None: it cannot be used.
-    tools: Arc<Result<Tools, OciError>>,
-    /// It keeps what let the last request in. None: the tools cannot be used.
-    repository: Option<Repository>,
-}
-
-/// The client and the folder, which all pulls share.
-struct Tools {
-    http: RegistryHttp,
-    folder: OwnFolder,
+    /// It keeps what let the last request in.
+    repository: Result<Repository, OciError>,
 }
 
 /// A puller that runs, until it is dropped.
@@ -83,7 +82,11 @@ struct Running {
 /// Pulls for each plugin with a source until it is dropped.
 pub(super) async fn run(plugins: Plugins) {
     let (mut pullers, mut running) = (JoinSet::new(), BTreeMap::<Arc<str>, Running>::new());
-    let mut tools = None;
+    let http = RegistryHttp::new();
+    let folder = plugins.0.folders.pulled.clone();
+    if plugins.entries().iter().any(|plugin| plugin.origin.source().is_some()) {
+        blocking(move || remove_left_behind(&folder)).await;
+    }
     loop {
         let entries = plugins.entries();
         running.retain(|_, old| {
@@ -95,18 +98,13 @@ pub(super) async fn run(plugins: Plugins) {
             if running.contains_key(&plugin.name) {
                 continue;
             }
-            let made = match &tools {
-                Some(made) => Arc::clone(made),
-                None => Arc::clone(tools.insert(Arc::new(make_tools(&plugins).await))),
-            };
             let stop = CancellationToken::new();
-            let repository = made.as_ref().as_ref().ok();
-            let repository = repository.map(|tools| Repository::new(tools.http.clone(), &source));
+            let repository = http.as_ref().map_err(OciError::clone);
+            let repository = repository.map(|http| Repository::new(http.clone(), &source));
             let puller = Puller {
                 plugins: plugins.clone(),
                 plugin: plugin.clone(),
                 source: source.clone(),
-                tools: made,
                 repository,
             };
             pullers.spawn(stop.clone().run_until_cancelled_owned(puller.run()));
@@ -123,36 +121,31 @@ pub(super) async fn run(plugins: Plugins) {
     }
 }
 
-/// An error is shown with each plugin that has a source, and the next start tries again.
-async fn make_tools(plugins: &Plugins) -> Result<Tools, OciError> {
-    let path = plugins.0.folders.pulled.clone();
-    let made = blocking(move || {
-        let folder =
-            OwnFolder::open(&path)
-                .and_then(|folder| remove_left_behind(&folder).map(|()| folder))
-                .map_err(|error| OciError::lasting(format!("{} cannot be used: {error}", path.display())))?;
-        Ok(Tools { http: RegistryHttp::new()?, folder })
+/// Removes files of pulls that a crash has ended. They only take room, so a failure is logged.
+fn remove_left_behind(path: &Path) {
+    let removed = OwnFolder::open(path).and_then(|folder| {
+        let now = SystemTime::now();
+        let is_old = |used| now.duration_since(used).is_ok_and(|age| age > LEFT_BEHIND);
+        let mut old = folder.entries()?.into_iter().filter(|file| file.is_temporary() && is_old(file.used));
+        old.try_for_each(|file| folder.remove(&file.name))
     });
-    made.await.unwrap_or_else(|| Err(OciError::lasting("the client for registries cannot be made")))
-}
-
-fn remove_left_behind(folder: &OwnFolder) -> io::Result<()> {
-    let now = SystemTime::now();
-    let is_old = |used| now.duration_since(used).is_ok_and(|age| age > LEFT_BEHIND);
-    let all = folder.entries()?.into_iter();
-    all.filter(|file| file.is_temporary() && is_old(file.used)).try_for_each(|file| folder.remove(&file.name))
+    if let Err(error) = removed {
+        tracing::warn!(folder = %path.display(), %error, "files that a crash left behind cannot be removed");
+    }
 }
 
 impl Puller {
     async fn run(self) {
-        let (mut note, mut failures) = (self.recall().await, 0_u32);
+        let (mut kept, mut failures) = (self.recall().await, 0_u32);
         let mut told: Option<(String, Instant)> = None;
-        if note.as_ref().is_some_and(|note| note.source == self.source.to_string()) {
+        let is_of_source = |note: &Note| note.source == self.source.to_string();
+        // After a reload, what runs goes on until the registry has said what the tag is now.
+        if self.plugin.origin.is_awaited() && kept.note.as_ref().is_some_and(is_of_source) {
             self.plugin.origin.has_file(&self.source);
             self.plugins.0.updated.notify_one();
         }
         loop {
-            let pulled = match tokio::time::timeout(TRANSFER, self.look(&mut note)).await {
+            let pulled = match tokio::time::timeout(TRANSFER, self.look(&mut kept)).await {
                 Ok(pulled) => pulled,
                 Err(_) => {
                     let seconds = TRANSFER.as_secs();
@@ -211,40 +204,58 @@ impl Puller {
         format!("{}.{extension}", self.plugin.name)
     }
 
-    /// The note of the last pull, from this source or another one, if the file is still what it says.
-    async fn recall(&self) -> Option<Note> {
-        let (tools, name) = (Arc::clone(&self.tools), self.name("source"));
-        let path = self.plugin.origin.pulled().to_owned();
-        blocking(move || {
-            let folder = &tools.as_ref().as_ref().ok()?.folder;
-            let note: Note = serde_json::from_reader(folder.file(&name).ok()?).ok()?;
-            let (_, digest) = read_now(&path).ok()??;
-            (note.layer == format!("sha256:{digest}")).then_some(note)
-        })
-        .await?
+    /// The folder as it is now: somebody may have removed or moved it.
+    async fn folder(&self) -> Result<OwnFolder, OciError> {
+        let path = self.plugins.0.folders.pulled.clone();
+        let opened = blocking(move || {
+            OwnFolder::open(&path).map_err(|error| {
+                let way_out = "make it a folder that only the host's user may write";
+                OciError::passing(format!("{} cannot be used: {error}: {way_out}", path.display()))
+            })
+        });
+        opened.await.unwrap_or_else(|| Err(OciError::passing("the folder for pulls cannot be opened")))
+    }
+
+    /// The file, and the note of the last pull, from this source or another one, if the file is still what it
+    /// says.
+    async fn recall(&self) -> Kept {
+        let found = look_at(self.plugin.origin.pulled()).await;
+        let Ok(folder) = self.folder().await else { return Kept { found, note: None } };
+        let (wasm, source) = (self.name("wasm"), self.name("source"));
+        let read = blocking(move || {
+            let note: Note = serde_json::from_reader(folder.file(&source).ok()?).ok()?;
+            let (mut file, mut hash) = (folder.file(&wasm).ok()?, Sha256::new());
+            io::copy(&mut file, &mut hash).ok()?;
+            (note.layer == format!("sha256:{}", hex(&hash.finalize()))).then_some(note)
+        });
+        Kept { found, note: read.await.flatten() }
     }
 
     /// Makes sure that the file is what the source leads to now.
-    async fn look(&self, note: &mut Option<Note>) -> Result<(), OciError> {
-        let tools = self.tools.as_ref().as_ref().map_err(OciError::clone)?;
-        let is_there = is_file(self.plugin.origin.pulled()).await;
-        let there = note.as_ref().filter(|_| is_there);
+    async fn look(&self, kept: &mut Kept) -> Result<(), OciError> {
+        // Another host with this folder may have put another file there.
+        if look_at(self.plugin.origin.pulled()).await != kept.found {
+            *kept = self.recall().await;
+        }
+        let there = kept.note.as_ref().filter(|_| matches!(kept.found, Found::File(_)));
         if let (Some(there), Some(wanted)) = (there, &self.source.digest)
             && there.manifest == *wanted
         {
             self.plugin.origin.has_file(&self.source);
             return Ok(());
         }
-        let repository = self.repository.as_ref().ok_or_else(|| OciError::lasting("there is no client"))?;
+        let repository = self.repository.as_ref().map_err(OciError::clone)?;
         if let Some(there) = there.filter(|there| there.source == self.source.to_string())
             && repository.digest().await?.as_ref() == Some(&there.manifest)
         {
+            self.plugin.origin.has_file(&self.source);
             return Ok(());
         }
+        let folder = self.folder().await?;
         let since = Instant::now();
         let manifest = repository.manifest().await?;
         if there.is_none_or(|there| there.layer != manifest.layer.digest) {
-            self.pull(repository, &tools.folder, &manifest.layer).await?;
+            self.pull(repository, &folder, &manifest.layer).await?;
             let (plugin, source) = (&*self.plugin.name, &self.source);
             let digest = manifest.layer.digest.trim_start_matches("sha256:");
             tracing::info!(
@@ -259,19 +270,15 @@ impl Puller {
         }
         let new =
             Note { source: self.source.to_string(), manifest: manifest.digest, layer: manifest.layer.digest };
-        self.note(&tools.folder, note, new)?;
         self.plugin.origin.has_file(&self.source);
-        Ok(())
-    }
-
-    fn note(&self, folder: &OwnFolder, note: &mut Option<Note>, new: Note) -> Result<(), OciError> {
-        if note.as_ref() == Some(&new) {
+        if there == Some(&new) {
             return Ok(());
         }
         let text = serde_json::to_vec(&new).map_err(|error| OciError::lasting(error.to_string()))?;
-        folder.write(&self.name("source"), &[&text]).map_err(|error| unkept(&error))?;
-        *note = Some(new);
-        Ok(())
+        let written = folder.write(&self.name("source"), &[&text]);
+        // Without a note in the folder, the next start pulls once more.
+        *kept = Kept { found: look_at(self.plugin.origin.pulled()).await, note: Some(new) };
+        written.map_err(|error| unkept(&error))
     }
 
     async fn pull(&self, from: &Repository, folder: &OwnFolder, layer: &Layer) -> Result<(), OciError> {
@@ -288,9 +295,9 @@ fn unkept(error: &io::Error) -> OciError {
     OciError::passing(format!("the plugin cannot be kept: {error}"))
 }
 
-async fn is_file(path: &Path) -> bool {
+async fn look_at(path: &Path) -> Found {
     let path = path.to_owned();
-    blocking(move || matches!(file::look(&path), Found::File(_))).await.unwrap_or(false)
+    blocking(move || file::look(&path)).await.unwrap_or(Found::Missing)
 }
 
 fn pause_after(failures: u32) -> Duration {
@@ -328,7 +335,7 @@ mod tests {
             let file = std::fs::File::options().write(true).open(root.path().join(name)).expect("open");
             file.set_modified(time).expect("set its time");
         }
-        remove_left_behind(&folder).expect("look");
+        remove_left_behind(root.path());
         let mut left: Vec<String> =
             folder.entries().expect("list").into_iter().map(|file| file.name).collect();
         left.sort();

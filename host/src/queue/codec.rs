@@ -259,6 +259,11 @@ pub(super) fn is_joins(name: &[u8]) -> bool {
     name == JOINS.as_bytes()
 }
 
+/// Whether an operator brought the task back from the dead letters.
+pub fn was_requeued(task: &Task) -> bool {
+    task.reserved.iter().any(|field| field.name == REQUEUED_AT)
+}
+
 /// Checks whether the queue can run this task, and returns how long it has to wait, from when it was
 /// enqueued, before its first attempt.
 pub fn check(task: &Task, rules: &config::QueueRules) -> Result<Option<Duration>, Malformed> {

@@ -109,7 +109,8 @@ pub fn unrun(task: &Task, rules: &config::QueueRules) -> Option<Decision> {
 pub fn expired(task: &Task, rules: &config::QueueRules, now_ms: u64) -> Option<Decision> {
     let times = rules.is_of_celery().then(|| codec::item_times(task, rules).ok()).flatten();
     let expires_ms = times.and_then(|times| times.expires_ms);
-    if expires_ms.is_some_and(|expires| now_ms > expires) {
+    // Whoever brings a dead letter back wants it to run.
+    if expires_ms.is_some_and(|expires| now_ms > expires) && !codec::was_requeued(task) {
         return Some(bury(
             Reason::Expired,
             "it waited for longer than its producer allows (headers.expires)",

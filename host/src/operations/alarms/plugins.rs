@@ -66,7 +66,9 @@ fn refused_at(plugin: &HostPlugin) -> Option<u64> {
 
 fn way_out_of(state: &str, error: Option<&str>) -> &'static str {
     match state {
-        "missing" if error.is_some() => "Let the hosts reach its registry, or correct its `source`.",
+        "missing" | "failed" if error.is_some_and(|error| error.starts_with("oci://")) => {
+            "Let the hosts reach its registry, or correct its `source`."
+        }
         "missing" => "Put its file into the folder of the plugins.",
         "quarantined" => "This content is not run again: put another version in place.",
         _ => "Repair the file, or what it needs, and reload it.",

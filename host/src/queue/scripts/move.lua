@@ -10,8 +10,9 @@
 -- An id that Celery or Sidekiq gave a task is its id here. Hosts read the rest of an item, and bury one that
 -- cannot be read.
 
--- The id in an item, or nil.
+-- The id in an item, or nil. An item that is too large for a task is not read: hosts bury it.
 local function id_in(item)
+  if #item > 16777216 then return nil end
   local is_read, content = pcall(cjson.decode, item)
   if not is_read or type(content) ~= 'table' then return nil end
   local holder, name = content, 'jid'
@@ -20,10 +21,15 @@ local function id_in(item)
   return type(id) == 'string' and id ~= '' and #id <= 256 and id or nil
 end
 
--- How many entries no host was given yet.
+-- How many entries no host was given yet. A consumer before tqhost may have left some that it acknowledged.
 local function unread()
   local pending = redis.pcall('XPENDING', stream, group)
-  return redis.call('XLEN', stream) - (pending[1] or 0)
+  local most = redis.call('XLEN', stream) - (pending[1] or 0)
+  for _, fields in ipairs(redis.pcall('XINFO', 'GROUPS', stream)) do
+    local about = named(fields)
+    if about.name == group and about.lag then return math.min(most, about.lag) end
+  end
+  return most
 end
 
 begin_call()

@@ -317,8 +317,11 @@ impl Cluster {
         let set = |what: &str, of: usize| {
             redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(what).arg(self.id(of)).to_owned()
         };
-        self.ok(to, &set("IMPORTING", from));
-        self.ok(from, &set("MIGRATING", to));
+        // After a failover, a node may take a primary for a replica until it has heard of it.
+        eventually("both nodes agree to the move", || {
+            let _: redis::Value = self.ask(to, &set("IMPORTING", from)).ok()?;
+            self.ask::<redis::Value>(from, &set("MIGRATING", to)).ok()
+        });
     }
 
     /// Moves one key of a slot that is being moved.

@@ -4,6 +4,8 @@
 #
 #   scripts/dist.sh                            builds the program for the glibc of docs/installing.md, and
 #                                              packs it into dist/
+#   ARCH=arm64 scripts/dist.sh                 does so for arm64, into dist/arm64/; it needs rustup, and from
+#                                              Debian binutils-aarch64-linux-gnu and qemu-user-static
 #   TQHOST_BIN=FILE scripts/dist.sh [FOLDER]   packs this program for the glibc that it needs
 #
 # The same program makes the same bytes: names are sorted, and times are that of the last commit
@@ -16,19 +18,32 @@ export LC_ALL=C TZ=UTC
 export LEVEL=${LEVEL:-9}
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 
-target=x86_64-unknown-linux-gnu
-handlers=(http-call resume-analyze)
-version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-promised=$(sed -n 's/.*glibc \([0-9.]*\) or newer.*/\1/p' docs/installing.md | head -n 1)
-mkdir -p "${1:-dist}"
-out=$(cd "${1:-dist}" && pwd)
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-
 fail() {
     echo "dist: $*" >&2
     exit 1
 }
+
+case ${ARCH:-amd64} in
+    amd64) machine=x86_64 cpu=x64 folder=dist ;;
+    arm64) machine=aarch64 cpu=arm64 folder=dist/arm64 ;;
+    *) fail "ARCH is ${ARCH-}: write amd64 or arm64" ;;
+esac
+target=$machine-unknown-linux-gnu
+# The program that runs the code of another machine here, and the beginning of the names of binutils for it.
+emulator=() binutils=
+if [ "$machine" != "$(uname -m)" ]; then
+    emulator=("qemu-$machine-static") binutils=$machine-linux-gnu-
+    for tool in "${emulator[0]}" "${binutils}objcopy"; do
+        command -v "$tool" >/dev/null || fail "there is no $tool: see the beginning of scripts/dist.sh"
+    done
+fi
+handlers=(http-call resume-analyze)
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+promised=$(sed -n 's/.*glibc \([0-9.]*\) or newer.*/\1/p' docs/installing.md | head -n 1)
+mkdir -p "${1:-$folder}"
+out=$(cd "${1:-$folder}" && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 
 # 1. The program. zig links it with the glibc that is asked for, whichever this machine has.
 program=${TQHOST_BIN:-}
@@ -40,11 +55,12 @@ if [ -z "$program" ]; then
     RUSTFLAGS+=" --remap-path-prefix=$registry=/cargo"
     CFLAGS="-ffile-prefix-map=$built=/target -ffile-prefix-map=$registry=/cargo"
     export RUSTFLAGS CFLAGS TQHOST_VERSION="$version ($(git rev-parse --short=8 HEAD))"
+    [ "${#emulator[@]}" = 0 ] || rustup --quiet target add "$target"
     PATH=$tools:$PATH cargo zigbuild --locked --profile "${PROFILE:-dist}" --package tqhost --bin tqhost \
         --target "$target.$promised"
     program=$built/$target/${PROFILE:-dist}/tqhost
 fi
-symbols=$(objdump -T "$program")
+symbols=$("${binutils}objdump" -T "$program")
 glibc=$(grep -o 'GLIBC_[0-9.]*' <<<"$symbols" | sort -uV | tail -n 1)
 glibc=${glibc#GLIBC_}
 [ -n "${TQHOST_BIN:-}" ] || [ "$(printf '%s\n' "$glibc" "$promised" | sort -V | tail -n 1)" = "$promised" ] ||
@@ -55,8 +71,8 @@ name=tqhost-$version-$target
 tree=$scratch/$name
 rm -f "$out"/tqhost[-_]* "$out/SHA256SUMS"
 mkdir -p "$tree"/{completions,handlers}
-objcopy --only-keep-debug --compress-debug-sections "$program" "$out/$name.debug"
-objcopy --strip-all --add-gnu-debuglink="$out/$name.debug" "$program" "$tree/tqhost"
+"${binutils}objcopy" --only-keep-debug --compress-debug-sections "$program" "$out/$name.debug"
+"${binutils}objcopy" --strip-all --add-gnu-debuglink="$out/$name.debug" "$program" "$tree/tqhost"
 chmod 755 "$tree/tqhost"
 [ -n "${TQHOST_BIN:-}" ] || ! grep -aqF -e "$built/" -e "$registry/" "$tree/tqhost" ||
     fail "$program has paths of this machine in it, so it is not the same elsewhere"
@@ -67,10 +83,10 @@ for handler in "${handlers[@]}"; do
 done
 install -m 644 LICENSE deploy/tqhost.service "$tree"
 python3 scripts/bill.py "$target" "$tree/LICENSES.txt" "$out/$name.cdx.json" "${handlers[@]}"
-"$tree/tqhost" completions bash >"$tree/completions/tqhost.bash"
-"$tree/tqhost" completions fish >"$tree/completions/tqhost.fish"
-"$tree/tqhost" completions zsh >"$tree/completions/_tqhost"
-"$tree/tqhost" man --out "$tree/man" >/dev/null
+"${emulator[@]}" "$tree/tqhost" completions bash >"$tree/completions/tqhost.bash"
+"${emulator[@]}" "$tree/tqhost" completions fish >"$tree/completions/tqhost.fish"
+"${emulator[@]}" "$tree/tqhost" completions zsh >"$tree/completions/_tqhost"
+"${emulator[@]}" "$tree/tqhost" man --out "$tree/man" >/dev/null
 
 # 3. The archive.
 archive() {
@@ -96,10 +112,10 @@ cp "$tree/LICENSES.txt" "$share/doc/tqhost/copyright"
 cp -r "$tree/handlers" "$share/tqhost"
 gzip -n9 "$share"/man/man1/* "$share/doc/tqhost/CHANGELOG.md"
 needs="libc6 (>= $glibc)"
-! grep -q 'libgcc_s' <<<"$(objdump -p "$program")" || needs+=", libgcc-s1"
+! grep -q 'libgcc_s' <<<"$("${binutils}objdump" -p "$program")" || needs+=", libgcc-s1"
 size=$(du -sk --apparent-size "$root" | cut -f 1)
-sed "s/{{VERSION}}/$version/; s/{{SIZE}}/$size/; s/{{NEEDS}}/$needs/" deploy/debian/control \
-    >"$root/DEBIAN/control"
+sed "s/{{VERSION}}/$version/; s/{{ARCH}}/${ARCH:-amd64}/; s/{{SIZE}}/$size/; s/{{NEEDS}}/$needs/" \
+    deploy/debian/control >"$root/DEBIAN/control"
 install -m 755 deploy/debian/{postinst,prerm,postrm} "$root/DEBIAN"
 echo /etc/tqhost/tqhost.toml >"$root/DEBIAN/conffiles"
 (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
@@ -107,7 +123,7 @@ find "$root" -exec touch --date="@$SOURCE_DATE_EPOCH" {} +
 dpkg-deb --root-owner-group -Zgzip "-z$LEVEL" --build "$root" "$out" >/dev/null
 
 # 5. The wheel, and the npm package: the program, its licences and the handlers.
-python3 scripts/wheel.py "$tree" "$version" "manylinux_${glibc/./_}_x86_64" "$out"
+python3 scripts/wheel.py "$tree" "$version" "manylinux_${glibc/./_}_$machine" "$out"
 package=$scratch/package
 mkdir -p "$package/bin"
 cp "$tree/tqhost" "$package/bin"
@@ -120,7 +136,7 @@ cat >"$package/package.json" <<JSON
   "license": "Apache-2.0",
   "bin": "bin/tqhost",
   "os": ["linux"],
-  "cpu": ["x64"],
+  "cpu": ["$cpu"],
   "libc": ["glibc"]
 }
 JSON

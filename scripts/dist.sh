@@ -5,7 +5,8 @@
 #   scripts/dist.sh                            builds the program for the glibc of docs/installing.md, and
 #                                              packs it into dist/
 #   ARCH=arm64 scripts/dist.sh                 does so for arm64, into dist/arm64/; it needs rustup, and from
-#                                              Debian binutils-aarch64-linux-gnu and qemu-user-static
+#                                              Debian binutils-aarch64-linux-gnu, qemu-user-static,
+#                                              libc6-arm64-cross and libgcc-s1-arm64-cross
 #   TQHOST_BIN=FILE scripts/dist.sh [FOLDER]   packs this program for the glibc that it needs
 #
 # The same program makes the same bytes: names are sorted, and times are that of the last commit
@@ -32,7 +33,7 @@ target=$machine-unknown-linux-gnu
 # The program that runs the code of another machine here, and the beginning of the names of binutils for it.
 emulator=() binutils=
 if [ "$machine" != "$(uname -m)" ]; then
-    emulator=("qemu-$machine-static") binutils=$machine-linux-gnu-
+    emulator=("qemu-$machine-static" -L "/usr/$machine-linux-gnu") binutils=$machine-linux-gnu-
     for tool in "${emulator[0]}" "${binutils}objcopy"; do
         command -v "$tool" >/dev/null || fail "there is no $tool: see the beginning of scripts/dist.sh"
     done

@@ -218,8 +218,9 @@ pub(super) async fn run(config: &Config, out: &mut Out) -> CommandResult {
     let singles = Singles::new(sandbox.clone(), Some(config.cache_dir()));
     let mut plugins = Vec::new();
     for name in files::plugin_names(config) {
-        let pulled = pulled(config, &name).await;
-        plugins.push(examine(config, &sandbox, &singles, &name, pulled));
+        let file = files::read(config, &name);
+        let pulled = pulled(config, &file).await;
+        plugins.push(examine(config, &sandbox, &singles, file, pulled));
     }
     let now_ms = now_ms();
     let queue = |queue: &config::QueueRules| CheckedQueue {
@@ -349,10 +350,10 @@ fn examine(
     config: &Config,
     sandbox: &Sandbox,
     singles: &Singles,
-    name: &str,
+    file: PluginFile,
     pulled: Option<Result<PulledPlugin, OciError>>,
 ) -> CheckedPlugin {
-    let PluginFile { name, path, queues, mut content } = files::read(config, name);
+    let PluginFile { name, path, queues, mut content } = file;
     let mut source = config.plugins.get(&name).and_then(|plugin| plugin.source.clone());
     let mut unpulled = None;
     match pulled {
@@ -511,8 +512,11 @@ mod tests {
         })
         .expect("a sandbox");
         let singles = Singles::without_cache(sandbox.clone());
-        let mut plugins: Vec<CheckedPlugin> =
-            ["p", "b"].iter().map(|name| examine(&config, &sandbox, &singles, name, None)).collect();
+        let mut plugins: Vec<CheckedPlugin> = ["p", "b"]
+            .iter()
+            .map(|name| files::read(&config, name))
+            .map(|file| examine(&config, &sandbox, &singles, file, None))
+            .collect();
         for plugin in &mut plugins {
             plugin.file = plugin.file.replace(&folder.display().to_string(), "/srv");
         }

@@ -31,7 +31,7 @@ pub(super) enum PluginsCommand {
 pub(super) struct PushArgs {
     /// The plugin's file. It is checked as `tqhost check` does it
     file: PathBuf,
-    /// Where it goes, like oci://registry/team/plugin:1.4. Credentials are those of docker login
+    /// The place in a registry, like oci://registry/team/plugin:1.4. Credentials are those of docker login
     #[arg(value_name = "REF", value_parser = pushed_reference)]
     to: OciReference,
 }

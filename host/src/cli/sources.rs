@@ -3,7 +3,7 @@
 //! In: the configuration. Out: a plugin as its registry has it now, which is what a host would take. Not
 //! here: requests to the registry (`oci`), whether a host can run it (`check`).
 
-use super::files;
+use super::files::PluginFile;
 use crate::config::{Config, OciReference};
 use crate::oci::{OciError, RegistryHttp, Repository, TRANSFER};
 
@@ -27,10 +27,11 @@ pub(super) struct PulledPlugin {
     pub bytes: Option<Vec<u8>>,
 }
 
-/// None: the plugin has no source.
-pub(super) async fn pulled(config: &Config, name: &str) -> Option<Result<PulledPlugin, OciError>> {
-    let source = config.plugins.get(name)?.source.as_ref()?;
-    let there = files::read(config, name).content.and_then(Result::ok).map(|content| content.digest);
+/// `file` is the one that a host has pulled, if it has. None: the plugin has no source.
+pub(super) async fn pulled(config: &Config, file: &PluginFile) -> Option<Result<PulledPlugin, OciError>> {
+    let source = config.plugins.get(&file.name)?.source.as_ref()?;
+    let there =
+        file.content.as_ref().and_then(|content| content.as_ref().ok()).map(|content| &content.digest);
     let pulling = async {
         let repository = Repository::new(RegistryHttp::new()?, source);
         let manifest = repository.manifest().await?;

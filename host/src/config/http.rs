@@ -39,7 +39,7 @@ impl Default for Http {
     }
 }
 
-/// Reads the bounds. `default` has those of a plugin without this table.
+/// Reads the limits of a plugin. `default` are the limits of a plugin without the table `http`.
 pub(super) fn read(item: &Item, default: Http) -> Http {
     let Some(table) = item.table(&keys::HTTP) else { return default };
     // One closure for each type.

@@ -417,7 +417,7 @@ const OF_BACKOFF: &str = "belongs into backoff: write backoff = { delays = [\"10
 const OWN: &str = "makes no sense as a default, every queue has its own: write it in [queues.NAME]";
 const NEEDED: &str = "makes no sense as a default: write it in each [queues.NAME] that needs it";
 
-/// `[defaults]` has the keys of a queue, but for those that a queue needs for itself.
+/// The keys of `[defaults]`: those of a queue, without the keys that each queue has to set itself.
 pub(super) const DEFAULTS: Keys = Keys {
     heading: "## `[defaults]`",
     known: QUEUE.known,

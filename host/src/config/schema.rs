@@ -48,7 +48,7 @@ fn value(key: &Key) -> Value {
     };
     let default = match key.default {
         "" | REQUIRED => String::new(),
-        // The page goes on.
+        // These words lead to another part of the page, which an editor does not show.
         default if default.contains("see ") => String::new(),
         default => format!(". Default: {default}"),
     };

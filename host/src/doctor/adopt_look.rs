@@ -122,8 +122,8 @@ impl Queue {
         Ok(found)
     }
 
-    /// Returns the keys of another type, among these and those of the queue's list: the key, its type, and
-    /// the type that it should have.
+    /// Looks at the keys `own` and at the keys of the queue's list. Returns each key that has a wrong type,
+    /// with its type and the type that it should have.
     pub(super) async fn wrong_types(
         &self,
         own: &[(&String, &'static str)],

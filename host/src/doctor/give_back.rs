@@ -326,7 +326,7 @@ impl Queue {
         }
     }
 
-    /// Gives back all tasks to the list or the stream. Returns their number, and not that of each kind.
+    /// Gives back all tasks to the list or the stream. Returns the number of tasks of all kinds together.
     ///
     /// A consumer reads first what comes to a list last. So a list gets first what was added last, and last
     /// what has begun, which may be a retry in front of tasks that are held for it.
@@ -371,7 +371,7 @@ impl Queue {
         }
     }
 
-    /// Gives back the tasks that are held. The tasks of one key keep their order. Returns their number.
+    /// Gives back the held tasks. The tasks of one key keep their order. Returns the number of tasks.
     async fn return_held(&self, terms: Terms) -> QueueResult<u64> {
         const WHAT: &str = "look through the held tasks";
         let (command, first, last) = match self.rules.list {

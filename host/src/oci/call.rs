@@ -10,6 +10,8 @@ use http::Method;
 use http::header::HeaderName;
 use sha2::{Digest as _, Sha256};
 
+use crate::secrets::hex;
+
 /// How long a whole pull or push may take.
 pub(crate) const TRANSFER: Duration = Duration::from_secs(600);
 
@@ -62,10 +64,7 @@ pub(super) fn digest_of(bytes: &[u8]) -> String {
     shown_digest(&Sha256::digest(bytes))
 }
 
-pub(super) fn shown_digest(hash: &[u8]) -> String {
-    use fmt::Write as _;
-    hash.iter().fold("sha256:".to_owned(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes everything");
-        text
-    })
+/// Returns a digest as registries write it.
+pub(crate) fn shown_digest(hash: &[u8]) -> String {
+    format!("sha256:{}", hex(hash))
 }

@@ -156,7 +156,7 @@ impl Answer {
         }
     }
 
-    /// The whole body, if it has at most so many bytes.
+    /// Returns the whole body. It is an error if the body has more than `most` bytes.
     pub(super) async fn bytes(mut self, most: u64) -> Result<Vec<u8>, OciError> {
         let mut all = Vec::new();
         while let Some(part) = self.next().await? {

@@ -5,7 +5,7 @@
 //! one layer of the type `application/wasm`.
 //!
 //! ```text
-//! reference ─▶ manifest: digest, form, size ─▶ layer: at most so many bytes, then its digest ─▶ a file
+//! reference ─▶ manifest: digest, form, size ─▶ layer: no more than this size, then its digest ─▶ a file
 //! ```
 //!
 //! A registry is not trusted. No answer is read further than its limit, no name of it becomes a path, and
@@ -25,7 +25,7 @@ mod repository;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use call::{OciError, TRANSFER};
+pub(crate) use call::{OciError, TRANSFER, shown_digest};
 pub(crate) use http::RegistryHttp;
 pub(crate) use manifest::Layer;
 pub(crate) use push::{Pushed, push};

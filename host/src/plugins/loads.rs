@@ -25,6 +25,7 @@ use super::registry::Work;
 use crate::builds::short;
 use crate::file::{self, Found, Stamp};
 use crate::sandbox::{Allowance, LoadError, NOT_CONCURRENT};
+use crate::secrets::hex;
 use crate::watch::RESCAN;
 
 /// The tools of a load.
@@ -257,12 +258,4 @@ pub(super) fn read_now(path: &Path) -> io::Result<Option<(Vec<u8>, String)>> {
 /// Runs `work` where it may block. None if it panicked, which has been logged then.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes everything");
-        text
-    })
 }

@@ -28,14 +28,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::catalog::Plugins;
 use super::folder::OwnFolder;
-use super::loads::{blocking, hex};
+use super::loads::blocking;
 use super::origin::PullTrouble;
 use super::registry::PluginEntry;
 use crate::builds::short;
 use crate::clock::ms;
 use crate::config::OciReference;
 use crate::file::{self, Found};
-use crate::oci::{Layer, OciError, RegistryHttp, Repository, TRANSFER};
+use crate::oci::{Layer, OciError, RegistryHttp, Repository, TRANSFER, shown_digest};
 
 /// The time between two looks at a tag.
 const EVERY: Duration = Duration::from_secs(60);
@@ -226,7 +226,7 @@ impl Puller {
             let note: Note = serde_json::from_reader(folder.file(&source).ok()?).ok()?;
             let (mut file, mut hash) = (folder.file(&wasm).ok()?, Sha256::new());
             io::copy(&mut file, &mut hash).ok()?;
-            (note.layer == format!("sha256:{}", hex(&hash.finalize()))).then_some(note)
+            (note.layer == shown_digest(&hash.finalize())).then_some(note)
         });
         Kept { found, note: read.await.flatten() }
     }

@@ -14,10 +14,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::cache::{Cache, user_cache};
 use super::loader::{Loader, Prepared};
-use super::loads::hex;
 use crate::config;
 use crate::file::{self, Found, SETTLE};
 use crate::sandbox::{Allowance, Handler, LoadError, Sandbox};
+use crate::secrets::hex;
 use crate::watch::{FolderWatch, RESCAN};
 
 /// Compiled handlers kept. Those of some languages have tens of MiB, and whoever tries a handler makes many

@@ -73,24 +73,26 @@ pub(super) fn read(form: Items, item: &[u8]) -> Result<ItemTimes, ItemFault> {
     let text = || std::str::from_utf8(without_bom(item)).map_err(|error| utf8(error.valid_up_to()));
     match form {
         Items::Bytes => Ok(ItemTimes::default()),
-        Items::Json => parse::<IgnoredAny>(text()?).map(|_| ItemTimes::default()),
+        Items::Json => parse::<IgnoredAny>(text()?, "JSON").map(|_| ItemTimes::default()),
         Items::Celery => {
-            parse::<IgnoredAny>(text()?)?;
-            let message: Message =
-                serde_json::from_str(text()?).map_err(|why| not("message of Celery", &why))?;
+            let message: Message = parse(text()?, "message of Celery")?;
             let Headers { eta, expires, .. } = message.headers;
             Ok(ItemTimes { due_ms: time("eta", eta)?, expires_ms: time("expires", expires)? })
         }
-        Items::Sidekiq => {
-            parse::<IgnoredAny>(text()?)?;
-            let job = serde_json::from_str::<Job>(text()?).map_err(|why| not("job of Sidekiq", &why));
-            job.map(|_| ItemTimes::default())
-        }
+        Items::Sidekiq => parse::<Job>(text()?, "job of Sidekiq").map(|_| ItemTimes::default()),
     }
 }
 
-fn parse<'i, T: Deserialize<'i>>(text: &'i str) -> Result<T, ItemFault> {
-    serde_json::from_str(text).map_err(|error| ItemFault::NotJson(error.to_string()))
+/// Reads a text of JSON in one pass. `what` names its form.
+fn parse<'i, T: Deserialize<'i>>(text: &'i str, what: &'static str) -> Result<T, ItemFault> {
+    serde_json::from_str(text).map_err(|error| match error.is_data() {
+        // The text may be no JSON behind the place at which it has another form.
+        true => match serde_json::from_str::<IgnoredAny>(text) {
+            Ok(_) => not(what, &error),
+            Err(error) => ItemFault::NotJson(error.to_string()),
+        },
+        false => ItemFault::NotJson(error.to_string()),
+    })
 }
 
 /// The message of serde shows no value but one of a wrong type, so it is cut to its place.

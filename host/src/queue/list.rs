@@ -12,7 +12,7 @@ use super::reply;
 use super::script;
 use crate::config::Items;
 
-/// A call of the script ends once it has moved so many bytes, as it parses the items of Celery and Sidekiq.
+/// The bytes after which a call of the script ends, because it parses the items of Celery and Sidekiq.
 const BYTES: usize = 4 << 20;
 /// Celery's tasks stay in their lists, where urgent ones overtake others, while this many for each that runs
 /// at once wait in the stream. Celery's workers fetch as many.

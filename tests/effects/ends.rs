@@ -285,3 +285,35 @@ fn the_end_of_a_task_with_as_many_fields_as_it_may_have_is_told() {
     assert_eq!(bench.redis::<Vec<String>>("KEYS", "tq:{told}:task:*").len(), 4);
     host.stop();
 }
+
+#[test]
+fn tasks_of_other_queues_can_be_cancelled_while_their_items_lie_in_a_list() {
+    let forms = [
+        ("celery", "letters", r#"{"body": "", "headers": {"task": "t", "id": "ID"}}"#),
+        ("sidekiq", "queue:work", r#"{"class": "T", "args": [], "jid": "ID"}"#),
+    ];
+    for ((items, list, form), retention) in forms.into_iter().zip(["1h", "0s"]) {
+        let mut bench = bench(&format!(
+            "[queues.work]\nlist = {{ key = \"{list}\", items = \"{items}\" }}\nplugin = \"echo\"\n\
+             retention = \"{retention}\"\non_end = \"told\"\n[queues.told]\nplugin = \"missing\"\n"
+        ));
+        bench.install("echo", "echo");
+        // While no item waits, nothing is known of such a task.
+        assert_eq!(bench.tqhost(&["cancel", "work", "first"]).code, 1, "{items}");
+        for id in ["first", "second"] {
+            let _: u64 = bench.redis("LPUSH", (list, form.replace("ID", id)));
+        }
+        for before in ["PENDING", "CANCELLED"] {
+            let done = bench.tqhost(&["cancel", "work", "first", "--json"]).ok().json();
+            assert_eq!(done["before"], before, "{items}: {done}");
+        }
+        let host = bench.host();
+        says(&end_of(&mut bench, "told", "first"), &json!({ "end.status": "CANCELLED" }));
+        says(&end_of(&mut bench, "told", "second"), &json!({ "end.status": "COMPLETED" }));
+        bench.until_drained("work");
+        // The task that was cancelled is over, so its id is free.
+        let _: u64 = bench.redis("LPUSH", (list, form.replace("ID", "third")));
+        says(&end_of(&mut bench, "told", "third"), &json!({ "end.status": "COMPLETED" }));
+        host.stop();
+    }
+}

@@ -53,6 +53,11 @@ impl QueueRules {
         self.list.as_ref().is_some_and(|list| list.items == Items::Celery)
     }
 
+    /// Whether the items of its list name the ids of tasks.
+    pub fn has_ids_in_lists(&self) -> bool {
+        self.list.as_ref().is_some_and(|list| list.items.is_of_others())
+    }
+
     /// Whether tasks of the queue can expire.
     pub fn may_expire(&self) -> bool {
         self.expire_after.is_some() || self.is_of_celery()

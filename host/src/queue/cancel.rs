@@ -21,12 +21,16 @@ struct FoundAt<'f> {
     member: &'f str,
     /// The dead letter as which it is kept; empty: it is not.
     letter: RawFields,
+    /// Whether it was not found, and may be an item of a list.
+    may_be_listed: bool,
 }
 
 impl Queue {
     /// Cancels a task that has not ended, and gives the status that it had before; none for an unknown task.
     /// A task that has ended stays as it is, but no further child of the flow that it joins is released. A
-    /// call may be repeated: the second one gives CANCELLED.
+    /// call may be repeated: the second one gives CANCELLED. A task of Celery or Sidekiq may still be an item of
+    /// a list, which cannot be searched. While items wait there, an unknown id is cancelled in advance: for a
+    /// day, or for the queue's retention if that is longer, a task with this id does not run.
     pub async fn cancel(&self, id: &str) -> QueueResult<Option<Status>> {
         self.note_queued_alias(id).await?;
         let before = self.cancel_in(id, &FoundAt::default(), false).await?;
@@ -36,8 +40,9 @@ impl Queue {
             return Ok(before);
         }
         // Without an entry the task has ended meanwhile, and has a status now, or it was never there.
+        let may_be_listed = self.rules.has_ids_in_lists() && self.count_items().await? > 0;
         let entry = self.find_queued(id).await?.map(|entry| entry.id).unwrap_or_default();
-        self.cancel_in(id, &FoundAt { entry: &entry, ..FoundAt::default() }, false).await
+        self.cancel_in(id, &FoundAt { entry: &entry, may_be_listed, ..FoundAt::default() }, false).await
     }
 
     /// Like [`Queue::cancel`], for a task that a list has just found. With `only_waiting`, a task that a host
@@ -60,7 +65,7 @@ impl Queue {
         let named = unseen.and_then(|entry| self.waiting(id, &task.fields, codec::entry_time_ms(entry)));
         self.note(&self.keys, named.as_slice()).await?;
         let member = task.delayed_member().unwrap_or_default();
-        self.cancel_in(id, &FoundAt { entry, member, letter }, only_waiting).await
+        self.cancel_in(id, &FoundAt { entry, member, letter, may_be_listed: false }, only_waiting).await
     }
 
     /// A task that waits, in the form of a dead letter with the reason `drained`, but without its time.
@@ -97,9 +102,10 @@ impl Queue {
         let script = if found.letter.is_empty() { &script::CANCEL } else { &script::CANCEL_KEPT };
         let call = self.call(script).key("status", keys.task(id)).key("marker", &marker);
         let call = call.key("flow", &flow.about).key("children", &flow.children).key("kept", &keys.kept);
-        let only_waiting = if only_waiting { "1" } else { "" };
+        let flag = |is_set| if is_set { "1" } else { "" };
         let call = call.arg("id", id).arg("listed_entry", found.entry);
-        let call = call.arg("only_waiting", only_waiting).arg("listed_member", found.member);
+        let call = call.arg("only_waiting", flag(only_waiting)).arg("listed_member", found.member);
+        let call = call.arg("in_advance", flag(found.may_be_listed));
         let lives = self.kept_ms().filter(|_| !found.letter.is_empty());
         let call =
             call.arg("lives", lives.map_or_else(String::new, |ms| ms.to_string())).fields(&found.letter);

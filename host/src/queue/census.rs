@@ -137,6 +137,12 @@ impl Queue {
 }
 
 impl Queue {
+    /// How many items are in the queue's lists.
+    pub(super) async fn count_items(&self) -> QueueResult<u64> {
+        let mut replies = self.link.pipeline("count items", &self.ask_lists()).await?;
+        Ok(self.count_lists(&mut replies))
+    }
+
     fn ask_lists(&self) -> Vec<Cmd> {
         let lists = self.rules.list.as_ref().map_or_else(Vec::new, List::keys);
         lists.iter().map(|list| redis::cmd("LLEN").arg(list).to_owned()).collect()

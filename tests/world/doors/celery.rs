@@ -127,6 +127,8 @@ fn tasks_of_celery_that_expire_or_cannot_be_read_never_run() {
     std::thread::sleep(Duration::from_millis(400));
     let kept = add(&mut system.producer, "shop.total", json!([[1]]), json!({ "expires": 600 }));
     let whole: String = system.bench.redis("LINDEX", ("celery", 0));
+    let cancelled = add(&mut system.producer, "shop.total", json!([[1]]), json!({}));
+    system.bench.tqhost(&["cancel", "celery", &cancelled]).ok();
     let bad = [
         "{".to_owned(),
         "{\"body\": \"W10=\"}".to_owned(),
@@ -139,6 +141,7 @@ fn tasks_of_celery_that_expire_or_cannot_be_read_never_run() {
     assert_eq!(get(&mut system.producer, &kept), ("SUCCESS".to_owned(), json!(1)));
     let (status, value) = get(&mut system.producer, &late);
     assert_eq!(status, "REVOKED", "{value}");
+    assert_eq!(get(&mut system.producer, &cancelled).0, "REVOKED");
     eventually("they are dead", || (system.bench.places("celery:tasks").dead == 4).then_some(()));
     let mut reasons: Vec<String> =
         system.bench.dead("celery:tasks").iter().map(|dead| dead["tq-reason"].clone()).collect();

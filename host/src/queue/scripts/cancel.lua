@@ -4,8 +4,9 @@
 --       this flow that are not released), kept (where the task is kept as a dead letter; the stream: nowhere)
 -- ARGV  group, retention, window, id, listed_entry (in which it was found; empty: not looked for),
 --       only_waiting (1: only if it waits; empty: also if it runs), listed_member (of the delayed tasks in
---       which it was found; empty: not looked for), lives (how long all that the job keeps lives, in ms;
---       empty: it is not kept), fields... (of the dead letter, without the time)
+--       which it was found; empty: not looked for), in_advance (1: a task that is nowhere may still come from
+--       a list; empty: it is unknown), lives (how long all that the job keeps lives, in ms; empty: it is not
+--       kept), fields... (of the dead letter, without the time)
 -- Returns the status that the task had before, or an empty one when it is not known. CANCELLED, COMPLETED and
 --   FAILED stay as they are; so does a task that runs where only one that waits is meant (PROCESSING), and
 --   one that is to be kept and is not where it was found. Of a second entry with the id of another task, it
@@ -16,8 +17,8 @@
 -- This script acknowledges and deletes a running task; its host stops the handler at the next heartbeat.
 -- Where few tasks may run beside each other, it marks a running task instead: the task keeps its place and
 -- its turn until its host has stopped the handler and settles it, and the mark names its entry. If the entry
--- of a waiting task is not known (an older host promoted it), the task is marked too: begin.lua drops it at
--- its delivery, or settle.lua honours the mark.
+-- of a waiting task is not known (an older host promoted it, or it comes from a list later), the task is
+-- marked too: begin.lua drops it at its delivery, or settle.lua honours the mark.
 begin_call()
 take_told()
 local letter = { unpack(ARGV, fields_at) }
@@ -141,7 +142,8 @@ if found then keep_task() end
 -- Where no statuses are kept, the flow knows that its task is dead.
 if not found and not runs and not is then
   if redis.pcall('HGET', status, 'cancelled') == '1' then return 'CANCELLED' end
-  return redis.call('HGET', flow, 'letter') and 'FAILED' or ''
+  if redis.call('HGET', flow, 'letter') then return 'FAILED' end
+  if in_advance ~= '1' then return '' end
 end
 redis.call('HDEL', status, 'entry')
 -- The end of a task that is only marked is told by the script that finds its entry later.

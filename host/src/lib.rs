@@ -62,6 +62,7 @@ pub mod testing {
         pub use crate::queue::control::PauseChange;
         pub use crate::queue::rate::Places;
         pub use crate::queue::redrive::DeadChoice;
+        pub use crate::queue::rights::OF_HOSTS;
         pub use crate::queue::{
             Begun, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask, NoEffects, Queue,
             Redis, SettleCall, Settled, Settlement, Start, Status, StreamEntry, TaskFilter, codec, schedule,

@@ -646,6 +646,39 @@ fn every_end_is_told_once(store: &mut Store) -> Step {
     same("told after a later call", store.length(TOLD)?, 1)
 }
 
+/// A Redis that answers only where a command has as many arguments as it demands. Redis does so since 8.2.9,
+/// and so do corrected older ones.
+const STRICT: Mutation = &[
+    (
+        "local function is_allowed(command, ...)\n",
+        "local function strict(name, ...)\n\
+         \x20 local about = redis.call('COMMAND', 'INFO', name)[1]\n\
+         \x20 if #about[10] > 0 then about = redis.call('COMMAND', 'INFO', name .. '|' .. ...)[1] end\n\
+         \x20 local has, demands = 1 + select('#', ...), about[2]\n\
+         \x20 if has ~= demands and has < math.abs(demands) or demands > 0 and has > demands then\n\
+         \x20   error('Wrong number of args')\n\
+         \x20 end\n\
+         \x20 return redis.acl_check_cmd(name, ...)\n\
+         end\n\
+         local function is_allowed(command, ...)\n",
+    ),
+    ("pcall(redis.acl_check_cmd, command, unpack(args))", "pcall(strict, command, unpack(args))"),
+    ("return redis.acl_check_cmd(command)\n", "return strict(command)\n"),
+];
+
+#[test]
+fn rights_are_asked_for_with_all_arguments_that_commands_demand() {
+    let dir = tempfile::tempdir().expect("create a folder");
+    let redis = RedisServer::start(dir.path(), &[]);
+    let mut store = Store::new(&redis, Some(STRICT));
+    assert_eq!(store.empty().and_then(|()| queues::group(&mut store)), Ok(0));
+    // Also where the answer is no.
+    let user = ["SETUSER", "default", "-xadd", "-xgroup|create", "-persist", "-lpush"];
+    store.run::<()>("ACL", &user).expect("set rights");
+    let refused = queues::group(&mut store).expect_err("rights are missing");
+    assert!(refused.ends_with("XADD, XGROUP|CREATE, LPUSH, PERSIST"), "{refused}");
+}
+
 #[test]
 fn every_guard_that_needs_a_rare_order_is_missed() {
     let dir = tempfile::tempdir().expect("create a folder");

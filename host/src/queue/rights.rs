@@ -12,7 +12,7 @@ use super::servers::Redis;
 use crate::config::{List, Plugin, QueueRules};
 
 /// The commands that a host sends itself, beside those of its scripts.
-pub(super) const OF_HOSTS: [&str; 15] = [
+pub const OF_HOSTS: [&str; 15] = [
     "BLMOVE",
     "EVALSHA",
     "EVALSHA_RO",

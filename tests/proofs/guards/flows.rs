@@ -38,7 +38,7 @@ pub const CASES: &[Case] = &[
         scenario: a_failed_flow_is_cancelled,
         mutations: &[
             &[("if has_flow then redis.call('UNLINK', children) end", "")],
-            &[("redis.call('HGET', flow, 'letter') and 'FAILED' or ''", "''")],
+            &[("if redis.call('HGET', flow, 'letter') then return 'FAILED' end", "")],
             &[("redis.pcall('HDEL', flow, 'letter')\n  end", "end")],
         ],
     },

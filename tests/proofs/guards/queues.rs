@@ -1,7 +1,7 @@
 //! The guards of the scripts that let tasks in, move them, and lend what hosts share: each is called as hosts
 //! seldom call it, in the wrong order, again, or with keys of another type.
 
-use tqhost::testing::queue::script;
+use tqhost::testing::queue::{OF_HOSTS, script};
 
 use super::Case;
 use super::store::{Attempt, JOIN, Step, Store, WORK, same};
@@ -286,11 +286,12 @@ fn a_taken_task_does_not_wait(store: &mut Store) -> Step {
     same("nothing is left", store.length(WORK)?, 0)
 }
 
-/// Prepares the group of [`WORK`], and gives whether it was made.
-fn group(store: &mut Store) -> Step<u64> {
+/// Prepares the group of [`WORK`] for a host. Returns 1 if it was made.
+pub fn group(store: &mut Store) -> Step<u64> {
     let names = ["delayed", "parked", "dead", "history", "adopted"].map(|name| format!("tq:{{work}}:{name}"));
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    store.script(&script::GROUP, &[&[WORK][..], names.as_slice(), &[WORK]].concat(), &["tqhost"])
+    let args = [&["tqhost"][..], &OF_HOSTS].concat();
+    store.script(&script::GROUP, &[&[WORK][..], names.as_slice(), &[WORK]].concat(), &args)
 }
 
 fn groups_of_others(store: &mut Store) -> Step {

@@ -171,7 +171,7 @@ end
 local function lacks_any(needed)
   for _, one in ipairs(needed) do
     for i = 2, redis.acl_check_cmd and one[1] and #one or 0 do
-      if not redis.acl_check_cmd(one[i], one[1]) then return true end
+      if not is_allowed(one[i], one[1]) then return true end
     end
   end
   return false

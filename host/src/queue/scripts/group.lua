@@ -30,7 +30,7 @@ for name in string.gmatch(redis.acl_check_cmd and asked or '', '%S+') do
   if command == 'EVALSHA' or command == 'EVALSHA_RO' then args = { '', '0' } end
   if command == 'XREAD' then args = { 'STREAMS', stream, '$' } end
   if command == 'XREADGROUP' then args = { 'GROUP', group, 'consumer', 'STREAMS', stream, '>' } end
-  if not redis.acl_check_cmd(command, unpack(args)) then append(denied, name) end
+  if not is_allowed(command, unpack(args)) then append(denied, name) end
 end
 if #denied > 0 then return redis.error_reply('TQRIGHTS ' .. table.concat(denied, ', ')) end
 

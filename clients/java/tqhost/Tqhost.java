@@ -1,5 +1,7 @@
 package tqhost;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import java.io.IOException;
 import java.io.InputStream;
 import java.net.URI;
@@ -7,18 +9,18 @@ import java.net.URLEncoder;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
-import java.net.http.HttpResponse.BodyHandlers;
-import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
 import java.security.MessageDigest;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.List;
 import java.util.function.UnaryOperator;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Stream;
 import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
@@ -35,19 +37,14 @@ public final class Tqhost {
     private static final long MAX_TASK_BYTES = 16 << 20;
     private static final int MAX_ID_BYTES = 256;
     private static final Duration MAX_DELAY = Duration.ofDays(365);
-    private static final String[] RESERVED = {"tq-", "end."};
     /** Redis does not announce changes of a status, so a wait looks a few times a second. */
-    private static final Duration PERIOD = Duration.ofMillis(250);
+    private static final long PERIOD_MS = 250;
     private static final Duration HTTP_TIMEOUT = Duration.ofSeconds(30);
     private static final int MAX_ANSWER = 1 << 20;
-    private static final String TRACE_FORM = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    private static final Pattern TRACE =
-            Pattern.compile("([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-[!-@\\[-~]*)?");
-    private static final Pattern ENTRY_ID = Pattern.compile("[0-9]{1,20}-[0-9]{1,20}");
-    private static final String[] NAMES = {
-        "status", "attempt", "enqueued_at", "due_at", "started_at", "finished_at", "progress", "note",
-        "error", "duplicate_of", "result",
-    };
+    /** A trace context of W3C: version 00, or a later one, which appends to it, in 256 bytes at most. */
+    private static final String TRACE_IDS = "(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}";
+    private static final Pattern TRACE = Pattern.compile(
+            "00-" + TRACE_IDS + "|(?!00|ff)[0-9a-f]{2}-" + TRACE_IDS + "-[!-@\\[-~]{0,200}");
 
     private Tqhost() {}
 
@@ -64,7 +61,7 @@ public final class Tqhost {
 
     /** A field of a task. Its value is any bytes; a text is written in UTF-8. */
     public record Field(String name, byte[] value) {
-        public Field(String name, String value) { this(name, utf8(value)); }
+        public Field(String name, String value) { this(name, bytes(value)); }
     }
 
     /**
@@ -79,7 +76,6 @@ public final class Tqhost {
      */
     public record Options(String id, String key, Duration delay, String traceparent) {
         public Options() { this(null, null, Duration.ZERO, null); }
-
         public Options id(String id) { return new Options(id, key, delay, traceparent); }
         public Options key(String key) { return new Options(id, key, delay, traceparent); }
         public Options delay(Duration delay) { return new Options(id, key, delay, traceparent); }
@@ -97,14 +93,12 @@ public final class Tqhost {
      */
     public record Status(String id, String status, Long attempt, Long enqueuedAt, Long dueAt, Long startedAt,
             Long finishedAt, Long progress, String note, String error, String duplicateOf, byte[] result) {
-        /** Whether nothing follows by itself. */
-        public boolean hasEnded() {
-            return List.of("COMPLETED", "FAILED", "CANCELLED").contains(status);
+        private Status(String id, String status) {
+            this(id, status, null, null, null, null, null, null, null, null, null, null);
         }
 
-        private static Status only(String id, String status) {
-            return new Status(id, status, null, null, null, null, null, null, null, null, null, null);
-        }
+        /** Whether nothing follows by itself. */
+        public boolean hasEnded() { return List.of("COMPLETED", "FAILED", "CANCELLED").contains(status); }
     }
 
     /** The base of all errors of this class. Errors of Redis come as its client throws them. */
@@ -149,24 +143,14 @@ public final class Tqhost {
         private BadWebhookException(String message) { super(message); }
     }
 
-    /** A queue, by the name of its stream. It may be used by several threads if its Redis may. */
-    public static final class Queue {
-        private final Redis redis;
-        private final String stream;
-        private final Long maxBacklog;
-        /** The beginning of the queue's other keys. A stream's own hash tag is theirs, too. */
-        private final String base;
-
+    /**
+     * A queue, by the name of its stream. It may be used by several threads if its Redis may.
+     *
+     * @param maxBacklog that of the queue's configuration; null refuses no task
+     */
+    public record Queue(Redis redis, String stream, Long maxBacklog) {
         /** A queue that refuses no task. */
         public Queue(Redis redis, String stream) { this(redis, stream, null); }
-
-        /** @param maxBacklog that of the queue's configuration; null refuses no task */
-        public Queue(Redis redis, String stream, Long maxBacklog) {
-            this.redis = redis;
-            this.stream = stream;
-            this.maxBacklog = maxBacklog;
-            this.base = stream.contains("{") ? "tq:" + stream : "tq:{" + stream + "}";
-        }
 
         /** Adds a task without options, and returns the id of its entry. */
         public String enqueue(List<Field> fields) { return enqueue(fields, new Options()); }
@@ -178,17 +162,14 @@ public final class Tqhost {
          * @throws QueueFullException if {@code maxBacklog} tasks wait or run
          */
         public String enqueue(List<Field> fields, Options options) {
-            List<byte[]> entry = entry(fields, options);
-            if (maxBacklog != null) {
-                long queued = (Long) run("XLEN", stream);
-                long delayed = (Long) run("ZCARD", base + ":delayed");
-                if (queued + delayed >= maxBacklog) {
-                    throw new QueueFullException("the queue of " + stream + " is full: " + maxBacklog
-                            + " tasks or more wait or run (max_backlog); try again later, or raise it");
-                }
+            List<Object> words = entry(fields, options);
+            if (maxBacklog != null
+                    && (Long) run("XLEN", stream) + (Long) run("ZCARD", key("delayed")) >= maxBacklog) {
+                throw new QueueFullException("the queue of " + stream + " is full: " + maxBacklog
+                        + " tasks or more wait or run (max_backlog); try again later, or raise it");
             }
-            entry.addAll(0, List.of(utf8(stream), utf8("*")));
-            Object added = redis.run("XADD", entry.toArray(byte[][]::new));
+            words.addAll(0, List.of(stream, "*"));
+            Object added = run("XADD", words.toArray());
             return options.id != null ? options.id : text(added);
         }
 
@@ -197,22 +178,20 @@ public final class Tqhost {
             List<?> values = read(id);
             // A task that waits for its first host has no status, but an entry. One that left its entry
             // between these two commands has a status now.
-            if (values.get(0) == null && ENTRY_ID.matcher(id).matches()) {
+            if (values.get(0) == null && id.matches("[0-9]{1,20}-[0-9]{1,20}")) {
                 if (!((List<?>) run("XRANGE", stream, id, id)).isEmpty()) {
-                    return Status.only(id, "PENDING");
+                    return new Status(id, "PENDING");
                 }
                 values = read(id);
             }
             if (values.get(0) == null) {
-                return Status.only(id, "UNKNOWN");
+                return new Status(id, "UNKNOWN");
             }
-            Long[] numbers = new Long[7];
-            for (int n = 1; n < 7; n++) {
-                numbers[n] = values.get(n) == null ? null : Long.valueOf(text(values.get(n)));
-            }
-            return new Status(id, text(values.get(0)), numbers[1], numbers[2], numbers[3], numbers[4],
-                    numbers[5], numbers[6], text(values.get(7)), text(values.get(8)), text(values.get(9)),
-                    bytes(values.get(10)));
+            String[] texts = values.stream().limit(10).map(Tqhost::text).toArray(String[]::new);
+            Long[] numbers = Stream.of(texts).limit(7).skip(1)
+                    .map(text -> text == null ? null : Long.valueOf(text)).toArray(Long[]::new);
+            return new Status(id, texts[0], numbers[0], numbers[1], numbers[2], numbers[3], numbers[4],
+                    numbers[5], texts[7], texts[8], texts[9], bytes(values.get(10)));
         }
 
         /**
@@ -227,59 +206,57 @@ public final class Tqhost {
                 if (status.hasEnded()) {
                     return status;
                 }
-                Duration left = timeout.minusNanos(System.nanoTime() - begin);
-                if (left.isNegative() || left.isZero()) {
+                long leftMs = timeout.minusNanos(System.nanoTime() - begin).toMillis();
+                if (leftMs <= 0) {
                     throw new NotEndedException(status, timeout);
                 }
-                Thread.sleep(Math.min(left.toMillis() + 1, PERIOD.toMillis()));
+                Thread.sleep(Math.min(leftMs, PERIOD_MS));
             }
         }
 
         private List<?> read(String id) {
-            List<String> words = new ArrayList<>(List.of(NAMES));
-            words.add(0, base + ":task:" + id);
-            return (List<?>) run("HMGET", words.toArray(String[]::new));
+            return (List<?>) run("HMGET", key("task:" + id), "status", "attempt", "enqueued_at", "due_at",
+                    "started_at", "finished_at", "progress", "note", "error", "duplicate_of", "result");
         }
 
-        private Object run(String command, String... arguments) {
-            byte[][] words = new byte[arguments.length][];
-            for (int n = 0; n < words.length; n++) {
-                words[n] = utf8(arguments[n]);
-            }
-            return redis.run(command, words);
+        /** One of the queue's other keys. A stream's own hash tag is theirs, too. */
+        private String key(String name) {
+            return (stream.contains("{") ? "tq:" + stream : "tq:{" + stream + "}") + ":" + name;
+        }
+
+        private Object run(String command, Object... words) {
+            return redis.run(command, Stream.of(words).map(Tqhost::bytes).toArray(byte[][]::new));
         }
     }
 
     /** The names and values of the task's entry, by the rules of {@code tqhost enqueue}. */
-    private static List<byte[]> entry(List<Field> fields, Options options) {
+    private static List<Object> entry(List<Field> fields, Options options) {
         refuse(fields.isEmpty(), "a task needs at least one field");
         refuse(fields.size() > MAX_FIELDS, "a task has at most %d fields, this one has %d", MAX_FIELDS,
                 fields.size());
-        List<byte[]> entry = new ArrayList<>();
-        boolean hasTrace = false;
-        for (Field field : fields) {
-            entry.add(utf8(field.name));
-            entry.add(field.value);
-            hasTrace |= field.name.equals("traceparent");
-        }
-        long size = entry.stream().mapToLong(part -> part.length).sum();
+        long size = fields.stream().mapToLong(field -> (long) bytes(field.name).length + field.value.length)
+                .sum();
         refuse(size > MAX_TASK_BYTES, "a task has at most %d bytes (16MiB), this one has %d: "
                 + "keep large data in blobs", MAX_TASK_BYTES, size);
         for (Field field : fields) {
-            for (String prefix : RESERVED) {
+            for (String prefix : List.of("tq-", "end.")) {
                 refuse(field.name.startsWith(prefix),
                         "field `%s`: names that start with `%s` are reserved for tqhost", field.name, prefix);
             }
         }
         refuse(options.delay.compareTo(MAX_DELAY) > 0, "a delay is 365d at most");
         refuse("".equals(options.key), "an idempotency key has at least one byte, this one is empty");
-        int idBytes = options.id == null ? 1 : utf8(options.id).length;
+        int idBytes = options.id == null ? 1 : bytes(options.id).length;
         refuse(idBytes < 1 || idBytes > MAX_ID_BYTES, "a task's id has 1 to %d bytes, this one has %d",
                 MAX_ID_BYTES, idBytes);
-        refuse(options.traceparent != null && !isTrace(options.traceparent),
-                "not a W3C trace context: write it like %s", TRACE_FORM);
+        refuse(options.traceparent != null && !TRACE.matcher(options.traceparent).matches(),
+                "not a W3C trace context: write it like "
+                        + "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+        List<Object> entry = new ArrayList<>();
+        fields.forEach(field -> entry.addAll(List.of(field.name, field.value)));
         // As with `tqhost enqueue`: the task's own trace context stays, and a full task gets none.
-        add(entry, "traceparent", hasTrace || fields.size() == MAX_FIELDS ? null : options.traceparent);
+        boolean hasRoom = fields.size() < MAX_FIELDS && !entry.contains("traceparent");
+        add(entry, "traceparent", hasRoom ? options.traceparent : null);
         add(entry, "tq-id", options.id);
         add(entry, "tq-key", options.key);
         long delayMs = options.delay.plusNanos(999_999).toMillis();
@@ -293,34 +270,19 @@ public final class Tqhost {
         }
     }
 
-    private static void add(List<byte[]> entry, String name, String value) {
+    private static void add(List<Object> entry, String name, String value) {
         if (value != null) {
-            entry.add(utf8(name));
-            entry.add(utf8(value));
+            entry.addAll(List.of(name, value));
         }
-    }
-
-    /** Whether this is a trace context of W3C: version 00, or a later one, which may append to it. */
-    private static boolean isTrace(String text) {
-        Matcher parts = TRACE.matcher(text);
-        if (text.length() > 256 || !parts.matches() || parts.group(1).equals("ff")) {
-            return false;
-        }
-        boolean isZero = parts.group(2).matches("0+") || parts.group(3).matches("0+");
-        return !isZero && parts.group(1).equals("00") == (parts.group(4) == null);
-    }
-
-    private static byte[] utf8(String text) {
-        return text.getBytes(StandardCharsets.UTF_8);
     }
 
     /** A string of Redis. What is not UTF-8 in it becomes U+FFFD. */
-    private static String text(Object reply) {
-        return reply instanceof byte[] bytes ? new String(bytes, StandardCharsets.UTF_8) : (String) reply;
+    private static String text(Object string) {
+        return string instanceof byte[] bytes ? new String(bytes, UTF_8) : (String) string;
     }
 
-    private static byte[] bytes(Object reply) {
-        return reply instanceof String text ? utf8(text) : (byte[]) reply;
+    private static byte[] bytes(Object string) {
+        return string instanceof String text ? text.getBytes(UTF_8) : (byte[]) string;
     }
 
     private static final HttpClient HTTP =
@@ -343,22 +305,22 @@ public final class Tqhost {
         if (token != null) {
             request.header("authorization", "Bearer " + token);
         }
-        HttpResponse<InputStream> answer = HTTP.send(request.build(), BodyHandlers.ofInputStream());
+        var answer = HTTP.send(request.build(), HttpResponse.BodyHandlers.ofInputStream());
         String body;
         try (InputStream stream = answer.body()) {
-            body = new String(stream.readNBytes(MAX_ANSWER), StandardCharsets.UTF_8);
+            body = new String(stream.readNBytes(MAX_ANSWER), UTF_8);
         }
         String before = member(body, "before");
-        String code = member(body, "code");
         if (answer.statusCode() == 200 && before != null) {
             return before;
         }
+        String code = member(body, "code");
         String detail = code == null ? "the answer is not one of tqhost" : member(body, "detail");
         throw new ApiRefusedException(answer.statusCode(), code == null ? "unreadable" : code, detail);
     }
 
     private static String coded(String part) {
-        return URLEncoder.encode(part, StandardCharsets.UTF_8).replace("+", "%20");
+        return URLEncoder.encode(part, UTF_8).replace("+", "%20");
     }
 
     /**
@@ -368,16 +330,10 @@ public final class Tqhost {
     private static String member(String object, String name) {
         Matcher found = Pattern.compile("\"" + name + "\"\\s*:\\s*\"([^\"\\\\]*+(?:\\\\.[^\"\\\\]*+)*+)\"")
                 .matcher(object);
-        if (!found.find()) {
-            return null;
-        }
-        return Pattern.compile("\\\\(?:u([0-9a-fA-F]{4})|(.))").matcher(found.group(1)).replaceAll(code -> {
-            String unicode = code.group(1);
-            int control = unicode != null ? -1 : "bfnrt".indexOf(code.group(2));
-            String plain = unicode != null ? Character.toString((char) Integer.parseInt(unicode, 16))
-                    : control >= 0 ? "\b\f\n\r\t".substring(control, control + 1) : code.group(2);
-            return Matcher.quoteReplacement(plain);
-        });
+        return !found.find() ? null : Pattern.compile("\\\\(?:u([0-9a-fA-F]{4})|[bfnrt\"\\\\])")
+                .matcher(found.group(1)).replaceAll(code -> Matcher.quoteReplacement(code.group(1) == null
+                        ? code.group().translateEscapes()
+                        : Character.toString(Integer.parseInt(code.group(1), 16))));
     }
 
     /** Like the one with {@code now} and {@code tolerance}, by this machine's clock, with five minutes. */
@@ -397,26 +353,22 @@ public final class Tqhost {
      */
     public static String verifyWebhook(String secret, UnaryOperator<String> header, byte[] body, Instant now,
             Duration tolerance) {
-        byte[] key = key(secret.startsWith("whsec_") ? secret.substring(6) : secret);
+        byte[] key = key(secret);
         String id = header.apply("webhook-id");
         String stamp = header.apply("webhook-timestamp");
         String signatures = header.apply("webhook-signature");
-        if (isMissing(id) || isMissing(stamp) || isMissing(signatures)) {
-            throw new BadWebhookException("webhook-id, webhook-timestamp or webhook-signature is missing");
-        }
-        if (!stamp.matches("[0-9]{1,15}")) {
-            throw new BadWebhookException("webhook-timestamp is not a number");
-        }
+        List<String> all = Arrays.asList(id, stamp, signatures);
+        expect(!all.contains(null) && !all.contains(""),
+                "webhook-id, webhook-timestamp or webhook-signature is missing");
+        expect(stamp.matches("[0-9]{1,15}"), "webhook-timestamp is not a number");
         Duration away = Duration.between(Instant.ofEpochSecond(Long.parseLong(stamp)), now).abs();
-        if (away.compareTo(tolerance) > 0) {
-            throw new BadWebhookException("webhook-timestamp is too old or too new");
-        }
+        expect(away.compareTo(tolerance) <= 0, "webhook-timestamp is too old or too new");
         byte[] own;
         try {
             Mac mac = Mac.getInstance("HmacSHA256");
             mac.init(new SecretKeySpec(key, "HmacSHA256"));
-            mac.update(utf8(id + "." + stamp + "."));
-            own = utf8("v1," + Base64.getEncoder().encodeToString(mac.doFinal(body)));
+            mac.update(bytes(id + "." + stamp + "."));
+            own = bytes("v1," + Base64.getEncoder().encodeToString(mac.doFinal(body)));
         } catch (GeneralSecurityException error) {
             // Every Java platform has HmacSHA256.
             throw new IllegalStateException(error);
@@ -424,24 +376,24 @@ public final class Tqhost {
         // Each signature is compared, whichever is equal.
         boolean isEqual = false;
         for (String signature : signatures.split(" ")) {
-            isEqual |= MessageDigest.isEqual(own, utf8(signature));
+            isEqual |= MessageDigest.isEqual(own, bytes(signature));
         }
-        if (!isEqual) {
-            throw new BadWebhookException("no signature matches");
-        }
+        expect(isEqual, "no signature matches");
         return id;
     }
 
-    private static boolean isMissing(String header) {
-        return header == null || header.isEmpty();
+    private static void expect(boolean isTrue, String message) {
+        if (!isTrue) {
+            throw new BadWebhookException(message);
+        }
     }
 
-    private static byte[] key(String coded) {
-        byte[] key;
+    private static byte[] key(String secret) {
+        byte[] key = {};
         try {
-            key = Base64.getDecoder().decode(coded);
+            key = Base64.getDecoder().decode(secret.replaceFirst("^whsec_", ""));
         } catch (IllegalArgumentException error) {
-            key = new byte[0];
+            // It is refused below.
         }
         if (key.length < 24 || key.length > 64) {
             throw new IllegalArgumentException("the secret is not whsec_ and 24 to 64 bytes in base64");

@@ -29,9 +29,7 @@ namespace Tqhost
     /// null</returns>
     public delegate Task<object> Redis(string command, params object[] arguments);
 
-    /// <summary>
-    /// A queue, by the name of its stream. Several threads may use it if they may use its Redis.
-    /// </summary>
+    /// <summary>A queue, by its stream. Threads may share it if they may share its Redis.</summary>
     public sealed class Queue
     {
         private const int MaxFields = 1000;
@@ -41,9 +39,10 @@ namespace Tqhost
         private static readonly string[] Reserved = { "tq-", "end." };
         // Redis does not announce changes of a status, so a wait looks a few times a second.
         private static readonly TimeSpan Period = TimeSpan.FromMilliseconds(250);
-        private const string TraceForm = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        private static readonly Regex Trace =
-            new Regex(@"\A([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-[!-@\[-~]*)?\z");
+        // A trace context of W3C: version 00, or a later one, which appends to it, in 256 bytes at most.
+        private const string TraceIds = "(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}";
+        private const string Trace =
+            @"\A(00-" + TraceIds + "|(?!00|ff)[0-9a-f]{2}-" + TraceIds + @"-[!-@\[-~]{0,200})\z";
 
         private readonly Redis redis;
         private readonly string stream;
@@ -138,23 +137,16 @@ namespace Tqhost
             }
         }
 
-        private async Task<object[]> ReadAsync(string id)
-        {
-            return (object[])await redis("HMGET", keys + ":task:" + id, "status", "attempt", "enqueued_at",
-                "due_at", "started_at", "finished_at", "progress", "note", "error", "duplicate_of", "result")
+        private async Task<object[]> ReadAsync(string id) =>
+            (object[])await redis("HMGET", keys + ":task:" + id, "status", "attempt", "enqueued_at", "due_at",
+                "started_at", "finished_at", "progress", "note", "error", "duplicate_of", "result")
                 .ConfigureAwait(false);
-        }
 
-        private static long? Number(object reply)
-        {
-            return reply == null ? (long?)null : long.Parse(Text(reply));
-        }
+        private static long? Number(object reply) => reply == null ? (long?)null : long.Parse(Text(reply));
 
         /// <summary>A string of Redis. What is not UTF-8 in it becomes U+FFFD.</summary>
-        private static string Text(object reply)
-        {
-            return reply is byte[] bytes ? Encoding.UTF8.GetString(bytes) : (string)reply;
-        }
+        private static string Text(object reply) =>
+            reply is byte[] bytes ? Encoding.UTF8.GetString(bytes) : (string)reply;
 
         /// <summary>The names and values of the task's entry, by the rules of `tqhost enqueue`.</summary>
         private static List<object> Entry(
@@ -179,7 +171,8 @@ namespace Tqhost
             var idBytes = id == null ? 1 : Encoding.UTF8.GetByteCount(id);
             Refuse(idBytes < 1 || idBytes > MaxIdBytes,
                 $"a task's id has 1 to {MaxIdBytes} bytes, this one has {idBytes}");
-            Refuse(trace != null && !IsTrace(trace), $"not a W3C trace context: write it like {TraceForm}");
+            Refuse(trace != null && !Regex.IsMatch(trace, Trace), "not a W3C trace context: write it like "
+                + "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
             var entry = fields.SelectMany(field => new object[] { field.Name, field.Value }).ToList();
             // As with `tqhost enqueue`: the task's own trace context stays, and a full task gets none.
             var hasRoom = fields.Count < MaxFields && fields.All(field => field.Name != "traceparent");
@@ -195,17 +188,6 @@ namespace Tqhost
         {
             if (isWrong) throw new NotATaskException(message);
         }
-
-        /// <summary>
-        /// Whether this is a trace context of W3C: version 00, or a later one, which may append to it.
-        /// </summary>
-        private static bool IsTrace(string text)
-        {
-            var parts = text.Length <= 256 ? Trace.Match(text).Groups : null;
-            if (parts == null || !parts[0].Success || parts[1].Value == "ff") return false;
-            var isZero = parts[2].Value.Trim('0') == "" || parts[3].Value.Trim('0') == "";
-            return !isZero && (parts[1].Value == "00") == !parts[4].Success;
-        }
     }
 
     /// <summary>A field of a task. Its value is any bytes; a text is written in UTF-8.</summary>
@@ -214,21 +196,11 @@ namespace Tqhost
         public readonly string Name;
         public readonly byte[] Value;
 
-        public Field(string name, byte[] value)
-        {
-            Name = name;
-            Value = value;
-        }
-
-        public Field(string name, string value) : this(name, Encoding.UTF8.GetBytes(value))
-        {
-        }
+        public Field(string name, byte[] value) { Name = name; Value = value; }
+        public Field(string name, string value) : this(name, Encoding.UTF8.GetBytes(value)) { }
     }
 
-    /// <summary>
-    /// The fields of docs/status.md; null stands for one that is not there. Times are milliseconds since the
-    /// Unix epoch.
-    /// </summary>
+    /// <summary>The fields of docs/status.md, or null. Times are milliseconds of the Unix epoch.</summary>
     public sealed class StatusRecord
     {
         public string Id { get; internal set; }
@@ -265,15 +237,13 @@ namespace Tqhost
             MaxResponseContentBufferSize = 1 << 20,
         };
 
-        /// <summary>
-        /// Cancels a task through the HTTP API, since only hosts may end tasks. Returns the status that it
-        /// had.
-        /// </summary>
+        /// <summary>Cancels a task through the HTTP API, since only hosts may end tasks.</summary>
         /// <param name="api">a host's address, such as `http://127.0.0.1:7700`</param>
         /// <param name="queue">its name in the configuration</param>
         /// <param name="id">the task's id</param>
         /// <param name="token">one that may change something</param>
         /// <param name="stop">ends the request</param>
+        /// <returns>the status that the task had</returns>
         /// <exception cref="ApiRefusedException">The API refuses.</exception>
         /// <exception cref="HttpRequestException">The API is not reached.</exception>
         /// <exception cref="OperationCanceledException">There is no answer within 30 seconds.</exception>
@@ -302,11 +272,8 @@ namespace Tqhost
         {
             try
             {
-                var limits = XmlDictionaryReaderQuotas.Max;
-                using (var reader = JsonReaderWriterFactory.CreateJsonReader(bytes, limits))
-                {
-                    return XElement.Load(reader);
-                }
+                return XElement.Load(
+                    JsonReaderWriterFactory.CreateJsonReader(bytes, XmlDictionaryReaderQuotas.Max));
             }
             // The second one is what an empty answer leads to.
             catch (Exception error) when (error is XmlException || error is InvalidOperationException)
@@ -315,9 +282,7 @@ namespace Tqhost
             }
         }
 
-        /// <summary>
-        /// Checks a request of `http-call` (Standard Webhooks), and returns its `webhook-id`.
-        /// </summary>
+        /// <summary>Checks a request of `http-call` (Standard Webhooks).</summary>
         /// <param name="secret">`whsec_` and the key in base64</param>
         /// <param name="header">returns a header by its name in small letters, or null:
         /// `name => request.Headers[name]`</param>
@@ -325,6 +290,7 @@ namespace Tqhost
         /// <param name="tolerance">how far the request's time may be away from `now`; five minutes by
         /// default</param>
         /// <param name="now">this machine's clock by default</param>
+        /// <returns>its `webhook-id`</returns>
         /// <exception cref="BadWebhookException">The request is not one of `http-call`.</exception>
         /// <exception cref="ArgumentException">Nothing can be checked with this secret.</exception>
         public static string VerifyWebhook(string secret, Func<string, string> header, byte[] body,
@@ -333,46 +299,35 @@ namespace Tqhost
             var key = Key(Regex.Replace(secret, @"\Awhsec_", ""));
             string id = header("webhook-id"), stamp = header("webhook-timestamp");
             var signatures = header("webhook-signature");
-            if (string.IsNullOrEmpty(id) || string.IsNullOrEmpty(stamp) || string.IsNullOrEmpty(signatures))
-            {
-                throw new BadWebhookException(
-                    "webhook-id, webhook-timestamp or webhook-signature is missing");
-            }
-            if (!Regex.IsMatch(stamp, @"\A[0-9]{1,15}\z"))
-            {
-                throw new BadWebhookException("webhook-timestamp is not a number");
-            }
+            Expect(!new[] { id, stamp, signatures }.Any(string.IsNullOrEmpty),
+                "webhook-id, webhook-timestamp or webhook-signature is missing");
+            Expect(Regex.IsMatch(stamp, @"\A[0-9]{1,15}\z"), "webhook-timestamp is not a number");
             // The number may be beyond the years of DateTimeOffset.
-            var seconds = (now ?? DateTimeOffset.UtcNow).ToUnixTimeMilliseconds() / 1000.0;
-            if (Math.Abs(seconds - long.Parse(stamp)) > (tolerance ?? TimeSpan.FromMinutes(5)).TotalSeconds)
-            {
-                throw new BadWebhookException("webhook-timestamp is too old or too new");
-            }
-            byte[] own;
+            var away = (now ?? DateTimeOffset.UtcNow).ToUnixTimeMilliseconds() / 1000.0 - long.Parse(stamp);
+            Expect(Math.Abs(away) <= (tolerance ?? TimeSpan.FromMinutes(5)).TotalSeconds,
+                "webhook-timestamp is too old or too new");
             using (var hmac = new HMACSHA256(key))
             {
                 var signed = Encoding.UTF8.GetBytes($"{id}.{stamp}.").Concat(body).ToArray();
-                own = Encoding.UTF8.GetBytes("v1," + Convert.ToBase64String(hmac.ComputeHash(signed)));
+                var own = Encoding.UTF8.GetBytes("v1," + Convert.ToBase64String(hmac.ComputeHash(signed)));
+                // Each signature is compared, whichever is equal.
+                var equal = signatures.Split(' ').Count(signature =>
+                    CryptographicOperations.FixedTimeEquals(own, Encoding.UTF8.GetBytes(signature)));
+                Expect(equal > 0, "no signature matches");
             }
-            // Each signature is compared, whichever is equal.
-            var isEqual = false;
-            foreach (var signature in signatures.Split(' '))
-            {
-                isEqual |= CryptographicOperations.FixedTimeEquals(own, Encoding.UTF8.GetBytes(signature));
-            }
-            return isEqual ? id : throw new BadWebhookException("no signature matches");
+            return id;
+        }
+
+        private static void Expect(bool isTrue, string message)
+        {
+            if (!isTrue) throw new BadWebhookException(message);
         }
 
         private static byte[] Key(string coded)
         {
             var key = new byte[0];
-            try
-            {
-                key = Convert.FromBase64String(coded);
-            }
-            catch (FormatException)
-            {
-            }
+            try { key = Convert.FromBase64String(coded); }
+            catch (FormatException) { }
             if (key.Length >= 24 && key.Length <= 64) return key;
             throw new ArgumentException("the secret is not whsec_ and 24 to 64 bytes in base64");
         }

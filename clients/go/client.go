@@ -31,13 +31,11 @@ const (
 	period      = 250 * time.Millisecond
 	httpTimeout = 30 * time.Second
 	maxAnswer   = 1 << 20
-	traceForm   = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 )
 
 var (
 	entryID = regexp.MustCompile(`^[0-9]{1,20}-[0-9]{1,20}$`)
 	trace   = regexp.MustCompile(`^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-[!-@\[-~]*)?$`)
-	number  = regexp.MustCompile(`^[0-9]{1,15}$`)
 )
 
 // Errors to compare with errors.Is. Errors of Redis come as its client returns them.
@@ -116,24 +114,8 @@ func (s Status) HasEnded() bool {
 
 // entry has the names and values of the task's entry, by the rules of `tqhost enqueue`.
 func entry(fields []Field, o Options) ([]any, error) {
-	if len(fields) == 0 {
-		return nil, tell(ErrNotATask, "a task needs at least one field")
-	}
-	if len(fields) > maxFields {
-		return nil, tell(ErrNotATask, "a task has at most %d fields, this one has %d", maxFields, len(fields))
-	}
-	var size int
+	size, hasTrace := 0, false
 	var entry []any
-	hasTrace := false
-	for _, field := range fields {
-		size += len(field.Name) + len(field.Value)
-		entry = append(entry, field.Name, field.Value)
-		hasTrace = hasTrace || field.Name == "traceparent"
-	}
-	if size > maxTaskBytes {
-		return nil, tell(ErrNotATask, "a task has at most %d bytes (16MiB), this one has %d: "+
-			"keep large data in blobs", maxTaskBytes, size)
-	}
 	for _, field := range fields {
 		for _, prefix := range []string{"tq-", "end."} {
 			if strings.HasPrefix(field.Name, prefix) {
@@ -141,18 +123,27 @@ func entry(fields []Field, o Options) ([]any, error) {
 					field.Name, prefix)
 			}
 		}
+		size += len(field.Name) + len(field.Value)
+		hasTrace = hasTrace || field.Name == "traceparent"
+		entry = append(entry, field.Name, field.Value)
 	}
-	if o.Delay > maxDelay {
+	switch {
+	case len(fields) == 0:
+		return nil, tell(ErrNotATask, "a task needs at least one field")
+	case len(fields) > maxFields:
+		return nil, tell(ErrNotATask, "a task has at most %d fields, this one has %d", maxFields, len(fields))
+	case size > maxTaskBytes:
+		return nil, tell(ErrNotATask, "a task has at most %d bytes (16MiB), this one has %d: "+
+			"keep large data in blobs", maxTaskBytes, size)
+	case o.Delay > maxDelay:
 		return nil, tell(ErrNotATask, "a delay is 365d at most")
-	}
-	if o.Key != nil && *o.Key == "" {
+	case o.Key != nil && *o.Key == "":
 		return nil, tell(ErrNotATask, "an idempotency key has at least one byte, this one is empty")
-	}
-	if o.ID != nil && (len(*o.ID) < 1 || len(*o.ID) > maxIDBytes) {
+	case o.ID != nil && (len(*o.ID) < 1 || len(*o.ID) > maxIDBytes):
 		return nil, tell(ErrNotATask, "a task's id has 1 to %d bytes, this one has %d", maxIDBytes, len(*o.ID))
-	}
-	if o.Traceparent != nil && !isTrace(*o.Traceparent) {
-		return nil, tell(ErrNotATask, "not a W3C trace context: write it like %s", traceForm)
+	case o.Traceparent != nil && !isTrace(*o.Traceparent):
+		return nil, tell(ErrNotATask, "not a W3C trace context: write it like "+
+			"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
 	}
 	// As with `tqhost enqueue`: the task's own trace context stays, and a full task gets none.
 	if o.Traceparent != nil && !hasTrace && len(fields) < maxFields {
@@ -190,13 +181,21 @@ func (q Queue) base() string {
 	return "tq:{" + q.Stream + "}"
 }
 
-func (q Queue) count(ctx context.Context, args ...any) (int64, error) {
-	reply, err := q.Do(ctx, args...)
-	count, isNumber := reply.(int64)
-	if err == nil && !isNumber {
-		err = fmt.Errorf("%v: the reply %T is no int64", args[0], reply)
+// backlog counts the tasks that wait, run, or are delayed.
+func (q Queue) backlog(ctx context.Context) (int64, error) {
+	var tasks int64
+	for _, command := range [][]any{{"XLEN", q.Stream}, {"ZCARD", q.base() + ":delayed"}} {
+		reply, err := q.Do(ctx, command...)
+		if err != nil {
+			return 0, err
+		}
+		count, isNumber := reply.(int64)
+		if !isNumber {
+			return 0, fmt.Errorf("%v: the reply %T is no int64", command[0], reply)
+		}
+		tasks += count
 	}
-	return count, err
+	return tasks, nil
 }
 
 // Enqueue adds a task, and returns its id: the given one, or that of its entry.
@@ -206,15 +205,11 @@ func (q Queue) Enqueue(ctx context.Context, fields []Field, options Options) (st
 		return "", err
 	}
 	if q.MaxBacklog > 0 {
-		queued, err := q.count(ctx, "XLEN", q.Stream)
+		tasks, err := q.backlog(ctx)
 		if err != nil {
 			return "", err
 		}
-		delayed, err := q.count(ctx, "ZCARD", q.base()+":delayed")
-		if err != nil {
-			return "", err
-		}
-		if queued+delayed >= q.MaxBacklog {
+		if tasks >= q.MaxBacklog {
 			return "", tell(ErrQueueFull, "the queue of %s is full: %d tasks or more wait or run (max_backlog); "+
 				"try again later, or raise it", q.Stream, q.MaxBacklog)
 		}
@@ -241,53 +236,47 @@ func asBytes(reply any) []byte {
 
 // Status reads the status of a task.
 func (q Queue) Status(ctx context.Context, id string) (Status, error) {
-	status := Status{ID: id, Status: "UNKNOWN"}
-	read := func() ([]any, error) {
-		reply, err := q.Do(ctx, "HMGET", q.base()+":task:"+id, "status", "attempt", "enqueued_at", "due_at",
-			"started_at", "finished_at", "progress", "note", "error", "duplicate_of", "result")
-		values, isList := reply.([]any)
-		if err == nil && (!isList || len(values) != 11) {
-			err = fmt.Errorf("HMGET: the reply %T is no list of 11", reply)
-		}
-		return values, err
-	}
-	values, err := read()
+	values, err := q.read(ctx, id)
 	// A task that waits for its first host has no status, but an entry. One that left its entry between these
 	// two commands has a status now.
 	if err == nil && values[0] == nil && entryID.MatchString(id) {
 		var entries any
-		if entries, err = q.Do(ctx, "XRANGE", q.Stream, id, id); err != nil {
-			return status, err
+		entries, err = q.Do(ctx, "XRANGE", q.Stream, id, id)
+		if list, _ := entries.([]any); err == nil && len(list) > 0 {
+			return Status{ID: id, Status: "PENDING"}, nil
 		}
-		if list, _ := entries.([]any); len(list) > 0 {
-			status.Status = "PENDING"
-			return status, nil
+		if err == nil {
+			values, err = q.read(ctx, id)
 		}
-		values, err = read()
 	}
 	if err != nil || values[0] == nil {
-		return status, err
+		return Status{ID: id, Status: "UNKNOWN"}, err
 	}
-	status.Status = string(asBytes(values[0]))
-	numbers := []*int64{
-		&status.Attempt, &status.EnqueuedAt, &status.DueAt, &status.StartedAt, &status.FinishedAt,
-	}
-	if values[6] != nil {
-		status.Progress = new(int64)
-		numbers = append(numbers, status.Progress)
-	}
-	for n, number := range numbers {
-		if text := string(asBytes(values[n+1])); text != "" {
-			if *number, err = strconv.ParseInt(text, 10, 64); err != nil {
-				return status, err
-			}
+	text := func(n int) string { return strings.ToValidUTF8(string(asBytes(values[n])), "\uFFFD") }
+	number := func(n int) (number int64) {
+		if values[n] != nil && err == nil {
+			number, err = strconv.ParseInt(text(n), 10, 64)
 		}
+		return number
 	}
-	for n, text := range []*string{&status.Note, &status.Error, &status.DuplicateOf} {
-		*text = strings.ToValidUTF8(string(asBytes(values[n+7])), "\uFFFD")
+	status := Status{ID: id, Status: text(0), Attempt: number(1), EnqueuedAt: number(2), DueAt: number(3),
+		StartedAt: number(4), FinishedAt: number(5), Note: text(7), Error: text(8), DuplicateOf: text(9),
+		Result: asBytes(values[10])}
+	if values[6] != nil {
+		progress := number(6)
+		status.Progress = &progress
 	}
-	status.Result = asBytes(values[10])
-	return status, nil
+	return status, err
+}
+
+func (q Queue) read(ctx context.Context, id string) ([]any, error) {
+	reply, err := q.Do(ctx, "HMGET", q.base()+":task:"+id, "status", "attempt", "enqueued_at", "due_at",
+		"started_at", "finished_at", "progress", "note", "error", "duplicate_of", "result")
+	values, isList := reply.([]any)
+	if err == nil && (!isList || len(values) != 11) {
+		err = fmt.Errorf("HMGET: the reply %T is no list of 11", reply)
+	}
+	return values, err
 }
 
 // Wait returns the status after the task's end, however it ended. After the timeout it returns the last
@@ -353,17 +342,13 @@ func VerifyWebhook(
 	}
 	id, stamp := header.Get("webhook-id"), header.Get("webhook-timestamp")
 	signatures := header.Get("webhook-signature")
-	if id == "" || stamp == "" || signatures == "" {
+	seconds, err := strconv.ParseUint(stamp, 10, 63)
+	switch {
+	case id == "" || stamp == "" || signatures == "":
 		return "", tell(ErrBadWebhook, "webhook-id, webhook-timestamp or webhook-signature is missing")
-	}
-	if !number.MatchString(stamp) {
+	case err != nil || len(stamp) > 15:
 		return "", tell(ErrBadWebhook, "webhook-timestamp is not a number")
-	}
-	seconds, err := strconv.ParseInt(stamp, 10, 64)
-	if err != nil {
-		return "", err
-	}
-	if away := now.Sub(time.Unix(seconds, 0)).Abs(); away > tolerance {
+	case now.Sub(time.Unix(int64(seconds), 0)).Abs() > tolerance:
 		return "", tell(ErrBadWebhook, "webhook-timestamp is too old or too new")
 	}
 	mac := hmac.New(sha256.New, key)

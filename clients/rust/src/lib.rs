@@ -4,7 +4,6 @@
 //! waits that end, cancels through the HTTP API, and webhooks of `http-call` that are checked. A program on
 //! tokio calls it in `spawn_blocking`. Not here: handlers, and what only hosts write.
 
-use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -89,19 +88,9 @@ pub struct Status {
     pub result: Option<Vec<u8>>,
 }
 
-const NAMES: [&str; 11] = [
-    "status",
-    "attempt",
-    "enqueued_at",
-    "due_at",
-    "started_at",
-    "finished_at",
-    "progress",
-    "note",
-    "error",
-    "duplicate_of",
-    "result",
-];
+/// The fields of a status in Redis, in the order in which they are read.
+const NAMES: &str =
+    "status attempt enqueued_at due_at started_at finished_at progress note error duplicate_of result";
 
 impl Status {
     pub fn has_ended(&self) -> bool {
@@ -159,18 +148,13 @@ fn entry<'e>(fields: &'e [(&str, &[u8])], options: &Options<'e>) -> Result<Vec<(
 
 /// Whether this is a trace context of W3C: version 00, or a later one, which may append to it.
 fn is_trace(text: &str) -> bool {
+    let parts: Vec<&str> = text.splitn(5, '-').collect();
+    let [version, trace, span, flags, more @ ..] = &parts[..] else { return false };
+    let is_hex = |part: &str, digits| part.len() == digits && part.bytes().all(|b| b.is_ascii_hexdigit());
     let is_text = text.len() <= 256 && text.bytes().all(|b| b.is_ascii_graphic() && !b.is_ascii_uppercase());
-    let mut parts = text.splitn(5, '-');
-    let mut part = |digits: usize| {
-        let part = parts.next().filter(|part| part.len() == digits)?;
-        part.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(part)
-    };
-    let (Some(version), Some(trace), Some(span), Some(_)) = (part(2), part(32), part(16), part(2)) else {
-        return false;
-    };
-    let is_zero = |part: &str| part.bytes().all(|byte| byte == b'0');
-    let has_more = parts.next().is_some();
-    is_text && version != "ff" && !is_zero(trace) && !is_zero(span) && (version == "00") != has_more
+    let has_parts = is_hex(version, 2) && is_hex(trace, 32) && is_hex(span, 16) && is_hex(flags, 2);
+    let has_zeros = [trace, span].iter().any(|part| part.bytes().all(|byte| byte == b'0'));
+    is_text && has_parts && !has_zeros && *version != "ff" && (*version == "00") == more.is_empty()
 }
 
 /// A queue, by the name of its stream.
@@ -218,39 +202,36 @@ impl Queue {
         let mut found = self.read(redis, id)?;
         // A task that waits for its first host has no status, but an entry. One that left its entry between
         // these two commands has a status now.
-        if !found.contains_key("status") && is_entry_id(id) {
+        if found[0].is_none() && is_entry_id(id) {
             let entries: Vec<Value> = cmd("XRANGE").arg(&self.stream).arg(id).arg(id).query(redis)?;
             if !entries.is_empty() {
                 return Ok(unknown("PENDING"));
             }
             found = self.read(redis, id)?;
         }
-        if !found.contains_key("status") {
-            return Ok(unknown("UNKNOWN"));
-        }
-        let result = found.remove("result");
-        let text = |name: &str| found.get(name).map(|value| String::from_utf8_lossy(value).into_owned());
-        let number = |name: &str| text(name).and_then(|text| text.parse().ok());
+        let result = found[10].take();
+        let text = |n: usize| found[n].as_ref().map(|value| String::from_utf8_lossy(value).into_owned());
+        let number = |n: usize| text(n)?.parse().ok();
+        let Some(status) = text(0) else { return Ok(unknown("UNKNOWN")) };
         Ok(Status {
             id: id.into(),
-            status: text("status").unwrap_or_default(),
-            attempt: number("attempt"),
-            enqueued_at: number("enqueued_at"),
-            due_at: number("due_at"),
-            started_at: number("started_at"),
-            finished_at: number("finished_at"),
-            progress: number("progress"),
-            note: text("note"),
-            error: text("error"),
-            duplicate_of: text("duplicate_of"),
+            status,
+            attempt: number(1),
+            enqueued_at: number(2),
+            due_at: number(3),
+            started_at: number(4),
+            finished_at: number(5),
+            progress: number(6),
+            note: text(7),
+            error: text(8),
+            duplicate_of: text(9),
             result,
         })
     }
 
-    fn read(&self, redis: &mut impl ConnectionLike, id: &str) -> RedisResult<HashMap<&str, Vec<u8>>> {
-        let key = format!("{}:task:{id}", self.base);
-        let values: Vec<Option<Vec<u8>>> = cmd("HMGET").arg(key).arg(&NAMES).query(redis)?;
-        Ok(NAMES.into_iter().zip(values).filter_map(|(name, value)| Some((name, value?))).collect())
+    fn read(&self, redis: &mut impl ConnectionLike, id: &str) -> RedisResult<[Option<Vec<u8>>; 11]> {
+        let names: Vec<&str> = NAMES.split(' ').collect();
+        cmd("HMGET").arg(format!("{}:task:{id}", self.base)).arg(names).query(redis)
     }
 
     /// The status after the task's end, however it ended.
@@ -276,9 +257,11 @@ impl Queue {
 }
 
 fn is_entry_id(id: &str) -> bool {
-    let digits =
-        |part: &str| (1..=20).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
-    id.split_once('-').is_some_and(|(ms, sequence)| digits(ms) && digits(sequence))
+    id.split_once('-').is_some_and(|(ms, sequence)| is_number(ms, 20) && is_number(sequence, 20))
+}
+
+fn is_number(text: &str, digits: usize) -> bool {
+    (1..=digits).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Cancels a task through the HTTP API, since only hosts may end tasks. Returns the status that it had.
@@ -296,27 +279,21 @@ pub fn cancel(api: &str, queue: &str, id: &str, token: Option<&str>) -> Result<S
     let config = ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false);
     let agent = ureq::Agent::from(config.max_redirects(0).build());
     let url = format!("{}/v1/queues/{}/tasks/{}", api.trim_end_matches('/'), coded(queue), coded(id));
-    let request = agent.delete(url);
-    let request = match token {
-        Some(token) => request.header("authorization", format!("Bearer {token}")),
-        None => request,
-    };
+    let mut request = agent.delete(url);
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
     let mut answer = request.call().map_err(|error| Error::Http(error.to_string()))?;
     let http_status = answer.status().as_u16();
-    let read = answer.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
-    let body: serde_json::Value =
-        read.ok().and_then(|body| serde_json::from_slice(&body).ok()).unwrap_or_default();
-    match (body["before"].as_str(), body["code"].as_str()) {
-        (Some(before), _) if http_status == 200 => Ok(before.into()),
-        (_, Some(code)) => {
-            let detail = body["detail"].as_str().unwrap_or_default().into();
-            Err(Error::ApiRefused { http_status, code: code.into(), detail })
-        }
-        _ => {
-            let detail = "the answer is not one of tqhost".into();
-            Err(Error::ApiRefused { http_status, code: "unreadable".into(), detail })
-        }
-    }
+    let read = answer.body_mut().with_config().limit(MAX_ANSWER).read_to_vec().unwrap_or_default();
+    let body: serde_json::Value = serde_json::from_slice(&read).unwrap_or_default();
+    let text = |name: &str| body[name].as_str().map(str::to_owned);
+    let (code, detail) = match (text("before"), text("code")) {
+        (Some(before), _) if http_status == 200 => return Ok(before),
+        (_, Some(code)) => (code, text("detail").unwrap_or_default()),
+        _ => ("unreadable".into(), "the answer is not one of tqhost".into()),
+    };
+    Err(Error::ApiRefused { http_status, code, detail })
 }
 
 /// Checks a request of `http-call` (Standard Webhooks), and returns its `webhook-id`.
@@ -342,7 +319,7 @@ pub fn verify_webhook<'h>(
     let missing = Error::BadWebhook("webhook-id, webhook-timestamp or webhook-signature is missing");
     let all = (get("webhook-id"), get("webhook-timestamp"), get("webhook-signature"));
     let (Some(id), Some(stamp), Some(signatures)) = all else { return Err(missing) };
-    if !(1..=15).contains(&stamp.len()) || !stamp.bytes().all(|byte| byte.is_ascii_digit()) {
+    if !is_number(stamp, 15) {
         return Err(Error::BadWebhook("webhook-timestamp is not a number"));
     }
     if stamp.parse::<u64>().is_ok_and(|stamp| stamp.abs_diff(now) > tolerance) {

@@ -33,6 +33,9 @@ ENDS = ("COMPLETED", "FAILED", "CANCELLED")
 PERIOD = 0.25
 HTTP_TIMEOUT = 30.0
 MAX_ANSWER = 1 << 20
+# A trace context of W3C: version 00, or a later one, which appends to it, in 256 bytes at most.
+TRACE_IDS = "(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+TRACE = rf"00-{TRACE_IDS}|(?!00|ff)[0-9a-f]{{2}}-{TRACE_IDS}-[!-@\[-~]{{0,200}}"
 
 Value = Union[str, bytes]
 Fields = Union[Mapping[str, Value], Iterable[tuple[str, Value]]]
@@ -122,7 +125,7 @@ def _entry(fields: Fields, id: Optional[str], key: Optional[str], delay: float, 
         raise NotATask("an idempotency key has at least one byte, this one is empty")
     if id is not None and not 0 < len(id.encode()) <= MAX_ID_BYTES:
         raise NotATask(f"a task's id has 1 to {MAX_ID_BYTES} bytes, this one has {len(id.encode())}")
-    if trace is not None and not _is_trace(trace):
+    if trace is not None and not re.fullmatch(TRACE, trace):
         form = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
         raise NotATask(f"not a W3C trace context: write it like {form}")
     # As with `tqhost enqueue`: the task's own trace context stays, and a full task gets none.
@@ -138,18 +141,8 @@ def _entry(fields: Fields, id: Optional[str], key: Optional[str], delay: float, 
     return [part for pair in entry for part in pair]
 
 
-def _is_trace(text: str) -> bool:
-    """Whether this is a trace context of W3C: version 00, or a later one, which may append to it."""
-    parts = re.fullmatch(
-        r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-[!-@\[-~]*)?", text[:257]
-    )
-    if not parts or len(text) > 256 or parts[1] == "ff":
-        return False
-    return int(parts[2], 16) > 0 and int(parts[3], 16) > 0 and (parts[1] == "00") == (parts[4] is None)
-
-
 class _Commands:
-    """The steps of each function: they yield a command, and are sent its reply."""
+    """The steps of each function: they yield a command, and are sent its reply, or seconds to sleep."""
 
     def __init__(self, redis: Any, stream: str, max_backlog: Optional[int] = None):
         """`max_backlog` is that of the queue's configuration; without it, no task is refused."""
@@ -184,19 +177,20 @@ class _Commands:
             found[name] = int(found[name]) if name in NUMBERS else found[name].decode(errors="replace")
         return Status(id, **found)
 
+    def _wait(self, id: str, timeout: float) -> Generator:
+        end = time.monotonic() + timeout
+        while not (status := (yield from self._status(id))).has_ended:
+            if (left := end - time.monotonic()) <= 0:
+                raise NotEnded(status, timeout)
+            yield min(PERIOD, left)
+        return status
+
 
 class Queue(_Commands):
     """A queue, by a `redis.Redis` or `redis.RedisCluster`."""
 
-    def enqueue(
-        self,
-        fields: Fields,
-        *,
-        id: Optional[str] = None,
-        key: Optional[str] = None,
-        delay: float = 0,
-        traceparent: Optional[str] = None,
-    ) -> str:
+    def enqueue(self, fields: Fields, *, id: Optional[str] = None, key: Optional[str] = None,
+                delay: float = 0, traceparent: Optional[str] = None) -> str:
         """Adds a task, and returns its id: the given one, or that of its entry. `delay` is in seconds."""
         return self._run(self._enqueue(_entry(fields, id, key, delay, traceparent), id))
 
@@ -205,18 +199,16 @@ class Queue(_Commands):
 
     def wait(self, id: str, timeout: float) -> Status:
         """The status after the task's end, however it ended. Raises `NotEnded` after `timeout` seconds."""
-        end = time.monotonic() + timeout
-        while not (status := self.status(id)).has_ended:
-            if (left := end - time.monotonic()) <= 0:
-                raise NotEnded(status, timeout)
-            time.sleep(min(PERIOD, left))
-        return status
+        return self._run(self._wait(id, timeout))
 
     def _run(self, steps: Generator) -> Any:
+        reply = None
         try:
-            command = next(steps)
             while True:
-                command = steps.send(self.redis.execute_command(*command, NEVER_DECODE=True))
+                if isinstance(step := steps.send(reply), float):
+                    reply = time.sleep(step)
+                else:
+                    reply = self.redis.execute_command(*step, NEVER_DECODE=True)
         except StopIteration as end:
             return end.value
 
@@ -224,33 +216,24 @@ class Queue(_Commands):
 class AsyncQueue(_Commands):
     """Like `Queue`, by a client of `redis.asyncio`."""
 
-    async def enqueue(
-        self,
-        fields: Fields,
-        *,
-        id: Optional[str] = None,
-        key: Optional[str] = None,
-        delay: float = 0,
-        traceparent: Optional[str] = None,
-    ) -> str:
+    async def enqueue(self, fields: Fields, *, id: Optional[str] = None, key: Optional[str] = None,
+                      delay: float = 0, traceparent: Optional[str] = None) -> str:
         return await self._run(self._enqueue(_entry(fields, id, key, delay, traceparent), id))
 
     async def status(self, id: str) -> Status:
         return await self._run(self._status(id))
 
     async def wait(self, id: str, timeout: float) -> Status:
-        end = time.monotonic() + timeout
-        while not (status := await self.status(id)).has_ended:
-            if (left := end - time.monotonic()) <= 0:
-                raise NotEnded(status, timeout)
-            await asyncio.sleep(min(PERIOD, left))
-        return status
+        return await self._run(self._wait(id, timeout))
 
     async def _run(self, steps: Generator) -> Any:
+        reply = None
         try:
-            command = next(steps)
             while True:
-                command = steps.send(await self.redis.execute_command(*command, NEVER_DECODE=True))
+                if isinstance(step := steps.send(reply), float):
+                    reply = await asyncio.sleep(step)
+                else:
+                    reply = await self.redis.execute_command(*step, NEVER_DECODE=True)
         except StopIteration as end:
             return end.value
 
@@ -267,13 +250,17 @@ def cancel(api: str, queue: str, id: str, token: Optional[str] = None) -> str:
         request.add_header("authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT) as answer:
-            return json.loads(answer.read(MAX_ANSWER))["before"]
+            status, body = answer.status, answer.read(MAX_ANSWER)
     except urllib.error.HTTPError as error:
-        try:
-            problem = json.loads(error.read(MAX_ANSWER))
-            raise ApiRefused(error.code, problem["code"], problem["detail"]) from None
-        except (ValueError, KeyError, TypeError):
-            raise ApiRefused(error.code, "unreadable", "the answer is not one of tqhost") from None
+        status, body = error.code, error.read(MAX_ANSWER)
+    try:
+        found = json.loads(body)
+        if status == 200:
+            return found["before"]
+        refused = ApiRefused(status, found["code"], found["detail"])
+    except (ValueError, KeyError, TypeError):
+        refused = ApiRefused(status, "unreadable", "the answer is not one of tqhost")
+    raise refused
 
 
 async def cancel_async(api: str, queue: str, id: str, token: Optional[str] = None) -> str:
@@ -281,14 +268,8 @@ async def cancel_async(api: str, queue: str, id: str, token: Optional[str] = Non
     return await asyncio.to_thread(cancel, api, queue, id, token)
 
 
-def verify_webhook(
-    secret: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    *,
-    tolerance: float = 300,
-    now: Optional[float] = None,
-) -> str:
+def verify_webhook(secret: str, headers: Mapping[str, str], body: bytes, *, tolerance: float = 300,
+                   now: Optional[float] = None) -> str:
     """Checks a request of `http-call` (Standard Webhooks), and returns its `webhook-id`.
 
     `body` is the bytes as they came; `tolerance` is how many seconds the request's time may be away from

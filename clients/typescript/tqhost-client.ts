@@ -16,6 +16,9 @@ const RESERVED = ["tq-", "end."];
 /** Redis does not announce changes of a status, so a wait looks a few times a second. */
 const PERIOD_MS = 250;
 const HTTP_TIMEOUT_MS = 30_000;
+/** A trace context of W3C: version 00, or a later one, which appends to it, in 256 bytes at most. */
+const TRACE_IDS = "(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}";
+const TRACE = new RegExp(`^(00-${TRACE_IDS}|(?!00|ff)[0-9a-f]{2}-${TRACE_IDS}-[!-@[-~]{0,200})$`);
 
 /** Sends a command, and returns its reply with strings as buffers. */
 export type Send = (command: (string | Buffer)[]) => Promise<unknown>;
@@ -126,7 +129,7 @@ function entryOf(fields: Fields, { id, key, delayMs = 0, traceparent }: Options)
   if (idBytes < 1 || idBytes > MAX_ID_BYTES) {
     throw new NotATask(`a task's id has 1 to ${MAX_ID_BYTES} bytes, this one has ${idBytes}`);
   }
-  if (traceparent !== undefined && !isTrace(traceparent)) {
+  if (traceparent !== undefined && !TRACE.test(traceparent)) {
     const form = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     throw new NotATask(`not a W3C trace context: write it like ${form}`);
   }
@@ -141,15 +144,6 @@ function entryOf(fields: Fields, { id, key, delayMs = 0, traceparent }: Options)
     own.unshift(["traceparent", traceparent]);
   }
   return [...entry.flat(), ...own.flatMap(([name, value]) => (value === undefined ? [] : [name, value]))];
-}
-
-/** Whether this is a trace context of W3C: version 00, or a later one, which may append to it. */
-function isTrace(text: string): boolean {
-  if (text.length > 256) return false;
-  const parts = /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-[!-@[-~]*)?$/.exec(text);
-  const isZero = (part: string | undefined) => /^0+$/.test(part ?? "");
-  if (!parts || parts[1] === "ff" || isZero(parts[2]) || isZero(parts[3])) return false;
-  return (parts[1] === "00") === (parts[4] === undefined);
 }
 
 export class Queue {

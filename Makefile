@@ -10,8 +10,8 @@ SHELL := /bin/bash
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
 
-.PHONY: help setup plugins build dist packages site run test test-world test-servers test-upgrade lint fmt
-.PHONY: audit bench chaos soak nightly fuzz clean
+.PHONY: help setup plugins build dist try-dist packages site run test test-world test-servers test-upgrade lint
+.PHONY: fmt audit bench chaos soak nightly fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -46,6 +46,9 @@ test: ## Set up and run all tests (SLOW=1: with late replies of Redis and late l
 
 dist: plugins ## Pack tqhost for its users, into dist/: archive, Debian package, wheel, npm package
 	@scripts/dist.sh
+
+try-dist: ## Install each package of dist/ in a fresh Debian, and run a first task (as root)
+	@scripts/try-packages.sh
 
 packages: setup ## Make the packages of the helpers for handlers (crate, npm, wheel); nothing is published
 	scripts/build-languages.sh --run scripts/packages.sh $(TARGET_DIR)/packages

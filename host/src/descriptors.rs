@@ -1,5 +1,4 @@
-//! The file descriptors that this process may have: raised at the start, and compared with what is
-//! configured.
+//! The limit of file descriptors of this process: raised at the start, and compared with the configuration.
 //!
 //! In: the limit of the process, and the configuration. Out: why a host with these queues could not work, or
 //! a warning. Not here: the descriptors that are kept for probes (`admin::listener`).
@@ -11,11 +10,10 @@ use crate::config::Config;
 /// The descriptors of a host without queues: its threads, shared connections, watched folders, compilers, and
 /// requests to the admin address.
 const BASE: u64 = 40;
-/// Room for connections that come and go, such as those of browsers.
+/// Descriptors for connections that come and go, such as those of browsers.
 const AT_EASE: u64 = 100;
 
-/// Raises the limit that the host meets first as far as the system allows: shells and containers often begin
-/// with a low one.
+/// Raises the soft limit to the hard limit: shells and containers often start programs with a low one.
 pub(crate) fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {

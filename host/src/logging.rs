@@ -27,8 +27,8 @@ use crate::guarded::Guarded;
 
 const VARIABLE: &str = "TQHOST_LOG";
 
-/// Directives in front of those of the variable, which can therefore change each of these. wasmtime_wasi_http
-/// is off because it warns at each mistake of a guest.
+/// The directives before those of the variable, which can change each of them. wasmtime_wasi_http is off
+/// because it warns at each mistake of a guest.
 const BASE: &str = "info,wasmtime=warn,wasmtime_wasi=warn,wasmtime_wasi_http=off,cranelift=warn,notify=warn";
 
 /// Bytes of lines that may wait for stderr. Further lines are dropped.
@@ -62,7 +62,7 @@ pub(crate) fn init(format: LogFormat) -> anyhow::Result<LogGuard> {
     Ok(guard)
 }
 
-/// Waits, for a bounded time, until what was logged is written.
+/// Waits on drop until all lines are written, for [`FLUSH_WAIT`] at most.
 #[must_use = "the last lines are lost without it"]
 pub(crate) struct LogGuard(LogWriter);
 
@@ -81,7 +81,7 @@ fn subscriber<W>(
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // Internal errors would be printed with eprintln!, which panics on a closed stderr.
+    // The library prints its own errors with eprintln!, which panics on a closed stderr, so they are off.
     let builder =
         tracing_subscriber::fmt().with_writer(writer).with_env_filter(filter).log_internal_errors(false);
     match format {
@@ -100,11 +100,11 @@ fn filter(directives: &str) -> anyhow::Result<EnvFilter> {
     // The parser takes neither spaces nor empty words.
     let mut words = directives.split(',').map(str::trim).filter(|word| !word.is_empty());
     let tidy = words.clone().collect::<Vec<_>>().join(",");
-    // The parser takes a bare word that is no level for a target, so a misspelt level would change nothing
-    // and say nothing. Directives with fields, in braces, are left to the parser.
-    let bare = |word: &&str| !word.contains(['=', '[']) && word.parse::<LevelFilter>().is_err();
+    // The parser takes a word that is no level for a target, so a misspelt level would change nothing,
+    // without any message. Directives with fields, in braces, are left to the parser.
+    let is_misspelt = |word: &&str| !word.contains(['=', '[']) && word.parse::<LevelFilter>().is_err();
     if !directives.contains('{')
-        && let Some(word) = words.find(bare)
+        && let Some(word) = words.find(is_misspelt)
     {
         bail!(
             "{VARIABLE}: `{word}` is not a level (off, error, warn, info, debug, trace) and not target=level"
@@ -129,8 +129,9 @@ struct LogBuffer {
 #[derive(Default)]
 struct PendingLines {
     text: Vec<u8>,
+    /// The number of lines that were dropped since the last write.
     dropped: u64,
-    writing: bool,
+    is_writing: bool,
 }
 
 impl LogWriter {
@@ -140,8 +141,8 @@ impl LogWriter {
             changed: Condvar::new(),
             max_bytes,
         }));
-        let theirs = lines.clone();
-        thread::Builder::new().name("log".to_owned()).spawn(move || theirs.write_to(out))?;
+        let of_thread = lines.clone();
+        thread::Builder::new().name("log".to_owned()).spawn(move || of_thread.write_to(out))?;
         Ok((lines.clone(), LogGuard(lines)))
     }
 
@@ -156,7 +157,7 @@ impl LogWriter {
                 .unwrap_or_else(PoisonError::into_inner);
             let text = std::mem::take(&mut waiting.text);
             let dropped = std::mem::take(&mut waiting.dropped);
-            waiting.writing = true;
+            waiting.is_writing = true;
             drop(waiting);
             // There is nowhere to report that the log itself cannot be written.
             let _ = out.write_all(&text);
@@ -164,14 +165,15 @@ impl LogWriter {
             if dropped > 0 {
                 tracing::warn!(dropped, "log lines were dropped: stderr was not read fast enough");
             }
-            self.0.waiting.lock().writing = false;
+            self.0.waiting.lock().is_writing = false;
             self.0.changed.notify_all();
         }
     }
 
+    /// Waits until all lines are written. Returns false if that takes longer than `limit`.
     fn flush_within(&self, limit: Duration) -> bool {
         let waiting = self.0.waiting.lock();
-        let unwritten = |waiting: &mut PendingLines| waiting.writing || !waiting.text.is_empty();
+        let unwritten = |waiting: &mut PendingLines| waiting.is_writing || !waiting.text.is_empty();
         let (_waiting, waited) = self
             .0
             .changed
@@ -213,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// Stands for stderr: it takes one write for each permission, and passes the text on.
+    /// In the place of stderr: takes one write for each permission, and passes the text on.
     struct Gate {
         permissions: mpsc::Receiver<()>,
         written: mpsc::Sender<String>,
@@ -309,7 +311,7 @@ mod tests {
         let (mut lines, guard) = LogWriter::start(gate, 6).unwrap();
         lines.write_all(b"one\n").unwrap();
         // The thread has taken the line, and waits for the permission to write it.
-        while !lines.0.waiting.lock().writing {
+        while !lines.0.waiting.lock().is_writing {
             thread::yield_now();
         }
         for _ in 0..100 {

@@ -1,8 +1,8 @@
 //! All series of this host, as Prometheus scrapes them: their names, labels and values.
 //!
-//! In: what there is at the moment of a scrape ([`Sources`]): the counts of the queues, health, reloads of
-//! the configuration, Redis's connections, plugins. Out: a registry that reads them at each scrape. Nothing
-//! is copied in between, so a queue, plugin or version that is gone leaves nothing behind.
+//! In: the parts of the host that have figures ([`Sources`]): queues, health, reloads of the configuration,
+//! connections to Redis, plugins. Out: a registry that reads them at each scrape. Nothing is copied in
+//! between, so a queue, plugin or version that is gone leaves no series behind.
 //!
 //! docs/monitoring.md says what each series means; a test checks that it names all of them.
 //!
@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
@@ -32,8 +31,8 @@ use crate::telemetry::Traces;
 use crate::worker::capacity::Capacity;
 use crate::worker::workers::QueueBoard;
 pub(crate) use alarms::AlarmBoard;
-use process::Process;
 pub(crate) use process::resident;
+use process::{Process, write_one};
 
 /// The parts of the host that have figures.
 pub(crate) struct Sources {
@@ -81,30 +80,30 @@ impl Sources {
             .map(|(state, tasks)| ([("state", state)], ConstGauge::new(tasks)))
         })?;
         let help = "Age of the oldest queued task, 0 if there is none.";
-        out.write("queue_oldest_seconds", help, |(_, queue)| {
-            [([], ConstGauge::new(queue.census().oldest.unwrap_or_default().as_secs_f64()))]
+        out.write_each("queue_oldest_seconds", help, |(_, queue)| {
+            ConstGauge::new(queue.census().oldest.unwrap_or_default().as_secs_f64())
         })?;
         let help = "1 while the queue is paused.";
-        out.write("queue_paused", help, |(_, queue)| {
-            [([], ConstGauge::new(i64::from(queue.census().pause.is_some())))]
+        out.write_each("queue_paused", help, |(_, queue)| {
+            ConstGauge::new(i64::from(queue.census().pause.is_some()))
         })?;
         let help = "1 while the queue waits because something outside is down.";
-        out.write("queue_held", help, |(_, queue)| [([], queue.held.clone())])?;
+        out.write_each("queue_held", help, |(_, queue)| queue.held.clone())?;
         let help = "Pending entries that somebody else removed from the stream.";
-        out.write("lost_entries", help, |(_, queue)| [([], queue.lost_entries.clone())])?;
+        out.write_each("lost_entries", help, |(_, queue)| queue.lost_entries.clone())?;
         let help = "Attempts stopped because another host took the task.";
-        out.write("lease_lost", help, |(_, queue)| [([], queue.lease_lost.clone())])?;
+        out.write_each("lease_lost", help, |(_, queue)| queue.lease_lost.clone())?;
         let help = "Tasks taken over from a dead host.";
-        out.write("reclaimed", help, |(_, queue)| [([], queue.reclaimed.clone())])
+        out.write_each("reclaimed", help, |(_, queue)| queue.reclaimed.clone())
     }
 
     /// One pair of histograms for each queue, or for all of them together.
     fn histograms(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let all = self.board.times();
         let mut out = SeriesWriter { out, label: "queue", all: &all, name: |(queue, _)| queue };
-        out.write("task_duration_seconds", "How long attempts ran.", |(_, [ran, _])| [([], ran.clone())])?;
+        out.write_each("task_duration_seconds", "How long attempts ran.", |(_, [ran, _])| ran.clone())?;
         let help = "How long tasks waited for an attempt.";
-        out.write("task_wait_seconds", help, |(_, [_, waited])| [([], waited.clone())])
+        out.write_each("task_wait_seconds", help, |(_, [_, waited])| waited.clone())
     }
 
     /// The attempts that this host can run at once, and those that it runs.
@@ -113,43 +112,37 @@ impl Sources {
         let wanted: u64 = all.iter().map(|queue| u64::from(queue.queue.rules.concurrency)).sum();
         let capacity = self.capacity.limit().map_or(wanted, |most| wanted.min(most as u64));
         let help = "Attempts that may run at once in this host, of all queues together.";
-        let gauge = out.encode_descriptor("capacity", help, None, MetricType::Gauge)?;
-        ConstGauge::new(capacity).encode(gauge)?;
+        write_one(out, "capacity", help, &ConstGauge::new(capacity))?;
         let mut out = SeriesWriter { out, label: "queue", all: &all, name: |queue| &queue.name };
-        out.write("queue_concurrency", "Attempts that may run at once in this host.", |queue| {
-            [([], ConstGauge::new(u64::from(queue.queue.rules.concurrency)))]
+        out.write_each("queue_concurrency", "Attempts that may run at once in this host.", |queue| {
+            ConstGauge::new(u64::from(queue.queue.rules.concurrency))
         })?;
-        out.write("queue_attempts", "Attempts that run in this host, or are being settled.", |queue| {
-            [([], ConstGauge::new(queue.running() as u64))]
+        out.write_each("queue_attempts", "Attempts that run in this host, or are being settled.", |queue| {
+            ConstGauge::new(queue.running() as u64)
         })?;
         let help = "Age of the oldest attempt in this host, 0 if there is none.";
-        out.write("queue_oldest_attempt_seconds", help, |queue| {
-            [([], ConstGauge::new(queue.oldest().as_secs_f64()))]
+        out.write_each("queue_oldest_attempt_seconds", help, |queue| {
+            ConstGauge::new(queue.oldest().as_secs_f64())
         })
     }
 
     fn health(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let report = self.health.report();
         let help = "1 while the host is ready, as /readyz says.";
-        let gauge = out.encode_descriptor("ready", help, None, MetricType::Gauge)?;
-        ConstGauge::new(i64::from(report.ready)).encode(gauge)?;
+        write_one(out, "ready", help, &ConstGauge::new(i64::from(report.ready)))?;
         let queues = report.queues;
         let mut out = SeriesWriter { out, label: "queue", all: &queues, name: |queue| &queue.queue };
-        out.write(
-            "fetch_stalled",
-            "1 while the fetch loop makes no progress, and the host does not stop.",
-            |queue| [([], ConstGauge::new(i64::from(!queue.ok)))],
-        )?;
+        let help = "1 while the fetch loop makes no progress, and the host does not stop.";
+        out.write_each("fetch_stalled", help, |queue| ConstGauge::new(i64::from(!queue.ok)))?;
         let help = "1 while this host would take a task of the queue.";
-        out.write("queue_ready", help, |queue| [([], ConstGauge::new(i64::from(queue.takes_tasks())))])
+        out.write_each("queue_ready", help, |queue| ConstGauge::new(i64::from(queue.takes_tasks())))
     }
 
     fn config(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let all = [("ok", &self.reloads.taken), ("failed", &self.reloads.refused)];
         let mut out = SeriesWriter { out, label: "result", all: &all, name: |(result, _)| result };
-        out.write("config_reloads", "Changes of the configuration file, taken or refused.", |(_, count)| {
-            [([], (*count).clone())]
-        })
+        let help = "Changes of the configuration file, taken or refused.";
+        out.write_each("config_reloads", help, |(_, count)| (*count).clone())
     }
 
     fn alarms(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -164,27 +157,24 @@ impl Sources {
     fn traces(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let all = self.traces.counts();
         let mut out = SeriesWriter { out, label: "result", all: &all, name: |(result, _)| result };
-        out.write("trace_spans", "Spans of traces, by what became of them.", |(_, count)| {
-            [([], ConstCounter::new(*count))]
+        out.write_each("trace_spans", "Spans of traces, by what became of them.", |(_, count)| {
+            ConstCounter::new(*count)
         })?;
         let help = "Traces that were left out because more began in one second than telemetry.max_traces.";
-        let counter = out.out.encode_descriptor("traces_left_out", help, None, MetricType::Counter)?;
-        ConstCounter::new(self.traces.left_out()).encode(counter)
+        write_one(out.out, "traces_left_out", help, &ConstCounter::new(self.traces.left_out()))
     }
 
     fn refused(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Requests and logins with a wrong token of [admin].";
-        let counter = out.encode_descriptor("refused_tokens", help, None, MetricType::Counter)?;
-        self.refused.count().encode(counter)
+        write_one(out, "refused_tokens", help, self.refused.count())
     }
 
     fn redis(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Connections to Redis that were made again.";
-        let counter = out.encode_descriptor("redis_reconnects", help, None, MetricType::Counter)?;
-        ConstCounter::new(self.redis.reconnects()).encode(counter)?;
+        write_one(out, "redis_reconnects", help, &ConstCounter::new(self.redis.reconnects()))?;
         let all = [env!("CARGO_PKG_VERSION")];
         let mut out = SeriesWriter { out, label: "version", all: &all, name: |version| version };
-        out.write("build_info", "The version of tqhost that runs.", |_| [([], ConstGauge::new(1i64))])
+        out.write_each("build_info", "The version of tqhost that runs.", |_| ConstGauge::new(1i64))
     }
 
     fn plugins(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -206,7 +196,7 @@ impl Sources {
         self.attempts(out.out, &all)?;
         let mut out = SeriesWriter { out: out.out, label: "plugin", all: &all, name: |plugin| &plugin.name };
         let help = "The most memory that one instance of the plugin has used";
-        out.write("guest_memory_bytes", help, |plugin| [([], plugin.figures.peak_memory.clone())])?;
+        out.write_each("guest_memory_bytes", help, |plugin| plugin.figures.peak_memory.clone())?;
         let help = "Requests of the plugin's handlers, by what became of them";
         out.write("http_requests", help, |plugin| {
             let totals = plugin.figures.share.requests.totals();
@@ -214,8 +204,8 @@ impl Sources {
         })?;
         let help =
             "Log lines of the plugin's handlers that were dropped, since they logged more than max_log_rate";
-        out.write("guest_log_lines_dropped", help, |plugin| {
-            [([], ConstCounter::new(plugin.figures.share.lines_dropped()))]
+        out.write_each("guest_log_lines_dropped", help, |plugin| {
+            ConstCounter::new(plugin.figures.share.lines_dropped())
         })
     }
 
@@ -267,8 +257,18 @@ struct SeriesWriter<'p, 'o, T> {
 }
 
 impl<'p, T> SeriesWriter<'p, '_, T> {
-    /// Writes the series that `read` gives for each thing: further labels, and the value. Writes nothing if
-    /// there are none.
+    /// Writes one series for each thing.
+    fn write_each<M: EncodeMetric>(
+        &mut self,
+        name: &str,
+        help: &str,
+        read: impl Fn(&'p T) -> M,
+    ) -> fmt::Result {
+        self.write(name, help, |thing| [([], read(thing))])
+    }
+
+    /// Writes the series that `read` returns for each thing: further labels, and the value. Writes nothing if
+    /// there are no series.
     fn write<M: EncodeMetric, S, const LABELS: usize>(
         &mut self,
         name: &str,

@@ -1,10 +1,10 @@
 //! The TLS settings of the host's own clients, and what their failures mean in words.
 //!
-//! In: certificates that the configuration adds. Out: settings that trust these and the system's; and for an
-//! error of the TLS library, its cause and the way out.
+//! In: certificates that the configuration adds. Out: settings that trust these and the system's. For an
+//! error of the TLS library, also its cause and the way out.
 //!
-//!     the server's certificate ─▶ is signed by a trusted one? ─▶ yes: its name and its dates decide
-//!                                   └─ it is an authority's, and named in `ca` itself ─▶ they decide too
+//!     the server's certificate ─▶ is it signed by a trusted one? ─▶ its name and its dates decide
+//!                         └─ is it an authority's, and itself in `ca`? ─▶ its name and its dates decide
 //!
 //! `openssl req -x509` makes certificates of the second kind unless it is told otherwise.
 //!
@@ -72,7 +72,8 @@ pub(crate) fn client(trust: &Trust, identity: Option<Identity>) -> Result<Client
     }
 }
 
-/// Verifies as usual, and takes a certificate of an authority for that of a server if it is one of `named`.
+/// Verifies as usual, but also accepts a server that shows an authority's certificate, if that one is
+/// `named`.
 #[derive(Debug)]
 struct Verifier {
     inner: Arc<WebPkiServerVerifier>,
@@ -91,7 +92,7 @@ impl ServerCertVerifier for Verifier {
         let verified =
             self.inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
-            // Its dates were checked before this was found.
+            // The verifier checks the dates before it returns this error.
             Err(Error::InvalidCertificate(error))
                 if pki(&error) == Some(&webpki::Error::CaUsedAsEndEntity)
                     && self.named.iter().any(|named| named.as_ref() == end_entity.as_ref()) =>
@@ -134,7 +135,7 @@ fn pki(error: &CertificateError) -> Option<&webpki::Error> {
     }
 }
 
-/// The TLS library's error, if this is one, or the error of a stream that holds one.
+/// The error of the TLS library in this error: itself, or the cause of an error of a stream.
 pub(crate) fn cause<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Error> {
     // The crate redis shares its causes.
     let shared = error.downcast_ref::<Arc<dyn StdError + Send + Sync>>();
@@ -219,7 +220,7 @@ fn fault(error: &CertificateError) -> String {
     text.to_owned()
 }
 
-/// `presented` has forms such as `DnsName("example.com")`.
+/// The fault of a certificate that is for other names: `presented`, such as `DnsName("example.com")`.
 fn wrong_name(expected: &str, presented: &[String]) -> String {
     let name = |text: &String| {
         let inner = text.split_once('(').map_or(text.as_str(), |(_, inner)| inner.trim_end_matches(')'));
@@ -240,7 +241,7 @@ fn date(time: UnixTime) -> String {
     jiff::Timestamp::from_second(seconds).map_or_else(|_| "a far time".to_owned(), |time| time.to_string())
 }
 
-/// `handshake failure` for an alert whose name is `HandshakeFailure`.
+/// The name of an alert in words, such as `handshake failure`.
 pub(crate) fn alert_words(alert: AlertDescription) -> String {
     let mut words = String::new();
     for letter in format!("{alert:?}").chars() {

@@ -4,8 +4,7 @@
 //! has a prefix of its own. A blob is written as a whole or not at all. Calls run on a thread of their own,
 //! so a slow store holds up neither the host nor its guests.
 //!
-//! Not here: what guests see, and the memory that counts as theirs (`sandbox::host`), the settings
-//! (`config`).
+//! Not here: the interface for guests and their memory (`sandbox::host`), the settings (`config`).
 
 mod connect;
 pub(crate) mod name;
@@ -23,7 +22,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use object_store::{Attribute, Attributes, ObjectStore as _, ObjectStoreExt as _, PutOptions, PutPayload};
 use thiserror::Error;
 use tokio::runtime::{Handle, Runtime};
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::chain::chain;
 use crate::config::BlobSettings;
@@ -35,7 +34,7 @@ const MAX_THREADS: usize = 16;
 /// Characters of a store's own words that a handler gets.
 const MAX_REASON: usize = 300;
 
-/// Why a call was refused. Nothing was written then, unless the store did not answer.
+/// Why a call has failed. The store has changed nothing, unless it did not answer in time.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum BlobError {
     #[error("{0}")]
@@ -91,7 +90,7 @@ impl Blobs {
         Ok(Blobs(Arc::new(Opened { place, max_blob, timeout, runtime: Some(runtime), runs_on })))
     }
 
-    /// The paths and sizes of the first blobs of a store in memory. None of another store.
+    /// The paths and sizes of the first `most` blobs of a store in memory. Of another store: an empty list.
     pub(crate) async fn kept(&self, most: usize) -> anyhow::Result<Vec<(String, u64)>> {
         let BlobPlace::Memory(store) = &self.0.place else { return Ok(Vec::new()) };
         let found: Vec<_> = store.list(None).take(most).try_collect().await?;
@@ -103,7 +102,7 @@ impl Blobs {
         self.0.max_blob
     }
 
-    /// Why a blob of this size is refused.
+    /// Refuses the size of a blob that is too large.
     pub(crate) fn check_size(&self, size: u64) -> Result<(), BlobError> {
         let most = self.max_blob();
         if size > most {
@@ -112,7 +111,7 @@ impl Blobs {
         Ok(())
     }
 
-    /// Writes a blob, in the place of an earlier one of this name. Returns its URL.
+    /// Writes a blob in the place of an earlier one of this name. Returns its URL.
     pub(crate) async fn put(
         &self,
         plugin: &str,
@@ -121,7 +120,7 @@ impl Blobs {
         data: Bytes,
     ) -> Result<String, BlobError> {
         self.check_size(data.len() as u64)?;
-        let (path, shown) = (format!("{plugin}/{}", name.as_str()), name.as_str().to_owned());
+        let (path, shown) = (format!("{plugin}/{}", name.0), name.0.clone());
         let opened = self.0.clone();
         self.run(async move {
             let url = opened.place.url(&path);
@@ -140,14 +139,15 @@ impl Blobs {
         .await
     }
 
-    /// Whether other hosts find what this one writes: not if it is a folder, which may be this machine's.
+    /// Whether other hosts find the blobs of this one. A folder may belong to this machine alone, so it
+    /// counts as not shared.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.0.place, BlobPlace::Network { .. })
     }
 
     /// Removes a blob, if it is there.
     pub(crate) async fn remove(&self, plugin: &str, name: &BlobName) -> Result<(), BlobError> {
-        let (path, shown) = (format!("{plugin}/{}", name.as_str()), name.as_str().to_owned());
+        let (path, shown) = (format!("{plugin}/{}", name.0), name.0.clone());
         let opened = self.0.clone();
         self.run(async move {
             let Some((store, key)) = find(opened, path, false).await? else { return Ok(()) };
@@ -161,7 +161,7 @@ impl Blobs {
 
     /// Finds a blob, and refuses one that is too large before its bytes are read.
     pub(crate) async fn find(&self, plugin: &str, name: &BlobName) -> Result<FoundBlob, BlobError> {
-        let (path, shown) = (format!("{plugin}/{}", name.as_str()), name.as_str().to_owned());
+        let (path, shown) = (format!("{plugin}/{}", name.0), name.0.clone());
         let (opened, blobs) = (self.0.clone(), self.clone());
         self.run(async move {
             let Some((store, key)) = find(opened, path, false).await? else { return Err(not_found(&shown)) };
@@ -176,7 +176,7 @@ impl Blobs {
         .await
     }
 
-    /// Runs a call on the thread for blobs, within its time. It ends when the caller gives up.
+    /// Runs a call on the thread for blobs, within the time for one call. Ends the call when this is dropped.
     async fn run<T: Send + 'static>(
         &self,
         call: impl Future<Output = Result<T, BlobError>> + Send + 'static,
@@ -188,8 +188,8 @@ impl Blobs {
                 || BlobError::Unavailable(format!("the object store gave no answer within {timeout:?}"));
             ended.unwrap_or_else(|_| Err(late()))
         });
-        let _stops = StopOnDrop(running.abort_handle());
-        running.await.unwrap_or_else(|_| Err(BlobError::Unavailable("the host stops".into())))
+        let ended = AbortOnDropHandle::new(running).await;
+        ended.unwrap_or_else(|_| Err(BlobError::Unavailable("the host stops".into())))
     }
 }
 
@@ -226,16 +226,8 @@ impl Drop for Opened {
     }
 }
 
-struct StopOnDrop(AbortHandle);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-async fn find(opened: Arc<Opened>, path: String, makes: bool) -> Result<Found, BlobError> {
-    let looked = tokio::task::spawn_blocking(move || opened.place.find(&path, makes)).await;
+async fn find(opened: Arc<Opened>, path: String, makes_folder: bool) -> Result<Found, BlobError> {
+    let looked = tokio::task::spawn_blocking(move || opened.place.find(&path, makes_folder)).await;
     let found = looked.map_err(|_| BlobError::Unavailable("the host stops".into()))?;
     found.map_err(|why| BlobError::Unavailable(format!("the object store cannot be used: {why}")))
 }

@@ -1,7 +1,7 @@
 //! The names of blobs, and the content types that go with them.
 //!
-//! In: what a guest gives. Out: a [`BlobName`] that is the same in every store, and cannot leave its
-//! prefix; or why it is refused.
+//! In: texts of a guest. Out: a [`BlobName`], which every store takes and which cannot leave its prefix; or
+//! why the text is refused.
 
 /// Bytes of a whole name. Every store allows twice as many, and the rest is for the prefix.
 const MAX_NAME: usize = 512;
@@ -15,7 +15,7 @@ const UNKNOWN_TYPE: &str = "application/octet-stream";
 
 /// A checked name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BlobName(String);
+pub(crate) struct BlobName(pub(super) String);
 
 impl BlobName {
     pub(crate) fn new(name: String) -> Result<BlobName, String> {
@@ -38,10 +38,6 @@ impl BlobName {
             return Err(format!("the name \"{}\" {why}", name.escape_debug()));
         }
         Ok(BlobName(name))
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
     }
 }
 

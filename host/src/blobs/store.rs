@@ -1,7 +1,7 @@
 //! Opens the object store that the configuration names.
 //!
-//! In: [`BlobSettings`]. Out: a [`BlobPlace`], which says where the blobs of all plugins are. Nothing is
-//! asked of a store in the network before the first call, and no folder is made before the first file.
+//! In: [`BlobSettings`]. Out: a [`BlobPlace`], which says where the blobs of all plugins are. A store in the
+//! network gets no request before the first call, and a folder is not made before its first file.
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ use crate::tls::{self, Trust};
 
 const MAX_TRIES_AGAIN: usize = 3;
 
-/// A store, and the key of a blob in it; none for a file in a folder that does not exist.
+/// A store, and the key of a blob in it. None if the store is a folder that does not exist.
 pub(super) type Found = Option<(Arc<dyn ObjectStore>, Path)>;
 
 /// A store, and the part of it that is for blobs.
@@ -62,19 +62,15 @@ impl BlobPlace {
             BlobStore::S3 { bucket, endpoint, region, key } => {
                 let mut builder = match key {
                     None => AmazonS3Builder::from_env(),
-                    Some(key) => {
-                        let builder = AmazonS3Builder::new()
-                            .with_access_key_id(key.id.expose())
-                            .with_secret_access_key(key.secret.expose());
-                        key.session_token
-                            .iter()
-                            .fold(builder, |builder, token| builder.with_token(token.expose()))
-                    }
+                    Some(key) => AmazonS3Builder::new()
+                        .with_access_key_id(key.id.expose())
+                        .with_secret_access_key(key.secret.expose()),
                 };
-                builder = builder
-                    .with_bucket_name(&bucket.name)
-                    .with_retry(retry)
-                    .with_http_connector(connector()?);
+                if let Some(token) = key.as_ref().and_then(|key| key.session_token.as_ref()) {
+                    builder = builder.with_token(token.expose());
+                }
+                builder = builder.with_bucket_name(&bucket.name);
+                builder = builder.with_retry(retry).with_http_connector(connector()?);
                 if let Some(endpoint) = endpoint {
                     builder = builder.with_endpoint(endpoint).with_allow_http(true);
                 }
@@ -88,10 +84,8 @@ impl BlobPlace {
                     None => GoogleCloudStorageBuilder::from_env(),
                     Some(key) => GoogleCloudStorageBuilder::new().with_service_account_key(key.expose()),
                 };
-                builder = builder
-                    .with_bucket_name(&bucket.name)
-                    .with_retry(retry)
-                    .with_http_connector(connector()?);
+                builder = builder.with_bucket_name(&bucket.name);
+                builder = builder.with_retry(retry).with_http_connector(connector()?);
                 if let Some(endpoint) = endpoint {
                     builder = builder.with_base_url(endpoint);
                 }
@@ -125,12 +119,12 @@ impl BlobPlace {
     }
 
     /// The store and the key of a blob. `path` is the plugin's name, a slash, and the blob's name. For local
-    /// files it blocks, and makes the folder if `makes` says so. It gives None if there is no folder.
-    pub(super) fn find(&self, path: &str, makes: bool) -> Result<Found, String> {
+    /// files this blocks, and `makes_folder` says whether a missing folder is made.
+    pub(super) fn find(&self, path: &str, makes_folder: bool) -> Result<Found, String> {
         let (store, key): (Arc<dyn ObjectStore>, _) = match self {
             BlobPlace::Network { store, prefix, .. } => (store.clone(), format!("{prefix}{path}")),
             BlobPlace::Memory(store) => (store.clone(), path.to_owned()),
-            BlobPlace::Files { root, store, .. } => match folder(root, store, makes)? {
+            BlobPlace::Files { root, store, .. } => match folder(root, store, makes_folder)? {
                 None => return Ok(None),
                 Some(store) => {
                     refuse_links(root, path)?;
@@ -158,13 +152,13 @@ impl BlobPlace {
 fn folder(
     root: &FilePath,
     store: &OnceLock<Arc<LocalFileSystem>>,
-    makes: bool,
+    makes_folder: bool,
 ) -> Result<Option<Arc<LocalFileSystem>>, String> {
     if let Some(store) = store.get() {
         return Ok(Some(store.clone()));
     }
     let failed = |what: &str, why: &dyn std::fmt::Display| format!("{} {what}: {why}", root.display());
-    if makes {
+    if makes_folder {
         std::fs::create_dir_all(root).map_err(|error| failed("cannot be made", &error))?;
     } else if !root.try_exists().map_err(|error| failed("cannot be looked at", &error))? {
         return Ok(None);
@@ -174,7 +168,7 @@ fn folder(
     Ok(Some(store.get_or_init(|| Arc::new(opened.with_fsync(true))).clone()))
 }
 
-/// Refuses a path with a symbolic link in it: it could lead out of the folder.
+/// Refuses a path with a symbolic link, which could lead out of the folder.
 fn refuse_links(root: &FilePath, path: &str) -> Result<(), String> {
     let mut at = root.to_owned();
     for part in path.split('/') {

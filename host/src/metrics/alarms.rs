@@ -1,9 +1,9 @@
 //! The alarms of the dashboard as series, so that one rule of Prometheus carries all of them.
 //!
-//! In: a scrape, which asks for a look. Out: the alarms of the look before it. So a scrape never waits for
-//! Redis, and a host that nobody scrapes looks at nothing.
+//! In: a scrape, which asks for a new look. Out: the alarms of the look before. So a scrape never waits for
+//! Redis, and a host that is not scraped looks at nothing.
 //!
-//! Not here: what is an alarm (`operations::alarms`).
+//! Not here: finding alarms (`operations::alarms`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl AlarmBoard {
         stop.run_until_cancelled(looking).await;
     }
 
-    /// The overview that it saw last.
+    /// The overview of the last look.
     pub(crate) fn last(&self) -> LastOverview {
         self.0.last.clone()
     }
@@ -64,7 +64,7 @@ impl AlarmBoard {
         *self.0.counts.lock() = counts;
     }
 
-    /// The alarms of the last look. It asks for the next one.
+    /// The alarms of the last look. Asks for the next look.
     pub(super) fn scrape(&self) -> Counts {
         self.0.asked.notify_one();
         self.0.counts.lock().clone()

@@ -1,7 +1,7 @@
 //! The figures of the process. They have the names that Prometheus clients use in every program.
 //!
-//! In: /proc and the limits of the process, at each scrape. Out: series without the prefix of tqhost. What
-//! the system does not tell is left out.
+//! In: /proc and the limits of the process, at each scrape. Out: series without the prefix of tqhost. A
+//! figure that the system does not tell is left out.
 //!
 //! Not here: the figures of queues and plugins (`metrics`).
 
@@ -31,7 +31,7 @@ impl Process {
 impl Collector for Process {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         let mut gauge = |name, help, value: Option<f64>| match value {
-            Some(value) => one(&mut out, name, help, &ConstGauge::new(value)),
+            Some(value) => write_one(&mut out, name, help, &ConstGauge::new(value)),
             None => Ok(()),
         };
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -49,7 +49,7 @@ impl Collector for Process {
         let times = [usage.user_time(), usage.system_time()];
         let seconds: f64 = times.iter().map(|time| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6).sum();
         let help = "Total user and system CPU time spent in seconds.";
-        one(&mut out, "process_cpu_seconds", help, &ConstCounter::new(seconds))
+        write_one(&mut out, "process_cpu_seconds", help, &ConstCounter::new(seconds))
     }
 }
 
@@ -59,7 +59,13 @@ pub(crate) fn resident() -> Option<u64> {
     field(&status, "VmRSS").map(|kib| kib as u64 * 1024)
 }
 
-fn one(out: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: &impl EncodeMetric) -> fmt::Result {
+/// Writes a series without labels.
+pub(super) fn write_one(
+    out: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: &impl EncodeMetric,
+) -> fmt::Result {
     value.encode(out.encode_descriptor(name, help, None, value.metric_type())?)
 }
 

@@ -215,20 +215,6 @@ fn a_fetch_loop_is_shown_as_it_is_now() {
 }
 
 #[test]
-fn reloads_of_the_configuration_are_shown_from_the_start() {
-    let host = Host::new();
-    let series = |failed| {
-        [
-            "tqhost_config_reloads_total{result=\"ok\"} 0".to_owned(),
-            format!("tqhost_config_reloads_total{{result=\"failed\"}} {failed}"),
-        ]
-    };
-    assert_lines(&host.scrape(), &series(0).each_ref().map(String::as_str));
-    host.reloads.refused.inc();
-    assert_lines(&host.scrape(), &series(1).each_ref().map(String::as_str));
-}
-
-#[test]
 fn capacity_and_work_of_a_host_are_shown() {
     let host = Host::new();
     host.board.show(queue("other", 3));

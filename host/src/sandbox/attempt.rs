@@ -38,8 +38,8 @@ pub struct Attempt {
 #[derive(Debug, Clone)]
 pub struct AttemptReport {
     pub ended: Ended,
-    /// The calls of the guest in which it failed, the innermost first, a line or two for each. Empty where
-    /// the sandbox keeps none, and where the guest waited for the host.
+    /// The calls of the guest in which it failed, the innermost first, a line or two for each. Empty if the
+    /// sandbox keeps no backtraces, or the guest waited for the host.
     pub backtrace: Vec<String>,
     /// The last lines that the guest has logged: a few KiB.
     pub last_lines: String,

@@ -1,4 +1,4 @@
-//! The state of one attempt in the store of its instance: what calls of the guest need to know of it.
+//! The state of one attempt in the store of its instance, for the calls that its guest makes.
 //!
 //! Not here: the rest of the store (`state`).
 
@@ -17,7 +17,8 @@ use super::waits::GuestWaits;
 use crate::guarded::Guarded;
 use crate::task::Progress;
 
-/// The waits of guests that no attempt has. They are one for all, as each attempt begins and ends with it.
+/// The waits of an instance without an attempt. All share one value, so that a store is made and reset
+/// without an allocation for it.
 static OF_NOBODY: LazyLock<Arc<GuestWaits>> = LazyLock::new(Arc::default);
 
 /// The part of an instance that belongs to one attempt.
@@ -32,11 +33,12 @@ pub(super) struct AttemptState {
     /// Ends or delays the call of the attempt that runs. None before the first attempt.
     pub(super) interrupts: Option<Interrupts>,
     pub(super) waits: Arc<GuestWaits>,
-    /// Ends the requests of the attempt. None: they end with the instance's call.
+    /// Cancelled when the attempt is over, which ends its requests. None: they end with the instance's call.
     pub(super) over: Option<CancellationToken>,
     pub(super) http: Option<Box<Client>>,
-    /// The memory that it has asked for, while another attempt of the instance computes.
-    pub(super) seen: AttemptMemory,
+    /// The memory that the attempt has asked for. Kept here while another attempt of the instance computes;
+    /// `Limits` has it while this one does.
+    pub(super) memory: AttemptMemory,
 }
 
 impl AttemptState {
@@ -59,7 +61,7 @@ impl AttemptState {
             waits,
             over: None,
             http: None,
-            seen: AttemptMemory::default(),
+            memory: AttemptMemory::default(),
         }
     }
 
@@ -75,12 +77,12 @@ impl AttemptState {
             waits: OF_NOBODY.clone(),
             over: None,
             http: None,
-            seen: AttemptMemory::default(),
+            memory: AttemptMemory::default(),
         }
     }
 }
 
-/// The reasons, beside the deadline, for which a tick stops or delays a handler that computes.
+/// The reasons beside the deadline for which a tick stops or delays a handler that computes.
 pub(super) struct Interrupts {
     pub(super) stop: CancellationToken,
     pub(super) sliced: SlicedCall,

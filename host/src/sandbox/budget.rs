@@ -1,7 +1,7 @@
 //! The memory budget of all handlers of a host together.
 //!
-//! In: the budget; the size of each instance when it grows. Out: which attempts may start, and which attempt
-//! is stopped when the instances outgrow the budget.
+//! In: the budget, and the size of each instance when it grows. Out: the start of attempts; the end of the
+//! largest instance when all together outgrow the budget.
 //!
 //! ```text
 //! a version that needed much before ─▶ its attempt waits until there is room ─▶ it starts
@@ -29,7 +29,8 @@ pub(super) const SMALL: u64 = 512 * 1024;
 pub(super) struct Budget {
     total: u64,
     books: Guarded<Books>,
-    /// Drops the instances that wait for a task. Nothing else is stopped before that.
+    /// Drops the instances that wait for a task. An instance with a task is stopped only if that was not
+    /// enough.
     drop_kept: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -50,12 +51,12 @@ struct Entry {
 
 enum AccountState {
     /// The instance has no call yet.
-    Starts,
-    Runs(SlicedCall),
+    Starting,
+    Running(SlicedCall),
     /// The instance waits for a task.
-    IsKept,
+    Kept,
     /// The instance was stopped, and has not yet given its memory back.
-    IsStopped,
+    Stopped,
 }
 
 struct WaitingStart {
@@ -78,7 +79,7 @@ impl Drop for StartPlace<'_> {
 }
 
 impl Budget {
-    /// `drop_kept` drops all instances that wait for a task. It must not hold them: each of them holds its
+    /// `drop_kept` drops all instances that wait for a task. It must not own them, as each instance owns the
     /// budget.
     pub(super) fn new(total: u64, drop_kept: impl Fn() + Send + Sync + 'static) -> Arc<Budget> {
         Arc::new(Budget { total, books: Guarded::default(), drop_kept: Box::new(drop_kept) })
@@ -96,7 +97,7 @@ impl Budget {
         let mut place = {
             let mut books = self.books.lock();
             if !books.has_room(expected, self.total)
-                && books.accounts.values().any(|entry| matches!(entry.state, AccountState::IsKept))
+                && books.accounts.values().any(|entry| matches!(entry.state, AccountState::Kept))
             {
                 drop(books);
                 (self.drop_kept)();
@@ -109,10 +110,9 @@ impl Budget {
             books.waiting.push_back(WaitingStart { bytes: expected, start });
             StartPlace { budget: self, started }
         };
-        // The waiting caller holds the budget, so the sender is not dropped.
-        let started = (&mut place.started).await;
-        match started {
+        match (&mut place.started).await {
             Ok(account) => account,
+            // The caller owns the budget, and so its senders: this does not happen.
             Err(_) => std::future::pending().await,
         }
     }
@@ -122,7 +122,7 @@ impl Budget {
         !self.books.lock().waiting.is_empty()
     }
 
-    /// Starts those in the line that have room, in their order.
+    /// Starts the attempts at the head of the line, as long as there is room for them.
     fn start_waiting(self: &Arc<Budget>, mut books: MutexGuard<'_, Books>) {
         books.waiting.retain(|waiting| !waiting.start.is_closed());
         let mut starting = Vec::new();
@@ -134,17 +134,14 @@ impl Budget {
         }
         drop(books);
         for (start, account) in starting {
-            // If the waiter has given up, the send fails, and dropping the account gives the memory back.
+            // If the attempt has given up, the send fails, and the drop of the account gives the memory back.
             drop(start.send(account));
         }
     }
 
     fn open(self: &Arc<Budget>, books: &mut Books, held: u64) -> Account {
-        let number = books.next;
-        books.next += 1;
-        books.used += held;
-        books.accounts.insert(number, Entry { held, state: AccountState::Starts });
-        Account { budget: self.clone(), number: Some(number), held, call: None }
+        let number = Some(books.open(held, AccountState::Starting));
+        Account { budget: self.clone(), number, held, call: None }
     }
 }
 
@@ -153,13 +150,31 @@ impl Books {
         self.accounts.is_empty() || self.used.saturating_add(bytes) <= total
     }
 
+    /// Opens an account. Returns its number.
+    fn open(&mut self, held: u64, state: AccountState) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.used += held;
+        self.accounts.insert(number, Entry { held, state });
+        number
+    }
+
+    fn resize(&mut self, number: u64, held: u64) {
+        if let Some(entry) = self.accounts.get_mut(&number) {
+            self.used = self.used - entry.held + held;
+            entry.held = held;
+        }
+        debug_assert_eq!(self.used, self.accounts.values().map(|entry| entry.held).sum::<u64>());
+    }
+
+    fn is_stopped(&self, number: u64) -> bool {
+        self.accounts.get(&number).is_some_and(|entry| matches!(entry.state, AccountState::Stopped))
+    }
+
     /// Bytes of stopped instances that are not yet given back.
     fn leaving(&self) -> u64 {
-        self.accounts
-            .values()
-            .filter(|entry| matches!(entry.state, AccountState::IsStopped))
-            .map(|entry| entry.held)
-            .sum()
+        let stopped = self.accounts.values().filter(|entry| matches!(entry.state, AccountState::Stopped));
+        stopped.map(|entry| entry.held).sum()
     }
 
     /// Marks the largest instance as stopped; a kept instance comes before one that runs. Returns its earlier
@@ -168,9 +183,9 @@ impl Books {
         let may_go = self
             .accounts
             .values_mut()
-            .filter(|entry| matches!(entry.state, AccountState::Runs(_) | AccountState::IsKept));
-        let largest = may_go.max_by_key(|entry| (matches!(entry.state, AccountState::IsKept), entry.held))?;
-        Some(std::mem::replace(&mut largest.state, AccountState::IsStopped))
+            .filter(|entry| matches!(entry.state, AccountState::Running(_) | AccountState::Kept));
+        let largest = may_go.max_by_key(|entry| (matches!(entry.state, AccountState::Kept), entry.held))?;
+        Some(std::mem::replace(&mut largest.state, AccountState::Stopped))
     }
 }
 
@@ -191,10 +206,10 @@ impl Account {
         if let Some(number) = self.number
             && let Some(entry) = self.budget.books.lock().accounts.get_mut(&number)
         {
-            if matches!(entry.state, AccountState::IsStopped) {
+            if matches!(entry.state, AccountState::Stopped) {
                 return false;
             }
-            entry.state = AccountState::Runs(call.clone());
+            entry.state = AccountState::Running(call.clone());
         }
         self.call = Some(call);
         true
@@ -205,9 +220,9 @@ impl Account {
         self.call = None;
         if let Some(number) = self.number
             && let Some(entry) = self.budget.books.lock().accounts.get_mut(&number)
-            && matches!(entry.state, AccountState::Runs(_))
+            && matches!(entry.state, AccountState::Running(_))
         {
-            entry.state = AccountState::IsKept;
+            entry.state = AccountState::Kept;
         }
     }
 
@@ -219,36 +234,28 @@ impl Account {
         let budget = self.budget.clone();
         let mut books = budget.books.lock();
         let number = *self.number.get_or_insert_with(|| {
-            let number = books.next;
-            books.next += 1;
-            let state = self.call.clone().map_or(AccountState::Starts, AccountState::Runs);
-            books.accounts.insert(number, Entry { held: 0, state });
-            number
+            let state = self.call.clone().map_or(AccountState::Starting, AccountState::Running);
+            books.open(0, state)
         });
         // Count the new size first, since it may make this instance the largest.
-        books.used += bytes - self.held;
-        books.accounts.get_mut(&number).into_iter().for_each(|entry| entry.held = bytes);
-        let is_stopped = |books: &Books| {
-            books.accounts.get(&number).is_some_and(|entry| matches!(entry.state, AccountState::IsStopped))
-        };
+        books.resize(number, bytes);
         let mut drops_kept = false;
-        while !is_stopped(&books) && books.used - books.leaving() > budget.total {
+        while !books.is_stopped(number) && books.used - books.leaving() > budget.total {
             match books.stop_largest() {
-                Some(AccountState::Runs(call)) => call.evict(),
+                Some(AccountState::Running(call)) => call.evict(),
                 Some(_) => drops_kept = true,
                 None => break,
             }
         }
-        let is_refused = is_stopped(&books);
+        let is_refused = books.is_stopped(number);
         if is_refused {
-            books.used -= bytes - self.held;
-            books.accounts.get_mut(&number).into_iter().for_each(|entry| entry.held = self.held);
+            books.resize(number, self.held);
         } else {
             self.held = bytes;
         }
         drop(books);
         if drops_kept && let Ok(guests) = tokio::runtime::Handle::try_current() {
-            // Do not drop instances here: this is in the middle of another instance's call.
+            // Another task drops them, since this is in the middle of a call of another instance.
             guests.spawn(async move { (budget.drop_kept)() });
         }
         !is_refused
@@ -259,8 +266,8 @@ impl Drop for Account {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         let mut books = self.budget.books.lock();
+        books.resize(number, 0);
         books.accounts.remove(&number);
-        books.used -= self.held;
         self.budget.start_waiting(books);
     }
 }
@@ -269,27 +276,26 @@ impl Drop for Account {
 mod tests {
     use futures_util::FutureExt as _;
 
+    use super::super::number::VersionNumber;
     use super::super::slices::TimeSlices;
-    use super::super::warm::Pool;
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
     struct Host {
-        pool: Pool,
         budget: Arc<Budget>,
         slices: TimeSlices,
     }
 
     impl Host {
         fn new(mib: u64) -> Host {
-            Host { budget: Budget::new(mib * MIB, || ()), pool: Pool::new(8), slices: TimeSlices::new(1) }
+            Host { budget: Budget::new(mib * MIB, || ()), slices: TimeSlices::new(1) }
         }
 
         /// Starts an instance and begins a call in it.
         fn begun(&self, expected: u64) -> Option<(Account, SlicedCall)> {
-            let (mut account, call) =
-                (self.budget.start(expected).now_or_never()?, self.slices.call(self.pool.number()));
+            let mut account = self.budget.start(expected).now_or_never()?;
+            let call = self.slices.call(VersionNumber::fresh());
             assert!(account.begin(call.clone()));
             Some((account, call))
         }
@@ -300,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn small_ones_are_not_counted_and_never_wait() {
+    fn small_instances_are_not_counted_and_never_wait() {
         let host = Host::new(1);
         let all: Vec<_> = (0..100).map(|_| host.begun(SMALL).expect("room")).collect();
         assert!(all.into_iter().all(|(mut account, _)| account.grow(SMALL)));
@@ -308,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_is_stopped_whoever_grows() {
+    fn the_largest_instance_is_stopped_when_any_grows() {
         let host = Host::new(100);
         let [mut large, mut middle, mut small] = [(); 3].map(|()| host.begun(0).expect("room"));
         assert!(large.0.grow(50 * MIB) && middle.0.grow(30 * MIB) && small.0.grow(20 * MIB));
@@ -341,8 +347,7 @@ mod tests {
         assert_eq!(host.used(), 50 * MIB);
         // A waiter that gives up gives its memory back. An instance that needs more than the budget runs
         // alone.
-        let given_up = host.budget.start(60 * MIB);
-        let mut given_up = Box::pin(given_up);
+        let mut given_up = Box::pin(host.budget.start(60 * MIB));
         assert!(given_up.as_mut().now_or_never().is_none());
         let mut alone = Box::pin(host.budget.start(200 * MIB));
         assert!(alone.as_mut().now_or_never().is_none());
@@ -379,6 +384,6 @@ mod tests {
         kept.0.end();
         assert!(grows.0.grow(20 * MIB));
         assert!(!running.1.is_evicted());
-        assert!(!kept.0.begin(host.slices.call(host.pool.number())), "it is not used again");
+        assert!(!kept.0.begin(host.slices.call(VersionNumber::fresh())), "it is not used again");
     }
 }

@@ -21,10 +21,10 @@ const HEADER: usize = 8;
 /// The kind of custom sections.
 const CUSTOM: u8 = 0;
 
-/// The build that the section names. None: there is no such section. The error says why it is not read.
+/// The build that the section names. None if there is no such section. The error says why it is not read.
 pub(crate) fn build_in(wasm: &[u8]) -> Result<Option<BuildNote>, String> {
     let (mut sections, mut content) = (0_usize, &[][..]);
-    // The rest of a file that is cut off is for those who load it.
+    // A file that is cut off is no error here: the loader of the file refuses it.
     let _ = each(wasm, |_, found| {
         (sections, content) = (sections + 1, found);
     });
@@ -37,15 +37,15 @@ pub(crate) fn build_in(wasm: &[u8]) -> Result<Option<BuildNote>, String> {
     }
 }
 
-/// The file with this build in place of the one that it had.
+/// The file with this build in place of its earlier one.
 pub(crate) fn with_build(wasm: &[u8], build: &BuildNote) -> Vec<u8> {
     let content = serde_json::to_vec(build).unwrap_or_default();
-    let mut section = number(NAME.len());
+    let mut section = leb128(NAME.len());
     section.extend(NAME.bytes());
     section.extend(content);
     let mut file = without_build(wasm);
     file.push(CUSTOM);
-    file.extend(number(section.len()));
+    file.extend(leb128(section.len()));
     file.extend(section);
     file
 }
@@ -79,7 +79,7 @@ fn each<'w>(wasm: &'w [u8], mut visit: impl FnMut(Range<usize>, &'w [u8])) -> Re
 }
 
 /// A number in LEB128.
-fn number(mut number: usize) -> Vec<u8> {
+pub(super) fn leb128(mut number: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number > 0x7f {
         bytes.push(number as u8 | 0x80);
@@ -96,8 +96,8 @@ mod tests {
     const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 
     fn custom(name: &str, content: &[u8]) -> Vec<u8> {
-        let section = [&number(name.len())[..], name.as_bytes(), content].concat();
-        [&[CUSTOM][..], &number(section.len()), &section].concat()
+        let section = [&leb128(name.len())[..], name.as_bytes(), content].concat();
+        [&[CUSTOM][..], &leb128(section.len()), &section].concat()
     }
 
     fn build(label: &str) -> BuildNote {

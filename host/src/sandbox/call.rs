@@ -20,20 +20,18 @@ use super::component;
 use super::error::LoadError;
 use super::failure::Phase;
 use super::host::bindings::{exports::tqhost::handler::handler as guest, tqhost::handler::types};
-use super::reply::{Reply, ReplyFailure};
+use super::reply::Reply;
 use super::state::GuestState;
 use super::warm::Instance;
 use crate::task::Task;
 
-type Lifted = Result<Option<Vec<u8>>, guest::Failure>;
-
-type HandleBatch = Export<(&'static [guest::Task<'static>],), (Vec<Lifted>,)>;
+type HandleBatch = Export<(&'static [guest::Task<'static>],), (Vec<Reply>,)>;
 
 /// A component that is ready to be instantiated, with the places of its functions.
 #[derive(Clone)]
 pub(super) struct Exports {
     pub(super) pre: InstancePre<GuestState>,
-    handle: Export<(guest::Task<'static>,), (Lifted,)>,
+    handle: Export<(guest::Task<'static>,), (Reply,)>,
     /// The function for several tasks at once.
     pub(super) handle_batch: Option<HandleBatch>,
     /// The function that runs many tasks at once.
@@ -87,7 +85,7 @@ impl<P: ComponentNamedList + Lower, R: ComponentNamedList + Lift> Export<P, R> {
         Ok(Some(Export { index, takes_and_returns: PhantomData }))
     }
 
-    /// The function in an instance of its component.
+    /// The function in an instance. It must be an instance of the component in which the function was found.
     #[allow(unsafe_code, reason = "to check the type again for every task costs as much as a small task")]
     pub(super) fn of(
         self,
@@ -148,27 +146,14 @@ pub(super) async fn call(
         let function: TypedFunc<(&[guest::Task<'_>],), _> =
             handle_batch.of(instance, store).map_err(failed)?;
         let (replies,) = function.call_async(store, (&tasks,)).await.map_err(failed)?;
-        return Ok(replies.into_iter().map(reply).collect());
+        return Ok(replies);
     }
-    // A handler without batches gets only the first task. `ended` reports the wrong number of replies.
+    // A handler without batches gets only the first task. `reply::ended` reports the wrong number of replies.
     let Some(task) = attempt.tasks.first() else { return Ok(Vec::new()) };
     let fields = fields(task);
     let function: TypedFunc<(guest::Task<'_>,), _> = exports.handle.of(instance, store).map_err(failed)?;
     let (reply,) = function.call_async(store, (shown(task, &fields),)).await.map_err(failed)?;
-    Ok(vec![self::reply(reply)])
-}
-
-/// The reply, as it is decided on.
-fn reply(lifted: Lifted) -> Reply {
-    lifted.map_err(|failure| match failure {
-        guest::Failure::Retry(types::Retry { message, after_ms }) => {
-            ReplyFailure::Retry { message, after_ms }
-        }
-        guest::Failure::Reject(message) => ReplyFailure::Reject(message),
-        guest::Failure::Defer(types::Deferral { message, after_ms }) => {
-            ReplyFailure::Defer { message, after_ms }
-        }
-    })
+    Ok(vec![reply])
 }
 
 fn fields(task: &Task) -> Vec<types::Field<'_>> {

@@ -1,7 +1,7 @@
 //! Finds out which functions of a plugin call what it imports, by the names that its compiler left.
 //!
-//! In: a component's bytes and the names of imports. Out: for each import a few functions. Rust's names begin
-//! with the crate, so they say whose dependency an import is. A file without names gives none.
+//! In: a component's bytes and the names of imports. Out: a few functions for each import. Rust's names begin
+//! with the crate, so they tell which dependency needs an import. A file without names has no such functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,8 +24,8 @@ struct CoreModule {
     names: BTreeMap<u32, String>,
 }
 
-/// The first functions that call something of each import. What cannot be read is left out: the file is
-/// refused anyway, for another reason.
+/// The first functions that call functions of each import. Parts that cannot be read are left out: the file
+/// is refused for them.
 pub(super) fn callers(component: &[u8], imports: &[&str]) -> Vec<Vec<String>> {
     let mut found = vec![Vec::new(); imports.len()];
     let mut open: Vec<CoreModule> = Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn callers(component: &[u8], imports: &[&str]) -> Vec<Vec<String>> {
             }
             payload => {
                 if let Some(module) = open.last_mut() {
-                    // The rest can still be read.
+                    // The other parts can still be read.
                     let _ = module.read(payload);
                 }
             }

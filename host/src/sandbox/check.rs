@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::attempt_state::{AttemptState, Interrupts};
 use super::call::Export;
 use super::failure::{self, Phase, Whereabouts};
-use super::handler::{AbortOnDrop, Handler};
+use super::handler::Handler;
 use super::limits::Limits;
 use super::loaded::{LoadedHandler, is_interrupt, store};
 use super::shared::Shared;
@@ -25,7 +26,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 type Reply = Result<(), String>;
 
-/// Why a self-check did not pass: what it said, or the kind of its failure and why.
+/// Why a self-check did not pass: its own words, or the kind and the message of its failure.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CheckError {
     /// It fails until the file or its grants change.
@@ -53,9 +54,8 @@ impl Handler {
     /// Runs the self-check, if the component exports one. A host gives it [`TIMEOUT`].
     pub async fn self_check(&self, plugin: &Arc<str>, timeout: Duration) -> Result<(), CheckError> {
         let Some(check) = self.0.exports.self_check else { return Ok(()) };
-        let mut guest = AbortOnDrop(self.guests().spawn(run(self.0.clone(), check, plugin.clone(), timeout)));
-        let ran = (&mut guest.0).await;
-        ran.unwrap_or_else(|error| {
+        let guest = self.guests().spawn(run(self.0.clone(), check, plugin.clone(), timeout));
+        AbortOnDropHandle::new(guest).await.unwrap_or_else(|error| {
             Err(CheckError::Hindered(format!("the host failed while it ran it: {error}")))
         })
     }
@@ -74,7 +74,7 @@ async fn run(
     let deadline = Instant::now() + timeout;
     let (log, sliced) = (loaded.log(Arc::new(vec![nobody()]), plugin), shared.slices.call(loaded.number));
     let mut limits = Limits::new(loaded.memory, shared.budget.start(0).await);
-    limits.claim(sliced.clone());
+    limits.account.begin(sliced.clone());
     let mut store = store(shared, &loaded, limits);
     let interrupts = Interrupts { stop: CancellationToken::new(), sliced: sliced.clone() };
     let log = store.data().renewed_log(log);
@@ -97,7 +97,7 @@ async fn run(
         let (reply,) = function.call_async(&mut store, ()).await.map_err(|error| (error, Phase::Call))?;
         Ok(reply)
     };
-    let ended = tokio::time::timeout_at(deadline.into(), sliced.clone().keep(call)).await;
+    let ended = tokio::time::timeout_at(deadline.into(), sliced.clone().run(call)).await;
     let phase = if made.is_some() { Phase::Call } else { Phase::Instantiate };
     let state = store.data();
     let mut log = state.log();
@@ -106,7 +106,9 @@ async fn run(
         Ok(Err(_)) if sliced.is_evicted() => {
             return Err(CheckError::Hindered("all handlers together have no more memory".into()));
         }
-        Ok(Ok(reply)) => return reply.map_err(|why| CheckError::Failed(failure::bounded(why, &loaded.mask))),
+        Ok(Ok(reply)) => {
+            return reply.map_err(|why| CheckError::Failed(failure::bounded(&why, &loaded.mask)));
+        }
         Ok(Err((error, phase))) if !is_interrupt(&error) => {
             failure::classify(&error, phase, &state.limits, loaded.output(1), &log)
         }

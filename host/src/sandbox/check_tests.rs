@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::super::check::CheckError;
-use super::super::testing::{self, COMPLETED, DONE, attempt, embed, embed_in, handler, module, outcome};
+use super::super::testing::{self, DONE, attempt, embed, embed_in, handler, module};
 use super::super::{Attempt, CHECK_TIMEOUT, Handler, LoadError};
 use crate::config::{Config, Plugin};
 
@@ -149,12 +149,6 @@ async fn a_busy_host_does_not_hold_up_a_self_check() {
     for attempt in running {
         assert_eq!(attempt.await.unwrap(), None);
     }
-}
-
-#[tokio::test]
-async fn a_handler_with_a_self_check_runs_tasks_like_any_other() {
-    let report = load(&checked("unreachable")).run(attempt()).await.unwrap();
-    assert_eq!(outcome(&report), COMPLETED);
 }
 
 #[test]

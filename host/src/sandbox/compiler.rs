@@ -58,14 +58,15 @@ pub(super) fn compile(engine: &wasmtime::Engine, cores: Cores, wasm: &[u8]) -> R
     contained(|| on_own_threads(cores, compile))
 }
 
-/// The validator has no type for this reason, so it is known by its text. A test checks that.
+/// The error of a file that the validator refuses. Async functions are told by a text, as the validator has
+/// no type for that reason; a test checks the text.
 fn invalid(why: String) -> LoadError {
     if why.contains("component model async feature") { LoadError::Async } else { LoadError::Malformed(why) }
 }
 
 /// Turns a panic into an error. The reader of component types panics for some malformed files.
 pub(super) fn contained<T>(read: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
-    // A panic leaves nothing half done that is used again, since each file is read into new values.
+    // A panic leaves no half-done value that is used again, since each file is read into new values.
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
     read.unwrap_or_else(|_| Err(LoadError::Malformed("reading or compiling it fails".into())))
 }

@@ -11,8 +11,8 @@
 //!          └─ functions, the code or the error, and a byte that says which ── stdout ◀┘
 //! ```
 //!
-//! First come the compiled functions: to the process those of earlier compilations, and from it those for the
-//! next one. The host copies them between file and pipe, and never has them all in its memory.
+//! Both sides send compiled functions first: the host those of earlier compilations, and the process those
+//! for the next one. The host copies them between file and pipe, and never has all of them in its memory.
 //!
 //! The process has none of the host's environment, files and connections, so it knows no secret. It ends with
 //! the host. It is not a sandbox: it runs as the same user.
@@ -50,7 +50,7 @@ const MAX_MEMORY: u64 = 4 << 30;
 /// The memory for one file on a host where half of the memory would be less: enough for the components named
 /// at [`MAX_SECONDS`].
 const USUAL_MEMORY: u64 = 512 << 20;
-/// The memory for one file from which on functions are kept. The known ones take up to
+/// Functions are kept if a compilation may have this much memory, in bytes. The known functions take up to
 /// [`functions::MAX_BYTES`], and the new ones as much as their code.
 const MEMORY_FOR_FUNCTIONS: u64 = 1 << 30;
 /// Largest compiled code of one file, in bytes; the host holds it in memory. The components named at
@@ -102,9 +102,9 @@ impl Compiler {
 
 /// Where functions are kept.
 pub(crate) struct FunctionFiles<'a> {
-    /// Has those of earlier compilations.
+    /// The functions of earlier compilations.
     pub(crate) known: Option<File>,
-    /// Makes the file for the functions of the next compilation. It is called when they arrive.
+    /// Makes the file for the functions of the next compilation. It is called when these arrive.
     pub(crate) next: &'a mut dyn FnMut() -> Option<File>,
 }
 
@@ -143,15 +143,15 @@ pub(super) fn compile(
     let mut child = command.spawn().map_err(|error| {
         LoadError::Hindered(format!("cannot start the process that compiles it: {error}"))
     })?;
-    let said = converse(&mut child, functions, wasm, &allowance.cancel);
-    if said.is_err() {
+    let conversation = converse(&mut child, functions, wasm, &allowance.cancel);
+    if conversation.is_err() {
         // This fails only if the process has ended already.
         let _ = child.kill();
     }
     let lost =
         |error| LoadError::Hindered(format!("cannot speak with the process that compiles it: {error}"));
     let status = child.wait().map_err(lost)?;
-    let (mut answer, has_functions, stderr) = said.map_err(lost)?;
+    let (mut answer, has_functions, stderr) = conversation.map_err(lost)?;
     match answer.pop().filter(|_| status.success()) {
         Some(CODE) => Ok(Compiled { code: answer, has_functions }),
         Some(_) if answer.len() as u64 >= MAX_CODE => {
@@ -180,7 +180,8 @@ fn converse(
         return Err(io::ErrorKind::BrokenPipe.into());
     };
     let thread = || thread::Builder::new().name("tq-compile".into());
-    // `running` is dropped however this function ends; then `ended` is disconnected, and its thread ends.
+    // `running` is dropped when this function ends in any way. Then `ended` is disconnected, and the thread
+    // that waits for it ends.
     let (running, ended) = mpsc::channel::<()>();
     thread::scope(move |scope| {
         let _running = running;
@@ -211,7 +212,7 @@ fn converse(
     })
 }
 
-/// Sends the number of bytes of the functions, and these.
+/// Sends the functions, after the number of their bytes.
 fn send_functions(known: Option<File>, to: &mut impl Write) -> io::Result<()> {
     let length = known.as_ref().map_or(Ok(0), |known| known.metadata().map(|about| about.len()));
     let length = length.ok().filter(|length| *length <= functions::MAX_FILE_BYTES).unwrap_or(0);
@@ -238,7 +239,7 @@ fn receive_functions(from: &mut impl Read, to: &mut dyn FnMut() -> Option<File>)
     Ok(copied.is_some_and(|copied| copied.is_ok_and(|copied| copied == length)))
 }
 
-/// The error for a process that gave no answer.
+/// The error for a process that gave no answer. `words` are from its stderr.
 fn failed(status: ExitStatus, words: &str) -> LoadError {
     // The first text is Rust's. The second is the allocator's, which reports only a lack of memory.
     let is_out_of_memory = words.starts_with("memory allocation of") || words.starts_with("<jemalloc>: ");
@@ -269,9 +270,9 @@ pub(crate) fn serve(reservation: u64, cores: Cores, host: u32) -> anyhow::Result
     let hindered = |error: String| LoadError::Hindered(format!("the process that compiles it: {error}"));
     let compile = || -> Result<(Arc<Functions>, Vec<u8>), LoadError> {
         confine(host).map_err(|error| hindered(error.to_string()))?;
-        let keeps = memory_of(machine::memory()) >= MEMORY_FOR_FUNCTIONS;
-        let (functions, wasm) = read(keeps).map_err(|error| hindered(error.to_string()))?;
-        let engine = super::engine::that_compiles(reservation, keeps.then(|| functions.clone()))
+        let keeps_functions = memory_of(machine::memory()) >= MEMORY_FOR_FUNCTIONS;
+        let (functions, wasm) = read(keeps_functions).map_err(|error| hindered(error.to_string()))?;
+        let engine = super::engine::that_compiles(reservation, keeps_functions.then(|| functions.clone()))
             .map_err(|error| hindered(format!("{error:#}")))?;
         Ok((functions, compiler::compile(&engine, cores, &wasm)?))
     };
@@ -286,14 +287,14 @@ pub(crate) fn serve(reservation: u64, cores: Cores, host: u32) -> anyhow::Result
     Ok(stdout.flush()?)
 }
 
-/// Reads the functions, or skips them, and the file.
-fn read(keeps: bool) -> io::Result<(Arc<Functions>, Vec<u8>)> {
+/// Reads the functions and the file. Skips the functions unless `keeps_functions`.
+fn read(keeps_functions: bool) -> io::Result<(Arc<Functions>, Vec<u8>)> {
     let mut stdin = io::stdin().lock();
     let mut length = [0; 8];
     stdin.read_exact(&mut length)?;
     let (mut kept, mut wasm) = (Vec::new(), Vec::new());
     let mut functions = stdin.by_ref().take(u64::from_le_bytes(length));
-    if keeps {
+    if keeps_functions {
         functions.read_to_end(&mut kept)?;
     }
     io::copy(&mut functions, &mut io::sink())?;
@@ -348,7 +349,7 @@ mod tests {
     use super::super::error::RefusedImport;
     use super::*;
 
-    fn of(signal: Signal, words: &str) -> String {
+    fn message(signal: Signal, words: &str) -> String {
         failed(ExitStatus::from_raw(signal as i32), words).to_string()
     }
 
@@ -370,12 +371,12 @@ mod tests {
 
     #[test]
     fn the_end_of_the_process_says_the_next_step() {
-        assert_eq!(of(Signal::SIGXCPU, ""), "compiling it takes more than 600 s of processor time");
+        assert_eq!(message(Signal::SIGXCPU, ""), "compiling it takes more than 600 s of processor time");
         for words in
             ["memory allocation of 7 bytes failed\n", "<jemalloc>: background thread creation failed (11)\n"]
         {
             assert_eq!(
-                of(Signal::SIGABRT, words),
+                message(Signal::SIGABRT, words),
                 format!(
                     "compiling it takes more memory than it may have, {} MiB or what the system allows",
                     memory_of(machine::memory()) >> 20
@@ -383,12 +384,12 @@ mod tests {
             );
         }
         assert_eq!(
-            of(Signal::SIGABRT, "\nthread 'x' has overflowed its stack\n"),
+            message(Signal::SIGABRT, "\nthread 'x' has overflowed its stack\n"),
             "not a valid WebAssembly component: compiling it ends with SIGABRT: \
              thread 'x' has overflowed its stack"
         );
         assert_eq!(
-            of(Signal::SIGSEGV, ""),
+            message(Signal::SIGSEGV, ""),
             "not a valid WebAssembly component: compiling it ends with SIGSEGV: it said nothing"
         );
         let killed = failed(ExitStatus::from_raw(Signal::SIGKILL as i32), "");

@@ -1,8 +1,8 @@
 //! Turns a plugin's bytes into a component, and checks its exports and imports.
 //!
 //! In: the bytes of the file. Out: a component's bytes and the names it exports and imports, or a
-//! [`LoadError`] that says what is wrong. A core module with an embedded component type, or one whose
-//! names tell it, is turned into a component.
+//! [`LoadError`] that says what is wrong. A core module is turned into a component if it has an embedded
+//! component type, or if its names tell that type.
 //!
 //! Not here: compiling (`Sandbox::compile`), the types of the functions (the linker checks them).
 
@@ -42,20 +42,20 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Checks every name, so that one error lists everything that is wrong with the imports.
+    /// Checks all names. One error lists all refused imports.
     pub fn check(&self) -> Result<(), LoadError> {
-        let (mut handlers, mut works) = (Vec::new(), false);
+        let (mut handlers, mut is_offered) = (Vec::new(), false);
         for export in &self.exports {
             let (name, version) = export.split_once('@').unwrap_or((export, ""));
             if name == HANDLER {
                 handlers.push(export.as_str());
-                works |= host::is_compatible(version, "0.1");
+                is_offered |= host::is_compatible(version, "0.1");
             }
         }
         if handlers.is_empty() {
             return Err(LoadError::WrongWorld { exports: self.exports.clone() });
         }
-        if !works {
+        if !is_offered {
             return Err(LoadError::WrongVersion {
                 found: handlers.join(" and "),
                 offered: HANDLER_OFFERED.into(),
@@ -164,7 +164,7 @@ fn from_module(bytes: &[u8]) -> Result<Vec<u8>, LoadError> {
     })
 }
 
-/// Checks the names of a component without compiling it. An import that is refused is told with its callers.
+/// Checks the names of a component without compiling it. The error names the callers of each refused import.
 pub(super) fn check(component: &[u8]) -> Result<(), LoadError> {
     interfaces(component)?.check().map_err(|mut error| {
         if let LoadError::NotOffered { imports } = &mut error {

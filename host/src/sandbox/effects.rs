@@ -1,4 +1,4 @@
-//! The effects of one attempt while it runs: one buffer for each of its tasks, and the one that is selected.
+//! The effects of one attempt while it runs: one buffer for each of its tasks, and which task is selected.
 //! Beside them, the outages that the guest reports for its tasks.
 //!
 //! In: calls of the guest. Out: the buffers and outages, which go with the outcomes of their tasks.
@@ -25,12 +25,44 @@ const BETWEEN: &str = "the call belongs to no task that runs, so it reads no dat
 #[error("{0}")]
 pub(super) struct FlowFailed(pub(super) String);
 
+/// Why a call of a guest has no result.
+#[derive(Debug)]
+pub(crate) enum CallError<E = EffectError> {
+    /// The guest gets this error.
+    Refused(E),
+    /// The call ends as a trap.
+    Trap(wasmtime::Error),
+}
+
+impl From<EffectError> for CallError {
+    fn from(error: EffectError) -> CallError {
+        CallError::Refused(error)
+    }
+}
+
+impl<E> From<wasmtime::Error> for CallError<E> {
+    fn from(error: wasmtime::Error) -> CallError<E> {
+        CallError::Trap(error)
+    }
+}
+
+impl CallError {
+    /// The error in the words of an interface. The outer error is a trap.
+    pub(super) fn refusal<E: From<EffectError>>(self) -> wasmtime::Result<E> {
+        match self {
+            CallError::Refused(error) => Ok(error.into()),
+            CallError::Trap(trap) => Err(trap),
+        }
+    }
+}
+
 /// The effects of an attempt.
 #[derive(Default)]
 pub(super) struct AttemptEffects {
     tasks: Arc<Vec<Task>>,
     /// None in a self-check, and where no task runs.
     source: Option<Arc<dyn EffectSource>>,
+    /// Whether other tasks of the instance run, but calls belong to none of them.
     is_between: bool,
     each: Vec<Effects>,
     /// The task that calls belong to. None in a batch, until the guest selects one.
@@ -53,7 +85,7 @@ impl AttemptEffects {
         AttemptEffects { tasks, source, each, selected, is_between: false, outages: Outages::new(), trace }
     }
 
-    /// The effects of calls that belong to no task, among tasks that do.
+    /// The effects for calls between those of the tasks of an instance. Each call is refused.
     pub(super) fn of_nobody() -> AttemptEffects {
         AttemptEffects { is_between: true, ..AttemptEffects::default() }
     }
@@ -77,13 +109,14 @@ impl AttemptEffects {
 
     /// Notes that a service which a task needs is down. A self-check has no task, so nothing follows from it.
     pub(super) fn note_outage(&mut self, index: usize, after: Option<Duration>) -> wasmtime::Result<()> {
+        if self.source.is_none() {
+            return Ok(());
+        }
         let tasks = self.tasks.len();
-        if self.source.is_some() && index >= tasks {
+        if index >= tasks {
             wasmtime::bail!("`unavailable({index})`: the call has {tasks} tasks, and the first one is 0");
         }
-        if self.source.is_some() {
-            self.outages.insert(index, after);
-        }
+        self.outages.insert(index, after);
         Ok(())
     }
 
@@ -100,7 +133,7 @@ impl AttemptEffects {
         effects.ok_or_else(|| wasmtime::format_err!("{why}"))
     }
 
-    /// The `traceparent` of what the task makes that calls belong to.
+    /// The `traceparent` for new tasks of the task that calls belong to.
     pub(super) fn traceparent(&self) -> Option<String> {
         let index = self.selected?;
         self.tasks.get(index).and_then(|task| self.trace.traceparent(index, task))

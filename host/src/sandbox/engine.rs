@@ -33,8 +33,8 @@ const TABLE_ELEMENTS: usize = 128 * 1024;
 /// nothing: they use memory beyond it. Each slot of the pool that was ever used keeps this many bytes.
 const MEMORY_KEEP_RESIDENT: usize = 256 * 1024;
 const TABLE_KEEP_RESIDENT: usize = 128 * 1024;
-/// The most attempts of a queue with which slots keep memory. Handlers of a queue that runs more at once
-/// mostly wait, and touch a few pages meanwhile: what thousands of slots keep would be many times as much.
+/// If a queue runs more attempts than this at once, slots keep no memory: thousands of handlers mostly wait,
+/// and touch a few pages meanwhile. Their slots would keep many times as much.
 const MOST_THAT_KEEP: u32 = 1000;
 
 /// Largest number of unused slots that keep the content of their last module. A module that finds such a slot
@@ -45,10 +45,10 @@ const MOST_WARM_SLOTS: u32 = 256;
 /// The calls of a backtrace, the innermost ones.
 const MAX_FRAMES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
-/// The reservation with which 32-bit guests need no bounds checks.
+/// The address space of a memory with which 32-bit guests need no bounds checks, in bytes.
 const FULL_RESERVATION: u64 = 4 << 30;
 
-/// Makes the engine with the best allocator that this machine allows. Also gives the address space of a
+/// Makes the engine with the best allocator that this machine allows. Also returns the address space of a
 /// memory, in bytes.
 pub(super) fn build(
     places: u32,

@@ -15,7 +15,7 @@ pub enum LoadError {
     NotWasm(String),
     #[error("not a valid WebAssembly component: {0}")]
     Malformed(String),
-    /// Its functions need what the component model has for WASI 0.3.
+    /// Its functions are async, which needs WASI 0.3.
     #[error(
         "its functions are async in the component model (WASI 0.3), and tqhost runs those of WASI 0.2: build \
          it with `handle: func` of wit/handler.wit. `handles` of `tqhost new` takes an `async` function all \
@@ -30,7 +30,7 @@ pub enum LoadError {
         " (build it for wasm32-wasip2, or generate its bindings with wit-bindgen from wit/handler.wit)"
     })]
     CoreModuleWithoutComponentType { wasip1: bool },
-    /// The module's names do not tell its type, since some are of nobody that is known here.
+    /// The module's names do not tell its type, since some name no known interface.
     #[error(
         "this core module has no component type, and tqhost does not know the type of {}: embed the type of \
          its world, as wit-bindgen does",
@@ -62,7 +62,7 @@ pub enum LoadError {
     /// for.
     #[error("the compiled component cannot be loaded: {0}")]
     Unusable(String),
-    /// The operating system refused what compiling or loading takes, such as memory.
+    /// The operating system refused a resource for compiling or loading, such as memory.
     #[error("it cannot be compiled or loaded for now: {0}")]
     Hindered(String),
 }

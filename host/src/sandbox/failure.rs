@@ -3,7 +3,6 @@
 //! In: the error that ended the guest, and what the host observed. Out: the [`FailureKind`] and a bounded
 //! text.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use wasmtime::{Error, Trap, WasmBacktrace};
@@ -18,11 +17,11 @@ use crate::task::FailureKind;
 /// Largest size of any text that leaves the sandbox for an error field, in bytes.
 pub(super) const MAX_MESSAGE: usize = 4 * 1024;
 
-/// The host refuses to copy what is too large. wasmtime's error has no public type, so this is in its text; a
-/// test checks that text.
+/// A part of wasmtime's error for a value that is too large to copy. The error has no public type; a test
+/// checks the text.
 const TOO_MUCH_COPIED: &str = "fuel allocated for hostcalls has been exhausted";
 
-/// Where the guest was when it failed.
+/// The part of the attempt in which the guest failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Instantiate,
@@ -30,44 +29,41 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// The message for a guest that was ended by its timeout. `who` was called, and has `waited` for others.
+    /// The failure of a guest that was ended by its timeout. `who` was called, as the message says, and has
+    /// `waited` for services, clocks and other handlers.
     pub(super) fn timed_out(
         self,
         who: &str,
         timeout: Duration,
         waited: Duration,
-        found: &Whereabouts,
+        whereabouts: &Whereabouts,
         mask: &Mask,
     ) -> (FailureKind, String) {
         if self == Phase::Instantiate {
             return (FailureKind::StartTimeout, format!("not instantiated within {timeout:?}"));
         }
-        let (kind, how) = match (&found.requests, found.is_waiting) {
-            _ if waited < timeout / 2 => {
-                (FailureKind::BusyTimeout, "it computed for most of that time".into())
-            }
-            (Some(requests), _) => {
-                (FailureKind::Timeout, format!("it waited for most of that time, and {requests}"))
-            }
-            (None, true) => {
-                (FailureKind::Timeout, "it slept for most of that time, with no request open".into())
-            }
-            (None, false) => (
-                FailureKind::Timeout,
-                "it waited for most of that time, for a service, a clock or other handlers".to_owned(),
-            ),
+        let place = whereabouts.place.as_deref().map(|place| format!(", {place}")).unwrap_or_default();
+        let late = |how: &str| bounded(&format!("{who} did not end within {timeout:?}: {how}{place}"), mask);
+        if waited < timeout / 2 {
+            return (FailureKind::BusyTimeout, late("it computed for most of that time"));
+        }
+        let message = match &whereabouts.requests {
+            Some(requests) => late(&format!("it waited for most of that time, and {requests}")),
+            None if whereabouts.is_waiting => late("it slept for most of that time, with no request open"),
+            None => late("it waited for most of that time, for a service, a clock or other handlers"),
         };
-        let place = found.place.as_deref().map(|place| format!(", {place}")).unwrap_or_default();
-        (kind, bounded(format!("{who} did not end within {timeout:?}: {how}{place}"), mask))
+        (FailureKind::Timeout, message)
     }
 }
 
 /// Where a guest was that was ended by its timeout.
 #[derive(Debug, Default)]
 pub(super) struct Whereabouts {
-    /// It waited for what it had asked the host for: a clock, an answer.
+    /// It waited in a call of the host: for a clock, or for an answer.
     pub(super) is_waiting: bool,
+    /// Its open requests, in words.
     pub(super) requests: Option<String>,
+    /// The calls of the guest, in words.
     pub(super) place: Option<String>,
 }
 
@@ -75,7 +71,7 @@ pub(super) struct Whereabouts {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OutputBounds {
     pub(super) max_output: u64,
-    /// The host copies no more. A larger result is not measured.
+    /// The most bytes that the host copies. A larger result is not measured.
     pub(super) copied: u64,
 }
 
@@ -88,7 +84,7 @@ pub(super) fn classify(
     log: &GuestLog,
 ) -> (FailureKind, String) {
     if let Some(FlowFailed(why)) = error.downcast_ref::<FlowFailed>() {
-        return (FailureKind::Effects, bounded(why.clone(), log.mask()));
+        return (FailureKind::Effects, bounded(why, log.mask()));
     }
     // A guest that was refused memory fails in many ways: unreachable, abort, exit, an exception of its
     // language.
@@ -96,13 +92,11 @@ pub(super) fn classify(
         return (FailureKind::OutOfMemory, with_last_words(refused, log));
     }
     if let Some(trap) = error.downcast_ref::<Trap>() {
-        return (FailureKind::Trap, bounded(trapped(*trap, log.last_words()), log.mask()));
+        return (FailureKind::Trap, bounded(&trapped(*trap, log.last_words()), log.mask()));
     }
     if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {
-        return (
-            FailureKind::Trap,
-            with_last_words(&format!("the handler called exit({code}) instead of returning"), log),
-        );
+        let why = format!("the handler called exit({code}) instead of returning");
+        return (FailureKind::Trap, with_last_words(&why, log));
     }
     let cause = error.root_cause().to_string();
     if cause.contains(TOO_MUCH_COPIED) {
@@ -142,11 +136,11 @@ fn trapped(trap: Trap, last_words: Option<&str>) -> String {
     }
 }
 
-/// The kind and the message of an exception that nobody caught, in an instance that goes on.
+/// The kind and the message of an exception that the handler did not catch, in an instance that goes on.
 pub(super) fn uncaught(refused: Option<&str>, log: &GuestLog) -> (FailureKind, String) {
     match (refused, log.last_words()) {
         (Some(refused), _) => (FailureKind::OutOfMemory, with_last_words(refused, log)),
-        (None, Some(words)) => (FailureKind::Trap, bounded(words.to_owned(), log.mask())),
+        (None, Some(words)) => (FailureKind::Trap, bounded(words, log.mask())),
         (None, None) => (FailureKind::Trap, "an uncaught exception, and nothing was logged about it".into()),
     }
 }
@@ -157,26 +151,18 @@ pub(super) fn backtrace(error: &Error, mask: &Mask) -> Vec<String> {
     // The first line is a title, and a note tells how to have lines where there are none.
     let lines = trace.to_string();
     let lines = lines.lines().skip(1).filter(|line| !line.starts_with("note:"));
-    lines.map(|line| bounded(line.trim_end().to_owned(), mask)).collect()
+    lines.map(|line| bounded(line.trim_end(), mask)).collect()
 }
 
 fn with_last_words(cause: &str, log: &GuestLog) -> String {
-    let text = match log.last_words() {
-        Some(words) => format!("{cause}: {words}"),
-        None => cause.to_owned(),
-    };
-    bounded(text, log.mask())
+    match log.last_words() {
+        Some(words) => bounded(&format!("{cause}: {words}"), log.mask()),
+        None => bounded(cause, log.mask()),
+    }
 }
 
 /// Masks the secrets in a text, escapes what could forge a log line, and cuts it at [`MAX_MESSAGE`].
-pub(super) fn bounded(text: String, mask: &Mask) -> String {
-    let mut text = match mask.text(&text) {
-        Cow::Owned(masked) => masked,
-        Cow::Borrowed(_) => text,
-    };
-    text.truncate(text.floor_char_boundary(MAX_MESSAGE));
-    match clean(text.as_bytes()) {
-        Cow::Owned(cleaned) => cleaned,
-        Cow::Borrowed(_) => text,
-    }
+pub(super) fn bounded(text: &str, mask: &Mask) -> String {
+    let text = mask.text(text);
+    clean(&text.as_bytes()[..text.floor_char_boundary(MAX_MESSAGE)]).into_owned()
 }

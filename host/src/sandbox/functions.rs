@@ -1,14 +1,15 @@
 //! Compiled functions that are kept for the next compilation, so that only what has changed is compiled.
 //!
-//! In: the functions that were kept, as one sequence of bytes, and those that the compiler adds. Out: all of
+//! In: the functions that were kept, as one sequence of bytes, and new functions of the compiler. Out: all of
 //! them. The compiler finds a function by a key, the SHA-256 of all that its code depends on. A component in
-//! JavaScript or Python has tens of thousands of functions, which belong to the runtime of its language, so
-//! a change of its source changes hardly one, and two plugins of one language share most of theirs.
-//! With wasmtime 48 one key in twelve differs from one compilation to the next, so its function is compiled
+//! JavaScript or Python has tens of thousands of functions, which belong to the runtime of its language. So a
+//! change of its source changes hardly any, and two plugins of one language share most of their functions.
+//! With wasmtime 48 one key in twelve differs from one compilation to the next, and its function is compiled
 //! again.
 //!
-//! Whoever could make up these bytes could make the host run any code. So they go through the folder that is
-//! ours alone (`plugins::cache`), and carry their own SHA-256: after a torn write, all is compiled again.
+//! Somebody who could make up these bytes could make the host run any code. So they are kept in a folder of
+//! this user alone (`plugins::cache`). They carry their own SHA-256: after a torn write, all is compiled
+//! again.
 //!
 //! Not here: where the bytes are kept (`plugins::loader`).
 
@@ -26,7 +27,7 @@ use crate::guarded::Guarded;
 /// Bytes that are kept. A component in JavaScript has 38 MB, and one in Python 27 MB.
 pub(super) const MAX_BYTES: usize = 128 << 20;
 
-/// A key's length, in bytes: it is a SHA-256, as is what follows the last function.
+/// The length of a key, in bytes. It is a SHA-256, like the digest behind the last function.
 const KEY: usize = 32;
 type Key = [u8; KEY];
 /// The largest file of functions, in bytes.
@@ -50,7 +51,7 @@ struct CodePlace {
 }
 
 impl Functions {
-    /// Takes what [`Functions::write`] wrote. If it is not that, there are no functions.
+    /// Reads the bytes that [`Functions::write`] wrote, without their number. Other bytes have no functions.
     pub(super) fn new(mut kept: Vec<u8>) -> Functions {
         let expected = kept.split_off(kept.len().saturating_sub(KEY));
         if Sha256::digest(&kept)[..] != expected {
@@ -64,8 +65,8 @@ impl Functions {
         Functions { kept, places, new: Guarded::default() }
     }
 
-    /// Writes the number of bytes in eight bytes, then the functions: the new ones, then those that were
-    /// used, then the others, `most` bytes altogether. If there is no new one, it writes none.
+    /// Writes the number of bytes, in eight bytes, then the functions: first the new ones, then the used
+    /// ones, then the others, up to `most` bytes. If no function is new, writes the number 0 only.
     pub(super) fn write(&self, most: usize, to: &mut impl Write) -> io::Result<()> {
         let new = self.new.lock();
         if new.is_empty() {

@@ -21,28 +21,26 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::attempt::{Attempt, AttemptReport, Ended};
 use super::attempt_state::{AttemptState, Interrupts};
-use super::blob_access::BlobAccess;
 use super::call::{self, Exports};
 use super::failure::{self, Phase, Whereabouts};
-use super::loaded::{self, LoadedHandler, MAX_LEFT_HANDLES};
+use super::granted::Granted;
+use super::loaded::{self, LoadedHandler};
 use super::mask::Mask;
+use super::number::VersionNumber;
 use super::place;
+use super::reply::{self, Reply};
 use super::seated::LONGEST;
 use super::seats::OpenInstances;
 use super::share::{Owner, Share};
-use super::shared::{Sandbox, Shared};
+use super::shared::Sandbox;
 use super::slices::SlicedCall;
 use super::waits::GuestWaits;
 use super::warm::Instance;
-use super::{
-    component, host,
-    reply::{self, Reply},
-    together,
-};
+use super::{component, host, together};
 use crate::config;
 use crate::task::{FailureKind, Outcome};
 
@@ -60,30 +58,26 @@ pub struct Handler(pub(super) Arc<LoadedHandler>);
 
 impl Handler {
     pub(super) fn new(sandbox: Sandbox, exports: Exports, grants: &config::Plugin) -> Handler {
-        let (config, mask) = (Arc::new(grants.config.clone()), Arc::new(Mask::new(&grants.config)));
-        let (number, owner) = (sandbox.0.pool.number(), Arc::<Owner>::default());
-        let http = host::http::Grant::new(
-            grants,
-            sandbox.0.sends_on.clone(),
-            sandbox.0.sends_in.polls(number),
-            owner.clone(),
-        );
-        let store = sandbox.0.blobs.clone();
-        // A blob that is too large gets its own error, up to this size; beyond, the call is a trap.
+        let (number, owner) = (VersionNumber::fresh(), Arc::<Owner>::default());
+        let (runtime, polls) = (sandbox.0.sends_on.clone(), sandbox.0.sends_in.polls(number));
+        let granted = Granted {
+            config: grants.config.clone(),
+            records: grants.records.clone(),
+            blobs: sandbox.0.blobs.clone(),
+            http: Arc::new(host::http::Grant::new(grants, runtime, polls, owner.clone())),
+            owner,
+        };
+        // Up to this size, the guest gets an error for a blob that is too large; beyond, the call is a trap.
         let keeps_blobs = component::interfaces_of(exports.pre.component()).keeps_blobs();
-        let blob_fuel = if keeps_blobs { store.max_blob().saturating_mul(2).min(grants.memory) } else { 0 };
-        let blobs = Arc::new(BlobAccess { store, owner: owner.clone() });
+        let largest = granted.blobs.max_blob().saturating_mul(2).min(grants.memory);
+        let blob_fuel = if keeps_blobs { largest } else { 0 };
         Handler(Arc::new(LoadedHandler {
             memory: grants.memory.min(sandbox.0.budget.total()),
             sandbox,
             exports,
-            config,
-            records: grants.records.clone().into(),
-            blobs,
+            granted: Arc::new(granted),
             blob_fuel,
-            mask,
-            http: Arc::new(http),
-            owner,
+            mask: Arc::new(Mask::new(&grants.config)),
             expected: AtomicU64::new(0),
             max_output: grants.max_output,
             max_log_rate: grants.max_log_rate,
@@ -110,12 +104,13 @@ impl Handler {
 
     /// Whether the handler imports HTTP requests, but its grants allow no host. This may be intended.
     pub fn lacks_hosts(&self) -> bool {
-        self.0.http.is_empty() && component::interfaces_of(self.0.exports.pre.component()).makes_requests()
+        self.0.granted.http.is_empty()
+            && component::interfaces_of(self.0.exports.pre.component()).makes_requests()
     }
 
     /// Makes this handler a version of `plugin`, so that it uses the plugin's share of the host.
     pub fn belongs_to(&self, plugin: Arc<Share>, label: Arc<str>) {
-        self.0.owner.belongs_to(plugin, label);
+        self.0.granted.owner.belongs_to(plugin, label);
     }
 
     /// Makes a handler of this code with other grants. It has its own instances.
@@ -138,19 +133,19 @@ impl Handler {
             return self.run_here(attempt).await;
         }
         let handler = self.clone();
-        let mut guest = AbortOnDrop(self.guests().spawn(async move { handler.run_here(attempt).await }));
+        let guest = self.guests().spawn(async move { handler.run_here(attempt).await });
         // Panics are contained, so an error here means that the sandbox ends.
-        (&mut guest.0).await.ok().flatten()
+        AbortOnDropHandle::new(guest).await.ok().flatten()
     }
 
     async fn run_here(&self, attempt: Attempt) -> Option<AttemptReport> {
-        // A backtrace is that of a call for one task.
+        // With backtraces, each attempt has an instance of its own: a backtrace belongs to one call.
         if let Some((function, warm)) = self.0.together()
             && !self.0.sandbox.0.backtraces
             && attempt.disturbed <= MOST_DISTURBED
-            && attempt.tasks.iter().all(|task| task.crashes == 0 && !self.0.open.is_apart(task))
+            && attempt.tasks.iter().all(|task| task.crashes == 0 && !self.0.open.is_culprit(task))
         {
-            return together::run(&self.0, function, attempt, warm.concurrent, warm.max_tasks).await;
+            return together::run(&self.0, function, attempt, warm).await;
         }
         let loaded = &*self.0;
         // A panic can leave only the instance half done, and the instance is dropped with it.
@@ -164,14 +159,6 @@ impl Handler {
     }
 }
 
-pub(super) struct AbortOnDrop<T>(pub(super) JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> {
     let sliced = loaded.sandbox.0.slices.call(loaded.number);
     let mut instance = loaded::instance(loaded, &attempt.stop, &sliced).await?;
@@ -181,17 +168,15 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     let log = loaded.log(attempt.tasks.clone(), attempt.plugin.clone());
     let count = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
     instance.tasks = instance.tasks.saturating_add(count);
-    let fuel = loaded.fuel(count);
-    instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
+    loaded.refuel(&mut instance, count);
     let interrupts = Interrupts { stop: attempt.stop.clone(), sliced: sliced.clone() };
     let waits = Arc::<GuestWaits>::default();
     let log = instance.store.data().renewed_log(log);
     let state = AttemptState::of(&attempt, log, waits.clone(), deadline, interrupts);
     instance.store.data_mut().begin(state);
-    instance.store.set_epoch_deadline(1);
 
     let called = {
-        let call = sliced.clone().keep(call::call(&loaded.exports, &mut instance, &attempt, deadline));
+        let call = sliced.clone().run(call::call(&loaded.exports, &mut instance, &attempt, deadline));
         let mut call = pin!(call);
         tokio::select! {
             biased;
@@ -210,13 +195,12 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     let peak_memory = instance.store.data().limits.peak();
     let last_lines = instance.store.data().log().take_last_lines();
     let report = AttemptReport { ended, backtrace, last_lines, peak_memory, duration };
-    if let Some(warm) = &loaded.warm
-        && is_fit(&mut instance, &report.ended, warm)
-    {
-        let shared: &Shared = &loaded.sandbox.0;
-        if !shared.budget.is_wanted() {
-            shared.pool.keep(loaded.number, warm.idle, instance);
-        }
+    let failed = match &report.ended {
+        Ended::Each(outcomes) => outcomes.iter().any(|outcome| matches!(outcome, Outcome::Failed { .. })),
+        Ended::Failed { .. } | Ended::Disturbed { .. } => true,
+    };
+    if !failed {
+        loaded.keep(instance);
     }
     Some(report)
 }
@@ -236,7 +220,7 @@ fn ended(
     let state = instance.store.data();
     let mut log = state.log();
     log.finish();
-    loaded.needs(state.limits.peak());
+    loaded.note_peak(state.limits.peak());
     if sliced.is_evicted() && (state.limits.refused().is_some() || !matches!(called, Some(Ok(_)))) {
         let (plugin, memory) = (&attempt.plugin, state.limits.peak());
         tracing::warn!(%plugin, memory, "stopped: all handlers together need more memory than they have");
@@ -251,8 +235,8 @@ fn ended(
         Some(Err(_)) if attempt.stop.is_cancelled() => return None,
         Some(Err(failed)) => failed,
         None => {
-            let found = state.attempt.waits.whereabouts();
-            return Some((timed_out(phase, timeout, sliced, &found, &loaded.mask), Vec::new()));
+            let whereabouts = state.attempt.waits.whereabouts();
+            return Some((timed_out(phase, timeout, sliced, &whereabouts, &loaded.mask), Vec::new()));
         }
     };
     let backtrace = match loaded.sandbox.0.backtraces {
@@ -260,8 +244,8 @@ fn ended(
         false => Vec::new(),
     };
     if loaded::is_interrupt(&error) {
-        let found = place::whereabouts(&error, &instance.store, &state.attempt.waits, log.place());
-        return Some((timed_out(phase, timeout, sliced, &found, &loaded.mask), backtrace));
+        let whereabouts = place::whereabouts(&error, &instance.store, &state.attempt.waits, log.place());
+        return Some((timed_out(phase, timeout, sliced, &whereabouts, &loaded.mask), backtrace));
     }
     let (task, tasks) = (attempt.tasks.first().map(|task| task.id.as_str()), attempt.tasks.len());
     // The backtrace is formatted only if this log level is on.
@@ -273,25 +257,13 @@ fn ended(
     Some((Ended::Failed { kind, message }, backtrace))
 }
 
-/// Ends the attempt in the instance, and says whether the instance may run another task.
-fn is_fit(instance: &mut Instance, ended: &Ended, warm: &config::Warm) -> bool {
-    let state = instance.store.data_mut();
-    let left = state.end();
-    let failed = match ended {
-        Ended::Each(outcomes) => outcomes.iter().any(|outcome| matches!(outcome, Outcome::Failed { .. })),
-        Ended::Failed { .. } | Ended::Disturbed { .. } => true,
-    };
-    let failed = failed || state.limits.refused().is_some();
-    !failed && left <= MAX_LEFT_HANDLES && instance.tasks < warm.max_tasks
-}
-
 fn timed_out(
     phase: Phase,
     timeout: Duration,
     sliced: &SlicedCall,
-    found: &Whereabouts,
+    whereabouts: &Whereabouts,
     mask: &Mask,
 ) -> Ended {
-    let (kind, message) = phase.timed_out("the handler", timeout, sliced.waited(), found, mask);
+    let (kind, message) = phase.timed_out("the handler", timeout, sliced.waited(), whereabouts, mask);
     Ended::Failed { kind, message }
 }

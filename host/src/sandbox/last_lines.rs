@@ -1,9 +1,9 @@
-//! Keeps the last lines of one attempt, for those who look at a failed attempt later.
+//! Keeps the last lines of one attempt, which people see who look at a failed attempt later.
 //!
 //! In: lines that are clean and free of secrets. Out: one text of at most [`MAX_LAST_LINES`] bytes. An
-//! attempt that logs nothing needs no memory here, and one that floods its log about three times that bound.
+//! attempt that logs nothing needs no memory here, and a flood needs about three times that bound.
 //!
-//! Not here: the log itself (`log`), what is kept of an attempt (`queue::attempts`).
+//! Not here: the log itself (`log`), the notes of attempts (`queue::attempts`).
 
 use tracing::Level;
 

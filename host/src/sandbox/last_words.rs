@@ -8,7 +8,7 @@
 /// Largest size of the text, in bytes.
 const MAX_TEXT: usize = 1024;
 const TRACEBACK: &str = "Traceback (most recent call last):";
-/// The last line of a panic that only says that there was an exception. The exception was printed before.
+/// The message of a panic for an exception of Python. The exception itself was printed before.
 const BY_EXCEPTION: &str = "Python function threw an unexpected exception";
 /// Lines that runtimes print after the reason.
 const NOISE: [&str; 2] = ["note: run with `RUST_BACKTRACE", "Redirecting call to abort() to mozalloc_abort"];
@@ -16,10 +16,11 @@ const NOISE: [&str; 2] = ["note: run with `RUST_BACKTRACE", "Redirecting call to
 #[derive(Debug, Default)]
 pub(super) struct LastWords {
     text: String,
-    /// The lines before the panic, or before the traceback, that is being read.
+    /// The text before the panic or the traceback that is being read.
     before: String,
+    /// Whether the next line is the message of a Rust panic.
     in_panic: bool,
-    /// The message that a runtime of Go is printing.
+    /// The part of Go's last output that is being read.
     in_go: Option<OfGo>,
 }
 

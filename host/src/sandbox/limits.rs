@@ -1,22 +1,24 @@
 //! Bounds what one instance holds: the bytes of all its memories and of what its handles stand for, and the
 //! elements of all its tables.
 //!
-//! In: every growth that the guest asks for, its initial memories included. Out: yes or no, the peak, and
-//! whether any growth was refused. A refusal distinguishes an out-of-memory from other traps.
+//! In: every growth that the guest asks for, its initial memories included. Out: yes or no, the peak, and the
+//! last refusal, which tells an out-of-memory from other traps.
 
 use wasmtime::ResourceLimiter;
 
 use super::budget::Account;
-use super::slices::SlicedCall;
 
 /// Elements of all tables together.
 const TABLE_ELEMENTS: usize = 1_000_000;
+
+/// The reason for a refusal by the budget of all instances.
+const NONE_LEFT: &str = "all handlers together have no more memory";
 
 /// The account of one store.
 pub(super) struct Limits {
     memory: u64,
     /// The instance's part of the budget of all instances.
-    account: Account,
+    pub(super) account: Account,
     used: u64,
     /// Bytes of the host behind the guest's handles and effects, at the last check.
     behind_handles: u64,
@@ -25,7 +27,7 @@ pub(super) struct Limits {
     /// The size of the last permitted growth, in case the growth fails afterwards.
     pending: u64,
     /// The memory of the attempt that computes.
-    seen: AttemptMemory,
+    of_attempt: AttemptMemory,
 }
 
 /// The memory that one attempt has asked for.
@@ -46,7 +48,7 @@ impl Limits {
             peak: 0,
             elements: 0,
             pending: 0,
-            seen: AttemptMemory::default(),
+            of_attempt: AttemptMemory::default(),
         }
     }
 
@@ -54,37 +56,31 @@ impl Limits {
     pub(super) fn begin(&mut self) {
         self.peak = self.used + self.behind_handles;
         self.pending = 0;
-        self.seen = AttemptMemory::default();
-    }
-
-    /// Begins a call. Returns false if the instance was stopped meanwhile and must not be used.
-    pub(super) fn claim(&mut self, call: SlicedCall) -> bool {
-        self.account.begin(call)
-    }
-
-    /// Ends the call. The instance may wait for another one.
-    pub(super) fn rest(&mut self) {
-        self.account.end();
+        self.of_attempt = AttemptMemory::default();
     }
 
     /// Counts the bytes of the host behind the guest's handles and effects. Returns false if they exceed the
     /// grant or budget.
     pub(super) fn hold(&mut self, bytes: u64) -> bool {
-        let all = self.used.saturating_add(bytes);
-        if all > self.memory {
-            self.seen.refused = Some(format!(
-                "its handles and effects stand for {bytes} bytes beside {} in use; {} are granted",
-                self.used, self.memory
+        let (used, memory) = (self.used, self.memory);
+        let all = used.saturating_add(bytes);
+        if all > memory {
+            return self.refuse(format!(
+                "its handles and effects stand for {bytes} bytes beside {used} in use; {memory} are granted"
             ));
-            return false;
         }
         if !self.account.grow(all) {
-            self.seen.refused = Some("all handlers together have no more memory".to_owned());
-            return false;
+            return self.refuse(NONE_LEFT.to_owned());
         }
         self.behind_handles = bytes;
         self.peak = self.peak.max(all);
         true
+    }
+
+    /// Notes why a growth is refused. Returns false.
+    fn refuse(&mut self, why: String) -> bool {
+        self.of_attempt.refused = Some(why);
+        false
     }
 
     /// The bytes that the instance may still take, by its own grant.
@@ -98,18 +94,18 @@ impl Limits {
     }
 
     /// Goes on with another attempt of the instance. Returns the memory of the one before.
-    pub(super) fn turn_to(&mut self, seen: AttemptMemory) -> AttemptMemory {
-        std::mem::replace(&mut self.seen, seen)
+    pub(super) fn turn_to(&mut self, of_attempt: AttemptMemory) -> AttemptMemory {
+        std::mem::replace(&mut self.of_attempt, of_attempt)
     }
 
     /// Whether the attempt that computes has taken most of the memory, with these bytes of its effects.
     pub(super) fn has_taken_most(&self, effects: u64) -> bool {
-        self.seen.grown.saturating_add(effects) > self.memory / 2
+        self.of_attempt.grown.saturating_add(effects) > self.memory / 2
     }
 
     /// Takes the last refusal, so that it counts once.
     pub(super) fn take_refused(&mut self) -> Option<String> {
-        self.seen.refused.take()
+        self.of_attempt.refused.take()
     }
 
     /// Whether little is left of the grant, as after a leak.
@@ -119,7 +115,7 @@ impl Limits {
 
     /// The last refusal, if there was one.
     pub(super) fn refused(&self) -> Option<&str> {
-        self.seen.refused.as_deref()
+        self.of_attempt.refused.as_deref()
     }
 }
 
@@ -134,35 +130,31 @@ impl ResourceLimiter for Limits {
         self.pending = 0;
         let before = self.used + self.behind_handles;
         let all = before.saturating_add(delta);
-        if all > self.memory {
-            self.seen.refused = Some(format!(
-                "it asked for {delta} bytes beside {before} in use; {} are granted",
-                self.memory
-            ));
-            return Ok(false);
+        let granted = self.memory;
+        if all > granted {
+            let why = format!("it asked for {delta} bytes beside {before} in use; {granted} are granted");
+            return Ok(self.refuse(why));
         }
         if let Some(maximum) = maximum.filter(|maximum| desired > *maximum) {
-            self.seen.refused = Some(format!(
-                "it asked for {desired} bytes in a memory that declares a maximum of {maximum}"
-            ));
-            return Ok(false);
+            let why =
+                format!("it asked for {desired} bytes in a memory that declares a maximum of {maximum}");
+            return Ok(self.refuse(why));
         }
         if !self.account.grow(all) {
-            self.seen.refused = Some("all handlers together have no more memory".to_owned());
-            return Ok(false);
+            return Ok(self.refuse(NONE_LEFT.to_owned()));
         }
         self.pending = delta;
         self.used += delta;
-        self.seen.grown += delta;
+        self.of_attempt.grown += delta;
         self.peak = self.peak.max(all);
         Ok(true)
     }
 
     fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
         self.used -= self.pending;
-        self.seen.grown = self.seen.grown.saturating_sub(self.pending);
+        self.of_attempt.grown = self.of_attempt.grown.saturating_sub(self.pending);
         self.pending = 0;
-        self.seen.refused.get_or_insert_with(|| error.to_string());
+        self.of_attempt.refused.get_or_insert_with(|| error.to_string());
         Ok(())
     }
 
@@ -174,9 +166,8 @@ impl ResourceLimiter for Limits {
     ) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
         if elements > TABLE_ELEMENTS || maximum.is_some_and(|maximum| desired > maximum) {
-            self.seen.refused =
-                Some(format!("it asked for {elements} table elements; {TABLE_ELEMENTS} are allowed"));
-            return Ok(false);
+            let why = format!("it asked for {elements} table elements; {TABLE_ELEMENTS} are allowed");
+            return Ok(self.refuse(why));
         }
         self.elements = elements;
         Ok(true)
@@ -205,16 +196,6 @@ mod tests {
     fn limits(memory: u64) -> Limits {
         let account = Budget::new(u64::MAX, || ()).start(0).now_or_never();
         Limits::new(memory, account.expect("a small one does not wait"))
-    }
-
-    #[test]
-    fn all_memories_count_together() {
-        let mut limits = limits(100);
-        assert!(limits.memory_growing(0, 60, None).unwrap());
-        assert!(limits.memory_growing(0, 40, None).unwrap());
-        assert!(!limits.memory_growing(40, 41, None).unwrap());
-        assert_eq!(limits.peak(), 100);
-        assert!(limits.refused().unwrap().contains("100 are granted"));
     }
 
     #[test]
@@ -252,12 +233,5 @@ mod tests {
         assert!(!limits.memory_growing(60, 101, None).unwrap());
         assert!(limits.memory_growing(60, 100, None).unwrap());
         assert_eq!(limits.peak(), 100);
-    }
-
-    #[test]
-    fn tables_have_a_bound_of_their_own() {
-        let mut limits = limits(100);
-        assert!(limits.table_growing(0, 900_000, None).unwrap());
-        assert!(!limits.table_growing(0, 200_000, None).unwrap());
     }
 }

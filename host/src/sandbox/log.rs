@@ -1,10 +1,10 @@
 //! Turns what a guest prints into log lines of the host.
 //!
-//! In: bytes on stdout and stderr, messages from wasi:logging. Out: tracing events with target `guest`, one
-//! per line; the guest's last words for the error of a failed attempt, and its last lines.
+//! In: bytes on stdout and stderr, messages from wasi:logging. Out: one tracing event with target `guest` for
+//! each line; the guest's last words for the error of a failed attempt, and its last lines.
 //!
-//! Everything is bounded: a line, all lines of an attempt, and the rate of a plugin (`log_rate`). No output
-//! of a guest can end a log line, move the reader's cursor, or show a secret of its plugin.
+//! The size of a line, of all lines of an attempt, and the rate of a plugin (`log_rate`) are bounded. No
+//! output of a guest can end a log line, move the reader's cursor, or show a secret of its plugin.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -26,13 +26,14 @@ pub(super) const BUDGET: usize = 256 * 1024;
 /// Bytes that each line costs beside its text, so that empty lines are not free.
 const LINE_COST: usize = 32;
 
-/// Begins the message of a guest that tells where it computes, as its deadline is near.
+/// The beginning of a message by which a guest tells, shortly before its deadline, where it computes. The
+/// event loops of `tqhost new` send it.
 const PLACE: &str = "its deadline is near: it computes ";
 
 /// The attempt that a line belongs to.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
-    /// Each line of a batch has the id of its first task. One line before them lists the ids of all tasks.
+    /// Each line of a batch has the id of the first task. One line before the others lists all ids.
     tasks: Arc<Vec<Task>>,
     plugin: Arc<str>,
     /// `name@digest` of the version. None during a self-check.
@@ -46,15 +47,17 @@ pub(super) struct Subject {
 pub(super) struct GuestLog {
     subject: Option<Subject>,
     mask: Arc<Mask>,
+    /// The bytes that the attempt may still log.
     budget: usize,
-    budget_exceeded: bool,
+    is_over_budget: bool,
     /// Whether the ids of the batch's tasks were logged.
-    batch_logged: bool,
+    has_listed_batch: bool,
+    /// The unfinished lines, by [`GuestStream`].
     lines: [Vec<u8>; 2],
     last: LastWords,
-    /// Where the guest said that it computes, when its deadline was near.
+    /// The place of the guest, as its last message with [`PLACE`] tells it.
     place: Option<String>,
-    tail: LastLines,
+    last_lines: LastLines,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
@@ -85,15 +88,15 @@ impl GuestLog {
         self.subject.clone()
     }
 
-    /// Takes bytes of a stream. Whole lines are logged at once, the rest waits.
+    /// Takes bytes of a stream. Whole lines are logged at once. The rest waits for the end of its line.
     pub(super) fn write(&mut self, stream: GuestStream, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = match piece.split_last() {
                 Some((b'\n', text)) => (text, true),
                 _ => (piece, false),
             };
-            // Keep more than fits into a line: one byte that shows the cut, and a secret that begins before
-            // the cut.
+            // More is kept than a line may have: one byte more shows that it is cut, and a secret that begins
+            // before the cut has to be found.
             let most = self.most_of_line();
             let line = &mut self.lines[stream as usize];
             let room = most.saturating_sub(line.len());
@@ -119,7 +122,7 @@ impl GuestLog {
         } else if level == Level::ERROR {
             self.last.note_error(&text);
         }
-        self.tail.add(Some(level), &text);
+        self.last_lines.add(Some(level), &text);
         self.emit(level, "log", &text);
     }
 
@@ -141,9 +144,9 @@ impl GuestLog {
         self.place.as_deref()
     }
 
-    /// Takes the last lines, whatever the host's own log has kept of them.
+    /// Takes the last lines. They include lines that the host's own log has dropped.
     pub(super) fn take_last_lines(&mut self) -> String {
-        std::mem::take(&mut self.tail).text()
+        std::mem::take(&mut self.last_lines).text()
     }
 
     fn end_line(&mut self, stream: GuestStream) {
@@ -162,7 +165,7 @@ impl GuestLog {
             self.last.note_stderr(&text);
         }
         if !text.is_empty() {
-            self.tail.add(None, &text);
+            self.last_lines.add(None, &text);
             self.emit(Level::INFO, stream.into_str(), &text);
         }
     }
@@ -176,21 +179,18 @@ impl GuestLog {
         let (level, text) = if cost <= self.budget {
             self.budget -= cost;
             (level, text)
-        } else if self.budget_exceeded {
+        } else if self.is_over_budget {
             return;
         } else {
-            self.budget_exceeded = true;
+            self.is_over_budget = true;
             self.budget = 0;
             (Level::WARN, "the handler has printed more than its budget; the rest of this attempt is dropped")
         };
         if let Some(subject) = &self.subject {
-            if !std::mem::replace(&mut self.batch_logged, true) && subject.tasks.len() > 1 {
+            if !std::mem::replace(&mut self.has_listed_batch, true) && subject.tasks.len() > 1 {
                 let ids: Vec<&str> = subject.tasks.iter().map(|task| task.id.as_str()).collect();
-                subject.send(
-                    level,
-                    "host",
-                    &clean(format!("a batch of the tasks {}", ids.join(" ")).as_bytes()),
-                );
+                let list = format!("a batch of the tasks {}", ids.join(" "));
+                subject.send(level, "host", &clean(list.as_bytes()));
             }
             subject.send(level, stream, text);
         }
@@ -198,8 +198,8 @@ impl GuestLog {
 }
 
 impl Subject {
-    /// Logs that the host has refused something. This does not use the attempt's budget, which the guest
-    /// could use up first; the caller limits the number of calls.
+    /// Logs a refusal of the host. It does not count against the attempt's budget, which the guest could use
+    /// up first; the caller limits the number of refusals.
     pub(super) fn refused(&self, text: &str) {
         self.send(Level::WARN, "http", &clean(self.mask.text(text).as_bytes()));
     }
@@ -275,8 +275,6 @@ fn is_unsafe(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::super::testing;
     use super::*;
     use crate::config::Secret;
@@ -291,26 +289,14 @@ mod tests {
         Arc::new(vec![testing::task()])
     }
 
-    /// Runs `print` and gives back what a subscriber wrote.
+    /// Runs `print` and returns the text of a subscriber.
     fn printed(print: impl FnOnce(&mut GuestLog)) -> String {
-        #[derive(Clone, Default)]
-        struct Sink(Arc<Mutex<Vec<u8>>>);
-        impl std::io::Write for Sink {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                self.0.lock().unwrap().extend_from_slice(bytes);
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-        }
-        let sink = Sink::default();
-        let writer = sink.clone();
+        let file = tempfile::NamedTempFile::new().unwrap();
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
             .without_time()
             .with_max_level(Level::TRACE)
-            .with_writer(move || writer.clone())
+            .with_writer(Arc::new(file.reopen().unwrap()))
             .finish();
         let mut log = GuestLog::new(
             tasks(),
@@ -320,8 +306,7 @@ mod tests {
             testing::quota(),
         );
         tracing::subscriber::with_default(subscriber, || print(&mut log));
-        let bytes = sink.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap()
+        std::fs::read_to_string(file.path()).unwrap()
     }
 
     #[test]
@@ -382,7 +367,7 @@ mod tests {
     fn a_secret_does_not_come_through_where_a_line_is_cut() {
         let longest = mask().longest();
         for before in MAX_LINE - longest - 2..=MAX_LINE + 2 * longest {
-            // The secret at the start is masked as well. That shortens the line, so more of it is shown.
+            // The secret at the start is masked as well, which makes the line shorter than its bytes.
             let out = printed(|log| {
                 log.write(
                     GuestStream::Stdout,
@@ -406,15 +391,5 @@ mod tests {
         let last = log.take_last_lines();
         assert!(last.ends_with("\nWARN the key is [secret]\\nand more\nthe end"), "{last}");
         assert!(last.len() <= 4096 && log.take_last_lines().is_empty(), "{}", last.len());
-    }
-
-    #[test]
-    fn a_panic_is_remembered_whole() {
-        let mut log = GuestLog::new(tasks(), "p".into(), None, Arc::default(), testing::quota());
-        log.write(
-            GuestStream::Stderr,
-            b"before\n\nthread 'main' panicked at src/lib.rs:5:9:\nboom\nnote: run with `RUST_BACKTRACE=1`\n",
-        );
-        assert_eq!(log.last_words(), Some("thread 'main' panicked at src/lib.rs:5:9: boom"));
     }
 }

@@ -24,15 +24,16 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// The lines of one plugin.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    now: Guarded<RateState>,
+    state: Guarded<RateState>,
     /// Lines that were dropped since the host started.
     dropped: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct RateState {
-    /// Logged bytes that the rate has not yet paid for.
+    /// Logged bytes that the rate has not yet paid for, up to `paid_until`.
     unpaid_bytes: u64,
+    /// None before the first line.
     paid_until: Option<Instant>,
     /// Dropped lines not yet reported. While there are any, a spawned task waits to report them.
     unreported: Option<Dropped>,
@@ -48,7 +49,7 @@ struct Dropped {
 #[derive(Debug, Clone)]
 pub(super) struct Quota {
     pub(super) lines: Arc<Lines>,
-    /// Bytes in a second.
+    /// The bytes that may be logged in a second.
     pub(super) rate: u64,
 }
 
@@ -60,30 +61,31 @@ impl Lines {
 }
 
 impl Quota {
-    /// Whether a line with `text` bytes may be logged. Counts a line that may not.
+    /// Whether a line with `text` bytes may be logged. Counts a line that may not as dropped.
     pub(super) fn take(&self, plugin: &Arc<str>, text: usize) -> bool {
         let bytes = FIELDS.saturating_add(text as u64);
-        let mut now = self.lines.now.lock();
-        if now.take(bytes, self.rate, Instant::now()) {
+        let mut state = self.lines.state.lock();
+        if state.take(bytes, self.rate, Instant::now()) {
             return true;
         }
         self.lines.dropped.fetch_add(1, Ordering::Relaxed);
-        let is_first = now.unreported.is_none();
-        let unreported = now.unreported.get_or_insert_default();
+        let is_first = state.unreported.is_none();
+        let unreported = state.unreported.get_or_insert_default();
         unreported.lines += 1;
         unreported.bytes += bytes;
-        drop(now);
+        drop(state);
         if is_first {
-            self.tell_later(plugin.clone());
+            self.report_later(plugin.clone());
         }
         false
     }
 
-    fn tell_later(&self, plugin: Arc<str>) {
+    /// Logs the number of dropped lines after [`PERIOD`].
+    fn report_later(&self, plugin: Arc<str>) {
         let (all, rate) = (self.lines.clone(), self.rate);
-        let tell = async move {
+        let report = async move {
             tokio::time::sleep(PERIOD).await;
-            let Some(Dropped { lines, bytes }) = all.now.lock().unreported.take() else { return };
+            let Some(Dropped { lines, bytes }) = all.state.lock().unreported.take() else { return };
             tracing::warn!(
                 %plugin,
                 lines,
@@ -93,12 +95,13 @@ impl Quota {
         };
         // Guests always run on a runtime. Without one, nothing can report the dropped lines.
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(tell);
+            runtime.spawn(report);
         }
     }
 }
 
 impl RateState {
+    /// Whether a line of `bytes` bytes may be logged at this time. Counts it if so.
     fn take(&mut self, bytes: u64, rate: u64, at: Instant) -> bool {
         let since = at.saturating_duration_since(self.paid_until.unwrap_or(at));
         let paid = (rate as f64 * since.as_secs_f64()) as u64;
@@ -143,7 +146,7 @@ mod tests {
         let quota = Quota { lines: Arc::default(), rate: 100 };
         let taken = [(); 5].map(|()| quota.take(&"p".into(), 108));
         assert_eq!((taken, quota.lines.dropped()), ([true, true, false, false, false], 3));
-        let unreported = quota.lines.now.lock().unreported.take().expect("something to tell of");
+        let unreported = quota.lines.state.lock().unreported.take().expect("something to tell of");
         assert_eq!((unreported.lines, unreported.bytes), (3, 900));
     }
 }

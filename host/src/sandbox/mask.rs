@@ -5,10 +5,10 @@
 //! configuration's own text. A handler gets it unchanged, and may write it by mistake into a log line, an
 //! error text or a result.
 //!
-//! The mask protects against mistakes only. It finds the text itself and each of its lines. It also finds
-//! these with the escapes of JSON, HTML and URLs (`unescape`), in the debug output of Rust and Python, and in
-//! base64, also inside a longer text such as a header of basic authentication. It does not find a secret in
-//! another form (hexadecimal, cut in two, encoded twice).
+//! The mask protects against mistakes only. It finds the text of a secret and each of its lines: plain, with
+//! the escapes of JSON, HTML and URLs (`unescape`), in the debug output of Rust and Python, and in base64,
+//! also within a longer text such as a header of basic authentication. It does not find a secret in another
+//! form (hexadecimal, cut in two, encoded twice).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ const OF_JAVASCRIPT: &AsciiSet =
 /// The characters that `quote` of Python encodes.
 const OF_PYTHON: &AsciiSet = &ENCODED_IN_URL.remove(b'/');
 
-/// The bytes that are unescaped at once, in addition to the longest form.
+/// The bytes that are unescaped at once, without the overlap with the next step.
 const STEP: usize = 256 * 1024;
 
 /// Finds the secrets of one plugin. The default mask finds nothing.
@@ -53,7 +53,7 @@ pub(super) struct Mask {
 struct Finders {
     /// Finds all forms.
     forms: AhoCorasick,
-    /// Finds the texts themselves, where the escapes are resolved.
+    /// Finds the plain texts, in bytes whose escapes were resolved.
     plain: AhoCorasick,
 }
 
@@ -79,7 +79,7 @@ impl Mask {
     pub(super) fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self.bytes(text.as_bytes()) {
             Cow::Borrowed(_) => text.into(),
-            // A secret is text, so what is left of a text without it is text.
+            // A secret is text, so the text without it is text, too.
             Cow::Owned(masked) => String::from_utf8_lossy(&masked).into_owned().into(),
         }
     }
@@ -100,6 +100,14 @@ impl Mask {
         masked.into()
     }
 
+    /// The bytes without secrets. They are copied only if there is one.
+    pub(super) fn owned(&self, bytes: Vec<u8>) -> Vec<u8> {
+        match self.bytes(&bytes) {
+            Cow::Owned(masked) => masked,
+            Cow::Borrowed(_) => bytes,
+        }
+    }
+
     /// Where secrets are, in their order.
     fn find(&self, bytes: &[u8]) -> Vec<Range<usize>> {
         let Some(finders) = &self.finders else { return Vec::new() };
@@ -110,7 +118,8 @@ impl Mask {
         }
         let mut from = 0;
         while from < bytes.len() {
-            // A secret that begins in this step is whole in it. The step may begin within an escape.
+            // The step is longer than [`STEP`], so that a secret that begins before its end is whole in it,
+            // also if the step begins within an escape.
             let step = &bytes[from..(from + STEP + self.longest + unescape::LONGEST).min(bytes.len())];
             let plain = Unescaped::of(step);
             let in_step = finders.plain.find_iter(&plain.bytes).map(|found| plain.original(found.range()));

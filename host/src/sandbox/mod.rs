@@ -13,7 +13,6 @@
 
 mod attempt;
 mod attempt_state;
-mod blob_access;
 mod budget;
 mod build_section;
 mod call;
@@ -27,6 +26,7 @@ mod engine;
 mod error;
 mod failure;
 mod functions;
+mod granted;
 mod handler;
 mod host;
 mod last_lines;

@@ -10,13 +10,13 @@ use super::python;
 use super::state::GuestState;
 use super::waits::{GuestWaits, LateWait};
 
-/// The functions that are told, the innermost ones.
+/// The innermost functions that are named.
 const MOST_FUNCTIONS: usize = 3;
 /// Functions of runtimes and compilers, which say nothing about the handler.
 const RUNTIMES: [&str; 9] =
     ["_", "Py", "runtime.", "core::", "alloc::", "std::", "<core::", "<alloc::", "<std::"];
 
-/// The places of a guest that was ended, as far as it has names for them: those of Python, or functions.
+/// The innermost calls of a guest that was ended: lines of Python, or else functions that have names.
 fn place(error: &wasmtime::Error, store: &Store<GuestState>) -> Option<String> {
     let dump = error.downcast_ref::<WasmCoreDump>()?;
     let mut memories = dump.memories().iter();
@@ -36,8 +36,8 @@ fn is_runtime(name: &str) -> bool {
         || name.contains("/tqhost.")
 }
 
-/// Where a guest was that was ended at its deadline. `said` is what it has logged about that, which is better
-/// than what can be seen of its calls: a loop in JavaScript is in the engine's clock at times.
+/// Where a guest was when it was ended at its deadline. `said` is the place that it has logged itself. That
+/// is better than its calls, by which a loop in JavaScript may seem to be in the engine's clock.
 pub(super) fn whereabouts(
     error: &wasmtime::Error,
     store: &Store<GuestState>,

@@ -4,8 +4,8 @@
 //! under way, the innermost first.
 //!
 //! CPython describes its own structures for debuggers of other processes: a table of offsets, which begins
-//! with a cookie (`Include/internal/pycore_debug_offsets.h`). So nothing is counted while the guest runs. The
-//! guest may write what it likes into its memory: each read is checked, and their number is bounded.
+//! with a cookie (`Include/internal/pycore_debug_offsets.h`). So this costs nothing while the guest runs. The
+//! guest may write anything into its memory: each read is checked, and the number of reads is bounded.
 //!
 //! Not here: other languages (`place`).
 
@@ -14,18 +14,18 @@ const COOKIE: &[u8] = b"xdebugpy";
 const VERSION: u64 = 0x030e;
 /// The table is in the static data, before the heap.
 const MOST_SEARCHED: usize = 64 << 20;
-/// The calls that are looked at, the innermost ones.
+/// The innermost calls that are looked at.
 const MOST_FRAMES: usize = 64;
-/// The places that are told.
+/// The innermost places that are told.
 const MOST_PLACES: usize = 3;
 /// The threads and interpreters that are looked at.
 const MOST_THREADS: usize = 8;
 const MOST_TEXT: usize = 256;
 const MOST_LINES: usize = 64 * 1024;
-/// A frame whose owner is at least this one is of the interpreter itself.
+/// Frames with this owner, or a larger one, belong to the interpreter itself.
 const OF_INTERPRETER: u8 = 3;
 
-/// The offsets that are used, by their index in the table behind the version.
+/// The used offsets, by their index in the table behind the version.
 const INTERPRETERS_HEAD: usize = 3;
 const THREADS_HEAD: usize = 7;
 const THREAD_NEXT: usize = 22;

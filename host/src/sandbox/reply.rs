@@ -1,29 +1,22 @@
 //! The replies of handlers, and the outcomes that they mean.
 //!
-//! In: the reply for each task, with the effects and outages of its call. Out: the [`Ended`] of
-//! the call. Not here: the types of the interface (`call`, `host::tasks`).
+//! In: the reply for each task, with the effects and outages of its call. Out: the [`Ended`] of the call.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use super::attempt::Ended;
 use super::effects::Outages;
 use super::failure;
+use super::host::bindings::exports::tqhost::handler::handler::Failure;
+use super::host::bindings::tqhost::handler::types::{Deferral, Retry};
 use super::mask::Mask;
 use crate::effects::Effects;
 use crate::task::{FailureKind, Outcome};
 
 /// The reply for one task.
-pub(super) type Reply = Result<Option<Vec<u8>>, ReplyFailure>;
+pub(super) type Reply = Result<Option<Vec<u8>>, Failure>;
 
-/// A failure that a handler returned.
-pub(super) enum ReplyFailure {
-    Retry { message: String, after_ms: Option<u64> },
-    Reject(String),
-    Defer { message: String, after_ms: u64 },
-}
-
-/// Turns the replies into the result of the call. `effects` has those of each task.
+/// Turns the replies into the result of the call. `effects` has the effects of each task.
 pub(super) fn ended(
     replies: Vec<Reply>,
     effects: Vec<Effects>,
@@ -55,24 +48,17 @@ fn outcome(reply: Reply, effects: Effects, max_output: u64, mask: &Mask) -> Outc
             message: format!("the handler returned {} bytes, max_output is {max_output}", result.len()),
         },
         Ok(result) => Outcome::Completed {
-            result: result.map(|result| without_secrets(result, mask)),
+            result: result.map(|result| mask.owned(result)),
             effects: (!effects.is_empty()).then(|| Box::new(effects)),
         },
-        Err(ReplyFailure::Retry { message, after_ms }) => Outcome::Retry {
-            message: failure::bounded(message, mask),
+        Err(Failure::Retry(Retry { message, after_ms })) => Outcome::Retry {
+            message: failure::bounded(&message, mask),
             after: after_ms.map(Duration::from_millis),
         },
-        Err(ReplyFailure::Reject(message)) => Outcome::Reject { message: failure::bounded(message, mask) },
-        Err(ReplyFailure::Defer { message, after_ms }) => Outcome::Defer {
-            message: failure::bounded(message, mask),
+        Err(Failure::Reject(message)) => Outcome::Reject { message: failure::bounded(&message, mask) },
+        Err(Failure::Defer(Deferral { message, after_ms })) => Outcome::Defer {
+            message: failure::bounded(&message, mask),
             after: Duration::from_millis(after_ms),
         },
-    }
-}
-
-fn without_secrets(result: Vec<u8>, mask: &Mask) -> Vec<u8> {
-    match mask.bytes(&result) {
-        Cow::Owned(masked) => masked,
-        Cow::Borrowed(_) => result,
     }
 }

@@ -2,29 +2,30 @@
 //!
 //! ```text
 //! InstanceSeats::add ─▶ SeatEvent::Start ─▶ the guest takes it ─▶ InstanceSeats::ended ─▶ Left::Ended
-//!                        InstanceSeats::stop ─▶ SeatEvent::Stop ─▶ the guest takes it ─▶ Left::Told
+//!                        InstanceSeats::stop ─▶ SeatEvent::Stop ─▶ the guest takes it ─▶ Left::Stopped
 //! ```
 //!
-//! A task is *live* until its attempt has an end. After that the guest may still be busy with it: then it
+//! A task is *live* until its attempt has an end. After that the guest may still work on it: the task then
 //! keeps its seat, and nothing that it does counts. An instance is *open* while it takes more tasks. It
 //! closes for good when no task is live, when it has run enough of them, or when something is wrong with it.
 //!
-//! A guest that does not take the news of a stop within [`HELD`] is busy, or does not ask. Then the task that
-//! computes is the reason, or nobody knows it.
+//! A guest that does not take the news of a stop within [`HELD`] is busy, or does not ask for news. If a task
+//! computes, that task is the reason. Otherwise the reason is unknown.
 //!
 //! Not here: the instance (`together`), the interface that the guest calls (`host::tasks`).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, SetOnce, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::attempt::{Attempt, Ended};
 use super::log::GuestLog;
 use super::waits::GuestWaits;
+use crate::config::Warm;
 use crate::guarded::Guarded;
 use crate::task::Task;
 
@@ -34,19 +35,19 @@ pub(super) const HELD: Duration = Duration::from_secs(1);
 /// An instance that has not forgotten a task for this long after its end takes no more tasks.
 const TO_FORGET: Duration = Duration::from_secs(10);
 
-/// The number of the next task of any instance. An instance is kept for further tasks, and what one has left
-/// behind in it must never pass for another.
+/// The number of the next task of any instance. No number is used twice: a kept instance may still work on a
+/// task of an earlier call, and that task must never be taken for a new one.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 
 /// How a task left its instance.
 #[derive(Debug)]
 pub(super) enum Left {
     Ended(Ended),
-    /// The guest has heard that it is to stop.
-    Told,
-    /// Another task holds the instance, or the guest takes no news.
+    /// The guest has taken the news that it is to stop the task.
+    Stopped,
+    /// Another task holds the instance up, or the guest takes no news.
     HeldUp,
-    /// It holds the instance itself, so only the end of the instance stops it.
+    /// The task itself holds the instance up, so only the end of the instance stops it.
     Holds,
     /// The instance was stopped, as the host needs its memory.
     Evicted,
@@ -59,23 +60,33 @@ pub(super) struct Seated {
     pub(super) waits: Arc<GuestWaits>,
     /// Cancelled when its attempt has an end.
     pub(super) over: CancellationToken,
+    /// When the task was added to its instance.
     pub(super) since: Instant,
 }
 
-/// News for the guest.
+/// A task that looks for a seat.
+pub(super) struct Arrival {
+    pub(super) seated: Box<Seated>,
+    /// Gets the end of the task.
+    pub(super) end: oneshot::Sender<Left>,
+}
+
+/// News for the guest. A task has its number.
 pub(super) enum SeatEvent {
     Start(u32, Box<Seated>),
     Stop(u32),
+    /// All tasks have ended, and no more will come.
+    Close,
 }
 
 pub(super) struct InstanceSeats {
-    most: usize,
+    /// The most tasks at once.
+    pub(super) most: usize,
+    /// The most tasks in all.
     max_tasks: u32,
     now: Guarded<SeatsNow>,
     /// When the instance got its place in the engine.
-    began: OnceLock<Instant>,
-    /// Cancelled when `began` is set.
-    pub(super) has_begun: CancellationToken,
+    pub(super) began: SetOnce<Instant>,
     /// Notified when there is an event for the guest.
     pub(super) news: Notify,
     /// Cancelled when no task is live, and none may come.
@@ -90,10 +101,11 @@ struct SeatsNow {
     is_open: bool,
     /// Tasks that the instance has begun, with those of earlier calls.
     begun: u32,
+    /// Starts and stops that the guest has not taken yet.
     events: VecDeque<SeatEvent>,
     live: BTreeMap<u32, oneshot::Sender<Left>>,
-    /// Tasks that are not live, and that the guest has not forgotten, and since when.
-    left: BTreeMap<u32, Instant>,
+    /// Tasks that are not live any more, but that the guest has not ended. Each with the time since when.
+    lingering: BTreeMap<u32, Instant>,
     /// Whether the instance must not be kept.
     is_spoiled: bool,
     /// The task that computes, and since when.
@@ -105,62 +117,71 @@ const HOLD_EACH_OTHER_UP: &str = "tasks of one instance hold each other up: one 
     second, or waits without `await`; let the handler wait with `await`, or remove `concurrent`";
 
 /// The most tasks that are remembered for ending their instance.
-const MOST_APART: usize = 1000;
+const MOST_CULPRITS: usize = 1000;
 
 /// The instances of a version that take more tasks.
 #[derive(Default)]
 pub(super) struct OpenInstances {
     open: Guarded<Vec<Arc<InstanceSeats>>>,
-    /// The last tasks that have ended their instance. Their next attempts run apart from others.
-    apart: Guarded<VecDeque<String>>,
+    /// The names of the last tasks that have ended their instance. Their next attempts run alone.
+    culprits: Guarded<VecDeque<String>>,
     /// Whether the log says that tasks hold each other up.
     has_told: AtomicBool,
 }
 
+/// A seat that a task has got.
+pub(super) struct TakenSeat {
+    pub(super) seats: Arc<InstanceSeats>,
+    pub(super) number: u32,
+    /// Whether the instance is new, so that the caller has to run it.
+    pub(super) is_new: bool,
+}
+
 impl OpenInstances {
     /// Notes that a task has ended its instance.
-    pub(super) fn keep_apart(&self, task: &Task) {
-        let mut apart = self.apart.lock();
-        apart.truncate(MOST_APART - 1);
-        apart.push_front(name(task));
+    pub(super) fn note_culprit(&self, task: &Task) {
+        let mut culprits = self.culprits.lock();
+        culprits.truncate(MOST_CULPRITS - 1);
+        culprits.push_front(culprit_name(task));
     }
 
-    pub(super) fn is_apart(&self, task: &Task) -> bool {
-        let apart = self.apart.lock();
-        !apart.is_empty() && apart.contains(&name(task))
+    pub(super) fn is_culprit(&self, task: &Task) -> bool {
+        let culprits = self.culprits.lock();
+        !culprits.is_empty() && culprits.contains(&culprit_name(task))
     }
 
-    /// Takes a seat in an instance that has one. The flag says that it is a new instance.
-    pub(super) fn seat(
-        &self,
-        seated: Box<Seated>,
-        end: oneshot::Sender<Left>,
-        new: impl FnOnce() -> InstanceSeats,
-    ) -> (Arc<InstanceSeats>, u32, bool) {
+    /// Takes a seat in an open instance, or in a new one if all seats are taken.
+    pub(super) fn seat(&self, mut arrival: Arrival, warm: Warm) -> TakenSeat {
         let mut open = self.open.lock();
         open.retain(|seats| seats.is_open());
-        let mut waits = (seated, end);
         for seats in open.iter() {
-            match seats.add(waits.0, waits.1) {
-                Ok(number) => return (seats.clone(), number, false),
-                Err(back) => waits = back,
+            match seats.add(arrival) {
+                Ok(number) => return TakenSeat { seats: seats.clone(), number, is_new: false },
+                Err(back) => arrival = back,
             }
         }
         if open.iter().any(|seats| seats.holds_others_up(&seats.now.lock()))
             && !self.has_told.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!(plugin = %waits.0.attempt.plugin, "{HOLD_EACH_OTHER_UP}");
+            tracing::warn!(plugin = %arrival.seated.attempt.plugin, "{HOLD_EACH_OTHER_UP}");
         }
-        let seats = Arc::new(new());
+        let seats = Arc::new(InstanceSeats::new(warm.concurrent, warm.max_tasks));
         open.push(seats.clone());
-        let Ok(number) = seats.add(waits.0, waits.1) else { unreachable!("a new instance has a seat") };
-        (seats, number, true)
+        let Ok(number) = seats.add(arrival) else { unreachable!("a new instance has a seat") };
+        TakenSeat { seats, number, is_new: true }
     }
 }
 
-/// Queues of one plugin may have tasks with the same id.
-fn name(task: &Task) -> String {
+/// Has the queue as well, since queues of one plugin may have tasks with the same id.
+fn culprit_name(task: &Task) -> String {
     format!("{}:{}", task.queue, task.id)
+}
+
+impl SeatsNow {
+    /// Whether a task has computed for so long that it holds the others up.
+    fn is_held(&self) -> bool {
+        self.entered.is_some_and(|(_, since)| since.elapsed() > HELD)
+    }
 }
 
 impl InstanceSeats {
@@ -173,12 +194,11 @@ impl InstanceSeats {
                 begun: 0,
                 events: VecDeque::new(),
                 live: BTreeMap::new(),
-                left: BTreeMap::new(),
+                lingering: BTreeMap::new(),
                 is_spoiled: false,
                 entered: None,
             }),
-            began: OnceLock::new(),
-            has_begun: CancellationToken::new(),
+            began: SetOnce::new(),
             news: Notify::new(),
             over: CancellationToken::new(),
             broken: CancellationToken::new(),
@@ -190,83 +210,70 @@ impl InstanceSeats {
         self.now.lock().is_open
     }
 
-    /// Adds a task, if there is a seat. Returns its number, or the task.
-    pub(super) fn add(
-        &self,
-        seated: Box<Seated>,
-        end: oneshot::Sender<Left>,
-    ) -> Result<u32, (Box<Seated>, oneshot::Sender<Left>)> {
+    /// Adds a task and returns its number. If there is no seat, returns the task.
+    fn add(&self, arrival: Arrival) -> Result<u32, Arrival> {
         let mut now = self.now.lock();
-        let forgets = now.left.values().all(|since| since.elapsed() < TO_FORGET);
+        let forgets = now.lingering.values().all(|since| since.elapsed() < TO_FORGET);
         now.is_open &= forgets;
-        if !now.is_open || self.holds_others_up(&now) || now.live.len() + now.left.len() >= self.most {
-            return Err((seated, end));
+        let taken = now.live.len() + now.lingering.len();
+        if !now.is_open || self.holds_others_up(&now) || taken >= self.most {
+            return Err(arrival);
         }
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         now.begun = now.begun.saturating_add(1);
         now.is_open = now.begun < self.max_tasks;
-        now.live.insert(number, end);
-        now.events.push_back(SeatEvent::Start(number, seated));
+        now.live.insert(number, arrival.end);
+        now.events.push_back(SeatEvent::Start(number, arrival.seated));
         drop(now);
         self.news.notify_one();
         Ok(number)
     }
 
-    /// Starts the clocks of the tasks. The instance has run `begun` tasks before.
-    pub(super) fn begin(&self, begun: u32) {
+    /// Starts the clocks of the tasks. A kept instance has run `earlier` tasks before.
+    pub(super) fn begin(&self, earlier: u32) {
         let mut now = self.now.lock();
-        now.begun = now.begun.saturating_add(begun);
+        now.begun = now.begun.saturating_add(earlier);
         now.is_open &= now.begun < self.max_tasks;
-        self.began.get_or_init(Instant::now);
-        drop(now);
-        self.has_begun.cancel();
+        // Each instance begins once.
+        let _ = self.began.set(Instant::now());
     }
 
-    /// When the clock of a task began that was added at this time.
+    /// When the clock of a task began that was added at `added`.
     pub(super) fn start_of(&self, added: Instant) -> Instant {
         self.began.get().map_or(added, |began| added.max(*began))
     }
 
     /// Whether a task computes for too long, or the guest takes no news.
     fn holds_others_up(&self, now: &SeatsNow) -> bool {
-        now.entered.is_some_and(|(_, since)| since.elapsed() > HELD) || self.is_deaf(now)
-    }
-
-    /// Whether the guest has not taken a task for long.
-    fn is_deaf(&self, now: &SeatsNow) -> bool {
         let untaken = now.events.iter().find_map(|event| match event {
             SeatEvent::Start(_, seated) => Some(seated.since),
-            SeatEvent::Stop(_) => None,
+            SeatEvent::Stop(_) | SeatEvent::Close => None,
         });
-        let has_begun = self.began.get().is_some();
-        has_begun && untaken.is_some_and(|since| self.start_of(since).elapsed() > HELD)
+        let is_deaf = untaken.is_some_and(|since| self.start_of(since).elapsed() > HELD);
+        now.is_held() || self.began.get().is_some() && is_deaf
     }
 
-    /// Takes no more tasks, and is not kept.
+    /// Closes the instance for more tasks, and lets nobody keep it.
     pub(super) fn spoil(&self) {
         let mut now = self.now.lock();
         (now.is_open, now.is_spoiled) = (false, true);
     }
 
-    /// The next event for the guest. `Err`: all tasks have ended.
-    pub(super) fn next(&self) -> Result<Option<SeatEvent>, ()> {
+    /// The next event for the guest, if there is one.
+    pub(super) fn next(&self) -> Option<SeatEvent> {
         let mut now = self.now.lock();
-        match now.events.pop_front() {
-            Some(SeatEvent::Stop(number)) => {
-                if let Some(live) = now.live.remove(&number) {
-                    now.left.insert(number, Instant::now());
-                    let _ = live.send(Left::Told);
-                    self.look(&mut now);
-                }
-                Ok(Some(SeatEvent::Stop(number)))
-            }
-            Some(event) => Ok(Some(event)),
-            None if self.over.is_cancelled() => Err(()),
-            None => Ok(None),
+        let event = now.events.pop_front();
+        if let Some(SeatEvent::Stop(number)) = event
+            && let Some(live) = now.live.remove(&number)
+        {
+            now.lingering.insert(number, Instant::now());
+            let _ = live.send(Left::Stopped);
+            self.close_if_empty(&mut now);
         }
+        event.or_else(|| self.over.is_cancelled().then_some(SeatEvent::Close))
     }
 
-    /// Whether [`InstanceSeats::next`] has anything to tell.
+    /// Whether [`InstanceSeats::next`] returns an event.
     pub(super) fn has_news(&self) -> bool {
         !self.now.lock().events.is_empty() || self.over.is_cancelled()
     }
@@ -280,28 +287,29 @@ impl InstanceSeats {
         self.now.lock().entered.map(|(number, _)| number)
     }
 
-    /// Whether a task has computed for so long that it holds the instance.
+    /// Whether a task has computed for so long that it holds the others up.
     pub(super) fn is_held(&self) -> bool {
-        self.now.lock().entered.is_some_and(|(_, since)| since.elapsed() > HELD)
+        self.now.lock().is_held()
     }
 
     /// Ends a task, and frees its seat. The end does not count if the task is not live.
     pub(super) fn ended(&self, number: u32, end: impl FnOnce() -> Ended) {
         let mut now = self.now.lock();
-        now.left.remove(&number);
+        now.lingering.remove(&number);
         now.events.retain(|event| !matches!(event, SeatEvent::Stop(of) if *of == number));
         if let Some(live) = now.live.remove(&number) {
-            // The attempt may have ended at this moment.
+            // This fails if the attempt ends at this moment.
             let _ = live.send(Left::Ended(end()));
         }
-        self.look(&mut now);
+        self.close_if_empty(&mut now);
     }
 
-    /// Asks the guest to stop a live task, or takes it back if the guest does not have it yet.
+    /// Asks the guest to stop a live task, or takes the task back if the guest does not have it yet.
     pub(super) fn stop(&self, number: u32) {
         let mut now = self.now.lock();
         let place = now.events.iter().position(|event| match event {
             SeatEvent::Start(of, _) | SeatEvent::Stop(of) => *of == number,
+            SeatEvent::Close => false,
         });
         if let Some(place) = place {
             if matches!(now.events[place], SeatEvent::Start(..)) {
@@ -314,27 +322,28 @@ impl InstanceSeats {
             now.events.push_back(SeatEvent::Stop(number));
             self.news.notify_one();
         }
-        self.look(&mut now);
+        self.close_if_empty(&mut now);
     }
 
-    /// Why the guest has not heard for [`HELD`] that a task is to stop. Ends the instance if nobody knows.
-    pub(super) fn held_up(&self, number: u32) -> Left {
+    /// Why the guest has not taken for [`HELD`] the news that it is to stop a task: [`Left::Holds`] or
+    /// [`Left::HeldUp`]. Ends the instance if no task computes, since the reason is unknown then.
+    pub(super) fn reason_of_silence(&self, number: u32) -> Left {
         let entered = self.now.lock().entered;
         match entered {
-            Some((entered, since)) if entered == number && since.elapsed() >= HELD => return Left::Holds,
+            Some((computes, since)) if computes == number && since.elapsed() >= HELD => return Left::Holds,
             Some(_) => {}
             None => self.broken.cancel(),
         }
         Left::HeldUp
     }
 
-    /// Gives a task up that its attempt waits for no more.
+    /// Gives up a task for whose end no attempt waits any more.
     pub(super) fn leave(&self, number: u32) {
         self.stop(number);
         let mut now = self.now.lock();
         if now.live.remove(&number).is_some() {
-            now.left.insert(number, Instant::now());
-            self.look(&mut now);
+            now.lingering.insert(number, Instant::now());
+            self.close_if_empty(&mut now);
         }
     }
 
@@ -349,16 +358,11 @@ impl InstanceSeats {
         self.over.cancel();
     }
 
-    /// Whether the guest has forgotten every task, and may run as many again.
+    /// Whether the guest has ended every task, and nothing is wrong with the instance.
     pub(super) fn is_clean(&self) -> bool {
         let now = self.now.lock();
-        let is_empty = now.live.is_empty() && now.left.is_empty() && now.events.is_empty();
-        is_empty && !now.is_spoiled && now.begun < self.max_tasks
-    }
-
-    /// The most tasks at once.
-    pub(super) fn most(&self) -> usize {
-        self.most
+        let is_empty = now.live.is_empty() && now.lingering.is_empty() && now.events.is_empty();
+        is_empty && !now.is_spoiled
     }
 
     /// Tasks that the instance has begun so far.
@@ -370,7 +374,8 @@ impl InstanceSeats {
         self.peak.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    fn look(&self, now: &mut SeatsNow) {
+    fn close_if_empty(&self, now: &mut SeatsNow) {
+        debug_assert!(!now.live.keys().any(|number| now.lingering.contains_key(number)));
         if now.live.is_empty() {
             now.is_open = false;
             self.over.cancel();
@@ -394,19 +399,20 @@ mod tests {
             since: Instant::now(),
         };
         let (end, left) = oneshot::channel();
-        seats.add(Box::new(seated), end).ok().map(|number| (number, left))
+        let arrival = Arrival { seated: Box::new(seated), end };
+        seats.add(arrival).ok().map(|number| (number, left))
     }
 
+    /// The next event for the guest: `+` starts a task, `-` stops one, `.` closes the instance.
     fn take(seats: &InstanceSeats) -> Option<(char, u32)> {
-        match seats.next() {
-            Ok(Some(SeatEvent::Start(number, _))) => Some(('+', number)),
-            Ok(Some(SeatEvent::Stop(number))) => Some(('-', number)),
-            Ok(None) => None,
-            Err(()) => Some(('.', 0)),
-        }
+        seats.next().map(|event| match event {
+            SeatEvent::Start(number, _) => ('+', number),
+            SeatEvent::Stop(number) => ('-', number),
+            SeatEvent::Close => ('.', 0),
+        })
     }
 
-    fn well() -> Ended {
+    fn completed() -> Ended {
         Ended::Each(vec![Outcome::Completed { result: None, effects: None }])
     }
 
@@ -428,11 +434,11 @@ mod tests {
         let (fourth, _live) = add(&seats).expect("the seat of the third");
         assert!(add(&seats).is_none());
         seats.ended(second, || panic!("its end does not count"));
-        seats.ended(first, well);
+        seats.ended(first, completed);
         assert!(matches!(ended.await, Ok(Left::Ended(Ended::Each(_)))));
         assert!(seats.is_open() && !seats.over.is_cancelled());
         assert_eq!(take(&seats), Some(('+', fourth)));
-        seats.ended(fourth, well);
+        seats.ended(fourth, completed);
         assert!(add(&seats).is_none(), "the instance has closed");
         assert_eq!(take(&seats), Some(('.', 0)));
         assert!(seats.is_clean());
@@ -452,24 +458,20 @@ mod tests {
         assert!(ends[0].try_recv().is_err(), "it is live until the guest hears of it");
         seats.stop(numbers[0]);
         assert_eq!([take(&seats), take(&seats)], [Some(('-', numbers[0])), None]);
-        assert!(matches!(ends.remove(0).await, Ok(Left::Told)));
+        assert!(matches!(ends.remove(0).await, Ok(Left::Stopped)));
         seats.enter(Some(numbers[1]));
-        assert!(matches!(seats.held_up(numbers[1]), Left::HeldUp), "it has just come to compute");
+        assert!(matches!(seats.reason_of_silence(numbers[1]), Left::HeldUp), "it has just come to compute");
         seats.now.lock().entered = Some((numbers[1], Instant::now() - 2 * HELD));
-        assert!(matches!(seats.held_up(numbers[2]), Left::HeldUp) && !seats.broken.is_cancelled());
-        assert!(matches!(seats.held_up(numbers[1]), Left::Holds));
+        assert!(matches!(seats.reason_of_silence(numbers[2]), Left::HeldUp));
+        assert!(matches!(seats.reason_of_silence(numbers[1]), Left::Holds));
+        assert!(!seats.broken.is_cancelled());
+        // If no task computes, the reason is unknown.
+        seats.enter(None);
+        assert!(matches!(seats.reason_of_silence(numbers[2]), Left::HeldUp) && seats.broken.is_cancelled());
     }
 
     #[test]
-    fn a_guest_that_takes_no_news_for_no_task_is_stopped() {
-        let seats = InstanceSeats::new(10, 1000);
-        let (number, _live) = add(&seats).expect("a seat");
-        take(&seats);
-        assert!(matches!(seats.held_up(number), Left::HeldUp) && seats.broken.is_cancelled());
-    }
-
-    #[test]
-    fn nothing_joins_an_instance_that_is_held_does_not_ask_or_does_not_forget() {
+    fn instances_that_are_held_or_do_not_ask_or_do_not_forget_take_no_tasks() {
         let long_ago = Instant::now() - 2 * TO_FORGET;
         let seats = InstanceSeats::new(10, 1000);
         let (number, _live) = add(&seats).expect("a seat");
@@ -478,7 +480,7 @@ mod tests {
         seats.enter(None);
         seats.begin(0);
         assert!(add(&seats).is_some(), "it has just begun");
-        seats.now.lock().left.insert(7, long_ago);
+        seats.now.lock().lingering.insert(7, long_ago);
         assert!(add(&seats).is_none() && !seats.is_open());
     }
 
@@ -488,6 +490,5 @@ mod tests {
         seats.begin(3);
         let kept: Vec<_> = (0..2).map_while(|_| add(&seats)).collect();
         assert_eq!((kept.len(), add(&seats).is_none(), seats.begun()), (2, true, 5));
-        assert!(!seats.is_clean());
     }
 }

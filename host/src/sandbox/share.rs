@@ -1,9 +1,10 @@
 //! Keeps each plugin's part of the host's shared resources, over all of its versions.
 //!
-//! In: what the plugin's handlers use. Out: what is left for them, and the counts for the metrics. A plugin
-//! that has used up its part waits or is refused; other plugins are not affected.
+//! In: the use of these resources by the plugin's handlers. Out: the rest that is left for them, and the
+//! counts for the metrics. A plugin that has used up its part waits or is refused; other plugins are not
+//! affected.
 //!
-//! Not here: what belongs to one attempt (`state`), time slices to compute (`slices`), memory (`budget`).
+//! Not here: the state of one attempt (`state`), time slices to compute (`slices`), memory (`budget`).
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,12 +28,12 @@ pub struct Share {
     pub(super) lookups: Arc<Semaphore>,
     /// Free places for calls of blobs.
     pub(super) blob_calls: Arc<Semaphore>,
-    /// Counts what its handlers log.
+    /// The lines that its handlers log.
     pub(super) lines: Arc<Lines>,
 }
 
 impl Share {
-    /// Lines of its handlers that were dropped, since they logged more than they may.
+    /// The number of log lines that were dropped, since the handlers logged more than they may.
     pub fn lines_dropped(&self) -> u64 {
         self.lines.dropped()
     }
@@ -49,30 +50,28 @@ impl Default for Share {
     }
 }
 
-/// The share that a version uses: its plugin's. A version that has no plugin yet, as during its self-check,
-/// has a share of its own.
+/// The share that a version uses: its plugin's. A version without a plugin, as during its self-check, has a
+/// share of its own.
 #[derive(Debug, Default)]
 pub(super) struct Owner {
-    plugin: OnceLock<Arc<Share>>,
+    /// The plugin's share, and the version's name for people.
+    plugin: OnceLock<(Arc<Share>, Arc<str>)>,
     own: Arc<Share>,
-    /// The version's name for people.
-    label: OnceLock<Arc<str>>,
 }
 
 impl Owner {
     /// Makes this version use the plugin's share from now on, under this name. A second call changes nothing.
     pub(super) fn belongs_to(&self, plugin: Arc<Share>, label: Arc<str>) {
-        self.plugin.get_or_init(|| plugin);
-        self.label.get_or_init(|| label);
+        self.plugin.get_or_init(|| (plugin, label));
     }
 
-    /// `name@digest`, as [`Owner::belongs_to`] got it. None during the self-check.
+    /// `name@digest` of the version. None during the self-check.
     pub(super) fn label(&self) -> Option<&Arc<str>> {
-        self.label.get()
+        self.plugin.get().map(|(_, label)| label)
     }
 
     pub(super) fn share(&self) -> &Arc<Share> {
-        self.plugin.get().unwrap_or(&self.own)
+        self.plugin.get().map_or(&self.own, |(share, _)| share)
     }
 }
 

@@ -30,7 +30,7 @@ pub struct SandboxOptions {
     pub max_concurrent: u32,
     /// Largest number of instances that wait for a task at the same time, over all plugins.
     pub max_warm: u32,
-    /// The largest memory grant of any plugin, in bytes.
+    /// The largest memory grant of all plugins, in bytes.
     pub max_memory: u64,
     /// Where plugins are compiled.
     pub compiler: Compiler,
@@ -85,7 +85,7 @@ impl Sandbox {
         Sandbox::within(opts, of_queue, u64::MAX, Blobs::in_memory(MAX_BLOB_IN_MEMORY)?)
     }
 
-    /// Makes a sandbox where all handlers together have at most `memory` bytes, and no queue runs more than
+    /// Makes a sandbox in which all handlers together have at most `memory` bytes. No queue may run more than
     /// `of_queue` attempts at once.
     pub fn within(opts: SandboxOptions, of_queue: u32, memory: u64, blobs: Blobs) -> anyhow::Result<Sandbox> {
         let (engine, reservation) = engine::build(opts.places(), of_queue, opts.max_memory, opts.backtraces)

@@ -2,8 +2,8 @@
 //!
 //! In: the number of time slices at once; the ticks and polls of each call. Out: at most that many threads
 //! serve guests that compute for long. The other threads serve guests that have just begun, or come from a
-//! wait, so that these do not wait for the ticks of others. Also out: how long each call has waited for the
-//! services that it called, and for the slices of other versions.
+//! wait, so that these do not wait for the ticks of others. Also out: for how long each call has waited for
+//! services that it called, or for slices that other versions had.
 //!
 //! ```text
 //! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for a slice ─▶ computes for a tick ─▶ …
@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
 use super::engine::TICK;
-use super::number::Number;
+use super::number::VersionNumber;
 use crate::guarded::Guarded;
 
-/// A call that has computed for less than this at a tick has only just begun. This is less than a tick, since
-/// no clock is exact.
+/// A call that has computed for less than this at a tick has only just begun. This is half a tick, since no
+/// clock is exact.
 const SHORT: Duration = Duration::from_millis(TICK.as_millis() as u64 / 2);
 
 /// The slices, a fixed number at once.
@@ -40,9 +40,9 @@ struct Line {
     /// The number of free slices.
     free: usize,
     /// The number of calls that compute in slices, for each version that has any.
-    computing: BTreeMap<Number, usize>,
+    computing: BTreeMap<VersionNumber, usize>,
     /// Versions with calls that wait for a slice. The first one gets the next slice.
-    waiting: VecDeque<(Number, VecDeque<oneshot::Sender<TimeSlice>>)>,
+    waiting: VecDeque<(VersionNumber, VecDeque<oneshot::Sender<TimeSlice>>)>,
 }
 
 impl TimeSlices {
@@ -55,26 +55,26 @@ impl TimeSlices {
     }
 
     /// Makes the scheduling state of one call of a version.
-    pub(super) fn call(&self, version: Number) -> SlicedCall {
-        let now = CallState {
-            since: Instant::now(),
+    pub(super) fn call(&self, version: VersionNumber) -> SlicedCall {
+        let state = CallState {
+            computing_since: Instant::now(),
             held: None,
             in_slices: None,
             in_line: None,
-            left: None,
+            away_since: None,
             waited: Duration::ZERO,
         };
         SlicedCall(Arc::new(Call {
             slices: self.clone(),
             version,
-            now: Guarded::new(now),
+            state: Guarded::new(state),
             is_evicted: AtomicBool::new(false),
             evicted: Notify::new(),
         }))
     }
 
-    /// Waits until the version has the next slice, and the call is the first in its line.
-    async fn acquire(&self, version: Number) -> Option<TimeSlice> {
+    /// Waits until the version has the next slice, and the call is the first in the version's line.
+    async fn acquire(&self, version: VersionNumber) -> Option<TimeSlice> {
         match self.ask(version) {
             Ok(held) => Some(held),
             Err(place) => place.await.ok(),
@@ -82,7 +82,7 @@ impl TimeSlices {
     }
 
     /// Returns a slice, or a place in the version's line if no slice is free.
-    fn ask(&self, version: Number) -> Result<TimeSlice, oneshot::Receiver<TimeSlice>> {
+    fn ask(&self, version: VersionNumber) -> Result<TimeSlice, oneshot::Receiver<TimeSlice>> {
         let mut line = self.0.lock();
         if line.free > 0 {
             line.free -= 1;
@@ -97,14 +97,14 @@ impl TimeSlices {
         Err(place)
     }
 
-    /// Schedules all work of a version that is done in short polls.
-    pub(super) fn polls(&self, version: Number) -> Polls {
+    /// Schedules the short polls of a version, such as those of its requests.
+    pub(super) fn polls(&self, version: VersionNumber) -> Polls {
         Polls { slices: self.clone(), version }
     }
 }
 
 impl Line {
-    /// Finds the call that gets a freed slice. If no call waits, marks the slice as free and returns None.
+    /// Returns the call that gets a freed slice. If no call waits, counts the slice as free and returns None.
     fn next(&mut self) -> Option<oneshot::Sender<TimeSlice>> {
         while let Some((version, mut calls)) = self.waiting.pop_front() {
             let next = calls.pop_front();
@@ -120,7 +120,7 @@ impl Line {
     }
 }
 
-/// A slice that a call holds. None if it was handed on.
+/// A slice that a call holds. Drop hands it on. None after that.
 struct TimeSlice(Option<TimeSlices>);
 
 impl Drop for TimeSlice {
@@ -130,22 +130,23 @@ impl Drop for TimeSlice {
             let Some(next) = slices.0.lock().next() else { return };
             match next.send(TimeSlice(Some(slices.clone()))) {
                 Ok(()) => return,
-                // This call has ended while it waited.
-                Err(mut held) => drop(held.0.take()),
+                // The call has ended while it waited. Its slice is emptied, as the drop of a full one would
+                // do all of this again, one level deeper.
+                Err(mut unsent) => drop(unsent.0.take()),
             }
         }
     }
 }
 
-/// The polls of one version, each of which is a slice.
+/// The short polls of one version. Each of them takes a slice.
 #[derive(Clone)]
 pub(super) struct Polls {
     slices: TimeSlices,
-    version: Number,
+    version: VersionNumber,
 }
 
 impl Polls {
-    /// Does some work, and waits for the version's slice before each poll.
+    /// Does the work, and waits for a slice of the version before each poll.
     pub(super) async fn share<T>(self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         let mut place: Option<oneshot::Receiver<TimeSlice>> = None;
@@ -154,9 +155,9 @@ impl Polls {
             if held.is_none() && place.is_none() {
                 match self.slices.ask(self.version) {
                     Err(next) => place = Some(next),
-                    Ok(now) => {
+                    Ok(slice) => {
                         // Other work that is ready on this thread gets in line before this one goes on.
-                        held = Some(now);
+                        held = Some(slice);
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }
@@ -175,10 +176,10 @@ impl Polls {
 }
 
 /// Counts a call that computes in slices, until it is dropped.
-struct ComputingCall(TimeSlices, Number);
+struct ComputingCall(TimeSlices, VersionNumber);
 
 impl ComputingCall {
-    fn new(slices: &TimeSlices, version: Number) -> ComputingCall {
+    fn new(slices: &TimeSlices, version: VersionNumber) -> ComputingCall {
         *slices.0.lock().computing.entry(version).or_default() += 1;
         ComputingCall(slices.clone(), version)
     }
@@ -203,57 +204,64 @@ pub(super) struct SlicedCall(Arc<Call>);
 
 struct Call {
     slices: TimeSlices,
-    version: Number,
-    now: Guarded<CallState>,
+    version: VersionNumber,
+    state: Guarded<CallState>,
     is_evicted: AtomicBool,
     evicted: Notify,
 }
 
 struct CallState {
-    /// When the call began to compute.
-    since: Instant,
+    /// When the current poll of the call began.
+    computing_since: Instant,
     /// The slice of a call that has computed for a tick. It is held only while the call is polled.
     held: Option<TimeSlice>,
-    /// Set from the call's first tick until it waits for anything else.
+    /// Set from the call's first tick until it waits for anything but a slice.
     in_slices: Option<ComputingCall>,
-    /// Set while the call waits for its slice: the start of the wait, and the other versions' part of the
-    /// slices. Without that part, a good version that computes beside a plugin with an endless loop would be
-    /// blamed for its timeouts, and be rolled back.
-    in_line: Option<(Instant, f64)>,
-    /// When the call began to wait for something else. Cleared when it is polled again.
-    left: Option<Instant>,
-    /// How long the call has waited so far for anything but its own work.
+    /// Set while the call waits for its slice.
+    in_line: Option<InLine>,
+    /// When the call began to wait for anything but a slice. None while it is polled.
+    away_since: Option<Instant>,
+    /// For how long the call has waited for anything but its own work, without the current wait.
     waited: Duration,
+}
+
+/// A wait for a slice. The part of it that other versions cause is no fault of the call: a good version that
+/// computes beside a plugin with an endless loop must not be blamed for its timeouts, and be rolled back.
+struct InLine {
+    since: Instant,
+    /// The part of the slices that other versions have, from 0 to 1.
+    of_others: f64,
 }
 
 impl SlicedCall {
     /// Whether the call has computed for a tick since it last waited. The clock also ticks for calls that
     /// wait.
     pub(super) fn has_computed(&self) -> bool {
-        self.0.now.lock().since.elapsed() >= SHORT
+        self.0.state.lock().computing_since.elapsed() >= SHORT
     }
 
-    /// Waits for the next slice, behind the calls that came earlier.
-    pub(super) async fn next(self) {
-        let Call { slices, version, .. } = &*self.0;
+    /// Waits for the next slice, behind the calls that came earlier. Called at a tick, in a poll of the call.
+    pub(super) async fn next_slice(self) {
+        let Call { slices, version, state, .. } = &*self.0;
         {
-            let mut now = self.0.now.lock();
-            now.in_slices.get_or_insert_with(|| ComputingCall::new(slices, *version));
+            let mut state = state.lock();
+            state.in_slices.get_or_insert_with(|| ComputingCall::new(slices, *version));
             let versions = slices.0.lock().computing.len().max(1);
-            now.in_line = Some((Instant::now(), (versions - 1) as f64 / versions as f64));
+            let of_others = (versions - 1) as f64 / versions as f64;
+            state.in_line = Some(InLine { since: Instant::now(), of_others });
         }
         // Yield even if no call waits: only between polls can a call be ended, and its thread do other work.
         tokio::task::yield_now().await;
         let held = slices.acquire(*version).await;
-        let mut now = self.0.now.lock();
-        now.waited = now.waited();
-        now.in_line = None;
-        now.held = held;
+        let mut state = state.lock();
+        state.waited = state.waited();
+        state.in_line = None;
+        state.held = held;
     }
 
-    /// How long the call has waited for anything but its own work: a service, a clock, other handlers.
+    /// For how long the call has waited for anything but its own work: a service, a clock, other handlers.
     pub(super) fn waited(&self) -> Duration {
-        self.0.now.lock().waited()
+        self.0.state.lock().waited()
     }
 
     /// Ends the call because its memory is needed: at its next tick, or where it waits.
@@ -271,13 +279,13 @@ impl SlicedCall {
         self.0.evicted.notified().await;
     }
 
-    /// Wraps a call so that it gives its slice back whenever it does not compute.
-    pub(super) async fn keep<T>(self, call: impl Future<Output = T>) -> T {
+    /// Runs the call. It gives its slice back whenever it does not compute.
+    pub(super) async fn run<T>(self, call: impl Future<Output = T>) -> T {
         let mut call = pin!(call);
         poll_fn(|context| {
-            self.0.now.lock().poll_begins();
+            self.0.state.lock().poll_begins();
             let polled = call.as_mut().poll(context);
-            self.0.now.lock().poll_ends();
+            self.0.state.lock().poll_ends();
             polled
         })
         .await
@@ -286,25 +294,25 @@ impl SlicedCall {
 
 impl CallState {
     fn waited(&self) -> Duration {
-        let away = self.left.map(|left| left.elapsed()).unwrap_or_default();
-        let in_line = self.in_line.map(|(since, others)| since.elapsed().mul_f64(others)).unwrap_or_default();
-        self.waited + away + in_line
+        let away = self.away_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let in_line = self.in_line.as_ref();
+        self.waited
+            + away
+            + in_line.map_or(Duration::ZERO, |wait| wait.since.elapsed().mul_f64(wait.of_others))
     }
 
-    /// Notes that the call is polled.
     fn poll_begins(&mut self) {
-        self.since = Instant::now();
-        if let Some(left) = self.left.take() {
-            self.waited += self.since.saturating_duration_since(left);
+        self.computing_since = Instant::now();
+        if let Some(away_since) = self.away_since.take() {
+            self.waited += self.computing_since.saturating_duration_since(away_since);
         }
     }
 
-    /// Notes that the poll of the call has ended.
     fn poll_ends(&mut self) {
         self.held = None;
         if self.in_line.is_none() {
             self.in_slices = None;
-            self.left = Some(Instant::now());
+            self.away_since = Some(Instant::now());
         }
     }
 }
@@ -313,13 +321,10 @@ impl CallState {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
-    use super::super::warm::Pool;
     use super::*;
 
-    /// Numbers of versions.
-    fn versions<const N: usize>() -> [Number; N] {
-        let pool = Pool::new(1);
-        [(); N].map(|()| pool.number())
+    fn versions<const N: usize>() -> [VersionNumber; N] {
+        [(); N].map(|()| VersionNumber::fresh())
     }
 
     impl TimeSlices {
@@ -328,15 +333,15 @@ mod tests {
         }
 
         /// Calls that compute in slices.
-        fn count(&self, version: Number) -> usize {
+        fn count(&self, version: VersionNumber) -> usize {
             self.0.lock().computing.get(&version).copied().unwrap_or_default()
         }
     }
 
-    /// Acts as a guest that computes for `ticks` ticks: each tick calls `next` in the middle of a poll.
+    /// Acts as a guest that computes for `ticks` ticks: each tick waits for a slice in the middle of a poll.
     async fn computes(sliced: SlicedCall, ticks: usize, done: &AtomicUsize) {
         for _ in 0..ticks {
-            sliced.clone().next().await;
+            sliced.clone().next_slice().await;
             done.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -348,9 +353,9 @@ mod tests {
         let calls: Vec<_> = (0..3)
             .map(|n| {
                 let (sliced, counts) = (slices.call(version), counts.clone());
-                tokio::spawn(sliced.clone().keep(async move {
+                tokio::spawn(sliced.clone().run(async move {
                     for _ in 0..100 {
-                        sliced.clone().next().await;
+                        sliced.clone().next_slice().await;
                         let count = counts[n].fetch_add(1, Ordering::Relaxed);
                         let least =
                             counts.iter().map(|count| count.load(Ordering::Relaxed)).min().expect("three");
@@ -414,12 +419,12 @@ mod tests {
     async fn versions_share_the_slices_and_not_calls() {
         let (slices, [many, one, nobodys]) = (TimeSlices::new(1), versions());
         let held = slices.acquire(nobodys).await.expect("the only one");
-        let order: Arc<Guarded<Vec<Number>>> = Arc::default();
+        let order: Arc<Guarded<Vec<VersionNumber>>> = Arc::default();
         let calls: Vec<_> = [many, many, many, many, one, one]
             .map(|version| {
                 let (sliced, order) = (slices.call(version), order.clone());
-                tokio::spawn(sliced.clone().keep(async move {
-                    sliced.next().await;
+                tokio::spawn(sliced.clone().run(async move {
+                    sliced.next_slice().await;
                     order.lock().push(version);
                 }))
             })
@@ -448,11 +453,11 @@ mod tests {
         // One call waits for a clock, the others wait for their slices.
         let sleeping = {
             let sliced = sleeps.clone();
-            tokio::spawn(sliced.keep(tokio::time::sleep(Duration::from_secs(3600))))
+            tokio::spawn(sliced.run(tokio::time::sleep(Duration::from_secs(3600))))
         };
         let in_line = |sliced: &SlicedCall| {
             let (sliced, next) = (sliced.clone(), sliced.clone());
-            tokio::spawn(sliced.keep(async move { next.next().await }))
+            tokio::spawn(sliced.run(async move { next.next_slice().await }))
         };
         let wait = Duration::from_millis(30);
         // A call waits together with a call of its own version.
@@ -463,7 +468,7 @@ mod tests {
         drop(held);
         first.await.expect("it has had its slice");
         own_one.await.expect("it has had its slice");
-        assert_eq!(alone.0.now.lock().waited, Duration::ZERO, "for its own kind only");
+        assert_eq!(alone.0.state.lock().waited, Duration::ZERO, "for its own kind only");
         assert!(sleeps.waited() >= wait / 2);
         // A call waits together with a call of another version.
         let held = slices.acquire(nobodys).await.expect("the only one");
@@ -477,7 +482,7 @@ mod tests {
         drop(held);
         second.await.expect("it has had its slice");
         other.await.expect("it has had its slice");
-        let waited = beside.0.now.lock().waited;
+        let waited = beside.0.state.lock().waited;
         assert!(waited >= wait / 4, "half of those in the line were others': {waited:?}");
         // A call that is ended in the line leaves the line.
         let held = slices.acquire(nobodys).await.expect("the only one");
@@ -498,8 +503,8 @@ mod tests {
         let (came, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let waits = {
             let (sliced, came, goes_on) = (slices.call(version), came.clone(), goes_on.clone());
-            tokio::spawn(sliced.clone().keep(async move {
-                sliced.next().await;
+            tokio::spawn(sliced.clone().run(async move {
+                sliced.next_slice().await;
                 came.notify_one();
                 goes_on.notified().await;
             }))
@@ -507,22 +512,22 @@ mod tests {
         came.notified().await;
         let done = AtomicUsize::new(0);
         let sliced = slices.call(other);
-        sliced.clone().keep(computes(sliced, 3, &done)).await;
+        sliced.clone().run(computes(sliced, 3, &done)).await;
         assert_eq!(done.load(Ordering::Relaxed), 3, "beside one that waits, and has had a slice");
         goes_on.notify_one();
         waits.await.expect("it ends");
     }
 
     #[tokio::test]
-    async fn one_that_is_ended_while_it_waits_for_its_slice_leaves_it_to_others() {
+    async fn a_call_that_ends_while_it_waits_for_its_slice_leaves_it_to_others() {
         let (slices, [version, nobodys]) = (TimeSlices::new(1), versions());
         let held = slices.acquire(nobodys).await.expect("the only one");
         let (ended, begun) = (slices.call(version), Arc::new(Notify::new()));
         let call = {
             let begun = begun.clone();
-            tokio::spawn(ended.clone().keep(async move {
+            tokio::spawn(ended.clone().run(async move {
                 begun.notify_one();
-                ended.next().await;
+                ended.next_slice().await;
             }))
         };
         begun.notified().await;
@@ -530,17 +535,17 @@ mod tests {
         assert!(call.await.expect_err("it has no slice").is_cancelled());
         drop(held);
         let (sliced, done) = (slices.call(version), AtomicUsize::new(0));
-        sliced.clone().keep(computes(sliced, 1, &done)).await;
+        sliced.clone().run(computes(sliced, 1, &done)).await;
         assert_eq!((done.load(Ordering::Relaxed), slices.free()), (1, 1));
     }
 
     #[tokio::test]
-    async fn the_first_tick_is_over_when_it_was_computed_for() {
+    async fn a_call_has_computed_when_it_has_used_most_of_a_tick() {
         let [version] = versions();
         let sliced = TimeSlices::new(1).call(version);
         sliced
             .clone()
-            .keep(async {
+            .run(async {
                 assert!(!sliced.has_computed(), "it has just begun");
                 // Compute, as a guest does.
                 while !sliced.has_computed() {

@@ -3,8 +3,6 @@
 //! A store is new for every task, unless instances are kept. For a kept instance, [`GuestState::begin`]
 //! renews what belongs to one attempt. Costly parts are made when the guest first needs them.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -16,12 +14,12 @@ use wasmtime_wasi::sockets::{WasiSocketsCtx, WasiSocketsCtxView};
 use wasmtime_wasi_http::WasiHttpCtxView;
 
 use super::attempt_state::AttemptState;
-use super::blob_access::BlobAccess;
-use super::host::http::{self, Client, Grant};
+use super::effects::CallError;
+use super::granted::Granted;
+use super::host::http::{self, Client};
 use super::limits::Limits;
 use super::log::GuestLog;
 use super::seated::SeatedTasks;
-use crate::config::{RecordGrants, Secret};
 use crate::effects::{EffectError, Effects};
 use crate::guarded::Guarded;
 
@@ -37,13 +35,10 @@ pub(super) struct GuestState {
     pub(super) attempt: AttemptState,
     /// The other tasks of an instance that runs several at once.
     pub(super) together: Option<Box<SeatedTasks>>,
-    /// The log that streams write to: that of `attempt`. The guest keeps streams from attempt to attempt.
+    /// The log that stdout and stderr write to: that of `attempt`. The guest keeps these streams from attempt
+    /// to attempt.
     pub(super) printed_to: Arc<Guarded<Arc<Guarded<GuestLog>>>>,
-    /// The values that wasi:config/store gives.
-    pub(super) config: Arc<BTreeMap<String, Secret>>,
-    /// The keys of Redis hashes that the plugin may use.
-    pub(super) records: Arc<RecordGrants>,
-    pub(super) blobs: Arc<BlobAccess>,
+    pub(super) granted: Arc<Granted>,
     /// The bytes of a blob that the host holds for the call that is at work.
     pub(super) borrowed: u64,
     pub(super) table: ResourceTable,
@@ -53,20 +48,13 @@ pub(super) struct GuestState {
     filesystem: WasiFilesystemCtx,
     /// Refuses everything.
     sockets: Option<WasiSocketsCtx>,
-    grant: Arc<Grant>,
     /// The number of calls of wasi:http so far.
     http_calls: u32,
 }
 
 impl GuestState {
     /// Makes the state of an instance that has no task yet.
-    pub(super) fn new(
-        limits: Limits,
-        config: Arc<BTreeMap<String, Secret>>,
-        records: Arc<RecordGrants>,
-        blobs: Arc<BlobAccess>,
-        grant: Arc<Grant>,
-    ) -> GuestState {
+    pub(super) fn new(limits: Limits, granted: Arc<Granted>) -> GuestState {
         let mut table = ResourceTable::new();
         table.set_max_capacity(MAX_RESOURCES);
         // The default is a closed stdin, no arguments, no variables; it allocates nothing.
@@ -76,16 +64,13 @@ impl GuestState {
             together: None,
             printed_to: Arc::new(Guarded::new(attempt.log.clone())),
             attempt,
-            config,
-            records,
-            blobs,
+            granted,
             borrowed: 0,
             table,
             cli,
             clocks: None,
             filesystem: WasiFilesystemCtx::default(),
             sockets: None,
-            grant,
             http_calls: 0,
         }
     }
@@ -106,7 +91,8 @@ impl GuestState {
         self.attempt = attempt;
     }
 
-    /// The log of the instance, with the content of this one.
+    /// Puts this log in the place of the instance's. Returns it in the memory of the one before, as a new
+    /// allocation for each task would cost time.
     pub(super) fn renewed_log(&self, log: GuestLog) -> Arc<Guarded<GuestLog>> {
         *self.log() = log;
         self.attempt.log.clone()
@@ -125,12 +111,12 @@ impl GuestState {
     }
 
     /// Drops the task of the attempt that has ended, and breaks off its requests. Returns the number of
-    /// handles that the guest left open.
+    /// handles that the guest has left open.
     pub(super) fn end(&mut self) -> usize {
         self.borrowed = 0;
         // The weight differs from the last check only if the guest has made a few more calls.
         self.count();
-        self.limits.rest();
+        self.limits.account.end();
         self.belong_to(AttemptState::nobody());
         self.together = None;
         self.table.iter_mut().count()
@@ -159,32 +145,29 @@ impl GuestState {
     pub(super) fn http(&mut self) -> WasiHttpCtxView<'_> {
         self.weigh();
         let AttemptState { log, effects, deadline, waits, over, http, .. } = &mut self.attempt;
-        let nobody = self.together.as_ref().is_some_and(|together| together.entered().is_none());
+        let has_task = self.together.as_ref().is_none_or(|together| together.entered().is_some());
         let client = http.get_or_insert_with(|| {
             let subject = log.lock().subject();
             let trace = effects.request_trace();
-            let (waits, over) = (waits.clone(), over.clone().unwrap_or_default());
-            Box::new(Client::new(self.grant.clone(), subject, *deadline, trace, (waits, over), nobody))
+            let (grant, over) = (self.granted.http.clone(), over.clone().unwrap_or_default());
+            Box::new(Client::new(grant, subject, *deadline, trace, waits.clone(), over, has_task))
         });
         let (hooks, ctx) = client.parts();
         WasiHttpCtxView { hooks, table: &mut self.table, ctx }
     }
 
     /// Changes the effects of the task that calls belong to, and counts their bytes as memory of the guest.
-    ///
-    /// The outer error is a trap.
-    pub(super) fn effect<T, E: From<EffectError>>(
+    pub(super) fn effect<T>(
         &mut self,
         change: impl FnOnce(&mut Effects) -> Result<T, EffectError>,
-    ) -> wasmtime::Result<Result<T, E>> {
-        if let Err(error) = self.attempt.effects.source() {
-            return Ok(Err(error.into()));
-        }
+    ) -> Result<T, CallError> {
+        self.attempt.effects.source()?;
         let changed = change(self.attempt.effects.effects()?);
         if !self.count() {
-            wasmtime::bail!("its effects need more memory than the plugin was granted");
+            let why = "its effects need more memory than the plugin was granted";
+            return Err(CallError::Trap(wasmtime::format_err!("{why}")));
         }
-        Ok(changed.map_err(E::from))
+        Ok(changed?)
     }
 
     /// Counts bytes that the host holds for one call as memory of the guest, until the next count. The error
@@ -197,7 +180,8 @@ impl GuestState {
         Ok(())
     }
 
-    /// Until when a call may wait for Redis: there is time left to say why it failed, before the timeout.
+    /// Until when a call may wait for Redis: shortly before the deadline, so that there is time to say why
+    /// the call failed.
     pub(super) fn patience(&self) -> Instant {
         let left = self.attempt.deadline.saturating_duration_since(Instant::now());
         self.attempt.deadline - (left / 10).min(Duration::from_secs(1))
@@ -208,15 +192,6 @@ impl GuestState {
     pub(super) fn check_public(&self, name: &str, what: &str) -> Result<(), String> {
         let is_public = *self.log().mask().text(name) == *name;
         if is_public { Ok(()) } else { Err(format!("the {what} holds a secret of the configuration")) }
-    }
-
-    /// Values as they may leave the sandbox.
-    pub(super) fn without_secrets(&self, value: Vec<u8>) -> Vec<u8> {
-        let log = self.log();
-        match log.mask().bytes(&value) {
-            Cow::Owned(masked) => masked,
-            Cow::Borrowed(_) => value,
-        }
     }
 
     /// Counts the bytes of the host that belong to this guest. Returns false if they exceed its grant or the
@@ -234,8 +209,8 @@ impl GuestState {
             + self.table.iter_mut().map(|handle| http::weight(handle)).sum::<u64>()
     }
 
-    /// Counts the memory behind the guest's handles, once in every few calls. A guest that exceeds its grant
-    /// loses all of its handles. Its next use of a handle is a trap and counts as out-of-memory.
+    /// Counts the memory behind the guest's handles, once in [`WEIGH_EVERY`] calls. A guest that exceeds its
+    /// grant loses all of its handles. Its next use of a handle is a trap and counts as out-of-memory.
     fn weigh(&mut self) {
         self.http_calls = self.http_calls.wrapping_add(1);
         if !self.http_calls.is_multiple_of(WEIGH_EVERY) {

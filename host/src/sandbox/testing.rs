@@ -35,9 +35,12 @@ pub(crate) fn module(extra: &str, body: &str) -> String {
     )
 }
 
+/// The world of a handler that imports nothing.
+pub(super) const WORLD: &str = "world test { export tqhost:handler/handler@0.1.0; }";
+
 /// A handler that imports nothing.
 pub(crate) fn handler(body: &str) -> Vec<u8> {
-    embed(&module("", body), "world test { export tqhost:handler/handler@0.1.0; }")
+    embed(&module("", body), WORLD)
 }
 
 /// Completes with the task's id as its result.

@@ -8,11 +8,10 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio_util::sync::CancellationToken;
 
-use super::testing::{self, COMPLETED, DONE, ECHO, attempt, embed, handler, module, outcome};
+use super::testing::{self, COMPLETED, DONE, ECHO, WORLD, attempt, embed, handler, module, outcome};
 use super::{Attempt, AttemptReport, Handler, LoadError, Sandbox};
-use crate::config::{Plugin, Secret};
+use crate::config::Plugin;
 use crate::task::{FailureKind, Outcome};
 
 fn grants() -> Plugin {
@@ -28,7 +27,7 @@ async fn run(wasm: &[u8], attempt: Attempt) -> AttemptReport {
 }
 
 async fn failure(body: &str) -> (FailureKind, String) {
-    match outcome(&run(&handler(body), Attempt { timeout: Duration::from_millis(300), ..attempt() }).await) {
+    match outcome(&run(&handler(body), attempt()).await) {
         Outcome::Failed { kind, message } => (kind, message),
         other => panic!("it did not fail: {other:?}"),
     }
@@ -47,7 +46,7 @@ async fn a_handler_gets_its_task_and_returns_bytes() {
 
 #[tokio::test]
 async fn no_part_of_a_memory_is_left_to_the_next_attempt() {
-    // These places are reset in different ways: below and above the kept bytes of a slot, in the module's
+    // These places are reset in different ways: below and above the bytes that a slot keeps, in the module's
     // data, and in grown pages.
     let places = [64, 100 << 10, 255 << 10, 257 << 10, 500 << 10, 513 << 10, 600 << 10];
     let data = [2048, 200 << 10, 300 << 10];
@@ -66,7 +65,7 @@ async fn no_part_of_a_memory_is_left_to_the_next_attempt() {
     let wat = module(&segments, &format!("{grow} {checks} {writes} {DONE}"))
         .replace("\"memory\") 1)", "\"memory\") 8)");
     let sandbox = testing::sandbox();
-    let handler = load(&sandbox, &embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"));
+    let handler = load(&sandbox, &embed(&wat, WORLD));
     let other = load(&sandbox, &testing::handler(ECHO));
     for _ in 0..20 {
         assert_eq!(outcome(&handler.run(attempt()).await.unwrap()), COMPLETED);
@@ -75,7 +74,7 @@ async fn no_part_of_a_memory_is_left_to_the_next_attempt() {
 }
 
 #[tokio::test]
-async fn guests_run_on_their_own_threads_and_what_is_there_takes_no_further_hop() {
+async fn guests_run_on_their_own_threads_and_calls_from_there_take_no_further_hop() {
     let handler = load(&testing::sandbox(), &handler(ECHO));
     let guests = handler.guests().clone();
     let threads = guests.metrics().num_workers();
@@ -90,7 +89,7 @@ async fn guests_run_on_their_own_threads_and_what_is_there_takes_no_further_hop(
     busy.wait();
     let elsewhere = handler.run(attempt()).now_or_never();
     free.wait();
-    assert!(elsewhere.is_none(), "nothing of a guest runs on a thread that is not theirs");
+    assert!(elsewhere.is_none(), "a guest runs only on the threads of guests");
     // An attempt that the clock interrupts in its first poll goes on in the next one.
     let at_once =
         |handler: Handler| async move { (0..100).find_map(|_| handler.run(attempt()).now_or_never()) };
@@ -145,8 +144,7 @@ async fn a_panic_of_the_host_is_a_failure_of_the_task_that_met_it() {
 
 #[test]
 fn proposals_that_no_compiler_of_handlers_needs_are_refused() {
-    let world = "world test { export tqhost:handler/handler@0.1.0; }";
-    let compiles = |extra: &str| testing::sandbox().compile(&embed(&module(extra, DONE), world)).map(drop);
+    let compiles = |extra: &str| testing::sandbox().compile(&embed(&module(extra, DONE), WORLD)).map(drop);
     for (what, extra) in [
         ("threads", "(memory 1 1 shared)"),
         ("memory64", "(memory i64 1)"),
@@ -182,11 +180,6 @@ async fn the_ways_to_fail_are_told_apart() {
         (kind, message),
         (FailureKind::Trap, format!("wasm `unreachable` instruction executed: {hint}"))
     );
-    let (kind, message) = failure("(loop $l (br $l)) (i32.const 16)").await;
-    assert_eq!(
-        (kind, message.as_str()),
-        (FailureKind::BusyTimeout, "the handler did not end within 300ms: it computed for most of that time")
-    );
     let hoard = "(loop $l (br_if $l (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable";
     let (kind, message) = failure(hoard).await;
     assert_eq!(kind, FailureKind::OutOfMemory);
@@ -198,7 +191,7 @@ async fn the_ways_to_fail_are_told_apart() {
 #[tokio::test]
 async fn a_memory_that_begins_too_large_is_out_of_memory() {
     let wat = module("", DONE).replace("\"memory\") 1)", "\"memory\") 40)");
-    let report = run(&embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"), attempt()).await;
+    let report = run(&embed(&wat, WORLD), attempt()).await;
     assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
 }
 
@@ -242,64 +235,6 @@ async fn results_are_measured_before_and_after_they_are_copied() {
     assert_eq!(kind, FailureKind::Trap);
 }
 
-#[tokio::test]
-async fn failures_that_the_handler_reports_come_through() {
-    let report = |case: u8, rest: &str| {
-        handler(&format!(
-            r#"(i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 24) (i32.const {case}))
-               (i64.store (i32.const 512) (i64.const 0x0a7972726f73)) (i32.store (i32.const 32)
-                   (i32.const 512))
-               (i32.store (i32.const 36) (i32.const 5)) {rest} (i32.const 16)"#
-        ))
-    };
-    let after = "(i64.store8 (i32.const 40) (i64.const 1)) (i64.store (i32.const 48) (i64.const 1500))";
-    let ended = outcome(&run(&report(0, after), attempt()).await);
-    assert_eq!(ended, Outcome::Retry { message: "sorry".into(), after: Some(Duration::from_millis(1500)) });
-    assert_eq!(outcome(&run(&report(1, ""), attempt()).await), Outcome::Reject { message: "sorry".into() });
-    let after = "(i64.store (i32.const 40) (i64.const 2500))";
-    let ended = outcome(&run(&report(2, after), attempt()).await);
-    assert_eq!(ended, Outcome::Defer { message: "sorry".into(), after: Duration::from_millis(2500) });
-}
-
-#[tokio::test]
-async fn stop_ends_a_busy_guest_without_a_report() {
-    let sandbox = testing::sandbox();
-    let looping = load(&sandbox, &handler("(loop $l (br $l)) (i32.const 16)"));
-    let stop = CancellationToken::new();
-    let running = tokio::spawn({
-        let (looping, attempt) = (looping.clone(), Attempt { stop: stop.clone(), ..attempt() });
-        async move { looping.run(attempt).await }
-    });
-    tokio::task::yield_now().await;
-    stop.cancel();
-    assert!(running.await.unwrap().is_none());
-}
-
-#[tokio::test]
-async fn a_dropped_attempt_gives_its_place_back() {
-    let sandbox = testing::sandbox();
-    let looping = load(&sandbox, &handler("(loop $l (br $l)) (i32.const 16)"));
-    let done = load(&sandbox, &handler(DONE));
-    // Guests that never end take all four places and both threads.
-    let busy: Vec<_> = (0..4)
-        .map(|_| {
-            tokio::spawn({
-                let looping = looping.clone();
-                async move { looping.run(attempt()).await }
-            })
-        })
-        .collect();
-    while sandbox.0.pool.free_places() > 0 {
-        tokio::task::yield_now().await;
-    }
-    let waiting = tokio::spawn(async move { done.run(attempt()).await });
-    for guest in &busy {
-        guest.abort();
-    }
-    let report = waiting.await.unwrap().unwrap();
-    assert_eq!(outcome(&report), COMPLETED);
-}
-
 /// A guest that waits in the host, for an hour.
 fn sleeping() -> Vec<u8> {
     let extra = r#"
@@ -333,57 +268,10 @@ async fn a_guest_that_waits_ends_at_its_timeout_while_others_compute() {
 }
 
 #[tokio::test]
-async fn exit_is_a_trap_with_words() {
-    let extra = r#"(import "wasi:cli/exit@0.2.3" "exit" (func $exit (param i32)))"#;
-    let world = "world test { import wasi:cli/exit@0.2.3; export tqhost:handler/handler@0.1.0; }";
-    let ended = outcome(
-        &run(&embed(&module(extra, &format!("(call $exit (i32.const 1)) {DONE}")), world), attempt()).await,
-    );
-    let message = "the handler called exit(1) instead of returning".to_owned();
-    assert_eq!(ended, Outcome::Failed { kind: FailureKind::Trap, message });
-}
-
-#[tokio::test]
 async fn a_pool_that_finds_no_address_space_is_made_smaller() {
     let sandbox = testing::sandbox_for(20_000, 0);
     let report = load(&sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
     assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()), effects: None });
-}
-
-#[tokio::test]
-async fn config_progress_and_logging_reach_the_guest() {
-    let extra = r#"
-        (import "tqhost:handler/context@0.1.0" "progress" (func $progress (param i32 i32 i32)))
-        (import "tqhost:handler/context@0.1.0" "remaining-ms" (func $remaining (result i64)))
-        (import "wasi:config/store@0.2.0-rc.1" "get" (func $get (param i32 i32 i32)))
-        (import "wasi:logging/logging" "log" (func $log (param i32 i32 i32 i32 i32)))
-        (import "wasi:clocks/monotonic-clock@0.2.3" "now" (func $now (result i64)))
-        (data (i32.const 600) "modelhello")"#;
-    let body = "
-        (if (i64.eqz (call $remaining)) (then unreachable))
-        (drop (call $now))
-        (call $progress (i32.const 250) (i32.const 605) (i32.const 5))
-        (call $log (i32.const 4) (i32.const 600) (i32.const 5) (i32.const 605) (i32.const 5))
-        (call $get (i32.const 600) (i32.const 5) (i32.const 700))
-        (if (i32.load8_u (i32.const 700)) (then unreachable))
-        (if (i32.eqz (i32.load8_u (i32.const 704))) (then unreachable))
-        (i32.store8 (i32.const 16) (i32.const 0))
-        (i32.store8 (i32.const 24) (i32.const 1))
-        (i32.store (i32.const 28) (i32.load (i32.const 708)))
-        (i32.store (i32.const 32) (i32.load (i32.const 712)))
-        (i32.const 16)";
-    let world = "world test { import tqhost:handler/context@0.1.0; import wasi:config/store@0.2.0-rc.1;
-        import wasi:logging/logging;
-        import wasi:clocks/monotonic-clock@0.2.3; export tqhost:handler/handler@0.1.0; }";
-    let sandbox = testing::sandbox();
-    let compiled = sandbox.compile(&embed(&module(extra, body), world)).unwrap();
-    let mut grants = grants();
-    grants.config.insert("model".into(), Secret::new("small"));
-    let attempt = attempt();
-    let progress = attempt.progress[0].clone();
-    let report = sandbox.load(&compiled, &grants).unwrap().run(attempt).await.unwrap();
-    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"small".to_vec()), effects: None });
-    assert_eq!(progress.take(), Some((100, "hello".into())));
 }
 
 #[test]
@@ -412,8 +300,7 @@ fn core_modules_without_a_type_are_told_what_to_do() {
     assert!(refused(&wat::parse_str(wasip1).unwrap()).contains("it was built for wasip1"));
     // The module has a type, so the message names what does not fit instead of another target.
     let imports = r#"(import "env" "fork" (func))"#;
-    let message =
-        refused(&embed(&module(imports, DONE), "world test { export tqhost:handler/handler@0.1.0; }"));
+    let message = refused(&embed(&module(imports, DONE), WORLD));
     assert!(message.contains("does not fit its component type") && message.contains("env"), "{message}");
     assert!(!message.contains("wasm32-wasip2"), "{message}");
 }
@@ -465,7 +352,7 @@ async fn core_modules_of_wasip1_run() {
         (i32.const 16)";
     // The adapter takes two pages of the module's memory.
     let wat = module(OF_WASIP1, body).replace("\"memory\") 1)", "\"memory\") 8)");
-    let wasm = embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }");
+    let wasm = embed(&wat, WORLD);
     let handler = load(&testing::sandbox(), &wasm);
     let mut seen = Vec::new();
     for _ in 0..2 {
@@ -506,8 +393,7 @@ fn wrong_worlds_are_named() {
     assert!(message.ends_with("; build it for WASI 0.2, in Rust for wasm32-wasip2"), "{message}");
 
     let of_next = include_str!("../../../wit/handler.wit").replace("handle: func(", "handle: async func(");
-    let wasm =
-        testing::embed_in(&module("", DONE), "world test { export tqhost:handler/handler@0.1.0; }", &of_next);
+    let wasm = testing::embed_in(&module("", DONE), WORLD, &of_next);
     let Err(error) = testing::sandbox().compile(&wasm) else { panic!("compiled") };
     assert!(matches!(error, LoadError::Async), "{error}");
 }
@@ -519,9 +405,7 @@ fn wrong_types_are_found_when_a_component_is_loaded() {
         (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 64))
         (func (export "tqhost:handler/handler@0.1.0#handle") (param i32 i32) (result i32) (i32.const 1)))"#;
     let sandbox = testing::sandbox();
-    let compiled = sandbox
-        .compile(&testing::embed_in(wat, "world test { export tqhost:handler/handler@0.1.0; }", other))
-        .unwrap();
+    let compiled = sandbox.compile(&testing::embed_in(wat, WORLD, other)).unwrap();
     let Err(error) = sandbox.load(&compiled, &grants()) else { panic!("loaded") };
     assert!(matches!(error, LoadError::WrongType(_)), "{error}");
 }

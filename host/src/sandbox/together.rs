@@ -9,8 +9,8 @@
 //! ```
 //!
 //! If the instance fails, only the task that computed has failed. The others are *disturbed*: they are not
-//! charged, and run again. So is every task if nobody knows whose fault it is: no task computed, or the
-//! instance ran out of what its tasks share, and the one that computed has not taken most of it.
+//! charged, and run again. If the fault cannot be told, every task is disturbed: no task computed, or the
+//! instance ran out of something that its tasks share, and the one that computed has not taken most of it.
 //!
 //! Not here: which task has which seat (`seats`), the interface that the guest calls (`host::tasks`).
 
@@ -29,22 +29,24 @@ use super::attempt_state::{AttemptState, Interrupts};
 use super::call::{self, Export};
 use super::effects::AttemptEffects;
 use super::failure::{self, Phase, Whereabouts};
-use super::loaded::{self, LoadedHandler, MAX_LEFT_HANDLES};
+use super::loaded::{self, LoadedHandler};
 use super::mask::Mask;
 use super::place;
 use super::seated::{LONGEST, SeatedTasks};
-use super::seats::{HELD, InstanceSeats, Left, Seated};
+use super::seats::{Arrival, HELD, InstanceSeats, Left, Seated, TakenSeat};
 use super::slices::SlicedCall;
 use super::state::GuestState;
 use super::waits::GuestWaits;
 use super::warm::Instance;
+use crate::config::Warm;
 use crate::guarded::Guarded;
 use crate::task::{FailureKind, Task};
 
 /// How long the guest may take to return when all tasks have ended.
 const TO_CLOSE: Duration = Duration::from_secs(1);
-/// How long a guest may take to be interrupted that holds the instance for a task whose time is over.
-const INTERRUPTED: Duration = Duration::from_millis(100);
+/// How long an interrupted guest may take to end. It is interrupted when a task whose time is over holds the
+/// instance.
+const TO_INTERRUPT: Duration = Duration::from_millis(100);
 /// Handles that each task of an instance may hold.
 const HANDLES: usize = 64;
 
@@ -67,8 +69,7 @@ pub(super) async fn run(
     loaded: &Arc<LoadedHandler>,
     function: Export<(), ()>,
     attempt: Attempt,
-    most: u32,
-    max_tasks: u32,
+    warm: Warm,
 ) -> Option<AttemptReport> {
     let (attempt, over, since) = (Arc::new(attempt), CancellationToken::new(), Instant::now());
     let log = Arc::new(Guarded::new(loaded.log(attempt.tasks.clone(), attempt.plugin.clone())));
@@ -81,24 +82,20 @@ pub(super) async fn run(
         since,
     };
     let (end, mut left) = oneshot::channel();
-    let new = || InstanceSeats::new(most, max_tasks);
-    let (seats, number, is_new) = loaded.open.seat(Box::new(seated), end, new);
+    let arrival = Arrival { seated: Box::new(seated), end };
+    let TakenSeat { seats, number, is_new } = loaded.open.seat(arrival, warm);
     let seat = TaskSeat { seats, number, over };
     let seats = &seat.seats;
     if is_new {
-        loaded.sandbox.0.runs_on.spawn(drive(
-            loaded.clone(),
-            function,
-            seats.clone(),
-            attempt.plugin.clone(),
-        ));
+        let driven = drive(loaded.clone(), function, seats.clone(), attempt.plugin.clone());
+        loaded.sandbox.0.runs_on.spawn(driven);
     }
     let timeout = attempt.timeout.min(LONGEST);
     let deadline = async {
-        seats.has_begun.cancelled().await;
+        seats.began.wait().await;
         tokio::time::sleep_until((seats.start_of(since) + timeout).into()).await;
     };
-    let mut found = Whereabouts::default();
+    let mut whereabouts = Whereabouts::default();
     let left = tokio::select! {
         biased;
         left = &mut left => left,
@@ -107,14 +104,14 @@ pub(super) async fn run(
             return None;
         }
         () = deadline => {
-            found = waits.whereabouts();
+            whereabouts = waits.whereabouts();
             stop(seats, number, &waits, &mut left).await
         }
     };
     if let (Ok(Left::Holds), Some(task)) = (&left, attempt.tasks.first()) {
-        loaded.open.keep_apart(task);
+        loaded.open.note_culprit(task);
     }
-    let ended = ended(left, timeout, &found, &loaded.mask)?;
+    let ended = ended(left, timeout, &whereabouts, &loaded.mask)?;
     let (duration, peak_memory) = (seats.start_of(since).elapsed(), seats.peak.load(Ordering::Relaxed));
     drop(seat);
     let mut log = log.lock();
@@ -128,18 +125,18 @@ pub(super) async fn run(
     })
 }
 
-/// How an attempt ended that left its instance in this way. None: it has no end.
+/// How an attempt ended whose task left its instance in this way. None: the attempt has no report.
 fn ended(
     left: Result<Left, oneshot::error::RecvError>,
     timeout: Duration,
-    found: &Whereabouts,
+    whereabouts: &Whereabouts,
     mask: &Mask,
 ) -> Option<Ended> {
     Some(match left {
         Ok(Left::Ended(ended)) => ended,
         Ok(Left::Evicted) => return None,
-        Ok(Left::Told) => {
-            let (kind, message) = Phase::Call.timed_out("the handler", timeout, timeout, found, mask);
+        Ok(Left::Stopped) => {
+            let (kind, message) = Phase::Call.timed_out("the handler", timeout, timeout, whereabouts, mask);
             Ended::Failed { kind, message }
         }
         Ok(Left::Holds) => {
@@ -158,7 +155,8 @@ fn disturbed(message: String) -> Ended {
     Ended::Disturbed { kind: FailureKind::Trap, message }
 }
 
-/// Asks the guest to stop a task, and waits until it has heard that. A task that ends meanwhile has ended.
+/// Asks the guest to stop a task, and waits until the guest has taken that news. A task that ends meanwhile
+/// counts as ended, and not as stopped.
 async fn stop(
     seats: &InstanceSeats,
     number: u32,
@@ -169,16 +167,16 @@ async fn stop(
     if let Ok(left) = tokio::time::timeout(HELD, &mut *left).await {
         return left;
     }
-    let held_up = seats.held_up(number);
-    if matches!(held_up, Left::Holds) {
+    let reason = seats.reason_of_silence(number);
+    if matches!(reason, Left::Holds) {
         // The guest is interrupted where it waits, or at the next tick, and then tells where it was.
         waits.late.notify_waiters();
-        if let Ok(left) = tokio::time::timeout(INTERRUPTED, left).await {
+        if let Ok(left) = tokio::time::timeout(TO_INTERRUPT, left).await {
             return left;
         }
         seats.broken.cancel();
     }
-    Ok(held_up)
+    Ok(reason)
 }
 
 /// Runs an instance for as long as it has tasks.
@@ -195,7 +193,7 @@ async fn drive(
         let call = call::run(function, &loaded.exports, &mut instance);
         let called = tokio::select! {
             biased;
-            called = sliced.clone().keep(std::panic::AssertUnwindSafe(call).catch_unwind()) => Some(called),
+            called = sliced.clone().run(std::panic::AssertUnwindSafe(call).catch_unwind()) => Some(called),
             () = sliced.evicted() => None,
             () = seats.broken.cancelled() => None,
             () = late_to_close(&seats) => None,
@@ -229,9 +227,8 @@ fn begin(
     sliced: &SlicedCall,
     plugin: Arc<str>,
 ) {
-    // A result that is too large is to end its own task alone.
-    let fuel = loaded.fuel(u32::MAX);
-    instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
+    // The host may copy the results of all tasks: one that is too large must end its own task alone.
+    loaded.refuel(instance, u32::MAX);
     let nobody = Task { entry: String::new(), fence: 0, ..Task::bare("".into(), "no-task") };
     let log = loaded.log(Arc::new(vec![nobody]), plugin);
     let interrupts = Interrupts { stop: seats.broken.clone(), sliced: sliced.clone() };
@@ -253,11 +250,10 @@ fn begin(
         max_output: loaded.max_output,
         strays: None,
     }));
-    state.widen(HANDLES * seats.most());
-    instance.store.set_epoch_deadline(1);
+    state.widen(HANDLES * seats.most);
 }
 
-/// Settles what follows from the end of the call.
+/// Ends the tasks when the call has ended, and keeps the instance if it is fit for more.
 fn end(
     loaded: &LoadedHandler,
     mut instance: Instance,
@@ -267,21 +263,13 @@ fn end(
 ) {
     let state = instance.store.data();
     seats.note_peak(state.limits.peak());
-    loaded.needs(state.limits.peak());
+    loaded.note_peak(state.limits.peak());
     let Err((error, phase)) = called else {
         let is_clean = seats.is_clean();
         seats.end_all(|_| Left::Ended(disturbed("the instance returned before its tasks had ended".into())));
         instance.tasks = seats.begun();
-        let is_refused = state.limits.refused().is_some();
-        let left = instance.store.data_mut().end();
-        let shared = &loaded.sandbox.0;
-        if let Some(warm) = &loaded.warm
-            && is_clean
-            && !is_refused
-            && left <= MAX_LEFT_HANDLES
-            && !shared.budget.is_wanted()
-        {
-            shared.pool.keep(loaded.number, warm.idle, instance);
+        if is_clean {
+            loaded.keep(instance);
         }
         return;
     };
@@ -290,23 +278,23 @@ fn end(
     }
     let mut log = state.log();
     log.finish();
-    let computed = seats.entered().filter(|_| !has_run_out_of_what_is_shared(state, &error));
+    let at_fault = seats.entered().filter(|_| !ran_out_of_shared(state, &error));
     let (kind, message) = if loaded::is_interrupt(&error) {
-        let found = place::whereabouts(&error, &instance.store, &state.attempt.waits, log.place());
-        let (kind, how) = match found.is_waiting {
+        let whereabouts = place::whereabouts(&error, &instance.store, &state.attempt.waits, log.place());
+        let (kind, how) = match whereabouts.is_waiting {
             true => (FailureKind::Timeout, "it waited without `await`"),
             false => (FailureKind::BusyTimeout, "it computed"),
         };
-        let place = found.place.map(|place| format!(", {place}")).unwrap_or_default();
+        let place = whereabouts.place.map(|place| format!(", {place}")).unwrap_or_default();
         let message = format!("the handler did not end in time: {how}{place}");
-        (kind, failure::bounded(message, &loaded.mask))
+        (kind, failure::bounded(&message, &loaded.mask))
     } else {
         failure::classify(&error, phase, &state.limits, loaded.output(u32::MAX), &log)
     };
     drop(log);
     let task = state.attempt.effects.task().ok();
-    if let (Some(task), Some(_)) = (task, computed) {
-        loaded.open.keep_apart(task);
+    if let (Some(task), Some(_)) = (task, at_fault) {
+        loaded.open.note_culprit(task);
     }
     let task = task.map(|task| task.id.as_str());
     let plugin = state.attempt.plugin.as_deref();
@@ -314,7 +302,7 @@ fn end(
     tracing::warn!(plugin, task, error, "an instance failed; the other tasks that it ran begin again");
     seats.end_all(|number| {
         let (kind, message) = (kind, message.clone());
-        Left::Ended(if phase == Phase::Instantiate || computed == Some(number) {
+        Left::Ended(if phase == Phase::Instantiate || at_fault == Some(number) {
             Ended::Failed { kind, message }
         } else {
             Ended::Disturbed { kind, message: format!("beside it in its instance: {message}") }
@@ -322,8 +310,8 @@ fn end(
     });
 }
 
-/// Whether an instance failed for want of memory or handles that another task may have taken.
-fn has_run_out_of_what_is_shared(state: &GuestState, error: &wasmtime::Error) -> bool {
+/// Whether an instance failed because it had no more memory or handles, and other tasks may have taken them.
+fn ran_out_of_shared(state: &GuestState, error: &wasmtime::Error) -> bool {
     let is_short = state.limits.refused().is_some() || state.table.max_capacity() == 0;
     is_short && !state.has_taken_most()
         || matches!(error.downcast_ref::<ResourceTableError>(), Some(ResourceTableError::Full))

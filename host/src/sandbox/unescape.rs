@@ -1,10 +1,10 @@
 //! Resolves the escapes of other formats in a text, so that a secret is found however it was written.
 //!
-//! In: bytes. Out: the same with plain characters in place of the escapes of JSON (`\u0026`, `\/`), of HTML
-//! (`&amp;`, `&#38;`) and of URLs (`%26`), and where each place of it is in the original. An escape that is
-//! not well-formed stays as it is.
+//! In: bytes. Out: the bytes with plain characters in place of the escapes of JSON (`\u0026`, `\/`), of HTML
+//! (`&amp;`, `&#38;`) and of URLs (`%26`), and the original place of each of them. An escape that is not
+//! well-formed stays as it is.
 //!
-//! Not here: what is looked for (`mask`).
+//! Not here: the search for secrets (`mask`).
 
 use std::ops::Range;
 
@@ -18,8 +18,8 @@ const ENTITIES: [(&[u8], char); 6] =
 /// A text without its escapes.
 pub(super) struct Unescaped {
     pub(super) bytes: Vec<u8>,
-    /// After each escape, the place behind it in `bytes`, and the place behind it in the original.
-    behind: Vec<(usize, usize)>,
+    /// The ends of the escapes: each one in `bytes`, and in the original.
+    ends: Vec<(usize, usize)>,
 }
 
 /// Whether there may be an escape.
@@ -29,7 +29,7 @@ pub(super) fn may_have(text: &[u8]) -> bool {
 
 impl Unescaped {
     pub(super) fn of(text: &[u8]) -> Unescaped {
-        let mut found = Unescaped { bytes: Vec::with_capacity(text.len()), behind: Vec::new() };
+        let mut found = Unescaped { bytes: Vec::with_capacity(text.len()), ends: Vec::new() };
         let mut at = 0;
         while let Some(byte) = text.get(at) {
             let rest = &text[at + 1..];
@@ -50,22 +50,22 @@ impl Unescaped {
                         EscapeMeaning::Byte(byte) => found.bytes.push(byte),
                     }
                     at += 1 + length;
-                    found.behind.push((found.bytes.len(), at));
+                    found.ends.push((found.bytes.len(), at));
                 }
             }
         }
         found
     }
 
-    /// Where a range of `bytes` is in the original, with the whole of its escapes.
+    /// The range of the original for a range of `bytes`. Its escapes are whole.
     pub(super) fn original(&self, range: Range<usize>) -> Range<usize> {
         self.place(range.start)..self.place(range.end)
     }
 
     fn place(&self, at: usize) -> usize {
-        let behind = self.behind.partition_point(|(place, _)| *place <= at);
-        let (place, original) = behind.checked_sub(1).map_or((0, 0), |last| self.behind[last]);
-        original + (at - place)
+        let before = self.ends.partition_point(|(end, _)| *end <= at);
+        let (end, original) = before.checked_sub(1).map_or((0, 0), |last| self.ends[last]);
+        original + (at - end)
     }
 }
 
@@ -75,7 +75,7 @@ enum EscapeMeaning {
     Byte(u8),
 }
 
-/// The meaning of an escape that begins with a backslash, and how many bytes it has behind that.
+/// The meaning of an escape that begins with a backslash, and the number of bytes behind the backslash.
 fn backslash(rest: &[u8]) -> Option<(EscapeMeaning, usize)> {
     let plain = |c| Some((EscapeMeaning::Char(c), 1));
     match rest.first()? {
@@ -99,7 +99,7 @@ fn backslash(rest: &[u8]) -> Option<(EscapeMeaning, usize)> {
     }
 }
 
-/// The meaning of an escape that begins with `&`, and how many bytes it has behind that.
+/// The meaning of an escape that begins with `&`, and the number of bytes behind the `&`.
 fn entity(rest: &[u8]) -> Option<(EscapeMeaning, usize)> {
     let length = rest.iter().take(LONGEST).position(|byte| *byte == b';')?;
     let c = match &rest[..length] {
@@ -110,7 +110,7 @@ fn entity(rest: &[u8]) -> Option<(EscapeMeaning, usize)> {
     Some((EscapeMeaning::Char(c), length + 1))
 }
 
-/// The meaning of an escape that begins with `%`, and how many bytes it has behind that.
+/// The meaning of an escape that begins with `%`, and the number of bytes behind the `%`.
 fn percent(rest: &[u8]) -> Option<(EscapeMeaning, usize)> {
     let byte = u8::try_from(number(rest.get(..2)?, 16)?).ok()?;
     Some((EscapeMeaning::Byte(byte), 2))

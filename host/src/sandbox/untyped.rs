@@ -1,8 +1,8 @@
 //! Gives a core module the component type that its compiler left out.
 //!
 //! In: a core module without a type, and the names that it imports and exports. Out: the module with a type,
-//! if it exports the handler's function and names only interfaces that are known here. So a compiler needs no
-//! generator of bindings: the names are enough.
+//! if it exports the handler's function and names only interfaces that are known here. So a language needs no
+//! generator of bindings: the names of its imports and exports are enough.
 //!
 //! Not here: whether the functions have the right types (`wit_component` checks that), whether a handler may
 //! have the imports (`component`).
@@ -33,16 +33,17 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Notes the first name of an import.
+    /// Notes the module name of an import.
     pub(super) fn note_import(&mut self, module: &str) {
-        // Names of interfaces have a package. Others belong to adapters, or to nobody.
+        // The name of an interface begins with a package and a colon. Other names belong to adapters, or are
+        // unknown.
         if module.contains(':') && !self.imports.contains(module) {
             self.imports.insert(module.to_owned());
         }
     }
 
-    /// Notes the name of an export. A function of an interface is exported as `interface#function`, and what
-    /// frees its result with a prefix.
+    /// Notes the name of an export. A function of an interface is exported as `interface#function`. The
+    /// export that frees its result has a prefix before that.
     pub(super) fn note_export(&mut self, name: &str) {
         let name = name.strip_prefix("cabi_post_").unwrap_or(name);
         if let Some((interface, _)) = name.split_once('#') {
@@ -80,7 +81,7 @@ impl Named {
     }
 }
 
-/// The texts are part of the binary, so they can be read.
+/// An error that does not happen: the texts are part of the binary, and were read in its tests.
 fn unexpected(error: impl std::fmt::Display) -> LoadError {
     LoadError::NoComponent(format!("{error:#}"))
 }

@@ -1,7 +1,7 @@
-//! The waits of a guest: they end at the deadline of its attempt, and its open requests are noted.
+//! The waits of a guest, which end at the deadline of its attempt, and its open requests.
 //!
-//! In: what the guest waits for, and the requests that it begins. Out: a trap at the deadline, and words for
-//! the task's error. Not here: the place in the guest (`place`), the requests themselves (`host::http`).
+//! In: waits of the guest, and the requests that it begins. Out: a trap at the deadline, and words for the
+//! task's error. Not here: the place in the guest (`place`), the requests themselves (`host::http`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ struct OpenRequest {
 }
 
 impl OpenRequest {
-    /// The words for it. Its query is left out, as some services have keys there.
+    /// The request in words. Its query is left out, as some services have keys there.
     fn words(&self) -> String {
         let (uri, scheme) = (&self.uri, self.uri.scheme_str().unwrap_or("http"));
         let host = uri.authority().map_or("", |authority| authority.as_str());
@@ -86,7 +86,7 @@ impl GuestWaits {
         RequestMark { waits: self.clone(), number }
     }
 
-    /// The requests that are open, the oldest ones. None if there are none.
+    /// The oldest open requests, in words. None if no request is open.
     pub(super) fn requests(&self) -> Option<String> {
         let open = self.open.lock();
         let mut told: Vec<String> = open.iter().take(MOST_REQUESTS).map(OpenRequest::words).collect();

@@ -5,9 +5,9 @@
 //! It is dropped before that if it was idle for too long, if its version is gone, or if an attempt needs its
 //! place.
 //!
-//! An instance has a place from before it is made until it is dropped, also while it is idle. An idle
-//! instance never makes an attempt wait: an attempt that finds no free place takes that of the instance that
-//! is idle for longest. While an attempt waits, no instance becomes idle.
+//! An instance gets a place before it is made, and has it until it is dropped, also while it is idle. An idle
+//! instance never makes an attempt wait: an attempt that finds no free place takes the place of the instance
+//! that is idle for longest. While an attempt waits, no instance becomes idle.
 //!
 //! Not here: whether an instance may run another task (`handler`).
 
@@ -15,21 +15,20 @@
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::Store;
 
-use super::number::Number;
+use super::number::VersionNumber;
 use super::state::GuestState;
 use crate::guarded::Guarded;
 
 /// How long an instance waits for a task before it is dropped.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
 
-/// An instance that runs one attempt after the other. Its memory is freed before its place.
+/// An instance that runs attempts. The order of its fields matters: its memory is freed before its place.
 pub(super) struct Instance {
     pub(super) store: Store<GuestState>,
     /// None before the first call.
@@ -48,17 +47,16 @@ impl Instance {
 pub(super) struct Pool {
     places: Arc<Semaphore>,
     idle: Guarded<Idle>,
-    numbers: AtomicU64,
 }
 
 #[derive(Default)]
 struct Idle {
     /// The idle instances of each version; the one that is idle for longest is first.
-    instances: BTreeMap<Number, VecDeque<Resting>>,
+    instances: BTreeMap<VersionNumber, VecDeque<Resting>>,
     /// The number of attempts that wait for a place.
     waiting: usize,
     /// Whether [`drop_idle`] runs.
-    watched: bool,
+    is_watched: bool,
 }
 
 struct Resting {
@@ -68,16 +66,7 @@ struct Resting {
 
 impl Pool {
     pub(super) fn new(places: u32) -> Pool {
-        Pool {
-            places: Arc::new(Semaphore::new(places.max(1) as usize)),
-            idle: Guarded::default(),
-            numbers: AtomicU64::new(0),
-        }
-    }
-
-    /// Returns a number that no other version has.
-    pub(super) fn number(&self) -> Number {
-        Number(self.numbers.fetch_add(1, Ordering::Relaxed))
+        Pool { places: Arc::new(Semaphore::new(places.max(1) as usize)), idle: Guarded::default() }
     }
 
     /// Waits for a place for a new instance. Returns None only when the sandbox ends.
@@ -99,7 +88,7 @@ impl Pool {
     }
 
     /// Takes an idle instance of this version, the one that was used last.
-    pub(super) fn take(&self, version: Number) -> Option<Instance> {
+    pub(super) fn take(&self, version: VersionNumber) -> Option<Instance> {
         let mut idle = self.idle.lock();
         let resting = idle.instances.get_mut(&version)?;
         let taken = resting.pop_back().map(|resting| resting.instance);
@@ -109,9 +98,9 @@ impl Pool {
         taken
     }
 
-    /// Keeps an instance for a later task, unless its version has enough kept instances, or an attempt needs
-    /// the place. Must be called on the guests' runtime.
-    pub(super) fn keep(self: &Arc<Pool>, version: Number, most: u32, instance: Instance) {
+    /// Keeps an instance for a later task, unless `most` instances of its version are kept, or an attempt
+    /// waits for a place. Must be called on the guests' runtime.
+    pub(super) fn keep(self: &Arc<Pool>, version: VersionNumber, most: u32, instance: Instance) {
         let mut idle = self.idle.lock();
         let kept = idle.instances.get(&version).map_or(0, VecDeque::len);
         if idle.waiting > 0 || kept >= most as usize {
@@ -121,13 +110,13 @@ impl Pool {
             return;
         }
         idle.instances.entry(version).or_default().push_back(Resting { instance, since: Instant::now() });
-        if !std::mem::replace(&mut idle.watched, true) {
+        if !std::mem::replace(&mut idle.is_watched, true) {
             tokio::spawn(drop_idle(Arc::downgrade(self)));
         }
     }
 
     /// Drops all kept instances of this version.
-    pub(super) fn drop_version(&self, version: Number) {
+    pub(super) fn drop_version(&self, version: VersionNumber) {
         let dropped = self.idle.lock().instances.remove(&version);
         drop(dropped);
     }
@@ -142,21 +131,17 @@ impl Pool {
     /// kept.
     pub(super) fn drop_idle(&self, now: Instant) -> Option<Instant> {
         let mut idle = self.idle.lock();
-        let mut late_ones = Vec::new();
+        let mut dropped = Vec::new();
         for resting in idle.instances.values_mut() {
             let late = resting.partition_point(|resting| resting.since + IDLE <= now);
-            late_ones.extend(resting.drain(..late));
+            dropped.extend(resting.drain(..late));
         }
         idle.instances.retain(|_, resting| !resting.is_empty());
-        let next = idle
-            .instances
-            .values()
-            .filter_map(|resting| resting.front())
-            .map(|resting| resting.since + IDLE)
-            .min();
-        idle.watched = next.is_some();
+        let longest_idle = idle.instances.values().filter_map(VecDeque::front);
+        let next = longest_idle.map(|resting| resting.since + IDLE).min();
+        idle.is_watched = next.is_some();
         drop(idle);
-        drop(late_ones);
+        drop(dropped);
         next
     }
 

@@ -1,9 +1,9 @@
-//! The spans of an attempt: for each of its tasks "wait", and "run".
+//! The spans of an attempt: "wait" and "run" for each of its tasks.
 //!
-//! In: the tasks, and how their attempts ended. Out: the spans; and the trace contexts for all that an
-//! attempt makes. A task's span stands below the one that its `traceparent` names. The producer of that has
-//! decided whether the trace is sent. Without one, the first attempt begins a trace, and later attempts go on
-//! with it.
+//! In: the tasks, and how their attempts ended. Out: the spans, and the trace contexts for the tasks and
+//! requests that an attempt makes. A task's spans stand below the span that its `traceparent` names, whose
+//! producer has decided whether the trace is sent. A task without a `traceparent` begins a trace with its
+//! first attempt, and later attempts go on with it.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,14 +34,14 @@ struct TracedAttempt {
 struct Run {
     context: TraceContext,
     parent: Option<u64>,
+    /// The run of the attempt before.
     earlier: Option<TraceContext>,
 }
 
 impl Run {
     fn new(traces: &Traces, task: &Task, earlier: Option<TraceContext>) -> Run {
-        let above = own(task).map(|(_, context)| context).or(earlier);
-        match above {
-            // Nobody is to see the trace, so it goes on as if nothing had been here.
+        match of_producer(task).or(earlier) {
+            // The trace is not sent, so the context goes on unchanged.
             Some(above) if !above.sampled => Run { context: above, parent: None, earlier: None },
             Some(above) => Run { context: above.child(), parent: Some(above.span), earlier },
             None => Run { context: TraceContext::root(traces.samples()), parent: None, earlier: None },
@@ -49,10 +49,9 @@ impl Run {
     }
 }
 
-/// The trace context that the producer wrote.
-fn own(task: &Task) -> Option<(&str, TraceContext)> {
-    let text = task.traceparent.as_deref()?;
-    TraceContext::parse(text).map(|context| (text, context))
+/// The trace context that the producer wrote. None if there is none, or the text is not one.
+fn of_producer(task: &Task) -> Option<TraceContext> {
+    task.traceparent.as_deref().and_then(TraceContext::parse)
 }
 
 /// How a task's part of an attempt ended.
@@ -69,7 +68,7 @@ pub(crate) struct RunEnd<'e> {
 }
 
 impl Traces {
-    /// Begins the spans of an attempt. `earlier` gives the last attempt of a task.
+    /// Begins the spans of an attempt. `earlier` returns the run of a task's last attempt.
     pub(crate) fn begin(
         &self,
         tasks: &[Task],
@@ -93,23 +92,27 @@ impl AttemptTrace {
         self.run(index).map(|(_, run)| run.context)
     }
 
-    /// The `traceparent` of all that the run of a task makes.
+    /// The `traceparent` for tasks and requests that the run of a task makes.
     pub(crate) fn traceparent(&self, index: usize, task: &Task) -> Option<String> {
-        let of_producer = || own(task).map(|(text, _)| text.to_owned());
-        self.span(index, task).map(|span| span.to_string()).or_else(of_producer)
+        match self.span(index, task) {
+            Some(span) => Some(span.to_string()),
+            None => of_producer(task).and(task.traceparent.clone()),
+        }
     }
 
-    /// The span of a task's run, for its next attempt. None if no span is made because the producer's context
-    /// says so.
+    /// The span of a task's run, for its next attempt. None if the producer has decided that no span is made.
     pub(crate) fn span(&self, index: usize, task: &Task) -> Option<TraceContext> {
-        self.context(index).filter(|context| context.sampled || own(task).is_none())
+        self.context(index).filter(|context| context.sampled || of_producer(task).is_none())
     }
 
-    /// The trace of the requests of an attempt. Those of a batch belong to several tasks, and so to none.
+    /// The trace of the requests of an attempt. Requests of a batch have none, as they belong to several
+    /// tasks.
     pub(crate) fn requests(&self, tasks: &[Task]) -> RequestTrace {
         let [task] = tasks else { return RequestTrace::default() };
         match self.run(0) {
-            Some((traced, run)) if run.context.sampled => RequestTrace::below(&traced.traces, run.context),
+            Some((TracedAttempt { traces, .. }, run)) if run.context.sampled => {
+                RequestTrace::Below { traces: traces.clone(), run: run.context }
+            }
             _ => RequestTrace::passing_on(self.traceparent(0, task)),
         }
     }
@@ -125,12 +128,12 @@ impl AttemptTrace {
                 .number("tqhost.attempt", task.attempt)
         };
         let since = (UNIX_EPOCH + Duration::from_millis(end.since_ms)).min(traced.start);
-        // Without a span above both, the wait is a part of the run.
+        // If no span is above the run, the wait stands below the run.
         let parent = run.parent.or(Some(run.context.span));
         traced.traces.record(|| {
             let (name, context) = (format!("wait {}", task.queue), run.context.child());
             let mut wait = of_task(Span::new(name, SpanKind::Internal, context, parent, since));
-            wait.times.1 = traced.start;
+            wait.end = traced.start;
             wait
         });
         traced.traces.record(|| {
@@ -176,7 +179,7 @@ mod tests {
     };
 
     #[test]
-    fn the_runs_of_a_task_stand_below_its_producer_and_link_to_each_other() {
+    fn runs_of_a_task_stand_below_its_producer_and_link_to_each_other() {
         let (traces, mut spans) = kept(1.0);
         let task = task(Some(ABOVE));
         let first = traces.begin(std::slice::from_ref(&task), |_| None);
@@ -192,7 +195,7 @@ mod tests {
                 );
             }
             assert_eq!((wait.links, run.links), (vec![], link.into_iter().collect()));
-            assert_eq!(wait.times.1, run.times.0);
+            assert_eq!(wait.end, run.start);
             assert_eq!((wait.error, run.error.as_deref()), (None, Some("unreachable")));
         }
         let below = first.traceparent(0, &task).expect("a context");

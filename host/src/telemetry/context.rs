@@ -1,6 +1,6 @@
 //! The place of a span in its trace, and its text: the header and field `traceparent` of W3C Trace Context.
 //!
-//! In: texts of producers, which may be anything. Out: a [`TraceContext`], or none.
+//! In: texts of producers, of any content. Out: a [`TraceContext`], or none.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ const LENGTH: usize = 55;
 /// The longest text that is passed on.
 const MAX_LENGTH: usize = 256;
 
-/// A span, in the form in which its successors name it.
+/// The identity of a span, by which later spans refer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TraceContext {
     pub(crate) trace: u128,
@@ -65,7 +65,7 @@ impl fmt::Display for TraceContext {
 /// Adds a trace context to the fields of a new task, unless its author has written one.
 pub(crate) fn add_to(fields: &mut Vec<Field>, context: impl FnOnce() -> Option<String>) {
     let has_own = fields.iter().any(|field| field.name == TRACEPARENT);
-    // A task without fields is refused, and one with as many as it may have must not be.
+    // A task without fields has to be refused, and a further field must not make it too many.
     if !has_own
         && (1..MAX_FIELDS).contains(&fields.len())
         && let Some(context) = context()

@@ -1,7 +1,7 @@
 //! The span of a task's enqueueing by a command, the HTTP API or a page.
 //!
-//! In: the trace context that a caller sent. Out: the one for the new task, and the span if the task was
-//! taken.
+//! In: the trace context that a caller sent. Out: the context for the new task, and the span if the queue has
+//! taken the task.
 
 use std::time::SystemTime;
 
@@ -31,7 +31,7 @@ impl Traces {
         let above = incoming.and_then(TraceContext::parse);
         let is_quiet = self.0.is_none() || above.is_some_and(|above| !above.sampled);
         if is_quiet {
-            let traceparent = incoming.filter(|_| above.is_some()).map(str::to_owned);
+            let traceparent = above.and(incoming).map(str::to_owned);
             return Enqueueing { traceparent, span: None };
         }
         let context = above.map_or_else(|| TraceContext::root(self.samples()), TraceContext::child);
@@ -42,7 +42,7 @@ impl Traces {
 }
 
 impl Enqueueing {
-    /// Records the span: the queue has taken the task.
+    /// Records the span, as the queue has taken the task.
     pub(crate) fn accepted(self, queue: &str, id: &str) {
         let Some(EnqueueSpan { traces, context, parent, start }) = self.span else { return };
         traces.record(|| {

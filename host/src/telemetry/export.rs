@@ -2,11 +2,11 @@
 //!
 //! In: spans in a bounded queue, from any thread. Out: one POST at a time, with up to [`BATCH`] spans.
 //!
-//! A collector that does not answer is asked again with growing pauses, with the same spans. Meanwhile the
-//! queue fills, and what finds no room is dropped (`traces`). Spans that the collector refuses are dropped,
-//! too. Trouble is logged once, and then not more often than [`TELL_AGAIN`].
+//! If the collector does not answer, the same spans are sent again after growing pauses. Meanwhile the queue
+//! fills, and spans that find no room are dropped (`traces`). Spans that the collector refuses are dropped,
+//! too. Trouble is logged once, and then once in [`TELL_AGAIN`] at most.
 //!
-//! Not here: who makes spans, and the address and headers (`config::telemetry`).
+//! Not here: making spans, the settings of the collector (`config::telemetry`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,8 +50,9 @@ const GATHER: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The pauses between two tries of a request: they double from the first to the second of these.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// The pause after the first try of a request. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The shortest time between two lines of the log about trouble.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// The most bytes of an answer that are read.
@@ -73,11 +74,11 @@ impl TraceExport {
         let exporter = Exporter::new(settings, instance, spans, counts.clone())?;
         let stop = CancellationToken::new();
         let sending = tokio::spawn(exporter.run(stop.clone()));
-        let traces = Traces::over(sender, (settings.sample, settings.max_traces), counts);
+        let traces = Traces::over(sender, settings.sample, settings.max_traces, counts);
         Ok(TraceExport { traces, sending: Some((stop, sending)) })
     }
 
-    /// Sends what is left, for no longer than `limit`. False if that was too short.
+    /// Sends the spans that are left, for `limit` at most. Returns false if that was too short.
     pub(crate) async fn finish(self, limit: Duration) -> bool {
         let Some((stop, mut sending)) = self.sending else { return true };
         stop.cancel();
@@ -131,22 +132,17 @@ impl Exporter {
             headers.insert(HeaderName::try_from(name)?, value);
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
-        let attributes = [
-            ("service.name", Some(settings.service.as_str())),
-            ("service.version", Some(env!("CARGO_PKG_VERSION"))),
-            ("service.instance.id", instance),
-        ];
-        let attributes = attributes.into_iter().filter_map(|(key, value)| {
-            value.map(|value| attribute(key, any_value::Value::StringValue(value.to_owned())))
-        });
-        let attributes = attributes.collect();
+        let text = |key, value: &str| attribute(key, any_value::Value::StringValue(value.to_owned()));
+        let mut attributes =
+            vec![text("service.name", &settings.service), text("service.version", env!("CARGO_PKG_VERSION"))];
+        attributes.extend(instance.map(|instance| text("service.instance.id", instance)));
         let resource = Resource { attributes, ..Resource::default() };
         Ok(Exporter { client, uri: settings.otlp.parse()?, headers, resource, spans, counts, told: None })
     }
 
-    /// Sends until `stop`, and then what is left, as long as the collector takes it.
+    /// Sends spans until `stop`, and then the spans that are left, as long as the collector takes them.
     async fn run(mut self, stop: CancellationToken) {
-        let (mut batch, mut pause) = (Vec::with_capacity(BATCH), PAUSES.0);
+        let (mut batch, mut pause) = (Vec::with_capacity(BATCH), FIRST_PAUSE);
         loop {
             if batch.is_empty() {
                 let received = self.spans.recv_many(&mut batch, BATCH);
@@ -157,14 +153,14 @@ impl Exporter {
             }
             let messages = self.messages(&mut batch);
             while let Sent::Later(asked) = self.send(&messages).await {
-                // A date that has passed asks for no wait at all, and neither does 0.
-                let wait = asked.unwrap_or(pause).clamp(PAUSES.0, PAUSES.1);
+                // The collector may ask for no wait at all: by 0, or by a date that has passed.
+                let wait = asked.unwrap_or(pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
                 if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
                     return self.end(messages).await;
                 }
-                pause = (pause * 2).min(PAUSES.1);
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
-            pause = PAUSES.0;
+            pause = FIRST_PAUSE;
         }
         self.end(Vec::new()).await;
     }
@@ -181,7 +177,7 @@ impl Exporter {
         }
     }
 
-    /// Sends what is left, each request once.
+    /// Sends these messages and the spans that are left, each request once.
     async fn end(mut self, mut messages: Vec<Message>) {
         let mut batch = Vec::new();
         self.spans.close();
@@ -240,7 +236,8 @@ impl Exporter {
         Sent::Done
     }
 
-    /// Sends one request, and reads its answer. The error is a text.
+    /// Sends one request. Returns the status of the answer, the wait that it asks for, and its body. The
+    /// error is for people.
     async fn post(&self, spans: &[Message]) -> Result<(StatusCode, Option<Duration>, Bytes), String> {
         let scope = InstrumentationScope {
             name: "tqhost".to_owned(),
@@ -266,7 +263,8 @@ impl Exporter {
             .unwrap_or_else(|_| Err(format!("there was no answer within {} s", TIMEOUT.as_secs())))
     }
 
-    /// Logs why spans are not taken, unless that was said a moment ago.
+    /// Logs why spans are not taken, unless there was such a line within [`TELL_AGAIN`]. `is_kept` says
+    /// whether the spans are sent again.
     fn tell(&mut self, why: &str, spans: usize, is_kept: bool) {
         if self.told.is_some_and(|told| told.elapsed() < TELL_AGAIN) {
             return;
@@ -306,7 +304,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::try_from(until.duration_since(now)).unwrap_or_default())
 }
 
-/// Whole seconds, or with a fraction, which is rounded up. What is longer than any time is the longest one.
+/// A number of seconds, whose fraction is rounded up. A number that is too large is the largest one.
 fn seconds(value: &str) -> Option<u64> {
     let (whole, fraction) = value.split_once('.').unwrap_or((value, "0"));
     let are_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -327,19 +325,18 @@ pub(super) mod tests {
 
     /// Traces whose spans are kept, for tests.
     pub(in crate::telemetry) fn kept(sample: f64) -> (Traces, mpsc::Receiver<Span>) {
-        sent((sample, u32::MAX))
+        kept_at_rate(sample, u32::MAX)
     }
 
-    /// Traces whose spans are kept, with a rate.
-    pub(in crate::telemetry) fn sent(most: (f64, u32)) -> (Traces, mpsc::Receiver<Span>) {
+    pub(in crate::telemetry) fn kept_at_rate(sample: f64, max_traces: u32) -> (Traces, mpsc::Receiver<Span>) {
         let (sender, spans) = mpsc::channel(16);
-        (Traces::over(sender, most, Arc::default()), spans)
+        (Traces::over(sender, sample, max_traces, Arc::default()), spans)
     }
 
     #[test]
     fn spans_without_room_are_not_built_but_counted() {
         let (sender, spans) = mpsc::channel(1);
-        let traces = Traces::over(sender, (1.0, u32::MAX), Arc::default());
+        let traces = Traces::over(sender, 1.0, u32::MAX, Arc::default());
         let mut built = 0;
         for _ in 0..3 {
             traces.record(|| {
@@ -378,6 +375,6 @@ pub(super) mod tests {
         assert_eq!(retry_after(&HeaderMap::new()), None);
         let far = HeaderValue::from_static("Tue, 31 Dec 2999 23:59:59 GMT");
         let found = retry_after(&HeaderMap::from_iter([(RETRY_AFTER, far)]));
-        assert!(found > Some(PAUSES.1), "{found:?}");
+        assert!(found > Some(LONGEST_PAUSE), "{found:?}");
     }
 }

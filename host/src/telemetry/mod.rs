@@ -1,8 +1,8 @@
 //! Traces: the spans of tasks, sent to a collector over OTLP.
 //!
-//! In: what tasks, attempts and requests do. Out: spans, on their way to the collector (`export`); and the
-//! texts of `traceparent` for whatever comes after. Nothing here waits for the collector: a span that finds
-//! no room is dropped and counted.
+//! In: the beginnings and ends of tasks, attempts and requests. Out: spans for the collector (`export`), and
+//! the texts of `traceparent` for the tasks and requests that follow. Nothing here waits for the collector: a
+//! span that finds no room is dropped and counted.
 //!
 //! ```text
 //! enqueueing ─▶ span "enqueue" ─┐

@@ -1,8 +1,8 @@
 //! The spans of a handler's HTTP requests, and their header `traceparent`.
 //!
-//! In: a request that is about to be sent, and how it ended. Out: its span. A handler that has set the header
-//! itself keeps it, and its request has no span. A span names the server and not the path, which may hold a
-//! secret.
+//! In: a request that is about to be sent, and how it ended. Out: its span. If the handler has set the header
+//! itself, the header stays, and the request has no span. A span names the server and not the path, which may
+//! hold a secret.
 
 use std::time::SystemTime;
 
@@ -18,21 +18,16 @@ use super::traces::Traces;
 pub(crate) enum RequestTrace {
     #[default]
     None,
-    /// The header that requests carry.
+    /// Requests carry this header, and have no spans.
     PassingOn(HeaderValue),
-    /// The run that has a span for each request.
-    Below(Traces, TraceContext),
+    /// Each request has a span below that of the run.
+    Below { traces: Traces, run: TraceContext },
 }
 
 impl RequestTrace {
-    pub(super) fn below(traces: &Traces, run: TraceContext) -> RequestTrace {
-        RequestTrace::Below(traces.clone(), run)
-    }
-
-    pub(super) fn passing_on(context: Option<String>) -> RequestTrace {
-        context
-            .and_then(|context| HeaderValue::try_from(context).ok())
-            .map_or(RequestTrace::None, RequestTrace::PassingOn)
+    pub(super) fn passing_on(traceparent: Option<String>) -> RequestTrace {
+        let header = traceparent.and_then(|text| HeaderValue::try_from(text).ok());
+        header.map_or(RequestTrace::None, RequestTrace::PassingOn)
     }
 
     /// Adds the header, and begins the span of the request if it has one.
@@ -42,11 +37,11 @@ impl RequestTrace {
         }
         let (traces, run) = match self {
             RequestTrace::None => return None,
-            RequestTrace::PassingOn(context) => {
-                request.headers_mut().insert(TRACEPARENT, context.clone());
+            RequestTrace::PassingOn(header) => {
+                request.headers_mut().insert(TRACEPARENT, header.clone());
                 return None;
             }
-            RequestTrace::Below(traces, run) => (traces, run),
+            RequestTrace::Below { traces, run } => (traces, run),
         };
         let context = run.child();
         request.headers_mut().insert(TRACEPARENT, HeaderValue::try_from(context.to_string()).ok()?);
@@ -107,7 +102,7 @@ impl RequestSpan {
             if let Some(status) = status {
                 span = span.number("http.response.status_code", status);
             }
-            // A client's span has failed with each of these.
+            // By OpenTelemetry's rules, a client's span has failed with each status from 400 on.
             let bad = status.filter(|status| *status >= 400).map(|status| status.to_string());
             match bad.as_deref().or(failure) {
                 Some(kind) => span.failed(kind, ""),
@@ -131,7 +126,7 @@ mod tests {
         let (traces, mut spans) = kept(1.0);
         let run = TraceContext::root(true);
         let mut sent = request();
-        let mut span = RequestTrace::below(&traces, run).begin(&mut sent).expect("a span");
+        let mut span = RequestTrace::Below { traces, run }.begin(&mut sent).expect("a span");
         let header = sent.headers()[TRACEPARENT].to_str().expect("text").to_owned();
         span.answered(503);
         span.ended(Some("timeout"));
@@ -148,7 +143,8 @@ mod tests {
         let (traces, mut spans) = kept(1.0);
         let mut sent = request();
         sent.headers_mut().insert(TRACEPARENT, HeaderValue::from_static("own"));
-        assert!(RequestTrace::below(&traces, TraceContext::root(true)).begin(&mut sent).is_none());
+        let run = TraceContext::root(true);
+        assert!(RequestTrace::Below { traces, run }.begin(&mut sent).is_none());
         assert_eq!(sent.headers()[TRACEPARENT], "own");
         assert!(spans.try_recv().is_err());
         let mut sent = request();

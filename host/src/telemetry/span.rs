@@ -25,9 +25,10 @@ pub(super) struct Span {
     pub(super) context: TraceContext,
     /// The span above it.
     pub(super) parent: Option<u64>,
-    pub(super) times: (SystemTime, SystemTime),
+    pub(super) start: SystemTime,
+    pub(super) end: SystemTime,
     pub(super) attributes: Vec<KeyValue>,
-    /// The spans of which this one is the consequence, but which do not stand above it.
+    /// Spans that caused this one, but do not stand above it.
     pub(super) links: Vec<TraceContext>,
     /// The error, if it failed.
     pub(super) error: Option<String>,
@@ -41,9 +42,17 @@ impl Span {
         parent: Option<u64>,
         start: SystemTime,
     ) -> Span {
-        let times = (start, SystemTime::now());
-        let name = cut(name, MAX_TEXT);
-        Span { name, kind, context, parent, times, attributes: Vec::new(), links: Vec::new(), error: None }
+        Span {
+            name: cut(name, MAX_TEXT),
+            kind,
+            context,
+            parent,
+            start,
+            end: SystemTime::now(),
+            attributes: Vec::new(),
+            links: Vec::new(),
+            error: None,
+        }
     }
 
     pub(super) fn text(mut self, key: &str, value: &str) -> Span {
@@ -57,16 +66,15 @@ impl Span {
         self
     }
 
-    /// Marks the span as failed: `kind` is a word, and `error` says more.
+    /// Marks the span as failed: `kind` is the word for its `error.type`, and `error` says more.
     pub(super) fn failed(mut self, kind: &str, error: &str) -> Span {
-        let cut = &error[..error.floor_char_boundary(MAX_ERROR)];
-        self.error = Some(cut.to_owned());
+        self.error = Some(cut(error.to_owned(), MAX_ERROR));
         self.text("error.type", kind)
     }
 
-    /// The span as OTLP has it.
+    /// The span in the form of OTLP.
     pub(super) fn message(self) -> Message {
-        let Span { name, kind, context, parent, times: (start, end), attributes, links, error } = self;
+        let Span { name, kind, context, parent, start, end, attributes, links, error } = self;
         let links = links.into_iter().map(|link| span::Link {
             trace_id: link.trace.to_be_bytes().to_vec(),
             span_id: link.span.to_be_bytes().to_vec(),

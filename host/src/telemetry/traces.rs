@@ -1,8 +1,8 @@
 //! Which traces are sent, and the way of a span out of the code that made it: a bounded queue.
 //!
-//! A trace that begins in this process is left out as a whole, by chance (`sample`) or because there were as
-//! many in this second as there may be (`max_traces`). A trace that somebody else has begun is bound by the
-//! room in the queue only: a span that finds none is not built.
+//! A trace that begins in this process may be left out as a whole: by chance (`sample`), or if too many have
+//! begun in this second (`max_traces`). Traces that a producer has begun are bounded only by the room in the
+//! queue: a span that finds none is not built.
 //!
 //! Not here: sending (`export`).
 
@@ -21,11 +21,10 @@ pub(crate) struct Traces(pub(super) Option<Arc<Collecting>>);
 #[derive(Debug)]
 pub(super) struct Collecting {
     spans: mpsc::Sender<Span>,
-    /// The part of the traces that begin here and are sent.
+    /// The part of the traces that begin here and are sent, from 0 to 1.
     sample: f64,
-    /// The most of these traces.
     rate: TraceRate,
-    /// The traces that were left out because there were more.
+    /// The traces that were left out because of the rate.
     left_out: AtomicU64,
     counts: Arc<SpanCounts>,
 }
@@ -51,7 +50,8 @@ impl TraceRate {
             if second > noted {
                 return Some(second << 32 | 1);
             }
-            // A thread may have read the clock before the second began. Its trace counts in the new one.
+            // Another thread may have noted a later second since this thread read the clock. The trace counts
+            // in that second.
             (taken < self.most).then_some(state + 1)
         };
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).is_ok()
@@ -69,14 +69,15 @@ pub(super) struct SpanCounts {
 }
 
 impl Traces {
-    /// Traces whose spans go into this queue. The part `sample` of those that begin here is sent, but no
-    /// more than `most` in a second.
+    /// Traces whose spans go into this queue. The part `sample` of the traces that begin here is sent, but at
+    /// most `max_traces` in a second.
     pub(super) fn over(
         spans: mpsc::Sender<Span>,
-        (sample, most): (f64, u32),
+        sample: f64,
+        max_traces: u32,
         counts: Arc<SpanCounts>,
     ) -> Traces {
-        let (rate, left_out) = (TraceRate::new(most), AtomicU64::new(0));
+        let (rate, left_out) = (TraceRate::new(max_traces), AtomicU64::new(0));
         Traces(Some(Arc::new(Collecting { spans, sample, rate, left_out, counts })))
     }
 
@@ -87,14 +88,11 @@ impl Traces {
 
     /// The counts of spans, each with its name in the metrics.
     pub(crate) fn counts(&self) -> [(&'static str, u64); 3] {
-        let counts = self.0.as_deref().map(|collecting| &*collecting.counts);
-        let count =
-            |of: fn(&SpanCounts) -> &AtomicU64| counts.map_or(0, |counts| of(counts).load(Ordering::Relaxed));
-        [
-            ("sent", count(|counts| &counts.sent)),
-            ("refused", count(|counts| &counts.refused)),
-            ("dropped", count(|counts| &counts.dropped)),
-        ]
+        let none = SpanCounts::default();
+        let counts = self.0.as_deref().map_or(&none, |collecting| &*collecting.counts);
+        let SpanCounts { sent, refused, dropped } = counts;
+        [("sent", sent), ("refused", refused), ("dropped", dropped)]
+            .map(|(name, count)| (name, count.load(Ordering::Relaxed)))
     }
 
     /// How many traces were left out because too many began in one second.
@@ -131,14 +129,14 @@ impl Traces {
 mod tests {
     use super::*;
     use crate::telemetry::context::TraceContext;
-    use crate::telemetry::export::tests::{kept, sent};
+    use crate::telemetry::export::tests::{kept, kept_at_rate};
 
     #[test]
-    fn a_second_has_so_many_traces_and_the_next_one_has_as_many_again() {
+    fn traces_of_a_second_are_bounded_and_the_next_second_has_room_again() {
         let rate = TraceRate::new(2);
         let seconds = [0, 0, 0, 1, 1, 0, 1, 7, 7, 7, u64::from(u32::MAX)];
         let taken = seconds.map(|second| rate.takes(second));
-        // The clock of the sixth was read in a second that is over; the second that goes on is full.
+        // The sixth has read the clock in a second that is over, and the current second is full.
         assert_eq!(taken, [true, true, false, true, true, false, false, true, true, false, true]);
     }
 
@@ -154,7 +152,7 @@ mod tests {
 
     #[test]
     fn traces_over_the_rate_begin_unsampled_and_others_are_not_bound_by_it() {
-        let (traces, mut spans) = sent((1.0, 1));
+        let (traces, mut spans) = kept_at_rate(1.0, 1);
         let begun: Vec<bool> = (0..1000).map(|_| traces.samples()).collect();
         assert!(begun[0]);
         let left_out = begun.iter().filter(|sampled| !**sampled).count() as u64;

@@ -1,7 +1,7 @@
 //! `tqhost:handler/blobs`: files in the plugin's own part of the object store.
 //!
-//! In: names and bytes of a guest. Out: what the store answers. The length of an argument is looked at
-//! before its bytes are copied, and the size of a blob before it is read: both count as the guest's memory.
+//! In: names and bytes of a guest. Out: the store's answers. The length of an argument is checked before its
+//! bytes are copied, and the size of a blob before it is read: both count as the guest's memory.
 //!
 //! Not here: names and the store (`crate::blobs`).
 
@@ -14,7 +14,8 @@ use wasmtime::component::{Linker, WasmList};
 
 use crate::blobs::BlobError;
 use crate::blobs::name::{BlobName, content_type};
-use crate::sandbox::blob_access::BlobAccess;
+use crate::sandbox::effects::CallError;
+use crate::sandbox::granted::Granted;
 use crate::sandbox::state::GuestState;
 use error::Refusal;
 
@@ -40,19 +41,21 @@ mod error {
 
 /// One call, with its checked name.
 struct BlobCall {
-    access: Arc<BlobAccess>,
+    granted: Arc<Granted>,
     plugin: Arc<str>,
     name: BlobName,
 }
 
 impl BlobCall {
     /// Waits for a place among the calls of the plugin.
-    async fn place(&self) -> Result<OwnedSemaphorePermit, CallError> {
-        let places = self.access.owner.share().blob_calls.clone();
+    async fn place(&self) -> Result<OwnedSemaphorePermit, BlobCallError> {
+        let places = self.granted.owner.share().blob_calls.clone();
         let place = places.acquire_owned().await;
         Ok(place.map_err(|_| Refusal::Unavailable("the host stops".into()))?)
     }
 }
+
+type BlobCallError = CallError<Refusal>;
 
 type Reply<T> = wasmtime::Result<(Result<T, Refusal>,)>;
 
@@ -74,27 +77,27 @@ async fn put(
     name: String,
     kind: String,
     data: WasmList<u8>,
-) -> Result<String, CallError> {
+) -> Result<String, BlobCallError> {
     let checked = cx.data().check_public(&kind, "content type");
     let kind = checked.and_then(|()| content_type(kind)).map_err(Refusal::InvalidName)?;
     let call = begin(cx.data(), name)?;
     let size = data.len() as u64;
-    call.access.store.check_size(size)?;
+    call.granted.blobs.check_size(size)?;
     let _place = call.place().await?;
     cx.data_mut().borrow_memory(size)?;
     let data = {
         let bytes = data.as_le_slice(&cx);
         Bytes::from(cx.data().log().mask().bytes(bytes).into_owned())
     };
-    let put = call.access.store.put(&call.plugin, &call.name, kind, data).await;
+    let put = call.granted.blobs.put(&call.plugin, &call.name, kind, data).await;
     cx.data_mut().return_memory();
     Ok(put?)
 }
 
-async fn get(mut cx: StoreContextMut<'_, GuestState>, name: String) -> Result<Vec<u8>, CallError> {
+async fn get(mut cx: StoreContextMut<'_, GuestState>, name: String) -> Result<Vec<u8>, BlobCallError> {
     let call = begin(cx.data(), name)?;
     let _place = call.place().await?;
-    let found = call.access.store.find(&call.plugin, &call.name).await?;
+    let found = call.granted.blobs.find(&call.plugin, &call.name).await?;
     cx.data_mut().borrow_memory(found.size)?;
     let data = found.read().await;
     // The bytes become memory of the guest now, which is counted as it grows.
@@ -109,12 +112,12 @@ fn begin(state: &GuestState, name: String) -> Result<BlobCall, Refusal> {
     };
     let checked = state.check_public(&name, "name");
     let name = checked.and_then(|()| BlobName::new(name)).map_err(Refusal::InvalidName)?;
-    Ok(BlobCall { access: state.blobs.clone(), plugin, name })
+    Ok(BlobCall { granted: state.granted.clone(), plugin, name })
 }
 
 impl GuestState {
     /// Counts bytes of a blob as memory of the guest.
-    fn borrow_memory(&mut self, bytes: u64) -> Result<(), CallError> {
+    fn borrow_memory(&mut self, bytes: u64) -> Result<(), BlobCallError> {
         let room = self.limits.room();
         if bytes > room {
             let why = format!("the blob has {bytes} bytes; the plugin's memory has room for {room}");
@@ -122,7 +125,7 @@ impl GuestState {
         }
         self.borrowed = bytes;
         if !self.count() {
-            return Err(CallError::Trap(wasmtime::format_err!("all handlers together have no more memory")));
+            return Err(wasmtime::format_err!("all handlers together have no more memory").into());
         }
         Ok(())
     }
@@ -133,29 +136,23 @@ impl GuestState {
     }
 }
 
-/// An error for the guest, or one that ends the call as a trap.
-enum CallError {
-    Told(Refusal),
-    Trap(wasmtime::Error),
-}
-
-fn reply<T>(result: Result<T, CallError>) -> Reply<T> {
+fn reply<T>(result: Result<T, BlobCallError>) -> Reply<T> {
     match result {
         Ok(value) => Ok((Ok(value),)),
-        Err(CallError::Told(error)) => Ok((Err(error),)),
+        Err(CallError::Refused(error)) => Ok((Err(error),)),
         Err(CallError::Trap(error)) => Err(error),
     }
 }
 
-impl From<Refusal> for CallError {
-    fn from(error: Refusal) -> CallError {
-        CallError::Told(error)
+impl From<Refusal> for BlobCallError {
+    fn from(error: Refusal) -> BlobCallError {
+        CallError::Refused(error)
     }
 }
 
-impl From<BlobError> for CallError {
-    fn from(error: BlobError) -> CallError {
-        CallError::Told(match error {
+impl From<BlobError> for BlobCallError {
+    fn from(error: BlobError) -> BlobCallError {
+        CallError::Refused(match error {
             BlobError::NotFound(why) => Refusal::NotFound(why),
             BlobError::TooLarge(why) => Refusal::TooLarge(why),
             BlobError::Unavailable(why) => Refusal::Unavailable(why),

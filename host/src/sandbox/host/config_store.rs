@@ -33,18 +33,14 @@ pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result
             |cx: StoreContextMut<'_, GuestState>,
              (key,): (String,)|
              -> wasmtime::Result<Reply<Option<String>>> {
-                Ok((Ok(cx.data().config.get(&key).map(|value| value.expose().to_owned())),))
+                Ok((Ok(cx.data().granted.config.get(&key).map(|value| value.expose().to_owned())),))
             },
         )?;
         store.func_wrap(
             "get-all",
             |cx: StoreContextMut<'_, GuestState>, (): ()| -> wasmtime::Result<Reply<Vec<(String, String)>>> {
-                Ok((Ok(cx
-                    .data()
-                    .config
-                    .iter()
-                    .map(|(key, value)| (key.clone(), value.expose().to_owned()))
-                    .collect()),))
+                let config = cx.data().granted.config.iter();
+                Ok((Ok(config.map(|(key, value)| (key.clone(), value.expose().to_owned())).collect()),))
             },
         )?;
     }

@@ -48,8 +48,8 @@ pub(super) mod bindings {
     });
 }
 
-/// Types and traits for the interfaces of effects. They own what a guest gives, while those above borrow what
-/// the host gives.
+/// Types and traits for the interfaces of effects. These types own the values of a guest, while those above
+/// borrow values of the host.
 #[allow(unsafe_code, reason = "generated")]
 pub(super) mod effect_bindings {
     wasmtime::component::bindgen!({
@@ -75,51 +75,30 @@ pub(super) mod effect_bindings {
             "tqhost:extensions/records.get": async | trappable,
             default: trappable,
         },
+        trappable_error_type: {
+            "tqhost:handler/outbox.error" => crate::sandbox::effects::CallError,
+            "tqhost:handler/state.error" => crate::sandbox::effects::CallError,
+            "tqhost:extensions/records.error" => crate::sandbox::effects::CallError,
+        },
         with: { "wasi:io": wasmtime_wasi_io::bindings::wasi::io },
     });
 }
 
-/// Offered interfaces and their series of versions. The linker accepts each compatible version by itself.
-const OFFERED: &[(&str, &str)] = &[
-    ("tqhost:handler/types", "0.1"),
-    ("tqhost:handler/context", "0.1"),
-    ("tqhost:handler/outbox", "0.1"),
-    ("tqhost:handler/flow", "0.1"),
-    ("tqhost:handler/state", "0.1"),
-    ("tqhost:handler/blobs", "0.1"),
-    ("tqhost:extensions/delivery", "0.1"),
-    ("tqhost:extensions/records", "0.1"),
-    ("tqhost:extensions/outage", "0.1"),
-    ("tqhost:extensions/tasks", "0.1"),
-    ("wasi:cli/environment", "0.2"),
-    ("wasi:cli/exit", "0.2"),
-    ("wasi:cli/stdin", "0.2"),
-    ("wasi:cli/stdout", "0.2"),
-    ("wasi:cli/stderr", "0.2"),
-    ("wasi:cli/terminal-input", "0.2"),
-    ("wasi:cli/terminal-output", "0.2"),
-    ("wasi:cli/terminal-stdin", "0.2"),
-    ("wasi:cli/terminal-stdout", "0.2"),
-    ("wasi:cli/terminal-stderr", "0.2"),
-    ("wasi:clocks/monotonic-clock", "0.2"),
-    ("wasi:clocks/wall-clock", "0.2"),
-    ("wasi:filesystem/preopens", "0.2"),
-    ("wasi:filesystem/types", "0.2"),
-    ("wasi:http/outgoing-handler", "0.2"),
-    ("wasi:http/types", "0.2"),
-    ("wasi:io/error", "0.2"),
-    ("wasi:io/poll", "0.2"),
-    ("wasi:io/streams", "0.2"),
-    ("wasi:random/random", "0.2"),
-    ("wasi:random/insecure", "0.2"),
-    ("wasi:random/insecure-seed", "0.2"),
-    ("wasi:sockets/instance-network", "0.2"),
-    ("wasi:sockets/ip-name-lookup", "0.2"),
-    ("wasi:sockets/network", "0.2"),
-    ("wasi:sockets/tcp", "0.2"),
-    ("wasi:sockets/tcp-create-socket", "0.2"),
-    ("wasi:sockets/udp", "0.2"),
-    ("wasi:sockets/udp-create-socket", "0.2"),
+/// Offered packages, their series of versions, and their interfaces. The linker accepts each compatible
+/// version by itself.
+const OFFERED: [(&str, &str, &[&str]); 12] = [
+    ("tqhost:handler", "0.1", &["types", "context", "outbox", "flow", "state", "blobs"]),
+    ("tqhost:extensions", "0.1", &["delivery", "records", "outage", "tasks"]),
+    ("wasi:cli", "0.2", &["environment", "exit", "stdin", "stdout", "stderr"]),
+    ("wasi:cli", "0.2", &["terminal-input", "terminal-output"]),
+    ("wasi:cli", "0.2", &["terminal-stdin", "terminal-stdout", "terminal-stderr"]),
+    ("wasi:clocks", "0.2", &["monotonic-clock", "wall-clock"]),
+    ("wasi:filesystem", "0.2", &["preopens", "types"]),
+    ("wasi:http", "0.2", &["outgoing-handler", "types"]),
+    ("wasi:io", "0.2", &["error", "poll", "streams"]),
+    ("wasi:random", "0.2", &["random", "insecure", "insecure-seed"]),
+    ("wasi:sockets", "0.2", &["instance-network", "ip-name-lookup", "network"]),
+    ("wasi:sockets", "0.2", &["tcp", "tcp-create-socket", "udp", "udp-create-socket"]),
 ];
 
 /// Why a component may not import `name`, or None if it may.
@@ -128,11 +107,14 @@ pub(super) fn refusal(name: &str) -> Option<String> {
     if config_store::NAMES.contains(&name) || logging::NAMES.contains(&name) {
         return None;
     }
-    let (interface, version) = name.split_once('@').unwrap_or((name, ""));
-    let package = interface.split('/').next().unwrap_or(interface);
-    Some(match (package, OFFERED.iter().find(|(offered, _)| *offered == interface)) {
-        (_, Some((_, base))) if is_compatible(version, base) => return None,
-        (_, Some((_, base))) => format!("tqhost offers version {base}"),
+    let (path, version) = name.split_once('@').unwrap_or((name, ""));
+    let (package, interface) = path.split_once('/').unwrap_or((path, ""));
+    let is_it = |(offered, _, interfaces): &&(&str, &str, &[&str])| {
+        *offered == package && interfaces.contains(&interface)
+    };
+    Some(match (package, OFFERED.iter().find(is_it)) {
+        (_, Some((_, base, _))) if is_compatible(version, base) => return None,
+        (_, Some((_, base, _))) => format!("tqhost offers version {base}"),
         ("wasi:config", _) => format!("tqhost offers {}", config_store::NAMES.join(" and ")),
         ("wasi:logging", _) => format!("tqhost offers {}", logging::NAMES.join(" and ")),
         ("wasi:http", _) => "tqhost offers wasi:http/outgoing-handler and wasi:http/types".into(),

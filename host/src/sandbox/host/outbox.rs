@@ -3,52 +3,43 @@
 use super::effect_bindings::tqhost::handler::outbox::{Error, Host, NewTask};
 use super::effect_bindings::tqhost::handler::types;
 use crate::effects::{self, EffectError, OutboxTask};
-use crate::sandbox::effects::FlowFailed;
+use crate::sandbox::effects::{CallError, FlowFailed};
 use crate::sandbox::state::GuestState;
 use crate::task::Field;
 use crate::telemetry;
 
-type Reply<T> = wasmtime::Result<Result<T, Error>>;
+type Reply<T> = Result<T, CallError>;
 
 impl Host for GuestState {
     fn enqueue(&mut self, task: NewTask) -> Reply<String> {
-        let task = match self.new_task(task) {
-            Ok(task) => task,
-            Err(error) => return Ok(Err(error.into())),
-        };
+        let task = self.new_task(task)?;
         let id = task.id.clone();
         self.effect(|effects| effects.enqueue(task).map(|()| id))
     }
 
     async fn fan_out(&mut self, children: Vec<NewTask>, then: NewTask) -> Reply<String> {
-        let made = self.new_task(then).and_then(|then| {
-            let children = children.into_iter().map(|child| self.new_task(child));
-            Ok((children.collect::<Result<Vec<_>, _>>()?, then))
-        });
-        let (children, then) = match made {
-            Ok(made) => made,
-            Err(error) => return Ok(Err(error.into())),
-        };
+        let then = self.new_task(then)?;
+        let children = children.into_iter().map(|child| self.new_task(child));
+        let children = children.collect::<Result<Vec<_>, _>>()?;
         let id = then.id.clone();
         if children.is_empty() {
             return self.effect(|effects| effects.enqueue(then).map(|()| id));
         }
-        // Nothing is staged for a call that is refused, and the effects know of all that may be staged.
-        let source = match self.attempt.effects.source() {
-            Ok(source) => source,
-            Err(error) => return Ok(Err(error.into())),
-        };
-        let flow = match self.effect(|effects| effects.fan_out(then, &children, &source))? {
-            Ok(flow) => flow,
-            Err(error) => return Ok(Err(error)),
-        };
+        // The effects note the flow before its children are staged, so that they delete all that may be
+        // staged.
+        let source = self.attempt.effects.source()?;
+        let flow = self.effect(|effects| effects.fan_out(then, &children, &source))?;
         // The host holds the children until they are staged.
         self.lend(children.iter().map(OutboxTask::weight).sum())?;
         let staged = source.stage(&flow, children, self.patience()).await;
         self.lend(0)?;
-        // A handler could do nothing about it, and the flow can no longer be committed.
-        staged.map_err(|error| FlowFailed(error.to_string()))?;
-        Ok(Ok(id))
+        // The flow can no longer be committed, and the handler could do nothing about that.
+        staged.map_err(|error| wasmtime::Error::from(FlowFailed(error.to_string())))?;
+        Ok(id)
+    }
+
+    fn convert_error(&mut self, error: CallError) -> wasmtime::Result<Error> {
+        error.refusal()
     }
 }
 
@@ -57,7 +48,7 @@ impl GuestState {
     pub(super) fn fields(&self, fields: Vec<types::Field>) -> Result<Vec<Field>, EffectError> {
         let masked = |field: types::Field| -> Result<Field, EffectError> {
             self.check_public(&field.name, "name of a field").map_err(EffectError::NotPermitted)?;
-            Ok(Field { name: field.name, value: self.without_secrets(field.value) })
+            Ok(Field { name: field.name, value: self.log().mask().owned(field.value) })
         };
         fields.into_iter().map(masked).collect()
     }

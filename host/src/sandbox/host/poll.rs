@@ -1,6 +1,6 @@
 //! `wasi:io/poll`: the waits of a guest, which end at the deadline of its attempt.
 //!
-//! Not here: what is waited for.
+//! Not here: the sources of events, such as clocks and requests.
 
 use wasmtime::component::{HasData, Resource, ResourceTable};
 use wasmtime_wasi_io::bindings::wasi::io::poll::{Host, HostPollable};

@@ -3,30 +3,25 @@
 use super::effect_bindings::tqhost::extensions::records::{Error, Host};
 use super::effect_bindings::tqhost::handler::types;
 use crate::effects::{self, EffectError, Effects};
+use crate::sandbox::effects::CallError;
 use crate::sandbox::state::GuestState;
 use crate::task::Field;
 
-type Reply<T> = wasmtime::Result<Result<T, Error>>;
+type Reply<T> = Result<T, CallError>;
 
 impl Host for GuestState {
     fn put(&mut self, key: String, fields: Vec<types::Field>) -> Reply<()> {
-        match self.fields(fields) {
-            Ok(fields) => self.change_record(key, |effects, key| effects.put_record(key, fields)),
-            Err(error) => Ok(Err(error.into())),
-        }
+        let fields = self.fields(fields)?;
+        self.change_record(key, |effects, key| effects.put_record(key, fields))
     }
 
     async fn get(&mut self, key: String) -> Reply<Option<Vec<types::Field>>> {
-        let source = match self.check_record(&key).and_then(|()| self.attempt.effects.source()) {
-            Ok(source) => source,
-            Err(error) => return Ok(Err(error.into())),
-        };
+        self.check_record(&key)?;
+        let source = self.attempt.effects.source()?;
         let committed = source.record(&key, self.limits.room()).await;
-        let effects = self.attempt.effects.effects()?;
-        let shown = |fields: Vec<Field>| {
-            fields.into_iter().map(|Field { name, value }| types::Field { name, value }).collect()
-        };
-        Ok(committed.map(|committed| effects.record_over(&key, committed).map(shown)).map_err(Error::from))
+        let record = self.attempt.effects.effects()?.record_over(&key, committed?);
+        let shown = |Field { name, value }| types::Field { name, value };
+        Ok(record.map(|fields| fields.into_iter().map(shown).collect()))
     }
 
     fn delete(&mut self, key: String) -> Reply<()> {
@@ -35,6 +30,10 @@ impl Host for GuestState {
 
     fn expire(&mut self, key: String, ttl_ms: u64) -> Reply<()> {
         self.change_record(key, |effects, key| effects.expire_record(key, effects::time(ttl_ms)))
+    }
+
+    fn convert_error(&mut self, error: CallError) -> wasmtime::Result<Error> {
+        error.refusal()
     }
 }
 
@@ -54,14 +53,12 @@ impl GuestState {
         key: String,
         change: impl FnOnce(&mut Effects, String) -> Result<(), EffectError>,
     ) -> Reply<()> {
-        match self.check_record(&key) {
-            Ok(()) => self.effect(|effects| change(effects, key)),
-            Err(error) => Ok(Err(error.into())),
-        }
+        self.check_record(&key)?;
+        self.effect(|effects| change(effects, key))
     }
 
     fn check_record(&self, key: &str) -> Result<(), EffectError> {
         let checked = self.check_public(key, "key");
-        checked.and_then(|()| self.records.check(key)).map_err(EffectError::NotPermitted)
+        checked.and_then(|()| self.granted.records.check(key)).map_err(EffectError::NotPermitted)
     }
 }

@@ -2,21 +2,19 @@
 
 use super::effect_bindings::tqhost::handler::state::{Error, Host};
 use crate::effects::{self, EffectError, StateChange};
+use crate::sandbox::effects::CallError;
 use crate::sandbox::state::GuestState;
 
-type Reply<T> = wasmtime::Result<Result<T, Error>>;
+type Reply<T> = Result<T, CallError>;
 
 impl Host for GuestState {
     async fn get(&mut self, key: String) -> Reply<Option<Vec<u8>>> {
-        let committed = match self.committed(&key).await? {
-            Ok(committed) => committed,
-            Err(error) => return Ok(Err(error.into())),
-        };
-        Ok(self.attempt.effects.effects()?.state_over(&key, committed).map_err(Error::from))
+        let committed = self.committed(&key).await?;
+        Ok(self.attempt.effects.effects()?.state_over(&key, committed)?)
     }
 
     fn set(&mut self, key: String, value: Vec<u8>, ttl_ms: u64) -> Reply<()> {
-        let value = self.without_secrets(value);
+        let value = self.log().mask().owned(value);
         let ttl = (ttl_ms > 0).then(|| effects::time(ttl_ms));
         self.change_state(key, StateChange::Set { value, ttl })
     }
@@ -26,20 +24,19 @@ impl Host for GuestState {
     }
 
     async fn increment(&mut self, key: String, delta: i64) -> Reply<i64> {
-        let committed = match self.committed(&key).await? {
-            Ok(committed) => committed,
-            Err(error) => return Ok(Err(error.into())),
-        };
+        let committed = self.committed(&key).await?;
         self.effect(|effects| effects.increment(key, delta, committed))
+    }
+
+    fn convert_error(&mut self, error: CallError) -> wasmtime::Result<Error> {
+        error.refusal()
     }
 }
 
 impl GuestState {
     fn change_state(&mut self, key: String, change: StateChange) -> Reply<()> {
-        match self.check_state(&key) {
-            Ok(()) => self.effect(|effects| effects.change_state(key, change)),
-            Err(error) => Ok(Err(error.into())),
-        }
+        self.check_state(&key)?;
+        self.effect(|effects| effects.change_state(key, change))
     }
 
     fn check_state(&self, key: &str) -> Result<(), EffectError> {
@@ -47,25 +44,20 @@ impl GuestState {
     }
 
     /// The committed value of a key, unless this attempt has set or deleted it.
-    async fn committed(&mut self, key: &str) -> wasmtime::Result<Result<Option<Vec<u8>>, EffectError>> {
-        if let Err(error) = self.check_state(key) {
-            return Ok(Err(error));
-        }
-        let source = match self.attempt.effects.source() {
-            Ok(source) => source,
-            Err(error) => return Ok(Err(error)),
-        };
+    async fn committed(&mut self, key: &str) -> Reply<Option<Vec<u8>>> {
+        self.check_state(key)?;
+        let source = self.attempt.effects.source()?;
         if self.attempt.effects.effects()?.hides_state(key) {
-            return Ok(Ok(None));
+            return Ok(None);
         }
-        Ok(source.state(key, self.limits.room()).await)
+        Ok(source.state(key, self.limits.room()).await?)
     }
 }
 
 impl From<EffectError> for Error {
     fn from(error: EffectError) -> Error {
         match error {
-            // The interface has no other error for what is the same in each attempt.
+            // Both are the same in each attempt, and the interface has one error for that.
             EffectError::TooLarge(why) | EffectError::NotPermitted(why) => Error::TooLarge(why),
             other => Error::Unavailable(other.to_string()),
         }

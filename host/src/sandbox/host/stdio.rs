@@ -11,7 +11,7 @@ use crate::guarded::Guarded;
 use crate::sandbox::log::{GuestLog, GuestStream};
 use crate::sandbox::state::GuestState;
 
-/// Bytes that a guest may write at once; also bounds `write-zeroes`.
+/// The bytes that a guest may write at once. The bound also holds for `write-zeroes`.
 const PERMIT: usize = 64 * 1024;
 
 impl stdout::Host for GuestState {

@@ -3,44 +3,41 @@
 //! Not here: their seats (`seats`), and their states (`seated`).
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use wasmtime::component::Resource;
 use wasmtime_wasi::async_trait;
 use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 
+use super::bindings::tqhost::handler::types as handler;
 use super::effect_bindings::tqhost::extensions::tasks::{Event, Host, NumberedTask};
 use super::effect_bindings::tqhost::handler::types;
 use crate::sandbox::attempt::{Ended, deadline_ms};
 use crate::sandbox::failure;
-use crate::sandbox::reply::{self, Reply, ReplyFailure};
+use crate::sandbox::reply::{self, Reply};
 use crate::sandbox::seated::SeatedTasks;
 use crate::sandbox::seats::{InstanceSeats, SeatEvent};
 use crate::sandbox::state::GuestState;
+use crate::task::{Field, Task};
 
 impl Host for GuestState {
     fn next(&mut self) -> wasmtime::Result<Option<Event>> {
-        Ok(match self.next_event()? {
-            Err(()) => Some(Event::Close),
-            Ok(None) => None,
-            Ok(Some((SeatEvent::Stop(number), _))) => Some(Event::Stop(number)),
-            Ok(Some((SeatEvent::Start(number, seated), deadline))) => {
-                let attempt = &seated.attempt;
-                let deadline_ms = deadline_ms(deadline);
-                let task = attempt.tasks.first().map(|task| types::Task {
-                    id: task.id.clone(),
-                    queue: task.queue.to_string(),
-                    fields: task
-                        .fields
-                        .iter()
-                        .map(|field| types::Field { name: field.name.clone(), value: field.value.clone() })
-                        .collect(),
-                    attempt: task.attempt,
-                    max_attempts: attempt.max_attempts,
-                    enqueued_at_ms: task.enqueued_at_ms,
-                    deadline_ms,
-                    traceparent: task.traceparent.clone(),
-                });
+        let together = self.tasks()?;
+        together.strays.get_or_insert_default();
+        Ok(match together.seats.next() {
+            None => None,
+            Some(SeatEvent::Close) => Some(Event::Close),
+            Some(SeatEvent::Stop(number)) => {
+                if together.entered() == Some(number) {
+                    self.enter_task(None)?;
+                }
+                self.tasks()?.refuse(number);
+                Some(Event::Stop(number))
+            }
+            Some(SeatEvent::Start(number, seated)) => {
+                let deadline_ms = deadline_ms(together.take(number, &seated));
+                let max_attempts = seated.attempt.max_attempts;
+                let first = seated.attempt.tasks.first();
+                let task = first.map(|task| copied(task, max_attempts, deadline_ms));
                 task.map(|task| Event::Start(NumberedTask { number, task }))
             }
         })
@@ -61,7 +58,7 @@ impl Host for GuestState {
         number: u32,
         ended: Result<Option<Vec<u8>>, types::Failure>,
     ) -> wasmtime::Result<()> {
-        self.finish_task(number, Some(ended.map_err(told)))
+        self.finish_task(number, Some(ended.map_err(failure_of)))
     }
 
     fn fail(&mut self, number: u32) -> wasmtime::Result<()> {
@@ -69,14 +66,31 @@ impl Host for GuestState {
     }
 }
 
-fn told(failure: types::Failure) -> ReplyFailure {
+/// The task in the types of this interface, which own their texts.
+fn copied(task: &Task, max_attempts: u32, deadline_ms: u64) -> types::Task {
+    let fields = task.fields.iter();
+    let copied = |field: &Field| types::Field { name: field.name.clone(), value: field.value.clone() };
+    types::Task {
+        id: task.id.clone(),
+        queue: task.queue.to_string(),
+        fields: fields.map(copied).collect(),
+        attempt: task.attempt,
+        max_attempts,
+        enqueued_at_ms: task.enqueued_at_ms,
+        deadline_ms,
+        traceparent: task.traceparent.clone(),
+    }
+}
+
+/// The failure in the types of the exports, as replies of `handle` have it.
+fn failure_of(failure: types::Failure) -> handler::Failure {
     match failure {
         types::Failure::Retry(types::Retry { message, after_ms }) => {
-            ReplyFailure::Retry { message, after_ms }
+            handler::Failure::Retry(handler::Retry { message, after_ms })
         }
-        types::Failure::Reject(message) => ReplyFailure::Reject(message),
+        types::Failure::Reject(message) => handler::Failure::Reject(message),
         types::Failure::Defer(types::Deferral { message, after_ms }) => {
-            ReplyFailure::Defer { message, after_ms }
+            handler::Failure::Defer(handler::Deferral { message, after_ms })
         }
     }
 }
@@ -85,30 +99,6 @@ impl GuestState {
     fn tasks(&mut self) -> wasmtime::Result<&mut SeatedTasks> {
         let together = self.together.as_deref_mut();
         together.ok_or_else(|| wasmtime::format_err!("`tasks` works only within `run` of concurrent-handler"))
-    }
-
-    /// The next event for the guest, and the deadline of a task that starts. `Err`: all tasks have ended.
-    fn next_event(&mut self) -> wasmtime::Result<Result<Option<(SeatEvent, Instant)>, ()>> {
-        let together = self.tasks()?;
-        together.strays.get_or_insert_default();
-        Ok(match together.seats.next() {
-            Ok(Some(event)) => {
-                let deadline = match &event {
-                    SeatEvent::Start(number, seated) => together.take(*number, seated),
-                    SeatEvent::Stop(number) => {
-                        let number = *number;
-                        if together.entered() == Some(number) {
-                            self.enter_task(None)?;
-                        }
-                        self.tasks()?.refuse(number);
-                        Instant::now()
-                    }
-                };
-                Ok(Some((event, deadline)))
-            }
-            Ok(None) => Ok(None),
-            Err(()) => Err(()),
-        })
     }
 
     /// Makes calls belong to a task of the instance, or to none.
@@ -125,14 +115,14 @@ impl GuestState {
         let Some(mut next) = next else {
             wasmtime::bail!("`tasks`: there is no task {}", number.unwrap_or_default())
         };
-        together.others_bytes -= if number.is_some() { next.effects.bytes() } else { 0 };
         if number.is_some() {
+            together.others_bytes -= next.effects.bytes();
             together.strays = Some(0);
         }
         together.seats.enter(number);
-        let seen = self.limits.turn_to(std::mem::take(&mut next.seen));
+        let memory = self.limits.turn_to(std::mem::take(&mut next.memory));
         let mut last = self.replace(next);
-        last.seen = seen;
+        last.memory = memory;
         let together = self.tasks()?;
         match before {
             Some(before) => {
@@ -144,15 +134,14 @@ impl GuestState {
         Ok(())
     }
 
-    /// Ends a task with what the handler returned. None: with an exception that nobody caught.
+    /// Ends a task with the reply of the handler. None: the handler did not catch an exception.
     fn finish_task(&mut self, number: u32, reply: Option<Reply>) -> wasmtime::Result<()> {
-        let is_exception = reply.is_none();
         if let Some(computes) = self.tasks()?.entered().filter(|computes| *computes != number) {
             wasmtime::bail!("`tasks`: task {computes} computes, and cannot end task {number}");
         }
         self.enter_task(Some(number))?;
-        if is_exception {
-            // Its last line tells why.
+        if reply.is_none() {
+            // The last line that it has printed tells why.
             self.log().finish();
         }
         let has_taken_most = self.has_taken_most();
@@ -172,7 +161,7 @@ impl GuestState {
                 if refused.is_none() || has_taken_most {
                     Ended::Failed { kind, message }
                 } else {
-                    // Others have taken the memory.
+                    // Other tasks have taken the memory.
                     Ended::Disturbed { kind, message }
                 }
             }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::*;
+use crate::sandbox::build_section::leb128;
 
-const WORLD: &str = "world test { export tqhost:handler/handler@0.1.0; }";
 const LOOP: &str = "(loop $l (br $l))";
 
 /// A handler with further definitions behind its own.
@@ -82,27 +82,13 @@ async fn handles_of_a_guests_own_resources_have_an_end() {
     still_well(&sandbox).await;
 }
 
-/// A number in LEB128, as in WebAssembly files.
-fn leb(mut number: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    loop {
-        let (low, rest) = ((number & 0x7f) as u8, number >> 7);
-        if rest == 0 {
-            bytes.push(low);
-            return bytes;
-        }
-        bytes.push(low | 0x80);
-        number = rest;
-    }
-}
-
 /// A component that contains another one, and so on, `depth` times.
 fn nested(depth: usize) -> Vec<u8> {
     const PREAMBLE: [u8; 8] = [0, b'a', b's', b'm', 0x0d, 0, 1, 0];
     // Made from the end, backwards.
     let mut reversed: Vec<u8> = PREAMBLE.into_iter().rev().collect();
     for _ in 0..depth {
-        let length = leb(reversed.len());
+        let length = leb128(reversed.len());
         reversed.extend(length.iter().rev());
         reversed.push(4);
         reversed.extend(PREAMBLE.iter().rev());

@@ -1,9 +1,9 @@
 //! Decides which addresses a request may be sent to.
 //!
 //! In: the address of a host name, and the private addresses that the configuration allows. Out: yes, or the
-//! kind of the address. An address that is not known to be public is refused. The ranges are those of IANA's
-//! special-purpose registries, and all of IPv6 that is not global unicast; beside these the address at which
-//! each machine of Azure finds its platform, and the machine's own addresses, also public ones.
+//! kind of the address. An address that is not known to be public is refused: the ranges of IANA's
+//! special-purpose registries, all of IPv6 that is not global unicast, the address at which each machine of
+//! Azure finds its platform, and this machine's own addresses, even if they are public.
 //!
 //! Not here: the lookup (`connect`), whether the host is allowed at all (`config::allowed`).
 
@@ -13,9 +13,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::config::allowed::Host;
 
-/// Whether a request may connect to `address`. `private` has the private addresses that the matching entries
-/// of allowed_hosts allow. An address in the request's URL is always in an entry, since a wildcard allows
-/// names only.
+/// Whether a request may connect to `address`; the error is the kind of the address. `private` has the
+/// private addresses that the matching entries of allowed_hosts allow. An address that the request's URL
+/// names is allowed, since an entry has to name it, too: a wildcard allows names only.
 pub(super) fn check(host: &Host<String>, address: IpAddr, private: &[IpNet]) -> Result<(), &'static str> {
     let own = || is_own(address).then_some("an address of this machine");
     let Some(kind) = special(address).or_else(own) else { return Ok(()) };
@@ -50,7 +50,7 @@ const V4: [(Ipv4Net, &str); 17] = [
     (v4([240, 0, 0, 0], 4), RESERVED),
 ];
 
-/// Special ranges of IPv6; the first match counts. All else outside of global unicast is reserved.
+/// Special ranges of IPv6. The first match counts. Other addresses outside of global unicast are reserved.
 const V6: [(Ipv6Net, &str); 12] = [
     (v6([0; 8], 128), "an unspecified address"),
     (v6([0, 0, 0, 0, 0, 0, 0, 1], 128), "a loopback address"),
@@ -85,8 +85,8 @@ fn special(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// Whether this machine has the address itself, so that something may listen there. An address that a gateway
-/// translates to this machine is not known to it.
+/// Whether this is an address of this machine, where something may listen. The machine does not know an
+/// address that a gateway translates to it.
 fn is_own(address: IpAddr) -> bool {
     let has = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
     // No machine has an address for documentation. One that binds to it is set up to bind to any, as load

@@ -1,8 +1,8 @@
 //! Connects to an allowed target.
 //!
 //! In: a [`Target`]. Out: a TCP or TLS stream to one of its addresses. Each address is checked, and the
-//! checked address itself is used, so a name cannot change its address after the check. No proxy is ever
-//! used.
+//! connection is made to the checked address, so a name cannot change its address after the check. No proxy
+//! is used.
 //!
 //! The connector of hyper-util could be given this lookup. Its errors, however, do not tell a failed lookup
 //! from a refused connection, and wasi:http asks for that.
@@ -97,20 +97,17 @@ fn checked(
     mut addresses: Vec<SocketAddr>,
 ) -> Result<Vec<SocketAddr>, Refused> {
     let mut refused = None;
-    // Use only the entries that allow this request. The others are for names that somebody else may control.
+    // Only the entries that allow this request count. Somebody else may control the names of other entries.
     let private: Vec<IpNet> =
         grant.entries(target).flat_map(|entry| &entry.private_addresses).copied().collect();
     addresses.truncate(MAX_ADDRESSES);
     addresses.retain(|address| {
-        let checked = address::check(&target.host, address.ip(), &private);
-        checked
-            .inspect_err(|kind| {
-                let at = address.ip();
-                refused = Some(format!(
-                    "it is at {at}, {kind}, which is not in private_addresses of its entry in allowed_hosts"
-                ));
-            })
-            .is_ok()
+        let at = address.ip();
+        let Err(kind) = address::check(&target.host, at, &private) else { return true };
+        refused = Some(format!(
+            "it is at {at}, {kind}, which is not in private_addresses of its entry in allowed_hosts"
+        ));
+        false
     });
     if addresses.is_empty() {
         Err(Refused { error: Error::DestinationIpProhibited, log: refused })
@@ -171,7 +168,7 @@ async fn tls_settings(grant: &Arc<Grant>) -> Option<Arc<ClientConfig>> {
     grant.tls.get_or_init(make).await.clone()
 }
 
-/// Returns an error code for the guest, and the cause for the log.
+/// The error of a TLS handshake: a code for the guest, and the cause for the log.
 fn not_secure(error: &io::Error) -> Refused {
     let cause = tls::cause(error);
     // The text may list all names of a certificate, so it is cut.

@@ -3,8 +3,9 @@
 //! In: an admitted request. Out: its response, or an error. The body comes in pieces, as the guest reads it.
 //!
 //! Every wait ends: by the timeouts of the plugin's configuration, by shorter ones of the guest, or with the
-//! attempt. At most three pieces wait for the guest. A request keeps its places until they are read or
-//! dropped, or the attempt ends. A connection whose response was read to its end may serve another request.
+//! attempt. At most three pieces of a body wait for the guest. A request keeps its places until its body is
+//! read or dropped, or the attempt ends. A connection whose response was read to its end may serve another
+//! request.
 
 use std::error::Error as _;
 use std::io;
@@ -24,11 +25,12 @@ use wasmtime_wasi_http::p2::bindings::http::types::ErrorCode;
 use wasmtime_wasi_http::{Error, WasiBody};
 
 use super::connect::{self, Refused};
-use super::counts::{CountedRequest, RequestEnd};
+use super::counts::CountedRequest;
 use super::grant::Grant;
 use super::kept::{HttpConnection, MAX_BUFFER};
 use super::outgoing::Outgoing;
 use super::refusals::Refusals;
+use super::requests::RequestEnd;
 use super::target::Target;
 use crate::config;
 
@@ -37,10 +39,12 @@ pub(super) struct Exchange {
     pub(super) target: Target,
     pub(super) request: Request<WasiBody>,
     pub(super) times: RequestTimes,
+    /// The attempt's place for the request.
     pub(super) place: OwnedSemaphorePermit,
     pub(super) refusals: Refusals,
 }
 
+/// The longest waits of one request, and when it ends at the latest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestTimes {
     pub(super) connect: Duration,
@@ -52,7 +56,7 @@ pub(super) struct RequestTimes {
 type Answer = oneshot::Sender<Result<Response<WasiBody>, Error>>;
 
 impl Exchange {
-    /// Answers once, and then passes the body on until it ends.
+    /// Sends the request. Answers with its response or an error, and then passes the body on until it ends.
     pub(super) async fn run(self, answer: Answer, counted: &mut CountedRequest) {
         let Exchange { grant, target, request, times, place, refusals } = self;
         let until = connect::until(times.connect, times.end);
@@ -127,7 +131,7 @@ async fn open(
         let sent = timeout(times.first_byte, kept.send(request)).await;
         match sent.map_err(|_| Error::ConnectionReadTimeout)? {
             Ok(response) => return Ok((response, kept)),
-            // Its server had closed it.
+            // The server had closed the kept connection.
             Err(mut failed) => match failed.take_message() {
                 Some(unsent) => request = unsent,
                 None => return Err(hyper_error(failed.error()).into()),
@@ -171,7 +175,7 @@ fn prepare(
 /// How far a response was read.
 enum ReadTo {
     End,
-    /// The guest wants no more of it.
+    /// The guest has dropped the rest.
     Part,
 }
 
@@ -283,7 +287,7 @@ fn hyper_error(error: &hyper::Error) -> Error {
     }
 }
 
-/// The code of an error that ends a response's body.
+/// The code of wasi:http for an error that ends a response's body.
 pub(super) fn body_error_code(error: &Error) -> Option<ErrorCode> {
     Some(match error {
         Error::HttpResponseBodySize(size) => ErrorCode::HttpResponseBodySize(*size),

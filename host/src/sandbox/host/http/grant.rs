@@ -1,4 +1,4 @@
-//! The requests that one version of a plugin is granted, and what its attempts share to make them.
+//! The requests that one version of a plugin is granted, and the resources that its attempts share for them.
 //!
 //! In: the plugin's configuration. Out: a [`Grant`], which says where requests may go, and holds the
 //! connections, the lookup and the TLS settings of the version.
@@ -22,7 +22,7 @@ use crate::sandbox::slices::Polls;
 /// Largest number of addresses tried for one name.
 pub(super) const MAX_ADDRESSES: usize = 8;
 
-/// A function that looks a name up, and blocks. Tests use another one.
+/// A function that looks up a name, and blocks. Tests have one of their own.
 pub(super) type Lookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
 fn system_lookup(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {

@@ -1,15 +1,15 @@
-//! Connections that are kept for later requests, of whichever task of the plugin.
+//! Connections that are kept for later requests of any task of the plugin.
 //!
 //! ```text
 //! connect ─▶ HttpConnection ─▶ a request, its response to the end ─▶ KeptConnections ─▶ the next request
 //! ```
 //!
-//! In: connections whose last response was read to its end. Out: the one that was used last, for a request to
-//! the same target. A connection waits for `http.keep_alive` at most, and for less if its server says so.
-//! There are at most `max_connections`, those that wait and those that serve requests together.
+//! In: connections whose last response was read to its end. Out: for a request to the same target, the one
+//! that was used last. A connection waits for `http.keep_alive` at most, and for less if its server says so.
+//! Waiting and serving connections together are at most `max_connections`.
 //!
-//! They belong to one version of a plugin with its grants and its TLS settings, and end with it. All
-//! that is checked of a connection's address and certificate depends on these and on the target.
+//! Connections belong to one version of a plugin with its grants and its TLS settings, and end with it. The
+//! checks of a connection's address and certificate depend on these and on the target only.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -38,7 +38,7 @@ const MAX_HEADERS: usize = 128;
 const MAX_AGE: Duration = Duration::from_secs(300);
 /// How long a connection may take to be ready for another request, or to close.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// A connection is given up by this much before its server closes it, so that no request meets the end.
+/// A connection is given up this long before its server closes it, so that no request meets its end.
 const BEFORE_SERVER: Duration = Duration::from_secs(1);
 
 pub(super) trait HttpStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -53,7 +53,7 @@ pub(super) struct HttpConnection {
 }
 
 impl HttpConnection {
-    /// `polls` bounds the work for the plugin's connections.
+    /// Opens a connection over a stream. Each of its polls is a slice of `polls`.
     pub(super) async fn over(
         stream: Box<dyn HttpStream>,
         runtime: &Handle,
@@ -64,7 +64,7 @@ impl HttpConnection {
             .max_headers(MAX_HEADERS)
             .handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await?;
-        // The reader of the response sees how the connection ended.
+        // The result is not needed: the reader of the response sees how the connection ended.
         let driver = runtime.spawn(polls.share(async { drop(connection.await) }));
         Ok(HttpConnection { sender, driver: AbortOnDropHandle::new(driver), opened: Instant::now() })
     }
@@ -100,8 +100,16 @@ pub(super) struct KeptConnections {
 struct IdleConnections {
     /// The one that waits longest comes first.
     connections: VecDeque<IdleConnection>,
-    /// Whether a task closes those that have waited for too long.
+    /// Whether [`sweep`] runs.
     is_swept: bool,
+}
+
+impl IdleConnections {
+    /// Drops connections that have waited for too long, or that their server has closed.
+    fn drop_late(&mut self) {
+        let now = Instant::now();
+        self.connections.retain(|kept| kept.until > now && !kept.connection.sender.is_closed());
+    }
 }
 
 struct IdleConnection {
@@ -117,13 +125,13 @@ impl KeptConnections {
 
     /// The open connection to this target that was used last.
     pub(super) fn take(&self, target: &Target) -> Option<HttpConnection> {
-        let (mut idle, now) = (self.idle.lock(), Instant::now());
-        idle.connections.retain(|kept| kept.until > now && !kept.connection.sender.is_closed());
+        let mut idle = self.idle.lock();
+        idle.drop_late();
         let last = idle.connections.iter().rposition(|kept| kept.target == *target)?;
         idle.connections.remove(last).map(|kept| kept.connection)
     }
 
-    /// Closes those that have waited longest until at most `most` are left.
+    /// Closes the connections that have waited longest, until at most `most` are left.
     pub(super) async fn shorten(&self, most: usize) {
         let surplus: Vec<_> = {
             let connections = &mut self.idle.lock().connections;
@@ -135,8 +143,8 @@ impl KeptConnections {
         }
     }
 
-    /// Keeps a connection whose last response, with this head, was read to its end. If its server closes it,
-    /// or it is too old, it is closed.
+    /// Keeps a connection whose last response, with this head, was read to its end. Closes the connection if
+    /// its server does so, or if it is too old.
     pub(super) async fn put(
         self: &Arc<Self>,
         target: Target,
@@ -158,13 +166,14 @@ impl KeptConnections {
 
 /// Closes connections that have waited for too long, as long as there are any.
 async fn sweep(kept: Weak<KeptConnections>) {
-    while let Some(next) = kept.upgrade().and_then(|kept| {
-        let (mut idle, now) = (kept.idle.lock(), Instant::now());
-        idle.connections.retain(|kept| kept.until > now && !kept.connection.sender.is_closed());
+    let next_end = |kept: Arc<KeptConnections>| {
+        let mut idle = kept.idle.lock();
+        idle.drop_late();
         let next = idle.connections.iter().map(|kept| kept.until).min();
         idle.is_swept = next.is_some();
         next
-    }) {
+    };
+    while let Some(next) = kept.upgrade().and_then(next_end) {
         sleep_until(next).await;
     }
 }

@@ -24,7 +24,7 @@ pub(in crate::sandbox::host) fn add_to_linker(linker: &mut Linker<GuestState>) -
     let options = bindings::LinkOptions::default();
     bindings::http::outgoing_handler::add_to_linker::<_, WasiHttp>(linker, GuestState::http)?;
     bindings::http::types::add_to_linker::<_, WasiHttp>(linker, &(&options).into(), GuestState::http)?;
-    // Replace the crate's own function, which does not know the errors that end a body.
+    // The crate's own function does not know the errors that end a body, so this one takes its place.
     linker.allow_shadowing(true);
     linker.instance(TYPES)?.func_wrap(
         "http-error-code",

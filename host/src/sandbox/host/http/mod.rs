@@ -1,7 +1,7 @@
 //! `wasi:http/outgoing-handler`: requests to the hosts that the plugin's configuration allows.
 //!
-//! In: a request of a guest. Out: its response, or an error code of wasi:http. A refused request also gives
-//! one line in the log. Redirects are not followed: a guest that follows one makes another request, which is
+//! In: a request of a guest. Out: its response, or an error code of wasi:http. The log has one line for each
+//! refused request. Redirects are not followed: a guest that follows one makes another request, which is
 //! checked like the first.
 //!
 //! ```text
@@ -29,9 +29,11 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::AbortOnDropHandle;
 use wasmtime_wasi_http::p2::types::{HostIncomingResponse, HostOutgoingRequest};
 use wasmtime_wasi_http::{Error, FieldMap, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpHooks};
 
@@ -39,9 +41,10 @@ use crate::sandbox::log::Subject;
 use crate::sandbox::waits::GuestWaits;
 use crate::telemetry::RequestTrace;
 
-use counts::{CountedRequest, RequestEnd};
+use counts::CountedRequest;
 pub(in crate::sandbox) use grant::Grant;
 use refusals::Refusals;
+use requests::RequestEnd;
 use target::Target;
 
 /// Bytes of the header fields of one message. They are in the host's memory, and each handle of a guest may
@@ -50,8 +53,8 @@ const MAX_FIELDS: usize = 16 * 1024;
 /// Bytes of one chunk of a request's body; two chunks may wait to be sent. The default of a megabyte would be
 /// too much, since a guest may hold many requests.
 const BODY_CHUNK: usize = 16 * 1024;
-/// How long after the attempt's deadline its requests end by themselves. The end of the attempt stops them
-/// first, so the guest gets no error in its last moment.
+/// The time from the attempt's deadline until its requests end by themselves. The end of the attempt stops
+/// them before that, so the guest gets no error in its last moment.
 const AFTER_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// Bytes that a header field takes in a map, beside its name and value.
@@ -96,8 +99,9 @@ struct Hooks {
     latest: Instant,
     stop: CancellationToken,
     _stops: DropGuard,
-    /// It belongs to no task, although others of the instance run.
-    is_nobodys: bool,
+    /// Whether the requests belong to a task. In an instance that runs several tasks, a call may belong to
+    /// none.
+    has_task: bool,
 }
 
 impl Client {
@@ -106,8 +110,9 @@ impl Client {
         subject: Option<Subject>,
         deadline: std::time::Instant,
         trace: RequestTrace,
-        (waits, over): (Arc<GuestWaits>, CancellationToken),
-        is_nobodys: bool,
+        waits: Arc<GuestWaits>,
+        over: CancellationToken,
+        has_task: bool,
     ) -> Client {
         let (stop, mut ctx) = (over.child_token(), WasiHttpCtx::new());
         ctx.set_field_size_limit(MAX_FIELDS);
@@ -120,7 +125,7 @@ impl Client {
             latest: Instant::from(deadline) + AFTER_ATTEMPT,
             _stops: stop.clone().drop_guard(),
             stop,
-            is_nobodys,
+            has_task,
             grant,
         };
         Client { hooks, ctx }
@@ -139,7 +144,7 @@ impl Hooks {
         options: Option<RequestOptions>,
     ) -> Result<exchange::Exchange, Error> {
         let bounds = &self.grant.bounds;
-        if self.is_nobodys {
+        if !self.has_task {
             self.refusals.tell("a request", "it belongs to no task");
             return Err(Error::HttpRequestDenied);
         }
@@ -171,16 +176,11 @@ impl Hooks {
             return Err(Error::ConnectionLimitReached);
         };
         let asked = options.unwrap_or_default();
+        let bounded = |asked: Option<Duration>, most: Duration| asked.map_or(most, |asked| asked.min(most));
         let times = exchange::RequestTimes {
-            connect: asked.connect_timeout.unwrap_or(bounds.connect_timeout).min(bounds.connect_timeout),
-            first_byte: asked
-                .first_byte_timeout
-                .unwrap_or(bounds.first_byte_timeout)
-                .min(bounds.first_byte_timeout),
-            between_bytes: asked
-                .between_bytes_timeout
-                .unwrap_or(bounds.between_bytes_timeout)
-                .min(bounds.between_bytes_timeout),
+            connect: bounded(asked.connect_timeout, bounds.connect_timeout),
+            first_byte: bounded(asked.first_byte_timeout, bounds.first_byte_timeout),
+            between_bytes: bounded(asked.between_bytes_timeout, bounds.between_bytes_timeout),
             end: bounds.timeout.map_or(self.latest, |timeout| connect::until(timeout, self.latest)),
         };
         let (grant, refusals) = (self.grant.clone(), self.refusals.clone());
@@ -188,8 +188,8 @@ impl Hooks {
     }
 }
 
-type Exchanged =
-    Result<(http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
+/// The end of a request, after its response.
+type RequestDone = Box<dyn Future<Output = Result<(), Error>> + Send>;
 
 impl WasiHttpHooks for Hooks {
     /// `exchange` sets the header from the checked target, not from the guest's text.
@@ -205,8 +205,8 @@ impl WasiHttpHooks for Hooks {
         &mut self,
         mut request: http::Request<WasiBody>,
         options: Option<RequestOptions>,
-        _: Box<dyn Future<Output = Result<(), Error>> + Send>,
-    ) -> Box<dyn Future<Output = Exchanged> + Send> {
+        _: RequestDone,
+    ) -> Box<dyn Future<Output = Result<(http::Response<WasiBody>, RequestDone), Error>> + Send> {
         let mut counted =
             CountedRequest::new(self.grant.owner.share().clone(), self.trace.begin(&mut request));
         let open = self.waits.request(&request);
@@ -228,16 +228,12 @@ impl WasiHttpHooks for Hooks {
             }
         };
         // The request stops when the attempt ends, or when the guest drops its handle.
-        let running = wasmtime_wasi::runtime::AbortOnDropJoinHandle::from(
-            self.grant.runtime.spawn(self.grant.polls.clone().share(running)),
-        );
+        let running = self.grant.runtime.spawn(self.grant.polls.clone().share(running));
+        let running = AbortOnDropHandle::new(running);
         Box::new(async move {
             let response = response.await.unwrap_or(Err(Error::ConnectionTerminated))?;
-            let rest: Box<dyn Future<Output = Result<(), Error>> + Send> = Box::new(async move {
-                running.await;
-                Ok(())
-            });
-            Ok((response, rest))
+            let done: RequestDone = Box::new(running.map(|_| Ok(())));
+            Ok((response, done))
         })
     }
 }

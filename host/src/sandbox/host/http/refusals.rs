@@ -1,6 +1,6 @@
 //! Logs the requests of an attempt that were refused.
 //!
-//! In: what is refused, and why. Out: one line for each refusal, and a limit on their number.
+//! In: a refused request, and why it is refused. Out: one line for each refusal, up to [`MAX_REFUSALS`].
 //!
 //! Not here: which requests are refused (`mod`, `connect`, `exchange`).
 
@@ -10,14 +10,15 @@ use std::sync::Arc;
 use crate::guarded::Guarded;
 use crate::sandbox::log::Subject;
 
-/// Largest number of different refusals that one attempt logs.
+/// Largest number of different refusals that one attempt logs. In the place of the last one, a line says that
+/// there may be more.
 const MAX_REFUSALS: usize = 32;
 
-/// Logs refusals: each one once, [`MAX_REFUSALS`] at most, however much else the guest has printed.
+/// Logs refusals, each text once. They do not count against what the guest may print.
 #[derive(Clone)]
 pub(super) struct Refusals {
-    /// The attempt's log would be wrong: when a stopped request logs last, it may be the log of another
-    /// attempt.
+    /// The attempt. Its log cannot stand here: when a stopped request is refused late, that log may already
+    /// be another attempt's.
     pub(super) subject: Option<Subject>,
     pub(super) seen: Arc<Guarded<BTreeSet<String>>>,
 }
@@ -26,15 +27,12 @@ impl Refusals {
     pub(super) fn tell(&self, what: &str, why: &str) {
         let text = format!("{what} is refused: {why}");
         let mut seen = self.seen.lock();
-        let more = match seen.len() {
-            MAX_REFUSALS.. => return,
-            count => count + 1 == MAX_REFUSALS,
-        };
-        if seen.insert(text.clone()) {
-            let text = if more { "further refusals are not logged".to_owned() } else { text };
-            if let Some(subject) = &self.subject {
-                subject.refused(&text);
-            }
+        if seen.len() == MAX_REFUSALS || !seen.insert(text.clone()) {
+            return;
+        }
+        if let Some(subject) = &self.subject {
+            let is_last = seen.len() == MAX_REFUSALS;
+            subject.refused(if is_last { "further refusals are not logged" } else { &text });
         }
     }
 }

@@ -8,9 +8,9 @@ use super::*;
 use crate::config::allowed::parse_host;
 use crate::config::{Config, Plugin};
 use crate::sandbox::log::GuestLog;
+use crate::sandbox::number::VersionNumber;
 use crate::sandbox::slices::TimeSlices;
 use crate::sandbox::testing;
-use crate::sandbox::warm::Pool;
 
 pub(super) fn target(url: &str) -> Target {
     Target::of(&url.parse().expect(url)).expect(url)
@@ -22,7 +22,7 @@ pub(super) fn grant_with(hosts: &str, lookup: fn(&str, u16) -> std::io::Result<V
         "[queues.a]\n[plugins.a]\nallowed_hosts = {hosts}\nhttp = {{ max_concurrent = 2, max_requests = 5 }}"
     );
     let config = Config::parse(&text, std::path::Path::new("/x/tqhost.toml"), &|_| None).expect("valid");
-    let polls = TimeSlices::new(1).polls(Pool::new(1).number());
+    let polls = TimeSlices::new(1).polls(VersionNumber::fresh());
     Grant { lookup, ..Grant::new(&config.plugins["a"], Handle::current(), polls, Arc::default()) }
 }
 
@@ -35,8 +35,9 @@ fn client(hosts: &[&str]) -> Hooks {
         log.subject(),
         deadline,
         RequestTrace::default(),
-        (Arc::default(), CancellationToken::new()),
-        false,
+        Arc::default(),
+        CancellationToken::new(),
+        true,
     )
     .hooks
 }

@@ -26,7 +26,7 @@ deb=$(find "$packages" -maxdepth 1 -name 'tqhost_*_amd64.deb')
 
 # Runs a command with its output in a log, and shows the end of it if the command fails.
 quietly() {
-    "$@" >"$scratch/log" 2>&1 || { tail -n 30 "$scratch/log" >&2; fail "this failed: ${*:0:4}"; }
+    "$@" >"$scratch/log" 2>&1 || { tail -n 30 "$scratch/log" >&2; fail "failed: $1"; }
 }
 
 # Runs the script of standard input in the root $1, with its own /proc and the packages in /dist. Its
@@ -55,13 +55,13 @@ make_root() {
     fi
 }
 
-# The blocks of commands under the heading "$1" of the page, each behind a line `#BLOCK`.
-blocks() {
-    awk -v heading="## $1" '/^## / { here = $0 == heading } here && /^```/ { inside = !inside
-        if (inside) print "#BLOCK"; next } here && inside' docs/installing.md
+# The first task of the page: what a user types in one terminal, and in a second one.
+block() {
+    awk -v fence="$(($1 * 2 - 1))" '/^## / { here = $0 == "## The first task" }
+        here && /^```/ { fences++; next } here && fences == fence' docs/installing.md
 }
-first=$(blocks 'The first task' | awk '/^#BLOCK/ { n++; next } n == 1')
-second=$(blocks 'The first task' | awk '/^#BLOCK/ { n++; next } n == 2')
+first=$(block 1)
+second=$(block 2)
 [ -n "$first" ] && [ -n "$second" ] || fail "docs/installing.md has no first task with two blocks"
 
 # The steps of a user with the handlers of the folder $1. The last line of the first block is the host, and
@@ -86,7 +86,7 @@ seconds() {
 # Tries the package $1, of the file $2: installed by the command $4 in a root with the packages $3, with the
 # handlers in $5. $6 goes before the commands of the first task.
 try() {
-    local root=$scratch/$1
+    local root=$scratch/${1// /-}
     make_root "$root" trixie "$3"
     installed=$(seconds inside "$root" <<<"export HOME=/root; cd /root; $4")
     ran=$(seconds inside "$root" <<<"export HOME=/root; ${6:-}
@@ -110,7 +110,7 @@ try 'npm package' "$packages"/tqhost-*.tgz 'redis-server nodejs npm' \
     /root/node_modules/tqhost/handlers 'tqhost() { npx --prefix /root tqhost "$@"; }'
 
 # Debian's own ways out: a purge keeps what the host wrote.
-inside "$scratch/Debian package" <<'END'
+inside "$scratch/Debian-package" <<'END'
 id tqhost >/dev/null && [ -e /etc/tqhost/tqhost.toml ] && [ -e /usr/share/man/man1/tqhost.1.gz ]
 touch /var/lib/tqhost/kept
 apt-get purge --yes tqhost

@@ -28,9 +28,11 @@ struct FoundAt<'f> {
 impl Queue {
     /// Cancels a task that has not ended, and gives the status that it had before; none for an unknown task.
     /// A task that has ended stays as it is, but no further child of the flow that it joins is released. A
-    /// call may be repeated: the second one gives CANCELLED. A task of Celery or Sidekiq may still be an item of
-    /// a list, which cannot be searched. While items wait there, an unknown id is cancelled in advance: for a
-    /// day, or for the queue's retention if that is longer, a task with this id does not run.
+    /// call may be repeated: the second one gives CANCELLED.
+    ///
+    /// A task of Celery or Sidekiq may still be an item of a list, which cannot be searched. While items wait
+    /// there, an unknown id is cancelled in advance: for a day, or for the queue's retention if that is longer,
+    /// a task with this id does not run.
     pub async fn cancel(&self, id: &str) -> QueueResult<Option<Status>> {
         self.note_queued_alias(id).await?;
         let before = self.cancel_in(id, &FoundAt::default(), false).await?;

@@ -311,9 +311,9 @@ local function mark_of(status, entry)
   return (exists(stops) or pending_of(stops)) and 'elsewhere' or nil
 end
 
--- Whether the user may run a command with these arguments. It needs as many of them as the command demands, or
--- newer servers raise an error instead of an answer; so more are added until there is one. The last try is for
--- a command that takes none.
+-- Whether the user may run a command with these arguments. Newer servers answer only if there are as many as
+-- the command demands, and raise an error otherwise; so this adds arguments until there is an answer. The
+-- last try is for a command that takes none.
 local function is_allowed(command, ...)
   local args = { ... }
   for _ = 1, 6 do

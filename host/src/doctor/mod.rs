@@ -28,6 +28,7 @@ use serde::Serialize;
 
 use crate::queue::hosts::HostInfo;
 use crate::queue::{Census, Queue, QueueResult, codec};
+use adopt_look::WrongKey;
 pub(crate) use mend::FaultKind;
 use mend::{Judgement, KeySuspects, Suspect};
 pub(crate) use strays::{Stray, strays};
@@ -37,13 +38,13 @@ use walk::{FEW, FIRST, SCAN, START};
 const MOMENT: Duration = Duration::from_millis(500);
 /// How long a task that looks stuck has to move on: a host may wait for some seconds after an outage.
 const LONG_MOMENT: Duration = Duration::from_secs(7);
-/// A host that was killed counts as alive for 15 seconds. It is not the cause if a task is stuck for longer.
+/// How long a task may be stuck because of a host that was killed, which counts as alive for 15 seconds.
 const GRACE: Duration = Duration::from_secs(20);
 /// Suspects that get their second look together.
 const BATCH: usize = 2000;
 /// Tasks that are searched for in the stream together: each search may read the whole stream.
 const TASK_BATCH: usize = 20_000;
-/// Tasks of the stream that are remembered, at about 16 bytes each. Others are searched for again.
+/// Tasks of the stream that are remembered, at about 16 bytes each. Further ones are searched for again.
 const SEEN: usize = 2_000_000;
 /// Findings of one kind that are listed; the others are only counted.
 const LISTED: usize = 100;
@@ -114,12 +115,11 @@ pub(crate) async fn examine(
     hosts: &[HostInfo],
     mend: bool,
 ) -> QueueResult<DoctorReport> {
-    let report = DoctorReport::default();
     let mut examination = Examination {
         queue,
         others,
         mend,
-        report,
+        report: DoctorReport::default(),
         suspects: Vec::new(),
         seen: HashSet::new(),
         listed: HashSet::new(),
@@ -153,8 +153,8 @@ impl Examination<'_> {
         ];
         let wrong = self.queue.wrong_types(&own).await?;
         let are_good = wrong.is_empty();
-        for (key, got, kind) in wrong {
-            let what = format!("it holds a {got}, not a {kind}");
+        for WrongKey { key, holds, expected } in wrong {
+            let what = format!("it holds a {holds}, not a {expected}");
             self.add(Finding { kind: FaultKind::WrongType, task: None, key, what, fixed: false });
         }
         Ok(are_good)
@@ -435,7 +435,7 @@ impl Examination<'_> {
         self.report.warnings.push(Warning { kind, what });
     }
 
-    /// Gives the suspects their second look, a moment later, once there are this many.
+    /// Waits a moment and looks at the suspects again, if there are at least this many.
     async fn decide(&mut self, least: usize) -> QueueResult {
         if self.suspects.len() < least {
             return Ok(());

@@ -5,10 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use redis::Value;
-
 use super::adopt_outside::Outside;
-use super::walk::FIRST;
+use super::walk::{FIRST, PendingRow};
 use crate::queue::census::Consumer;
 use crate::queue::codec::{self, RawFields};
 use crate::queue::dead::Pages;
@@ -190,32 +188,25 @@ impl Queue {
     }
 
     async fn look_at_pending(&self, found: &mut Remains) -> QueueResult {
-        const WHAT: &str = "look at pending entries";
         let mut from = FIRST.to_owned();
         loop {
-            let mut ask = redis::cmd("XPENDING");
-            ask.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PENDING);
-            let row = |row: Value| {
-                let [id, owner, idle, deliveries] = reply::tuple(row)?;
-                Ok((reply::text(id)?, reply::text(owner)?, reply::count(&idle)?, reply::count(&deliveries)?))
-            };
-            let rows = self.shaped(WHAT, reply::each(self.link.command(WHAT, &ask).await?, row))?;
-            let Some((last, ..)) = rows.last() else { return Ok(()) };
-            from = format!("({last}");
+            let rows = self.pending_rows(&from, PENDING, None).await?;
+            let Some(last) = rows.last() else { return Ok(()) };
+            from = format!("({}", last.entry);
             let foreign = &mut found.foreign;
-            for (_, owner, idle, deliveries) in rows {
-                if is_host(&owner) {
+            for PendingRow { consumer, idle_ms, deliveries, .. } in rows {
+                if is_host(&consumer) {
                     found.running += 1;
                     continue;
                 }
                 foreign.count += 1;
                 foreign.most_deliveries = foreign.most_deliveries.max(deliveries);
-                foreign.oldest_idle_ms = foreign.oldest_idle_ms.max(idle);
+                foreign.oldest_idle_ms = foreign.oldest_idle_ms.max(idle_ms);
                 if foreign.consumers.len() < MAX_NAMES {
-                    foreign.consumers.insert(owner.clone());
+                    foreign.consumers.insert(consumer.clone());
                 }
-                let given = foreign.given_ms.entry(owner).or_insert(idle);
-                *given = idle.min(*given);
+                let given = foreign.given_ms.entry(consumer).or_insert(idle_ms);
+                *given = idle_ms.min(*given);
             }
         }
     }

@@ -333,20 +333,13 @@ impl Queue {
 
     /// How long the last lease of a host's pending entries lasts.
     async fn lease_left(&self, host: &str) -> QueueResult<Duration> {
-        const WHAT: &str = "look at leases";
-        let (mut from, mut last) = (FIRST.to_owned(), Duration::ZERO);
+        let (mut from, mut longest) = (FIRST.to_owned(), Duration::ZERO);
         loop {
-            let mut ask = redis::cmd("XPENDING");
-            ask.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE).arg(host);
-            let row = |row: Value| {
-                let [id, _, idle, _] = reply::tuple(row)?;
-                Ok((reply::text(id)?, reply::count(&idle)?))
-            };
-            let rows = self.shaped(WHAT, reply::each(self.link.command(WHAT, &ask).await?, row))?;
-            let Some((end, _)) = rows.last() else { return Ok(last) };
-            from = format!("({end}");
-            for (_, idle_ms) in rows {
-                last = last.max(self.rules.lease.saturating_sub(Duration::from_millis(idle_ms)));
+            let rows = self.pending_rows(&from, PAGE, Some(host)).await?;
+            let Some(last) = rows.last() else { return Ok(longest) };
+            from = format!("({}", last.entry);
+            for row in rows {
+                longest = longest.max(self.rules.lease.saturating_sub(Duration::from_millis(row.idle_ms)));
             }
         }
     }
@@ -420,7 +413,6 @@ impl Queue {
     /// Gives back entries of the stream, `which` as return.lua says: with a list the newest first, so that
     /// the oldest is read first.
     async fn return_entries(&self, which: &str, terms: Terms) -> QueueResult<Returned> {
-        const WHAT: &str = "look through the stream";
         let to_list = self.rules.list.is_some();
         let (mut from, mut all) =
             (if to_list { "+".to_owned() } else { FIRST.to_owned() }, Returned::default());
@@ -429,17 +421,10 @@ impl Queue {
                 let page = self.names("XREVRANGE", &from, FIRST, PAGE).await?;
                 page.into_iter().map(|(id, _)| id).collect()
             } else {
-                let mut look = redis::cmd("XPENDING");
-                look.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE);
-                let reply = match self.link.command(WHAT, &look).await {
+                match self.pending_rows(&from, PAGE, None).await {
                     Err(error) if error.is_no_group() => return Ok(all),
-                    reply => reply?,
-                };
-                let id = |row| {
-                    let [id, _, _, _] = reply::tuple(row)?;
-                    reply::text(id)
-                };
-                self.shaped(WHAT, reply::each(reply, id))?
+                    rows => rows?.into_iter().map(|row| row.entry).collect(),
+                }
             };
             let Some(last) = ids.last() else { return Ok(all) };
             from = format!("({last}");

@@ -362,69 +362,74 @@ impl Examination<'_> {
         self.decide(1).await
     }
 
-    /// Looks for tasks that are stuck.
+    /// Warns of tasks that wait, and looks for tasks that are stuck. `abandoned` tasks had no heartbeat for a
+    /// lease.
     async fn standing(&mut self, abandoned: u64, hosts: &[HostInfo]) -> QueueResult {
         let rules = &self.queue.rules;
-        let states: Vec<&str> = hosts
-            .iter()
-            .flat_map(|host| host.queues.iter().filter(|queue| queue.serves(rules)))
-            .map(|queue| queue.state.as_str())
-            .collect();
-        let census = self.report.census.clone();
+        let serving = hosts.iter().flat_map(|host| host.queues.iter().filter(|queue| queue.serves(rules)));
+        let states: Vec<&str> = serving.map(|queue| queue.state.as_str()).collect();
+        let is_reading = states.contains(&"reading");
+        self.warn_of_waits(abandoned, &states);
+        self.warn_of_gone_consumers(hosts);
+        if states.is_empty() {
+            return Ok(());
+        }
+        let mut suspects = Vec::new();
+        let (census, keys) = (&self.report.census, &self.queue.keys);
+        let patience = (rules.lease * 3).max(GRACE + rules.lease);
+        if census.pause.is_none() && census.held.is_none() && is_reading {
+            let abandoned = match self.queue.first_abandoned("-", patience).await {
+                Err(error) if error.is_no_group() => None,
+                abandoned => abandoned?,
+            };
+            let stuck =
+                |entry: String| Suspect::new(FaultKind::StuckClaim, &entry, &entry, keys.stream.as_str());
+            suspects.extend(abandoned.map(|entry| Suspect { patience, ..stuck(entry) }));
+        }
+        if let Some(member) = self.queue.first_overdue(GRACE).await? {
+            let id = id_of_member(&member);
+            let suspect = Suspect::new(FaultKind::StuckDelayed, &member, id, keys.delayed.as_str());
+            suspects.push(Suspect { patience: GRACE, ..suspect });
+        }
+        if suspects.is_empty() {
+            return Ok(());
+        }
+        tokio::time::sleep(LONG_MOMENT).await;
+        self.suspects.append(&mut suspects);
+        self.judge().await
+    }
+
+    /// `states` are those of the queue in each host that serves it.
+    fn warn_of_waits(&mut self, abandoned: u64, states: &[&str]) {
+        let census = &self.report.census;
+        let (is_paused, is_held) = (census.pause.is_some(), census.held.is_some());
         let waiting = census.waiting() + census.delayed + census.held_tasks + abandoned;
         if states.is_empty() && waiting > 0 {
             self.warn("no-host", format!("no host of this queue runs; {waiting} tasks wait for one"));
         }
-        let is_claimed = census.held.is_some() || states.contains(&"reading");
-        if abandoned > 0 && !states.is_empty() && !is_claimed {
+        if abandoned > 0 && !states.is_empty() && !is_held && !states.contains(&"reading") {
             let what = format!(
                 "{abandoned} tasks of hosts that fell silent wait for a host that is ready (now: {})",
                 states.join(", ")
             );
             self.warn("waiting-for-host", what);
         }
-        if census.pause.is_some() && waiting > 0 {
+        if is_paused && waiting > 0 {
             self.warn("paused", format!("the queue is paused; {waiting} tasks wait"));
         }
+    }
+
+    fn warn_of_gone_consumers(&mut self, hosts: &[HostInfo]) {
         let lives = |name: &str| hosts.iter().any(|host| name.starts_with(&host.id));
-        let gone = census.consumers.iter().filter(|consumer| {
-            consumer.pending == 0 && consumer.idle_ms > 3_600_000 && !lives(&consumer.name)
-        });
-        let idle = gone.count();
-        if idle > 0 {
+        let consumers = self.report.census.consumers.iter();
+        let gone = consumers.filter(|one| one.pending == 0 && one.idle_ms > 3_600_000 && !lives(&one.name));
+        let count = gone.count();
+        if count > 0 {
             let what = format!(
-                "{idle} consumers are gone and have nothing pending; a running host removes their names"
+                "{count} consumers are gone and have nothing pending; a running host removes their names"
             );
             self.warn("gone-consumers", what);
         }
-        if states.is_empty() {
-            return Ok(());
-        }
-        let mut still = Vec::new();
-        let claim_patience = (rules.lease * 3).max(GRACE + rules.lease);
-        if census.pause.is_none() && census.held.is_none() && states.contains(&"reading") {
-            let abandoned = match self.queue.first_abandoned("-", claim_patience).await {
-                Err(error) if error.is_no_group() => None,
-                abandoned => abandoned?,
-            };
-            still.extend(abandoned.map(|entry| (FaultKind::StuckClaim, entry, claim_patience)));
-        }
-        still.extend(
-            self.queue.first_overdue(GRACE).await?.map(|member| (FaultKind::StuckDelayed, member, GRACE)),
-        );
-        if still.is_empty() {
-            return Ok(());
-        }
-        tokio::time::sleep(LONG_MOMENT).await;
-        for (kind, subject, patience) in still {
-            let keys = &self.queue.keys;
-            let (key, id) = match kind {
-                FaultKind::StuckClaim => (&keys.stream, subject.as_str()),
-                _ => (&keys.delayed, id_of_member(&subject)),
-            };
-            self.suspects.push(Suspect { patience, ..Suspect::new(kind, &subject, id, key.as_str()) });
-        }
-        self.judge().await
     }
 
     fn suspect(&mut self, kind: FaultKind, subject: &str, id: &str, key: &str) {

@@ -50,6 +50,14 @@ pub(super) struct PendingEntry {
     pub is_there: bool,
 }
 
+/// A row of XPENDING.
+pub(super) struct PendingRow {
+    pub entry: String,
+    pub consumer: String,
+    pub idle_ms: u64,
+    pub deliveries: u64,
+}
+
 /// The fields of a delayed task.
 #[derive(Debug)]
 pub(super) struct Parked {
@@ -99,6 +107,28 @@ impl Queue {
             })
         };
         self.shaped("claimed", page(reply, "", claimed))
+    }
+
+    /// Up to `count` pending entries from `from` on: those of one consumer, or of all.
+    pub(super) async fn pending_rows(
+        &self,
+        from: &str,
+        count: usize,
+        consumer: Option<&str>,
+    ) -> QueueResult<Vec<PendingRow>> {
+        const WHAT: &str = "look at pending entries";
+        let mut ask = redis::cmd("XPENDING");
+        ask.arg(&self.keys.stream).arg(&self.rules.group).arg(from).arg("+").arg(count).arg(consumer);
+        let row = |row| {
+            let [entry, consumer, idle, deliveries] = reply::tuple(row)?;
+            Ok(PendingRow {
+                entry: reply::text(entry)?,
+                consumer: reply::text(consumer)?,
+                idle_ms: reply::count(&idle)?,
+                deliveries: reply::count(&deliveries)?,
+            })
+        };
+        self.shaped(WHAT, reply::each(self.link.command(WHAT, &ask).await?, row))
     }
 
     /// A page of the delayed tasks' fields, of about `count` of them, and how many the next one should have.

@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn tokens_that_a_command_has_not_read_are_not_compared() {
-        let apart = "token = { env = \"MISSING\" }\nread_token = { file = \"missing\" }";
-        let admin = parse_as_command(&format!("[queues.a]\n[admin]\n{apart}")).expect("valid").admin;
+        let external = "token = { env = \"MISSING\" }\nread_token = { file = \"missing\" }";
+        let admin = parse_as_command(&format!("[queues.a]\n[admin]\n{external}")).expect("valid").admin;
         let are_unread = [admin.token, admin.read_token].map(|token| token.is_some_and(|it| !it.is_read()));
         assert_eq!(are_unread, [true, true]);
         for other in ["\"x\"", "{ env = \"GOOD\" }"] {
@@ -175,7 +175,6 @@ mod tests {
                 "listen = \"[::]:80\"\ntoken = \"0123456789abcdef\"\nread_token = \"t\"",
                 "admin.read_token: has 1 characters, and [::]:80 can be reached",
             ),
-            ("tokn = \"x\"", "did you mean `token`"),
             ("read_token = \"x\"", "admin.read_token: needs token beside it"),
             ("token = \"x\"\nread_token = \"x\"", "admin.read_token: is the same as token"),
             (

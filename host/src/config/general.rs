@@ -98,9 +98,7 @@ mod tests {
         let table = [
             ("plugins_dir = \"\"", "plugins_dir: is not a path"),
             ("data_dir = 1", "data_dir: is an integer, but must be a string"),
-            ("shutdown_grace = \"2d\"", "write \"0s\" to \"1d\""),
             ("plugin_dir = \"x\"", "did you mean `plugins_dir`"),
-            ("concurrency = 0", "concurrency: 0 is out of bounds: write 1 to 100000"),
             ("memory = \"64MiB\"", "memory: \"64MiB\" is out of bounds: write \"128MiB\" to \"16384GiB\""),
             ("blobs = \"file:x\"", "blobs: is a string, but must be a table"),
             ("nonsense = 1", "unknown key: the keys here are plugins_dir, "),

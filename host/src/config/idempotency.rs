@@ -118,7 +118,6 @@ mod tests {
                 "queues.a.idempotency.json[1]: \"b\" is not a JSON pointer",
             ),
             ("{ release_on = \"failed\" }", "queues.a.idempotency.release_on: is none of its words"),
-            ("{ window = \"0s\" }", "queues.a.idempotency.window: \"0s\" is out of bounds"),
         ];
         all_wrong("[queues.a]\nidempotency = {}", "1 problem\n", &table);
         let both = problem("[queues.a]\nidempotency = { field = \"a\", fields = [\"b\"], json = \"x\" }");

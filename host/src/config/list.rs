@@ -163,8 +163,6 @@ mod tests {
             ),
             ("{ key = \"queue:\", items = \"sidekiq\" }", "\"queue:\" is no list of Sidekiq"),
             ("{ key = \"l\", items = true }", "queues.a.list.items: is a boolean, but must be a string"),
-            ("{ key = \"l\", item = \"json\" }", "queues.a.list.item: unknown key: did you mean `items`?"),
-            ("{ key = \"b\", items = \"json\" }", "queues.a.list: \"b\" is a key of the queue \"b\" already"),
         ];
         all_wrong("[queues.a]\nlist = {}\n[queues.b]", "1 problem\n", &table);
     }

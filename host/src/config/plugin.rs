@@ -107,13 +107,10 @@ mod tests {
     fn bad_plugins() {
         let table = [
             ("memory = \"512KiB\"", "\"512KiB\" is out of bounds: write \"1MiB\" to \"4GiB\""),
-            ("memory = \"5GiB\"", "out of bounds"),
             ("memory = 64", "\"64B\" is out of bounds"),
             ("memory = \"64MB\"", "like \"64MiB\""),
             ("memory = -1", "is negative"),
             ("memory = true", "must be a size like"),
-            ("max_output = 0", "write \"1B\" to \"64MiB\""),
-            ("max_log_rate = \"100B\"", "write \"1KiB\" to \"1GiB\""),
             ("config = \"x\"", "must be a table"),
             ("config = { retries = 5 }", "plugins.a.config.retries: is an integer, but must be a string"),
             (
@@ -127,7 +124,6 @@ mod tests {
             ),
             ("source = \"oci://ghcr.io/team/a\"", "has neither tag nor digest: add a tag"),
             ("http = \"10s\"", "plugins.a.http: is a string, but must be a table"),
-            ("memroy = 5", "did you mean `memory`"),
         ];
         all_wrong("[queues.a]\n[plugins.a]\n{}", "line 3: plugins.a.", &table);
         assert!(problem("[queues.a]\n[plugins.\"a b\"]").contains("the plugin's name may have only"));

@@ -103,7 +103,7 @@ fn identity(table: &Table) -> Option<TlsIdentity> {
     let chain = told(&cert_item, pem::chain(cert.as_bytes()));
     let private = told(&key_item, pem::private_key(key.as_bytes()));
     told(&key_item, pem::belong_together(chain?, private?))?;
-    Some(TlsIdentity { cert, key: Secret::kept_apart(key) })
+    Some(TlsIdentity { cert, key: Secret::external(key) })
 }
 
 /// The text of a file in PEM.

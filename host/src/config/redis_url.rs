@@ -106,7 +106,7 @@ fn read_list(item: &Item, what: &str, check: impl Fn(&str) -> Result<(), &'stati
 
 fn read_url(item: &Item) -> Option<Secret> {
     let url = maybe_secret(item, Readers::All)?;
-    if !url.is_kept_apart() && redis_login::has_user(url.expose()) {
+    if !url.is_external() && redis_login::has_user(url.expose()) {
         item.note_secret();
     }
     check_url(url.expose()).map_err(|why| item.problem(why)).ok().map(|()| url)

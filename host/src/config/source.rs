@@ -29,7 +29,7 @@ pub(super) enum Readers {
 /// Reads a secret. A configuration file that holds one itself counts among the files of secrets.
 pub(super) fn secret(item: &Item, readers: Readers) -> Option<Secret> {
     let secret = maybe_secret(item, readers)?;
-    if !secret.is_kept_apart() {
+    if !secret.is_external() {
         item.note_secret();
     }
     Some(secret)
@@ -66,7 +66,7 @@ fn from_table(item: &Item, readers: Readers) -> Option<Secret> {
         }
     };
     match found {
-        Some(Ok(text)) => Some(Secret::kept_apart(text)),
+        Some(Ok(text)) => Some(Secret::external(text)),
         Some(Err(why)) if is_host || readers == Readers::All => item.refuse(why),
         Some(Err(_)) | None => Some(Secret::unread()),
     }
@@ -133,12 +133,9 @@ mod tests {
             exposed,
             [("env", "from-env"), ("file", "from-file"), ("none", ""), ("plain", "from-text")]
         );
-        let apart: Vec<_> = values
-            .iter()
-            .filter(|(_, secret)| secret.is_kept_apart())
-            .map(|(name, _)| name.as_str())
-            .collect();
-        assert_eq!(apart, ["env", "file"]);
+        let external: Vec<_> =
+            values.iter().filter(|(_, secret)| secret.is_external()).map(|(name, _)| name.as_str()).collect();
+        assert_eq!(external, ["env", "file"]);
     }
 
     #[test]
